@@ -1,0 +1,366 @@
+"""Every error Callboard raises on purpose, in one hierarchy.
+
+`ActorsError` is the root. Below it: `ContractError` (the caller must change something), `ConflictError`
+(a race was lost, trying again is safe), `RunError` (an agent's run ended), `BrokerError` and
+`PersistenceError` (a server could not do its part). Each error keeps its facts as attributes, builds
+its message from them and survives pickling.
+
+Control signals are not errors: they derive from `BaseException`, so that an author's
+`except Exception` cannot swallow them.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from typing_extensions import override
+
+
+class ActorsError(Exception):
+    """Root of all errors of this project."""
+
+    retryable: ClassVar[bool] = False
+    """Whether doing the same thing again later may succeed."""
+
+
+class ContractError(ActorsError):
+    """The caller broke a rule; doing the same again fails again."""
+
+
+class ConflictError(ActorsError):
+    """Somebody else was faster; read again and retry."""
+
+    retryable = True
+
+
+class RunError(ActorsError):
+    """An agent's run ended, or has to end, because of this."""
+
+
+class BrokerError(ActorsError):
+    """The message broker refused or could not be reached."""
+
+    retryable = True
+
+
+class PersistenceError(ActorsError):
+    """The database refused or could not be reached."""
+
+    retryable = True
+
+
+# --- contract -----------------------------------------------------------------------------------
+
+
+class InvalidNameError(ContractError):
+    """A type, tenant, key or topic does not fit the naming rules."""
+
+    def __init__(self, what: str, value: object, rule: str) -> None:
+        super().__init__(what, value, rule)
+        self.what, self.value, self.rule = what, value, rule
+
+    @override
+    def __str__(self) -> str:
+        return f"{self.what} {self.value!r} is not valid: {self.rule}"
+
+
+class InvalidEntryError(ContractError):
+    """A log entry has an unknown kind or a payload that does not fit the kind."""
+
+    def __init__(self, kind: str, problem: str) -> None:
+        super().__init__(kind, problem)
+        self.kind, self.problem = kind, problem
+
+    @override
+    def __str__(self) -> str:
+        return f"log entry of kind {self.kind!r}: {self.problem}"
+
+
+class NotSerializableError(ContractError):
+    """A value that must be recorded is not JSON data."""
+
+    def __init__(self, where: str, type_name: str, problem: str = "") -> None:
+        super().__init__(where, type_name, problem)
+        self.where, self.type_name, self.problem = where, type_name, problem
+
+    @override
+    def __str__(self) -> str:
+        detail = f" ({self.problem})" if self.problem else ""
+        return (
+            f"{self.where}: a {self.type_name} cannot be recorded{detail}. Return JSON data "
+            "(None, bool, int, float, str, list, dict with str keys), for example by model_dump(mode='json')."
+        )
+
+
+class UnknownRunError(ContractError):
+    """No run has this id (in this tenant)."""
+
+    def __init__(self, run_id: str) -> None:
+        super().__init__(run_id)
+        self.run_id = run_id
+
+    @override
+    def __str__(self) -> str:
+        return f"no run {self.run_id!r}: list the known ones with `callboard runs list`"
+
+
+class IllegalTransitionError(ContractError):
+    """A run was asked for a change of status that the life cycle does not have."""
+
+    def __init__(self, run_id: str, current: str, wanted: str) -> None:
+        super().__init__(run_id, current, wanted)
+        self.run_id, self.current, self.wanted = run_id, current, wanted
+
+    @override
+    def __str__(self) -> str:
+        return f"run {self.run_id} is {self.current} and cannot become {self.wanted}"
+
+
+class RegistrationError(ContractError):
+    """An agent or agent type cannot be registered this way."""
+
+
+class EffectOutsideScopeError(ContractError):
+    """A ctx call was made from a task that does not belong to the run."""
+
+    def __init__(self, verb: str) -> None:
+        super().__init__(verb)
+        self.verb = verb
+
+    @override
+    def __str__(self) -> str:
+        return (
+            f"ctx.{self.verb} was called from a task outside the run's scopes: its position would not "
+            "be the same on replay. Start concurrent work with ctx.gather, ctx.select or ctx.scope "
+            "(not asyncio.create_task, asyncio.gather or asyncio.wait_for)."
+        )
+
+
+class ForeignCancellationError(ContractError):
+    """A ctx call was cancelled by something that replay cannot see (asyncio.timeout, Task.cancel)."""
+
+    def __init__(self, verb: str) -> None:
+        super().__init__(verb)
+        self.verb = verb
+
+    @override
+    def __str__(self) -> str:
+        return (
+            f"ctx.{self.verb} was cancelled from outside the runtime, as asyncio.timeout does; replay "
+            "cannot repeat that. Use ctx.step(..., timeout=...), ctx.receive(timeout=...), or "
+            "ctx.select with ctx.sleep as one branch."
+        )
+
+
+class SuspensionSwallowedError(ContractError):
+    """Agent code caught the suspension signal and went on."""
+
+    def __init__(self, agent: str, did: str) -> None:
+        super().__init__(agent, did)
+        self.agent, self.did = agent, did
+
+    @override
+    def __str__(self) -> str:
+        return (
+            f"agent {self.agent} swallowed the suspension of its run and {self.did}. "
+            "Let BaseException pass: write `except Exception`, not a bare `except:`."
+        )
+
+
+class NonDeterminismError(ContractError):
+    """The agent's code asked for something else than what its log says it did."""
+
+    def __init__(self, position: str, expected: str, found: str) -> None:
+        super().__init__(position, expected, found)
+        self.position, self.expected, self.found = position, expected, found
+
+    @override
+    def __str__(self) -> str:
+        return (
+            f"at position {self.position} the log has {self.expected}, the code now asks for "
+            f"{self.found}. Nothing was executed. Guard changed code with ctx.patched(...), or let "
+            "runs of the old version finish first."
+        )
+
+
+# --- conflict -----------------------------------------------------------------------------------
+
+
+class ConcurrentAppendError(ConflictError):
+    """The log's tail is not where the writer thought."""
+
+    def __init__(self, run_id: str, expected: int, actual: int) -> None:
+        super().__init__(run_id, expected, actual)
+        self.run_id, self.expected, self.actual = run_id, expected, actual
+
+    @override
+    def __str__(self) -> str:
+        return f"run {self.run_id}: expected the log to end at {self.expected}, it ends at {self.actual}"
+
+
+class LeaseLostError(ConflictError):
+    """The shard belongs to somebody else now; stop acting for its agents."""
+
+    def __init__(self, shard: str, owner: str, epoch: int) -> None:
+        super().__init__(shard, owner, epoch)
+        self.shard, self.owner, self.epoch = shard, owner, epoch
+
+    @override
+    def __str__(self) -> str:
+        return f"shard {self.shard} is no longer owned by {self.owner} at epoch {self.epoch}"
+
+
+class RunConflictError(ConflictError):
+    """`submit(on_conflict="reject")` found the agent busy."""
+
+    def __init__(self, agent: str, run_id: str) -> None:
+        super().__init__(agent, run_id)
+        self.agent, self.run_id = agent, run_id
+
+    @override
+    def __str__(self) -> str:
+        return f"agent {self.agent} is busy with run {self.run_id}"
+
+
+# --- run ----------------------------------------------------------------------------------------
+
+
+class TerminalError(RunError):
+    """Raised by authors: this run cannot succeed, do not retry it."""
+
+
+class RetryAfter(RunError):  # noqa: N818 - the field's name for it, and authors raise it as a request
+    """Raised by authors: try again, but not before `delay_s` seconds have passed.
+
+    Raised from inside an at-most-once effect it also states that the effect did NOT happen.
+    """
+
+    retryable = True
+
+    def __init__(self, delay_s: float, reason: str = "") -> None:
+        super().__init__(delay_s, reason)
+        self.delay_s, self.reason = delay_s, reason
+
+    @override
+    def __str__(self) -> str:
+        return f"retry after {self.delay_s:g} s" + (f": {self.reason}" if self.reason else "")
+
+
+class AgentCrashError(RunError):
+    """The agent's code raised something unexpected; the run is retried by its policy."""
+
+    retryable = True
+
+
+class DeadlineExceededError(RunError):
+    """The run, or a step with a timeout, took longer than it may."""
+
+    retryable = True
+
+    def __init__(self, what: str, timeout_s: float) -> None:
+        super().__init__(what, timeout_s)
+        self.what, self.timeout_s = what, timeout_s
+
+    @override
+    def __str__(self) -> str:
+        return f"{self.what} did not finish within {self.timeout_s:g} s"
+
+
+class CancellationError(RunError):
+    """The run was asked to stop."""
+
+    def __init__(self, reason: str = "") -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+    @override
+    def __str__(self) -> str:
+        return "the run was cancelled" + (f": {self.reason}" if self.reason else "")
+
+
+class MiddlewareTermination(RunError):  # noqa: N818 - the sources' name
+    """A guardrail stopped the run on purpose: messages count as handled, no retry."""
+
+
+class BudgetExhaustedError(RunError):
+    """A token, money, turn or spawn budget is used up: messages count as handled, no retry."""
+
+
+class EffectError(RunError):
+    """A recorded effect failed; on replay this carries the original type and message.
+
+    Attributes:
+        error_type: Qualified class name of the original exception.
+        message: Its text.
+    """
+
+    retryable = True
+
+    def __init__(self, error_type: str, message: str) -> None:
+        super().__init__(error_type, message)
+        self.error_type, self.message = error_type, message
+
+    @override
+    def __str__(self) -> str:
+        return f"{self.error_type}: {self.message}"
+
+
+class EffectInDoubtError(RunError):
+    """An at-most-once effect was begun and nobody knows whether it happened.
+
+    Uncaught it parks the run until an operator decides:
+    `callboard runs resolve RUN POSITION --value JSON | --retry | --fail`.
+    """
+
+    def __init__(self, run_id: str, position: str, name: str) -> None:
+        super().__init__(run_id, position, name)
+        self.run_id, self.position, self.name = run_id, position, name
+
+    @override
+    def __str__(self) -> str:
+        return (
+            f"at-most-once effect {self.name!r} of run {self.run_id} at position {self.position} was "
+            "begun before a crash and has no recorded result: it may or may not have happened. "
+            f"Decide with: callboard runs resolve {self.run_id} {self.position} --value JSON | --retry | --fail"
+        )
+
+
+class RunFailedError(RunError):
+    """`Runtime.result` waited for a run that failed or was cancelled."""
+
+    def __init__(self, run_id: str, status: str, message: str) -> None:
+        super().__init__(run_id, status, message)
+        self.run_id, self.status, self.message = run_id, status, message
+
+    @override
+    def __str__(self) -> str:
+        return f"run {self.run_id} ended {self.status}: {self.message}"
+
+
+class SpawnDenied(BudgetExhaustedError):  # noqa: N818 - the sources' name
+    """The tree's spawn budget has no place left."""
+
+    def __init__(self, parent: str, limit: int) -> None:
+        super().__init__(parent, limit)
+        self.parent, self.limit = parent, limit
+
+    @override
+    def __str__(self) -> str:
+        return f"run {self.parent} may not spawn: its tree's budget of {self.limit} runs is used up"
+
+
+# --- control signals: BaseException on purpose ---------------------------------------------------
+
+
+class RunSuspended(BaseException):  # noqa: N818 - a signal, not an error
+    """The run is being taken out of memory; it will be replayed when something wakes it.
+
+    If you see this in an `except BaseException:` block, re-raise it. No ctx call works any more.
+    """
+
+    @override
+    def __str__(self) -> str:
+        return (
+            "this run is being suspended and leaves memory now; it continues by replay when woken. "
+            "Re-raise this signal: agent code must not catch it."
+        )

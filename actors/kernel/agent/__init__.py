@@ -1,0 +1,1 @@
+"""Contracts of agents, messages, models and tools."""

@@ -1,0 +1,75 @@
+"""What an agent is: an id and one coroutine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+from actors.kernel.agent.cancellation import CancellationToken  # noqa: TC001 - a field's type
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from actors.kernel.agent.message import Message
+    from actors.kernel.agent.supervision import Supervision
+    from actors.kernel.runtime.ids import AgentId, RunId
+
+
+@runtime_checkable
+class AgentRunContext(Protocol):
+    """The least that every ctx offers, whatever runs the agent."""
+
+    @property
+    def run_id(self) -> RunId:
+        """The run this context belongs to."""
+        ...
+
+    @property
+    def tenant_id(self) -> str:
+        """The tenant of the run."""
+        ...
+
+    def check(self) -> None:
+        """Return if the run may go on.
+
+        Raises:
+            CancellationError: The run was cancelled.
+            DeadlineExceededError: The run's deadline has passed.
+        """
+        ...
+
+
+@runtime_checkable
+class Agent(Protocol):
+    """Anything with an id and `run`. No base class, no decorator.
+
+    Optional attributes: `model` (LLMClient), `tools` (list of Tool), `middleware`, `hooks`,
+    `version` (text), `concurrency` ("serial" or "interleaved"), `retry` (RetryPolicy),
+    `deadline_s` (seconds one attempt may execute).
+    """
+
+    @property
+    def id(self) -> AgentId:
+        """Where messages for this agent go."""
+        ...
+
+    async def run(self, ctx: Any, inbox: list[Message]) -> Any:
+        """Handle the run's messages; the returned JSON data is the run's output.
+
+        Called again from the start after a crash or a suspension: every ctx call that is recorded
+        returns its recorded value. Everything else in here must be deterministic.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class RunMeta:
+    """Facts about a run that its code may read."""
+
+    run_id: RunId
+    agent_id: AgentId
+    attempt: int
+    cancellation: CancellationToken
+    supervision: Supervision
+    deadline: datetime | None = None
+    trace_id: str | None = None

@@ -1,0 +1,180 @@
+"""Messages: what agents and outsiders send, before it becomes an envelope on a wire."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Final, Literal, Self, TypeAlias
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from actors.errors import ContractError
+from actors.kernel.json import JsonValue, recordable
+from actors.kernel.runtime.ids import AgentId, RunId, TopicId
+
+SCHEMA_VERSION: Final = 1
+SenderKind: TypeAlias = Literal["agent", "ext", "client", "topic", "submit"]
+_SENDER_KINDS: Final = ("agent:", "ext:", "client:", "topic:", "submit:")
+
+_payload_types: dict[str, type[BaseModel]] = {}
+
+
+def sender_of(kind: SenderKind, name: object) -> str:
+    """Return a typed sender, for example ``agent:desk/1``: order and dedup are per sender."""
+    return f"{kind}:{name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One message to an agent or a topic.
+
+    Attributes:
+        id: Unique per (agent, sender); sending the same id again is a no-op for at least 8 days.
+        target: Who gets it.
+        sender: Typed sender (``agent:type/key``, ``ext:…``, ``client:…``, ``topic:…``, ``submit:…``)
+            or None before it is sent.
+        payload: JSON data. A registered payload kind is a dict with a ``kind`` key.
+        reply_to: The asking run, if this is an ask.
+        correlation_id: Connects an ask and its reply.
+        causation_id: Id of the message or effect that caused this one.
+        metadata: Small text values, for example trace context. Never message content.
+    """
+
+    id: str
+    target: AgentId | TopicId
+    payload: JsonValue
+    sender: str | None = None
+    schema_version: int = SCHEMA_VERSION
+    created_at: datetime = field(default_factory=lambda: datetime.now(UTC))  # noqa: TID251
+    reply_to: RunId | None = None
+    correlation_id: str | None = None
+    causation_id: str | None = None
+    metadata: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, target: AgentId | TopicId, payload: object, *, id: str | None = None) -> Self:  # noqa: A002
+        """Return a message with a fresh id (or `id`) and the current time.
+
+        Raises:
+            NotSerializableError: `payload` is neither JSON data nor a registered payload.
+        """
+        if isinstance(payload, BaseModel):
+            payload = payload.model_dump(mode="json")
+        return cls(
+            id=id or uuid.uuid4().hex,
+            target=target,
+            payload=recordable(payload, where=f"message to {target}"),
+        )
+
+    def sent_by(self, sender: str) -> Message:
+        """Return this message with its typed sender.
+
+        Raises:
+            ContractError: `sender` has no known prefix.
+        """
+        if not sender.startswith(_SENDER_KINDS):
+            msg = f"sender {sender!r} must start with one of {', '.join(_SENDER_KINDS)}"
+            raise ContractError(msg)
+        return replace(self, sender=sender)
+
+    def to_json(self) -> dict[str, JsonValue]:
+        """Return the stored form: only what is set, instants as ISO 8601 text."""
+        data: dict[str, JsonValue] = {
+            "v": self.schema_version,
+            "id": self.id,
+            "target": str(self.target),
+            "sender": self.sender,
+            "created_at": self.created_at.isoformat(),
+            "payload": self.payload,
+        }
+        if isinstance(self.target, TopicId):
+            data["topic"] = True
+        for name in ("reply_to", "correlation_id", "causation_id"):
+            value: str | None = getattr(self, name)
+            if value is not None:
+                data[name] = value
+        if self.metadata:
+            data["metadata"] = dict(self.metadata)
+        return data
+
+    @classmethod
+    def from_json(cls, data: dict[str, JsonValue]) -> Message:
+        """Return the message that `to_json` stored."""
+        target = AgentId.parse(str(data["target"]))
+        meta = data.get("metadata")
+        return cls(
+            id=str(data["id"]),
+            target=TopicId(target.type, target.key, target.tenant) if data.get("topic") else target,
+            payload=data["payload"],
+            sender=_text(data.get("sender")),
+            schema_version=int(str(data.get("v", SCHEMA_VERSION))),
+            created_at=datetime.fromisoformat(str(data["created_at"])),
+            reply_to=RunId(str(data["reply_to"])) if data.get("reply_to") else None,
+            correlation_id=_text(data.get("correlation_id")),
+            causation_id=_text(data.get("causation_id")),
+            metadata={k: str(v) for k, v in meta.items()} if isinstance(meta, dict) else {},
+        )
+
+
+def _text(value: JsonValue) -> str | None:
+    return None if value is None else str(value)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class MessageKey:
+    """What makes a message one message: agent, sender and id together."""
+
+    agent: AgentId
+    sender: str
+    message_id: str
+
+
+class ContentBlock(BaseModel):
+    """One part of a chat message. Unknown block types are kept as they came, never dropped."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+    type: str = Field(examples=["text", "image", "audio", "file", "tool_call", "tool_result"])
+    text: str | None = None
+
+
+class ChatMessage(BaseModel):
+    """One turn of a conversation with a model."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    role: Literal["system", "user", "assistant", "tool"]
+    content: list[ContentBlock] = Field(default_factory=list)
+    name: str | None = None
+    metadata: dict[str, str] = Field(default_factory=dict)
+
+    @classmethod
+    def of(cls, role: Literal["system", "user", "assistant", "tool"], text: str) -> Self:
+        """Return a message with one text block."""
+        return cls(role=role, content=[ContentBlock(type="text", text=text)])
+
+    @property
+    def text(self) -> str:
+        """All text blocks, joined."""
+        return "".join(block.text or "" for block in self.content if block.type == "text")
+
+
+def register_payload_type(kind: str, model: type[BaseModel]) -> None:
+    """Make `kind` a payload kind: dicts with ``{"kind": kind, …}`` decode to `model`.
+
+    Raises:
+        ContractError: The kind is registered with another model.
+    """
+    known = _payload_types.setdefault(kind, model)
+    if known is not model:
+        msg = f"payload kind {kind!r} is already registered as {known.__name__}"
+        raise ContractError(msg)
+
+
+def typed_payload(message: Message) -> BaseModel | JsonValue:
+    """Return the payload as its registered model, or as plain data when its kind is not registered."""
+    payload = message.payload
+    if isinstance(payload, dict) and (model := _payload_types.get(str(payload.get("kind")))):
+        return model.model_validate(payload)
+    return payload

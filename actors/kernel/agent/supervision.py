@@ -1,0 +1,51 @@
+"""Where a run stands in its tree, and what the tree may use."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class HistoryRetention(StrEnum):
+    """What happens to children, and to a run's turns, when the run ends."""
+
+    RUN = "run"
+    PERMANENT = "permanent"
+    NONE = "none"
+
+
+class SpawnBudget(BaseModel):
+    """How many runs a tree may have. Counted at the root, tree-wide."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    max_runs: int = Field(default=50, ge=1)
+    max_concurrent: int | None = Field(default=None, ge=1)
+
+
+class ExecutionBudget(BaseModel):
+    """What a tree may spend. Counted at the root, tree-wide. None means no limit."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    max_tokens: int | None = Field(default=None, ge=0)
+    max_cost_usd: float | None = Field(default=None, ge=0)
+    max_turns: int | None = Field(default=None, ge=0)
+    deadline_s: float | None = Field(default=None, gt=0)
+
+
+class Supervision(BaseModel):
+    """A run's place in its tree and the budgets of that tree."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    run_id: str
+    root_id: str
+    session_id: str | None = None
+    parent_id: str | None = None
+    depth: int = Field(default=0, ge=0)
+    spawn_budget: SpawnBudget = SpawnBudget()
+    execution_budget: ExecutionBudget = ExecutionBudget()
+    retention: HistoryRetention = HistoryRetention.RUN
+    priority: int = 5

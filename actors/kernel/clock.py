@@ -1,0 +1,32 @@
+"""Time and chance as things that are handed in, so that tests and replay control them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+
+class Clock(Protocol):
+    """Where the runtime takes time from."""
+
+    def now(self) -> datetime:
+        """Return the current instant, aware and in UTC. May step when the machine's clock does."""
+        ...
+
+    def monotonic(self) -> float:
+        """Return seconds since an arbitrary start; never goes back."""
+        ...
+
+
+class Entropy(Protocol):
+    """Where the runtime takes chance from. Everything recorded is drawn here once, then replayed."""
+
+    def random(self) -> float:
+        """Return a float in [0, 1)."""
+        ...
+
+    def token(self) -> str:
+        """Return 32 hexadecimal digits that nobody else will draw."""
+        ...

@@ -1,0 +1,335 @@
+"""One turn of one run as a value: what a commit writes, and what became of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+
+from actors.kernel.runtime.scheduler import RetryPolicy, RunStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from datetime import datetime
+
+    from actors.kernel.agent.message import Message, MessageKey
+    from actors.kernel.json import JsonValue
+    from actors.kernel.runtime.ids import AgentId, RunId, TopicId
+    from actors.kernel.runtime.log_entry import NewEntry, RunLogEntry
+    from actors.kernel.runtime.scheduler import Lease
+    from actors.kernel.runtime.wakeup import WakeSet
+
+
+# --- what becomes of the run after a turn: exactly one ---------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Continue:
+    """It goes on executing: RUNNING."""
+
+
+@dataclass(frozen=True, slots=True)
+class Suspend:
+    """It waits, as rows only: SUSPENDED until something in `wake` happens."""
+
+    wake: WakeSet
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """The attempt failed: PENDING, not to be started before `at`; counts one attempt."""
+
+    at: datetime
+    error: dict[str, JsonValue]
+    retry_from: int
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """It ended: COMPLETED, FAILED or CANCELLED.
+
+    Its bound messages become done; with `dead_letter` set they become dead letters of that reason.
+    """
+
+    status: RunStatus
+    result: JsonValue = None
+    error: dict[str, JsonValue] | None = None
+    dead_letter: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Park:
+    """It waits for an operator: SUSPENDED with a reason, woken by resolve, signal or cancel only."""
+
+    reason: str
+    position: str = ""
+
+
+Then: TypeAlias = Continue | Suspend | Retry | Finish | Park
+CONTINUE: Final = Continue()
+
+
+# --- parts of a commit ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class NewRun:
+    """A run to be created, PENDING. Creating it twice is a no-op.
+
+    Attributes:
+        run_id: Derived from what causes it (see `ids`).
+        agent_id: Whose run it is.
+        priority: Lower first.
+        retry_policy: The run's one retry counter follows it.
+        parent: The spawning run.
+        root: Root of the tree; the run itself when it has no parent.
+        depth: 0 for a root.
+        deadline_at: When it has to have ended.
+        version: Code version it is pinned to.
+        trace: W3C traceparent of what caused it.
+    """
+
+    run_id: RunId
+    agent_id: AgentId
+    priority: int = 5
+    retry_policy: RetryPolicy = field(default_factory=RetryPolicy)
+    parent: RunId | None = None
+    root: RunId | None = None
+    depth: int = 0
+    deadline_at: datetime | None = None
+    version: str | None = None
+    trace: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Outgoing:
+    """One message leaving with a commit. `message.id`, `sender` and target identify it for ever."""
+
+    message: Message
+    sender: str
+    target: AgentId | TopicId
+
+
+class SignalKey(NamedTuple):
+    """One buffered signal of a run: name and its number in arrival order."""
+
+    name: str
+    n: int
+
+
+class Deleted:
+    """Marks a state key as removed."""
+
+    __slots__ = ()
+
+
+DELETED: Final = Deleted()
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetDelta:
+    """What a turn adds to the tree's account, at the root."""
+
+    runs: int = 0
+    tokens: int = 0
+    cost_usd: float = 0.0
+    turns: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """One turn of one run: all of it becomes durable or nothing.
+
+    Attributes:
+        lease: Fences the write: shard owner and epoch are compared under a lock.
+        expected_seq: Where the run's log must end now (-1 = empty).
+        entries: Appended in order behind `expected_seq`.
+        then: What becomes of the run.
+        create: The run's row, when this commit starts a run from waiting mail.
+        bind: Pending messages that become this run's; all must still be pending.
+        outgoing: Messages to send, in this order.
+        take_signals: Buffered signals consumed; all must still be there.
+        take_completions: Children whose results are consumed.
+        state: Values of the agent's state to write; `DELETED` removes a key.
+        spawned: Children to create.
+        budget: What this turn spends.
+        attempt: The attempt that is executing, 1 for the first; kept with the run.
+    """
+
+    lease: Lease
+    expected_seq: int
+    entries: tuple[NewEntry, ...] = ()
+    then: Then = CONTINUE
+    create: NewRun | None = None
+    bind: tuple[MessageKey, ...] = ()
+    outgoing: tuple[Outgoing, ...] = ()
+    take_signals: tuple[SignalKey, ...] = ()
+    take_completions: tuple[RunId, ...] = ()
+    state: Mapping[str, JsonValue | Deleted] = field(default_factory=dict)
+    spawned: tuple[NewRun, ...] = ()
+    budget: BudgetDelta | None = None
+    attempt: int = 1
+
+
+# --- outcomes ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Arrived:
+    """A message that is now a pending row of an inbox: `arrival` is its place in the queue."""
+
+    message: Message
+    sender: str
+    agent_id: AgentId
+    arrival: int
+    run_id: RunId | None = None
+    """The run it is bound to, if it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """The turn is durable.
+
+    Attributes:
+        last_seq: Where the log ends now.
+        cancel_requested: Reason, if somebody asked this run to stop.
+        routed: Outgoing messages that became inbox rows here and now; known ids are left out.
+        wake_now: After `Suspend`: something it waits for is there already; run it again.
+    """
+
+    last_seq: int
+    cancel_requested: str | None = None
+    routed: tuple[Arrived, ...] = ()
+    wake_now: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseLost:
+    """Somebody else owns the shard: drop it and everything in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Conflict:
+    """The log ends elsewhere: read it again, same attempt."""
+
+    actual_seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """Messages or signals to be taken are not there any more, or the run has ended."""
+
+    what: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SpawnRefused:
+    """The tree's budget has no place for the spawns at these positions."""
+
+    positions: tuple[str, ...]
+
+
+CommitOutcome: TypeAlias = Committed | LeaseLost | Conflict | Missing | SpawnRefused
+
+
+# --- rows as the worker reads them ----------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class RunRow:
+    """A run as stored: a fold of its log, plus what caused it."""
+
+    run_id: RunId
+    agent_id: AgentId
+    status: RunStatus
+    priority: int = 5
+    attempt: int = 0
+    retry_policy: RetryPolicy = field(default_factory=RetryPolicy)
+    parent: RunId | None = None
+    root: RunId | None = None
+    depth: int = 0
+    wake: WakeSet | None = None
+    wake_at: datetime | None = None
+    parked: str | None = None
+    last_seq: int = -1
+    cancel_requested: str | None = None
+    result: JsonValue = None
+    error: dict[str, JsonValue] | None = None
+    deadline_at: datetime | None = None
+    version: str | None = None
+    trace: str | None = None
+    created_at: datetime | None = None
+    updated_at: datetime | None = None
+    arrival: int = 0
+    """Place of its first message in the agent's queue."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedRun:
+    """What the worker needs to execute a run: its row, its log since the last
+    `run.continued`, and, for a run not started yet, the messages bound to it."""
+
+    row: RunRow
+    entries: tuple[RunLogEntry, ...]
+    messages: tuple[Arrived, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class BufferedSignal:
+    """A signal that waits to be consumed; `n` grows with arrival."""
+
+    name: str
+    n: int
+    payload: JsonValue
+
+
+@dataclass(frozen=True, slots=True)
+class Timer:
+    """A suspended or backing-off run that is to go on at `at`."""
+
+    run_id: RunId
+    agent_id: AgentId
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class CancelReport:
+    """Runs that were asked to stop, with their agents; ended ones are left out."""
+
+    runs: tuple[tuple[RunId, AgentId], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SignalOutcome:
+    """What became of a signal: `accepted` is False for a known id or an ended run."""
+
+    accepted: bool
+    agent_id: AgentId | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HostReport:
+    """What a heartbeat says: shards held here that the host does not know, lost ones, the time."""
+
+    unknown: tuple[str, ...]
+    lost: tuple[str, ...]
+    now: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """A message that was given up.
+
+    Attributes:
+        id: Names it for redrive.
+        reason: ``max_retries``, ``explicit`` or ``undecodable``.
+        attempts: How often it was tried.
+    """
+
+    id: int
+    agent_id: AgentId
+    message: Message
+    reason: str
+    attempts: int
+    last_error: str
+    run_id: RunId | None = None
+    at: datetime | None = None

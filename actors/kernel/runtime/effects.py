@@ -1,0 +1,83 @@
+"""Effects: what an agent does to the world, recorded so that it is not done again."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
+
+from actors.kernel.json import JsonValue, canonical_json
+
+if TYPE_CHECKING:
+    from actors.kernel.runtime.ids import RunId
+
+EffectId: TypeAlias = str
+"""Full SHA-256 in hexadecimal."""
+
+
+class EffectMode(StrEnum):
+    """What may happen when a crash leaves an effect without a recorded result.
+
+    IDEMPOTENT: it is executed again, with the same idempotency key (its effect id).
+    AT_MOST_ONCE: it is never executed again; it is *in doubt* until reconciled or resolved.
+    """
+
+    IDEMPOTENT = "idempotent"
+    AT_MOST_ONCE = "at_most_once"
+
+
+def args_hash(args: JsonValue) -> str:
+    """Return the first 16 hexadecimal digits of the SHA-256 of the canonical JSON of `args`."""
+    return hashlib.sha256(canonical_json(args).encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """One thing an agent asks for. `spec` is JSON data describing it."""
+
+    id: EffectId
+    kind: str
+    spec: JsonValue
+
+    @staticmethod
+    def make_id(run_id: RunId, position: str, kind: str, args: JsonValue) -> EffectId:
+        """Return the id of the effect of `kind` with `args` at `position` of a run.
+
+        The same on every replay, process and PYTHONHASHSEED; the order of keys does not matter.
+
+        Source: seed 001, Journal; DESIGN §9, positions.
+        """
+        spec = canonical_json([run_id, position, kind, args])
+        return hashlib.sha256(spec.encode()).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class EffectResult:
+    """What an effect gave: a value, or an error with its type.
+
+    Attributes:
+        effect_id: The effect this belongs to.
+        status: ``ok`` or ``error``.
+        value: JSON data for ``ok``; the error's message for ``error``.
+        error_type: Qualified class name, for ``error``.
+        artifact_ref: Where a large value is stored instead.
+    """
+
+    effect_id: EffectId
+    status: Literal["ok", "error"]
+    value: JsonValue
+    error_type: str | None = None
+    artifact_ref: str | None = None
+
+
+class Journal(Protocol):
+    """Results by effect id; narrows the crash window beside the log, which is the truth."""
+
+    async def lookup(self, effect_id: EffectId) -> EffectResult | None:
+        """Return what was recorded for this effect, or None."""
+        ...
+
+    async def record(self, result: EffectResult) -> None:
+        """Keep a result; the first one wins, another for the same effect is ignored."""
+        ...

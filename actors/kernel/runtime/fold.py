@@ -1,0 +1,95 @@
+"""What a run's log says about the run: the columns of its row, from the entries alone.
+
+Every store keeps those columns beside the log because reading them is cheaper; this is what they
+must be equal to. The rules:
+
+- An empty log is a run that waits for its first attempt: PENDING, attempt 0.
+- ``run.suspended``, ``run.parked``, ``run.attempt_failed`` and the three terminal kinds set the
+  status; ``cancel.requested`` changes nothing. Any other entry was written by code that executes:
+  RUNNING, waiting for nothing.
+- The first executed entry, and the first one after a failed attempt, begin the next attempt.
+- The error of a failed attempt stays until the run ends. A cancelled run has no error: its reason
+  is `cancel_requested`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from actors.kernel.runtime.log_entry import EntryKind
+from actors.kernel.runtime.scheduler import RunStatus
+from actors.kernel.runtime.wakeup import WakeSet
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from actors.kernel.json import JsonValue
+    from actors.kernel.runtime.commit import RunRow
+    from actors.kernel.runtime.log_entry import RunLogEntry
+
+
+def fold(cause: RunRow, entries: Iterable[RunLogEntry]) -> RunRow:
+    """Return the run's row after `entries`, its whole log in order.
+
+    Args:
+        cause: What the log does not say: identity, agent, priority, policy, place in the tree,
+            times, `cancel_requested`. Its status, attempt, wake set, result and error are ignored.
+        entries: From seq 0.
+    """
+    row = replace(_at_rest(cause, RunStatus.PENDING), attempt=0, last_seq=-1, result=None)
+    row, executing = replace(row, error=None), False
+    for entry in entries:
+        changed = _step(row, entry)
+        if changed is None:
+            attempt = row.attempt if executing else row.attempt + 1
+            executing = True
+            changed = replace(_at_rest(row, RunStatus.RUNNING), attempt=attempt)
+        elif entry.kind == EntryKind.RUN_ATTEMPT_FAILED:
+            executing = False
+        row = replace(changed, last_seq=entry.seq)
+    return row
+
+
+def _step(row: RunRow, entry: RunLogEntry) -> RunRow | None:
+    """Return the row after an entry that tells a status, None for one of executing code."""
+    payload = entry.payload
+    changed: RunRow | None = None
+    match entry.kind:
+        case EntryKind.RUN_COMPLETED:
+            changed = _at_rest(row, RunStatus.COMPLETED)
+            changed = replace(changed, result=payload["output"], error=None)
+        case EntryKind.RUN_FAILED:
+            changed = replace(_at_rest(row, RunStatus.FAILED), error=_object(payload["error"]))
+        case EntryKind.RUN_CANCELLED:
+            changed = replace(_at_rest(row, RunStatus.CANCELLED), error=None)
+        case EntryKind.RUN_SUSPENDED:
+            wake = WakeSet.from_json(_object(payload["wake"]) or {})
+            changed = _at_rest(row, RunStatus.SUSPENDED)
+            changed = replace(changed, wake=wake, wake_at=wake.at)
+        case EntryKind.RUN_PARKED:
+            changed = _at_rest(row, RunStatus.SUSPENDED)
+            changed = replace(changed, parked=str(payload["reason"]))
+        case EntryKind.RUN_ATTEMPT_FAILED:
+            changed = replace(
+                _at_rest(row, RunStatus.PENDING),
+                attempt=int(str(payload["attempt"])),
+                wake_at=_instant(payload["at"]),
+                error=_object(payload["error"]),
+            )
+        case EntryKind.CANCEL_REQUESTED:
+            changed = row
+    return changed
+
+
+def _at_rest(row: RunRow, status: RunStatus) -> RunRow:
+    return replace(row, status=status, wake=None, wake_at=None, parked=None)
+
+
+def _object(value: JsonValue) -> dict[str, JsonValue] | None:
+    return value if isinstance(value, dict) else None
+
+
+def _instant(value: JsonValue) -> datetime | None:
+    return datetime.fromisoformat(value) if isinstance(value, str) else None

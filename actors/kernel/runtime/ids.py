@@ -1,0 +1,160 @@
+"""Identity: agents, topics, runs, shards, and ids derived from their cause.
+
+Ids of derived things are hashes of what caused them, never fresh randoms, so creating any of them
+twice is a no-op.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import uuid
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final, NewType
+
+from typing_extensions import override
+
+from actors.errors import InvalidNameError
+
+RunId = NewType("RunId", str)
+"""Opaque id of one run: 32 hexadecimal digits."""
+
+ShardId = NewType("ShardId", str)
+"""A set of agents that has one owner at a time."""
+
+HostIncarnation = NewType("HostIncarnation", str)
+"""One life of one host process; a restarted host is another incarnation."""
+
+DEFAULT_TENANT: Final = "default"
+NAME_RULE: Final = "a letter or digit, then up to 63 letters, digits, '_', '-' or '.'"
+KEY_RULE: Final = "1 to 256 printable characters"
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+_KEY: Final = re.compile(r"[^\x00-\x1f\x7f\ud800-\udfff]{1,256}")
+_TOKEN: Final = re.compile(rb"[^A-Za-z0-9_-]")
+
+
+def check_name(what: str, value: str) -> str:
+    """Return `value` if it is a valid type, tenant, topic or client name.
+
+    Raises:
+        InvalidNameError: It is not.
+    """
+    if not isinstance(value, str) or _NAME.fullmatch(value) is None:
+        raise InvalidNameError(what, value, NAME_RULE)
+    return value
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class AgentId:
+    """The address of one agent, written ``type/key`` (``tenant:type/key`` outside the default tenant)."""
+
+    type: str
+    key: str
+    tenant: str = DEFAULT_TENANT
+
+    def __post_init__(self) -> None:
+        check_name("agent type", self.type)
+        check_name("tenant", self.tenant)
+        if not isinstance(self.key, str) or _KEY.fullmatch(self.key) is None:
+            raise InvalidNameError("agent key", self.key, KEY_RULE)
+
+    @override
+    def __str__(self) -> str:
+        text = f"{self.type}/{self.key}"
+        return text if self.tenant == DEFAULT_TENANT else f"{self.tenant}:{text}"
+
+    @classmethod
+    def parse(cls, text: str) -> AgentId:
+        """Return the id that `str()` of it gave.
+
+        Raises:
+            InvalidNameError: `text` is not ``type/key`` or ``tenant:type/key``.
+        """
+        return _parse_agent(text)
+
+    @classmethod
+    def generate(cls, type_: str, *, tenant: str = DEFAULT_TENANT) -> AgentId:
+        """Return an id of this type with a fresh random key. Not for use inside a run."""
+        return cls(type_, uuid.uuid4().hex, tenant)
+
+
+@lru_cache(maxsize=65_536)
+def _parse_agent(text: str) -> AgentId:
+    head, slash, key = text.partition("/")
+    if not slash:
+        raise InvalidNameError("agent id", text, "written type/key or tenant:type/key")
+    tenant, colon, type_ = head.rpartition(":")
+    return AgentId(type_, key, tenant if colon else DEFAULT_TENANT)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class TopicId:
+    """Something agents follow, written ``type/source``."""
+
+    type: str
+    source: str = "default"
+    tenant: str = DEFAULT_TENANT
+
+    def __post_init__(self) -> None:
+        check_name("topic type", self.type)
+        check_name("tenant", self.tenant)
+        if not isinstance(self.source, str) or _KEY.fullmatch(self.source) is None:
+            raise InvalidNameError("topic source", self.source, KEY_RULE)
+
+    @override
+    def __str__(self) -> str:
+        text = f"{self.type}/{self.source}"
+        return text if self.tenant == DEFAULT_TENANT else f"{self.tenant}:{text}"
+
+
+def derive_id(*parts: str | int) -> str:
+    """Return 32 hexadecimal digits that depend on every part and on their borders."""
+    digest = hashlib.blake2b(digest_size=16)
+    for part in parts:
+        raw = str(part).encode()
+        digest.update(len(raw).to_bytes(4, "big"))
+        digest.update(raw)
+    return digest.hexdigest()
+
+
+def run_id_of_submit(agent: AgentId, sender: str, message_id: str) -> RunId:
+    """Return the id of the run that a submitted message starts."""
+    return RunId(derive_id("submit", agent.tenant, str(agent), sender, message_id))
+
+
+def run_id_of_mail(agent: AgentId, sender: str, first_message_id: str) -> RunId:
+    """Return the id of the run that waiting mail starts; named by its first message."""
+    return RunId(derive_id("mail", agent.tenant, str(agent), sender, first_message_id))
+
+
+def run_id_of_child(parent: RunId, position: str) -> RunId:
+    """Return the id of the run spawned at `position` of `parent`."""
+    return RunId(derive_id("child", parent, position))
+
+
+def message_id_of_run(run_id: RunId, position: str, n: int = 0) -> str:
+    """Return the id of the n-th message that a run sends at `position`."""
+    return derive_id("message", run_id, position, n)
+
+
+def token(text: str) -> str:
+    """Return `text` as one subject token: other bytes than ``[A-Za-z0-9_-]`` are ``%XX``.
+
+    Over 128 bytes the token is a hash of the text.
+    """
+    raw = text.encode()
+    escaped = _TOKEN.sub(lambda m: b"%%%02X" % m.group()[0], raw).decode()
+    return escaped if len(escaped) <= 128 else "h-" + derive_id("token", text)  # noqa: PLR2004
+
+
+@lru_cache(maxsize=262_144)
+def partition_hash(agent: AgentId) -> int:
+    """Return the 32-bit FNV-1a hash that decides an agent's partition (mod the number of partitions).
+
+    Computed over the subject tokens of tenant, type and key, as nats-server's `partition()` does.
+    """
+    value = 2166136261
+    for byte in (token(agent.tenant) + token(agent.type) + token(agent.key)).encode():
+        value = ((value ^ byte) * 16777619) & 0xFFFFFFFF
+    return value

@@ -1,0 +1,168 @@
+"""What a turn does to the rows of the in-memory store: look at everything first, then write all."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, assert_never
+
+from actors.errors import ContractError, IllegalTransitionError
+from actors.kernel.runtime.commit import (
+    Committed,
+    Conflict,
+    Continue,
+    Deleted,
+    Finish,
+    LeaseLost,
+    Missing,
+    Park,
+    Retry,
+    Suspend,
+)
+from actors.kernel.runtime.ids import AgentId
+from actors.kernel.runtime.scheduler import TRANSITIONS, RunStatus
+from actors.runtime.backends._rows import check_entries, pack
+
+if TYPE_CHECKING:
+    from actors.kernel.runtime.commit import Arrived, Commit, CommitOutcome, Then
+    from actors.kernel.runtime.scheduler import Lease
+    from actors.kernel.runtime.wakeup import WakeSet
+    from actors.runtime.backends._rows import MemoryRows, RunRecord
+
+
+def fenced(rows: MemoryRows, lease: Lease) -> bool:
+    """Return whether the lease still is the shard's: owner and epoch, not its expiry."""
+    shard = rows.shard
+    return shard.owner == lease.owner and shard.epoch == lease.epoch
+
+
+def write_turn(rows: MemoryRows, commit: Commit) -> CommitOutcome:
+    """Write the turn, all or nothing. See `RunStore.commit`.
+
+    Raises:
+        InvalidEntryError: An entry's kind or payload is wrong; nothing was written.
+        ContractError: A message goes to a topic, which this store cannot do yet.
+    """
+    check_entries(commit.entries)
+    check_targets(commit)
+    if not fenced(rows, commit.lease):
+        return LeaseLost()
+    refused = _refusal(rows, commit)
+    if refused is not None:
+        return refused
+    record = _record(rows, commit)
+    record.attempt = commit.attempt
+    rows.add_entries(record, commit.entries)
+    for key in commit.bind:
+        rows.bind(rows.inbox[key], record)
+    if commit.take_signals:
+        taken = {n for _, n in commit.take_signals}
+        record.signals = [signal for signal in record.signals if signal.n not in taken]
+    _write_state(rows, commit)
+    for child in commit.spawned:
+        rows.create_run(child)
+    routed = _route(rows, commit)
+    settle(rows, record, commit.then)
+    wake_now = isinstance(commit.then, Suspend) and is_there(rows, record, commit.then.wake)
+    return Committed(record.last_seq, record.cancel_requested, routed, wake_now)
+
+
+def check_targets(commit: Commit) -> None:
+    """Return if every message of the turn goes to an agent.
+
+    Raises:
+        ContractError: One goes to a topic.
+    """
+    for out in commit.outgoing:
+        if not isinstance(out.target, AgentId):
+            msg = f"message {out.message.id} goes to topic {out.target}: posts are not built yet"
+            raise ContractError(msg)
+
+
+def settle(rows: MemoryRows, record: RunRecord, then: Then) -> None:
+    """Write what becomes of the run into its columns."""
+    record.wake = record.wake_at = record.parked = None
+    match then:
+        case Continue():
+            record.status = RunStatus.RUNNING
+        case Suspend(wake):
+            record.status, record.wake, record.wake_at = RunStatus.SUSPENDED, wake, wake.at
+        case Retry(at, error):
+            record.status, record.wake_at = RunStatus.PENDING, at
+            record.error = pack(error)
+        case Park(reason):
+            record.status, record.parked = RunStatus.SUSPENDED, reason
+        case Finish(status, result, error, dead_letter):
+            record.status = status
+            record.result, record.error = pack(result), pack(error)
+            rows.end_run(record, dead_letter=dead_letter)
+        case _:
+            assert_never(then)
+
+
+def is_there(rows: MemoryRows, record: RunRecord, wake: WakeSet) -> bool:
+    """Return whether something that `wake` waits for has come already."""
+    if wake.message and record.cause.agent_id in rows.pending:
+        return True
+    if any(signal.name in wake.signals for signal in record.signals):
+        return True
+    ended = (rows.runs[run_id] for run_id in wake.runs if run_id in rows.runs)  # type: ignore[index]
+    return any(run.status.is_terminal for run in ended)
+
+
+def check_open(record: RunRecord, wanted: RunStatus) -> None:
+    """Return if the run may become `wanted`.
+
+    Raises:
+        IllegalTransitionError: It may not.
+    """
+    current = record.status
+    if current.is_terminal or (wanted is not current and wanted not in TRANSITIONS[current]):
+        raise IllegalTransitionError(record.cause.run_id, current, wanted)
+
+
+def _refusal(rows: MemoryRows, commit: Commit) -> CommitOutcome | None:
+    run_id = commit.lease.run_id
+    record = rows.runs.get(run_id)
+    if record is None and commit.create is None:
+        return Missing((f"run {run_id}",))
+    if record is not None and record.status.is_terminal:
+        return Missing((f"run {run_id} is {record.status}",))
+    last_seq = -1 if record is None else record.last_seq
+    if last_seq != commit.expected_seq:
+        return Conflict(last_seq)
+    missing = [
+        f"message {key.message_id} from {key.sender}"
+        for key in commit.bind
+        if (row := rows.inbox.get(key)) is None or row.state != "pending"
+    ]
+    if commit.take_signals:
+        there = {(signal.name, signal.n) for signal in record.signals} if record else set()
+        missing += [
+            f"signal {name} {n}" for name, n in commit.take_signals if (name, n) not in there
+        ]
+    return Missing(tuple(missing)) if missing else None
+
+
+def _record(rows: MemoryRows, commit: Commit) -> RunRecord:
+    if commit.create is None:
+        return rows.runs[commit.lease.run_id]
+    first = min((rows.inbox[key].arrival for key in commit.bind), default=None)
+    return rows.create_run(commit.create, arrival=first)
+
+
+def _write_state(rows: MemoryRows, commit: Commit) -> None:
+    for key, value in commit.state.items():
+        values = rows.states[commit.lease.agent_id]
+        if isinstance(value, Deleted):
+            values.pop(key, None)
+        else:
+            values[key] = pack(value)
+
+
+def _route(rows: MemoryRows, commit: Commit) -> tuple[Arrived, ...]:
+    routed = []
+    for out in commit.outgoing:
+        assert isinstance(out.target, AgentId), "checked before anything was written"
+        row = rows.put_mail(out.message, out.sender, out.target)
+        if row is not None:
+            routed.append(row.arrived())
+    return tuple(routed)

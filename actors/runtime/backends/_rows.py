@@ -1,0 +1,333 @@
+"""The rows of the in-memory store. Author data is kept as JSON text: nobody can mutate history."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from dataclasses import dataclass, field, replace
+from itertools import count
+from typing import TYPE_CHECKING, Final, Literal
+
+from pydantic_core import from_json, to_json
+
+from actors.kernel.agent.message import Message, MessageKey
+from actors.kernel.runtime.commit import Arrived, DeadLetter, NewRun, RunRow, Timer
+from actors.kernel.runtime.ids import AgentId, HostIncarnation, RunId, ShardId
+from actors.kernel.runtime.log_entry import NewEntry, RunLogEntry, check_entry
+from actors.kernel.runtime.scheduler import RunStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from datetime import datetime
+
+    from actors.kernel.clock import Clock
+    from actors.kernel.json import JsonValue
+    from actors.kernel.runtime.store import Nudge
+    from actors.kernel.runtime.wakeup import WakeSet
+
+MEMORY_SHARD: Final = ShardId("memory")
+_NULL: Final = b"null"
+
+
+def pack(value: JsonValue) -> bytes:
+    """Return `value` as JSON text, keys in their order."""
+    return _NULL if value is None else to_json(value)
+
+
+def unpack(text: bytes) -> JsonValue:
+    """Return a fresh value of what `pack` stored."""
+    if text is _NULL:
+        return None
+    value: JsonValue = from_json(text)
+    return value
+
+
+@dataclass(slots=True)
+class LogLine:
+    """One stored entry; `entry()` makes a fresh value of it."""
+
+    seq: int
+    kind: str
+    position: str
+    payload: bytes
+    ts: datetime
+
+    def entry(self, run_id: RunId) -> RunLogEntry:
+        """Return the entry with a payload of its own."""
+        return RunLogEntry(
+            run_id, self.seq, self.kind, self.position, from_json(self.payload), self.ts
+        )
+
+
+@dataclass(slots=True)
+class InboxRow:
+    """One message of one agent; `body` is None once nobody can need it any more."""
+
+    key: MessageKey
+    arrival: int
+    shell: Message | None
+    payload: bytes
+    state: Literal["pending", "bound", "done"] = "pending"
+    run_id: RunId | None = None
+    submitted_run: RunId | None = None
+
+    @classmethod
+    def of(cls, key: MessageKey, message: Message, arrival: int) -> InboxRow:
+        """Return a pending row that shares nothing mutable with `message`."""
+        shell = replace(message, payload=None, metadata=dict(message.metadata))
+        return cls(key, arrival, shell, pack(message.payload))
+
+    def arrived(self) -> Arrived:
+        """Return the row as its reader sees it, with a message of its own."""
+        return Arrived(
+            self.message(), self.key.sender, self.key.agent, self.arrival, run_id=self.run_id
+        )
+
+    def message(self) -> Message:
+        """Return a fresh copy of the message."""
+        assert self.shell is not None, "a done message has no body"
+        return replace(self.shell, payload=unpack(self.payload), metadata=dict(self.shell.metadata))
+
+    def drop_body(self) -> None:
+        """Keep the key only, for dedup."""
+        self.state, self.shell, self.payload = "done", None, _NULL
+
+
+@dataclass(slots=True)
+class SignalRow:
+    """One buffered signal."""
+
+    name: str
+    n: int
+    payload: bytes
+
+
+@dataclass(slots=True)
+class RunRecord:
+    """One run: what caused it, its columns and its log."""
+
+    cause: NewRun
+    arrival: int
+    created_at: datetime
+    updated_at: datetime
+    status: RunStatus = RunStatus.PENDING
+    attempt: int = 0
+    wake: WakeSet | None = None
+    wake_at: datetime | None = None
+    parked: str | None = None
+    cancel_requested: str | None = None
+    result: bytes = _NULL
+    error: bytes = _NULL
+    log: list[LogLine] = field(default_factory=list)
+    bound: list[InboxRow] = field(default_factory=list)
+    children: list[RunId] = field(default_factory=list)
+    signals: list[SignalRow] = field(default_factory=list)
+    continued_at: int = 0
+    """Seq of the last `run.continued` entry: replay reads from there."""
+
+    @property
+    def last_seq(self) -> int:
+        """The seq of the last entry, -1 without one."""
+        return len(self.log) - 1
+
+    def base(self) -> RunRow:
+        """Return the row as it was before its first entry: what a refold starts from."""
+        cause = self.cause
+        return RunRow(
+            cause.run_id,
+            cause.agent_id,
+            RunStatus.PENDING,
+            priority=cause.priority,
+            retry_policy=cause.retry_policy,
+            parent=cause.parent,
+            root=cause.root or cause.run_id,
+            depth=cause.depth,
+            cancel_requested=self.cancel_requested,
+            deadline_at=cause.deadline_at,
+            version=cause.version,
+            trace=cause.trace,
+            created_at=self.created_at,
+            updated_at=self.updated_at,
+            arrival=self.arrival,
+        )
+
+    def row(self) -> RunRow:
+        """Return the row as readers see it."""
+        error = unpack(self.error)
+        return replace(
+            self.base(),
+            status=self.status,
+            attempt=self.attempt,
+            wake=self.wake,
+            wake_at=self.wake_at,
+            parked=self.parked,
+            last_seq=self.last_seq,
+            result=unpack(self.result),
+            error=error if isinstance(error, dict) else None,
+        )
+
+    def timer(self) -> Timer | None:
+        """Return when the run is to go on by itself, if it is."""
+        if self.wake_at is None or self.parked is not None:
+            return None
+        return Timer(self.cause.run_id, self.cause.agent_id, self.wake_at)
+
+
+@dataclass(slots=True)
+class ShardRow:
+    """Who owns the one shard, and under which epoch."""
+
+    owner: HostIncarnation | None = None
+    epoch: int = 0
+    expires_at: datetime | None = None
+
+
+class MemoryRows:
+    """All rows of one in-memory store, shared by its siblings."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+        self.shard = ShardRow()
+        self.types: dict[str, Literal["type", "agent"]] = {}
+        self.runs: dict[RunId, RunRecord] = {}
+        self.open_by_agent: defaultdict[AgentId, dict[RunId, RunRecord]] = defaultdict(dict)
+        self.inbox: dict[MessageKey, InboxRow] = {}
+        self.pending: dict[AgentId, dict[int, InboxRow]] = {}
+        self.signal_ids: set[tuple[RunId, str, str]] = set()
+        self.states: defaultdict[AgentId, dict[str, bytes]] = defaultdict(dict)
+        self.dead: dict[int, tuple[DeadLetter, InboxRow]] = {}
+        self.arrivals, self.signal_numbers, self.dead_ids = count(), count(), count(1)
+        self.hooks: dict[object, Callable[[Nudge], None]] = {}
+        self._readers: defaultdict[RunId, set[asyncio.Event]] = defaultdict(set)
+
+    # --- runs and logs ------------------------------------------------------------------------
+
+    def create_run(self, new: NewRun, *, arrival: int | None = None) -> RunRecord:
+        """Return the run's record; a new one is PENDING, and asked to stop if its parent is."""
+        known = self.runs.get(new.run_id)
+        if known is not None:
+            return known
+        now = self.clock.now()
+        record = RunRecord(new, next(self.arrivals) if arrival is None else arrival, now, now)
+        self.runs[new.run_id] = self.open_by_agent[new.agent_id][new.run_id] = record
+        parent = self.runs.get(new.parent) if new.parent else None
+        if parent is not None:
+            parent.children.append(new.run_id)
+            record.cancel_requested = parent.cancel_requested
+        return record
+
+    def add_entries(self, record: RunRecord, entries: Iterable[NewEntry]) -> None:
+        """Put checked entries behind the log's end and wake its readers."""
+        now = self.clock.now()
+        for entry in entries:
+            line = LogLine(
+                len(record.log), str(entry.kind), entry.position, to_json(entry.payload), now
+            )
+            record.log.append(line)
+            if entry.kind == "run.continued":
+                record.continued_at = line.seq
+        record.updated_at = now
+        for event in self._readers.get(record.cause.run_id, ()):
+            event.set()
+
+    def holder(self, agent_id: AgentId) -> RunRecord | None:
+        """Return the run that has started and not ended, else the oldest queued one."""
+        runs = self.open_by_agent.get(agent_id)
+        if not runs:
+            return None
+        return min(runs.values(), key=lambda run: (not run.log, run.arrival))
+
+    def subtree(self, record: RunRecord) -> list[RunRecord]:
+        """Return the run and everything below it, parents first."""
+        found = [record]
+        for run in found:
+            found.extend(self.runs[child] for child in run.children)
+        return found
+
+    # --- readers of a log ---------------------------------------------------------------------
+
+    def listen(self, run_id: RunId) -> asyncio.Event:
+        """Return an event that is set at each append to this log."""
+        event = asyncio.Event()
+        self._readers[run_id].add(event)
+        return event
+
+    def unlisten(self, run_id: RunId, event: asyncio.Event) -> None:
+        """Forget an event that `listen` returned."""
+        self._readers[run_id].discard(event)
+        if not self._readers[run_id]:
+            del self._readers[run_id]
+
+    # --- mail ---------------------------------------------------------------------------------
+
+    def put_mail(self, message: Message, sender: str, agent_id: AgentId) -> InboxRow | None:
+        """Return a new pending row, or None when (agent, sender, id) is known."""
+        key = MessageKey(agent_id, sender, message.id)
+        if key in self.inbox:
+            return None
+        row = InboxRow.of(key, replace(message, sender=sender), next(self.arrivals))
+        self.inbox[key] = row
+        self.pending.setdefault(agent_id, {})[row.arrival] = row
+        return row
+
+    def known(self, agent_id: AgentId, sender: str, message_id: str) -> InboxRow | None:
+        """Return the message's row, whatever became of it."""
+        return self.inbox.get(MessageKey(agent_id, sender, message_id))
+
+    def bind(self, row: InboxRow, record: RunRecord) -> None:
+        """Give a pending message to a run."""
+        self._unqueue(row)
+        row.state, row.run_id = "bound", record.cause.run_id
+        record.bound.append(row)
+
+    def end_run(self, record: RunRecord, *, dead_letter: str | None) -> None:
+        """Drop what only an open run needs: its messages become done, or dead letters."""
+        for row in record.bound:
+            if dead_letter is not None:
+                self._bury(row, record, dead_letter)
+            row.drop_body()
+        record.bound.clear()
+        record.signals.clear()
+        runs = self.open_by_agent[record.cause.agent_id]
+        runs.pop(record.cause.run_id, None)
+        if not runs:
+            del self.open_by_agent[record.cause.agent_id]
+
+    def _unqueue(self, row: InboxRow) -> None:
+        waiting = self.pending[row.key.agent]
+        del waiting[row.arrival]
+        if not waiting:
+            del self.pending[row.key.agent]
+
+    def _bury(self, row: InboxRow, record: RunRecord, reason: str) -> None:
+        error = unpack(record.error)
+        letter = DeadLetter(
+            id=next(self.dead_ids),
+            agent_id=row.key.agent,
+            message=row.message(),
+            reason=reason,
+            attempts=record.attempt,
+            last_error=str(error.get("message", "")) if isinstance(error, dict) else "",
+            run_id=record.cause.run_id,
+            at=self.clock.now(),
+        )
+        copy = InboxRow(row.key, row.arrival, row.shell, row.payload)
+        self.dead[letter.id] = (letter, copy)
+
+    # --- hints --------------------------------------------------------------------------------
+
+    def nudge(self, source: object, nudge: Nudge) -> None:
+        """Tell the siblings of `source` what it changed."""
+        for handle, hook in list(self.hooks.items()):
+            if handle is not source:
+                hook(nudge)
+
+
+def check_entries(entries: Iterable[NewEntry]) -> None:
+    """Return if all may be appended.
+
+    Raises:
+        InvalidEntryError: One may not; nothing was written.
+    """
+    for entry in entries:
+        check_entry(entry)

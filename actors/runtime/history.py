@@ -1,0 +1,183 @@
+"""What a run remembers: its log folded by position, and the rules that make a call a hit or a miss.
+
+Pure: entries in, decisions out. The rules are docs/replay.md, "Hit or miss".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from actors.errors import NonDeterminismError
+from actors.kernel.runtime.log_entry import EntryKind as K
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from actors.kernel.json import JsonValue
+    from actors.kernel.runtime.log_entry import RunLogEntry
+
+BEGINS: Final = frozenset({K.EFFECT_INTENT, K.TOOL_CALLED, K.TIMER_SET})
+ENDS: Final = frozenset(
+    {
+        K.EFFECT_RESULT, K.TOOL_RESULT, K.LLM_CALL, K.MSG_RECEIVED, K.SIGNAL_RECEIVED,
+        K.TIMER_FIRED, K.STATE_SET, K.MSG_SENT, K.SELECT_WON,
+    }
+)  # fmt: skip
+
+
+@dataclass(slots=True)
+class Place:
+    """Everything recorded at one position; the latest entry of each part counts."""
+
+    begin: RunLogEntry | None = None
+    end: RunLogEntry | None = None
+    abandoned: RunLogEntry | None = None
+    resolved: RunLogEntry | None = None
+    sent_count: int = 0
+    ends_void: bool = False
+    """The recorded result ended an attempt: the effect executes anew."""
+
+
+@dataclass(slots=True)
+class History:
+    """The replay map of one run.
+
+    Attributes:
+        places: By position; entries of the run itself have none.
+        last_seq: Where the log ends, -1 when empty.
+        generation: How often the run continued as new.
+        attempt: The attempt that replays now, 1 for the first of this generation.
+        deaths: How often in a row the run was found RUNNING by a new owner, without an entry between.
+        strict_left: Positions with strict entries that the code has not asked for yet.
+    """
+
+    places: dict[str, Place] = field(default_factory=dict)
+    last_seq: int = -1
+    generation: int = 0
+    attempt: int = 1
+    deaths: int = 0
+    started: bool = False
+    strict_from: int = 0
+    pool_keys: set[str] = field(default_factory=set)
+    strict_left: set[str] = field(default_factory=set)
+    inputs: list[RunLogEntry] = field(default_factory=list)
+    continued: RunLogEntry | None = None
+    _limits: list[tuple[int, int]] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, entries: Sequence[RunLogEntry]) -> History:
+        """Return the fold of a log, or of its part since the last ``run.continued``."""
+        history = cls()
+        if not entries:
+            return history
+        history.last_seq = entries[-1].seq
+        start = _generation_start(entries)
+        current = entries[start:]
+        history.started = True
+        failed = [e for e in current if e.kind == K.RUN_ATTEMPT_FAILED]
+        history.attempt = 1 + len(failed)
+        history._limits = [(e.seq, int(str(e.payload["retry_from"]))) for e in failed]
+        void = {
+            int(str(e.payload["retry_from"])) for e in failed if e.payload.get("ending") is not None
+        }
+        for entry in current:
+            history._add(entry, is_void=entry.seq in void)
+        history._find_strict()
+        return history
+
+    def _add(self, entry: RunLogEntry, *, is_void: bool) -> None:
+        kind = entry.kind
+        if kind == K.RUN_RESUMED and entry.payload.get("reason") == "recovered":
+            self.deaths += 1
+        elif kind not in (K.RUN_RESUMED, K.RUN_SUSPENDED):
+            self.deaths = 0
+        if kind == K.RUN_CONTINUED:
+            self.continued = entry
+            self.generation = int(str(entry.payload["generation"]))
+        if not entry.position:
+            return
+        if entry.position.startswith("in."):
+            self.inputs.append(entry)
+            return
+        self._place(entry, is_void=is_void)
+
+    def _place(self, entry: RunLogEntry, *, is_void: bool) -> None:
+        kind = entry.kind
+        place = self.places.get(entry.position)
+        if place is None:
+            place = self.places[entry.position] = Place()
+        if kind == K.IN_DOUBT_RESOLVED:
+            place.resolved = entry
+        elif kind == K.EFFECT_ABANDONED:
+            place.abandoned = entry
+        elif kind in BEGINS:
+            place.begin, place.end, place.abandoned, place.resolved = entry, None, None, None
+        else:
+            place.end, place.ends_void = entry, is_void
+            if kind == K.MSG_SENT:
+                place.sent_count += 1
+            if kind == K.STATE_SET and not self.is_strict(entry.seq):
+                self.pool_keys.add(str(entry.payload["key"]))
+
+    def _find_strict(self) -> None:
+        for position, place in self.places.items():
+            entry = place.end or place.begin
+            if entry is not None and self.is_strict(entry.seq) and not place.ends_void:
+                self.strict_left.add(position)
+
+    def is_strict(self, seq: int) -> bool:
+        """Whether an entry must be met again exactly: no attempt failed before it, seen from later."""
+        return all(seq <= retry_from for failed_at, retry_from in self._limits if failed_at > seq)
+
+    def is_replaying(self) -> bool:
+        """Whether the code has not reached the end of what must be met again."""
+        return bool(self.strict_left)
+
+    def meet(self, position: str, kinds: Iterable[str], what: str, digest: str) -> Place | None:
+        """Return what is recorded at `position` for this call, or None for a miss.
+
+        Args:
+            position: Where the call stands.
+            kinds: Entry kinds such a call leaves behind.
+            what: The call in words, for the error.
+            digest: Hash of its arguments.
+
+        Raises:
+            NonDeterminismError: A strict entry is of another kind or hash.
+        """
+        place = self.places.get(position)
+        if place is None:
+            return None
+        self.strict_left.discard(position)
+        entry = place.end or place.begin
+        if entry is None:
+            return None
+        if _agrees(entry, kinds, digest) and (
+            place.begin is None or place.begin is entry or _agrees(place.begin, kinds, digest)
+        ):
+            return place
+        if self.is_strict(entry.seq) and not place.ends_void:
+            raise NonDeterminismError(position, _describe(entry), f"{what} (hash {digest})")
+        return None
+
+    def never_asked(self) -> str | None:
+        """Return the first strict position the code did not ask for, if it has ended without it."""
+        return min(self.strict_left, default=None)
+
+
+def _generation_start(entries: Sequence[RunLogEntry]) -> int:
+    for index in range(len(entries) - 1, -1, -1):
+        if entries[index].kind == K.RUN_CONTINUED:
+            return index
+    return 0
+
+
+def _agrees(entry: RunLogEntry, kinds: Iterable[str], digest: str) -> bool:
+    return entry.kind in kinds and entry.payload.get("hash", digest) == digest
+
+
+def _describe(entry: RunLogEntry) -> str:
+    payload: dict[str, JsonValue] = entry.payload
+    name = payload.get("name") or payload.get("verb") or payload.get("key") or ""
+    return f"{entry.kind} {name} (hash {payload.get('hash', '-')})".replace("  ", " ")

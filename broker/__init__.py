@@ -1,0 +1,3 @@
+"""What is in flight: messages between actors over NATS JetStream."""
+
+__all__: list[str] = []

@@ -1,0 +1,3 @@
+"""The composition root: where the parts are put together."""
+
+__all__: list[str] = []

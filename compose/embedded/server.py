@@ -1,0 +1,212 @@
+"""One server process: started, waited for, stopped or killed, its words kept in a file."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from compose.embedded import launch
+from compose.embedded.errors import ServerFailedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+STOP_TIMEOUT_S = 15.0
+READY_TIMEOUT_S = 30.0
+_READY_POLL_S = 0.02
+_LOG_TAIL_BYTES = 3000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """Who a server runs as; the default is the caller."""
+
+    uid: int | None = None
+    gid: int | None = None
+    user_namespace: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    """How a server is started, again and again in the same way."""
+
+    name: str
+    argv: Sequence[str]
+    log: Path
+    stop_signal: signal.Signals = signal.SIGTERM
+    identity: Identity = field(default_factory=Identity)
+    env: Mapping[str, str] = field(default_factory=dict)
+    """Added to the caller's environment."""
+    keep_open: Sequence[int] = ()
+    """File descriptors that the server inherits, such as the lock on its data directory."""
+
+
+class Server:
+    """A running server process, in a session of its own so that Ctrl-C does not reach it.
+
+    It ends by `stop` (in order), by `kill` (as in a crash), and on Linux with the process that
+    started it, however that ends. All methods block and may be called from any thread.
+    """
+
+    def __init__(self, command: Command) -> None:
+        self.command = command
+        self._exited = threading.Event()
+        self._process = self._spawn()
+
+    @property
+    def pid(self) -> int:
+        """The process id, also after the process has ended."""
+        return self._process.pid
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the process has not ended yet."""
+        return not self._exited.is_set()
+
+    @property
+    def returncode(self) -> int | None:
+        """The exit code, negative for a signal; None while it runs."""
+        return self._process.returncode if self._exited.is_set() else None
+
+    def log_tail(self) -> str:
+        """The last words of the server, at most 3000 bytes."""
+        with contextlib.suppress(FileNotFoundError):
+            return self.command.log.read_bytes()[-_LOG_TAIL_BYTES:].decode(errors="replace")
+        return ""
+
+    def wait_ready(self, is_ready: Callable[[], bool], timeout: float = READY_TIMEOUT_S) -> None:
+        """Return once `is_ready` says so; an OSError, ValueError or IndexError means "not yet".
+
+        Raises:
+            ServerFailedError: the server ended, or was not ready in `timeout` seconds and was
+                killed. Its log's tail is in the error.
+        """
+        deadline = time.monotonic() + timeout
+        while time.monotonic() < deadline:
+            if not self.is_running:
+                raise self._failure(f"ended with {self.returncode} before it was ready")
+            with contextlib.suppress(OSError, ValueError, IndexError):
+                if is_ready():
+                    return
+            self._exited.wait(_READY_POLL_S)
+        self.kill()
+        raise self._failure(f"was not ready in {timeout:g} s")
+
+    def stop(self, timeout: float = STOP_TIMEOUT_S) -> None:
+        """End the server in order; after `timeout` seconds kill it. A no-op once it has ended."""
+        if self.is_running:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, self.command.stop_signal)
+            if not self._exited.wait(timeout):
+                self.kill()
+
+    def kill(self) -> None:
+        """End the server and its children by SIGKILL and return when they are gone."""
+        if not self.is_running:
+            return
+        # Stopped first, so that it cannot start another child meanwhile.
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGSTOP)
+            children = child_pids(self.pid)
+            for pid in [*children, self.pid]:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            self._exited.wait()
+            while any(is_alive(pid) for pid in children):
+                time.sleep(_READY_POLL_S / 10)
+        self._exited.wait()
+
+    def _failure(self, problem: str) -> ServerFailedError:
+        return ServerFailedError(self.command.name, problem, self.log_tail())
+
+    def _spawn(self) -> subprocess.Popen[bytes]:
+        # The kernel's "your parent died" watches the THREAD that forked. A pool thread may end
+        # long before the process does, so the fork happens in a thread that waits for the server.
+        born: list[subprocess.Popen[bytes] | OSError] = []
+        started = threading.Event()
+
+        def own() -> None:
+            try:
+                born.append(popen(self.command, parent_dies_with_us=True))
+            except OSError as exc:
+                born.append(exc)
+                return
+            finally:
+                started.set()
+            process = born[0]
+            assert isinstance(process, subprocess.Popen)
+            process.wait()
+            self._exited.set()
+
+        threading.Thread(target=own, name=f"own-{self.command.name}", daemon=True).start()
+        started.wait()
+        process = born[0]
+        if isinstance(process, OSError):
+            raise ServerFailedError(self.command.name, f"cannot be started: {process}", "")
+        return process
+
+
+def popen(command: Command, *, parent_dies_with_us: bool = False) -> subprocess.Popen[bytes]:
+    """Start the command under its identity, its output appended to its log."""
+    spec: launch.LaunchSpec = {
+        "parent_pid": os.getpid(),
+        "death_signal": int(command.stop_signal) if parent_dies_with_us else 0,
+        "uid": command.identity.uid,
+        "gid": command.identity.gid,
+        "user_namespace": command.identity.user_namespace,
+    }
+    launcher = [sys.executable, "-I", "-S", launch.__file__, json.dumps(spec)]
+    with command.log.open("ab", buffering=0) as log:
+        return subprocess.Popen(
+            [*launcher, *command.argv],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            cwd="/",
+            env={**os.environ, **command.env},
+            pass_fds=command.keep_open,
+            start_new_session=True,
+        )
+
+
+def free_port() -> int:
+    """A loopback TCP port that nobody used a moment ago."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def is_alive(pid: int) -> bool:
+    """Whether the process runs; a zombie, which nobody may ever reap, does not."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return _proc_stat(pid).split()[:1] != ["Z"]
+
+
+def child_pids(pid: int) -> list[int]:
+    """The direct children of a process; empty where there is no /proc."""
+    found = [int(entry.name) for entry in Path("/proc").glob("[0-9]*")]
+    return [child for child in found if _proc_stat(child).split()[1:2] == [str(pid)]]
+
+
+def _proc_stat(pid: int) -> str:
+    """`state ppid ...`: what follows the parenthesised name in /proc/PID/stat, or nothing."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2]
+    except OSError:
+        return ""

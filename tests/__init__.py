@@ -1,0 +1,1 @@
+"""Everything that shows Callboard keeps its word."""

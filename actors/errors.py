@@ -246,6 +246,10 @@ class RetryAfter(RunError):  # noqa: N818 - the field's name for it, and authors
         return f"retry after {self.delay_s:g} s" + (f": {self.reason}" if self.reason else "")
 
 
+class EffectDidNotHappen(RunError):  # noqa: N818 - a statement, raised by reconcile functions
+    """Raised by a `reconcile` function: the effect in doubt did not happen, execute it now."""
+
+
 class AgentCrashError(RunError):
     """The agent's code raised something unexpected; the run is retried by its policy."""
 

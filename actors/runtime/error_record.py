@@ -6,6 +6,7 @@ Live code gets the rebuilt error too, so that an author's `except` sees the same
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from actors.errors import EffectError, NotSerializableError
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from actors.kernel.json import JsonValue
 
 _MAX_MESSAGE: Final = 8_000
-_MARK: Final = "__callboard_seq__"
+_MARK: Final = "__callboard_origin__"
 
 
 def record_error(exc: BaseException) -> dict[str, JsonValue]:
@@ -74,16 +75,24 @@ def _loaded_class(name: str) -> type[Exception] | None:
     return None
 
 
-def mark_recorded(exc: BaseException, seq: int) -> None:
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Which log entry an error came from, and whether that effect may execute again."""
+
+    seq: int
+    may_repeat: bool
+
+
+def mark_recorded(exc: BaseException, seq: int, *, may_repeat: bool) -> None:
     """Remember on the error which log entry it came from."""
     try:
-        setattr(exc, _MARK, seq)
+        setattr(exc, _MARK, Origin(seq, may_repeat))
     except AttributeError:  # an exception class with __slots__: the ending is then the last seq
         return
 
 
-def recorded_seq(exc: BaseException) -> int | None:
-    """Return the seq of the first recorded error found along ``__cause__`` and ``__context__``."""
+def origin_of(exc: BaseException) -> Origin | None:
+    """Return the origin of the first recorded error along ``__cause__`` and ``__context__``."""
     seen: set[int] = set()
     todo: list[BaseException | None] = [exc]
     while todo:
@@ -91,8 +100,8 @@ def recorded_seq(exc: BaseException) -> int | None:
         if error is None or id(error) in seen:
             continue
         seen.add(id(error))
-        seq = getattr(error, _MARK, None)
-        if isinstance(seq, int):
-            return seq
+        origin = getattr(error, _MARK, None)
+        if isinstance(origin, Origin):
+            return origin
         todo += [error.__cause__, error.__context__]
     return None

@@ -50,6 +50,11 @@ class TaskScope:
         for task in tuple(self._tasks):
             task.cancel()
 
+    async def settle(self, *, limit_s: float) -> None:
+        """Wait until all tasks have ended by themselves, but not longer than `limit_s` seconds."""
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=limit_s)
+
     async def close(self) -> None:
         """Cancel all tasks and wait until they have ended."""
         me = asyncio.current_task()

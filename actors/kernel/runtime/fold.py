@@ -7,7 +7,8 @@ must be equal to. The rules:
 - ``run.suspended``, ``run.parked``, ``run.attempt_failed`` and the three terminal kinds set the
   status; ``cancel.requested`` changes nothing. Any other entry was written by code that executes:
   RUNNING, waiting for nothing.
-- The first executed entry, and the first one after a failed attempt, begin the next attempt.
+- The first executed entry, and the first one after a failed attempt, begin the next attempt; what
+  follows ``run.continued`` is attempt 1 again.
 - The error of a failed attempt stays until the run ends. A cancelled run has no error: its reason
   is `cancel_requested`.
 """
@@ -16,9 +17,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from actors.kernel.runtime.log_entry import EntryKind
+from actors.kernel.runtime.log_entry import TERMINAL_KINDS, EntryKind
 from actors.kernel.runtime.scheduler import RunStatus
 from actors.kernel.runtime.wakeup import WakeSet
 
@@ -30,6 +31,15 @@ if TYPE_CHECKING:
     from actors.kernel.runtime.log_entry import RunLogEntry
 
 
+TELLING: Final = TERMINAL_KINDS | {
+    EntryKind.RUN_SUSPENDED,
+    EntryKind.RUN_PARKED,
+    EntryKind.RUN_ATTEMPT_FAILED,
+    EntryKind.CANCEL_REQUESTED,
+}
+"""Kinds that tell a status, or nothing; all others are written by code that executes."""
+
+
 def fold(cause: RunRow, entries: Iterable[RunLogEntry]) -> RunRow:
     """Return the run's row after `entries`, its whole log in order.
 
@@ -38,16 +48,21 @@ def fold(cause: RunRow, entries: Iterable[RunLogEntry]) -> RunRow:
             times, `cancel_requested`. Its status, attempt, wake set, result and error are ignored.
         entries: From seq 0.
     """
-    row = replace(_at_rest(cause, RunStatus.PENDING), attempt=0, last_seq=-1, result=None)
-    row, executing = replace(row, error=None), False
+    row = replace(
+        _at_rest(cause, RunStatus.PENDING), attempt=0, last_seq=-1, result=None, error=None
+    )
+    is_executing, last_kind = False, ""
     for entry in entries:
+        if last_kind == EntryKind.RUN_CONTINUED:
+            row = replace(row, attempt=1)
         changed = _step(row, entry)
         if changed is None:
-            attempt = row.attempt if executing else row.attempt + 1
-            executing = True
+            attempt = row.attempt if is_executing else row.attempt + 1
             changed = replace(_at_rest(row, RunStatus.RUNNING), attempt=attempt)
+            is_executing = True
         elif entry.kind == EntryKind.RUN_ATTEMPT_FAILED:
-            executing = False
+            is_executing = False
+        last_kind = entry.kind
         row = replace(changed, last_seq=entry.seq)
     return row
 

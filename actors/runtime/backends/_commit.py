@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, assert_never
 
-from actors.errors import ContractError, IllegalTransitionError
+from actors.errors import ContractError
 from actors.kernel.runtime.commit import (
     Committed,
     Conflict,
@@ -17,12 +17,14 @@ from actors.kernel.runtime.commit import (
     Retry,
     Suspend,
 )
+from actors.kernel.runtime.fold import TELLING
 from actors.kernel.runtime.ids import AgentId
-from actors.kernel.runtime.scheduler import TRANSITIONS, RunStatus
+from actors.kernel.runtime.log_entry import EntryKind
+from actors.kernel.runtime.scheduler import RunStatus
 from actors.runtime.backends._rows import check_entries, pack
 
 if TYPE_CHECKING:
-    from actors.kernel.runtime.commit import Arrived, Commit, CommitOutcome, Then
+    from actors.kernel.runtime.commit import Arrived, Commit, CommitOutcome
     from actors.kernel.runtime.scheduler import Lease
     from actors.kernel.runtime.wakeup import WakeSet
     from actors.runtime.backends._rows import MemoryRows, RunRecord
@@ -49,18 +51,21 @@ def write_turn(rows: MemoryRows, commit: Commit) -> CommitOutcome:
     if refused is not None:
         return refused
     record = _record(rows, commit)
-    record.attempt = commit.attempt
+    if begins_attempt(commit):
+        record.attempt = commit.attempt
     rows.add_entries(record, commit.entries)
     for key in commit.bind:
-        rows.bind(rows.inbox[key], record)
+        if rows.inbox[key].state == "pending":
+            rows.bind(rows.inbox[key], record)
     if commit.take_signals:
         taken = {n for _, n in commit.take_signals}
         record.signals = [signal for signal in record.signals if signal.n not in taken]
+    record.completions.difference_update(commit.take_completions)
     _write_state(rows, commit)
     for child in commit.spawned:
         rows.create_run(child)
     routed = _route(rows, commit)
-    settle(rows, record, commit.then)
+    settle(rows, record, commit)
     wake_now = isinstance(commit.then, Suspend) and is_there(rows, record, commit.then.wake)
     return Committed(record.last_seq, record.cancel_requested, routed, wake_now)
 
@@ -77,10 +82,20 @@ def check_targets(commit: Commit) -> None:
             raise ContractError(msg)
 
 
-def settle(rows: MemoryRows, record: RunRecord, then: Then) -> None:
+def begins_attempt(commit: Commit) -> bool:
+    """Return whether the turn was written by code that executes, as `fold` sees it.
+
+    A run that is cancelled or parked without being executed keeps the number of its last attempt.
+    """
+    if isinstance(commit.then, Continue | Retry):
+        return True
+    return any(entry.kind not in TELLING for entry in commit.entries)
+
+
+def settle(rows: MemoryRows, record: RunRecord, commit: Commit) -> None:
     """Write what becomes of the run into its columns."""
     record.wake = record.wake_at = record.parked = None
-    match then:
+    match commit.then:
         case Continue():
             record.status = RunStatus.RUNNING
         case Suspend(wake):
@@ -90,12 +105,15 @@ def settle(rows: MemoryRows, record: RunRecord, then: Then) -> None:
             record.error = pack(error)
         case Park(reason):
             record.status, record.parked = RunStatus.SUSPENDED, reason
+            for entry in commit.entries:
+                if entry.kind == EntryKind.RUN_ATTEMPT_FAILED:
+                    record.error = pack(entry.payload["error"])
         case Finish(status, result, error, dead_letter):
             record.status = status
             record.result, record.error = pack(result), pack(error)
             rows.end_run(record, dead_letter=dead_letter)
         case _:
-            assert_never(then)
+            assert_never(commit.then)
 
 
 def is_there(rows: MemoryRows, record: RunRecord, wake: WakeSet) -> bool:
@@ -104,19 +122,7 @@ def is_there(rows: MemoryRows, record: RunRecord, wake: WakeSet) -> bool:
         return True
     if any(signal.name in wake.signals for signal in record.signals):
         return True
-    ended = (rows.runs[run_id] for run_id in wake.runs if run_id in rows.runs)  # type: ignore[index]
-    return any(run.status.is_terminal for run in ended)
-
-
-def check_open(record: RunRecord, wanted: RunStatus) -> None:
-    """Return if the run may become `wanted`.
-
-    Raises:
-        IllegalTransitionError: It may not.
-    """
-    current = record.status
-    if current.is_terminal or (wanted is not current and wanted not in TRANSITIONS[current]):
-        raise IllegalTransitionError(record.cause.run_id, current, wanted)
+    return not record.completions.isdisjoint(wake.runs)
 
 
 def _refusal(rows: MemoryRows, commit: Commit) -> CommitOutcome | None:
@@ -132,13 +138,16 @@ def _refusal(rows: MemoryRows, commit: Commit) -> CommitOutcome | None:
     missing = [
         f"message {key.message_id} from {key.sender}"
         for key in commit.bind
-        if (row := rows.inbox.get(key)) is None or row.state != "pending"
+        if (row := rows.inbox.get(key)) is None
+        or not (row.state == "pending" or (row.state == "bound" and row.run_id == run_id))
     ]
     if commit.take_signals:
         there = {(signal.name, signal.n) for signal in record.signals} if record else set()
         missing += [
             f"signal {name} {n}" for name, n in commit.take_signals if (name, n) not in there
         ]
+    ended = record.completions if record else set()
+    missing += [f"completion {child}" for child in commit.take_completions if child not in ended]
     return Missing(tuple(missing)) if missing else None
 
 

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from pydantic_core import from_json, to_json
 
+from actors.errors import ContractError, UnknownRunError
 from actors.kernel.agent.message import Message, MessageKey
-from actors.kernel.runtime.commit import Arrived, DeadLetter, NewRun, RunRow, Timer
+from actors.kernel.runtime.commit import Arrived, DeadLetter, LoadedRun, NewRun, RunRow, Timer
 from actors.kernel.runtime.ids import AgentId, HostIncarnation, RunId, ShardId
 from actors.kernel.runtime.log_entry import NewEntry, RunLogEntry, check_entry
 from actors.kernel.runtime.scheduler import RunStatus
@@ -122,6 +123,8 @@ class RunRecord:
     bound: list[InboxRow] = field(default_factory=list)
     children: list[RunId] = field(default_factory=list)
     signals: list[SignalRow] = field(default_factory=list)
+    completions: set[str] = field(default_factory=set)
+    """Children that ended and whose results this run has not consumed."""
     continued_at: int = 0
     """Seq of the last `run.continued` entry: replay reads from there."""
 
@@ -165,6 +168,13 @@ class RunRecord:
             result=unpack(self.result),
             error=error if isinstance(error, dict) else None,
         )
+
+    def loaded(self) -> LoadedRun:
+        """Return the run as the worker that will execute it needs it."""
+        run_id = self.cause.run_id
+        entries = tuple(line.entry(run_id) for line in self.log[self.continued_at :])
+        messages = () if self.log else tuple(row.arrived() for row in self.bound)
+        return LoadedRun(self.row(), entries, messages)
 
     def timer(self) -> Timer | None:
         """Return when the run is to go on by itself, if it is."""
@@ -230,6 +240,21 @@ class MemoryRows:
         for event in self._readers.get(record.cause.run_id, ()):
             event.set()
 
+    def record(self, run_id: RunId) -> RunRecord:
+        """Return the run's record.
+
+        Raises:
+            UnknownRunError: There is no such run.
+        """
+        record = self.runs.get(run_id)
+        if record is None:
+            raise UnknownRunError(run_id)
+        return record
+
+    def open_runs(self) -> Iterable[RunRecord]:
+        """Yield the runs that have not ended."""
+        return (run for group in self.open_by_agent.values() for run in group.values())
+
     def holder(self, agent_id: AgentId) -> RunRecord | None:
         """Return the run that has started and not ended, else the oldest queued one."""
         runs = self.open_by_agent.get(agent_id)
@@ -288,6 +313,9 @@ class MemoryRows:
             row.drop_body()
         record.bound.clear()
         record.signals.clear()
+        parent = self.runs.get(record.cause.parent) if record.cause.parent else None
+        if parent is not None:
+            parent.completions.add(record.cause.run_id)
         runs = self.open_by_agent[record.cause.agent_id]
         runs.pop(record.cause.run_id, None)
         if not runs:
@@ -331,3 +359,32 @@ def check_entries(entries: Iterable[NewEntry]) -> None:
     """
     for entry in entries:
         check_entry(entry)
+
+
+def sender_of_message(message: Message) -> str:
+    """Return who sent it.
+
+    Raises:
+        ContractError: It was not sent yet.
+    """
+    if message.sender is None:
+        msg = f"message {message.id} to {message.target} has no sender"
+        raise ContractError(msg)
+    return message.sender
+
+
+def agent_of_message(message: Message) -> AgentId:
+    """Return the agent it goes to.
+
+    Raises:
+        ContractError: It goes to a topic.
+    """
+    if not isinstance(message.target, AgentId):
+        msg = f"message {message.id} goes to topic {message.target}, not to an agent"
+        raise ContractError(msg)
+    return message.target
+
+
+def both_ways(type_: str) -> str:
+    """Return what is wrong when a type is declared as a whole and as single agents."""
+    return f"type {type_!r} is registered as a whole and as single agents: choose one"

@@ -14,12 +14,10 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from actors.errors import (
     ConcurrentAppendError,
-    ContractError,
     IllegalTransitionError,
     LeaseLostError,
     RegistrationError,
     RunConflictError,
-    UnknownRunError,
 )
 from actors.kernel.runtime.commit import (
     Arrived,
@@ -42,8 +40,11 @@ from actors.runtime.backends._rows import (
     MemoryRows,
     RunRecord,
     SignalRow,
+    agent_of_message,
+    both_ways,
     check_entries,
     pack,
+    sender_of_message,
     unpack,
 )
 
@@ -92,7 +93,7 @@ class MemoryStore:
         check_entries(entries)
         if not fenced(self._rows, lease):
             raise LeaseLostError(lease.shard, lease.owner, lease.epoch)
-        record = self._record(lease.run_id)
+        record = self._rows.record(lease.run_id)
         if record.status.is_terminal:
             raise IllegalTransitionError(lease.run_id, record.status, RunStatus.RUNNING)
         if record.last_seq != expected_seq:
@@ -116,7 +117,7 @@ class MemoryStore:
         ``join`` returns the agent's open run: the message goes to it if it has not started, else it
         waits as mail (for `ctx.receive`, or the agent's next run).
         """
-        rows, agent, sender = self._rows, new_run.agent_id, _sender(message)
+        rows, agent, sender = self._rows, new_run.agent_id, sender_of_message(message)
         known = self._known_submit(new_run, message, sender)
         if known is not None:
             return known
@@ -139,14 +140,16 @@ class MemoryStore:
 
     async def deliver(self, messages: Sequence[Message]) -> list[Arrived]:
         """See `RunStore.deliver`."""
-        targets = [(message, _sender(message), _agent(message)) for message in messages]
+        targets = [
+            (message, sender_of_message(message), agent_of_message(message)) for message in messages
+        ]
         return self._arrive([self._rows.put_mail(*target) for target in targets])
 
     async def signal(
         self, run_id: RunId, name: str, payload: JsonValue, *, message_id: str, sender: str
     ) -> SignalOutcome:
         """See `RunStore.signal`."""
-        rows, record = self._rows, self._record(run_id)
+        rows, record = self._rows, self._rows.record(run_id)
         agent = record.cause.agent_id
         if record.status.is_terminal or (run_id, sender, message_id) in rows.signal_ids:
             return SignalOutcome(accepted=False, agent_id=agent)
@@ -157,7 +160,7 @@ class MemoryStore:
 
     async def request_cancel(self, run_id: RunId, *, reason: str) -> CancelReport:
         """See `RunStore.request_cancel`."""
-        return CancelReport(tuple(self._flag(self._record(run_id), reason)))
+        return CancelReport(tuple(self._flag(self._rows.record(run_id), reason)))
 
     # --- ownership ----------------------------------------------------------------------------
 
@@ -170,10 +173,10 @@ class MemoryStore:
         wanted: dict[str, Literal["type", "agent"]] = dict.fromkeys(serves.types, "type")
         for agent in serves.agents:
             if wanted.setdefault(agent.type, "agent") != "agent":
-                raise RegistrationError(_both_ways(agent.type))
+                raise RegistrationError(both_ways(agent.type))
         for type_, mode in wanted.items():
             if self._rows.types.get(type_, mode) != mode:
-                raise RegistrationError(_both_ways(type_))
+                raise RegistrationError(both_ways(type_))
         self._rows.types.update(wanted)
 
     async def claim_shards(
@@ -225,8 +228,7 @@ class MemoryStore:
         """See `RunStore.open_runs`."""
         if MEMORY_SHARD not in shards:
             return []
-        runs = [run for group in self._rows.open_by_agent.values() for run in group.values()]
-        runs.sort(key=lambda run: run.cause.run_id)
+        runs = sorted(self._rows.open_runs(), key=lambda run: run.cause.run_id)
         wanted = (run for run in runs if after is None or run.cause.run_id > after)
         return [run.row() for run in islice(wanted, limit)]
 
@@ -251,7 +253,7 @@ class MemoryStore:
     async def load(self, run_ids: Sequence[RunId]) -> list[LoadedRun]:
         """See `RunStore.load`."""
         records = [self._rows.runs[run_id] for run_id in run_ids if run_id in self._rows.runs]
-        return [_loaded(record) for record in records]
+        return [record.loaded() for record in records]
 
     async def signals(self, run_id: RunId) -> list[BufferedSignal]:
         """See `RunStore.signals`."""
@@ -270,8 +272,8 @@ class MemoryStore:
         if MEMORY_SHARD not in shards:
             return []
         until = self._clock.now() + timedelta(seconds=within_s)
-        runs = (run for group in self._rows.open_by_agent.values() for run in group.values())
-        timers = [timer for run in runs if (timer := run.timer()) and timer.at <= until]
+        timers = [timer for run in self._rows.open_runs() if (timer := run.timer())]
+        timers = [timer for timer in timers if timer.at <= until]
         timers.sort(key=lambda timer: (timer.at, timer.run_id))
         return timers[:limit]
 
@@ -334,7 +336,7 @@ class MemoryStore:
 
     async def refold(self, run_id: RunId) -> RunRow:
         """See `RunStore.refold`."""
-        record = self._record(run_id)
+        record = self._rows.record(run_id)
         return fold(record.base(), [line.entry(run_id) for line in record.log])
 
     # --- dead letters -------------------------------------------------------------------------
@@ -363,12 +365,6 @@ class MemoryStore:
 
     # --- inside -------------------------------------------------------------------------------
 
-    def _record(self, run_id: RunId) -> RunRecord:
-        record = self._rows.runs.get(run_id)
-        if record is None:
-            raise UnknownRunError(run_id)
-        return record
-
     def _known_submit(self, new_run: NewRun, message: Message, sender: str) -> Submitted | None:
         row = self._rows.known(new_run.agent_id, sender, message.id)
         if row is not None:
@@ -396,27 +392,3 @@ class MemoryStore:
         if self._lease_s is None:
             return None
         return self._clock.now() + timedelta(seconds=self._lease_s)
-
-
-def _loaded(record: RunRecord) -> LoadedRun:
-    entries = tuple(line.entry(record.cause.run_id) for line in record.log[record.continued_at :])
-    messages = () if record.log else tuple(row.arrived() for row in record.bound)
-    return LoadedRun(record.row(), entries, messages)
-
-
-def _sender(message: Message) -> str:
-    if message.sender is None:
-        msg = f"message {message.id} to {message.target} has no sender"
-        raise ContractError(msg)
-    return message.sender
-
-
-def _agent(message: Message) -> AgentId:
-    if not isinstance(message.target, AgentId):
-        msg = f"message {message.id} goes to topic {message.target}, not to an agent"
-        raise ContractError(msg)
-    return message.target
-
-
-def _both_ways(type_: str) -> str:
-    return f"type {type_!r} is registered as a whole and as single agents: choose one"

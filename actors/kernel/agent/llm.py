@@ -1,0 +1,156 @@
+"""Models: what a client of a language model takes, gives and streams.
+
+The kernel knows no provider. Requests and responses are pydantic models because they are recorded
+in the log and sent over wires.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, runtime_checkable
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from actors.kernel.agent.message import ChatMessage, ContentBlock
+from actors.kernel.agent.tools import ToolCall, ToolSpec
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Sequence
+
+
+class Usage(BaseModel):
+    """Tokens of one call. `cached` is the part of `input` that was read from a cache."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    input: int = Field(default=0, ge=0)
+    cached: int = Field(default=0, ge=0)
+    output: int = Field(default=0, ge=0)
+    reasoning: int = Field(default=0, ge=0)
+
+    @property
+    def total(self) -> int:
+        """Tokens that count against a budget: input and output; reasoning is part of the output."""
+        return self.input + self.output
+
+    def __add__(self, other: Usage) -> Usage:
+        return Usage(
+            input=self.input + other.input,
+            cached=self.cached + other.cached,
+            output=self.output + other.output,
+            reasoning=self.reasoning + other.reasoning,
+        )
+
+
+class GenerationOptions(BaseModel):
+    """How a model is to answer. None leaves a matter to the provider.
+
+    Attributes:
+        system_instructions: Put before the messages.
+        tools: What the model may call.
+        tool_choice: ``auto``, ``none``, ``required`` or one tool's name.
+        max_tokens: Upper limit of the answer.
+        response_format: JSON schema that the answer has to fit.
+        stop: Texts that end the answer.
+        extra: Provider options, passed on as they are.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    system_instructions: str | None = None
+    tools: tuple[ToolSpec, ...] = ()
+    tool_choice: str | None = None
+    temperature: float | None = Field(default=None, ge=0)
+    max_tokens: int | None = Field(default=None, ge=1)
+    response_format: dict[str, Any] | None = None
+    stop: tuple[str, ...] = ()
+    extra: dict[str, Any] = Field(default_factory=dict)
+
+
+class LLMResponse(BaseModel):
+    """One whole answer; equal after `model_dump(mode="json")` and back.
+
+    Attributes:
+        content: Blocks in their order: text, reasoning, tool calls, and whatever the model gave.
+        model: Which model answered, as the provider names it.
+        stop_reason: Why it stopped, in the provider's words.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    content: list[ContentBlock] = Field(default_factory=list)
+    usage: Usage = Usage()
+    model: str = ""
+    stop_reason: str | None = None
+
+    @property
+    def text(self) -> str:
+        """All text blocks, joined."""
+        return "".join(block.text or "" for block in self.content if block.type == "text")
+
+    @property
+    def tool_calls(self) -> list[ToolCall]:
+        """The tools the model wants called, in order."""
+        return [ToolCall.of_block(block) for block in self.content if block.type == "tool_call"]
+
+    def message(self) -> ChatMessage:
+        """Return the answer as the conversation's next turn."""
+        return ChatMessage(role="assistant", content=self.content)
+
+
+class TextDelta(BaseModel):
+    """The next piece of the answer's text."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    type: Literal["text"] = "text"
+    text: str
+
+
+class ReasoningDelta(BaseModel):
+    """The next piece of the model's reasoning."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    type: Literal["reasoning"] = "reasoning"
+    text: str
+
+
+class Completion(BaseModel):
+    """The end of a stream: the whole answer. Its text equals the text deltas, joined."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    type: Literal["completion"] = "completion"
+    response: LLMResponse
+
+
+StreamEvent: TypeAlias = TextDelta | ReasoningDelta | Completion
+
+
+@runtime_checkable
+class LLMClient(Protocol):
+    """A language model. Implementations live outside the kernel."""
+
+    @property
+    def model(self) -> str:
+        """The model's name, as recorded in the log and in traces."""
+        ...
+
+    async def generate(
+        self, messages: Sequence[ChatMessage], *, options: GenerationOptions | None = None
+    ) -> LLMResponse:
+        """Return one whole answer.
+
+        Any exception fails the call; cancelling it gives up the request, which may still be billed.
+        """
+        ...
+
+    def generate_stream(
+        self, messages: Sequence[ChatMessage], *, options: GenerationOptions | None = None
+    ) -> AsyncIterator[StreamEvent]:
+        """Yield deltas as they come, then exactly one `Completion`, which is the last event."""
+        ...
+
+    async def count_tokens(self, messages: Sequence[ChatMessage]) -> int:
+        """Return how many input tokens the messages are, as nearly as the client can tell."""
+        ...

@@ -1,0 +1,175 @@
+"""Tools: what an agent may do to the world, how one is invoked, and who may say no."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, Self, TypeAlias, runtime_checkable
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from actors.kernel.agent.message import ContentBlock
+from actors.kernel.runtime.effects import EffectMode
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+ToolFunction: TypeAlias = Callable[..., Awaitable[Any]]
+"""Called with the call's arguments by keyword; what it returns must be JSON data."""
+
+_NO_PARAMETERS: Final[dict[str, Any]] = {"type": "object", "properties": {}}
+
+
+class Risk(StrEnum):
+    """How much harm a wrong call can do. HIGH and CRITICAL ones need approval."""
+
+    SAFE = "safe"
+    HIGH = "high"
+    CRITICAL = "critical"
+
+
+class ToolSpec(BaseModel):
+    """A tool as a model sees it. `parameters` is a JSON schema of type object."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str
+    description: str = ""
+    parameters: dict[str, Any] = Field(default_factory=lambda: dict(_NO_PARAMETERS))
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """One tool of an agent.
+
+    Attributes:
+        name: How the model and `ctx.tool` name it; unique within an agent.
+        description: For the model.
+        run: The function; called with the arguments by keyword.
+        parameters: JSON schema of the arguments.
+        risk: How much harm a wrong call can do.
+        idempotent: Whether calling it twice is as good as once. False: after a crash in the middle
+            of a call it is never called again; the call is in doubt.
+        timeout_s: Seconds one call may take; None for no limit.
+    """
+
+    name: str
+    description: str
+    run: ToolFunction
+    parameters: dict[str, Any] = field(default_factory=lambda: dict(_NO_PARAMETERS))
+    risk: Risk = Risk.SAFE
+    idempotent: bool = False
+    timeout_s: float | None = None
+
+    @property
+    def mode(self) -> EffectMode:
+        """What may happen when a crash leaves a call without a recorded result."""
+        return EffectMode.IDEMPOTENT if self.idempotent else EffectMode.AT_MOST_ONCE
+
+    def spec(self) -> ToolSpec:
+        """Return the tool as a model sees it; the description says whether it may be repeated."""
+        note = "Safe to repeat." if self.idempotent else "Not safe to repeat."
+        return ToolSpec(
+            name=self.name,
+            description=f"{self.description} {note}".strip(),
+            parameters=self.parameters,
+        )
+
+
+class ToolCall(BaseModel):
+    """One call of a tool, as a model or an agent asks for it.
+
+    Attributes:
+        id: Connects the call and its result in the conversation.
+        name: The tool's.
+        arguments: By name.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    id: str
+    name: str
+    arguments: dict[str, Any] = Field(default_factory=dict)
+
+    @classmethod
+    def of_block(cls, block: ContentBlock) -> Self:
+        """Return the call that a content block of type ``tool_call`` holds."""
+        data = block.model_extra or {}
+        return cls(id=data["id"], name=data["name"], arguments=data.get("arguments") or {})
+
+    def block(self) -> ContentBlock:
+        """Return the call as a content block of type ``tool_call``."""
+        return ContentBlock.model_validate({"type": "tool_call", **self.model_dump()})
+
+
+class InvocationResult(BaseModel):
+    """What became of a call. It is recorded, so `structured` is JSON data.
+
+    Attributes:
+        status: ``ok``; ``error`` when the tool failed or does not exist; ``denied`` when somebody
+            said no. Neither of the last two raises: the model reads them.
+        text: For the model.
+        structured: The tool's value.
+        artifact_ref: Where a large value is stored instead.
+        error_type: Qualified class name of what the tool raised.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    status: Literal["ok", "error", "denied"]
+    text: str = ""
+    structured: Any = None
+    artifact_ref: str | None = None
+    error_type: str | None = None
+
+
+class ApprovalRequest(BaseModel):
+    """A call that somebody has to allow first."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    call: ToolCall
+    risk: Risk
+    run_id: str
+    agent: str
+    reason: str = ""
+
+
+class ApprovalDecision(BaseModel):
+    """What they said, and who."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    approved: bool
+    reason: str = ""
+    by: str = ""
+
+
+@runtime_checkable
+class ApprovalHandler(Protocol):
+    """Who is asked before a risky tool runs."""
+
+    async def request(self, request: ApprovalRequest) -> ApprovalDecision:
+        """Return the decision; may take as long as a human takes. A denial is not an error."""
+        ...
+
+
+@runtime_checkable
+class ToolInvoker(Protocol):
+    """How calls become results."""
+
+    async def invoke(
+        self,
+        call: ToolCall,
+        *,
+        tools: Sequence[Tool],
+        idempotency_key: str,
+        approval: ApprovalHandler | None = None,
+    ) -> InvocationResult:
+        """Run the tool of that name and return what became of it.
+
+        A tool that is not in `tools`, arguments that do not fit and an exception of the tool are
+        ``error`` results. `idempotency_key` is the effect's id: the same on every repetition.
+        """
+        ...

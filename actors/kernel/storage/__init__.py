@@ -1,0 +1,1 @@
+"""Contracts of what agents keep outside their runs."""

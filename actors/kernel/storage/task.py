@@ -1,0 +1,131 @@
+"""Task boards: what an agent plans to do in a conversation, and how far it is."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
+
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from actors.kernel.runtime.ids import AgentId
+
+
+class TaskStatus(StrEnum):
+    """PENDING → IN_PROGRESS → SUCCEEDED | FAILED | ABANDONED; a retry goes back to IN_PROGRESS."""
+
+    PENDING = "pending"
+    IN_PROGRESS = "in_progress"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    ABANDONED = "abandoned"
+
+
+TASK_TRANSITIONS: Final[dict[TaskStatus, frozenset[TaskStatus]]] = {
+    TaskStatus.PENDING: frozenset({TaskStatus.IN_PROGRESS, TaskStatus.ABANDONED}),
+    TaskStatus.IN_PROGRESS: frozenset(
+        {TaskStatus.SUCCEEDED, TaskStatus.FAILED, TaskStatus.ABANDONED, TaskStatus.PENDING}
+    ),
+    TaskStatus.SUCCEEDED: frozenset(),
+    TaskStatus.FAILED: frozenset({TaskStatus.IN_PROGRESS, TaskStatus.ABANDONED}),
+    TaskStatus.ABANDONED: frozenset({TaskStatus.IN_PROGRESS}),
+}
+"""Legal changes of status; writing the present status again is allowed."""
+
+
+class Task(BaseModel):
+    """One card of a board. `order` counts from 0."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    id: str
+    title: str
+    description: str = ""
+    status: TaskStatus = TaskStatus.PENDING
+    note: str = ""
+    order: int = Field(default=0, ge=0)
+    retry_count: int = Field(default=0, ge=0)
+    max_retries: int = Field(default=3, ge=0)
+    updated_at: AwareDatetime | None = None
+
+
+class TaskList(BaseModel):
+    """The board of one agent in one conversation, tasks by order."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    conversation_id: str
+    agent_id: str
+    title: str = ""
+    tasks: tuple[Task, ...] = ()
+
+
+@runtime_checkable
+class TaskStore(Protocol):
+    """Boards by conversation and agent. Each call is atomic: concurrent ones lose nothing."""
+
+    async def create_task_list(
+        self, conversation_id: str, agent_id: AgentId, tasks: Sequence[Task], *, title: str = ""
+    ) -> TaskList:
+        """Make the board, in place of the one there is; tasks are numbered in their order."""
+        ...
+
+    async def get_task_list(self, conversation_id: str, agent_id: AgentId) -> TaskList | None:
+        """Return the board, or None."""
+        ...
+
+    async def get_boards(self, conversation_id: str) -> list[TaskList]:
+        """Return all boards of a conversation, by agent."""
+        ...
+
+    async def update_status(
+        self,
+        conversation_id: str,
+        agent_id: AgentId,
+        task_id: str,
+        *,
+        status: TaskStatus,
+        note: str = "",
+    ) -> Task:
+        """Change one task and return it.
+
+        Raises:
+            KeyError: No such board or task.
+            IllegalTransitionError: See `TASK_TRANSITIONS`.
+        """
+        ...
+
+    async def add_tasks(
+        self, conversation_id: str, agent_id: AgentId, tasks: Sequence[Task]
+    ) -> TaskList:
+        """Put tasks at the board's end.
+
+        Raises:
+            KeyError: No such board.
+        """
+        ...
+
+    async def increment_retry(
+        self, conversation_id: str, agent_id: AgentId, task_id: str
+    ) -> Task | None:
+        """Count one more try and put the task in progress; None (no change) at its limit.
+
+        Raises:
+            KeyError: No such board or task.
+        """
+        ...
+
+    async def force_retry(self, conversation_id: str, agent_id: AgentId, task_id: str) -> Task:
+        """Put a failed or abandoned task in progress with a fresh counter: a human's override.
+
+        Raises:
+            KeyError: No such board or task.
+            IllegalTransitionError: The task is neither failed nor abandoned.
+        """
+        ...
+
+    async def settle_conversation(self, conversation_id: str) -> list[TaskList]:
+        """After a success: turn tasks in progress to succeeded; return the boards that changed."""
+        ...

@@ -1,0 +1,322 @@
+"""RunContext: what an agent's author calls. Every verb is recorded, or says why it need not be."""
+
+from __future__ import annotations
+
+import functools
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+
+from actors.errors import ContractError, DeadlineExceededError
+from actors.kernel.agent.llm import LLMResponse
+from actors.kernel.agent.message import Message
+from actors.kernel.agent.tools import InvocationResult, ToolCall
+from actors.kernel.json import recordable
+from actors.kernel.runtime.commit import Outgoing
+from actors.kernel.runtime.effects import EffectMode, args_hash
+from actors.kernel.runtime.ids import AgentId, message_id_of_run
+from actors.kernel.runtime.log_entry import EntryKind
+from actors.runtime.agent_state import AgentState
+from actors.runtime.continuation import ContinueAsNew
+from actors.runtime.journaling import EffectCall, Effects, bounded, idempotency_key
+from actors.runtime.model_calls import chat_messages, complete
+from actors.runtime.scopes import Scope, Scopes
+from actors.runtime.waits import Waits
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Coroutine, Sequence
+
+    from actors.kernel.agent.agent import RunMeta
+    from actors.kernel.agent.llm import GenerationOptions, LLMClient, StreamEvent
+    from actors.kernel.agent.message import ChatMessage
+    from actors.kernel.agent.tools import Tool, ToolInvoker
+    from actors.kernel.json import JsonValue
+    from actors.kernel.runtime.commit import Arrived
+    from actors.kernel.runtime.ids import RunId
+    from actors.kernel.runtime.scheduler import RetryPolicy
+    from actors.kernel.runtime.store import RunStore
+    from actors.runtime.groups import Selected
+    from actors.runtime.recorder import Recorder
+
+T = TypeVar("T")
+
+
+class RunContext:
+    """The toolkit and notebook of one run. Built anew for every execution.
+
+    Attributes:
+        meta: Facts about the run.
+        state: The agent's durable values: ``get``, ``set``, ``clear``.
+    """
+
+    def __init__(
+        self,
+        recorder: Recorder,
+        meta: RunMeta,
+        *,
+        store: RunStore,
+        take_mail: Callable[[], Arrived | None],
+        tools: Sequence[Tool],
+        invoker: ToolInvoker,
+        model: LLMClient | None,
+        on_delta: Callable[[StreamEvent], None],
+    ) -> None:
+        self.meta = meta
+        self.state = AgentState(recorder, store)
+        self._run = recorder
+        self._effects = Effects(recorder)
+        self._scopes = Scopes(recorder)
+        self._waits = Waits(recorder, take_mail)
+        self._tools = tools
+        self._invoker = invoker
+        self._model = model
+        self._on_delta = on_delta
+        self._patches: dict[str, bool] = {}
+
+    # --- facts ----------------------------------------------------------------------------------
+
+    @property
+    def run_id(self) -> RunId:
+        """The run this context belongs to."""
+        return self.meta.run_id
+
+    @property
+    def agent_id(self) -> AgentId:
+        """The agent that runs."""
+        return self.meta.agent_id
+
+    @property
+    def tenant_id(self) -> str:
+        """The tenant of the run."""
+        return self.meta.agent_id.tenant
+
+    @property
+    def waits(self) -> Waits:
+        """For the worker: what this run waits for."""
+        return self._waits
+
+    def check(self) -> None:
+        """Return if the run may go on. Not recorded.
+
+        Raises:
+            CancellationError: The run was cancelled.
+            DeadlineExceededError: The run's deadline has passed.
+        """
+        self.meta.cancellation.check()
+        deadline = self.meta.deadline
+        if deadline is not None and self._run.clock.now() > deadline:
+            raise DeadlineExceededError(f"run {self.run_id}", 0.0)
+
+    # --- effects --------------------------------------------------------------------------------
+
+    async def step(
+        self,
+        name: str,
+        fn: Callable[..., Awaitable[T] | T],
+        *args: Any,
+        retry: RetryPolicy | None = None,
+        timeout: float | None = None,
+        effect: str = "idempotent",
+        reconcile: Callable[[str], Awaitable[Any]] | None = None,
+    ) -> T:
+        """Return what ``fn(*args)`` returned, executing it only if the log has no result yet.
+
+        Durable before it returns. Live and on replay the same JSON value comes back.
+
+        Args:
+            name: Of the step; part of what replay compares.
+            fn: Coroutine function or plain function. What it returns has to be JSON data.
+            args: JSON data; compared on replay.
+            retry: Tries inside this one effect; only the last outcome is recorded.
+            timeout: Seconds one try may take.
+            effect: ``"idempotent"`` (a crash may repeat it, with the same `idempotency_key()`) or
+                ``"at_most_once"`` (a crash leaves it in doubt; it is never repeated).
+            reconcile: For at-most-once: called with the effect id when in doubt; returns the value
+                if the effect happened, raises `EffectDidNotHappen` if not.
+
+        Raises:
+            EffectInDoubtError: See `reconcile`; uncaught, the run is parked for an operator.
+            NonDeterminismError: The log has another call at this position.
+            Exception: What `fn` raised, as rebuilt from its record.
+        """
+        mode = EffectMode(effect)
+        if mode is EffectMode.AT_MOST_ONCE and retry is not None:
+            msg = f"step {name!r}: retry= would execute an at-most-once effect twice"
+            raise ContractError(msg)
+        words: list[JsonValue] = [name, list(args)]
+        execute = bounded(
+            fn, args, what=f"step {name!r}", timeout_s=timeout, retry=retry,
+            chance=self._run.entropy.random,
+        )  # fmt: skip
+        call = EffectCall(
+            "step", EntryKind.EFFECT_INTENT, EntryKind.EFFECT_RESULT, name, args_hash(words),
+            words, mode, execute, reconcile,
+        )  # fmt: skip
+        return await self._effects.perform(call)  # type: ignore[return-value]
+
+    async def tool(self, name: str, **arguments: Any) -> InvocationResult:
+        """Call one of the agent's declared tools; at most once unless the tool is idempotent.
+
+        A tool that fails, is not declared or is denied gives a result that says so.
+        """
+        tool = next((t for t in self._tools if t.name == name), None)
+        words: list[JsonValue] = [name, arguments]
+
+        async def execute() -> Any:
+            key = idempotency_key()
+            call = ToolCall(id=key, name=name, arguments=arguments)
+            result = await self._invoker.invoke(call, tools=self._tools, idempotency_key=key)
+            return result.model_dump(mode="json", exclude_none=True)
+
+        call = EffectCall(
+            "tool", EntryKind.TOOL_CALLED, EntryKind.TOOL_RESULT, name, args_hash(words), words,
+            tool.mode if tool is not None else EffectMode.IDEMPOTENT, execute,
+        )  # fmt: skip
+        return InvocationResult.model_validate(await self._effects.perform(call))
+
+    async def llm(
+        self,
+        messages: Sequence[ChatMessage] | str,
+        *,
+        options: GenerationOptions | None = None,
+    ) -> LLMResponse:
+        """Return the model's answer; a replay never asks, and never bills, again.
+
+        Deltas are live events while the call runs; the log keeps one ``llm.call`` with the text.
+
+        Raises:
+            RuntimeError: The agent has no `model`.
+        """
+        model = self._model
+        if model is None:
+            msg = f"agent {self.agent_id} has no `model`: set it on the agent to use ctx.llm"
+            raise RuntimeError(msg)
+        chat = chat_messages(messages)
+        dumped = [message.model_dump(mode="json") for message in chat]
+        chosen = options.model_dump(mode="json", exclude_defaults=True) if options else None
+        words: list[JsonValue] = [model.model, dumped, chosen]  # type: ignore[list-item]
+        call = EffectCall(
+            "llm", EntryKind.EFFECT_INTENT, EntryKind.LLM_CALL, model.model, args_hash(words),
+            words, EffectMode.IDEMPOTENT,
+            functools.partial(complete, model, chat, options, self._on_delta),
+        )  # fmt: skip
+        return LLMResponse.model_validate(await self._effects.perform(call))
+
+    # --- time, chance, versions -------------------------------------------------------------------
+
+    async def now(self) -> datetime:
+        """Return the current instant, aware UTC; the same on replay."""
+        text = self._run.instant("now", ["now"], lambda: self._run.clock.now().isoformat())
+        return datetime.fromisoformat(str(text)).astimezone(UTC)
+
+    async def random(self) -> float:
+        """Return a float in [0, 1); the same on replay."""
+        return self._run.instant("random", ["random"], self._run.entropy.random)  # type: ignore[return-value]
+
+    async def uuid(self) -> str:
+        """Return 32 fresh hexadecimal digits; the same on replay."""
+        return str(self._run.instant("uuid", ["uuid"], self._run.entropy.token))
+
+    async def patched(self, patch_id: str) -> bool:
+        """Return True where this run may use changed code, False where it ran the old code before.
+
+        New runs, and runs that have not come this far, take the new path and remember it.
+        """
+        run = self._run
+        run.turnstile.enter("patched")
+        position = f"{run.generation_prefix}patch:{patch_id}"
+        known = self._patches.get(patch_id)
+        if known is None:
+            known = run.history.places.get(position) is not None
+            run.history.strict_left.discard(position)
+            if not known and not run.history.is_replaying():
+                digest = args_hash(["patched", patch_id])
+                payload: dict[str, JsonValue] = {
+                    "effect": "patched", "hash": digest, "status": "ok", "value": True,
+                }  # fmt: skip
+                run.log.record(EntryKind.EFFECT_RESULT, position, payload)
+                known = True
+            self._patches[patch_id] = known
+        return known
+
+    # --- waiting ----------------------------------------------------------------------------------
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait; never early, and across restarts. A long sleep costs nothing but rows."""
+        await self._waits.until(None, verb="sleep", seconds=max(0.0, float(seconds)))
+
+    async def sleep_until(self, at: datetime) -> None:
+        """Wait until an aware instant; returns at once when it has passed."""
+        if at.tzinfo is None:
+            msg = "ctx.sleep_until needs an aware datetime, for example from ctx.now()"
+            raise ContractError(msg)
+        await self._waits.until(at.astimezone(UTC), verb="sleep_until")
+
+    async def sleep_until_signal(self, name: str) -> JsonValue:
+        """Return the payload of the next signal of this name; earlier ones are kept for it."""
+        return await self._waits.signal(name)
+
+    async def receive(self, timeout: float | None = None) -> Message | None:
+        """Return the agent's next plain message, or None after `timeout` seconds."""
+        return await self._waits.receive(timeout)
+
+    # --- branches ---------------------------------------------------------------------------------
+
+    async def gather(self, *coros: Coroutine[Any, Any, T]) -> list[T]:
+        """Run branches at the same time and return their results in order.
+
+        The first failure closes the others and is raised.
+        """
+        return await self._scopes.gather(*coros)
+
+    async def select(self, *coros: Coroutine[Any, Any, Any]) -> Selected:
+        """Run branches at the same time; the first to end wins, the others are closed.
+
+        Returns ``(index, value)``; raises what the winner raised.
+        """
+        return await self._scopes.select(*coros)
+
+    def scope(self) -> Scope:
+        """Open a block for branches: ``async with ctx.scope() as s: b = s.start(work()); await b``."""
+        return self._scopes.scope()
+
+    # --- talking ----------------------------------------------------------------------------------
+
+    async def send(self, target: AgentId, payload: Message | JsonValue) -> None:
+        """Send a message; it leaves with the next flush, once, in order per target."""
+        run = self._run
+        branch = run.turnstile.enter("send")
+        position = branch.take_position()
+        content = payload.payload if isinstance(payload, Message) else payload
+        content = recordable(content, where=f"message to {target}")
+        digest = args_hash([str(target), content])
+        place = run.meet(position, (EntryKind.MSG_SENT,), f"send {target}", digest)
+        if place is not None and place.end is not None:
+            return
+        earlier = run.history.places.get(position)
+        message_id = message_id_of_run(
+            self.run_id, position, earlier.sent_count if earlier is not None else 0
+        )
+        sender = f"agent:{self.agent_id}"
+        message = Message(
+            id=message_id, target=target, payload=content, sender=sender,
+            created_at=run.clock.now(), causation_id=self.run_id,
+        )  # fmt: skip
+        run.log.record(
+            EntryKind.MSG_SENT, position,
+            {"message_id": message_id, "target": str(target), "hash": digest},
+        )  # fmt: skip
+        run.log.send(Outgoing(message, sender, target))
+
+    async def continue_as_new(self, input: JsonValue = None) -> NoReturn:  # noqa: A002
+        """Start the code again with one message whose payload is `input`; the log before it is history.
+
+        Keeps the run id. For loops that would make the log long. Call it in the root branch.
+        """
+        run = self._run
+        branch = run.turnstile.enter("continue_as_new")
+        if branch is not run.turnstile.root or branch.groups:
+            msg = "ctx.continue_as_new is for the root branch, outside gather, select and scope"
+            raise ContractError(msg)
+        signal = ContinueAsNew(recordable(input, where="continue_as_new"))
+        run.turnstile.unwind(signal)
+        raise signal

@@ -1,0 +1,16 @@
+"""The control signal of `ctx.continue_as_new`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from actors.kernel.json import JsonValue
+
+
+class ContinueAsNew(BaseException):  # noqa: N818 - a signal, not an error
+    """The run starts again from the top with `input`. Let it pass."""
+
+    def __init__(self, input: JsonValue) -> None:  # noqa: A002
+        super().__init__(input)
+        self.input = input

@@ -1,0 +1,390 @@
+"""One execution of one run: from its log to the next suspend point, failure or end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from actors.errors import (
+    CancellationError,
+    DeadlineExceededError,
+    NonDeterminismError,
+    RunSuspended,
+    SuspensionSwallowedError,
+)
+from actors.kernel.agent.agent import RunMeta
+from actors.kernel.agent.cancellation import CancellationToken
+from actors.kernel.agent.message import Message, MessageKey
+from actors.kernel.agent.middleware import HookKind
+from actors.kernel.agent.supervision import Supervision
+from actors.kernel.json import recordable
+from actors.kernel.runtime.commit import CONTINUE, Arrived, Committed, Suspend
+from actors.kernel.runtime.ids import derive_id
+from actors.kernel.runtime.log_entry import EntryKind, NewEntry
+from actors.kernel.runtime.scheduler import RunStatus
+from actors.runtime.context import RunContext
+from actors.runtime.continuation import ContinueAsNew
+from actors.runtime.history import History
+from actors.runtime.lifecycle import Hooks, call_agent
+from actors.runtime.outcome import Attempt, Verdict, cancelled, completed, judge, parked
+from actors.runtime.recorder import Recorder
+from actors.runtime.run_log import RunLog
+from actors.runtime.signals import Signals
+from actors.runtime.tasks import start_task
+from actors.runtime.tool_invoker import DirectToolInvoker
+from actors.runtime.turnstile import Turnstile
+from actors.runtime.waits import message_of, message_payload
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from actors.kernel.agent.agent import Agent
+    from actors.kernel.agent.llm import StreamEvent
+    from actors.kernel.clock import Clock, Entropy
+    from actors.kernel.runtime.commit import LoadedRun, NewRun, Then
+    from actors.kernel.runtime.scheduler import Lease
+    from actors.kernel.runtime.store import RunStore
+
+_log = logging.getLogger(__name__)
+
+MAX_DEATHS: Final = 5
+"""A run that was executing at so many crashes in a row, without writing anything, is parked."""
+
+UNWIND_LIMIT_S: Final = 10.0
+"""How long an agent's code may go on after it was told to stop."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Environment:
+    """What executions of one worker share.
+
+    Attributes:
+        suspend_after: Seconds a run waits hot before it leaves memory.
+        take_mail: Removes and returns the next pending message of an agent's queue.
+        on_routed: Told of inbox rows that a turn wrote here and now.
+        on_delta: Told of pieces of a model's answer: run id and event.
+    """
+
+    store: RunStore
+    clock: Clock
+    entropy: Entropy
+    suspend_after: float
+    take_mail: Callable[[Any], Arrived | None]
+    on_routed: Callable[[tuple[Arrived, ...]], None]
+    on_delta: Callable[[Any, StreamEvent], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """What the worker has to know when an execution is over.
+
+    `then` is None when nothing was written: the lease was lost (`lost`), or the run must be loaded
+    again. `again` asks for another execution at once.
+    """
+
+    then: Then | None
+    lost: bool = False
+    again: bool = False
+    output: Any = None
+
+
+@dataclass(slots=True)
+class Execution:
+    """Executes one run once. `create` and `mail` are set when waiting mail starts the run."""
+
+    env: Environment
+    agent: Agent
+    lease: Lease
+    loaded: LoadedRun
+    create: NewRun | None = None
+    mail: tuple[Arrived, ...] = ()
+    was_running: bool = False
+    token: CancellationToken = field(default_factory=CancellationToken)
+    _history: History = field(init=False)
+    _turnstile: Turnstile = field(init=False)
+    _runlog: RunLog = field(init=False)
+    _recorder: Recorder = field(init=False)
+    _ctx: RunContext = field(init=False)
+    _swallow: str | None = None
+    _stopped: bool = False
+    _expired: DeadlineExceededError | None = None
+    _suspend: asyncio.TimerHandle | None = None
+    _wake: Suspend | None = None
+    _over: asyncio.Future[None] | None = None
+    _output: Any = None
+
+    def __post_init__(self) -> None:
+        self._history = History.of(self.loaded.entries)
+        self._turnstile = Turnstile(on_idle=self._on_idle, on_closed=self._on_closed)
+        self._runlog = RunLog(
+            self.env.store, self.lease, self._history, self._turnstile, self._on_committed
+        )
+        row = self.loaded.row
+        self._recorder = Recorder(
+            run_id=row.run_id, agent_id=row.agent_id, history=self._history,
+            turnstile=self._turnstile, log=self._runlog,
+            signals=Signals(self.env.store, row.run_id, self._runlog),
+            clock=self.env.clock, entropy=self.env.entropy,
+        )  # fmt: skip
+        meta = RunMeta(
+            row.run_id, row.agent_id, self._history.attempt, self.token,
+            Supervision(
+                run_id=row.run_id, root_id=row.root or row.run_id, parent_id=row.parent,
+                depth=row.depth, priority=row.priority,
+            ),
+            row.deadline_at, row.trace,
+        )  # fmt: skip
+        self._ctx = RunContext(
+            self._recorder, meta, store=self.env.store,
+            take_mail=lambda: self.env.take_mail(row.agent_id),
+            tools=tuple(getattr(self.agent, "tools", None) or ()),
+            invoker=getattr(self.agent, "tool_invoker", None) or DirectToolInvoker(),
+            model=getattr(self.agent, "model", None),
+            on_delta=lambda event: self.env.on_delta(row.run_id, event),
+        )  # fmt: skip
+
+    # --- from outside ---------------------------------------------------------------------------
+
+    def poke_mail(self) -> bool:
+        """The agent has new mail; False when the run is leaving memory and did not see it."""
+        self._ctx.waits.poke_mail()
+        return self._wake is None
+
+    def poke_signals(self) -> bool:
+        """The run has new signals; False when it is leaving memory and did not see them."""
+        self._ctx.waits.poke_signals()
+        return self._wake is None
+
+    def cancel(self, reason: str) -> None:
+        """Somebody asked the run to stop."""
+        if not self.token.is_cancelled:
+            self.token.cancel(reason)
+            self._interrupt(asyncio.CancelledError())
+
+    def drop(self, why: str) -> None:
+        """Leave memory now without writing anything; whoever owns the run replays it."""
+        self._stopped = True
+        self._turnstile.cancel_running()
+        self._runlog.break_off(CancellationError(why))
+        self._arm_abandoning()
+
+    def _interrupt(self, signal: BaseException) -> None:
+        self._turnstile.cancel_running()
+        self._turnstile.unwind(signal)
+        self._arm_abandoning()
+
+    def _arm_abandoning(self) -> None:
+        if self._over is not None and not self._over.done():
+            loop = asyncio.get_running_loop()
+            loop.call_later(UNWIND_LIMIT_S, self._abandon)
+
+    def _abandon(self) -> None:
+        if self._over is not None and not self._over.done():
+            _log.error(
+                "agent code does not stop; it is left behind and can write nothing any more",
+                extra={"agent": str(self.lease.agent_id), "run": self.lease.run_id},
+            )
+            self._over.set_result(None)
+
+    # --- the execution --------------------------------------------------------------------------
+
+    async def run(self) -> Ended:
+        """Replay, go on live, and write what became of the run."""
+        if self._history.deaths >= MAX_DEATHS and self.was_running:
+            detail = f"{self._history.deaths} hosts in a row died while executing this run"
+            return await self._write(parked("poison", detail))
+        inbox = self._open()
+        hooks = Hooks(self.agent, self._ctx, self.env.clock)
+        if hooks:
+            await hooks.dispatch(HookKind.RUN_START)
+        error = await self._call(inbox)
+        ended = await self._close(error)
+        if hooks:
+            status = type(ended.then).__name__.lower() if ended.then else "dropped"
+            await hooks.dispatch(HookKind.RUN_END, data={"status": status})
+        return ended
+
+    def _open(self) -> list[Message]:
+        """Record how this execution begins and return the messages the code is given."""
+        log, history = self._runlog, self._history
+        if not history.started:
+            version = getattr(self.agent, "version", None)
+            payload: dict[str, Any] = {"agent": str(self.lease.agent_id)}
+            if version is not None:
+                payload["version"] = str(version)
+            log.record(EntryKind.RUN_STARTED, "", payload)
+            if self.create is not None:
+                log.create(self.create)
+            arrived = self.mail or self.loaded.messages
+            for index, item in enumerate(arrived):
+                log.record(EntryKind.MSG_RECEIVED, f"in.{index}", message_payload(item))
+                if item.run_id is None:
+                    log.bind(MessageKey(item.agent_id, item.sender, item.message.id))
+            return [item.message for item in arrived]
+        if self.was_running:
+            log.record(EntryKind.RUN_RESUMED, "", {"reason": "recovered"})
+        elif self.loaded.row.status is RunStatus.SUSPENDED:
+            log.record(EntryKind.RUN_RESUMED, "", {"reason": "woken"})
+        return self._recorded_inbox()
+
+    def _recorded_inbox(self) -> list[Message]:
+        continued = self._history.continued
+        if continued is not None:
+            row, generation = self.loaded.row, self._history.generation
+            return [
+                Message(
+                    id=derive_id("continued", row.run_id, generation), target=row.agent_id,
+                    payload=continued.payload["input"], sender=f"agent:{row.agent_id}",
+                    created_at=continued.ts,
+                )
+            ]  # fmt: skip
+        found = (message_of(entry.payload) for entry in self._history.inputs)
+        return [message for message in found if message is not None]
+
+    async def _call(self, inbox: list[Message]) -> BaseException | None:
+        """Run the agent's code in its own task; return what escaped it."""
+        self._over = asyncio.get_running_loop().create_future()
+        over = self._over
+        outcome: list[BaseException | None] = []
+
+        async def body() -> None:
+            self._turnstile.adopt_root(self._recorder.generation_prefix)
+            try:
+                self._output = await call_agent(self.agent, self._ctx, inbox)
+                outcome.append(None)
+            except BaseException as exc:  # noqa: BLE001 - judged in _close
+                outcome.append(exc)
+            finally:
+                self._turnstile.end_root()
+
+        def done(task: asyncio.Task[Any]) -> None:
+            if not over.done():
+                over.set_result(None)
+
+        deadline = self._arm_deadline()
+        task = start_task(body(), name=f"run {self.lease.run_id}", done=done)
+        try:
+            await over
+        except asyncio.CancelledError:
+            self.drop("the worker stops")
+            task.cancel()
+            raise
+        finally:
+            if deadline is not None:
+                deadline.cancel()
+            if self._suspend is not None:
+                self._suspend.cancel()
+        return outcome[0] if outcome else asyncio.CancelledError()
+
+    def _arm_deadline(self) -> asyncio.TimerHandle | None:
+        limit: float | None = getattr(self.agent, "deadline_s", None)
+        if limit is None:
+            return None
+        return asyncio.get_running_loop().call_later(limit, self._expire, limit)
+
+    def _expire(self, limit: float) -> None:
+        self._expired = DeadlineExceededError(f"agent {self.lease.agent_id}", limit)
+        self._interrupt(self._expired)
+
+    # --- its end --------------------------------------------------------------------------------
+
+    async def _close(self, error: BaseException | None) -> Ended:
+        if self._runlog.broken is not None:
+            return self._broken()
+        signal = self._turnstile.unwinding
+        if isinstance(signal, ContinueAsNew) and error is signal:
+            entry = NewEntry(
+                EntryKind.RUN_CONTINUED, "",
+                {"generation": self._history.generation + 1, "input": signal.input},
+            )  # fmt: skip
+            return await self._write(Verdict((entry,), CONTINUE), again=True)
+        if self._wake is not None and isinstance(error, RunSuspended):
+            return await self._leave(self._wake)
+        return await self._write(self._judge(error))
+
+    def _judge(self, error: BaseException | None) -> Verdict:
+        if self.token.is_cancelled:
+            return cancelled(self.token.reason)
+        if self._wake is not None or isinstance(self._turnstile.unwinding, ContinueAsNew):
+            did = "returned" if error is None else f"raised {type(error).__name__}"
+            error = SuspensionSwallowedError(str(self.lease.agent_id), did)
+        if self._recorder.diverged is not None:
+            error = self._recorder.diverged
+        if self._expired is not None:
+            error = self._expired
+        if error is None:
+            try:
+                where = f"output of agent {self.lease.agent_id}"
+                self._output = recordable(self._output, where=where)
+            except Exception as exc:  # noqa: BLE001 - judged like any other error
+                error = exc
+            missed = self._history.never_asked()
+            if error is None and missed is not None:
+                error = NonDeterminismError(missed, "an entry", "the end of the run")
+        if error is None:
+            return completed(self._output)
+        if isinstance(error, asyncio.CancelledError):
+            error = CancellationError("the agent's code cancelled itself")
+        attempt = Attempt(
+            self._history.attempt, self.loaded.row.retry_policy, self._runlog.seq,
+            self.env.clock.now(), self.env.entropy.random(),
+        )  # fmt: skip
+        return judge(error, attempt)
+
+    async def _leave(self, wake: Suspend) -> Ended:
+        """Suspend; without writing anything when nothing happened since the run was woken."""
+        unwritten = [entry.kind for entry in self._runlog.unwritten]
+        if unwritten == [EntryKind.RUN_RESUMED] and not self.was_running:
+            return Ended(wake)
+        entry = NewEntry(EntryKind.RUN_SUSPENDED, "", {"wake": wake.wake.to_json()})
+        return await self._write(Verdict((entry,), wake))
+
+    async def _write(self, verdict: Verdict, *, again: bool = False) -> Ended:
+        for entry in verdict.entries:
+            self._runlog.record(entry.kind, entry.position, entry.payload)
+        try:
+            committed = await self._runlog.commit_end(verdict.then)
+        except RunSuspended:
+            return self._broken()
+        return Ended(verdict.then, again=again or committed.wake_now, output=self._output)
+
+    def _broken(self) -> Ended:
+        if self._stopped:
+            return Ended(None)
+        if not (self._runlog.lost_lease or self._runlog.is_stale):
+            _log.warning(
+                "a run could not be written and is loaded again",
+                extra={"run": self.lease.run_id, "why": str(self._runlog.broken)},
+            )
+        return Ended(None, lost=self._runlog.lost_lease, again=not self._runlog.lost_lease)
+
+    # --- callbacks ------------------------------------------------------------------------------
+
+    def _on_committed(self, committed: Committed) -> None:
+        if committed.routed:
+            self.env.on_routed(committed.routed)
+        if committed.cancel_requested is not None:
+            self.cancel(committed.cancel_requested)
+
+    def _on_closed(self, branch: Any) -> None:
+        for position, verb in branch.begun.items():
+            self._runlog.record(EntryKind.EFFECT_ABANDONED, position, {"effect": verb})
+        branch.begun.clear()
+
+    def _on_idle(self) -> None:
+        if self._suspend is None:
+            loop = asyncio.get_running_loop()
+            moves = self._turnstile.moves
+            self._suspend = loop.call_later(self.env.suspend_after, self._leave_memory, moves)
+
+    def _leave_memory(self, moves: int) -> None:
+        self._suspend = None
+        if not self._turnstile.is_idle:
+            return
+        if moves != self._turnstile.moves:
+            self._on_idle()
+            return
+        self._wake = Suspend(self._ctx.waits.wake_set())
+        self._turnstile.unwind(RunSuspended())

@@ -1,0 +1,287 @@
+"""Effects: look up, else begin, execute, record, flush; once for step, tool and llm.
+
+This is where an agent's side effects happen. The rules are docs/replay.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from actors.errors import (
+    ActorsError,
+    ContractError,
+    DeadlineExceededError,
+    EffectDidNotHappen,
+    EffectError,
+    EffectInDoubtError,
+    ForeignCancellationError,
+    RetryAfter,
+)
+from actors.kernel.json import JsonValue, recordable
+from actors.kernel.runtime.effects import Effect, EffectMode
+from actors.kernel.runtime.log_entry import EntryKind
+from actors.runtime.error_record import mark_recorded, rebuild_error, record_error
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from actors.kernel.runtime.scheduler import RetryPolicy
+    from actors.runtime.history import Place
+    from actors.runtime.recorder import Recorder
+    from actors.runtime.turnstile import Branch
+
+RESOLVE: Final = "~resolve:"
+"""Prefix of the reserved signal by which an operator decides an effect in doubt."""
+
+_current_effect: ContextVar[str] = ContextVar("callboard_effect_id")
+
+
+def idempotency_key() -> str:
+    """Return the id of the effect that executes now: the same on every repetition of it.
+
+    For use inside a function given to `ctx.step` or a tool, to hand to the service it calls.
+
+    Raises:
+        ContractError: No effect is executing here.
+    """
+    try:
+        return _current_effect.get()
+    except LookupError:
+        msg = "idempotency_key() is only known inside a function called by ctx.step or a tool"
+        raise ContractError(msg) from None
+
+
+@dataclass(frozen=True, slots=True)
+class EffectCall:
+    """One call of an effect verb.
+
+    Attributes:
+        verb: ``step``, ``tool`` or ``llm``.
+        begin: Kind of the entry that says it was begun.
+        end: Kind of the entry that holds its result.
+        name: The step's, tool's or model's.
+        digest: Hash of name and arguments.
+        args: What the digest was made of; part of the effect's id.
+        mode: What may happen when a crash leaves it without a result.
+        execute: Does it; what it returns is recorded.
+        reconcile: Finds out whether an effect in doubt happened.
+    """
+
+    verb: str
+    begin: EntryKind
+    end: EntryKind
+    name: str
+    digest: str
+    args: JsonValue
+    mode: EffectMode
+    execute: Callable[[], Awaitable[Any]]
+    reconcile: Callable[[str], Awaitable[Any]] | None = None
+
+
+class Effects:
+    """The effect verbs of one execution of a run."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._run = recorder
+
+    async def perform(self, call: EffectCall) -> JsonValue:
+        """Return the effect's value: the recorded one, or a fresh one that is durable now.
+
+        Raises:
+            EffectInDoubtError: It was begun before a crash, at most once, and nobody knows.
+            NonDeterminismError: The log has something else here.
+            Exception: What the effect raised, as rebuilt from its record.
+        """
+        run = self._run
+        branch = run.turnstile.enter(call.verb)
+        position = branch.take_position()
+        place = run.meet(
+            position, (call.begin, call.end), f"{call.verb} {call.name}", call.digest
+        )
+        if place is not None:
+            recorded = place.resolved if _is_decided(place) else place.end
+            if recorded is not None and (recorded is place.resolved or not place.ends_void):
+                await run.turnstile.turn_for(branch, recorded.seq, call.verb)
+                return _outcome(recorded.seq, recorded.payload, call.mode)
+            if place.begin is not None and place.end is None:
+                branch.begun[position] = call.verb
+            if place.abandoned is not None and run.history.is_strict(place.abandoned.seq):
+                await run.turnstile.stay(branch, call.verb)
+        is_open = place is not None and place.begin is not None and place.end is None
+        in_doubt = is_open and call.mode is EffectMode.AT_MOST_ONCE
+        in_doubt = in_doubt and (place is None or place.resolved is None)
+        before = run.log.seq
+
+        def on_begin() -> None:
+            nonlocal before
+            before = run.log.seq
+            if not is_open or (call.mode is EffectMode.AT_MOST_ONCE and not in_doubt):
+                self._begin(branch, position, call)
+
+        await run.turnstile.begin(branch, call.verb, on_begin)
+        try:
+            if in_doubt:
+                decided = await self._in_doubt(branch, position, call)
+                if decided is not None:
+                    return await self._conclude(branch, decided, call)
+                self._begin(branch, position, call)
+            is_idempotent = call.mode is EffectMode.IDEMPOTENT
+            await self._flush(branch, before if is_idempotent else run.log.seq)
+            return await self._execute(branch, position, call)
+        except BaseException as exc:
+            run.turnstile.to_code(branch)
+            if isinstance(exc, asyncio.CancelledError) and not branch.closed:
+                raise (run.turnstile.unwinding or ForeignCancellationError(call.verb)) from None
+            raise
+
+    async def _flush(self, branch: Branch, upto: int) -> None:
+        """Make what was recorded up to `upto` durable: nothing outside is touched before."""
+        run = self._run
+        if run.log.durable_seq < upto:
+            await run.log.durable(branch, upto)
+            run.turnstile.raise_if_interrupted(branch)
+
+    def _effect_id(self, position: str, call: EffectCall) -> str:
+        return Effect.make_id(self._run.run_id, position, call.verb, call.args)
+
+    def _begin(self, branch: Branch, position: str, call: EffectCall) -> None:
+        branch.begun[position] = call.verb
+        payload: dict[str, JsonValue] = {
+            "effect": call.verb,
+            "name": call.name,
+            "hash": call.digest,
+            "id": self._effect_id(position, call),
+            "mode": call.mode.value,
+        }
+        self._run.log.record(call.begin, position, payload)
+
+    async def _execute(self, branch: Branch, position: str, call: EffectCall) -> JsonValue:
+        effect_id = self._effect_id(position, call)
+        token = _current_effect.set(effect_id)
+        payload: dict[str, JsonValue] = {
+            "effect": call.verb, "name": call.name, "hash": call.digest, "id": effect_id,
+        }  # fmt: skip
+        try:
+            value = await call.execute()
+            where = f"{call.verb} {call.name!r} at {position} of run {self._run.run_id}"
+            payload["value"], payload["status"] = recordable(value, where=where), "ok"
+            if call.end is EntryKind.LLM_CALL and isinstance(value, dict):
+                payload["model"], payload["usage"] = call.name, value.get("usage")
+        except Exception as exc:  # noqa: BLE001 - recorded, and raised again from the record
+            payload["error"], payload["status"] = record_error(exc), "error"
+        finally:
+            _current_effect.reset(token)
+        if branch.closed or self._run.turnstile.unwinding is not None:
+            raise asyncio.CancelledError  # its late result is dropped
+        del branch.begun[position]
+        seq = self._run.log.record(call.end, position, payload)
+        return await self._conclude(branch, (seq, payload), call)
+
+    async def _conclude(
+        self, branch: Branch, recorded: tuple[int, dict[str, JsonValue]], call: EffectCall
+    ) -> JsonValue:
+        seq, payload = recorded
+        run = self._run
+        run.turnstile.queue_turn(branch, seq)
+        await run.log.durable(branch, seq)
+        await run.turnstile.await_turn(branch, call.verb)
+        return _outcome(seq, payload, call.mode)
+
+    async def _in_doubt(
+        self, branch: Branch, position: str, call: EffectCall
+    ) -> tuple[int, dict[str, JsonValue]] | None:
+        """Return the decision as recorded now, None to execute; raise when nobody can tell."""
+        run = self._run
+        signal = await run.signals.take(f"{RESOLVE}{position}")
+        if signal is not None:
+            payload = dict(signal.payload) if isinstance(signal.payload, dict) else {}
+            seq = run.log.record(EntryKind.IN_DOUBT_RESOLVED, position, payload)
+            if payload.get("action") == "retry":
+                return None
+            branch.begun.pop(position, None)
+            return seq, payload
+        if call.reconcile is None:
+            raise EffectInDoubtError(run.run_id, position, call.name)
+        try:
+            value = await call.reconcile(self._effect_id(position, call))
+        except EffectDidNotHappen:
+            return None
+        branch.begun.pop(position, None)
+        payload = {
+            "effect": call.verb, "name": call.name, "hash": call.digest,
+            "id": self._effect_id(position, call), "status": "ok",
+            "value": recordable(value, where=f"reconcile of {call.name!r}"),
+        }  # fmt: skip
+        return run.log.record(call.end, position, payload), payload
+
+
+def _is_decided(place: Place) -> bool:
+    return place.resolved is not None and place.resolved.payload.get("action") != "retry"
+
+
+def _outcome(seq: int, payload: dict[str, JsonValue], mode: EffectMode) -> JsonValue:
+    """Return the recorded value, or raise the recorded error."""
+    if payload.get("action") == "fail":
+        exc: Exception = EffectError("operator", str(payload.get("error") or "failed by operator"))
+    elif payload.get("status") == "error":
+        record = payload.get("error")
+        exc = rebuild_error(record if isinstance(record, dict) else {})
+    else:
+        return payload.get("value")
+    may_repeat = mode is EffectMode.IDEMPOTENT or isinstance(exc, RetryAfter)
+    mark_recorded(exc, seq, may_repeat=may_repeat)
+    raise exc
+
+
+def bounded(
+    fn: Callable[..., Any],
+    args: tuple[Any, ...],
+    *,
+    what: str,
+    timeout_s: float | None,
+    retry: RetryPolicy | None,
+    chance: Callable[[], float],
+) -> Callable[[], Awaitable[Any]]:
+    """Return a coroutine function that calls `fn(*args)` within its time and retry limits."""
+
+    async def once() -> Any:
+        if timeout_s is None:
+            result = fn(*args)
+            return await result if inspect.isawaitable(result) else result
+        try:
+            async with asyncio.timeout(timeout_s) as limit:
+                result = fn(*args)
+                return await result if inspect.isawaitable(result) else result
+        except TimeoutError as exc:
+            if limit.expired():
+                raise DeadlineExceededError(what, timeout_s) from exc
+            raise
+
+    async def with_retries() -> Any:
+        attempt = 1
+        while True:
+            try:
+                return await once()
+            except Exception as exc:
+                wait = retry_wait(exc, retry, attempt, chance())
+                if wait is None:
+                    raise
+                await asyncio.sleep(wait)
+                attempt += 1
+
+    return once if retry is None else with_retries
+
+
+def retry_wait(
+    exc: Exception, retry: RetryPolicy | None, attempt: int, chance: float
+) -> float | None:
+    """Return how many seconds to wait before trying again, or None to give up."""
+    if retry is None or attempt > retry.max_retries or type(exc).__name__ in retry.non_retryable:
+        return None
+    if isinstance(exc, ActorsError) and not exc.retryable:
+        return None
+    return retry.delay_s(attempt, chance)

@@ -1,0 +1,88 @@
+"""What stands around `agent.run`: middleware, outermost first, and hooks, which only look."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any, Final
+
+from actors.kernel.agent.middleware import HookEvent, HookKind, InvocationContext
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from actors.kernel.agent.agent import Agent
+    from actors.kernel.agent.message import Message
+    from actors.kernel.agent.middleware import CallNext, Hook, Middleware
+    from actors.kernel.clock import Clock
+    from actors.kernel.json import JsonValue
+    from actors.runtime.context import RunContext
+
+_log = logging.getLogger(__name__)
+
+HOOK_LIMIT_S: Final = 5.0
+"""How long one hook may take."""
+
+
+async def call_agent(agent: Agent, ctx: RunContext, inbox: list[Message]) -> Any:
+    """Here the agent's code is called. Return what `run` returned, or what middleware made of it."""
+    middleware: Any = getattr(agent, "middleware", None)
+    if not middleware:
+        return await agent.run(ctx, inbox)
+    call = InvocationContext(agent, ctx, inbox)
+    if hasattr(middleware, "execute"):
+        await middleware.execute(call, _final)
+    else:
+        await _chain(list(middleware))(call)
+    return call.output
+
+
+async def _final(call: InvocationContext) -> None:
+    call.output = await call.agent.run(call.ctx, call.inbox)
+
+
+def _chain(middleware: Sequence[Middleware]) -> CallNext:
+    following: CallNext = _final
+    for item in reversed(middleware):
+        following = _link(item, following)
+    return following
+
+
+def _link(item: Middleware, following: CallNext) -> CallNext:
+    async def call_next(call: InvocationContext) -> None:
+        await item.process(call, following)
+
+    return call_next
+
+
+class Hooks:
+    """The observers of one agent. What they raise, and how long they take, never matters to a run."""
+
+    def __init__(self, agent: Agent, ctx: RunContext, clock: Clock) -> None:
+        self._hooks: Sequence[Hook] = getattr(agent, "hooks", None) or ()
+        self._ctx = ctx
+        self._clock = clock
+
+    def __bool__(self) -> bool:
+        return bool(self._hooks)
+
+    async def dispatch(
+        self,
+        kind: HookKind,
+        *,
+        name: str = "",
+        position: str = "",
+        data: Mapping[str, JsonValue] | None = None,
+    ) -> None:
+        """Tell every hook, one after the other, each within its time limit."""
+        meta = self._ctx.meta
+        for hook in self._hooks:
+            event = HookEvent(
+                kind=kind, run_id=meta.run_id, agent_id=meta.agent_id, attempt=meta.attempt,
+                at=self._clock.now(), name=name, position=position, data=data or {},
+            )  # fmt: skip
+            try:
+                async with asyncio.timeout(HOOK_LIMIT_S):
+                    await hook(event)
+            except Exception:
+                _log.warning("hook failed; the run goes on", extra={"hook": kind}, exc_info=True)

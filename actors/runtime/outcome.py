@@ -1,0 +1,145 @@
+"""How an attempt ends: from what escaped `run()` to the entries and the status that follow. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from actors.errors import (
+    ActorsError,
+    BudgetExhaustedError,
+    ContractError,
+    EffectInDoubtError,
+    MiddlewareTermination,
+    NonDeterminismError,
+    RetryAfter,
+    TerminalError,
+)
+from actors.kernel.runtime.commit import Finish, Park, Retry, Then
+from actors.kernel.runtime.log_entry import EntryKind, NewEntry
+from actors.kernel.runtime.scheduler import RunStatus
+from actors.runtime.error_record import origin_of, record_error
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from actors.kernel.json import JsonValue
+    from actors.kernel.runtime.scheduler import RetryPolicy
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Entries that close the attempt, and what becomes of the run."""
+
+    entries: tuple[NewEntry, ...]
+    then: Then
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """What the judgement depends on beside the error.
+
+    Attributes:
+        number: 1 for the first.
+        policy: The run's.
+        last_seq: Where the log ends, everything recorded included.
+        now: The instant of the failure.
+        chance: In [0, 1), for the jitter of the wait.
+    """
+
+    number: int
+    policy: RetryPolicy
+    last_seq: int
+    now: datetime
+    chance: float
+
+
+def completed(output: JsonValue) -> Verdict:
+    """The code returned."""
+    entry = NewEntry(EntryKind.RUN_COMPLETED, "", {"output": output})
+    return Verdict((entry,), Finish(RunStatus.COMPLETED, result=output))
+
+
+def cancelled(reason: str) -> Verdict:
+    """Somebody asked the run to stop."""
+    entry = NewEntry(EntryKind.RUN_CANCELLED, "", {"reason": reason})
+    return Verdict((entry,), Finish(RunStatus.CANCELLED))
+
+
+def parked(reason: str, detail: str, position: str = "") -> Verdict:
+    """An operator has to decide."""
+    payload: dict[str, JsonValue] = {"reason": reason, "detail": detail, "at": position}
+    return Verdict((NewEntry(EntryKind.RUN_PARKED, "", payload),), Park(reason, position))
+
+
+def judge(exc: BaseException, attempt: Attempt) -> Verdict:
+    """Return what follows from an error that escaped `run()`; the table of docs/replay.md."""
+    match exc:
+        case NonDeterminismError():
+            return parked("non_determinism", str(exc), exc.position)
+        case EffectInDoubtError():
+            return parked("in_doubt", str(exc), exc.position)
+        case MiddlewareTermination():
+            return _failed("guardrail_tripped", exc, attempt)
+        case BudgetExhaustedError():
+            return _failed("budget_exhausted", exc, attempt)
+        case TerminalError() | ContractError():
+            return _failed("terminal", exc, attempt, dead_letter="explicit")
+    origin = origin_of(exc)
+    is_final = origin is not None and not origin.may_repeat
+    if is_final or type(exc).__name__ in attempt.policy.non_retryable:
+        return _failed("terminal", exc, attempt, dead_letter="explicit")
+    exhausted = attempt.number > attempt.policy.max_retries
+    if not exhausted:
+        return _retry(exc, attempt)
+    if attempt.policy.on_exhausted == "pause":
+        entry, _ = _attempt_failed(exc, attempt)
+        stop = parked("retries", f"{type(exc).__name__}: {exc}")
+        return Verdict((entry, *stop.entries), stop.then)
+    dead = "max_retries" if attempt.policy.on_exhausted == "dead_letter" else None
+    return _failed("agent_crashed", exc, attempt, dead_letter=dead)
+
+
+def _failed(
+    status: str, exc: BaseException, attempt: Attempt, dead_letter: str | None = None
+) -> Verdict:
+    error = record_error(exc)
+    error.pop("args", None)
+    error["status"] = status
+    payload: dict[str, JsonValue] = {"status": status, "error": error, "attempt": attempt.number}
+    return Verdict(
+        (NewEntry(EntryKind.RUN_FAILED, "", payload),),
+        Finish(RunStatus.FAILED, error=error, dead_letter=dead_letter),
+    )
+
+
+def _attempt_failed(exc: BaseException, attempt: Attempt) -> tuple[NewEntry, Retry]:
+    origin = origin_of(exc)
+    delay = exc.delay_s if isinstance(exc, RetryAfter) else None
+    if delay is None:
+        delay = attempt.policy.delay_s(attempt.number, attempt.chance)
+    at = attempt.now + timedelta(seconds=delay)
+    error = record_error(exc)
+    error.pop("args", None)
+    retry_from = attempt.last_seq if origin is None else origin.seq
+    payload: dict[str, JsonValue] = {
+        "attempt": attempt.number,
+        "error": error,
+        "retry_from": retry_from,
+        "at": at.isoformat(),
+    }
+    if origin is not None:
+        payload["ending"] = True
+    entry = NewEntry(EntryKind.RUN_ATTEMPT_FAILED, "", payload)
+    return entry, Retry(at, error, retry_from)
+
+
+def _retry(exc: BaseException, attempt: Attempt) -> Verdict:
+    entry, then = _attempt_failed(exc, attempt)
+    return Verdict((entry,), then)
+
+
+def is_crash(exc: BaseException) -> bool:
+    """Whether an error is the agent's own, not one of ours."""
+    return not isinstance(exc, ActorsError)

@@ -1,0 +1,182 @@
+"""Which shards this host acts for: claims them, reads what is in them, keeps them, gives them up."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Final
+
+from actors.errors import ActorsError
+from actors.kernel.runtime.scheduler import RunStatus
+from actors.runtime.timers import HORIZON_S
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from actors.kernel.runtime.commit import HostReport
+    from actors.kernel.runtime.ids import HostIncarnation, RunId, ShardId
+    from actors.kernel.runtime.scheduler import ShardLease
+    from actors.kernel.runtime.store import Nudge, RunStore
+    from actors.runtime.registry import Registry
+    from actors.runtime.tasks import TaskScope
+    from actors.runtime.worker import Worker
+
+_log = logging.getLogger(__name__)
+
+SCAN_S: Final = 5.0
+"""How often the store is asked for timers, shards and mail that no nudge told of."""
+
+PAGE: Final = 500
+_CLAIM_LIMIT: Final = 10_000
+
+
+class Ownership:
+    """The shards of one host incarnation.
+
+    Args:
+        heartbeat_s: Seconds between heartbeats from the event loop; None when leases do not
+            expire or somebody else (a thread) sends them and calls `on_report`.
+    """
+
+    def __init__(
+        self,
+        store: RunStore,
+        owner: HostIncarnation,
+        registry: Registry,
+        worker: Worker,
+        *,
+        heartbeat_s: float | None,
+    ) -> None:
+        self.owner = owner
+        self._store = store
+        self._registry = registry
+        self._worker = worker
+        self._heartbeat_s = heartbeat_s
+        self._tasks: TaskScope | None = None
+        self._claiming = asyncio.Lock()
+        self._arrival = -1
+
+    async def start(self, tasks: TaskScope) -> None:
+        """Claim what this host serves and keep it; hints of other processes are heard from now on."""
+        self._tasks = tasks
+        self._store.set_nudge_hook(self._on_nudge)
+        await self.claim()
+        tasks.start(self._scan_for_ever(), name="scan")
+        if self._heartbeat_s is not None:
+            tasks.start(self._beat_for_ever(self._heartbeat_s), name="heartbeat")
+
+    async def stop(self) -> None:
+        """Give all shards up."""
+        self._store.set_nudge_hook(None)
+        await self._store.release_shards(self._worker.shards)
+
+    async def claim(self) -> None:
+        """Declare what is registered, take free shards, and read what is in them."""
+        async with self._claiming:
+            serves = self._registry.serves()
+            if not (serves.types or serves.agents):
+                return
+            await self._store.declare(serves)
+            leases = await self._store.claim_shards(
+                owner=self.owner, serves=serves, limit=_CLAIM_LIMIT
+            )
+            if leases:
+                await self._take(leases)
+        self._worker.reconsider()
+
+    async def _take(self, leases: Sequence[ShardLease]) -> None:
+        for lease in leases:
+            self._worker.grant(lease)
+        shards = [lease.shard for lease in leases]
+        await self._read_runs(shards)
+        await self._read_mail(shards)
+        await self._read_timers(shards)
+
+    async def _read_runs(self, shards: Sequence[ShardId]) -> None:
+        after: RunId | None = None
+        while True:
+            page = await self._store.open_runs(shards, after=after, limit=PAGE)
+            queued = [r.run_id for r in page if r.status is RunStatus.PENDING and r.last_seq < 0]
+            boot = {found.row.run_id: found.messages for found in await self._store.load(queued)}
+            for row in page:
+                self._worker.adopt(row, boot.get(row.run_id, ()))
+            if len(page) < PAGE:
+                return
+            after = page[-1].run_id
+
+    async def _read_mail(self, shards: Sequence[ShardId], after: int = -1) -> None:
+        while shards:
+            page = await self._store.pending_mail(shards=shards, after=after, limit=PAGE)
+            for arrived in page:
+                after = arrived.arrival
+                self._arrival = max(self._arrival, after)
+                self._worker.offer(arrived)
+            if len(page) < PAGE:
+                return
+
+    async def _read_timers(self, shards: Sequence[ShardId]) -> None:
+        if shards:
+            for timer in await self._store.due(shards, within_s=HORIZON_S):
+                self._worker.timers.add(timer.at, timer.agent_id)
+
+    # --- keeping --------------------------------------------------------------------------------
+
+    async def _scan_for_ever(self) -> None:
+        """Backstop of the nudges. Mail is read again from where the scan before the last one ended:
+        numbers are drawn before they commit, and no transaction lives as long as two scans."""
+        before = last = self._arrival
+        while True:
+            await asyncio.sleep(SCAN_S)
+            try:
+                shards = [lease.shard for lease in self._worker.shards]
+                await self.claim()
+                await self._read_timers(shards)
+                await self._read_mail(shards, before)
+                before, last = last, self._arrival
+            except ActorsError as exc:
+                _log.warning("the scan is tried again", exc_info=exc)
+
+    async def _beat_for_ever(self, interval_s: float) -> None:
+        while True:
+            await asyncio.sleep(interval_s)
+            try:
+                report = await self._store.heartbeat(self.owner, self._worker.shards)
+            except ActorsError as exc:
+                _log.warning("a heartbeat failed and is tried again", exc_info=exc)
+                continue
+            self.on_report(report)
+
+    def on_report(self, report: HostReport) -> None:
+        """Act on what a heartbeat said: stop acting for lost shards first."""
+        for shard in report.lost:
+            self._worker.lose(shard)  # type: ignore[arg-type]
+        if (report.unknown or report.lost) and self._tasks is not None:
+            self._tasks.start(self.claim(), name="claim after a heartbeat")
+
+    # --- hints ----------------------------------------------------------------------------------
+
+    def _on_nudge(self, nudge: Nudge) -> None:
+        if self._tasks is not None:
+            self._tasks.start(self._follow(nudge), name=f"nudge {nudge.kind}")
+
+    async def _follow(self, nudge: Nudge) -> None:
+        """Read what a hint is about."""
+        agent_id, run_id = nudge.agent_id, nudge.run_id
+        match nudge.kind:
+            case "shards":
+                await self.claim()
+            case "mail" if agent_id is not None:
+                for arrived in await self._store.pending_mail(agent=agent_id):
+                    self._worker.offer(arrived)
+            case "run" if run_id is not None:
+                for found in await self._store.load([run_id]):
+                    self._worker.adopt(found.row, found.messages)
+            case "signal" if run_id is not None and agent_id is not None:
+                self._worker.signalled(run_id, agent_id)
+            case "cancel" if run_id is not None and agent_id is not None:
+                row = await self._store.run(run_id)
+                if row is not None and row.cancel_requested is not None:
+                    self._worker.cancel(run_id, agent_id, row.cancel_requested)
+            case _:
+                _log.debug("a hint without a name", extra={"kind": nudge.kind})
+

@@ -1,0 +1,77 @@
+"""What all verbs of one execution of a run share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from actors.errors import NonDeterminismError
+from actors.kernel.runtime.effects import args_hash
+from actors.kernel.runtime.log_entry import EntryKind
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from actors.kernel.clock import Clock, Entropy
+    from actors.kernel.runtime.ids import AgentId, RunId
+    from actors.kernel.json import JsonValue
+    from actors.runtime.history import History, Place
+    from actors.runtime.run_log import RunLog
+    from actors.runtime.signals import Signals
+    from actors.runtime.turnstile import Turnstile
+
+
+@dataclass(slots=True)
+class Recorder:
+    """One execution of one run: its memory, its turns, its writing end."""
+
+    run_id: RunId
+    agent_id: AgentId
+    history: History
+    turnstile: Turnstile
+    log: RunLog
+    signals: Signals
+    clock: Clock
+    entropy: Entropy
+    diverged: NonDeterminismError | None = None
+    """Set once the code asked for something else than what the log has; nothing executes then."""
+
+    def meet(
+        self, position: str, kinds: tuple[EntryKind, ...], what: str, digest: str
+    ) -> Place | None:
+        """See `History.meet`; a divergence stops the whole run, whatever the code catches."""
+        try:
+            return self.history.meet(position, kinds, what, digest)
+        except NonDeterminismError as exc:
+            self.diverged = exc
+            self.turnstile.unwind(exc)
+            raise
+
+    def instant(
+        self, verb: str, words: list[JsonValue], produce: Callable[[], JsonValue]
+    ) -> JsonValue:
+        """Return a recorded value, or produce and record one; it rides with the next flush."""
+        branch = self.turnstile.enter(verb)
+        position = branch.take_position()
+        digest = args_hash(words)
+        place = self.meet(position, (EntryKind.EFFECT_RESULT,), verb, digest)
+        if place is not None and place.end is not None:
+            return place.end.payload.get("value")
+        value = produce()
+        self.log.record(EntryKind.EFFECT_RESULT, position, value_payload(verb, digest, value))
+        return value
+
+    @property
+    def attempt(self) -> int:
+        """Which attempt this is, 1 for the first."""
+        return self.history.attempt
+
+    @property
+    def generation_prefix(self) -> str:
+        """What stands in front of every position after `continue_as_new`, for example ``2:``."""
+        return f"{self.history.generation}:" if self.history.generation else ""
+
+
+def value_payload(verb: str, digest: str, value: JsonValue) -> dict[str, JsonValue]:
+    """Return the payload of the entry that keeps what an instant verb returned."""
+    return {"effect": verb, "hash": digest, "status": "ok", "value": value}

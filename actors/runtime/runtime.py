@@ -1,0 +1,309 @@
+"""Runtime: register agents, submit messages, get results. The same on every assembly."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Self
+
+from actors.errors import ContractError, RunFailedError, UnknownRunError
+from actors.kernel.agent.message import Message
+from actors.kernel.runtime.commit import NewRun
+from actors.kernel.runtime.ids import AgentId, HostIncarnation, RunId, check_name, run_id_of_submit
+from actors.kernel.runtime.scheduler import RetryPolicy, RunStatus
+from actors.runtime.backends.memory import MemoryStore
+from actors.runtime.clock import SystemClock, SystemEntropy
+from actors.runtime.execution import Environment
+from actors.runtime.live import LiveEvents
+from actors.runtime.ownership import Ownership
+from actors.runtime.registry import Registry
+from actors.runtime.tasks import TaskScope
+from actors.runtime.worker import Worker
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+    from types import TracebackType
+
+    from actors.kernel.agent.agent import Agent
+    from actors.kernel.clock import Clock, Entropy
+    from actors.kernel.json import JsonValue
+    from actors.kernel.runtime.commit import CancelReport, HostReport, RunRow
+    from actors.kernel.runtime.log_entry import RunLogEntry
+    from actors.kernel.runtime.store import OnConflict, RunStore
+
+
+class Runtime:
+    """One host's runtime: a store, the agents served here, and the worker that runs them.
+
+    `Runtime()` needs nothing but Python and forgets everything with its process. A durable one comes
+    from `compose.build_postgres_runtime` or `compose.build_local_runtime`; agents and calls are the
+    same.
+
+    Args:
+        store: Where rows live; in memory by default.
+        suspend_after: Seconds a run waits in memory before it becomes rows only; 0 = at once.
+        capacity: How many runs are in memory at once.
+        owner: This incarnation's name; a fresh one by default.
+        client: Who submits, for order and dedup (`submit:<client>`).
+        heartbeat_s: Seconds between heartbeats, where the store's leases expire.
+        serve: False makes a client: it submits and asks, and executes nothing.
+    """
+
+    def __init__(
+        self,
+        *,
+        store: RunStore | None = None,
+        clock: Clock | None = None,
+        entropy: Entropy | None = None,
+        suspend_after: float = 5.0,
+        capacity: int = 1000,
+        owner: HostIncarnation | None = None,
+        client: str = "local",
+        heartbeat_s: float | None = None,
+        serve: bool = True,
+    ) -> None:
+        self._clock = clock or SystemClock()
+        self._entropy = entropy or SystemEntropy()
+        self._store: RunStore = store or MemoryStore(clock=self._clock)
+        self._client = check_name("client", client)
+        self._serve = serve
+        self._registry = Registry()
+        self._live = LiveEvents()
+        env = Environment(
+            store=self._store, clock=self._clock, entropy=self._entropy,
+            suspend_after=suspend_after, take_mail=self._take_mail, on_routed=self._on_routed,
+            on_delta=self._live.publish,
+        )  # fmt: skip
+        self._worker = Worker(env, self._registry, capacity=capacity)
+        self._ownership = Ownership(
+            self._store, owner or HostIncarnation(self._entropy.token()), self._registry,
+            self._worker, heartbeat_s=heartbeat_s,
+        )  # fmt: skip
+        self._tasks = TaskScope()
+        self._started = False
+
+    def _take_mail(self, agent_id: AgentId) -> Any:
+        return self._worker.take_mail(agent_id)
+
+    def _on_routed(self, arrived: Any) -> None:
+        self._worker.routed(arrived)
+
+    # --- parts ----------------------------------------------------------------------------------
+
+    @property
+    def store(self) -> RunStore:
+        """The rows."""
+        return self._store
+
+    @property
+    def owner(self) -> HostIncarnation:
+        """This incarnation's name."""
+        return self._ownership.owner
+
+    @property
+    def worker(self) -> Worker:
+        """The run loop."""
+        return self._worker
+
+    def on_report(self, report: HostReport) -> None:
+        """For a heartbeat outside the event loop: what it said."""
+        self._ownership.on_report(report)
+
+    # --- life -----------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Claim shards and execute what is in them. Starting twice does nothing."""
+        if self._started:
+            return
+        self._started = True
+        if self._serve:
+            await self._ownership.start(self._tasks)
+
+    async def stop(self) -> None:
+        """End all executions without losing anything, give the shards up, end all tasks."""
+        if not self._started:
+            return
+        self._started = False
+        await self._worker.stop()
+        await self._tasks.close()
+        if self._serve:
+            await self._ownership.stop()
+
+    def crash(self) -> None:
+        """Forget everything at once without writing anything. For tests of what survives."""
+        self._started = False
+        self._store.set_nudge_hook(None)
+        self._tasks.cancel()
+        self._worker.abandon()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        exc: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.stop()
+
+    # --- agents ---------------------------------------------------------------------------------
+
+    async def register(self, agent: Agent) -> None:
+        """Serve one agent. The same id again replaces it for executions that begin afterwards.
+
+        Raises:
+            RegistrationError: Not an agent, or its type is served with `register_type`.
+        """
+        self._registry.add(agent)
+        await self._changed()
+
+    async def register_type(self, type_: str, factory: Callable[[AgentId], Agent]) -> None:
+        """Serve every key of a type; `factory(agent_id)` makes the agent for each execution.
+
+        Raises:
+            RegistrationError: Single agents of the type are registered.
+        """
+        self._registry.add_type(type_, factory)
+        await self._changed()
+
+    async def _changed(self) -> None:
+        if self._started:
+            await self._ownership.claim()
+
+    # --- work -----------------------------------------------------------------------------------
+
+    async def submit(
+        self,
+        agent_id: AgentId,
+        msg: Message | JsonValue,
+        *,
+        priority: int = 5,
+        tenant: str = "default",
+        max_retries: int = 3,
+        retry_policy: RetryPolicy | None = None,
+        on_conflict: OnConflict = "queue",
+    ) -> RunId:
+        """Deliver a message and queue one run for it, in one commit; return the run's id.
+
+        Survives a crash from the moment it returns. The same message id again returns the first
+        run. `tenant` has to be the agent's.
+
+        Args:
+            agent_id: Whose run it is.
+            msg: A message, or JSON data to make one of.
+            priority: Lower first.
+            tenant: Refused when it is not the agent's.
+            max_retries: Attempts after the first; `retry_policy` says more and wins.
+            retry_policy: How failures are retried.
+            on_conflict: When the agent has an open run: wait behind it, join it, be rejected, or
+                cancel it first.
+
+        Raises:
+            RunConflictError: `on_conflict="reject"` and the agent is busy.
+            ContractError: `tenant` is not the agent's.
+        """
+        if tenant not in ("default", agent_id.tenant):
+            text = f"agent {agent_id} belongs to tenant {agent_id.tenant!r}, not {tenant!r}"
+            raise ContractError(text)
+        message = msg if isinstance(msg, Message) else Message.of(agent_id, msg)
+        sender = f"submit:{self._client}"
+        run = NewRun(
+            run_id_of_submit(agent_id, sender, message.id), agent_id, priority=priority,
+            retry_policy=retry_policy or RetryPolicy(max_retries=max_retries),
+        )  # fmt: skip
+        done = await self._store.submit(run, message.sent_by(sender), on_conflict=on_conflict)
+        if done.arrived is not None:
+            self._worker.offer(done.arrived, new_run=run)
+        return done.run_id
+
+    async def send(
+        self, agent_id: AgentId, msg: Message | JsonValue, *, sender: str | None = None
+    ) -> bool:
+        """Deliver plain mail: it wakes `ctx.receive`, or starts the agent's next run.
+
+        Returns False when the message id is known from this sender.
+        """
+        message = msg if isinstance(msg, Message) else Message.of(agent_id, msg)
+        message = message.sent_by(sender or f"client:{self._client}")
+        arrived = await self._store.deliver([message])
+        self._worker.routed(tuple(arrived))
+        return bool(arrived)
+
+    async def signal(
+        self, run_id: RunId, name: str, payload: JsonValue = None, *, message_id: str | None = None
+    ) -> bool:
+        """Buffer a signal for a run and wake it; False for a known id or an ended run."""
+        outcome = await self._store.signal(
+            run_id, name, payload, message_id=message_id or self._entropy.token(),
+            sender=f"client:{self._client}",
+        )  # fmt: skip
+        if outcome.accepted and outcome.agent_id is not None:
+            self._worker.signalled(run_id, outcome.agent_id)
+        return outcome.accepted
+
+    async def cancel(self, run_id: RunId, *, reason: str = "") -> CancelReport:
+        """Ask a run and its subtree to stop. Waiting ones end at once, executing ones at their
+        next await.
+
+        Raises:
+            UnknownRunError: There is no such run.
+        """
+        report = await self._store.request_cancel(run_id, reason=reason)
+        for cancelled, agent_id in report.runs:
+            self._worker.cancel(cancelled, agent_id, reason)
+        return report
+
+    async def result(self, run_id: RunId) -> JsonValue:
+        """Wait for the run's end and return its output.
+
+        Raises:
+            UnknownRunError: There is no such run.
+            RunFailedError: It failed for good or was cancelled.
+        """
+        row = await self.wait(run_id)
+        if row.status is RunStatus.COMPLETED:
+            return row.result
+        error = row.error or {}
+        message = row.cancel_requested if row.status is RunStatus.CANCELLED else None
+        raise RunFailedError(run_id, row.status, str(message or error.get("message") or ""))
+
+    async def wait(self, run_id: RunId) -> RunRow:
+        """Wait for the run's end, here or on another host, and return its row.
+
+        Raises:
+            UnknownRunError: There is no such run.
+        """
+        ended = self._worker.ended(run_id)
+        try:
+            row = await self._store.run(run_id)
+            if row is None:
+                raise UnknownRunError(run_id)
+            if row.status.is_terminal:
+                return row
+            async with TaskScope() as scope:
+                scope.start(self._follow_to_end(run_id, ended), name=f"wait {run_id}")
+                await ended
+        finally:
+            ended.cancel()
+        row = await self._store.run(run_id)
+        if row is None:
+            raise UnknownRunError(run_id)
+        return row
+
+    async def _follow_to_end(self, run_id: RunId, ended: asyncio.Future[None]) -> None:
+        async for _ in self._store.tail(run_id):
+            pass
+        with suppress(asyncio.InvalidStateError):
+            ended.set_result(None)
+
+    # --- reading --------------------------------------------------------------------------------
+
+    def entries(self, run_id: RunId, *, from_seq: int = 0) -> AsyncIterator[RunLogEntry]:
+        """Yield the run's log from `from_seq` to its present end."""
+        return self._store.entries(run_id, from_seq=from_seq)
+
+    def tail(self, run_id: RunId, *, from_seq: int = 0) -> AsyncIterator[RunLogEntry]:
+        """Yield the run's log, then new entries as they come; ends after the terminal one."""
+        return self._store.tail(run_id, from_seq=from_seq)

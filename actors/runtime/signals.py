@@ -1,0 +1,44 @@
+"""Buffered signals of one run: read when first asked for, again when somebody says there are more."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from actors.kernel.runtime.commit import SignalKey
+
+if TYPE_CHECKING:
+    from actors.kernel.runtime.commit import BufferedSignal
+    from actors.kernel.runtime.ids import RunId
+    from actors.kernel.runtime.store import RunStore
+    from actors.runtime.run_log import RunLog
+
+
+class Signals:
+    """What was signalled to a run and is not consumed. Taking one rides with the next flush."""
+
+    def __init__(self, store: RunStore, run_id: RunId, log: RunLog) -> None:
+        self._store = store
+        self._run_id = run_id
+        self._log = log
+        self._buffer: list[BufferedSignal] = []
+        self._taken: set[SignalKey] = set()
+        self._is_current = False
+
+    def poke(self) -> None:
+        """There may be new ones."""
+        self._is_current = False
+
+    async def take(self, name: str) -> BufferedSignal | None:
+        """Consume and return the oldest signal of this name, or None."""
+        while not self._is_current:
+            self._is_current = True
+            found = await self._store.signals(self._run_id)
+            self._buffer = [s for s in found if SignalKey(s.name, s.n) not in self._taken]
+        for index, signal in enumerate(self._buffer):
+            if signal.name == name:
+                key = SignalKey(signal.name, signal.n)
+                del self._buffer[index]
+                self._taken.add(key)
+                self._log.take_signal(key)
+                return signal
+        return None

@@ -1,0 +1,411 @@
+"""One branch at a time: who of a run's branches goes on next, decided the same live and on replay.
+
+The rules are docs/replay.md, "Turns". A *branch* is one line of control of a run. Agent code runs in
+at most one branch at any moment; when none runs the run is quiet and `_quiet` picks what happens.
+Nothing here touches a store: the log's durable end is told by `durable_upto`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from enum import Enum, auto
+from typing import TYPE_CHECKING, Any
+
+from actors.errors import EffectOutsideScopeError, ForeignCancellationError
+from actors.runtime.tasks import start_task
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
+    from actors.runtime.groups import Group
+
+
+class Doing(Enum):
+    """What a branch is at."""
+
+    NEW = auto()
+    CODE = auto()
+    HIT = auto()
+    """Waits for its turn: its entry is in the log, or on its way there."""
+    MISS = auto()
+    """Wants to begin an effect or a wait."""
+    WORK = auto()
+    """Executes an effect, or records what ended a wait."""
+    WAKE = auto()
+    """Waits for something from outside."""
+    GROUP = auto()
+    """Waits for its children."""
+    DONE = auto()
+
+
+class Branch:
+    """One line of control: the root of a run, or a coroutine given to gather, select or scope."""
+
+    __slots__ = (
+        "begun", "closed", "coro", "doing", "ended_at", "error", "flushing", "future", "go",
+        "groups", "next_index", "on_begin", "prefix", "task", "thrown", "value",
+    )  # fmt: skip
+
+    def __init__(self, prefix: str, coro: Coroutine[Any, Any, Any] | None = None) -> None:
+        self.prefix = prefix
+        self.coro = coro
+        self.next_index = 0
+        self.doing = Doing.NEW
+        self.task: asyncio.Task[Any] | None = None
+        self.future: asyncio.Future[None] | None = None
+        self.go = False
+        self.thrown: BaseException | None = None
+        self.on_begin: Callable[[], None] | None = None
+        self.closed = False
+        self.flushing = False
+        self.groups: list[Group] = []
+        self.begun: dict[str, str] = {}
+        """Effects begun here without a result yet: position to name."""
+        self.value: Any = None
+        self.error: BaseException | None = None
+        self.ended_at = 0
+
+    def take_position(self) -> str:
+        """Return the next position of this branch."""
+        position = f"{self.prefix}{self.next_index}"
+        self.next_index += 1
+        return position
+
+    @property
+    def is_done(self) -> bool:
+        """Whether its code has ended."""
+        return self.doing is Doing.DONE
+
+
+class Turnstile:
+    """Lets the branches of one run through, one at a time.
+
+    Args:
+        on_idle: Called when every branch waits for something outside and nothing is left to do.
+        on_closed: Called when the code of a closed branch has ended, before anybody goes on.
+    """
+
+    def __init__(
+        self, *, on_idle: Callable[[], None], on_closed: Callable[[Branch], None]
+    ) -> None:
+        self.root: Branch | None = None
+        self.durable = -1
+        self.unwinding: BaseException | None = None
+        self.working = 0
+        """Branches that execute, record or flush: the run cannot be suspended now."""
+        self.moves = 0
+        """Grows whenever anybody goes on."""
+        self._on_idle = on_idle
+        self._on_closed = on_closed
+        self._running = 0
+        self._ends = 0
+        self._by_task: dict[asyncio.Task[Any] | None, Branch] = {}
+        self._new: list[Branch] = []
+        self._groups: list[Group] = []
+        self._hits: list[tuple[int, int, Branch]] = []
+        self._misses: list[Branch] = []
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether every branch waits for something outside."""
+        return self._running == 0 and not self.working and self.unwinding is None
+
+    # --- branches -------------------------------------------------------------------------------
+
+    def adopt_root(self, prefix: str) -> Branch:
+        """Make the current task the root branch; from here on agent code runs."""
+        branch = self.root = Branch(prefix)
+        branch.task = asyncio.current_task()
+        branch.doing = Doing.CODE
+        self._by_task[branch.task] = branch
+        self._running = 1
+        return branch
+
+    def end_root(self) -> None:
+        """The agent's code has ended."""
+        if self.root is not None:
+            self.root.doing = Doing.DONE
+            self._by_task.pop(self.root.task, None)
+
+    def enter(self, verb: str) -> Branch:
+        """Return the branch that calls a verb.
+
+        Raises:
+            EffectOutsideScopeError: The current task is not a branch of this run.
+            asyncio.CancelledError: The branch is closed or the run cancelled.
+            RunSuspended: The run is leaving memory.
+        """
+        branch = self._by_task.get(asyncio.current_task())
+        if branch is None:
+            raise EffectOutsideScopeError(verb)
+        if branch.closed:
+            raise asyncio.CancelledError
+        if self.unwinding is not None:
+            raise self.unwinding
+        return branch
+
+    def add(self, branch: Branch) -> None:
+        """Add a child; it begins when the run is quiet."""
+        self._new.append(branch)
+
+    def open_group(self, group: Group) -> None:
+        """A parent opened a gather, select or scope."""
+        self._groups.append(group)
+        group.parent.groups.append(group)
+
+    def close_group(self, group: Group) -> None:
+        """All children have ended and the parent goes on."""
+        self._groups.remove(group)
+        group.parent.groups.remove(group)
+
+    # --- waiting --------------------------------------------------------------------------------
+
+    async def turn_for(self, branch: Branch, seq: int, verb: str) -> None:
+        """Return when the entry `seq` is durable and it is this branch's turn to go on."""
+        heapq.heappush(self._hits, (seq, id(branch), branch))
+        await self._park(branch, Doing.HIT, verb)
+
+    def queue_turn(self, branch: Branch, seq: int) -> None:
+        """As `turn_for`, in two steps: the branch is in the queue while it flushes."""
+        heapq.heappush(self._hits, (seq, id(branch), branch))
+        branch.doing = Doing.HIT
+
+    async def await_turn(self, branch: Branch, verb: str) -> None:
+        """Second half of `queue_turn`."""
+        self.working -= 1
+        self.raise_if_interrupted(branch)
+        if self._running == 0:
+            self._quiet()
+        await self._wait(branch, verb)
+
+    def raise_if_interrupted(self, branch: Branch) -> None:
+        """Raise what a flush kept from a branch: that it was closed, or the run is unwinding."""
+        if branch.closed:
+            raise asyncio.CancelledError
+        if self.unwinding is not None:
+            self.to_code(branch)
+            raise self.unwinding
+
+    async def begin(
+        self, branch: Branch, verb: str, on_begin: Callable[[], None] | None = None
+    ) -> None:
+        """Return when nothing recorded is waited for; the branch then works, outside its turn.
+
+        `on_begin` is called at that moment, in the order in which the branches asked.
+        """
+        branch.on_begin = on_begin
+        self._misses.append(branch)
+        await self._park(branch, Doing.MISS, verb)
+
+    async def stay(self, branch: Branch, verb: str) -> None:
+        """Wait without end: only closing, cancelling or suspending ends it."""
+        await self._park(branch, Doing.HIT, verb)
+
+    async def wake(self, branch: Branch, verb: str) -> None:
+        """Return when `woken` was called; the branch works before and after."""
+        branch.doing = Doing.WAKE
+        self.working -= 1
+        if self._running == 0:
+            self._quiet()
+        await self._wait(branch, verb)
+
+    def woken(self, branch: Branch) -> None:
+        """What the branch waits for is there: it works on it."""
+        if branch.doing is Doing.WAKE:
+            branch.doing = Doing.WORK
+            self.working += 1
+            self._let_go(branch)
+
+    async def group(self, branch: Branch, verb: str) -> None:
+        """Return when the group the branch waits for lets it go on."""
+        await self._park(branch, Doing.GROUP, verb)
+
+    async def _park(self, branch: Branch, doing: Doing, verb: str) -> None:
+        branch.doing = doing
+        self._running -= 1
+        if self._running == 0:
+            self._quiet()
+        await self._wait(branch, verb)
+
+    async def _wait(self, branch: Branch, verb: str) -> None:
+        if branch.go:
+            branch.go, thrown, branch.thrown = False, branch.thrown, None
+            if thrown is not None:
+                raise thrown
+            return
+        branch.future = asyncio.get_running_loop().create_future()
+        try:
+            await branch.future
+        except asyncio.CancelledError:
+            if branch.closed or self.unwinding is not None:
+                raise
+            self.to_code(branch)
+            raise ForeignCancellationError(verb) from None
+        finally:
+            branch.future = None
+            branch.go = False
+
+    def to_code(self, branch: Branch) -> None:
+        """The branch runs agent code again, out of its turn, because something went wrong."""
+        if branch.doing is Doing.WORK:
+            self.working -= 1
+        if branch.doing is not Doing.CODE:
+            branch.doing = Doing.CODE
+            self._running += 1
+
+    # --- letting go ------------------------------------------------------------------------------
+
+    def _let_go(self, branch: Branch, exc: BaseException | None = None) -> None:
+        self.moves += 1
+        if branch.future is None:
+            branch.go, branch.thrown = True, exc
+        elif not branch.future.done():
+            if exc is None:
+                branch.future.set_result(None)
+            else:
+                branch.future.set_exception(exc)
+
+    def release(self, branch: Branch) -> None:
+        """Let the branch run agent code."""
+        branch.doing = Doing.CODE
+        self._running += 1
+        self._let_go(branch)
+
+    def durable_upto(self, seq: int) -> None:
+        """The log is durable up to `seq`."""
+        self.durable = max(self.durable, seq)
+        if self._running == 0:
+            self._quiet()
+
+    def ended(self, branch: Branch) -> None:
+        """A child's code has ended."""
+        self._ends += 1
+        branch.ended_at = self._ends
+        branch.doing = Doing.DONE
+        self._by_task.pop(branch.task, None)
+        self._running -= 1
+        if self._running == 0:
+            self._quiet()
+
+    def look(self) -> None:
+        """Something changed from outside: see whether anybody can go on."""
+        if self._running == 0:
+            self._quiet()
+
+    def _quiet(self) -> None:
+        """Do the first thing that applies; see docs/replay.md, "Turns"."""
+        if self.unwinding is not None:
+            self._unwind_step()
+            return
+        if self._new:
+            self._start(self._new.pop(0))
+            return
+        for group in reversed(self._groups):
+            if not group.parent.closed and group.step(self):
+                return
+        hits = self._hits
+        while hits and (hits[0][2].closed or hits[0][2].doing is not Doing.HIT):
+            heapq.heappop(hits)
+        if hits and hits[0][0] <= self.durable:
+            self.release(heapq.heappop(hits)[2])
+            return
+        if self._misses:
+            misses, self._misses = self._misses, []
+            for branch in misses:
+                if branch.doing is Doing.MISS:
+                    branch.doing = Doing.WORK
+                    self.working += 1
+                    if branch.on_begin is not None:
+                        branch.on_begin()
+                    self._let_go(branch)
+            return
+        if not self.working:
+            self._on_idle()
+
+    def _start(self, branch: Branch) -> None:
+        if branch.is_done:
+            self._quiet()
+            return
+        branch.doing = Doing.CODE
+        self._running += 1
+        coro, branch.coro = branch.coro, None
+        assert coro is not None  # noqa: S101 - NEW branches have one
+        branch.task = start_task(
+            self._run_child(branch, coro), name=f"branch {branch.prefix}", done=_retrieve
+        )
+        self._by_task[branch.task] = branch
+
+    async def _run_child(self, branch: Branch, coro: Coroutine[Any, Any, Any]) -> None:
+        try:
+            branch.value = await coro
+        except BaseException as exc:  # noqa: BLE001 - kept as the branch's outcome, raised by its group
+            branch.error = exc
+        finally:
+            if branch.closed:
+                self._on_closed(branch)
+            self.ended(branch)
+
+    # --- closing and unwinding ---------------------------------------------------------------------
+
+    def close(self, branch: Branch) -> None:
+        """Close the innermost open descendant of `branch`, or the branch itself; called when quiet."""
+        target = _innermost(branch)
+        target.closed = True
+        self._interrupt(target, asyncio.CancelledError())
+
+    def unwind(self, signal: BaseException) -> None:
+        """End all branches, innermost first, with `signal`; ctx calls raise it from now on."""
+        if self.unwinding is None:
+            self.unwinding = signal
+            if self._running == 0 and self.root is not None and not self.root.is_done:
+                self._quiet()
+
+    def cancel_running(self) -> None:
+        """Cancel the branch that runs agent code: it awaits something the runtime does not know."""
+        for task, branch in self._by_task.items():
+            if branch.doing is Doing.CODE and task is not None and task is not _current():
+                task.cancel()
+
+    def _unwind_step(self) -> None:
+        if self.root is None or self.root.is_done or self.unwinding is None:
+            return
+        self._interrupt(_innermost(self.root), self.unwinding)
+
+    def _interrupt(self, branch: Branch, signal: BaseException) -> None:
+        if branch.doing is Doing.NEW:
+            if branch.coro is not None:
+                branch.coro.close()
+            branch.doing = Doing.DONE
+            self._quiet()
+            return
+        self._running += 1
+        was, branch.doing = branch.doing, Doing.CODE
+        if was is Doing.WORK:
+            self.working -= 1
+        if branch.flushing:
+            return  # it sees that it is closed when the flush is over: a write is never cut off
+        if was is Doing.WORK and branch.task is not None:
+            branch.task.cancel()
+        else:
+            self._let_go(branch, signal)
+
+
+def _innermost(branch: Branch) -> Branch:
+    for group in reversed(branch.groups):
+        for child in group.children:
+            if not child.is_done:
+                return _innermost(child)
+    return branch
+
+
+def _retrieve(task: asyncio.Task[Any]) -> None:
+    if not task.cancelled():
+        task.exception()
+
+
+def _current() -> asyncio.Task[Any] | None:
+    try:
+        return asyncio.current_task()
+    except RuntimeError:
+        return None

@@ -1,0 +1,420 @@
+"""The worker: which agent goes on next, and what follows when an execution is over.
+
+A message enters at `offer` (or by a nudge), waits in its agent's `Mailbox`, and starts a run through
+the ready queue. `Execution` calls the agent's code. Nothing here is durable: all of it is rebuilt
+from the store by `adopt` when a shard is claimed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Final
+
+from actors.errors import ActorsError
+from actors.kernel.runtime.commit import (
+    Arrived,
+    Commit,
+    Committed,
+    Finish,
+    LoadedRun,
+    NewRun,
+    Retry,
+    RunRow,
+    Suspend,
+)
+from actors.kernel.runtime.ids import run_id_of_mail
+from actors.kernel.runtime.scheduler import Lease, RunStatus, ShardLease
+from actors.runtime.execution import UNWIND_LIMIT_S, Ended, Environment, Execution
+from actors.runtime.mailbox import Holding, Mailbox, StartMail, StartRun
+from actors.runtime.outcome import cancelled
+from actors.runtime.ready_queue import ReadyQueue
+from actors.runtime.tasks import TaskScope
+from actors.runtime.timers import Timers
+
+if TYPE_CHECKING:
+    from actors.kernel.runtime.ids import AgentId, RunId, ShardId
+    from actors.runtime.registry import Registry
+
+_log = logging.getLogger(__name__)
+
+RELOAD_WAIT_S: Final = 1.0
+"""Seconds before a run is tried again when the store could not be read or written."""
+
+
+class Worker:
+    """Executes the runs of the shards it was given.
+
+    Args:
+        env: What executions share; `take_mail` and `on_routed` are this worker's.
+        registry: The agents served here.
+        capacity: How many runs are in memory at once; hot waiting ones count.
+    """
+
+    def __init__(self, env: Environment, registry: Registry, *, capacity: int) -> None:
+        self._env = env
+        self._store = env.store
+        self._registry = registry
+        self._capacity = capacity
+        self._shards: dict[ShardId, ShardLease] = {}
+        self._mailboxes: dict[AgentId, Mailbox] = {}
+        self._executing: dict[RunId, Execution] = {}
+        self._fresh: dict[RunId, NewRun] = {}
+        self._ready: ReadyQueue[Mailbox] = ReadyQueue()
+        self._busy = 0
+        self._waiters: dict[RunId, list[asyncio.Future[None]]] = {}
+        self._tasks = TaskScope()
+        self._stopping = False
+        self.timers = Timers(env.clock, self._on_timer)
+
+    # --- shards ---------------------------------------------------------------------------------
+
+    @property
+    def shards(self) -> tuple[ShardLease, ...]:
+        """What this worker may act for."""
+        return tuple(self._shards.values())
+
+    def grant(self, lease: ShardLease) -> None:
+        """Act for a shard from now on; `adopt` then tells what is in it."""
+        self._shards[lease.shard] = lease
+
+    def renew(self, lease: ShardLease) -> None:
+        """The same shard is held for longer."""
+        if lease.shard in self._shards:
+            self._shards[lease.shard] = lease
+
+    def lose(self, shard: ShardId) -> None:
+        """The shard belongs to somebody else: stop acting for its agents, at once."""
+        if self._shards.pop(shard, None) is None:
+            return
+        _log.warning("a shard was lost to another host", extra={"shard": shard})
+        for execution in list(self._executing.values()):
+            if execution.lease.shard == shard:
+                execution.drop("the shard was lost")
+        for agent_id in [a for a, m in self._mailboxes.items() if m.shard == shard]:
+            del self._mailboxes[agent_id]
+
+    def adopt(self, run: RunRow, messages: tuple[Arrived, ...] = ()) -> None:
+        """Take over an open run of a shard that was claimed."""
+        mailbox = self._mailbox(run.agent_id)
+        if mailbox is None or run.run_id in self._executing or mailbox.run_id == run.run_id:
+            return
+        if run.status is RunStatus.PENDING and run.last_seq < 0:
+            for arrived in messages:
+                self.offer(arrived, priority=run.priority)
+            if run.cancel_requested is not None:
+                self.cancel(run.run_id, run.agent_id, run.cancel_requested)
+            return
+        mailbox.holding, mailbox.run_id = Holding.WAITING, run.run_id
+        mailbox.priority = run.priority
+        mailbox.recovering = run.status is RunStatus.RUNNING
+        mailbox.wake_at = run.wake_at
+        mailbox.wants_mail = run.wake is not None and run.wake.message
+        if run.cancel_requested is not None or mailbox.recovering:
+            self._wake(mailbox)
+        elif run.wake_at is not None:
+            self.timers.add(run.wake_at, run.agent_id)
+
+    def reconsider(self) -> None:
+        """New agents are served, or a shard was adopted whole: look at every idle mailbox."""
+        for mailbox in list(self._mailboxes.values()):
+            self._consider(mailbox)
+
+    # --- what comes in --------------------------------------------------------------------------
+
+    def offer(
+        self, arrived: Arrived, *, new_run: NewRun | None = None, priority: int | None = None
+    ) -> None:
+        """Here a message enters: a row that is durable already. Ignored if the shard is not ours."""
+        mailbox = self._mailbox(arrived.agent_id)
+        if mailbox is None or not mailbox.add(arrived):
+            return
+        if new_run is not None:
+            self._fresh[new_run.run_id] = new_run
+            priority = new_run.priority
+        if mailbox.holding is Holding.NOTHING and priority is not None:
+            mailbox.priority = priority
+        if arrived.run_id is None and mailbox.run_id is not None:
+            execution = self._executing.get(mailbox.run_id)
+            if execution is not None and not execution.poke_mail():
+                mailbox.nudged = True
+            if mailbox.holding is Holding.WAITING and mailbox.wants_mail:
+                self._wake(mailbox)
+        self._consider(mailbox)
+
+    def signalled(self, run_id: RunId, agent_id: AgentId) -> None:
+        """A signal for a run is in the store."""
+        mailbox = self._mailboxes.get(agent_id)
+        execution = self._executing.get(run_id)
+        if execution is not None:
+            if not execution.poke_signals() and mailbox is not None:
+                mailbox.nudged = True
+        elif mailbox is not None and mailbox.run_id == run_id:
+            self._wake(mailbox)
+
+    def cancel(self, run_id: RunId, agent_id: AgentId, reason: str) -> None:
+        """A run of ours has to end; the flag is in the store already."""
+        execution = self._executing.get(run_id)
+        if execution is not None:
+            execution.cancel(reason)
+            return
+        mailbox = self._mailbox(agent_id)
+        if mailbox is not None:
+            self._tasks.start(self._cancel_waiting(mailbox, run_id), name=f"cancel {run_id}")
+
+    def take_mail(self, agent_id: AgentId) -> Arrived | None:
+        """Remove and return the agent's next plain message."""
+        mailbox = self._mailboxes.get(agent_id)
+        return mailbox.take_mail() if mailbox is not None else None
+
+    def routed(self, arrived: tuple[Arrived, ...]) -> None:
+        """A turn wrote these inbox rows."""
+        for item in arrived:
+            self.offer(item)
+
+    def _mailbox(self, agent_id: AgentId) -> Mailbox | None:
+        mailbox = self._mailboxes.get(agent_id)
+        if mailbox is None:
+            shard = self._store.shard_of(agent_id)
+            if shard not in self._shards:
+                return None
+            mailbox = self._mailboxes[agent_id] = Mailbox(agent_id, shard)
+        return mailbox
+
+    # --- whose turn it is -----------------------------------------------------------------------
+
+    def _consider(self, mailbox: Mailbox) -> None:
+        if mailbox.holding is Holding.NOTHING and mailbox.queue:
+            self._make_ready(mailbox)
+
+    def _wake(self, mailbox: Mailbox) -> None:
+        if mailbox.holding is Holding.WAITING:
+            self._make_ready(mailbox)
+
+    def _make_ready(self, mailbox: Mailbox) -> None:
+        if not self._registry.is_served(mailbox.agent_id):
+            return  # its mail and runs wait as rows; registering the agent looks again
+        mailbox.holding = Holding.READY
+        self._ready.push(mailbox, priority=mailbox.priority, tenant=mailbox.agent_id.tenant)
+        self._start_ready()
+
+    def _on_timer(self, agent_id: AgentId) -> None:
+        mailbox = self._mailboxes.get(agent_id)
+        if mailbox is None or mailbox.wake_at is None or mailbox.wake_at > self._env.clock.now():
+            return
+        self._wake(mailbox)
+
+    def _start_ready(self) -> None:
+        while self._ready and self._busy < self._capacity and not self._stopping:
+            mailbox = self._ready.pop()
+            if mailbox.shard not in self._shards:
+                continue
+            self._busy += 1
+            self._tasks.start(self._drive(mailbox), name=f"agent {mailbox.agent_id}")
+
+    async def _drive(self, mailbox: Mailbox) -> None:
+        """Execute what is next for an agent, and everything after it that can go on at once."""
+        try:
+            execution = await self._prepare(mailbox)
+            while execution is not None:
+                run_id = execution.lease.run_id
+                self._executing[run_id] = execution
+                try:
+                    ended = await execution.run()
+                finally:
+                    self._executing.pop(run_id, None)
+                self._settle(mailbox, execution, ended)
+                execution = await self._next(mailbox, ended)
+        except ActorsError as exc:
+            _log.warning("an agent is tried again", extra={"agent": str(mailbox.agent_id)}, exc_info=exc)
+            self._try_later(mailbox)
+        finally:
+            self._busy -= 1
+            self._start_ready()
+
+    async def _next(self, mailbox: Mailbox, ended: Ended) -> Execution | None:
+        if self._stopping or ended.lost or mailbox.shard not in self._shards:
+            return None
+        if mailbox.holding is Holding.EXECUTING and mailbox.run_id is not None and ended.again:
+            return await self._resume(mailbox, mailbox.run_id)
+        if mailbox.holding is Holding.NOTHING and mailbox.queue and not self._ready:
+            return await self._prepare(mailbox)
+        self._consider(mailbox)
+        if mailbox.is_empty:
+            self._mailboxes.pop(mailbox.agent_id, None)
+        return None
+
+    async def _prepare(self, mailbox: Mailbox) -> Execution | None:
+        """Return the execution of what is next for the agent."""
+        if mailbox.run_id is not None:
+            mailbox.holding = Holding.EXECUTING
+            return await self._resume(mailbox, mailbox.run_id)
+        mailbox.holding = Holding.NOTHING
+        turn = mailbox.next_turn()
+        if turn is None:
+            return None
+        mailbox.holding = Holding.EXECUTING
+        match turn:
+            case StartRun(run_id=run_id, first=first):
+                mailbox.run_id = run_id
+                fresh = self._fresh.pop(run_id, None)
+                if fresh is None:
+                    return await self._resume(mailbox, run_id)
+                return self._execution(mailbox, LoadedRun(_row_of(fresh), (), (first,)))
+            case StartMail(mail=mail):
+                agent_id = mailbox.agent_id
+                run = NewRun(
+                    run_id_of_mail(agent_id, mail[0].sender, mail[0].message.id), agent_id
+                )
+                mailbox.run_id = run.run_id
+                loaded = LoadedRun(_row_of(run), ())
+                return self._execution(mailbox, loaded, create=run, mail=mail)
+
+    async def _resume(self, mailbox: Mailbox, run_id: RunId) -> Execution | None:
+        found = await self._store.load([run_id])
+        if not found or found[0].row.status.is_terminal:
+            mailbox.free()
+            return await self._next(mailbox, Ended(None))
+        loaded = found[0]
+        if loaded.row.cancel_requested is not None:
+            await self._cancel_waiting(mailbox, run_id)
+            return None
+        was_running, mailbox.recovering = mailbox.recovering, False
+        mailbox.nudged = False
+        return self._execution(mailbox, loaded, was_running=was_running)
+
+    def _execution(
+        self,
+        mailbox: Mailbox,
+        loaded: LoadedRun,
+        *,
+        create: NewRun | None = None,
+        mail: tuple[Arrived, ...] = (),
+        was_running: bool = False,
+    ) -> Execution | None:
+        agent = self._registry.find(mailbox.agent_id)
+        lease = self._shards.get(mailbox.shard)
+        if agent is None or lease is None:
+            mailbox.holding = Holding.WAITING
+            return None
+        return Execution(
+            self._env, agent, _run_lease(lease, loaded.row), loaded, create, mail, was_running
+        )
+
+    # --- what follows -----------------------------------------------------------------------------
+
+    def _settle(self, mailbox: Mailbox, execution: Execution, ended: Ended) -> None:
+        """Note what became of the run that was executed."""
+        then, run_id = ended.then, execution.lease.run_id
+        if ended.lost:
+            self.lose(mailbox.shard)
+            return
+        if isinstance(then, Finish):
+            mailbox.free()
+            self._tell(run_id)
+            return
+        if then is None or ended.again:
+            return
+        mailbox.holding, mailbox.taken = Holding.WAITING, None
+        mailbox.wants_mail = isinstance(then, Suspend) and then.wake.message
+        mailbox.wake_at = None
+        if isinstance(then, Suspend):
+            mailbox.wake_at = then.wake.at
+        elif isinstance(then, Retry):
+            mailbox.wake_at = then.at
+        if mailbox.wake_at is not None:
+            self.timers.add(mailbox.wake_at, mailbox.agent_id)
+        if execution.token.is_cancelled:
+            self.cancel(run_id, mailbox.agent_id, execution.token.reason)
+        elif mailbox.nudged or (mailbox.wants_mail and _has_mail(mailbox)):
+            self._wake(mailbox)
+
+    def _try_later(self, mailbox: Mailbox) -> None:
+        if self._stopping or mailbox.shard not in self._shards:
+            return
+        mailbox.holding = Holding.WAITING if mailbox.run_id is not None else Holding.NOTHING
+        loop = asyncio.get_running_loop()
+        look = self._wake if mailbox.run_id is not None else self._consider
+        loop.call_later(RELOAD_WAIT_S, look, mailbox)
+
+    async def _cancel_waiting(self, mailbox: Mailbox, run_id: RunId) -> None:
+        """End a run that is not in memory: its terminal entry is written without its code."""
+        found = await self._store.load([run_id])
+        lease = self._shards.get(mailbox.shard)
+        if not found or lease is None:
+            return
+        row = found[0].row
+        if not row.status.is_terminal:
+            verdict = cancelled(row.cancel_requested or "")
+            outcome = await self._store.commit(
+                Commit(
+                    _run_lease(lease, row), row.last_seq, verdict.entries, verdict.then,
+                    attempt=row.attempt,
+                )
+            )  # fmt: skip
+            if not isinstance(outcome, Committed):
+                _log.warning(
+                    "a cancel met a change of the run", extra={"run": run_id, "why": str(outcome)}
+                )
+                return
+        self._fresh.pop(run_id, None)
+        mailbox.forget(run_id)
+        self._tell(run_id)
+        self._consider(mailbox)
+
+    def _tell(self, run_id: RunId) -> None:
+        for waiter in self._waiters.pop(run_id, ()):
+            if not waiter.done():
+                waiter.set_result(None)
+
+    def ended(self, run_id: RunId) -> asyncio.Future[None]:
+        """Return a future that is done when this worker has ended the run."""
+        waiter = asyncio.get_running_loop().create_future()
+        self._waiters.setdefault(run_id, []).append(waiter)
+        return waiter
+
+    # --- stopping ---------------------------------------------------------------------------------
+
+    def abandon(self) -> None:
+        """Forget everything at once, as a crash does: nothing is written any more."""
+        self._stopping = True
+        for execution in list(self._executing.values()):
+            execution.drop("crash")
+        self._tasks.cancel()
+        self.timers.close()
+        self._shards.clear()
+        self._mailboxes.clear()
+        self._ready.clear()
+
+    async def stop(self) -> None:
+        """Drop all executions without writing and wait until their code has ended."""
+        self._stopping = True
+        self.timers.close()
+        for execution in list(self._executing.values()):
+            execution.drop("the worker stops")
+        await self._tasks.settle(limit_s=UNWIND_LIMIT_S)
+        await self._tasks.close()
+
+    @property
+    def load(self) -> int:
+        """How many runs are in memory."""
+        return self._busy
+
+
+def _row_of(run: NewRun) -> RunRow:
+    return RunRow(
+        run.run_id, run.agent_id, RunStatus.PENDING, priority=run.priority,
+        retry_policy=run.retry_policy, parent=run.parent, root=run.root, depth=run.depth,
+        deadline_at=run.deadline_at, version=run.version, trace=run.trace,
+    )  # fmt: skip
+
+
+def _run_lease(lease: ShardLease, row: RunRow) -> Lease:
+    return Lease(
+        lease.shard, lease.owner, lease.epoch, lease.expires_at, row.run_id, row.agent_id,
+        max(row.attempt, 1),
+    )  # fmt: skip
+
+
+def _has_mail(mailbox: Mailbox) -> bool:
+    return any(arrived.run_id is None for _, arrived in mailbox.queue or ())

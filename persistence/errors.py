@@ -1,0 +1,117 @@
+"""What a database says when it refuses, in our words."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+from urllib.parse import urlsplit, urlunsplit
+
+import asyncpg
+from typing_extensions import override
+
+from actors.errors import ContractError, PersistenceError
+
+
+class DatabaseUrlError(ContractError):
+    """The database cannot be used as the URL says; waiting does not help."""
+
+    def __init__(self, url: str, problem: str, remedy: str) -> None:
+        super().__init__(url, problem, remedy)
+        self.url, self.problem, self.remedy = without_password(url), problem, remedy
+
+    @override
+    def __str__(self) -> str:
+        return f"{self.url}: {self.problem}. {self.remedy}"
+
+
+class MigrationError(PersistenceError):
+    """The schema in the database is not the one this release made."""
+
+    retryable: ClassVar[bool] = False
+
+    def __init__(self, schema: str, name: str, problem: str) -> None:
+        super().__init__(schema, name, problem)
+        self.schema, self.name, self.problem = schema, name, problem
+
+    @override
+    def __str__(self) -> str:
+        return f"migration {self.name} of schema {self.schema!r}: {self.problem}"
+
+
+class DatabaseUnreachableError(PersistenceError):
+    """No answer within the time limit; what was under way may or may not have happened."""
+
+    def __init__(self, where: str, waited_s: float, problem: str) -> None:
+        super().__init__(where, waited_s, problem)
+        self.where, self.waited_s, self.problem = where, waited_s, problem
+
+    @override
+    def __str__(self) -> str:
+        return (
+            f"PostgreSQL at {self.where} gave no answer for {self.waited_s:g} s ({self.problem}); "
+            "the outcome of what was under way is unknown. Check that the server runs"
+        )
+
+
+_LOST = (
+    OSError,
+    TimeoutError,
+    asyncpg.PostgresConnectionError,
+    asyncpg.InternalClientError,
+    asyncpg.AdminShutdownError,
+    asyncpg.CrashShutdownError,
+    asyncpg.CannotConnectNowError,
+    asyncpg.TooManyConnectionsError,
+    asyncpg.IdleInTransactionSessionTimeoutError,
+    asyncpg.ReadOnlySQLTransactionError,
+)
+_AGAIN = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
+_BAD_URL: dict[type[BaseException], str] = {
+    asyncpg.InvalidPasswordError: "Check user and password",
+    asyncpg.InvalidAuthorizationSpecificationError: "Check the user, and pg_hba.conf",
+    asyncpg.InvalidCatalogNameError: "Create the database, or correct its name",
+    asyncpg.InsufficientPrivilegeError: "Grant the user CREATE on the database",
+    asyncpg.ClientConfigurationError: "Write postgresql://user:password@host:port/database",
+}
+
+
+def without_password(url: str) -> str:
+    """Return the URL as it may be shown: the password is three asterisks."""
+    try:
+        parts = urlsplit(url)
+        if "password=" in parts.query:
+            parts = parts._replace(query="***")
+        head, at, host = parts.netloc.rpartition("@")
+        user, colon, _ = head.partition(":")
+        netloc = f"{user}:***@{host}" if at and colon else parts.netloc
+        return urlunsplit(parts._replace(netloc=netloc))
+    except ValueError:
+        return "the given URL"
+
+
+def is_lost(exc: BaseException) -> bool:
+    """Whether the connection is gone, or the server cannot be used now: connect again."""
+    return isinstance(exc, _LOST)
+
+
+def is_passing(exc: BaseException) -> bool:
+    """Whether the same statement may succeed when it is sent again at once."""
+    return isinstance(exc, _AGAIN)
+
+
+def bad_url(url: str, exc: BaseException) -> DatabaseUrlError | None:
+    """Return the error that waiting cannot cure, or None for any other."""
+    for kind, remedy in _BAD_URL.items():
+        if isinstance(exc, kind):
+            return DatabaseUrlError(url, str(exc), remedy)
+    if isinstance(exc, ValueError) and not isinstance(exc, OSError):
+        return DatabaseUrlError(url, str(exc), _BAD_URL[asyncpg.ClientConfigurationError])
+    return None
+
+
+def translate(exc: BaseException, doing: str) -> PersistenceError:
+    """Return what a driver's error is to our callers. The one place that knows driver errors."""
+    if isinstance(exc, PersistenceError):
+        return exc
+    if isinstance(exc, asyncpg.PostgresError):
+        return PersistenceError(f"{doing}: PostgreSQL refused it ({exc.sqlstate}): {exc}")
+    return PersistenceError(f"{doing}: {type(exc).__name__}: {exc}")

@@ -1,0 +1,14 @@
+"""RunStore on PostgreSQL."""
+
+from persistence.postgres.heartbeat import Heartbeat
+from persistence.postgres.opening import open_postgres_store, open_store
+from persistence.postgres.settings import StoreSettings
+from persistence.postgres.store import PostgresStore
+
+__all__ = [
+    "Heartbeat",
+    "PostgresStore",
+    "StoreSettings",
+    "open_postgres_store",
+    "open_store",
+]

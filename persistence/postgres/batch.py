@@ -1,0 +1,98 @@
+"""Grouping: calls that arrive while a round trip is under way share the next one. No timer."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from actors.errors import PersistenceError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+A = TypeVar("A")
+R = TypeVar("R")
+
+
+class Call(Generic[A, R]):
+    """One caller's part of a group: what it asks, and the future that gets the answer."""
+
+    __slots__ = ("args", "future")
+
+    def __init__(self, args: A, future: asyncio.Future[R]) -> None:
+        self.args, self.future = args, future
+
+    def answer(self, result: R) -> None:
+        """Hand the result to the caller, if it still waits."""
+        if not self.future.done():
+            self.future.set_result(result)
+
+    def fail(self, exc: BaseException) -> None:
+        """Let the caller's `await` raise `exc`, if it still waits."""
+        if not self.future.done():
+            self.future.set_exception(exc)
+
+
+class Batcher(Generic[A, R]):
+    """Gathers calls and hands them, as groups in order of arrival, to one `flush` at a time.
+
+    A caller that is cancelled does not take its call back: the outcome is then unknown to it.
+    """
+
+    def __init__(
+        self, flush: Callable[[list[Call[A, R]]], Awaitable[None]], *, limit: int = 250
+    ) -> None:
+        self._flush, self._limit = flush, limit
+        self._waiting: list[Call[A, R]] = []
+        self._wake = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        self._closing = False
+
+    def call(self, args: A) -> asyncio.Future[R]:
+        """Return the future of this call's answer.
+
+        Raises:
+            PersistenceError: The store is closed.
+        """
+        if self._closing:
+            raise PersistenceError("the store is closed")
+        future: asyncio.Future[R] = self._loop.create_future()
+        self._waiting.append(Call(args, future))
+        self._wake.set()
+        return future
+
+    async def run(self) -> None:
+        """Flush groups until `close`, and what is waiting then; to be run as a task.
+
+        Cancelled, it fails every call that has no answer.
+        """
+        group: list[Call[A, R]] = []
+        try:
+            while True:
+                while self._waiting:
+                    if len(self._waiting) <= self._limit:
+                        group, self._waiting = self._waiting, []
+                    else:
+                        group = self._waiting[: self._limit]
+                        del self._waiting[: self._limit]
+                    await self._flush_one(group)
+                if self._closing:
+                    return
+                self._wake.clear()
+                await self._wake.wait()
+        finally:
+            self._closing = True
+            for call in group + self._waiting:
+                call.fail(PersistenceError("the store was closed; the outcome is unknown"))
+
+    async def _flush_one(self, group: list[Call[A, R]]) -> None:
+        try:
+            await self._flush(group)
+        except Exception as exc:  # noqa: BLE001 - every caller gets it
+            for call in group:
+                call.fail(exc)
+
+    def close(self) -> None:
+        """Take no more calls; `run` returns after the last of them."""
+        self._closing = True
+        self._wake.set()

@@ -1,0 +1,295 @@
+"""The one writer of turns: groups them, sends each group in one round trip, settles what is unknown.
+
+Every outcome is decided by the database under locks. When a connection is lost while a group is
+under way, its server process is ended first, then each turn is looked up by its key; only turns that
+are not there are sent again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final, LiteralString, cast
+
+import asyncpg
+
+from actors.kernel.faults import armed
+from actors.kernel.runtime.commit import Arrived, Committed, Conflict, LeaseLost, Missing
+from persistence.errors import DatabaseUnreachableError, is_passing, translate
+from persistence.postgres.batch import Batcher
+from persistence.postgres.encode import columns
+from persistence.postgres.link import KEYED, PASSING_RETRIES, Link, address
+from persistence.postgres.turn import Ended, Turn, Unit, Unknown, check_commit, units_of
+from persistence.postgres.turn_columns import (
+    COMMIT_ARGUMENTS,
+    append_arguments,
+    commit_arguments,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from actors.kernel.runtime.commit import Commit, Outgoing
+    from actors.kernel.runtime.ids import AgentId
+    from actors.kernel.runtime.log_entry import NewEntry
+    from actors.kernel.runtime.scheduler import Lease
+    from persistence.postgres.link import Connection, Outage, Row
+    from persistence.postgres.settings import StoreSettings
+    from persistence.postgres.turn import TurnCall, TurnResult
+
+SQL_APPEND_ENTRIES: Final[LiteralString] = (
+    "select turn, outcome, actual, detail from append_entries($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,$13)"
+)
+SQL_COMMIT_TURNS: Final = "select * from commit_turns({})".format(
+    ",".join(f"${n}" for n in range(1, COMMIT_ARGUMENTS + 1))
+)
+SQL_FIND_TURNS: Final[LiteralString] = """
+select t.i::int, e.kind, e.position, e.payload::text as payload, r.cancel_requested,
+    r.status = 'SUSPENDED' and r.wake is not null and is_woken(r.run_id, r.agent, r.wake) as wake
+  from unnest($1::text[], $2::int[]) with ordinality t(run_id, seq, i)
+  join event_log e on e.run_id = t.run_id and e.seq = t.seq
+  join runs r on r.run_id = t.run_id
+"""
+SQL_FIND_ROUTED: Final[LiteralString] = """
+select i.agent, i.sender, i.message_id, i.arrival, s.owner
+  from unnest($1::text[], $2::text[], $3::text[]) m(agent, sender, message_id)
+  join inbox i on i.agent = m.agent and i.sender = m.sender and i.message_id = m.message_id
+  left join shards s on s.shard = i.shard
+  where i.state = 'p'
+"""
+
+
+class Committer:
+    """Takes appends and commits of any number of runs; see `RunStore.append` and `commit`."""
+
+    def __init__(
+        self,
+        settings: StoreSettings,
+        outage: Outage,
+        *,
+        on_commit: Callable[[str], None],
+        on_foreign: Callable[[str, AgentId], None],
+    ) -> None:
+        """`on_commit(run_id)`: a log grew. `on_foreign(owner, agent)`: mail for another host's agent."""
+        self._settings, self._link = settings, Link(settings, outage, KEYED)
+        self._on_commit, self._on_foreign = on_commit, on_foreign
+        self._batcher: Batcher[Turn, TurnResult] = Batcher(self._flush, limit=settings.group_limit)
+        self._append_fault, self._commit_fault = armed("append"), armed("commit")
+        self.groups = self.turns = 0
+
+    def append(
+        self, lease: Lease, entries: Sequence[NewEntry], expected_seq: int
+    ) -> asyncio.Future[TurnResult]:
+        """Queue entries; the future is done when they are durable or refused."""
+        return self._batcher.call(Turn(lease, expected_seq, entries))
+
+    def commit(self, commit: Commit) -> asyncio.Future[TurnResult]:
+        """Queue a turn; the future is done when it is durable or refused."""
+        check_commit(commit)
+        turn = Turn(commit.lease, commit.expected_seq, commit.entries, commit)
+        return self._batcher.call(turn)
+
+    async def run(self) -> None:
+        """Work until `close`; to be run as a task."""
+        try:
+            await self._batcher.run()
+        finally:
+            await self._link.close()
+
+    def close(self) -> None:
+        """Finish what is queued, then let `run` return."""
+        self._batcher.close()
+
+    async def _flush(self, calls: list[TurnCall]) -> None:
+        while calls:
+            units, calls = units_of(calls)
+            await self._send(units)
+
+    async def _send(self, units: list[Unit]) -> None:
+        """Have every call of the units answered, whatever happens on the way."""
+        loop = asyncio.get_running_loop()
+        deadline, passing = loop.time() + self._settings.outage_s, 0
+        unsure = False
+        while units:
+            try:
+                connection = await self._link.connection(deadline)
+                if unsure:
+                    units = await self._settle(connection, units)
+                    if not units:
+                        return
+                rows = await self._round_trip(connection, units)
+            except asyncpg.PostgresError as exc:
+                if is_passing(exc) and (passing := passing + 1) < PASSING_RETRIES:
+                    continue
+                if not self._link.lose(exc):
+                    await self._one_by_one(units, exc)
+                    return
+                unsure = self._still_time(deadline, exc)
+            except (
+                OSError,
+                TimeoutError,
+                asyncpg.InterfaceError,
+                asyncpg.InternalClientError,
+            ) as exc:
+                if not self._link.lose(exc):
+                    await self._one_by_one(units, exc)
+                    return
+                unsure = self._still_time(deadline, exc)
+            else:
+                await self._answer(units, rows, resent=unsure)
+                return
+
+    def _still_time(self, deadline: float, exc: BaseException) -> bool:
+        if asyncio.get_running_loop().time() > deadline:
+            where, waited = address(self._settings), self._settings.outage_s
+            raise DatabaseUnreachableError(where, waited, str(exc)) from exc
+        return True
+
+    async def _one_by_one(self, units: list[Unit], exc: BaseException) -> None:
+        """A group was refused as a whole: let each turn find its own fate."""
+        if len(units) == 1 and len(units[0].calls) == 1:
+            units[0].calls[0].fail(translate(exc, "committing a turn"))
+            return
+        for unit in units:
+            for call in unit.calls:
+                await self._send([Unit(call)])
+
+    async def _round_trip(self, connection: Connection, units: list[Unit]) -> list[Row]:
+        self.groups += 1
+        self.turns += len(units)
+        appends = all(unit.parts is None and unit.log_from is None for unit in units)
+        fault = self._append_fault if appends else self._commit_fault
+        if fault is not None:
+            fault.before()
+        timeout = self._settings.answer_s
+        if appends:
+            args = append_arguments(units)
+            rows = await connection.fetch(SQL_APPEND_ENTRIES, *args, timeout=timeout)
+        else:
+            args = commit_arguments(units)
+            rows = await connection.fetch(SQL_COMMIT_TURNS, *args, timeout=timeout)
+        if fault is not None:
+            fault.after()
+        return rows
+
+    # --- outcomes ---------------------------------------------------------------------------------
+
+    async def _answer(self, units: list[Unit], rows: list[Row], *, resent: bool) -> None:
+        refused: dict[int, TurnResult] = {}
+        notes: dict[int, Row] = {}
+        routed: list[Row] = []
+        for row in rows:
+            outcome = row["outcome"]
+            if outcome == "routed":
+                routed.append(row)
+            elif outcome == "note":
+                notes[row["turn"]] = row
+            else:
+                refused[row["turn"]] = _refusal(row, refused.get(row["turn"]))
+        arrivals = self._route(units, routed) if routed else {}
+        again: list[Unit] = []
+        doubtful: list[Unit] = []
+        for i, unit in enumerate(units, 1):
+            verdict = refused.get(i)
+            if verdict is None:
+                note = notes.get(i)
+                self._committed(
+                    unit,
+                    note["detail"] if note is not None else None,
+                    arrivals.get(i, ()),
+                    wake=note is not None and bool(note["wake"]),
+                )
+            elif resent and isinstance(verdict, Conflict | Ended):
+                # Sent twice, and the first one was executed after all.
+                doubtful.append(unit)
+            elif len(unit.calls) > 1:
+                again.append(unit)
+            else:
+                unit.calls[0].answer(verdict)
+        for unit in again:
+            for call in unit.calls:
+                await self._send([Unit(call)])
+        if doubtful:
+            deadline = asyncio.get_running_loop().time() + self._settings.outage_s
+            connection = await self._link.connection(deadline)
+            for unit in await self._settle(connection, doubtful):
+                for call in unit.calls:
+                    await self._send([Unit(call)])
+
+    def _committed(
+        self, unit: Unit, cancel: str | None, routed: Sequence[Arrived], *, wake: bool
+    ) -> None:
+        seq = unit.turn.expected
+        for call in unit.calls:
+            seq += len(call.args.rows)
+            if call.args.commit is None:
+                call.answer(Committed(seq))
+            else:
+                call.answer(Committed(seq, cancel, tuple(routed), wake))
+        self._on_commit(unit.turn.lease.run_id)
+
+    def _route(self, units: list[Unit], rows: list[Row]) -> dict[int, list[Arrived]]:
+        sent: dict[tuple[str, str, str], tuple[int, Outgoing, str]] = {}
+        for i, unit in enumerate(units, 1):
+            for out in unit.outgoing:
+                key = (str(out.target), out.sender, out.message.id)
+                sent.setdefault(key, (i, out, unit.turn.lease.owner))
+        arrivals: dict[int, list[Arrived]] = {}
+        for row in rows:
+            i, out, owner = sent[row["agent"], row["sender"], row["message_id"]]
+            agent = cast("AgentId", out.target)
+            message = out.message
+            if message.sender != out.sender:
+                message = replace(message, sender=out.sender)
+            arrived = Arrived(message, out.sender, agent, row["arrival"])
+            arrivals.setdefault(i, []).append(arrived)
+            if row["owner"] is not None and row["owner"] != owner:
+                self._on_foreign(row["owner"], agent)
+        return arrivals
+
+    # --- unknown outcomes -------------------------------------------------------------------------
+
+    async def _settle(self, connection: Connection, units: list[Unit]) -> list[Unit]:
+        """Answer the turns that are in the log already; return the others.
+
+        A turn without entries leaves no trace to look for, and sending it again changes nothing.
+        """
+        asked = [unit for unit in units if unit.rows]
+        found = await connection.fetch(
+            SQL_FIND_TURNS,
+            [unit.turn.lease.run_id for unit in asked],
+            [unit.last for unit in asked],
+            timeout=self._settings.answer_s,
+        )
+        there = [
+            (asked[row["i"] - 1], row)
+            for row in found
+            if asked[row["i"] - 1].rows[-1] == (row["kind"], row["position"], row["payload"])
+        ]
+        done = [unit for unit, _ in there]
+        keys = [
+            (str(out.target), out.sender, out.message.id) for unit in done for out in unit.outgoing
+        ]
+        routed = await connection.fetch(SQL_FIND_ROUTED, *columns(keys, 3)) if keys else []
+        arrivals = self._route(done, routed)
+        for i, (unit, row) in enumerate(there, 1):
+            self._committed(
+                unit, row["cancel_requested"], arrivals.get(i, ()), wake=bool(row["wake"])
+            )
+        left = set(map(id, units)) - set(map(id, done))
+        return [unit for unit in units if id(unit) in left]
+
+
+def _refusal(row: Row, before: TurnResult | None) -> TurnResult:
+    match row["outcome"]:
+        case "lease":
+            return LeaseLost()
+        case "unknown":
+            return Unknown()
+        case "ended":
+            return Ended(row["detail"])
+        case "conflict":
+            return Conflict(row["actual"])
+        case _:
+            known = before.what if isinstance(before, Missing) else ()
+            return Missing((*known, row["detail"]))

@@ -1,0 +1,191 @@
+"""The heartbeat: a thread that keeps this host's shards while the main event loop is busy.
+
+It has its own event loop and connection, so that a slow main loop does not cost the lease; it names
+what blocks the main loop, and lets the lease go when the main loop is blocked for a minute.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+import threading
+import time
+import traceback
+from typing import TYPE_CHECKING, Final, Self
+
+import asyncpg
+
+from persistence.postgres.link import connect
+from persistence.postgres.ownership import SQL_HEARTBEAT, host_report
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from types import TracebackType
+
+    from actors.kernel.runtime.commit import HostReport
+    from actors.kernel.runtime.ids import HostIncarnation
+    from actors.kernel.runtime.scheduler import ShardLease
+    from persistence.postgres.link import Connection
+    from persistence.postgres.settings import StoreSettings
+
+_log = logging.getLogger(__name__)
+
+BLOCKED_S: Final = 1.0
+GIVE_UP_S: Final = 60.0
+LOOK_EVERY_S: Final = 0.25
+
+
+class Heartbeat:
+    """Renews the lease of `owner` every `heartbeat_s` while the block lasts.
+
+    Args:
+        settings: Lease and interval.
+        owner: The host's incarnation.
+        known: Returns the shards this host thinks it holds; called in the heartbeat's thread, so it
+            returns an immutable value.
+        on_report: Called with every answer on the event loop that entered the block.
+    """
+
+    def __init__(
+        self,
+        settings: StoreSettings,
+        owner: HostIncarnation,
+        *,
+        known: Callable[[], Sequence[ShardLease]],
+        on_report: Callable[[HostReport], None],
+    ) -> None:
+        self._settings, self._owner = settings, owner
+        self._known, self._on_report = known, on_report
+        self._confirmed_at = 0.0
+        self._ticked_at = 0.0
+        self._tick_asked = False
+        self._thread: threading.Thread | None = None
+        self._main: asyncio.AbstractEventLoop | None = None
+        self._main_thread = 0
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stop: asyncio.Event | None = None
+        self._first = threading.Event()
+
+    @property
+    def confirmed_at(self) -> float:
+        """When the last renewal that was answered was asked for, by `time.monotonic`; 0 = never."""
+        return self._confirmed_at
+
+    @property
+    def remaining_s(self) -> float:
+        """For how many seconds nobody else can own our shards; below 2 start nothing outside."""
+        return self._confirmed_at + self._settings.lease_s - time.monotonic()
+
+    async def __aenter__(self) -> Self:
+        """Start the thread and return after its first heartbeat, or its first failure."""
+        self._main = asyncio.get_running_loop()
+        self._main_thread = threading.get_ident()
+        self._ticked_at = time.monotonic()
+        self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
+        self._thread.start()
+        while not self._first.is_set():
+            await asyncio.to_thread(self._first.wait, self._settings.lease_s)
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        tb: TracebackType | None,
+    ) -> None:
+        """Stop the thread. The lease runs out by itself; give the shards up before."""
+        loop, stop, thread = self._loop, self._stop, self._thread
+        if loop is not None and stop is not None and not loop.is_closed():
+            loop.call_soon_threadsafe(stop.set)
+        if thread is not None:
+            await asyncio.to_thread(thread.join)
+
+    # --- in the thread ----------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(self._beat_until_stopped())
+        finally:
+            self._first.set()
+
+    async def _beat_until_stopped(self) -> None:
+        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+        connection: Connection | None = None
+        named = False
+        next_beat = time.monotonic()
+        try:
+            while not self._stop.is_set():
+                blocked_s = self._look_at_main()
+                if blocked_s < BLOCKED_S:
+                    named = False
+                elif not named:
+                    named = True
+                    self._name_what_blocks(blocked_s)
+                if time.monotonic() >= next_beat and blocked_s < GIVE_UP_S:
+                    next_beat = time.monotonic() + self._settings.heartbeat_s
+                    connection = await self._beat(connection)
+                    if connection is None:
+                        next_beat = time.monotonic() + LOOK_EVERY_S
+                    self._first.set()
+                try:
+                    async with asyncio.timeout(LOOK_EVERY_S):
+                        await self._stop.wait()
+                except TimeoutError:
+                    continue
+        finally:
+            if connection is not None:
+                connection.terminate()
+
+    async def _beat(self, connection: Connection | None) -> Connection | None:
+        """Renew once; return the connection to use next time, None when it has to be a new one."""
+        asked_at = time.monotonic()
+        known = self._known()
+        try:
+            async with asyncio.timeout(max(self._settings.lease_s / 2, LOOK_EVERY_S)):
+                if connection is None or connection.is_closed():
+                    connection = await connect(self._settings)
+                rows = await connection.fetch(SQL_HEARTBEAT, self._owner, self._settings.lease)
+        except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError) as exc:
+            _log.warning(
+                "heartbeat failed; trying again",
+                extra={"problem": f"{type(exc).__name__}: {exc}", "owner": self._owner},
+            )
+            if connection is not None:
+                connection.terminate()
+            return None
+        self._confirmed_at = asked_at
+        report = host_report(rows, known)
+        self._on_main(lambda: self._on_report(report))
+        return connection
+
+    def _look_at_main(self) -> float:
+        """For how long the main loop has not answered; ask it again when it has."""
+        if not self._tick_asked:
+            self._tick_asked = True
+            self._ticked_at = time.monotonic()
+            self._on_main(self._tick)
+        return time.monotonic() - self._ticked_at
+
+    def _tick(self) -> None:
+        self._ticked_at = time.monotonic()
+        self._tick_asked = False
+
+    def _on_main(self, call: Callable[[], None]) -> None:
+        assert self._main is not None
+        try:
+            self._main.call_soon_threadsafe(call)
+        except RuntimeError:
+            # The main loop was closed without leaving our block: nobody is left to act.
+            if self._stop is not None:
+                self._stop.set()
+
+    def _name_what_blocks(self, blocked_s: float) -> None:
+        frame = sys._current_frames().get(self._main_thread)  # noqa: SLF001 - the documented way
+        stack = "".join(traceback.format_stack(frame)) if frame is not None else "(no stack)"
+        _log.warning(
+            "the event loop is blocked; this host stops renewing its lease after %d s:\n%s",
+            int(GIVE_UP_S),
+            stack,
+            extra={"blocked_s": round(blocked_s, 2), "owner": self._owner},
+        )

@@ -1,0 +1,257 @@
+"""One connection that comes back by itself, and the outage that all of a store's share."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Final, LiteralString, TypeAlias
+from urllib.parse import urlsplit
+
+import asyncpg
+
+from persistence.errors import (
+    DatabaseUnreachableError,
+    bad_url,
+    is_lost,
+    is_passing,
+    translate,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from datetime import datetime
+
+    from persistence.postgres.settings import StoreSettings
+
+    Connection: TypeAlias = asyncpg.Connection[asyncpg.Record]
+    Row: TypeAlias = asyncpg.Record
+
+_log = logging.getLogger(__name__)
+
+FIRST_PAUSE_S: Final = 0.05
+LONGEST_PAUSE_S: Final = 1.0
+CONNECT_TIMEOUT_S: Final = 5.0
+PASSING_RETRIES: Final = 10
+
+SQL_WHO_AM_I: Final[LiteralString] = (
+    "select pid, backend_start from pg_stat_activity where pid = pg_backend_pid()"
+)
+# A server process may go on with a statement whose connection is gone. It has to have ended before
+# anybody asks what became of that statement. A pid alone could be somebody else's by now.
+SQL_END_PREDECESSOR: Final[LiteralString] = (
+    "select pg_terminate_backend(pid, 5000) from pg_stat_activity where pid = $1 and backend_start = $2"
+)
+
+_SESSION: Final[Mapping[str, str]] = {
+    "application_name": "callboard",
+    "idle_in_transaction_session_timeout": "5s",
+    "jit": "off",
+    "timezone": "UTC",
+}
+# The statements of these connections all start from short arrays and probe indexes. A generic plan
+# saves planning them each time; on young tables the planner would choose scans for it, and keep them.
+KEYED: Final[Mapping[str, str]] = {
+    "plan_cache_mode": "force_generic_plan",
+    "enable_seqscan": "off",
+    "enable_hashjoin": "off",
+    "enable_mergejoin": "off",
+}
+
+
+async def connect(settings: StoreSettings, extra: Mapping[str, str] | None = None) -> Connection:
+    """Return a new connection whose `search_path` is the schema. Driver errors are not translated."""
+    return await asyncpg.connect(
+        settings.url,
+        timeout=CONNECT_TIMEOUT_S,
+        max_cached_statement_lifetime=0,
+        server_settings={**_SESSION, **(extra or {}), "search_path": f'"{settings.schema}"'},
+    )
+
+
+def address(settings: StoreSettings) -> str:
+    """Return host and port for log lines."""
+    parts = urlsplit(settings.url)
+    return parts.netloc.rpartition("@")[2] or "the default host"
+
+
+class Outage:
+    """Whether the server is away: one log line when it goes and one when it is back."""
+
+    __slots__ = ("_since", "_where")
+
+    def __init__(self, settings: StoreSettings) -> None:
+        self._where = address(settings)
+        self._since: float | None = None
+
+    def begins(self, problem: BaseException) -> None:
+        """Note that a connection was lost."""
+        if self._since is None:
+            self._since = asyncio.get_running_loop().time()
+            _log.warning(
+                "connection to PostgreSQL lost; calls wait for it",
+                extra={"server": self._where, "problem": f"{type(problem).__name__}: {problem}"},
+            )
+
+    def ends(self) -> None:
+        """Note that a connection was made."""
+        if self._since is not None:
+            away_s = asyncio.get_running_loop().time() - self._since
+            self._since = None
+            _log.warning(
+                "connection to PostgreSQL is back",
+                extra={"server": self._where, "away_s": round(away_s, 3)},
+            )
+
+
+class Link:
+    """A connection that is opened when it is needed and again after it was lost.
+
+    Not for concurrent use; `fetch` takes turns by itself.
+    """
+
+    def __init__(
+        self, settings: StoreSettings, outage: Outage, extra: Mapping[str, str] | None = None
+    ) -> None:
+        self._settings, self._outage, self._extra = settings, outage, extra
+        self._connection: Connection | None = None
+        self._backend: tuple[int, datetime] | None = None
+        self._turn = asyncio.Lock()
+
+    async def connection(self, deadline: float) -> Connection:
+        """Return the open connection, or open one, waiting for the server until `deadline`.
+
+        A predecessor's server process has ended when this returns.
+
+        Args:
+            deadline: By the event loop's clock.
+
+        Raises:
+            DatabaseUnreachableError: The server was away until the deadline.
+            DatabaseUrlError: The server refuses this user or database.
+        """
+        pause_s = FIRST_PAUSE_S
+        loop = asyncio.get_running_loop()
+        while self._connection is None or self._connection.is_closed():
+            try:
+                self._connection = await self._open()
+            except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError) as exc:
+                if (bad := bad_url(self._settings.url, exc)) is not None:
+                    raise bad from exc
+                if not is_lost(exc):
+                    raise translate(exc, "connecting") from exc
+                self._outage.begins(exc)
+                if loop.time() + pause_s > deadline:
+                    where, waited = address(self._settings), self._settings.outage_s
+                    raise DatabaseUnreachableError(where, waited, str(exc)) from exc
+                await asyncio.sleep(pause_s)
+                pause_s = min(pause_s * 2, LONGEST_PAUSE_S)
+        return self._connection
+
+    async def _open(self) -> Connection:
+        connection = await connect(self._settings, self._extra)
+        try:
+            if self._backend is not None:
+                await connection.execute("select 1")
+                await connection.fetch(SQL_END_PREDECESSOR, *self._backend)
+            row = await connection.fetchrow(SQL_WHO_AM_I)
+            assert row is not None
+        except BaseException:
+            connection.terminate()
+            raise
+        self._backend = (row["pid"], row["backend_start"])
+        self._outage.ends()
+        return connection
+
+    def lose(self, exc: BaseException) -> bool:
+        """Give the connection up if `exc` means that it is gone; say whether it is."""
+        connection = self._connection
+        if not is_lost(exc) and not (connection is not None and connection.is_closed()):
+            return False
+        self._outage.begins(exc)
+        if connection is not None:
+            connection.terminate()
+        self._connection = None
+        return True
+
+    async def fetch(self, sql: LiteralString, *args: object) -> list[Row]:
+        """Return the rows of a statement that may be executed twice. Waits out an outage.
+
+        Raises:
+            PersistenceError: The server refused the statement, or was away too long.
+        """
+        rows, _ = await self.fetch_once_or_again(sql, *args)
+        return rows
+
+    async def fetch_once_or_again(
+        self, sql: LiteralString, *args: object
+    ) -> tuple[list[Row], bool]:
+        """Like `fetch`; also return whether an earlier try may have been executed."""
+        async with self._turn:
+            loop = asyncio.get_running_loop()
+            deadline, again, passing = loop.time() + self._settings.outage_s, False, 0
+            while True:
+                connection = await self.connection(deadline)
+                try:
+                    rows = await connection.fetch(sql, *args, timeout=self._settings.answer_s)
+                except asyncio.CancelledError:
+                    self._forget()
+                    raise
+                except Exception as exc:
+                    if is_passing(exc) and (passing := passing + 1) < PASSING_RETRIES:
+                        continue
+                    if not self.lose(exc):
+                        raise
+                    again = True
+                    if loop.time() > deadline:
+                        where, waited = address(self._settings), self._settings.outage_s
+                        raise DatabaseUnreachableError(where, waited, str(exc)) from exc
+                else:
+                    return rows, again
+
+    def _forget(self) -> None:
+        # A cancelled fetch leaves a cancel request under way, which could hit the next statement.
+        if self._connection is not None:
+            self._connection.terminate()
+            self._connection = None
+
+    @property
+    def busy(self) -> bool:
+        """Whether a `fetch` is under way."""
+        return self._turn.locked()
+
+    async def close(self) -> None:
+        """Close the connection, within two seconds."""
+        connection, self._connection = self._connection, None
+        if connection is None or connection.is_closed():
+            return
+        try:
+            await connection.close(timeout=2)
+        except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError):
+            connection.terminate()
+
+
+class Links:
+    """A few links; a statement takes the first that is free."""
+
+    def __init__(
+        self,
+        settings: StoreSettings,
+        outage: Outage,
+        count: int,
+        extra: Mapping[str, str] | None = None,
+    ) -> None:
+        self._links = [Link(settings, outage, extra) for _ in range(count)]
+        self._next = 0
+
+    async def fetch(self, sql: LiteralString, *args: object) -> list[Row]:
+        """See `Link.fetch`. Driver errors of a refused statement are not translated."""
+        for link in self._links:
+            if not link.busy:
+                return await link.fetch(sql, *args)
+        self._next = (self._next + 1) % len(self._links)
+        return await self._links[self._next].fetch(sql, *args)
+
+    async def close(self) -> None:
+        """Close them all."""
+        for link in self._links:
+            await link.close()

@@ -1,0 +1,75 @@
+"""Hints from other processes by LISTEN. They may be lost; facts are read from the tables."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+import asyncpg
+from pydantic_core import from_json
+
+from actors.kernel.runtime.ids import AgentId, RunId
+from actors.kernel.runtime.store import Nudge
+from persistence.postgres.link import FIRST_PAUSE_S, LONGEST_PAUSE_S, connect
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from persistence.postgres.link import Connection, Outage
+    from persistence.postgres.settings import StoreSettings
+
+_log = logging.getLogger(__name__)
+
+
+class Listener:
+    """Calls a hook for what other processes NOTIFY; listens again after every loss."""
+
+    def __init__(self, settings: StoreSettings, outage: Outage) -> None:
+        self._settings, self._outage = settings, outage
+        self.hook: Callable[[Nudge], None] | None = None
+        self.listening = asyncio.Event()
+
+    async def run(self) -> None:
+        """Listen until cancelled; to be run as a task."""
+        pause_s = FIRST_PAUSE_S
+        while True:
+            try:
+                connection = await connect(self._settings)
+            except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError) as exc:
+                self._outage.begins(exc)
+                await asyncio.sleep(pause_s)
+                pause_s = min(pause_s * 2, LONGEST_PAUSE_S)
+                continue
+            pause_s = FIRST_PAUSE_S
+            self._outage.ends()
+            try:
+                await self._listen(connection)
+            except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError) as exc:
+                self._outage.begins(exc)
+            finally:
+                self.listening.clear()
+                connection.terminate()
+
+    async def _listen(self, connection: Connection) -> None:
+        gone = asyncio.Event()
+        connection.add_termination_listener(lambda _: gone.set())
+        for channel in (self._settings.own_channel, self._settings.common_channel):
+            await connection.add_listener(channel, self._heard)
+        self.listening.set()
+        # What was said while nobody listened is lost: let the host look for itself.
+        self._tell(Nudge("shards"))
+        await gone.wait()
+        raise ConnectionError("the listening connection was closed")
+
+    def _heard(self, _connection: object, _pid: int, _channel: str, payload: object) -> None:
+        try:
+            for kind, agent, run_id in from_json(str(payload)):
+                agent_id = None if agent is None else AgentId.parse(agent)
+                self._tell(Nudge(kind, agent_id, None if run_id is None else RunId(run_id)))
+        except (ValueError, TypeError) as exc:
+            _log.warning("a hint could not be read", extra={"problem": str(exc)})
+
+    def _tell(self, nudge: Nudge) -> None:
+        if self.hook is not None:
+            self.hook(nudge)

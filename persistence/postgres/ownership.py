@@ -1,0 +1,162 @@
+"""Shards: who may act for which agents."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final, LiteralString
+
+import asyncpg
+
+from actors.errors import RegistrationError
+from actors.kernel.runtime.commit import HostReport
+from actors.kernel.runtime.ids import ShardId, partition_hash
+from actors.kernel.runtime.scheduler import ShardLease
+from persistence.errors import translate
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from datetime import datetime
+
+    from actors.kernel.runtime.ids import AgentId, HostIncarnation
+    from actors.kernel.runtime.store import Serves
+    from persistence.postgres.link import Links, Row
+    from persistence.postgres.settings import StoreSettings
+
+_log = logging.getLogger(__name__)
+
+SQL_DECLARE_AGENTS: Final[LiteralString] = (
+    "select type, partitions from declare_agents($1,$2,$3,$4)"
+)
+SQL_CLAIM_SHARDS: Final[LiteralString] = (
+    "select shard, epoch, expires_at from claim_shards($1,$2,$3,$4,$5,$6) order by shard"
+)
+SQL_RELEASE_SHARDS: Final[LiteralString] = "select release_shards($1,$2,$3,$4)"
+SQL_HEARTBEAT: Final[LiteralString] = "select shard, epoch, now from heartbeat($1,$2)"
+_OTHER_MODE: Final = "CB002"
+
+
+class Ownership:
+    """Claims and gives up shards, and remembers which answers it has seen."""
+
+    def __init__(self, settings: StoreSettings, links: Links) -> None:
+        self._settings, self._links = settings, links
+        self._known: dict[HostIncarnation, dict[ShardId, int]] = {}
+        self._modes: dict[str, str] = {}
+        self._partitions: dict[str, int] = {}
+
+    async def declare(self, serves: Serves, partitions: int) -> None:
+        """See `RunStore.declare`. A type that is known keeps its number of partitions."""
+        types = sorted(set(serves.types))
+        agents = sorted(set(serves.agents))
+        modes = {agent.type: "instance" for agent in agents}
+        for type_ in types:
+            if modes.setdefault(type_, "partitioned") == "instance":
+                raise _one_or_the_other(type_, "instance")
+        for type_, mode in modes.items():
+            if self._modes.get(type_, mode) != mode:
+                raise _one_or_the_other(type_, self._modes[type_])
+        texts, hashes = [str(agent) for agent in agents], [partition_hash(a) for a in agents]
+        try:
+            rows = await self._links.fetch(SQL_DECLARE_AGENTS, types, partitions, texts, hashes)
+        except asyncpg.PostgresError as exc:
+            if exc.sqlstate == _OTHER_MODE:
+                raise _one_or_the_other(*str(exc).split("|")) from exc
+            raise translate(exc, "declaring agents") from exc
+        self._modes.update(modes)
+        self._partitions.update({row["type"]: row["partitions"] for row in rows})
+
+    def shard_of(self, agent: AgentId) -> ShardId:
+        """See `RunStore.shard_of`; the SQL function of this name says the same.
+
+        Raises:
+            RegistrationError: The type was not declared through this store.
+        """
+        mode = self._modes.get(agent.type)
+        if mode == "instance":
+            return instance_shard(agent)
+        if mode is None:
+            msg = f"agent type {agent.type!r} was not declared through this store"
+            raise RegistrationError(msg)
+        partition = partition_hash(agent) % self._partitions[agent.type]
+        return ShardId(f"p:{agent.type}:{partition}")
+
+    async def claim(self, owner: HostIncarnation, serves: Serves, limit: int) -> list[ShardLease]:
+        """See `RunStore.claim_shards`. A shard whose answer was lost comes with the next call."""
+        known = self._known.setdefault(owner, {})
+        try:
+            rows = await self._links.fetch(
+                SQL_CLAIM_SHARDS,
+                owner,
+                self._settings.lease,
+                list(serves.types),
+                [instance_shard(agent) for agent in serves.agents],
+                list(known),
+                limit,
+            )
+        except asyncpg.LockNotAvailableError:
+            _log.warning("shards are busy; claiming them with the next try")
+            return []
+        except asyncpg.PostgresError as exc:
+            raise translate(exc, "claiming shards") from exc
+        leases = [
+            ShardLease(ShardId(row["shard"]), owner, row["epoch"], row["expires_at"])
+            for row in rows
+        ]
+        known.update({lease.shard: lease.epoch for lease in leases})
+        return leases
+
+    async def release(self, leases: Sequence[ShardLease]) -> None:
+        """See `RunStore.release_shards`."""
+        if not leases:
+            return
+        for lease in leases:
+            known = self._known.get(lease.owner, {})
+            if known.get(lease.shard) == lease.epoch:
+                del known[lease.shard]
+        try:
+            await self._links.fetch(
+                SQL_RELEASE_SHARDS,
+                self._settings.owner,
+                [lease.shard for lease in leases],
+                [lease.owner for lease in leases],
+                [lease.epoch for lease in leases],
+            )
+        except asyncpg.PostgresError as exc:
+            raise translate(exc, "releasing shards") from exc
+
+    async def heartbeat(self, owner: HostIncarnation, known: Sequence[ShardLease]) -> HostReport:
+        """See `RunStore.heartbeat`."""
+        try:
+            rows = await self._links.fetch(SQL_HEARTBEAT, owner, self._settings.lease)
+        except asyncpg.PostgresError as exc:
+            raise translate(exc, "heartbeat") from exc
+        report = host_report(rows, known)
+        mine = self._known.get(owner, {})
+        for shard in report.lost:
+            mine.pop(ShardId(shard), None)
+        return report
+
+
+def host_report(rows: Sequence[Row], known: Sequence[ShardLease]) -> HostReport:
+    """Compare what the database says this host owns with what the host thinks."""
+    now: datetime = rows[0]["now"]
+    owned = {row["shard"]: row["epoch"] for row in rows if row["shard"] is not None}
+    thought = {str(lease.shard): lease.epoch for lease in known}
+    return HostReport(
+        unknown=tuple(sorted(shard for shard in owned if shard not in thought)),
+        lost=tuple(sorted(s for s, epoch in thought.items() if owned.get(s) != epoch)),
+        now=now,
+    )
+
+
+def instance_shard(agent: AgentId) -> ShardId:
+    """Return the shard of an agent that is a shard of its own; the SQL function is `shard_of`."""
+    return ShardId(f"i:{agent.tenant}:{agent.type}/{agent.key}")
+
+
+def _one_or_the_other(type_: str, was: str) -> RegistrationError:
+    known, wanted = ("single agents", "a whole type")[:: 1 if was == "instance" else -1]
+    return RegistrationError(
+        f"agent type {type_!r} is in use as {known} and cannot be registered as {wanted}: a type is "
+        "one or the other. Use another type name, or let its runs and messages end and stop its hosts"
+    )

@@ -1,0 +1,280 @@
+"""RunStore on PostgreSQL: one committer, one connection for arrivals, a few for reads."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+import asyncpg
+
+from actors.errors import (
+    ConcurrentAppendError,
+    IllegalTransitionError,
+    LeaseLostError,
+    UnknownRunError,
+)
+from actors.kernel.runtime.commit import (
+    CancelReport,
+    Committed,
+    Conflict,
+    LeaseLost,
+    Missing,
+)
+from actors.kernel.runtime.fold import fold
+from actors.kernel.runtime.ids import AgentId, RunId
+from persistence.errors import translate
+from persistence.postgres.arrivals import Arrivals
+from persistence.postgres.background import background
+from persistence.postgres.committer import Committer
+from persistence.postgres.letters import redrive
+from persistence.postgres.link import Links, Outage
+from persistence.postgres.listener import Listener
+from persistence.postgres.ownership import Ownership
+from persistence.postgres.reads import Reads
+from persistence.postgres.turn import Ended, Unknown
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Sequence
+    from typing import Final, LiteralString
+
+    from actors.kernel.agent.message import Message
+    from actors.kernel.json import JsonValue
+    from actors.kernel.runtime.commit import (
+        Arrived,
+        BufferedSignal,
+        Commit,
+        CommitOutcome,
+        DeadLetter,
+        HostReport,
+        LoadedRun,
+        NewRun,
+        RunRow,
+        SignalOutcome,
+        Timer,
+    )
+    from actors.kernel.runtime.ids import HostIncarnation, ShardId
+    from actors.kernel.runtime.log_entry import NewEntry, RunLogEntry
+    from actors.kernel.runtime.scheduler import Lease, RunStatus, ShardLease
+    from actors.kernel.runtime.store import Nudge, OnConflict, Serves, Submitted
+    from persistence.postgres.settings import StoreSettings
+
+SQL_REQUEST_CANCEL: Final[LiteralString] = "select run_id, agent from request_cancel($1,$2,$3)"
+
+
+class PostgresStore:
+    """See `RunStore`. Made by `open_postgres_store`; calls wait while the server is away."""
+
+    def __init__(self, settings: StoreSettings) -> None:
+        self.settings = settings
+        outage = Outage(settings)
+        self._links = Links(settings, outage, settings.readers)
+        self._reads = Reads(settings, outage, self._links)
+        self._arrivals = Arrivals(settings, outage)
+        self._ownership = Ownership(settings, self._links)
+        self._listener = Listener(settings, outage)
+        self.committer = Committer(
+            settings,
+            outage,
+            on_commit=self._reads.grew,
+            on_foreign=self._arrivals.nudge_mail,
+        )
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Work while the block lasts; queued writes are finished at its end, within 10 seconds."""
+        batchers = (*self._reads.batchers, *self._arrivals.batchers)
+        try:
+            async with background(
+                [self._listener.run],
+                [self.committer.run, *(batcher.run for batcher in batchers)],
+                stop=self._stop,
+            ):
+                yield
+        finally:
+            await self._arrivals.close()
+            await self._reads.close()
+            await self._links.close()
+
+    def _stop(self) -> None:
+        self.committer.close()
+        for batcher in (*self._reads.batchers, *self._arrivals.batchers):
+            batcher.close()
+
+    # --- writing by the owner ---------------------------------------------------------------------
+
+    async def append(self, lease: Lease, entries: Sequence[NewEntry], *, expected_seq: int) -> int:
+        """See `RunStore.append`."""
+        result = await self.committer.append(lease, entries, expected_seq)
+        if type(result) is Committed:
+            return result.last_seq
+        match result:
+            case LeaseLost():
+                raise LeaseLostError(lease.shard, lease.owner, lease.epoch)
+            case Conflict(actual):
+                raise ConcurrentAppendError(lease.run_id, expected_seq, actual)
+            case Ended(status=status):
+                raise IllegalTransitionError(lease.run_id, status, "RUNNING")
+            case _:
+                raise UnknownRunError(lease.run_id)
+
+    async def commit(self, commit: Commit) -> CommitOutcome:
+        """See `RunStore.commit`."""
+        result = await self.committer.commit(commit)
+        if isinstance(result, Ended):
+            return Missing((f"run {commit.lease.run_id} has ended {result.status}",))
+        if isinstance(result, Unknown):
+            return Missing((f"run {commit.lease.run_id}",))
+        return result
+
+    # --- writing by anybody -----------------------------------------------------------------------
+
+    async def submit(
+        self, new_run: NewRun, message: Message, *, on_conflict: OnConflict = "queue"
+    ) -> Submitted:
+        """See `RunStore.submit`."""
+        return await self._arrivals.submit(new_run, message, on_conflict)
+
+    async def deliver(self, messages: Sequence[Message]) -> list[Arrived]:
+        """See `RunStore.deliver`."""
+        return await self._arrivals.deliver(messages)
+
+    async def signal(
+        self, run_id: RunId, name: str, payload: JsonValue, *, message_id: str, sender: str
+    ) -> SignalOutcome:
+        """See `RunStore.signal`."""
+        return await self._arrivals.signal(
+            run_id, name, payload, message_id=message_id, sender=sender
+        )
+
+    async def request_cancel(self, run_id: RunId, *, reason: str) -> CancelReport:
+        """See `RunStore.request_cancel`."""
+        try:
+            rows = await self._links.fetch(SQL_REQUEST_CANCEL, self.settings.owner, run_id, reason)
+        except asyncpg.PostgresError as exc:
+            raise translate(exc, "cancelling") from exc
+        if not rows and await self.run(run_id) is None:
+            raise UnknownRunError(run_id)
+        return CancelReport(
+            tuple((RunId(row["run_id"]), AgentId.parse(row["agent"])) for row in rows)
+        )
+
+    # --- ownership --------------------------------------------------------------------------------
+
+    async def declare(self, serves: Serves, *, partitions: int = 16) -> None:
+        """See `RunStore.declare`."""
+        await self._ownership.declare(serves, partitions)
+
+    def shard_of(self, agent_id: AgentId) -> ShardId:
+        """See `RunStore.shard_of`."""
+        return self._ownership.shard_of(agent_id)
+
+    async def claim_shards(
+        self, *, owner: HostIncarnation, serves: Serves, limit: int
+    ) -> list[ShardLease]:
+        """See `RunStore.claim_shards`."""
+        return await self._ownership.claim(owner, serves, limit)
+
+    async def release_shards(self, leases: Sequence[ShardLease]) -> None:
+        """See `RunStore.release_shards`."""
+        await self._ownership.release(leases)
+
+    async def heartbeat(self, owner: HostIncarnation, known: Sequence[ShardLease]) -> HostReport:
+        """See `RunStore.heartbeat`."""
+        return await self._ownership.heartbeat(owner, known)
+
+    def set_nudge_hook(self, hook: Callable[[Nudge], None] | None) -> None:
+        """See `RunStore.set_nudge_hook`."""
+        self._listener.hook = hook
+
+    async def listening(self) -> None:
+        """Return once hints of other processes are heard."""
+        await self._listener.listening.wait()
+
+    # --- reading for the owner --------------------------------------------------------------------
+
+    async def open_runs(
+        self, shards: Sequence[ShardId], *, after: RunId | None = None, limit: int = 1000
+    ) -> list[RunRow]:
+        """See `RunStore.open_runs`."""
+        return await self._reads.open_runs(shards, after, limit)
+
+    async def pending_mail(
+        self,
+        *,
+        shards: Sequence[ShardId] = (),
+        agent: AgentId | None = None,
+        after: int = -1,
+        limit: int = 1000,
+    ) -> list[Arrived]:
+        """See `RunStore.pending_mail`."""
+        return await self._reads.pending_mail(shards, agent, after, limit)
+
+    async def load(self, run_ids: Sequence[RunId]) -> list[LoadedRun]:
+        """See `RunStore.load`."""
+        return await self._reads.load(run_ids)
+
+    async def signals(self, run_id: RunId) -> list[BufferedSignal]:
+        """See `RunStore.signals`."""
+        return await self._reads.signals(run_id)
+
+    async def state(self, agent_id: AgentId) -> dict[str, JsonValue]:
+        """See `RunStore.state`."""
+        return await self._reads.state(agent_id)
+
+    async def due(
+        self, shards: Sequence[ShardId], *, within_s: float, limit: int = 10_000
+    ) -> list[Timer]:
+        """See `RunStore.due`."""
+        return await self._reads.due(shards, within_s, limit)
+
+    # --- reading for everybody --------------------------------------------------------------------
+
+    def entries(self, run_id: RunId, *, from_seq: int = 0) -> AsyncIterator[RunLogEntry]:
+        """See `RunStore.entries`."""
+        return self._reads.entries(run_id, from_seq)
+
+    def tail(self, run_id: RunId, *, from_seq: int = 0) -> AsyncIterator[RunLogEntry]:
+        """See `RunStore.tail`."""
+        return self._reads.tail(run_id, from_seq)
+
+    async def run(self, run_id: RunId) -> RunRow | None:
+        """See `RunStore.run`."""
+        return await self._reads.run(run_id)
+
+    async def find_run_for_agent(self, agent_id: AgentId) -> RunRow | None:
+        """See `RunStore.find_run_for_agent`."""
+        return await self._reads.find_run_for_agent(agent_id)
+
+    async def list_runs(
+        self,
+        *,
+        status: Sequence[RunStatus] = (),
+        agent: AgentId | None = None,
+        parked: bool | None = None,
+        limit: int = 100,
+    ) -> list[RunRow]:
+        """See `RunStore.list_runs`."""
+        return await self._reads.list_runs(status, agent, parked=parked, limit=limit)
+
+    async def pending_count(self, agent_id: AgentId) -> int:
+        """See `RunStore.pending_count`."""
+        return await self._reads.pending_count(agent_id)
+
+    async def refold(self, run_id: RunId) -> RunRow:
+        """See `RunStore.refold`."""
+        row = await self.run(run_id)
+        if row is None:
+            raise UnknownRunError(run_id)
+        return fold(row, [entry async for entry in self.entries(run_id)])
+
+    # --- dead letters -----------------------------------------------------------------------------
+
+    async def dead_letters(
+        self, *, agent: AgentId | None = None, limit: int = 100
+    ) -> list[DeadLetter]:
+        """See `RunStore.dead_letters`."""
+        return await self._reads.dead_letters(agent, limit)
+
+    async def redrive(self, ids: Sequence[int]) -> list[Arrived]:
+        """See `RunStore.redrive`."""
+        return await redrive(self.settings, self._links, ids)

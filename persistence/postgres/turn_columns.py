@@ -1,0 +1,91 @@
+"""Groups of turns as the array arguments of the SQL functions."""
+
+from __future__ import annotations
+
+from itertools import chain
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from persistence.postgres.encode import columns
+from persistence.postgres.turn import RUNNING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from persistence.postgres.turn import Unit
+
+Column: TypeAlias = "Sequence[object]"
+APPEND_ARGUMENTS: Final = 13
+COMMIT_ARGUMENTS: Final = 58
+_NOTHING: Final = (None,) * 7
+
+
+def append_arguments(units: list[Unit]) -> list[Column]:
+    """Return the arguments of `append_entries`."""
+    fences, numbers = _fences(units)
+    return [
+        *fences,
+        [unit.turn.lease.run_id for unit in units],
+        numbers,
+        [unit.turn.expected for unit in units],
+        [unit.attempt for unit in units],
+        *_entry_columns(units),
+    ]
+
+
+def commit_arguments(units: list[Unit]) -> list[Column]:
+    """Return the arguments of `commit_turns`."""
+    fences, numbers = _fences(units)
+    turns: list[tuple[object, ...]] = []
+    # spawned runs, bound messages, sent messages, signals, completions, state
+    rest: tuple[list[tuple[object, ...]], ...] = ([], [], [], [], [], [])
+    for i, (unit, fence) in enumerate(zip(units, numbers, strict=True), 1):
+        turn, parts = unit.turn, unit.parts
+        head = (turn.lease.run_id, fence, str(turn.lease.agent_id), turn.expected)
+        if parts is None:
+            turns.append((*head, False, RUNNING, unit.attempt, *_NOTHING, unit.log_from))
+            continue
+        turns.append((*head, parts.creates, *parts.then, unit.log_from))
+        groups = (
+            parts.spawned,
+            parts.bound,
+            parts.sent,
+            parts.signals,
+            parts.children,
+            parts.state,
+        )
+        for rows, more in zip(rest, groups, strict=True):
+            if more:
+                rows += [(i, *row) for row in more]
+    widths = (13, 5, 6, 3, 3, 4)
+    tail = (columns(rows, width) for rows, width in zip(rest, widths, strict=True))
+    return [*fences, *columns(turns, 15), *_entry_columns(units), *chain.from_iterable(tail)]
+
+
+def _fences(units: list[Unit]) -> tuple[list[Column], list[int]]:
+    """The different (shard, owner, epoch) as columns, and each unit's number among them."""
+    fences: dict[tuple[str, str, int], int] = {}
+    numbers = []
+    for unit in units:
+        lease = unit.turn.lease
+        key = (lease.shard, lease.owner, lease.epoch)
+        numbers.append(fences.setdefault(key, len(fences) + 1))
+    return list(zip(*fences, strict=True)), numbers
+
+
+def _entry_columns(units: list[Unit]) -> list[Column]:
+    """turn, run, seq, kind, position and payload of every entry."""
+    turns: list[int] = []
+    runs: list[str] = []
+    seqs: list[int] = []
+    for i, unit in enumerate(units, 1):
+        count, first = len(unit.rows), unit.turn.expected + 1
+        if count == 1:
+            turns.append(i)
+            runs.append(unit.turn.lease.run_id)
+            seqs.append(first)
+        else:
+            turns += [i] * count
+            runs += [unit.turn.lease.run_id] * count
+            seqs += range(first, first + count)
+    rows = chain.from_iterable(unit.rows for unit in units)
+    return [turns, runs, seqs, *columns(rows, 3)]

@@ -1,0 +1,1 @@
+"""What every backend of a Protocol must do: one suite per Protocol, run on each of them."""

@@ -1,0 +1,290 @@
+"""A RunStore under test, and short ways to do to it what a worker does.
+
+A `Bed` is one host: a store, an owner and the leases it claimed. `Turns` drives one run of it and
+keeps the position of its log.
+"""
+
+from __future__ import annotations
+
+import itertools
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias
+
+import pytest
+
+from actors.kernel.agent.message import Message, MessageKey
+from actors.kernel.runtime.commit import (
+    CONTINUE,
+    Commit,
+    Committed,
+    Finish,
+    NewRun,
+    Outgoing,
+    Suspend,
+)
+from actors.kernel.runtime.ids import (
+    AgentId,
+    HostIncarnation,
+    RunId,
+    ShardId,
+    run_id_of_mail,
+    run_id_of_submit,
+)
+from actors.kernel.runtime.log_entry import EntryKind, NewEntry
+from actors.kernel.runtime.scheduler import Lease, RetryPolicy, RunStatus, ShardLease
+from actors.kernel.runtime.store import Serves
+from actors.kernel.runtime.wakeup import WakeSet
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+    from contextlib import AbstractAsyncContextManager
+
+    from actors.kernel.json import JsonValue
+    from actors.kernel.runtime.commit import CommitOutcome, Deleted, SignalKey, Then
+    from actors.kernel.runtime.store import OnConflict, RunStore, Submitted
+
+Capability: TypeAlias = Literal["expiry", "nudges", "merging"]
+"""expiry: a silent host loses its shards. nudges: other processes' changes call the hook.
+merging: an append and a turn of one run may be sent at once."""
+
+LACKS: Final[Mapping[str, Mapping[Capability, str]]] = {
+    "memory": {"merging": "each call is done before the next one begins"},
+    "postgres": {},
+}
+"""What a backend cannot do, and why. A test of it is skipped by name, never silently."""
+
+DESK: Final = AgentId("desk", "1")
+SERVES: Final = Serves(types=("desk", "clerk"))
+SENDER: Final = "client:tests"
+EPOCH: Final = datetime(2030, 1, 1, tzinfo=UTC)
+
+
+class OpenHost(Protocol):
+    """Opens one more store on the same rows, as another process would."""
+
+    def __call__(self, owner: HostIncarnation) -> AbstractAsyncContextManager[RunStore]:
+        """A store of this owner, closed at the end of the block."""
+        ...
+
+
+def started(agent: AgentId = DESK) -> NewEntry:
+    """The first entry of a run."""
+    return NewEntry(EntryKind.RUN_STARTED, "", {"agent": str(agent)})
+
+
+def result(position: str, value: JsonValue = None) -> NewEntry:
+    """The recorded result of a step."""
+    return NewEntry(
+        EntryKind.EFFECT_RESULT,
+        position,
+        {
+            "effect": "step",
+            "name": "s",
+            "hash": "0" * 16,
+            "id": "0" * 64,
+            "status": "ok",
+            "value": value,
+        },
+    )
+
+
+def suspended(wake: WakeSet) -> NewEntry:
+    """The entry of a `Suspend`."""
+    return NewEntry(EntryKind.RUN_SUSPENDED, "", {"wake": wake.to_json()})
+
+
+def completed(output: JsonValue = None) -> NewEntry:
+    """The entry of a `Finish(COMPLETED)`."""
+    return NewEntry(EntryKind.RUN_COMPLETED, "", {"output": output})
+
+
+def message(
+    text: JsonValue = "hi",
+    *,
+    to: AgentId = DESK,
+    id: str,  # noqa: A002
+    sender: str = SENDER,
+) -> Message:
+    """A message that somebody has sent."""
+    return Message(id, to, text, sender, created_at=EPOCH)
+
+
+def outgoing(
+    text: JsonValue = "hi",
+    *,
+    to: AgentId,
+    id: str,  # noqa: A002
+    sender: str = f"agent:{DESK}",
+) -> Outgoing:
+    """A message that leaves with a turn."""
+    return Outgoing(Message(id, to, text, sender, created_at=EPOCH), sender, to)
+
+
+@dataclass
+class Turns:
+    """One run, as the worker that executes it holds it."""
+
+    bed: Bed
+    run_id: RunId
+    agent: AgentId = DESK
+    attempt: int = 1
+    seq: int = -1
+    n: itertools.count[int] = field(default_factory=itertools.count)
+
+    @property
+    def lease(self) -> Lease:
+        """The right to write for this run, as claimed by its bed."""
+        shard = self.bed.leases[self.bed.store.shard_of(self.agent)]
+        return Lease(
+            shard.shard,
+            shard.owner,
+            shard.epoch,
+            shard.expires_at,
+            self.run_id,
+            self.agent,
+            self.attempt,
+        )
+
+    def turn(
+        self,
+        *entries: NewEntry,
+        then: Then = CONTINUE,
+        create: NewRun | None = None,
+        bind: tuple[MessageKey, ...] = (),
+        outgoing: tuple[Outgoing, ...] = (),
+        take_signals: tuple[SignalKey, ...] = (),
+        state: Mapping[str, JsonValue | Deleted] | None = None,
+        spawned: tuple[NewRun, ...] = (),
+    ) -> Commit:
+        """The commit of these parts behind the last one."""
+        return Commit(
+            self.lease,
+            self.seq,
+            entries,
+            then,
+            create=create,
+            bind=bind,
+            outgoing=outgoing,
+            take_signals=take_signals,
+            state=state or {},
+            spawned=spawned,
+            attempt=self.attempt,
+        )
+
+    async def send(self, commit: Commit) -> CommitOutcome:
+        """What the store makes of it; the position follows a success."""
+        outcome = await self.bed.store.commit(commit)
+        if isinstance(outcome, Committed):
+            self.seq = outcome.last_seq
+        return outcome
+
+    async def commit(self, commit: Commit) -> Committed:
+        """Write a turn that must succeed."""
+        outcome = await self.send(commit)
+        assert isinstance(outcome, Committed), outcome
+        return outcome
+
+    async def append(self, *entries: NewEntry) -> int:
+        """Append entries behind the last one."""
+        self.seq = await self.bed.store.append(self.lease, entries, expected_seq=self.seq)
+        return self.seq
+
+    async def start(self) -> Turns:
+        """Write the first entry."""
+        await self.commit(self.turn(started(self.agent)))
+        return self
+
+    async def suspend(self, wake: WakeSet, **parts: object) -> Committed:
+        """Let the run wait."""
+        return await self.commit(self.turn(suspended(wake), then=Suspend(wake), **parts))  # type: ignore[arg-type]
+
+    async def complete(self, output: JsonValue = None) -> Committed:
+        """End the run well."""
+        finish = Finish(RunStatus.COMPLETED, output)
+        return await self.commit(self.turn(completed(output), then=finish))
+
+
+@dataclass
+class Bed:
+    """One host on the rows under test."""
+
+    backend: str
+    store: RunStore
+    owner: HostIncarnation
+    open_host: OpenHost
+    now: Callable[[], datetime]
+    """The store's present, as near as the test can know it."""
+    lapse: Callable[[], Awaitable[None]]
+    """Let this host look dead: its lease time passes without a heartbeat."""
+    leases: dict[ShardId, ShardLease] = field(default_factory=dict)
+    ids: itertools.count[int] = field(default_factory=itertools.count)
+
+    def needs(self, capability: Capability) -> None:
+        """Skip the test on a backend that declares to lack this."""
+        reason = LACKS[self.backend].get(capability)
+        if reason is not None:
+            pytest.skip(f"{self.backend} lacks {capability}: {reason}")
+
+    async def claim(self, serves: Serves = SERVES) -> list[ShardLease]:
+        """Declare and take every free shard."""
+        await self.store.declare(serves, partitions=4)
+        claimed = await self.store.claim_shards(owner=self.owner, serves=serves, limit=1000)
+        self.leases.update({lease.shard: lease for lease in claimed})
+        return claimed
+
+    @property
+    def shards(self) -> list[ShardId]:
+        """The shards this host holds."""
+        return list(self.leases)
+
+    @asynccontextmanager
+    async def rival(self, name: str = "rival") -> AsyncIterator[Bed]:
+        """Another host on the same rows, without shards."""
+        owner = HostIncarnation(name)
+        async with self.open_host(owner) as store:
+            await store.declare(SERVES, partitions=4)
+            yield Bed(self.backend, store, owner, self.open_host, self.now, self.lapse)
+
+    async def lose_to(self, rival: Bed) -> None:
+        """Let `rival` take all shards over while this host goes on believing in its leases."""
+        await rival.store.release_shards(list(self.leases.values()))
+        taken = await rival.claim()
+        assert {lease.shard for lease in taken} == set(self.leases)
+
+    async def submit(
+        self,
+        text: JsonValue = "hi",
+        *,
+        agent: AgentId = DESK,
+        id: str | None = None,  # noqa: A002
+        on_conflict: OnConflict = "queue",
+        policy: RetryPolicy | None = None,
+        priority: int = 5,
+    ) -> Submitted:
+        """Submit one message as a client does."""
+        sender = "submit:tests"
+        msg = message(text, to=agent, id=id or f"m{next(self.ids)}", sender=sender)
+        new = NewRun(
+            run_id_of_submit(agent, sender, msg.id),
+            agent,
+            priority=priority,
+            retry_policy=policy or RetryPolicy(),
+        )
+        return await self.store.submit(new, msg, on_conflict=on_conflict)
+
+    async def begin(self, *, agent: AgentId = DESK, **parts: object) -> Turns:
+        """A submitted run that has started."""
+        submitted = await self.submit(agent=agent, **parts)  # type: ignore[arg-type]
+        return await Turns(self, submitted.run_id, agent).start()
+
+    def turns_of_mail(self, first: MessageKey) -> tuple[Turns, NewRun]:
+        """A run to be created from waiting mail."""
+        run_id = run_id_of_mail(first.agent, first.sender, first.message_id)
+        return Turns(self, run_id, first.agent), NewRun(run_id, first.agent)
+
+    def in_s(self, seconds: float) -> datetime:
+        """An instant so far from the present, in whole milliseconds as every store keeps it."""
+        at = self.now() + timedelta(seconds=seconds)
+        return at.replace(microsecond=at.microsecond // 1000 * 1000)

@@ -1,0 +1,591 @@
+"""The contract of every `RunStore`, first part: turns, fences, resends, ownership.
+
+The other parts: `test_run_store_mail.py` and `test_run_store_reading.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from actors.errors import (
+    ConcurrentAppendError,
+    ConflictError,
+    IllegalTransitionError,
+    InvalidEntryError,
+    LeaseLostError,
+    RegistrationError,
+)
+from actors.kernel.agent.message import MessageKey
+from actors.kernel.runtime.commit import (
+    DELETED,
+    Committed,
+    Conflict,
+    Finish,
+    LeaseLost,
+    Missing,
+    NewRun,
+    SignalKey,
+    Suspend,
+)
+from actors.kernel.runtime.ids import AgentId, RunId, run_id_of_child
+from actors.kernel.runtime.log_entry import EntryKind, NewEntry
+from actors.kernel.runtime.scheduler import RunStatus
+from actors.kernel.runtime.store import Serves
+from actors.kernel.runtime.wakeup import WakeSet
+from tests.conformance.bed import (
+    DESK,
+    SERVES,
+    Turns,
+    completed,
+    message,
+    outgoing,
+    result,
+    started,
+    suspended,
+)
+
+if TYPE_CHECKING:
+    from actors.kernel.json import JsonValue
+    from actors.kernel.runtime.commit import Commit
+    from actors.kernel.runtime.log_entry import RunLogEntry
+    from tests.conformance.bed import Bed
+
+CLERK = AgentId("clerk", "7")
+
+
+async def log_of(bed: Bed, run_id: RunId) -> list[RunLogEntry]:
+    """The run's whole log."""
+    return [entry async for entry in bed.store.entries(run_id)]
+
+
+# --- append -----------------------------------------------------------------------------------
+
+
+@pytest.mark.item(111, 112, 173, 176, 177, 178, 179, 180, 181)
+async def test_append_puts_entries_in_order_behind_the_end(bed: Bed) -> None:
+    """Entries are numbered from 0 without gaps and carry run, kind, position, payload and time."""
+    run = await bed.begin()
+
+    last = await run.append(result("0", 1), result("1", 2))
+
+    entries = await log_of(bed, run.run_id)
+    assert last == 2
+    assert [e.seq for e in entries] == [0, 1, 2]
+    assert [(e.kind, e.position) for e in entries[1:]] == [
+        (EntryKind.EFFECT_RESULT, "0"),
+        (EntryKind.EFFECT_RESULT, "1"),
+    ]
+    assert {e.run_id for e in entries} == {run.run_id}
+    assert all(e.ts.utcoffset() is not None for e in entries)
+
+
+@pytest.mark.item(112, 173)
+async def test_an_append_behind_a_wrong_end_is_refused(bed: Bed) -> None:
+    """The error says where the writer thought the log ended and where it does."""
+    run = await bed.begin()
+
+    with pytest.raises(ConcurrentAppendError) as caught:
+        await bed.store.append(run.lease, [result("0")], expected_seq=5)
+
+    assert (caught.value.run_id, caught.value.expected, caught.value.actual) == (run.run_id, 5, 0)
+    assert len(await log_of(bed, run.run_id)) == 1
+
+
+@pytest.mark.item(140)
+async def test_of_two_appends_behind_one_end_exactly_one_is_written(bed: Bed) -> None:
+    """Two writers that saw the same end: one wins, the other is told, nothing is overwritten."""
+    run = await bed.begin()
+
+    outcomes = await asyncio.gather(
+        bed.store.append(run.lease, [result("0", "a")], expected_seq=0),
+        bed.store.append(run.lease, [result("0", "b")], expected_seq=0),
+        return_exceptions=True,
+    )
+
+    assert {type(outcome) for outcome in outcomes} == {int, ConcurrentAppendError}
+    assert len(await log_of(bed, run.run_id)) == 2
+
+
+async def test_an_append_sent_again_doubles_nothing(bed: Bed) -> None:
+    """The second time the log ends elsewhere, and the entries are there once."""
+    run = await bed.begin()
+    await bed.store.append(run.lease, [result("0")], expected_seq=0)
+
+    with pytest.raises(ConcurrentAppendError):
+        await bed.store.append(run.lease, [result("0")], expected_seq=0)
+
+    assert len(await log_of(bed, run.run_id)) == 2
+
+
+async def test_a_commit_after_a_lost_append_is_refused(bed: Bed) -> None:
+    """A turn that counts on entries which never arrived would leave a gap: it is a conflict."""
+    run = await bed.begin()
+    run.seq += 2
+
+    outcome = await run.send(run.turn(result("2")))
+
+    assert outcome == Conflict(0)
+    assert len(await log_of(bed, run.run_id)) == 1
+
+
+@pytest.mark.item(251)
+async def test_an_unknown_kind_or_payload_is_refused_before_anything_is_written(bed: Bed) -> None:
+    """One wrong entry keeps the whole append, or the whole turn, out of the log."""
+    run = await bed.begin()
+    wrong = NewEntry(EntryKind.RUN_SUSPENDED, "", {"sleep": True})
+
+    with pytest.raises(InvalidEntryError):
+        await run.append(result("0"), wrong)
+    with pytest.raises(InvalidEntryError):
+        await run.send(run.turn(result("0"), wrong))
+
+    assert len(await log_of(bed, run.run_id)) == 1
+
+
+async def test_an_append_brings_a_waiting_run_back_to_running(bed: Bed) -> None:
+    """An entry of executing code is what ends a suspension; the wake set is gone."""
+    run = await bed.begin()
+    await run.suspend(WakeSet(signals=("go",)))
+
+    await run.append(NewEntry(EntryKind.RUN_RESUMED, "", {"reason": "signal"}))
+
+    row = await bed.store.run(run.run_id)
+    assert row is not None
+    assert (row.status, row.wake, row.last_seq) == (RunStatus.RUNNING, None, 2)
+
+
+JSON_VALUES: list[JsonValue] = [
+    None,
+    True,
+    False,
+    0,
+    -1,
+    2**63,
+    10**30,
+    1.0,
+    -0.5,
+    1e-9,
+    1e300,
+    0.1 + 0.2,
+    "",
+    'é\u2028🎭 \\ "quoted"',
+    [],
+    {},
+    [1, [2, [3.0, None]], {"x": [False]}],
+    {"b": 1, "a": {"d": 1, "c": 2}, "B": [{"z": 0, "y": 0}]},
+]
+
+
+@pytest.mark.item(180)
+async def test_json_values_come_back_with_type_and_order_of_keys(bed: Bed) -> None:
+    """What was recorded is what replay returns: 1.0 stays a float, keys stay in their order."""
+    run = await bed.begin()
+
+    await run.append(*(result(str(n), value) for n, value in enumerate(JSON_VALUES)))
+    await run.commit(run.turn(state={"all": JSON_VALUES}))
+    await run.complete(JSON_VALUES)
+
+    recorded = [e.payload["value"] for e in (await log_of(bed, run.run_id))[1:-1]]
+    row = await bed.store.run(run.run_id)
+    state = (await bed.store.state(DESK))["all"]
+    assert row is not None
+    for value in (recorded, row.result, state):
+        # repr tells 1 from 1.0 from True, and shows the order of keys.
+        assert repr(value) == repr(JSON_VALUES)
+
+
+async def test_what_a_caller_does_to_its_objects_later_changes_no_row(bed: Bed) -> None:
+    """Values are taken over at the call, and handed out as new objects."""
+    value: dict[str, JsonValue] = {"n": [1]}
+    run = await bed.begin()
+    await run.append(result("0", value))
+    await run.commit(run.turn(state={"k": value}, outgoing=(outgoing(value, to=CLERK, id="o"),)))
+
+    value["n"] = "changed"
+    (await log_of(bed, run.run_id))[1].payload["value"] = "changed"
+
+    (mail,) = await bed.store.pending_mail(agent=CLERK)
+    assert (await log_of(bed, run.run_id))[1].payload["value"] == {"n": [1]}
+    assert await bed.store.state(DESK) == {"k": {"n": [1]}}
+    assert mail.message.payload == {"n": [1]}
+
+
+# --- commit -----------------------------------------------------------------------------------
+
+
+async def test_a_turn_writes_all_of_its_parts(bed: Bed) -> None:
+    """Entries, bound mail, sent mail, state, children and status become visible together."""
+    await bed.store.deliver([message(id="in")])
+    (mail,) = await bed.store.pending_mail(agent=DESK)
+    run = await bed.begin()
+    await bed.store.signal(run.run_id, "go", 1, message_id="s", sender="client:x")
+    (signal,) = await bed.store.signals(run.run_id)
+    child = NewRun(run_id_of_child(run.run_id, "1"), CLERK, parent=run.run_id, root=run.run_id)
+    wake = WakeSet(runs=(child.run_id,))
+
+    outcome = await run.suspend(
+        wake,
+        bind=(mail_key(mail.sender, mail.message.id),),
+        outgoing=(outgoing(to=CLERK, id="out"),),
+        take_signals=(SignalKey(signal.name, signal.n),),
+        state={"k": "v"},
+        spawned=(child,),
+    )
+
+    row, child_row = await bed.store.run(run.run_id), await bed.store.run(child.run_id)
+    assert row is not None
+    assert child_row is not None
+    assert outcome.last_seq == 1
+    assert [(a.message.id, a.agent_id) for a in outcome.routed] == [("out", CLERK)]
+    assert (row.status, row.wake, row.last_seq) == (RunStatus.SUSPENDED, wake, 1)
+    assert (child_row.status, child_row.parent) == (RunStatus.PENDING, run.run_id)
+    assert await bed.store.pending_mail(agent=DESK) == []
+    assert await bed.store.signals(run.run_id) == []
+    assert await bed.store.state(DESK) == {"k": "v"}
+
+
+def mail_key(sender: str, id: str, agent: AgentId = DESK) -> MessageKey:  # noqa: A002
+    """The key of a message."""
+    return MessageKey(agent, sender, id)
+
+
+async def test_a_refused_turn_writes_none_of_its_parts(bed: Bed) -> None:
+    """A turn short of one message leaves log, mail, state, signals and children as they were."""
+    await bed.store.deliver([message(id="here")])
+    run = await bed.begin()
+    child = NewRun(run_id_of_child(run.run_id, "1"), CLERK, parent=run.run_id)
+
+    outcome = await run.send(
+        run.turn(
+            result("0"),
+            bind=(mail_key("client:tests", "here"), mail_key("client:tests", "gone")),
+            outgoing=(outgoing(to=CLERK, id="out"),),
+            state={"k": "v"},
+            spawned=(child,),
+        )
+    )
+
+    assert isinstance(outcome, Missing)
+    assert [m.message.id for m in await bed.store.pending_mail(agent=DESK)] == ["here"]
+    assert await bed.store.pending_mail(agent=CLERK) == []
+    assert await bed.store.state(DESK) == {}
+    assert await bed.store.run(child.run_id) is None
+    assert len(await log_of(bed, run.run_id)) == 1
+
+
+async def test_a_stale_turn_does_not_harm_the_good_ones_beside_it(bed: Bed) -> None:
+    """Of turns sent at once, those with a wrong end, lost mail or no lease are refused alone."""
+    runs = [await bed.begin(agent=AgentId("desk", str(n))) for n in range(6)]
+    runs[1].seq = 7
+    turns = [run.turn(result("0"), state={"n": n}) for n, run in enumerate(runs)]
+    turns[3] = replace(turns[3], bind=(mail_key("client:tests", "gone", runs[3].agent),))
+    turns[4] = replace(turns[4], lease=replace(turns[4].lease, epoch=turns[4].lease.epoch + 1))
+
+    outcomes = await asyncio.gather(*(bed.store.commit(turn) for turn in turns))
+
+    assert [type(o) for o in outcomes] == [
+        Committed,
+        Conflict,
+        Committed,
+        Missing,
+        LeaseLost,
+        Committed,
+    ]
+    written = [n for n, run in enumerate(runs) if len(await log_of(bed, run.run_id)) == 2]
+    assert written == [0, 2, 5]
+
+
+@pytest.mark.parametrize("end", ["continue", "suspend", "finish"])
+async def test_a_turn_sent_again_doubles_nothing(bed: Bed, end: str) -> None:
+    """Whatever became of it, a second copy is refused; mail, child and entries are there once."""
+    run = await bed.begin()
+    child = NewRun(run_id_of_child(run.run_id, "1"), CLERK, parent=run.run_id)
+    parts = {"outgoing": (outgoing(to=CLERK, id="out"),), "spawned": (child,)}
+    turn = {
+        "continue": lambda: run.turn(result("0"), **parts),  # type: ignore[arg-type]
+        "suspend": lambda: run.turn(
+            suspended(WakeSet(message=True)),
+            then=Suspend(WakeSet(message=True)),
+            **parts,  # type: ignore[arg-type]
+        ),
+        "finish": lambda: run.turn(
+            completed(),
+            then=Finish(RunStatus.COMPLETED),
+            **parts,  # type: ignore[arg-type]
+        ),
+    }[end]()
+
+    first, second = await bed.store.commit(turn), await bed.store.commit(turn)
+
+    assert isinstance(first, Committed)
+    assert isinstance(second, Conflict | Missing)
+    assert len(await log_of(bed, run.run_id)) == 2
+    assert len(await bed.store.pending_mail(agent=CLERK)) == 1
+    assert len(await bed.store.list_runs(agent=CLERK)) == 1
+
+
+async def test_a_refused_turn_sent_again_is_refused_again(bed: Bed) -> None:
+    """Conflict and LeaseLost stay what they are, and write nothing the second time either."""
+    run = await bed.begin()
+    stale = replace(run.turn(result("0")), expected_seq=9)
+    foreign = replace(run.turn(result("0")), lease=replace(run.lease, epoch=99))
+
+    outcomes = [await bed.store.commit(turn) for turn in (stale, stale, foreign, foreign)]
+
+    assert outcomes == [Conflict(0), Conflict(0), LeaseLost(), LeaseLost()]
+    assert len(await log_of(bed, run.run_id)) == 1
+
+
+async def test_an_append_and_a_turn_of_one_run_sent_at_once_are_both_written(bed: Bed) -> None:
+    """A flush that holds both merges them: the turn stands behind the append."""
+    bed.needs("merging")
+    run = await bed.begin()
+    turn = replace(run.turn(result("1")), expected_seq=1)
+
+    async with asyncio.TaskGroup() as group:
+        append = group.create_task(
+            bed.store.append(run.lease, [result("0")], expected_seq=0), name="append"
+        )
+        commit = group.create_task(bed.store.commit(turn), name="turn")
+
+    assert append.result() == 1
+    assert commit.result() == Committed(2)
+    assert [e.position for e in await log_of(bed, run.run_id)] == ["", "0", "1"]
+
+
+async def test_a_turn_may_create_its_run_from_waiting_mail(bed: Bed) -> None:
+    """Run row, first entries and binding are one commit; the run is queued where its mail was."""
+    await bed.store.deliver([message("a", id="1"), message("b", id="2")])
+    first, second = await bed.store.pending_mail(agent=DESK)
+    keys = tuple(mail_key(m.sender, m.message.id) for m in (first, second))
+    run, new = bed.turns_of_mail(keys[0])
+
+    await run.commit(run.turn(started(), create=new, bind=keys))
+
+    row = await bed.store.run(run.run_id)
+    assert row is not None
+    assert (row.status, row.attempt, row.arrival) == (RunStatus.RUNNING, 1, first.arrival)
+    assert await bed.store.pending_mail(agent=DESK) == []
+    assert await bed.store.pending_count(DESK) == 2
+
+
+async def test_a_message_is_bound_to_one_run_only(bed: Bed) -> None:
+    """A second run that wants it is refused whole, and its row does not exist."""
+    await bed.store.deliver([message(id="1")])
+    key = mail_key("client:tests", "1")
+    run, new = bed.turns_of_mail(key)
+    await run.commit(run.turn(started(), create=new, bind=(key,)))
+    other = Turns(bed, RunId("f" * 32))
+
+    outcome = await other.send(
+        other.turn(started(), create=NewRun(other.run_id, DESK), bind=(key,))
+    )
+
+    assert isinstance(outcome, Missing)
+    assert await bed.store.run(other.run_id) is None
+
+
+async def test_a_turn_of_a_run_that_does_not_exist_is_missing(bed: Bed) -> None:
+    """Without `create` there is nothing to write to."""
+    ghost = Turns(bed, RunId("0" * 32))
+
+    outcome = await ghost.send(ghost.turn(started()))
+
+    assert isinstance(outcome, Missing)
+
+
+async def test_state_is_written_replaced_and_removed_by_turns(bed: Bed) -> None:
+    """State belongs to the agent: it outlives the run, key by key."""
+    run = await bed.begin()
+    await run.commit(run.turn(result("0"), state={"a": 1, "b": [1], "c": None}))
+
+    await run.commit(run.turn(result("1"), state={"a": 2, "b": DELETED, "never": DELETED}))
+    await run.complete()
+
+    assert await bed.store.state(DESK) == {"a": 2, "c": None}
+    assert await bed.store.state(CLERK) == {}
+
+
+@pytest.mark.item(160, 165)
+@pytest.mark.parametrize("status", [RunStatus.COMPLETED, RunStatus.FAILED, RunStatus.CANCELLED])
+async def test_a_run_that_ended_refuses_everything(bed: Bed, status: RunStatus) -> None:
+    """No append, no turn and no signal changes a run after its terminal entry."""
+    run = await bed.begin()
+    await run.commit(end_turn(run, status))
+    before = await bed.store.run(run.run_id)
+
+    with pytest.raises((IllegalTransitionError, ConflictError)):
+        await run.append(result("9"))
+    outcome = await run.send(run.turn(result("9")))
+    signalled = await bed.store.signal(run.run_id, "go", 1, message_id="s", sender="client:x")
+
+    assert isinstance(outcome, Missing)
+    assert signalled.accepted is False
+    assert await bed.store.run(run.run_id) == before
+    assert len(await log_of(bed, run.run_id)) == 2
+
+
+def end_turn(run: Turns, status: RunStatus) -> Commit:
+    """The turn that ends the run so."""
+    error: dict[str, JsonValue] = {"type": "ValueError", "message": "no"}
+    match status:
+        case RunStatus.COMPLETED:
+            return run.turn(completed("out"), then=Finish(status, "out"))
+        case RunStatus.FAILED:
+            entry = NewEntry(EntryKind.RUN_FAILED, "", {"status": "failed", "error": error})
+            return run.turn(entry, then=Finish(status, error=error))
+        case _:
+            entry = NewEntry(EntryKind.RUN_CANCELLED, "", {"reason": "no more"})
+            return run.turn(entry, then=Finish(status))
+
+
+# --- ownership --------------------------------------------------------------------------------
+
+
+async def test_every_agent_of_a_declared_type_has_a_shard_that_can_be_claimed(
+    fresh_bed: Bed,
+) -> None:
+    """The claim returns leases of this owner, epoch 1, not yet expired, for every agent's shard."""
+    leases = await fresh_bed.claim()
+
+    shards = {lease.shard for lease in leases}
+    assert {fresh_bed.store.shard_of(AgentId("desk", str(n))) for n in range(50)} <= shards
+    assert {(lease.owner, lease.epoch) for lease in leases} == {(fresh_bed.owner, 1)}
+    assert all(lease.expires_at > fresh_bed.now() for lease in leases)
+
+
+async def test_a_shard_has_one_owner(bed: Bed) -> None:
+    """Claiming again gives nothing, neither to its owner nor to anybody else."""
+    async with bed.rival() as rival:
+        assert await bed.claim() == []
+        assert await rival.claim() == []
+
+
+async def test_hosts_that_claim_at_once_share_the_shards_without_overlap(fresh_bed: Bed) -> None:
+    """Every shard goes to exactly one of three hosts."""
+    async with fresh_bed.rival("b") as second, fresh_bed.rival("c") as third:
+        claims = await asyncio.gather(fresh_bed.claim(), second.claim(), third.claim())
+
+    shards = [lease.shard for claim in claims for lease in claim]
+    assert len(shards) == len(set(shards))
+    assert fresh_bed.store.shard_of(DESK) in shards
+
+
+async def test_nothing_is_claimed_by_a_host_that_serves_nothing(fresh_bed: Bed) -> None:
+    """Shards go to those who can execute their agents."""
+    await fresh_bed.store.declare(SERVES)
+
+    assert (
+        await fresh_bed.store.claim_shards(owner=fresh_bed.owner, serves=Serves(), limit=10) == []
+    )
+
+
+@pytest.mark.item(484)
+async def test_a_host_whose_shard_was_taken_over_can_write_nothing(bed: Bed) -> None:
+    """Append raises, a turn is refused, and the new owner goes on from the log's end."""
+    run = await bed.begin()
+    async with bed.rival() as rival:
+        await bed.lose_to(rival)
+
+        with pytest.raises(LeaseLostError):
+            await run.append(result("0"))
+        assert await run.send(run.turn(result("0"))) == LeaseLost()
+        taken = Turns(rival, run.run_id, seq=0)
+        await taken.commit(taken.turn(result("0", "rival")))
+
+    entries = await log_of(bed, run.run_id)
+    assert [e.payload.get("value") for e in entries[1:]] == ["rival"]
+
+
+@pytest.mark.item(484)
+async def test_a_take_over_while_turns_are_in_flight_lets_each_run_have_one_writer(
+    bed: Bed,
+) -> None:
+    """Turns sent while the shard moves are whole or refused; none lands behind the new owner's."""
+    runs = [await bed.begin(agent=AgentId("desk", str(n))) for n in range(20)]
+    async with bed.rival() as rival:
+        flying = [asyncio.create_task(run.send(run.turn(result("0", "old")))) for run in runs]
+        await bed.lose_to(rival)
+        ends = [await log_of(rival, run.run_id) for run in runs]
+        taken = [
+            Turns(rival, run.run_id, run.agent, seq=end[-1].seq)
+            for run, end in zip(runs, ends, strict=True)
+        ]
+        for turns in taken:
+            await turns.commit(turns.turn(result("1", "new")))
+        outcomes = await asyncio.gather(*flying)
+
+    for run, end, outcome in zip(runs, ends, outcomes, strict=True):
+        old = [e for e in await log_of(bed, run.run_id) if e.payload.get("value") == "old"]
+        assert isinstance(outcome, Committed | LeaseLost)
+        assert len(old) == isinstance(outcome, Committed) == len(end) - 1
+
+
+async def test_every_change_of_owner_grows_the_epoch(bed: Bed) -> None:
+    """Giving a shard up and taking it again is a new epoch: turns of the first one are refused."""
+    run = await bed.begin()
+    old = run.turn(result("0"))
+    await bed.store.release_shards(list(bed.leases.values()))
+
+    (lease,) = (x for x in await bed.claim() if x.shard == old.lease.shard)
+
+    assert lease.epoch == old.lease.epoch + 1
+    assert await bed.store.commit(old) == LeaseLost()
+    assert isinstance(await run.send(run.turn(result("0"))), Committed)
+
+
+async def test_releasing_what_one_does_not_hold_changes_nothing(bed: Bed) -> None:
+    """A lease of an older epoch is ignored."""
+    run = await bed.begin()
+    old = [replace(lease, epoch=0) for lease in bed.leases.values()]
+
+    await bed.store.release_shards(old)
+
+    assert isinstance(await run.send(run.turn(result("0"))), Committed)
+
+
+async def test_a_silent_host_loses_its_shards(bed: Bed) -> None:
+    """Past the lease time without a heartbeat others take them, and the report says so."""
+    bed.needs("expiry")
+    leases = list(bed.leases.values())
+    async with bed.rival() as rival:
+        await bed.lapse()
+        taken = await rival.claim()
+        report = await bed.store.heartbeat(bed.owner, leases)
+
+    assert {lease.shard for lease in taken} == {lease.shard for lease in leases}
+    assert set(report.lost) == {lease.shard for lease in leases}
+
+
+async def test_a_heartbeat_tells_shards_the_host_does_not_know_of(bed: Bed) -> None:
+    """A claim whose answer was lost is found again; what is known and held is not mentioned."""
+    leases = list(bed.leases.values())
+
+    forgotten = await bed.store.heartbeat(bed.owner, [])
+    known = await bed.store.heartbeat(bed.owner, leases)
+
+    assert set(forgotten.unknown) == {lease.shard for lease in leases}
+    assert (known.unknown, known.lost) == ((), ())
+
+
+async def test_a_type_is_a_whole_or_single_agents(fresh_bed: Bed) -> None:
+    """Declaring it the other way is refused; declaring the same again is not."""
+    await fresh_bed.store.declare(SERVES)
+    await fresh_bed.store.declare(SERVES)
+
+    with pytest.raises(RegistrationError):
+        await fresh_bed.store.declare(Serves(agents=(DESK,)))
+
+
+async def test_a_single_agent_is_a_shard_that_can_be_claimed(fresh_bed: Bed) -> None:
+    """An agent registered as instance runs like those of a whole type."""
+    solo = AgentId("solo", "x")
+    await fresh_bed.claim(Serves(agents=(solo,)))
+
+    run = await fresh_bed.begin(agent=solo)
+
+    assert isinstance(await run.send(run.turn(result("0"))), Committed)

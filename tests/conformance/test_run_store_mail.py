@@ -1,0 +1,532 @@
+"""The contract of every `RunStore`, second part: submit, mail, signals, cancel, dead letters."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from actors.errors import RunConflictError, UnknownRunError
+from actors.kernel.agent.message import MessageKey
+from actors.kernel.runtime.commit import Committed, Finish, Missing, NewRun, SignalKey
+from actors.kernel.runtime.ids import AgentId, RunId, run_id_of_child
+from actors.kernel.runtime.log_entry import EntryKind, NewEntry
+from actors.kernel.runtime.scheduler import RetryPolicy, RunStatus
+from actors.kernel.runtime.wakeup import WakeSet
+from tests.conformance.bed import DESK, completed, message, outgoing, result, started
+
+if TYPE_CHECKING:
+    from actors.kernel.json import JsonValue
+    from actors.kernel.runtime.commit import Arrived
+    from actors.kernel.runtime.store import Nudge
+    from tests.conformance.bed import Bed, Turns
+
+CLERK = AgentId("clerk", "7")
+UNDECLARED = AgentId("nobody", "1")
+
+
+def ids_of(mail: list[Arrived]) -> list[str]:
+    """The message ids, in order."""
+    return [item.message.id for item in mail]
+
+
+async def bury(run: Turns, *, reason: str = "max_retries") -> None:
+    """End the run by giving its messages up."""
+    error: dict[str, JsonValue] = {"type": "ValueError", "message": "cannot"}
+    entry = NewEntry(EntryKind.RUN_FAILED, "", {"status": "failed", "error": error})
+    finish = Finish(RunStatus.FAILED, error=error, dead_letter=reason)
+    await run.commit(run.turn(entry, then=finish))
+
+
+# --- submit -----------------------------------------------------------------------------------
+
+
+@pytest.mark.item(150, 156)
+async def test_submit_makes_a_pending_run_that_holds_its_message(bed: Bed) -> None:
+    """The run is PENDING with its policy and priority; the worker loads the message with it."""
+    policy = RetryPolicy(max_retries=7)
+
+    submitted = await bed.submit({"q": 1}, id="m", policy=policy, priority=2)
+
+    (loaded,) = await bed.store.load([submitted.run_id])
+    assert submitted.arrived is not None
+    assert submitted.arrived.run_id == submitted.run_id
+    assert (loaded.row.status, loaded.row.attempt, loaded.row.last_seq) == (
+        RunStatus.PENDING,
+        0,
+        -1,
+    )
+    assert (loaded.row.agent_id, loaded.row.priority, loaded.row.retry_policy) == (DESK, 2, policy)
+    assert (loaded.row.parent, loaded.row.root) == (None, submitted.run_id)
+    assert loaded.entries == ()
+    assert [m.message.payload for m in loaded.messages] == [{"q": 1}]
+    assert await bed.store.pending_mail(agent=DESK) == []
+    assert await bed.store.pending_count(DESK) == 1
+
+
+@pytest.mark.item(199)
+async def test_submitting_a_known_message_returns_the_first_run(bed: Bed) -> None:
+    """Also at once, also after the run ended; nothing is queued a second time."""
+    both = await asyncio.gather(bed.submit(id="m"), bed.submit(id="m"))
+    (row,) = await bed.store.list_runs(agent=DESK)
+    run = await bed.begin(id="m")
+    await run.complete()
+
+    again = await bed.submit(id="m")
+
+    assert {s.run_id for s in (*both, again)} == {row.run_id}
+    assert [s.arrived is None for s in both].count(True) == 1
+    assert again.arrived is None
+    assert len(await bed.store.list_runs(agent=DESK)) == 1
+    assert await bed.store.pending_count(DESK) == 0
+
+
+async def test_queued_runs_of_an_agent_stand_in_the_order_they_came(bed: Bed) -> None:
+    """`queue` makes a run per message; the oldest is next, whatever its id."""
+    runs = [(await bed.submit(n)).run_id for n in range(5)]
+
+    rows = sorted(await bed.store.open_runs(bed.shards), key=lambda row: row.arrival)
+    first = await bed.store.find_run_for_agent(DESK)
+
+    assert [row.run_id for row in rows] == runs
+    assert first is not None
+    assert first.run_id == runs[0]
+
+
+async def test_submit_with_reject_refuses_a_busy_agent(bed: Bed) -> None:
+    """The error names the run; the refused message may come again once the agent is free."""
+    run = await bed.begin()
+
+    with pytest.raises(RunConflictError) as caught:
+        await bed.submit(id="second", on_conflict="reject")
+    await run.complete()
+    accepted = await bed.submit(id="second", on_conflict="reject")
+
+    assert caught.value.run_id == run.run_id
+    assert accepted.arrived is not None
+
+
+async def test_submit_with_reject_finds_its_own_earlier_run(bed: Bed) -> None:
+    """A resend is a known message, not a conflict."""
+    first = await bed.submit(id="m", on_conflict="reject")
+
+    assert (await bed.submit(id="m", on_conflict="reject")).run_id == first.run_id
+
+
+async def test_submit_with_join_returns_the_open_run_and_keeps_the_message(bed: Bed) -> None:
+    """No second run begins, and the message is not lost."""
+    first = await bed.submit(id="1")
+
+    joined = await bed.submit(id="2", on_conflict="join")
+    again = await bed.submit(id="2", on_conflict="join")
+
+    assert joined.run_id == again.run_id == first.run_id
+    assert len(await bed.store.list_runs(agent=DESK)) == 1
+    assert await bed.store.pending_count(DESK) == 2
+
+
+async def test_submit_with_join_starts_a_run_for_a_free_agent(bed: Bed) -> None:
+    """Without an open run it is a plain submit."""
+    joined = await bed.submit(id="2", on_conflict="join")
+
+    row = await bed.store.run(joined.run_id)
+    assert row is not None
+    assert row.status is RunStatus.PENDING
+
+
+async def test_submit_with_interrupt_stops_the_open_run_and_queues(bed: Bed) -> None:
+    """The open run is asked to stop; the new one waits for it."""
+    run = await bed.begin()
+
+    submitted = await bed.submit(id="urgent", on_conflict="interrupt")
+
+    old, new = await bed.store.run(run.run_id), await bed.store.run(submitted.run_id)
+    assert old is not None
+    assert new is not None
+    assert old.cancel_requested
+    assert (new.status, new.cancel_requested) == (RunStatus.PENDING, None)
+
+
+# --- mail -------------------------------------------------------------------------------------
+
+
+@pytest.mark.item(117, 199)
+async def test_a_known_message_is_not_delivered_again(bed: Bed) -> None:
+    """By agent, sender and id: in one call, in two, from runs, and after it was handled."""
+    first = await bed.store.deliver([message("a", id="1"), message("b", id="1")])
+    second = await bed.store.deliver([message(id="1"), message(id="2")])
+    keys = tuple(
+        MessageKey(DESK, m.sender, m.message.id) for m in await bed.store.pending_mail(agent=DESK)
+    )
+    run, new = bed.turns_of_mail(keys[0])
+    await run.commit(run.turn(started(), create=new, bind=keys))
+    await run.complete()
+
+    late = await bed.store.deliver([message(id="1"), message(id="2")])
+
+    assert [m.message.payload for m in first] == ["a"]
+    assert ids_of(second) == ["2"]
+    assert late == []
+    assert await bed.store.pending_count(DESK) == 0
+
+
+async def test_one_id_from_two_senders_or_to_two_agents_is_two_messages(bed: Bed) -> None:
+    """Only agent, sender and id together make a message known."""
+    mail = [
+        message(id="1"),
+        message(id="1", sender="ext:shop"),
+        message(id="1", to=CLERK),
+        message(id="1", to=replace(DESK, tenant="acme")),
+    ]
+
+    assert len(await bed.store.deliver(mail)) == len(mail)
+
+
+async def test_mail_for_a_type_nobody_declared_is_kept(bed: Bed) -> None:
+    """It waits as rows until somebody serves the type."""
+    arrived = await bed.store.deliver([message(id="1", to=UNDECLARED)])
+
+    assert ids_of(arrived) == ["1"]
+    assert ids_of(await bed.store.pending_mail(agent=UNDECLARED)) == ["1"]
+
+
+@pytest.mark.item(118, 201)
+async def test_the_order_of_each_sender_is_kept(bed: Bed) -> None:
+    """Ten senders at once, each with its own order: that order is the order of arrival."""
+
+    async def send(sender: str) -> None:
+        for n in range(0, 30, 3):
+            await bed.store.deliver(
+                [message(n + i, id=f"{n + i}", sender=sender) for i in range(3)]
+            )
+
+    await asyncio.gather(*(send(f"client:c{c}") for c in range(10)))
+
+    mail = await bed.store.pending_mail(agent=DESK)
+    assert [m.arrival for m in mail] == sorted(m.arrival for m in mail)
+    for c in range(10):
+        assert [m.message.payload for m in mail if m.sender == f"client:c{c}"] == list(range(30))
+
+
+@pytest.mark.item(118)
+async def test_messages_of_a_run_arrive_in_the_order_it_sent_them(bed: Bed) -> None:
+    """Within a turn and over several turns."""
+    run = await bed.begin()
+    for turn in range(3):
+        sent = tuple(outgoing(turn * 3 + i, to=CLERK, id=f"{turn}.{i}") for i in range(3))
+        await run.commit(run.turn(result(str(turn)), outgoing=sent))
+
+    mail = await bed.store.pending_mail(agent=CLERK)
+
+    assert [m.message.payload for m in mail] == list(range(9))
+    assert {m.sender for m in mail} == {f"agent:{DESK}"}
+
+
+async def test_a_turn_that_sends_a_known_message_routes_nothing(bed: Bed) -> None:
+    """The id of a sent message is for ever: the same one from a later turn changes nothing."""
+    run = await bed.begin()
+    first = await run.commit(run.turn(outgoing=(outgoing("a", to=CLERK, id="o"),)))
+
+    second = await run.commit(run.turn(outgoing=(outgoing("b", to=CLERK, id="o"),)))
+
+    assert ids_of(list(first.routed)) == ["o"]
+    assert second.routed == ()
+    assert [m.message.payload for m in await bed.store.pending_mail(agent=CLERK)] == ["a"]
+
+
+async def test_a_message_comes_back_whole(bed: Bed) -> None:
+    """Every field of a delivered message is what the sender set."""
+    sent = replace(
+        message({"b": 1, "a": [1.0]}, id="1", sender="ext:shop"),
+        reply_to=RunId("a" * 32),
+        correlation_id="c",
+        causation_id="d",
+        metadata={"traceparent": "00-x"},
+    )
+
+    await bed.store.deliver([sent])
+
+    (mail,) = await bed.store.pending_mail(agent=DESK)
+    assert mail.message == sent
+    assert (mail.sender, mail.agent_id, mail.run_id) == ("ext:shop", DESK, None)
+
+
+async def test_a_message_of_an_open_run_is_still_counted(bed: Bed) -> None:
+    """Pending and bound ones count until the run ends."""
+    run = await bed.begin()
+    await bed.store.deliver([message(id="1")])
+    while_open = await bed.store.pending_count(DESK)
+    await run.complete()
+
+    assert (while_open, await bed.store.pending_count(DESK)) == (2, 1)
+
+
+# --- signals ------------------------------------------------------------------------------------
+
+
+@pytest.mark.item(131, 132)
+async def test_signals_are_buffered_in_order_and_taken_once(bed: Bed) -> None:
+    """Two of one name wait in order; one that was taken is not there a second time."""
+    run, other = await bed.begin(), await bed.begin(agent=CLERK)
+    for n, name in enumerate(["go", "stop", "go"]):
+        await bed.store.signal(run.run_id, name, {"n": n}, message_id=f"{n}", sender="client:x")
+
+    waiting = await bed.store.signals(run.run_id)
+    key = SignalKey(waiting[0].name, waiting[0].n)
+    await run.commit(run.turn(result("0"), take_signals=(key,)))
+    again = await run.send(run.turn(result("1"), take_signals=(key,)))
+
+    assert [(s.name, s.payload) for s in waiting] == [
+        ("go", {"n": 0}),
+        ("stop", {"n": 1}),
+        ("go", {"n": 2}),
+    ]
+    assert isinstance(again, Missing)
+    assert [s.payload for s in await bed.store.signals(run.run_id)] == [{"n": 1}, {"n": 2}]
+    assert await bed.store.signals(other.run_id) == []
+
+
+async def test_a_known_signal_is_not_accepted_again(bed: Bed) -> None:
+    """By run, sender and id; also after it was taken."""
+    run = await bed.begin()
+
+    async def send(sender: str = "client:x") -> bool:
+        outcome = await bed.store.signal(run.run_id, "go", 1, message_id="s", sender=sender)
+        assert outcome.agent_id in (DESK, None)
+        return outcome.accepted
+
+    both = await asyncio.gather(send(), send())
+    (signal,) = await bed.store.signals(run.run_id)
+    await run.commit(run.turn(take_signals=(SignalKey(signal.name, signal.n),)))
+
+    assert sorted(both) == [False, True]
+    assert not await send()
+    assert await send("ext:shop")
+
+
+async def test_a_signal_needs_a_run(bed: Bed) -> None:
+    """An unknown run is an error, not a lost signal."""
+    with pytest.raises(UnknownRunError):
+        await bed.store.signal(RunId("0" * 32), "go", 1, message_id="s", sender="client:x")
+
+
+@pytest.mark.item(132, 226)
+async def test_a_suspension_that_is_over_before_it_begins_says_so(bed: Bed) -> None:
+    """A signal, mail or an ended child that came first wakes the run at its suspend commit."""
+    run = await bed.begin()
+    child = NewRun(run_id_of_child(run.run_id, "c"), CLERK, parent=run.run_id, root=run.run_id)
+    await run.commit(run.turn(result("0"), spawned=(child,)))
+    wakes = [
+        WakeSet(signals=("no", "go")),
+        WakeSet(message=True),
+        WakeSet(runs=(child.run_id,)),
+    ]
+
+    before = [(await run.suspend(wake)).wake_now for wake in wakes]
+    await bed.store.signal(run.run_id, "go", 1, message_id="s", sender="client:x")
+    await bed.store.deliver([message(id="1")])
+    ended = replace(run, run_id=child.run_id, agent=CLERK, seq=-1)
+    await ended.start()
+    await ended.complete()
+    after = [(await run.suspend(wake)).wake_now for wake in wakes]
+
+    assert before == [False, False, False]
+    assert after == [True, True, True]
+
+
+async def test_a_suspension_is_not_over_because_of_other_things(bed: Bed) -> None:
+    """Other names, other agents' mail and taken signals wake nobody."""
+    run = await bed.begin()
+    await bed.store.signal(run.run_id, "go", 1, message_id="s", sender="client:x")
+    await bed.store.deliver([message(id="1", to=CLERK)])
+    (signal,) = await bed.store.signals(run.run_id)
+
+    outcome = await run.suspend(
+        WakeSet(signals=("go", "other"), message=True),
+        take_signals=(SignalKey(signal.name, signal.n),),
+    )
+
+    assert outcome.wake_now is False
+
+
+@pytest.mark.item(216)
+async def test_of_a_signal_and_a_suspension_at_once_one_sees_the_other(bed: Bed) -> None:
+    """Either the commit says `wake_now` or the signal finds a suspended run: none is missed."""
+    runs = [await bed.begin(agent=AgentId("desk", f"{n}")) for n in range(10)]
+
+    async def signal(run: Turns) -> RunStatus:
+        await bed.store.signal(run.run_id, "go", 1, message_id="s", sender="client:x")
+        row = await bed.store.run(run.run_id)
+        assert row is not None
+        return row.status
+
+    both = await asyncio.gather(
+        *(run.suspend(WakeSet(signals=("go",))) for run in runs), *(signal(run) for run in runs)
+    )
+
+    for outcome, status in zip(both[:10], both[10:], strict=True):
+        assert isinstance(outcome, Committed)
+        assert outcome.wake_now or status is RunStatus.SUSPENDED
+
+
+# --- cancel -------------------------------------------------------------------------------------
+
+
+async def test_a_cancel_flags_the_whole_subtree(bed: Bed) -> None:
+    """Every open run below is told, those beside it are not, ended ones are left out."""
+    run, other = await bed.begin(), await bed.begin(agent=CLERK)
+    tree: list[NewRun] = []
+    for depth, parent in enumerate([run.run_id, run.run_id, None, None]):
+        above = parent or tree[depth - 2].run_id
+        child = run_id_of_child(above, f"{depth}")
+        tree.append(NewRun(child, AgentId("clerk", f"c{depth}"), parent=above, root=run.run_id))
+        spawner = (
+            run
+            if above == run.run_id
+            else replace(run, run_id=above, agent=tree[depth - 2].agent_id, seq=-1)
+        )
+        await spawner.commit(spawner.turn(result(f"{depth}"), spawned=(tree[-1],)))
+    ended = replace(run, run_id=tree[2].run_id, agent=tree[2].agent_id, seq=-1)
+    await ended.commit(ended.turn(completed(), then=Finish(RunStatus.COMPLETED)))
+
+    report = await bed.store.request_cancel(run.run_id, reason="enough")
+
+    told = {run.run_id: DESK} | {new.run_id: new.agent_id for new in tree if new is not tree[2]}
+    assert dict(report.runs) == told
+    for run_id in told:
+        row = await bed.store.run(run_id)
+        assert row is not None
+        assert row.cancel_requested == "enough"
+    beside = await bed.store.run(other.run_id)
+    assert beside is not None
+    assert beside.cancel_requested is None
+
+
+async def test_a_turn_learns_that_its_run_is_asked_to_stop(bed: Bed) -> None:
+    """Each commit after the request says so; the first reason stays."""
+    run = await bed.begin()
+    before = await run.commit(run.turn(result("0")))
+    await bed.store.request_cancel(run.run_id, reason="first")
+    await bed.store.request_cancel(run.run_id, reason="second")
+
+    after = await run.commit(run.turn(result("1")))
+
+    assert (before.cancel_requested, after.cancel_requested) == (None, "first")
+
+
+async def test_a_child_of_a_run_that_is_to_stop_is_born_so(bed: Bed) -> None:
+    """The flag is inherited by what the run still spawns."""
+    run = await bed.begin()
+    await bed.store.request_cancel(run.run_id, reason="enough")
+    child = NewRun(run_id_of_child(run.run_id, "c"), CLERK, parent=run.run_id, root=run.run_id)
+
+    await run.commit(run.turn(result("0"), spawned=(child,)))
+
+    row = await bed.store.run(child.run_id)
+    assert row is not None
+    assert row.cancel_requested == "enough"
+
+
+async def test_cancelling_an_ended_run_tells_nobody(bed: Bed) -> None:
+    """And an unknown one is an error."""
+    run = await bed.begin()
+    await run.complete()
+
+    report = await bed.store.request_cancel(run.run_id, reason="late")
+
+    assert report.runs == ()
+    with pytest.raises(UnknownRunError):
+        await bed.store.request_cancel(RunId("0" * 32), reason="what")
+
+
+# --- dead letters ---------------------------------------------------------------------------------
+
+
+@pytest.mark.item(142, 202)
+async def test_a_failed_run_may_give_its_messages_up(bed: Bed) -> None:
+    """They become dead letters with reason, attempts and error, and are not delivered again."""
+    run = await bed.begin(text={"q": 1}, id="m")
+    run.attempt = 4
+    await run.append(NewEntry(EntryKind.RUN_RESUMED, "", {"reason": "retry"}))
+    await bury(run)
+
+    (letter,) = await bed.store.dead_letters()
+
+    assert (letter.agent_id, letter.message.id, letter.message.payload) == (DESK, "m", {"q": 1})
+    assert (letter.reason, letter.attempts, letter.last_error) == ("max_retries", 4, "cannot")
+    assert letter.run_id == run.run_id
+    assert await bed.store.pending_count(DESK) == 0
+    assert (await bed.submit(id="m")).arrived is None
+
+
+async def test_a_run_that_ends_without_giving_up_leaves_no_dead_letter(bed: Bed) -> None:
+    """Handled messages are done."""
+    run = await bed.begin()
+    await run.complete()
+
+    assert await bed.store.dead_letters() == []
+
+
+async def test_dead_letters_are_listed_newest_first_and_by_agent(bed: Bed) -> None:
+    """With a limit."""
+    for n, agent in enumerate([DESK, CLERK, DESK]):
+        await bury(await bed.begin(agent=agent, id=f"m{n}"))
+
+    newest = await bed.store.dead_letters(limit=2)
+
+    assert [letter.message.id for letter in newest] == ["m2", "m1"]
+    assert [x.message.id for x in await bed.store.dead_letters(agent=DESK)] == ["m2", "m0"]
+
+
+@pytest.mark.item(488)
+async def test_a_dead_letter_is_redriven_once(bed: Bed) -> None:
+    """It waits as a new message of a derived id with the same content; the letter is gone."""
+    await bury(await bed.begin(text="again", id="m"))
+    (letter,) = await bed.store.dead_letters()
+
+    both = await asyncio.gather(bed.store.redrive([letter.id]), bed.store.redrive([letter.id]))
+    unknown = await bed.store.redrive([letter.id, 999_999])
+
+    (arrived,) = [*both[0], *both[1]]
+    assert arrived.message.payload == "again"
+    assert arrived.message.id != "m"
+    assert arrived.run_id is None
+    assert unknown == []
+    assert await bed.store.dead_letters() == []
+    assert ids_of(await bed.store.pending_mail(agent=DESK)) == [arrived.message.id]
+
+
+# --- nudges ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.item(195)
+async def test_changes_by_another_process_nudge_the_owner(bed: Bed) -> None:
+    """Submit, mail, signal and cancel each call the owner's hook with the agent they are about."""
+    bed.needs("nudges")
+    run = await bed.begin()
+    seen: asyncio.Queue[Nudge] = asyncio.Queue()
+    bed.store.set_nudge_hook(seen.put_nowait)
+
+    async def next_of(kind: str) -> Nudge:
+        async with asyncio.timeout(5):
+            while (nudge := await seen.get()).kind != kind:
+                pass
+        return nudge
+
+    async with bed.rival() as rival:
+        submitted = await rival.submit(agent=CLERK)
+        queued = await next_of("run")
+        await rival.store.deliver([message(id="1")])
+        mail = await next_of("mail")
+        await rival.store.signal(run.run_id, "go", 1, message_id="s", sender="client:x")
+        signal = await next_of("signal")
+        await rival.store.request_cancel(run.run_id, reason="enough")
+        cancel = await next_of("cancel")
+    bed.store.set_nudge_hook(None)
+
+    assert (queued.agent_id, queued.run_id) == (CLERK, submitted.run_id)
+    assert mail.agent_id == DESK
+    assert (signal.agent_id, signal.run_id) == (DESK, run.run_id)
+    assert (cancel.agent_id, cancel.run_id) == (DESK, run.run_id)

@@ -1,0 +1,101 @@
+"""Laws that hold for every log whatever happened, and logs side by side."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Any
+
+from actors.kernel.runtime.log_entry import TERMINAL_KINDS, EntryKind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from actors.kernel.runtime.log_entry import RunLogEntry
+
+
+def broken_laws(entries: Sequence[RunLogEntry]) -> list[str]:
+    """Return the laws of a log that this one breaks, in words; empty when all hold."""
+    return [
+        *_order(entries),
+        *_ends(entries),
+        *_messages(entries),
+        *_recorded_once(entries),
+        *_intents(entries),
+    ]
+
+
+def _order(entries: Sequence[RunLogEntry]) -> list[str]:
+    seqs = [entry.seq for entry in entries]
+    found = [] if seqs == list(range(len(seqs))) else [f"seqs are not contiguous: {seqs}"]
+    starts = [entry.seq for entry in entries if entry.kind == EntryKind.RUN_STARTED]
+    if entries and starts != [0]:
+        found.append(f"run.started at {starts}, not at 0 alone")
+    times = [entry.ts for entry in entries]
+    return found if times == sorted(times) else [*found, "time goes back"]
+
+
+def _ends(entries: Sequence[RunLogEntry]) -> list[str]:
+    ends = [entry.seq for entry in entries if entry.kind in TERMINAL_KINDS]
+    if len(ends) > 1:
+        return [f"{len(ends)} terminal entries: {ends}"]
+    if ends and ends[0] != entries[-1].seq:
+        return [f"entries behind the terminal one at {ends[0]}"]
+    return []
+
+
+def _messages(entries: Sequence[RunLogEntry]) -> list[str]:
+    ids: Counter[str] = Counter()
+    for entry in entries:
+        message: Any = entry.payload.get("message")
+        if entry.kind == EntryKind.MSG_RECEIVED and isinstance(message, dict):
+            ids[f"message {message['id']} received"] += 1
+        if entry.kind == EntryKind.SIGNAL_RECEIVED:
+            ids[f"signal {entry.payload['name']} {entry.payload['n']} received"] += 1
+        if entry.kind == EntryKind.MSG_SENT:
+            ids[f"message {entry.payload['message_id']} sent"] += 1
+    return [f"{what} {n} times" for what, n in ids.items() if n > 1]
+
+
+def _recorded_once(entries: Sequence[RunLogEntry]) -> list[str]:
+    """A recorded result is written again only by a later attempt."""
+    found, attempt, seen = [], 0, set()
+    for entry in entries:
+        if entry.kind in (EntryKind.RUN_ATTEMPT_FAILED, EntryKind.RUN_CONTINUED):
+            attempt += 1
+        if entry.kind in (EntryKind.EFFECT_RESULT, EntryKind.TOOL_RESULT):
+            key = (attempt, entry.position)
+            if key in seen:
+                found.append(f"two results at {entry.position} in one attempt")
+            seen.add(key)
+    return found
+
+
+def _intents(entries: Sequence[RunLogEntry]) -> list[str]:
+    """A result of an effect stands behind its intent."""
+    begun: set[str] = set()
+    found = []
+    for entry in entries:
+        if entry.kind in (EntryKind.EFFECT_INTENT, EntryKind.TOOL_CALLED):
+            begun.add(entry.position)
+        is_effect = entry.payload.get("effect") in ("step", "tool", "llm")
+        is_result = entry.kind in (EntryKind.EFFECT_RESULT, EntryKind.TOOL_RESULT)
+        if is_result and is_effect and entry.position not in begun:
+            found.append(f"a result without an intent at {entry.position}")
+    return found
+
+
+def side_by_side(left: Iterable[object], right: Iterable[object], *, equal: Any) -> str:
+    """Return two lists as columns, the lines that differ marked."""
+    rows = []
+    for index, (one, other) in enumerate(zip_longest(left, right)):
+        agree = one is not None and other is not None and equal(one, other)
+        rows.append(f"{index:3} {'  ' if agree else '≠ '}{_cut(one)}")
+        if not agree:
+            rows.append(f"      {_cut(other)}")
+    return "\n".join(rows)
+
+
+def _cut(value: object) -> str:
+    text = "—" if value is None else str(value)
+    return text if len(text) <= 400 else f"{text[:400]}…"

@@ -1,0 +1,124 @@
+"""A `RunStore` with bad manners at one call: it fails or dies, before or after the call's work is done."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, cast
+
+from actors.errors import PersistenceError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from actors.kernel.runtime.scheduler import ShardLease
+    from actors.kernel.runtime.store import RunStore
+
+
+class Manner(StrEnum):
+    """What happens at the call."""
+
+    ERROR_BEFORE = "error before"
+    """Nothing is written and the caller is told so."""
+    ERROR_AFTER = "error after"
+    """It is written and the caller is not told: the outcome is unknown to it."""
+    DIE_BEFORE = "die before"
+    DIE_AFTER = "die after"
+    """The host is gone in the middle of the call, which never returns."""
+    DELAY = "delay"
+    """The call takes `delay_s` seconds and works."""
+
+
+@dataclass(slots=True)
+class Faults:
+    """Which call of all hosts of a test goes wrong, and the list of calls so far.
+
+    Attributes:
+        nth: Number of the call, 0 is the first; None: every call works.
+        method: Only calls of this method are counted; None counts all.
+        calls: Names of all calls counted so far.
+        leases: Shard leases handed out, so that a test can end a dead host's.
+    """
+
+    nth: int | None = None
+    manner: Manner = Manner.ERROR_BEFORE
+    method: str | None = None
+    delay_s: float = 0.05
+    calls: list[str] = field(default_factory=list)
+    leases: list[ShardLease] = field(default_factory=list)
+
+    def strikes(self, method: str) -> bool:
+        """Count a call; True if it is the one."""
+        if self.method not in (None, method):
+            return False
+        self.calls.append(method)
+        return self.nth == len(self.calls) - 1
+
+
+class FaultyStore:
+    """Wraps the store of one host.
+
+    Args:
+        store: Does the work.
+        faults: Shared by all hosts of a test.
+        die: Ends the host, at once and without a trace.
+    """
+
+    def __init__(self, store: RunStore, faults: Faults, die: Callable[[], None]) -> None:
+        self._store = store
+        self._faults = faults
+        self._die = die
+        self._dead = False
+
+    @classmethod
+    def wrap(cls, store: RunStore, faults: Faults, die: Callable[[], None]) -> RunStore:
+        """Return the wrapped store, typed as what it stands in for."""
+        return cast("RunStore", cls(store, faults, die))
+
+    def __getattr__(self, name: str) -> Any:
+        member = getattr(self._store, name)
+        if not inspect.iscoroutinefunction(member):
+            return member
+
+        async def call(*args: Any, **kwargs: Any) -> Any:
+            return await self._call(name, member, args, kwargs)
+
+        return call
+
+    async def _call(self, name: str, member: Any, args: Any, kwargs: Any) -> Any:
+        if self._dead:
+            await _never()
+        manner = self._faults.manner if self._faults.strikes(name) else None
+        await asyncio.sleep(0)
+        if manner is Manner.DELAY:
+            await asyncio.sleep(self._faults.delay_s)
+        elif manner is Manner.ERROR_BEFORE:
+            raise PersistenceError(f"{name}: refused, nothing was written")
+        elif manner is Manner.DIE_BEFORE:
+            await self._end()
+        if self._dead:
+            await _never()
+        result = await member(*args, **kwargs)
+        if name == "claim_shards":
+            self._faults.leases += result
+        if manner is Manner.DIE_AFTER:
+            await self._end()
+        if manner is Manner.ERROR_AFTER:
+            raise PersistenceError(f"{name}: no answer, the outcome is unknown")
+        await asyncio.sleep(0)
+        return result
+
+    async def _end(self) -> None:
+        self._dead = True
+        self._die()
+        await _never()
+
+    def bury(self) -> None:
+        """The host is dead: none of its calls does anything or returns any more."""
+        self._dead = True
+
+
+async def _never() -> None:
+    await asyncio.get_running_loop().create_future()

@@ -1,0 +1,133 @@
+"""What the model knows of a log: entries in their essential form, folded by position.
+
+Written from docs/replay.md, "Hit or miss"; it shares no code with the runtime.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+BEGINS: Final = ("effect.intent", "tool.called", "timer.set")
+RUN_KINDS: Final = ("run.suspended", "run.resumed")
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One entry, without what the model need not predict. `data` holds the essential payload."""
+
+    kind: str
+    position: str
+    data: dict[str, Any]
+    at: float = 0.0
+
+
+@dataclass(slots=True)
+class Record:
+    """What a position holds. Numbers are seqs."""
+
+    begin: int | None = None
+    end: int | None = None
+    sent: int = 0
+    abandoned: int | None = None
+
+
+class DivergenceError(Exception):
+    """The code asks for something else than a strict entry; the run parks."""
+
+
+@dataclass(slots=True)
+class Memory:
+    """The fold of one log, as an attempt sees it when it starts."""
+
+    log: Sequence[Line]
+    start: int = 0
+    generation: int = 0
+    boot: Any = None
+    attempts: int = 0
+    records: dict[str, Record] = field(default_factory=dict)
+    unasked: set[str] = field(default_factory=set)
+    void: set[int] = field(default_factory=set)
+    failures: list[tuple[int, int]] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, log: Sequence[Line]) -> Memory:
+        """Return the fold of the log's last generation."""
+        memory = cls(log)
+        for seq, line in enumerate(log):
+            if line.kind == "run.continued":
+                memory.start, memory.generation = seq, line.data["generation"]
+                memory.boot = line.data["input"]
+        for seq in range(memory.start, len(log)):
+            memory._read(seq, log[seq])
+        for position, record in memory.records.items():
+            seen = record.begin if record.end is None else record.end
+            if seen is not None and memory.is_strict(seen) and seen not in memory.void:
+                memory.unasked.add(position)
+        return memory
+
+    def _read(self, seq: int, line: Line) -> None:
+        if line.kind == "run.attempt_failed":
+            self.attempts += 1
+            self.failures.append((seq, line.data["retry_from"]))
+            if line.data["ending"]:
+                self.void.add(line.data["retry_from"])
+        if not line.position or line.position.startswith("in."):
+            return
+        record = self.records.setdefault(line.position, Record())
+        if line.kind == "effect.abandoned":
+            record.abandoned = seq
+        elif line.kind in BEGINS:
+            record.begin, record.end, record.abandoned = seq, None, None
+        else:
+            record.end = seq
+            record.sent += line.kind == "msg.sent"
+            if record.begin is not None and not _belong(self.log[record.begin], line):
+                record.begin = record.abandoned = None
+
+    def is_strict(self, seq: int) -> bool:
+        """Whether every attempt that failed after the entry has to meet it again."""
+        return all(seq <= retry_from for at, retry_from in self.failures if at > seq)
+
+    def pool_sets(self, key: str, after: int) -> bool:
+        """Whether a later attempt may have found this key as a failed attempt left it."""
+        return any(
+            line.kind == "state.set" and line.data["key"] == key and not self.is_strict(seq)
+            for seq, line in enumerate(self.log)
+            if seq > max(after, self.start)
+        )
+
+    def find(self, position: str, kinds: Sequence[str], digest: str) -> Record | None:
+        """Return what is recorded for this call, None for a miss.
+
+        Raises:
+            DivergenceError: A strict entry says something else.
+        """
+        record = self.records.get(position)
+        if record is None:
+            return None
+        self.unasked.discard(position)
+        seqs = [seq for seq in (record.begin, record.end) if seq is not None]
+        agree = all(
+            self.log[seq].kind in kinds and self.log[seq].data.get("hash", digest) == digest
+            for seq in seqs
+        )
+        if agree:
+            return record
+        if any(self.is_strict(seq) and seq not in self.void for seq in seqs[-1:]):
+            raise DivergenceError(position)
+        return None
+
+
+def _belong(begin: Line, end: Line) -> bool:
+    """Whether two entries of one position are of one call, not of two attempts' different ones."""
+    pairs = {
+        "effect.intent": ("effect.result",),
+        "tool.called": ("tool.result",),
+        "timer.set": ("timer.fired", "msg.received"),
+    }
+    digest = begin.data["hash"]
+    return end.kind in pairs[begin.kind] and end.data.get("hash", digest) == digest

@@ -1,0 +1,257 @@
+"""Small JSON programs and the one interpreter of them, a generator that yields what it wants done.
+
+The agent answers each `Call` through ctx, the model answers it by the rule book: so what both run is
+the same code, and only the runtime is compared. A program is a list of statements, each a dict with
+an ``op`` and, where it calls ctx, a ``label`` that no other statement has:
+
+``step`` label, mode, args, into · ``tool`` label, args, into · ``sleep`` d · ``sleep_until`` d ·
+``signal`` name, into · ``receive`` d (None: for ever), into · ``now`` · ``random`` into · ``uuid`` into ·
+``get`` key, into · ``set`` key, value · ``clear`` key · ``send`` payload · ``patched`` id ·
+``gather`` branches · ``select`` branches · ``scope`` branches, body · ``join`` child ·
+``cancel`` child · ``try`` body, catch, handler, final · ``raise`` error · ``reraise`` ·
+``if`` cond, then, else · ``continue`` limit · ``check``.
+
+An expression is ``{"var": name}`` or ``{"list": [...]}`` or JSON data that stands for itself. `d` is in
+virtual seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeAlias
+
+from actors.errors import RetryAfter, TerminalError
+
+Json: TypeAlias = Any
+Stmt: TypeAlias = dict[str, Any]
+Block: TypeAlias = list[Stmt]
+
+
+class ScriptedError(Exception):
+    """Raised by effects and by programs; can be rebuilt from its record."""
+
+
+class AwkwardError(Exception):
+    """Raised by effects; cannot be rebuilt from what its record holds."""
+
+    def __init__(self, code: str, hint: str) -> None:
+        super().__init__(f"{code}: {hint}")
+
+
+def make_error(name: str, text: str) -> Exception:
+    """Return a fresh error of the named class that says `text`."""
+    match name:
+        case "RetryAfter":
+            return RetryAfter(0.75, text)
+        case "TerminalError":
+            return TerminalError(text)
+        case "AwkwardError":
+            return AwkwardError(text, "lost")
+        case "ValueError":
+            return ValueError(text)
+        case "KeyError":
+            return KeyError(text)
+        case _:
+            return ScriptedError(text)
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One thing a program wants from ctx. `args` are plain data or generators of branches."""
+
+    verb: str
+    label: str = ""
+    args: tuple[Any, ...] = ()
+
+
+Code: TypeAlias = Generator[Call, Any, Any]
+MakeCode: TypeAlias = Callable[[Any], Code]
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A program with everything that decides what it does.
+
+    Attributes:
+        program: Its statements.
+        script: By label, what each execution of the effect does: ``{"d": s, "ok": value}`` or
+            ``{"d": s, "err": class name}``; the last one repeats.
+        signals: ``[at, name]``, by time of arrival.
+        mail: Times at which a message arrives.
+        retry: Arguments of the `RetryPolicy`.
+    """
+
+    program: Block
+    script: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    signals: list[tuple[float, str]] = field(default_factory=list)
+    mail: list[float] = field(default_factory=list)
+    retry: dict[str, Any] = field(default_factory=dict)
+
+    def outcome(self, label: str, execution: int) -> dict[str, Any]:
+        """Return what the execution with this number (0 is the first) does."""
+        outcomes = self.script.get(label) or [{"d": 0.0, "ok": None}]
+        return outcomes[min(execution, len(outcomes) - 1)]
+
+
+DEFAULT_RETRY: Final = {"max_retries": 2, "backoff_s": 1.3, "factor": 2.0, "jitter": 0.0}
+
+
+class Interpreter:
+    """One start of a program from its top."""
+
+    def __init__(self, program: Block, boot: Json) -> None:
+        self._program = program
+        self._boot = boot if isinstance(boot, dict) else {}
+        self._generation = int(self._boot.get("generation", 0))
+        self._vars: dict[str, Json] = {}
+        self._trace: list[Json] = list(self._boot.get("trace", []))
+
+    def main(self) -> Code:
+        """Yield the program's calls; return its output: the variables and what was seen in which order."""
+        results = yield from self._block(self._program, {})
+        return {"results": results, "vars": self._vars, "trace": self._trace}
+
+    def _block(self, block: Block, children: dict[int, Any]) -> Code:
+        results = []
+        for stmt in block:
+            results.append((yield from getattr(self, f"_do_{stmt['op']}")(stmt, children)))
+        return results
+
+    def _ask(self, label: str, verb: str, *args: Any) -> Code:
+        """Yield one call and note what came of it."""
+        try:
+            value = yield Call(verb, label, args)
+        except GeneratorExit:
+            raise
+        except BaseException as exc:
+            self._trace.append([label, "!", type(exc).__name__, _text(exc)])
+            raise
+        self._trace.append([label, value])
+        return value
+
+    def _value(self, expr: Json) -> Json:
+        if isinstance(expr, dict) and "var" in expr:
+            return self._vars.get(expr["var"])
+        if isinstance(expr, dict) and "list" in expr:
+            return [self._value(one) for one in expr["list"]]
+        return expr
+
+    def _keep(self, stmt: Stmt, value: Json) -> Json:
+        if stmt.get("into"):
+            self._vars[stmt["into"]] = value
+        return value
+
+    def _do_step(self, stmt: Stmt, _: Any) -> Code:
+        args = [self._value(arg) for arg in stmt.get("args", [])]
+        mode, label = stmt.get("mode", "idempotent"), stmt["label"]
+        name = f"{label}@{self._generation}"
+        return self._keep(stmt, (yield from self._ask(label, "step", name, mode, args)))
+
+    def _do_tool(self, stmt: Stmt, _: Any) -> Code:
+        args = {"what": [self._value(arg) for arg in stmt.get("args", [])]}
+        mode, label = stmt.get("mode", "idempotent"), stmt["label"]
+        args["name"] = f"{label}@{self._generation}"
+        return self._keep(stmt, (yield from self._ask(label, "tool", mode, args)))
+
+    def _do_sleep(self, stmt: Stmt, _: Any) -> Code:
+        return (yield from self._ask(stmt["label"], "sleep", stmt["d"]))
+
+    def _do_sleep_until(self, stmt: Stmt, _: Any) -> Code:
+        return (yield from self._ask(stmt["label"], "sleep_until", stmt["d"]))
+
+    def _do_signal(self, stmt: Stmt, _: Any) -> Code:
+        return self._keep(stmt, (yield from self._ask(stmt["label"], "signal", stmt["name"])))
+
+    def _do_receive(self, stmt: Stmt, _: Any) -> Code:
+        return self._keep(stmt, (yield from self._ask(stmt["label"], "receive", stmt["d"])))
+
+    def _do_now(self, stmt: Stmt, _: Any) -> Code:
+        return (yield from self._ask(stmt["label"], "now"))
+
+    def _do_random(self, stmt: Stmt, _: Any) -> Code:
+        return self._keep(stmt, (yield from self._ask(stmt["label"], "random")))
+
+    def _do_uuid(self, stmt: Stmt, _: Any) -> Code:
+        return self._keep(stmt, (yield from self._ask(stmt["label"], "uuid")))
+
+    def _do_get(self, stmt: Stmt, _: Any) -> Code:
+        return self._keep(stmt, (yield from self._ask(stmt["label"], "get", stmt["key"])))
+
+    def _do_set(self, stmt: Stmt, _: Any) -> Code:
+        value = self._value(stmt["value"])
+        return (yield from self._ask(stmt["label"], "set", stmt["key"], value))
+
+    def _do_clear(self, stmt: Stmt, _: Any) -> Code:
+        return (yield from self._ask(stmt["label"], "clear", stmt["key"]))
+
+    def _do_send(self, stmt: Stmt, _: Any) -> Code:
+        return (yield from self._ask(stmt["label"], "send", self._value(stmt["payload"])))
+
+    def _do_patched(self, stmt: Stmt, _: Any) -> Code:
+        return (yield from self._ask(stmt["label"], "patched", stmt["id"]))
+
+    def _do_check(self, stmt: Stmt, _: Any) -> Code:
+        return (yield from self._ask(stmt["label"], "check"))
+
+    def _do_continue(self, stmt: Stmt, _: Any) -> Code:
+        if self._generation >= stmt["limit"]:
+            return None
+        boot = {"generation": self._generation + 1, "trace": list(self._trace)}
+        return (yield from self._ask(stmt["label"], "continue", boot))
+
+    def _do_gather(self, stmt: Stmt, _: Any) -> Code:
+        branches = [self._block(branch, {}) for branch in stmt["branches"]]
+        return (yield from self._ask(stmt["label"], "gather", branches))
+
+    def _do_select(self, stmt: Stmt, _: Any) -> Code:
+        branches = [self._block(branch, {}) for branch in stmt["branches"]]
+        return (yield from self._ask(stmt["label"], "select", branches))
+
+    def _do_scope(self, stmt: Stmt, _: Any) -> Code:
+        def body(scope: Any) -> Code:
+            children: dict[int, Any] = {}
+            for index, branch in enumerate(stmt["branches"]):
+                children[index] = yield Call("start", "", (scope, self._block(branch, {})))
+            return (yield from self._block(stmt["body"], children))
+
+        return (yield from self._ask(stmt["label"], "scope", body))
+
+    def _do_join(self, stmt: Stmt, children: dict[int, Any]) -> Code:
+        return (yield from self._ask(stmt["label"], "join", children[stmt["child"]]))
+
+    def _do_cancel(self, stmt: Stmt, children: dict[int, Any]) -> Code:
+        return (yield from self._ask(stmt["label"], "cancel", children[stmt["child"]]))
+
+    def _do_try(self, stmt: Stmt, children: dict[int, Any]) -> Code:
+        left = False
+        try:
+            return (yield from self._block(stmt["body"], children))
+        except GeneratorExit:
+            left = True
+            raise
+        except Exception as exc:  # noqa: BLE001 - what an author writes
+            wanted = stmt.get("catch")
+            if wanted is None or wanted not in ("Exception", type(exc).__name__):
+                raise
+            self._trace.append([stmt["label"], "caught", type(exc).__name__, _text(exc)])
+            return (yield from self._block(stmt["handler"], children))
+        finally:
+            if not left:
+                yield from self._block(stmt.get("final", []), children)
+
+    def _do_raise(self, stmt: Stmt, _: Any) -> Code:
+        yield from ()
+        raise make_error(stmt["error"], stmt["label"])
+
+    def _do_reraise(self, stmt: Stmt, _: Any) -> Code:
+        yield from ()
+        raise  # noqa: PLE0704 - stands in handlers only
+
+    def _do_if(self, stmt: Stmt, children: dict[int, Any]) -> Code:
+        branch = stmt["then"] if self._value(stmt["cond"]) else stmt.get("else", [])
+        return (yield from self._block(branch, children))
+
+
+def _text(exc: BaseException) -> str:
+    return str(exc) if isinstance(exc, Exception) else ""

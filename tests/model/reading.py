@@ -1,0 +1,160 @@
+"""Logs and outputs of the runtime in the form in which the model predicts them."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, Final
+
+from tests.harness.simloop import EPOCH
+from tests.model.history import RUN_KINDS, Line
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from actors.kernel.runtime.log_entry import RunLogEntry
+
+NEAR_S: Final = 2e-3
+"""Times that differ by less are the same; effects differ by far more."""
+
+_PLAIN: Final = {
+    "effect.abandoned": ("effect",),
+    "effect.intent": ("effect", "name", "hash", "mode"),
+    "tool.called": ("effect", "name", "hash", "mode"),
+    "msg.sent": ("message_id", "target", "hash"),
+    "run.completed": ("output",),
+    "run.continued": ("generation", "input"),
+    "run.parked": ("reason",),
+    "select.won": ("index",),
+    "signal.received": ("name", "payload", "hash"),
+    "state.set": ("key", "value", "deleted", "hash"),
+}
+
+
+def essential(entries: Iterable[RunLogEntry]) -> list[Line]:
+    """Return the log without suspensions, with seqs and times as the model counts them."""
+    lines: list[Line] = []
+    number: dict[int, int] = {}
+    for entry in entries:
+        if entry.kind in RUN_KINDS:
+            number[entry.seq] = len(lines) - 1
+            continue
+        number[entry.seq] = len(lines)
+        data = _data(entry.kind, entry.payload, number)
+        lines.append(Line(entry.kind, entry.position, data, seconds(entry.ts)))
+    return lines
+
+
+def seconds(at: datetime | str) -> float:
+    """Return an instant as virtual seconds."""
+    moment = datetime.fromisoformat(at) if isinstance(at, str) else at
+    return (moment - EPOCH).total_seconds()
+
+
+def _data(kind: str, payload: dict[str, Any], number: dict[int, int]) -> dict[str, Any]:
+    if kind in _PLAIN:
+        return {key: payload[key] for key in _PLAIN[kind] if key in payload}
+    match kind:
+        case "effect.result" | "tool.result":
+            return _result(payload)
+        case "timer.set":
+            return {"at": seconds(payload["at"]), "hash": payload["hash"], "verb": payload["verb"]}
+        case "msg.received":
+            if "hash" not in payload:
+                return {"boot": True}
+            return {"payload": payload["message"]["payload"], "hash": payload["hash"]}
+        case "run.attempt_failed":
+            return {
+                "attempt": payload["attempt"],
+                "error": _error(payload["error"]),
+                "retry_from": number[payload["retry_from"]],
+                "ending": payload.get("ending") is not None,
+                "at": seconds(payload["at"]),
+            }
+        case "run.failed":
+            return {"status": payload["status"], "error": _error(payload["error"])}
+        case _:
+            return {}
+
+
+def _result(payload: dict[str, Any]) -> dict[str, Any]:
+    data = {key: payload[key] for key in ("effect", "name", "hash", "status") if key in payload}
+    if payload["status"] == "error":
+        return {**data, "error": _error(payload["error"])}
+    value = payload.get("value")
+    if payload["effect"] == "tool" and isinstance(value, dict):
+        text = value.get("text", "") if value["status"] != "ok" else ""
+        value = [value["status"], value.get("structured"), text]
+    if payload["effect"] == "now":
+        value = seconds(str(value))
+    return {**data, "value": value}
+
+
+def _error(record: dict[str, Any]) -> dict[str, Any]:
+    name = str(record["type"]).rpartition(":")[2].rpartition(".")[2]
+    return {"type": name, "message": record["message"]}
+
+
+def settled(lines: Sequence[Line]) -> list[Line]:
+    """Return the log with the intents of one instant behind it, by position.
+
+    Effects that begin together begin in any order; nothing may depend on it.
+    """
+    result: list[Line] = []
+    instants: list[list[Line]] = []
+    for line in lines:
+        if instants and line.at - instants[-1][-1].at < NEAR_S:
+            instants[-1].append(line)
+        else:
+            instants.append([line])
+    for instant in instants:
+        for is_intent, group in groupby(sorted(instant, key=_is_intent), key=_is_intent):
+            found = list(group)
+            result += sorted(found, key=_position) if is_intent else found
+    return result
+
+
+def _is_intent(line: Line) -> bool:
+    return line.kind in ("effect.intent", "tool.called")
+
+
+def _position(line: Line) -> str:
+    return line.position
+
+
+def drawn(lines: Iterable[Line]) -> dict[str, list[Any]]:
+    """Return what chance gave, by position, in order."""
+    values: dict[str, list[Any]] = {}
+    for line in lines:
+        if line.data.get("effect") in ("random", "uuid"):
+            values.setdefault(line.position, []).append(line.data["value"])
+    return values
+
+
+def same(left: Any, right: Any) -> bool:
+    """Whether two values are equal, times by less than `NEAR_S`."""
+    if isinstance(left, float | int) and isinstance(right, float | int):
+        if isinstance(left, bool) or isinstance(right, bool):
+            return left is right
+        return abs(left - right) < NEAR_S
+    if isinstance(left, list) and isinstance(right, list):
+        return len(left) == len(right) and all(map(same, left, right))
+    if isinstance(left, dict) and isinstance(right, dict):
+        return left.keys() == right.keys() and all(same(left[key], right[key]) for key in left)
+    return bool(left == right)
+
+
+def same_line(left: Line, right: Line) -> bool:
+    """Whether two entries say the same."""
+    return (
+        (left.kind, left.position) == (right.kind, right.position)
+        and same(_said(left), _said(right))
+        and abs(left.at - right.at) < NEAR_S
+    )
+
+
+def _said(line: Line) -> dict[str, Any]:
+    """What an entry says; the model also knows what a message says, which its entry does not."""
+    if line.kind != "msg.sent":
+        return line.data
+    return {key: value for key, value in line.data.items() if key != "payload"}

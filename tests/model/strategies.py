@@ -1,0 +1,191 @@
+"""Random small cases for Hypothesis."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, Any, Final
+
+from hypothesis import strategies as st
+
+from tests.model.program import Case
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.model.program import Block, Stmt
+
+ERRORS: Final = ("ScriptedError", "ValueError", "AwkwardError", "RetryAfter", "TerminalError")
+CATCHES: Final = ("Exception", "ScriptedError", "ValueError", "EffectError", "RetryAfter", None)
+SIGNALS: Final = ("go", "stop")
+UNIT_S: Final = 0.7
+"""Durations are small multiples of it, each a little off, so that no two events coincide."""
+
+_ticks = st.integers(0, 6)
+_var = st.sampled_from(["x", "y"])
+_value = st.integers(0, 2)
+_expr = st.one_of(_value, _var.map(lambda name: {"var": name}))
+
+
+def _stmt(op: str, **parts: st.SearchStrategy[Any]) -> st.SearchStrategy[Stmt]:
+    return st.fixed_dictionaries({"op": st.just(op), **parts})
+
+
+_ok = st.fixed_dictionaries({"d": _ticks, "ok": _value})
+_bad = st.fixed_dictionaries({"d": _ticks, "err": st.sampled_from(ERRORS)})
+_mode = st.sampled_from(["idempotent", "idempotent", "at_most_once"])
+_args = st.lists(_expr, max_size=1)
+
+
+def _effect(op: str, outcomes: st.SearchStrategy[Any]) -> st.SearchStrategy[Stmt]:
+    return _stmt(op, mode=_mode, args=_args, into=_var, outcomes=outcomes)
+
+
+_good_step = _effect("step", st.lists(_ok, min_size=1, max_size=2))
+_bad_step = _effect("step", st.tuples(_bad, st.one_of(_ok, _bad), _ok).map(list))
+_tool = _effect("tool", st.lists(st.one_of(_ok, _bad), min_size=1, max_size=2))
+_key = st.sampled_from(["k", "l"])
+_instants = st.one_of(
+    _stmt("get", key=_key, into=_var),
+    _stmt(
+        "set",
+        key=_key,
+        value=st.one_of(st.integers(1, 9), _var.map(lambda v: {"list": [{"var": v}]})),
+    ),
+    _stmt("clear", key=_key),
+    _stmt("now"),
+    _stmt("random", into=_var),
+    _stmt("uuid"),
+    _stmt("send", payload=st.one_of(_value, _var.map(lambda v: {"list": [{"var": v}]}))),
+    _stmt("patched", id=st.sampled_from(["p", "q"])),
+    _stmt("check"),
+)
+_waits = st.one_of(
+    _stmt("sleep", d=st.integers(0, 12)),
+    _stmt("sleep_until", d=st.integers(0, 12)),
+    _stmt("signal", name=st.sampled_from(SIGNALS), into=_var),
+    _stmt("receive", d=st.one_of(st.none(), st.integers(0, 12)), into=_var),
+)
+_raise = _stmt(
+    "raise", error=st.sampled_from(("ScriptedError", "ValueError", "RetryAfter", "TerminalError"))
+)
+
+
+def _weighted(*choices: tuple[int, st.SearchStrategy[Any]]) -> st.SearchStrategy[Any]:
+    """One of these, as often as its weight says; `one_of` would drop repetitions."""
+    return st.sampled_from([one for n, one in choices for _ in range(n)]).flatmap(_itself)
+
+
+def _itself(strategy: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    return strategy
+
+
+leaves: Final = _weighted(
+    (4, _good_step), (3, _bad_step), (1, _tool), (3, _instants), (3, _waits), (1, _raise)
+)
+
+
+def _composites(inner: st.SearchStrategy[Stmt]) -> st.SearchStrategy[Stmt]:
+    block = st.lists(inner, max_size=3)
+    full = st.lists(inner, min_size=1, max_size=3)
+    branches = st.lists(st.lists(inner, min_size=1, max_size=3), min_size=1, max_size=3)
+    handler = st.tuples(block, st.booleans()).map(
+        lambda both: [*both[0], {"op": "reraise"}] if both[1] else both[0]
+    )
+    ask = st.sampled_from(["join", "cancel"])
+    asks = st.lists(st.tuples(ask, st.integers(0, 2)), max_size=2)
+    attempt = st.fixed_dictionaries(
+        {
+            "op": st.just("try"),
+            "body": full,
+            "catch": st.sampled_from(CATCHES),
+            "handler": handler,
+            "final": block,
+        }
+    )
+    choice = st.fixed_dictionaries(
+        {"op": st.just("if"), "cond": _expr, "then": block, "else": block}
+    )
+    return _weighted(
+        (3, attempt),
+        (3, _stmt("gather", branches=branches)),
+        (3, _stmt("select", branches=branches)),
+        (2, st.tuples(branches, block, asks).map(_scope)),
+        (1, choice),
+    )
+
+
+def _scope(parts: tuple[list[Block], Block, list[tuple[str, int]]]) -> Stmt:
+    branches, body, asks = parts
+    rest = [{"op": op, "child": child % len(branches)} for op, child in asks]
+    return {"op": "scope", "branches": branches, "body": [*body, *rest]}
+
+
+_once = _weighted((3, leaves), (1, _composites(leaves)))
+_twice = _weighted((2, leaves), (3, _composites(_once)))
+_retry = st.fixed_dictionaries(
+    {
+        "max_retries": st.integers(0, 3),
+        "on_exhausted": st.sampled_from(["dead_letter", "fail", "pause"]),
+        "non_retryable": st.sampled_from([(), (), ("ValueError",)]),
+    }
+)
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> Case:
+    """Return a small random case."""
+    program = draw(st.lists(_twice, min_size=2, max_size=5))
+    if draw(st.integers(0, 5)) == 5:
+        program = [*program, {"op": "continue", "limit": 1}]
+    signals = draw(st.lists(st.tuples(st.integers(0, 12), st.sampled_from(SIGNALS)), max_size=4))
+    mail = draw(st.lists(st.integers(0, 12), max_size=3))
+    return finish(program, signals, mail, draw(_retry))
+
+
+def finish(
+    program: Block,
+    signals: list[tuple[int, str]] | None = None,
+    mail: list[int] | None = None,
+    retry: dict[str, Any] | None = None,
+) -> Case:
+    """Return the case of a raw program: labels given, ticks made into seconds that differ."""
+    script: dict[str, list[dict[str, Any]]] = {}
+    labels = (f"{letter}{n or ''}" for n in range(99) for letter in "abcdefghijklmnopqrstuvwxyz")
+    return Case(
+        program=_finish(program, labels, script),
+        script=script,
+        signals=[(_seconds(at, f"signal {n}"), name) for n, (at, name) in enumerate(signals or [])],
+        mail=[_seconds(at, f"mail {n}") for n, at in enumerate(mail or [])],
+        retry=dict(retry or {}),
+    )
+
+
+def _finish(block: Block, labels: Iterator[str], script: dict[str, list[dict[str, Any]]]) -> Block:
+    return [_labelled(stmt, labels, script) for stmt in block]
+
+
+def _labelled(stmt: Stmt, labels: Iterator[str], script: dict[str, list[dict[str, Any]]]) -> Stmt:
+    label = next(labels)
+    done: Stmt = {}
+    for key, value in stmt.items():
+        match key:
+            case "outcomes":
+                script[label] = [
+                    {**outcome, "d": _seconds(outcome["d"], f"{label} {n}")}
+                    for n, outcome in enumerate(value)
+                ]
+            case "branches":
+                done[key] = [_finish(branch, labels, script) for branch in value]
+            case "body" | "handler" | "final" | "then" | "else":
+                done[key] = _finish(value, labels, script)
+            case "d":
+                done[key] = None if value is None else _seconds(value, label)
+            case _:
+                done[key] = value
+    return {**done, "label": label}
+
+
+def _seconds(ticks: int, what: str) -> float:
+    """Return the ticks in seconds and a part of a tick that only `what` has."""
+    part = int.from_bytes(hashlib.blake2b(what.encode(), digest_size=4).digest(), "big") / 2**32
+    return round(UNIT_S * (ticks + 0.02 + 0.6 * part), 6)

@@ -1,0 +1,418 @@
+"""What each verb of ctx does in the model: hit, miss, and what a miss begins."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from actors.errors import CancellationError, EffectError, RunError
+from actors.kernel.runtime.effects import args_hash
+from actors.kernel.runtime.ids import message_id_of_run
+from tests.model.branches import Branch, CancelledError, Group, Wait
+from tests.model.history import DivergenceError, Line
+from tests.model.program import AwkwardError, make_error
+from tests.model.signs import ContinueSignal, TieError
+
+if TYPE_CHECKING:
+    from tests.model.history import Memory, Record
+    from tests.model.program import Call, Case
+    from tests.model.world import Outside
+
+SINK: Final = "sink/model"
+_MARK: Final = "__model_seq__"
+
+
+class Verbs:
+    """The half of the model that knows the verbs; `Model` knows whose turn it is."""
+
+    case: Case
+    run_id: str
+    log: list[Line]
+    memory: Memory
+    world: Outside
+    set_here: dict[str, Any]
+    ready: list[Branch]
+    hits: list[Branch]
+    misses: list[Branch]
+    out: list[Branch]
+
+    def record(self, kind: str, position: str, data: dict[str, Any]) -> int:
+        """Put an entry at the end of the log."""
+        raise NotImplementedError
+
+    def state(self) -> dict[str, Any]:
+        """Return the stored state."""
+        raise NotImplementedError
+
+    def open_group(self, branch: Branch, group: Group) -> None:
+        """Remember a group."""
+        raise NotImplementedError
+
+    def at(self, when: float, branch: Branch, wait: Wait) -> None:
+        """Let `happen` be called at a time."""
+        raise NotImplementedError
+
+    def call(self, branch: Branch, call: Call) -> Any:
+        """Return what an instant gives; a verb that waits leaves `branch.wait` behind."""
+        if branch.closed:
+            raise CancelledError
+        return getattr(self, f"_{call.verb}")(branch, *call.args)
+
+    # --- instants -----------------------------------------------------------------------------------
+
+    def _note(self, branch: Branch, verb: str, value: Any) -> Any:
+        """A verb that is recorded once and gives what was recorded."""
+        position, digest = branch.take_position(), args_hash([verb])
+        record = self.memory.find(position, ("effect.result",), digest)
+        if record is not None and record.end is not None:
+            return self.log[record.end].data["value"]
+        self._value(position, verb, digest, value)
+        return value
+
+    def _now(self, branch: Branch) -> float:
+        value: float = self._note(branch, "now", self.world.now)
+        return value
+
+    def _random(self, branch: Branch) -> Any:
+        return self._note(branch, "random", self._drawn(branch))
+
+    def _uuid(self, branch: Branch) -> Any:
+        return self._note(branch, "uuid", self._drawn(branch))
+
+    def _drawn(self, branch: Branch) -> Any:
+        """What chance gives at the position that comes next: the n-th value drawn there."""
+        position = f"{branch.prefix}{branch.calls}"
+        n = sum(line.position == position for line in self.log)
+        values = self.world.values.get(position, ())
+        return values[n] if n < len(values) else f"drawn at {position}, {n}"
+
+    def _patched(self, _: Branch, name: str) -> bool:
+        position, digest = f"patch:{name}", args_hash(["patched", name])
+        if self.memory.generation:
+            position = f"{self.memory.generation}:{position}"
+        record = self.memory.find(position, ("effect.result",), digest)
+        if record is None or record.end is None:
+            if any(line.position == position for line in self.log[self.memory.start :]):
+                return True
+            self._value(position, "patched", digest, value=True)
+            return True
+        return bool(self.log[record.end].data["value"])
+
+    def _check(self, _: Branch) -> None:
+        return None
+
+    def _get(self, branch: Branch, key: str) -> Any:
+        position, digest = branch.take_position(), args_hash(["get", key])
+        record = self.memory.find(position, ("effect.result",), digest)
+        here = key in self.set_here
+        if record is not None and record.end is not None:
+            value = self.log[record.end].data["value"]
+            if self.memory.is_strict(record.end) or not here or value == self.set_here[key]:
+                return value
+        value = self.set_here[key] if here else self.state().get(key)
+        self._value(position, "state.get", digest, value)
+        return value
+
+    def _set(self, branch: Branch, key: str, value: Any) -> None:
+        digest = args_hash(["set", key, value])
+        self._write(branch, key, digest, {"key": key, "value": value, "hash": digest})
+        self.set_here[key] = value
+
+    def _clear(self, branch: Branch, key: str) -> None:
+        digest = args_hash(["clear", key])
+        self._write(branch, key, digest, {"key": key, "deleted": True, "hash": digest})
+        self.set_here[key] = None
+
+    def _write(self, branch: Branch, key: str, digest: str, data: dict[str, Any]) -> None:
+        position = branch.take_position()
+        record = self.memory.find(position, ("state.set",), digest)
+        if record is not None and record.end is not None:
+            is_strict = self.memory.is_strict(record.end)
+            if is_strict and not self.memory.pool_sets(key, record.end):
+                return
+        self.record("state.set", position, data)
+
+    def _send(self, branch: Branch, payload: Any) -> None:
+        position, digest = branch.take_position(), args_hash([SINK, payload])
+        record = self.memory.find(position, ("msg.sent",), digest)
+        if record is not None:
+            return
+        before = self.memory.records.get(position)
+        message_id = message_id_of_run(self.run_id, position, before.sent if before else 0)
+        data = {"message_id": message_id, "target": SINK, "hash": digest, "payload": payload}
+        self.record("msg.sent", position, data)
+
+    def _continue(self, _: Branch, boot: Any) -> None:
+        raise ContinueSignal(boot)
+
+    def _value(self, position: str, verb: str, digest: str, value: Any) -> None:
+        data = {"effect": verb, "hash": digest, "status": "ok", "value": value}
+        self.record("effect.result", position, data)
+
+    def _result(
+        self, position: str, effect: str, name: str, digest: str, rest: dict[str, Any]
+    ) -> int:
+        kind = "tool.result" if effect == "tool" else "effect.result"
+        data = {"effect": effect, "name": name, "hash": digest, **rest}
+        return self.record(kind, position, data)
+
+    # --- effects and waits ------------------------------------------------------------------------------
+
+    def _step(self, branch: Branch, name: str, mode: str, args: list[Any]) -> None:
+        self._effect(branch, "step", name, mode, args_hash([name, [name, *args]]))
+
+    def _tool(self, branch: Branch, mode: str, kwargs: dict[str, Any]) -> None:
+        name = "idempotent_tool" if mode == "idempotent" else "at_most_once_tool"
+        self._effect(branch, "tool", name, mode, args_hash([name, kwargs]), kwargs["name"])
+
+    def _effect(  # noqa: PLR0913 - one per fact of an effect
+        self, branch: Branch, effect: str, name: str, mode: str, digest: str, does: str = ""
+    ) -> None:
+        position = branch.take_position()
+        kinds = ("tool.called", "tool.result") if effect == "tool" else _EFFECT_KINDS
+        plan = (effect, mode, digest, name, does or name)
+        record = self.memory.find(position, kinds, digest)
+        if record is not None and record.end is not None and record.end not in self.memory.void:
+            self._await_hit(branch, record.end)
+            return
+        if record is not None and record.begin is not None and record.end is None:
+            branch.begun[position] = effect
+            if record.abandoned is not None and self.memory.is_strict(record.abandoned):
+                branch.wait = Wait("stay")
+                return
+        self._want(branch, position, plan, record)
+
+    def _await_hit(self, branch: Branch, seq: int) -> None:
+        branch.wait = Wait("hit", seq)
+        self.hits.append(branch)
+
+    def _want(
+        self, branch: Branch, position: str, plan: tuple[Any, ...], record: Record | None
+    ) -> None:
+        branch.wait = Wait("miss", plan=plan, position=position, record=record)
+        self.misses.append(branch)
+
+    def _timer(self, branch: Branch, verb: str, digest: str, deadline: float | None) -> None:
+        """A wait that may end at a time; the time is recorded when it is first asked for."""
+        position = branch.take_position()
+        kinds = ("timer.set", "timer.fired", "msg.received")
+        record = self.memory.find(position, kinds[: 2 + (verb == "receive")], digest)
+        if record is not None and record.end is not None:
+            self._await_hit(branch, record.end)
+            return
+        if record is not None and record.begin is not None:
+            deadline = self.log[record.begin].data["at"]
+        elif deadline is not None:
+            self.record("timer.set", position, {"at": deadline, "hash": digest, "verb": verb})
+        self._want(branch, position, (verb, deadline, digest), record)
+
+    def _sleep(self, branch: Branch, seconds: float) -> None:
+        self._timer(branch, "sleep", args_hash(["sleep", seconds]), self.world.now + seconds)
+
+    def _sleep_until(self, branch: Branch, at: float) -> None:
+        digest = args_hash(["until", self.world.iso(at)])
+        self._timer(branch, "sleep_until", digest, at)
+
+    def _receive(self, branch: Branch, timeout: float | None) -> None:
+        deadline = None if timeout is None else self.world.now + timeout
+        self._timer(branch, "receive", args_hash(["receive", timeout]), deadline)
+
+    def _signal(self, branch: Branch, name: str) -> None:
+        position, digest = branch.take_position(), args_hash(["signal", name])
+        record = self.memory.find(position, ("signal.received",), digest)
+        if record is not None and record.end is not None:
+            self._await_hit(branch, record.end)
+            return
+        self._want(branch, position, ("signal", name, digest), record)
+
+    # --- what misses begin, and how it ends -----------------------------------------------------------------
+
+    def begin(self, branch: Branch, wait: Wait) -> bool:
+        """Begin an effect or a wait at the live frontier; False if an effect is in doubt."""
+        verb, wait.kind = wait.plan[0], "out"
+        if verb not in ("step", "tool"):
+            self.out.append(branch)
+            if verb != "signal" and wait.plan[1] is not None:
+                self.at(wait.plan[1], branch, wait)
+            return True
+        effect, mode, digest, name, does = wait.plan
+        record = wait.record
+        is_open = record is not None and record.begin is not None and record.end is None
+        if is_open and mode == "at_most_once":
+            return False
+        if not is_open:
+            kind = "tool.called" if effect == "tool" else "effect.intent"
+            data = {"effect": effect, "name": name, "hash": digest, "mode": mode}
+            self.record(kind, wait.position, data)
+            branch.begun[wait.position] = effect
+        n = self.world.executions.get(does, 0)
+        self.world.executions[does] = n + 1
+        outcome = self.case.outcome(does.partition("@")[0], n)
+        wait.plan = (*wait.plan, outcome, f"{does}#{n}")
+        self.at(self.world.now + outcome["d"], branch, wait)
+        return True
+
+    def happen(self, branch: Branch, wait: Wait) -> None:
+        """The time of a wait has come: record it, so that the branch can go on in its turn."""
+        if wait.plan[0] in ("step", "tool"):
+            effect, _, digest, name, _, outcome, text = wait.plan
+            rest = _came_of(effect, outcome, text)
+            seq = self._result(wait.position, effect, name, digest, rest)
+            del branch.begun[wait.position]
+        else:
+            self.out.remove(branch)
+            seq = self.record("timer.fired", wait.position, {})
+        self._await_hit(branch, seq)
+
+    def offer(self) -> bool:
+        """Give what has arrived to those that wait for it; True if somebody got something.
+
+        Raises:
+            TieError: Two could have it, or two get something in the same instant.
+        """
+        self.out = [b for b in self.out if b.wait is not None and b.wait.kind == "out"]
+        takers = [(branch, found) for branch in self.out for found in self._found(branch)]
+        if len(takers) > 1:
+            raise TieError("two branches get something in the same instant")
+        for branch, (kind, data) in takers:
+            assert branch.wait is not None
+            self.out.remove(branch)
+            buffer: list[Any] = self.world.mail
+            if kind == "signal.received":
+                buffer = self.world.signals
+                buffer.remove((data["name"], data["payload"]))
+            elif kind == "msg.received":
+                buffer.remove(data["payload"])
+            self._await_hit(branch, self.record(kind, branch.wait.position, data))
+        return bool(takers)
+
+    def _found(self, branch: Branch) -> list[tuple[str, dict[str, Any]]]:
+        assert branch.wait is not None
+        verb, what, digest = branch.wait.plan[:3]
+        if verb == "signal":
+            for name, payload in self.world.signals:
+                if name == what:
+                    data = {"name": name, "payload": payload, "hash": digest}
+                    return [("signal.received", data)]
+        elif verb == "receive" and self.world.mail:
+            return [("msg.received", {"payload": self.world.mail[0], "hash": digest})]
+        return []
+
+    def outcome_at(self, wait: Wait) -> tuple[Any, BaseException | None]:
+        """Return the value, or the error, that an entry gives to the branch that awaits it."""
+        line = self.log[wait.seq]
+        if line.kind in ("signal.received", "msg.received"):
+            return line.data["payload"], None
+        if line.data.get("status") == "error":
+            error = rebuilt(line.data["error"])
+            setattr(error, _MARK, wait.seq)
+            return None, error
+        return line.data.get("value"), None
+
+    # --- groups -----------------------------------------------------------------------------------------------
+
+    def _gather(self, branch: Branch, codes: list[Any], kind: str = "gather") -> None:
+        group = Group(kind, branch.take_position())
+        for index, code in enumerate(codes):
+            group.children.append(Branch(f"{group.position}.{index}.", [(code, None)]))
+        self.open_group(branch, group)
+        self.ready += group.children
+        branch.wait = Wait("group", group=group)
+
+    def _select(self, branch: Branch, codes: list[Any]) -> None:
+        self._gather(branch, codes, "select")
+
+    def _scope(self, branch: Branch, body: Any) -> None:
+        group = Group("body", branch.take_position())
+        self.open_group(branch, group)
+        branch.stack.append((body(group), group))
+
+    def _start(self, _: Branch, group: Group, code: Any) -> tuple[Group, Branch]:
+        child = Branch(f"{group.position}.{len(group.children)}.", [(code, None)])
+        group.children.append(child)
+        self.ready.append(child)
+        return group, child
+
+    def _join(self, branch: Branch, started: tuple[Group, Branch], kind: str = "join") -> None:
+        group, child = started
+        group.kind, group.one = kind, child
+        branch.wait = Wait("group", group=group)
+
+    def _cancel(self, branch: Branch, started: tuple[Group, Branch]) -> None:
+        self._join(branch, started, "cancel")
+
+    def outcome_of(self, group: Group) -> tuple[Any, BaseException | None]:
+        """Return what a group whose condition holds gives to its parent."""
+        if group.kind in ("join", "cancel"):
+            child, kind, group.kind = group.one, group.kind, "body"
+            assert child is not None
+            if kind == "cancel":
+                return None, None
+            group.joined.append(child)
+            if child.closed:
+                return None, CancellationError("this branch of the scope was cancelled")
+            return child.value, child.error
+        if group.kind == "select":
+            assert group.chosen is not None
+            index = group.children.index(group.chosen)
+            self._won(group.position, index)
+            return [index, group.chosen.value], group.chosen.error
+        if group.error is not None:
+            return None, group.error
+        if group.chosen is not None:
+            return None, group.chosen.error
+        if group.kind == "scope":
+            return group.value, None
+        return [child.value for child in group.children], None
+
+    def _won(self, position: str, index: int) -> None:
+        record = self.memory.find(position, ("select.won",), "")
+        if record is not None and record.end is not None and self.memory.is_strict(record.end):
+            if self.log[record.end].data["index"] != index:
+                raise DivergenceError(position)
+            return
+        self.record("select.won", position, {"index": index})
+
+
+def _came_of(effect: str, outcome: dict[str, Any], text: str) -> dict[str, Any]:
+    """Return what an execution leaves in the log; a failed tool is an answer, not an error."""
+    if "err" not in outcome:
+        value = outcome.get("ok")
+        return {"status": "ok", "value": ["ok", value, ""] if effect == "tool" else value}
+    error = make_error(outcome["err"], text)
+    if effect == "tool" and not isinstance(error, RunError):
+        text = f"{type(error).__name__}: {error}"
+        return {"status": "ok", "value": ["error", None, text]}
+    return {"status": "error", "error": error_record(error)}
+
+
+_EFFECT_KINDS: Final = ("effect.intent", "effect.result")
+
+
+def error_record(error: BaseException) -> dict[str, Any]:
+    """Return the essential record of an error: its class and its text."""
+    return {"type": type(error).__name__, "message": str(error)}
+
+
+def rebuilt(record: dict[str, Any]) -> Exception:
+    """Return the error as authors see it."""
+    name, text = record["type"], record["message"]
+    if name == AwkwardError.__name__:
+        return EffectError(f"{AwkwardError.__module__}:{name}", text)
+    if name == "RetryAfter":
+        return make_error(name, text.partition(": ")[2])
+    return make_error(name, text.strip("'") if name == "KeyError" else text)
+
+
+def ending_of(error: BaseException) -> int | None:
+    """Return the seq of the first recorded error along ``__cause__`` and ``__context__``."""
+    todo: list[BaseException | None] = [error]
+    seen: set[int] = set()
+    while todo:
+        one = todo.pop(0)
+        if one is not None and id(one) not in seen:
+            seen.add(id(one))
+            seq = getattr(one, _MARK, None)
+            if isinstance(seq, int):
+                return seq
+            todo += [one.__cause__, one.__context__]
+    return None

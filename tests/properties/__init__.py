@@ -1,0 +1,1 @@
+"""Properties over random programs, crashes and time."""

@@ -356,7 +356,7 @@ class SpawnDenied(BudgetExhaustedError):  # noqa: N818 - the sources' name
 # --- control signals: BaseException on purpose ---------------------------------------------------
 
 
-class RunSuspended(BaseException):  # noqa: N818 - a signal, not an error
+class RunSuspended(BaseException):
     """The run is being taken out of memory; it will be replayed when something wakes it.
 
     If you see this in an `except BaseException:` block, re-raise it. No ctx call works any more.

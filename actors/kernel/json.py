@@ -9,7 +9,7 @@ from pydantic_core import PydanticSerializationError, from_json, to_json
 
 from actors.errors import NotSerializableError
 
-JsonValue: TypeAlias = "None | bool | int | float | str | list[JsonValue] | dict[str, JsonValue]"
+JsonValue: TypeAlias = "bool | int | float | str | list[JsonValue] | dict[str, JsonValue] | None"
 
 _SCALARS = (str, int, bool, type(None))
 _MAX_DEPTH = 64

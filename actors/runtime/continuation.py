@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from actors.kernel.json import JsonValue
 
 
-class ContinueAsNew(BaseException):  # noqa: N818 - a signal, not an error
+class ContinueAsNew(BaseException):
     """The run starts again from the top with `input`. Let it pass."""
 
     def __init__(self, input: JsonValue) -> None:  # noqa: A002

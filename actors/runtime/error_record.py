@@ -49,8 +49,11 @@ def rebuild_error(record: dict[str, JsonValue]) -> Exception:
     name, message = str(record.get("type")), str(record.get("message"))
     cls = _loaded_class(name)
     if cls is not None:
-        args = record.get("args", [message])
-        for candidate in (args if isinstance(args, list) else [message], [message]):
+        args = record.get("args")
+        candidates: list[list[JsonValue]] = [[message]]
+        if isinstance(args, list):
+            candidates.insert(0, args)
+        for candidate in candidates:
             exc = _build(cls, candidate, message)
             if exc is not None:
                 return exc

@@ -119,7 +119,11 @@ class Execution:
         self._history = History.of(self.loaded.entries)
         self._turnstile = Turnstile(on_idle=self._on_idle, on_closed=self._on_closed)
         self._runlog = RunLog(
-            self.env.store, self.lease, self._history, self._turnstile, self._on_committed
+            store=self.env.store,
+            lease=self.lease,
+            history=self._history,
+            turnstile=self._turnstile,
+            on_committed=self._on_committed,
         )
         row = self.loaded.row
         self._recorder = Recorder(

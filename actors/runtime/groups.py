@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from typing_extensions import override
+
 from actors.runtime.turnstile import Branch, Doing
 
 if TYPE_CHECKING:
@@ -15,7 +17,7 @@ if TYPE_CHECKING:
 class Selected(NamedTuple):
     """What `ctx.select` returns: which branch won, and what it returned."""
 
-    index: int
+    index: int  # type: ignore[assignment]
     value: Any
 
 
@@ -54,6 +56,7 @@ class Gather(Group):
 
     failed: Branch | None = None
 
+    @override
     def step(self, turnstile: Turnstile) -> bool:
         """See `Group.step`."""
         if self.parent.doing is not Doing.GROUP:
@@ -72,6 +75,7 @@ class Select(Group):
 
     winner: Branch | None = None
 
+    @override
     def step(self, turnstile: Turnstile) -> bool:
         """See `Group.step`."""
         if self.parent.doing is not Doing.GROUP:
@@ -97,9 +101,11 @@ class ScopeGroup(Group):
         self.joined: set[Branch] = set()
         """Children whose error the parent has seen already."""
 
+    @override
     def _has_failed(self, child: Branch) -> bool:
         return child not in self.joined and super()._has_failed(child)
 
+    @override
     def step(self, turnstile: Turnstile) -> bool:
         """See `Group.step`."""
         if self.parent.doing is not Doing.GROUP or self.parent.groups[-1] is not self:

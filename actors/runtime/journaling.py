@@ -99,9 +99,7 @@ class Effects:
         run = self._run
         branch = run.turnstile.enter(call.verb)
         position = branch.take_position()
-        place = run.meet(
-            position, (call.begin, call.end), f"{call.verb} {call.name}", call.digest
-        )
+        place = run.meet(position, (call.begin, call.end), f"{call.verb} {call.name}", call.digest)
         if place is not None:
             recorded = place.resolved if _is_decided(place) else place.end
             if recorded is not None and (recorded is place.resolved or not place.ends_void):
@@ -252,8 +250,9 @@ def bounded(
         if timeout_s is None:
             result = fn(*args)
             return await result if inspect.isawaitable(result) else result
+        limit = asyncio.timeout(timeout_s)
         try:
-            async with asyncio.timeout(timeout_s) as limit:
+            async with limit:
                 result = fn(*args)
                 return await result if inspect.isawaitable(result) else result
         except TimeoutError as exc:

@@ -84,5 +84,5 @@ class Hooks:
             try:
                 async with asyncio.timeout(HOOK_LIMIT_S):
                     await hook(event)
-            except Exception:
+            except Exception:  # noqa: BLE001 - whatever a hook does, the run goes on
                 _log.warning("hook failed; the run goes on", extra={"hook": kind}, exc_info=True)

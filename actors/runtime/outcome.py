@@ -7,7 +7,6 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from actors.errors import (
-    ActorsError,
     BudgetExhaustedError,
     ContractError,
     EffectInDoubtError,
@@ -77,15 +76,22 @@ def judge(exc: BaseException, attempt: Attempt) -> Verdict:
     """Return what follows from an error that escaped `run()`; the table of docs/replay.md."""
     match exc:
         case NonDeterminismError():
-            return parked("non_determinism", str(exc), exc.position)
+            verdict = parked("non_determinism", str(exc), exc.position)
         case EffectInDoubtError():
-            return parked("in_doubt", str(exc), exc.position)
+            verdict = parked("in_doubt", str(exc), exc.position)
         case MiddlewareTermination():
-            return _failed("guardrail_tripped", exc, attempt)
+            verdict = _failed("guardrail_tripped", exc, attempt)
         case BudgetExhaustedError():
-            return _failed("budget_exhausted", exc, attempt)
+            verdict = _failed("budget_exhausted", exc, attempt)
         case TerminalError() | ContractError():
-            return _failed("terminal", exc, attempt, dead_letter="explicit")
+            verdict = _failed("terminal", exc, attempt, dead_letter="explicit")
+        case _:
+            verdict = _crashed(exc, attempt)
+    return verdict
+
+
+def _crashed(exc: BaseException, attempt: Attempt) -> Verdict:
+    """The agent's own error: tried again while the policy has retries left."""
     origin = origin_of(exc)
     is_final = origin is not None and not origin.may_repeat
     if is_final or type(exc).__name__ in attempt.policy.non_retryable:
@@ -138,8 +144,3 @@ def _attempt_failed(exc: BaseException, attempt: Attempt) -> tuple[NewEntry, Ret
 def _retry(exc: BaseException, attempt: Attempt) -> Verdict:
     entry, then = _attempt_failed(exc, attempt)
     return Verdict((entry,), then)
-
-
-def is_crash(exc: BaseException) -> bool:
-    """Whether an error is the agent's own, not one of ours."""
-    return not isinstance(exc, ActorsError)

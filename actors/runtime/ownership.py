@@ -122,8 +122,11 @@ class Ownership:
     # --- keeping --------------------------------------------------------------------------------
 
     async def _scan_for_ever(self) -> None:
-        """Backstop of the nudges. Mail is read again from where the scan before the last one ended:
-        numbers are drawn before they commit, and no transaction lives as long as two scans."""
+        """Backstop of the nudges.
+
+        Mail is read again from where the scan before the last one ended: numbers are drawn before
+        they commit, and no transaction lives as long as two scans.
+        """
         before = last = self._arrival
         while True:
             await asyncio.sleep(SCAN_S)
@@ -179,4 +182,3 @@ class Ownership:
                     self._worker.cancel(run_id, agent_id, row.cancel_requested)
             case _:
                 _log.debug("a hint without a name", extra={"kind": nudge.kind})
-

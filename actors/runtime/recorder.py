@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from actors.kernel.clock import Clock, Entropy
-    from actors.kernel.runtime.ids import AgentId, RunId
     from actors.kernel.json import JsonValue
+    from actors.kernel.runtime.ids import AgentId, RunId
     from actors.runtime.history import History, Place
     from actors.runtime.run_log import RunLog
     from actors.runtime.signals import Signals

@@ -29,10 +29,13 @@ class Registry:
             RegistrationError: Its type is registered with a factory, or `run` is missing.
         """
         if not callable(getattr(agent, "run", None)):
-            msg = f"{type(agent).__name__} is not an agent: it needs `id` and `async def run(self, ctx, inbox)`"
+            name = type(agent).__name__
+            msg = f"{name} is not an agent: it needs `id` and `async def run(self, ctx, inbox)`"
             raise RegistrationError(msg)
         if agent.id.type in self._factories:
-            msg = f"agent {agent.id}: type {agent.id.type!r} is registered with register_type already"
+            msg = (
+                f"agent {agent.id}: type {agent.id.type!r} is registered with register_type already"
+            )
             raise RegistrationError(msg)
         self._agents[agent.id] = agent
 
@@ -44,7 +47,7 @@ class Registry:
         """
         check_name("agent type", type_)
         if any(agent_id.type == type_ for agent_id in self._agents):
-            msg = f"type {type_!r}: single agents of it are registered; use register or register_type, not both"
+            msg = f"type {type_!r} has single agents: use register or register_type, not both"
             raise RegistrationError(msg)
         self._factories[type_] = factory
 

@@ -50,7 +50,12 @@ class _Parts:
     @property
     def is_turn(self) -> bool:
         return bool(
-            self.first or self.bind or self.outgoing or self.take_signals or self.state or self.create
+            self.first
+            or self.bind
+            or self.outgoing
+            or self.take_signals
+            or self.state
+            or self.create
         )
 
 
@@ -67,6 +72,7 @@ class RunLog:
 
     def __init__(
         self,
+        *,
         store: RunStore,
         lease: Lease,
         history: History,
@@ -92,9 +98,7 @@ class RunLog:
         """Where the log ends for sure."""
         return self._turnstile.durable
 
-    def record(
-        self, kind: EntryKind, position: str, payload: dict[str, JsonValue]
-    ) -> int:
+    def record(self, kind: EntryKind, position: str, payload: dict[str, JsonValue]) -> int:
         """Put an entry at the end of the log, in memory, and return its seq."""
         self._entries.append(NewEntry(kind, position, payload))
         self.seq += 1
@@ -178,9 +182,7 @@ class RunLog:
         if outcome.routed or outcome.cancel_requested is not None:
             self._on_committed(outcome)
 
-    def _turn(
-        self, entries: list[NewEntry], parts: _Parts, expected: int, then: Then
-    ) -> Commit:
+    def _turn(self, entries: list[NewEntry], parts: _Parts, expected: int, then: Then) -> Commit:
         return Commit(
             lease=self.lease,
             expected_seq=expected,

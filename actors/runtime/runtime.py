@@ -49,7 +49,7 @@ class Runtime:
         serve: False makes a client: it submits and asks, and executes nothing.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - every part can be handed in
         self,
         *,
         store: RunStore | None = None,
@@ -244,8 +244,9 @@ class Runtime:
         return outcome.accepted
 
     async def cancel(self, run_id: RunId, *, reason: str = "") -> CancelReport:
-        """Ask a run and its subtree to stop. Waiting ones end at once, executing ones at their
-        next await.
+        """Ask a run and its subtree to stop.
+
+        Waiting ones end at once, executing ones at their next await.
 
         Raises:
             UnknownRunError: There is no such run.

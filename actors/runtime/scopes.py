@@ -67,7 +67,7 @@ class Scopes:
         group = Select(branch)
         await self._await(group, "select", position, coros)
         winner = group.winner
-        assert winner is not None  # noqa: S101 - select goes on with a winner only
+        assert winner is not None
         index = group.children.index(winner)
         recorded = place.end if place is not None else None
         if recorded is None or not self._run.history.is_strict(recorded.seq):
@@ -128,13 +128,16 @@ class Scope:
     def _entered(self, coro: Coroutine[Any, Any, Any] | None = None) -> ScopeGroup:
         try:
             branch = self._run.turnstile.enter("scope")
-            if self._group is None or self._group.parent is not branch:
-                msg = "a scope is used by the branch that opened it, inside its `async with` block"
-                raise ContractError(msg)
+            return self._of(branch)
         except BaseException:
             if coro is not None:
                 coro.close()
             raise
+
+    def _of(self, branch: Branch) -> ScopeGroup:
+        if self._group is None or self._group.parent is not branch:
+            msg = "a scope is used by the branch that opened it, inside its `async with` block"
+            raise ContractError(msg)
         return self._group
 
     async def join(self, branch: Branch) -> Any:

@@ -34,11 +34,10 @@ class TaskScope:
     def __len__(self) -> int:
         return len(self._tasks)
 
-    def start(self, coro: Coroutine[Any, Any, Any], *, name: str) -> asyncio.Task[Any]:
+    def start(self, coro: Coroutine[Any, Any, Any], *, name: str) -> None:
         """Start `coro`; it is cancelled when the scope ends."""
         task = start_task(coro, name=name, done=self._done)
         self._tasks.add(task)
-        return task
 
     def _done(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)

@@ -86,9 +86,7 @@ class Turnstile:
         on_closed: Called when the code of a closed branch has ended, before anybody goes on.
     """
 
-    def __init__(
-        self, *, on_idle: Callable[[], None], on_closed: Callable[[Branch], None]
-    ) -> None:
+    def __init__(self, *, on_idle: Callable[[], None], on_closed: Callable[[Branch], None]) -> None:
         self.root: Branch | None = None
         self.durable = -1
         self.unwinding: BaseException | None = None
@@ -330,7 +328,7 @@ class Turnstile:
         branch.doing = Doing.CODE
         self._running += 1
         coro, branch.coro = branch.coro, None
-        assert coro is not None  # noqa: S101 - NEW branches have one
+        assert coro is not None
         branch.task = start_task(
             self._run_child(branch, coro), name=f"branch {branch.prefix}", done=_retrieve
         )

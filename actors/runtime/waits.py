@@ -83,7 +83,7 @@ class Waits:
             return place.end.payload["payload"]
         await self._begin(branch, verb)
         found = await self._until_ready(branch, _Wait(verb, signal=name))
-        assert found.signal is not None  # noqa: S101 - the only way this wait ends
+        assert found.signal is not None
         payload: dict[str, JsonValue] = {
             "name": name, "payload": found.signal.payload, "n": found.signal.n, "hash": digest,
         }  # fmt: skip
@@ -110,7 +110,7 @@ class Waits:
         await self._begin(branch, verb)
         found = await self._until_ready(branch, _Wait(verb, at=at, mail=True))
         if found.mail is None:
-            assert at is not None  # noqa: S101 - no mail, so the timer ended it
+            assert at is not None
             await self._conclude(branch, verb, K.TIMER_FIRED, position, {"at": at.isoformat()})
             return None
         payload = message_payload(found.mail)
@@ -195,7 +195,7 @@ class Waits:
             return _Found()
         return None
 
-    async def _conclude(
+    async def _conclude(  # noqa: PLR0917 - the parts of one entry
         self, branch: Branch, verb: str, kind: K, position: str, payload: dict[str, JsonValue]
     ) -> None:
         run = self._run

@@ -226,7 +226,9 @@ class Worker:
                 self._settle(mailbox, execution, ended)
                 execution = await self._next(mailbox, ended)
         except ActorsError as exc:
-            _log.warning("an agent is tried again", extra={"agent": str(mailbox.agent_id)}, exc_info=exc)
+            _log.warning(
+                "an agent is tried again", extra={"agent": str(mailbox.agent_id)}, exc_info=exc
+            )
             self._try_later(mailbox)
         finally:
             self._busy -= 1
@@ -263,9 +265,7 @@ class Worker:
                 return self._execution(mailbox, LoadedRun(_row_of(fresh), (), (first,)))
             case StartMail(mail=mail):
                 agent_id = mailbox.agent_id
-                run = NewRun(
-                    run_id_of_mail(agent_id, mail[0].sender, mail[0].message.id), agent_id
-                )
+                run = NewRun(run_id_of_mail(agent_id, mail[0].sender, mail[0].message.id), agent_id)
                 mailbox.run_id = run.run_id
                 loaded = LoadedRun(_row_of(run), ())
                 return self._execution(mailbox, loaded, create=run, mail=mail)

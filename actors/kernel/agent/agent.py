@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from actors.kernel.agent.cancellation import CancellationToken  # noqa: TC001 - a field's type
+from actors.kernel.agent.cancellation import CancellationToken
 
 if TYPE_CHECKING:
     from datetime import datetime

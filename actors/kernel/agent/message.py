@@ -46,7 +46,7 @@ class Message:
     payload: JsonValue
     sender: str | None = None
     schema_version: int = SCHEMA_VERSION
-    created_at: datetime = field(default_factory=lambda: datetime.now(UTC))  # noqa: TID251
+    created_at: datetime = field(default_factory=lambda: datetime.now(UTC))
     reply_to: RunId | None = None
     correlation_id: str | None = None
     causation_id: str | None = None

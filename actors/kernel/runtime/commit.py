@@ -265,8 +265,11 @@ class RunRow:
 
 @dataclass(frozen=True, slots=True)
 class LoadedRun:
-    """What the worker needs to execute a run: its row, its log since the last
-    `run.continued`, and, for a run not started yet, the messages bound to it."""
+    """What the worker needs to execute a run.
+
+    Its row, its log since the last `run.continued`, and, for a run that has not started yet, the
+    messages bound to it.
+    """
 
     row: RunRow
     entries: tuple[RunLogEntry, ...]

@@ -9,8 +9,8 @@ must be equal to. The rules:
   RUNNING, waiting for nothing.
 - The first executed entry, and the first one after a failed attempt, begin the next attempt; what
   follows ``run.continued`` is attempt 1 again.
-- The error of a failed attempt stays until the run ends. A cancelled run has no error: its reason
-  is `cancel_requested`.
+- The error of a failed attempt that is to be tried again stays until the run ends; one that parks
+  the run is told by the log only. A cancelled run has no error: its reason is `cancel_requested`.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def fold(cause: RunRow, entries: Iterable[RunLogEntry]) -> RunRow:
     row = replace(
         _at_rest(cause, RunStatus.PENDING), attempt=0, last_seq=-1, result=None, error=None
     )
-    is_executing, last_kind = False, ""
+    is_executing, before, last_kind = False, row, ""
     for entry in entries:
         if last_kind == EntryKind.RUN_CONTINUED:
             row = replace(row, attempt=1)
@@ -62,7 +62,9 @@ def fold(cause: RunRow, entries: Iterable[RunLogEntry]) -> RunRow:
             is_executing = True
         elif entry.kind == EntryKind.RUN_ATTEMPT_FAILED:
             is_executing = False
-        last_kind = entry.kind
+        elif entry.kind == EntryKind.RUN_PARKED and last_kind == EntryKind.RUN_ATTEMPT_FAILED:
+            changed = replace(changed, error=before.error)
+        before, last_kind = row, entry.kind
         row = replace(changed, last_seq=entry.seq)
     return row
 

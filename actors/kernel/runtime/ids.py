@@ -40,7 +40,7 @@ def check_name(what: str, value: str) -> str:
     Raises:
         InvalidNameError: It is not.
     """
-    if not isinstance(value, str) or _NAME.fullmatch(value) is None:
+    if _NAME.fullmatch(value) is None:
         raise InvalidNameError(what, value, NAME_RULE)
     return value
 
@@ -56,7 +56,7 @@ class AgentId:
     def __post_init__(self) -> None:
         check_name("agent type", self.type)
         check_name("tenant", self.tenant)
-        if not isinstance(self.key, str) or _KEY.fullmatch(self.key) is None:
+        if _KEY.fullmatch(self.key) is None:
             raise InvalidNameError("agent key", self.key, KEY_RULE)
 
     @override
@@ -99,7 +99,7 @@ class TopicId:
     def __post_init__(self) -> None:
         check_name("topic type", self.type)
         check_name("tenant", self.tenant)
-        if not isinstance(self.source, str) or _KEY.fullmatch(self.source) is None:
+        if _KEY.fullmatch(self.source) is None:
             raise InvalidNameError("topic source", self.source, KEY_RULE)
 
     @override

@@ -63,7 +63,10 @@ _RESULT: Final = (*_EFFECT, "status")
 
 PAYLOADS: Final[Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
     # kind: (required keys, optional keys)
-    EntryKind.RUN_STARTED: (("agent",), ("version", "priority", "parent", "root", "trace", "retry")),
+    EntryKind.RUN_STARTED: (
+        ("agent",),
+        ("version", "priority", "parent", "root", "trace", "retry"),
+    ),
     EntryKind.RUN_RESUMED: (("reason",), ()),
     EntryKind.RUN_SUSPENDED: (("wake",), ()),
     EntryKind.RUN_COMPLETED: (("output",), ()),

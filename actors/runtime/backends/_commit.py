@@ -19,7 +19,6 @@ from actors.kernel.runtime.commit import (
 )
 from actors.kernel.runtime.fold import TELLING
 from actors.kernel.runtime.ids import AgentId
-from actors.kernel.runtime.log_entry import EntryKind
 from actors.kernel.runtime.scheduler import RunStatus
 from actors.runtime.backends._rows import check_entries, pack
 
@@ -105,9 +104,6 @@ def settle(rows: MemoryRows, record: RunRecord, commit: Commit) -> None:
             record.error = pack(error)
         case Park(reason):
             record.status, record.parked = RunStatus.SUSPENDED, reason
-            for entry in commit.entries:
-                if entry.kind == EntryKind.RUN_ATTEMPT_FAILED:
-                    record.error = pack(entry.payload["error"])
         case Finish(status, result, error, dead_letter):
             record.status = status
             record.result, record.error = pack(result), pack(error)

@@ -20,10 +20,12 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 SQL_LOCK: Final[LiteralString] = (
-    "select pg_advisory_lock(hashtext('callboard migrations'), hashtext(current_setting('search_path')))"
+    "select pg_advisory_lock"
+    "(hashtext('callboard migrations'), hashtext(current_setting('search_path')))"
 )
 SQL_UNLOCK: Final[LiteralString] = (
-    "select pg_advisory_unlock(hashtext('callboard migrations'), hashtext(current_setting('search_path')))"
+    "select pg_advisory_unlock"
+    "(hashtext('callboard migrations'), hashtext(current_setting('search_path')))"
 )
 SQL_HAS_SCHEMA: Final[LiteralString] = (
     "select exists (select 1 from pg_namespace where nspname = $1)"

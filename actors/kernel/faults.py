@@ -1,8 +1,8 @@
 """Places where a test can let this process die or freeze. Nothing of it exists in production.
 
 ``CALLBOARD_FAULT=commit:17:after`` kills the process right after the 17th round trip of `commit`;
-``before`` kills it right before, ``freeze`` stops it (SIGSTOP) right before. Several are separated by
-commas. Points: ``append``, ``commit``, ``submit``.
+``before`` kills it right before, ``freeze`` stops it (SIGSTOP) right before. Several are separated
+by commas. Points: ``append``, ``commit``, ``submit``.
 """
 
 from __future__ import annotations

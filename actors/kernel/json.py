@@ -13,6 +13,9 @@ JsonValue: TypeAlias = "bool | int | float | str | list[JsonValue] | dict[str, J
 
 _SCALARS = (str, int, bool, type(None))
 _MAX_DEPTH = 64
+_canonical = json.JSONEncoder(
+    sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=False
+).encode
 
 
 def canonical_json(value: object) -> str:
@@ -22,9 +25,7 @@ def canonical_json(value: object) -> str:
         NotSerializableError: `value` is not JSON data.
     """
     try:
-        return json.dumps(
-            value, sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=False
-        )
+        return _canonical(value)
     except (TypeError, ValueError, RecursionError) as exc:
         raise NotSerializableError("arguments", type(value).__name__, str(exc)) from exc
 

@@ -10,7 +10,7 @@ from actors.errors import ContractError, DeadlineExceededError
 from actors.kernel.agent.llm import LLMResponse
 from actors.kernel.agent.message import Message
 from actors.kernel.agent.tools import InvocationResult, ToolCall
-from actors.kernel.json import recordable
+from actors.kernel.json import canonical_json, recordable
 from actors.kernel.runtime.commit import Outgoing
 from actors.kernel.runtime.effects import EffectMode, args_hash
 from actors.kernel.runtime.ids import AgentId, message_id_of_run
@@ -148,8 +148,8 @@ class RunContext:
             chance=self._run.entropy.random,
         )  # fmt: skip
         call = EffectCall(
-            "step", EntryKind.EFFECT_INTENT, EntryKind.EFFECT_RESULT, name, args_hash(words),
-            words, mode, execute, reconcile,
+            "step", EntryKind.EFFECT_INTENT, EntryKind.EFFECT_RESULT, name,
+            canonical_json(words), mode, execute, reconcile,
         )  # fmt: skip
         return await self._effects.perform(call)  # type: ignore[return-value]
 
@@ -168,7 +168,7 @@ class RunContext:
             return result.model_dump(mode="json", exclude_none=True)
 
         call = EffectCall(
-            "tool", EntryKind.TOOL_CALLED, EntryKind.TOOL_RESULT, name, args_hash(words), words,
+            "tool", EntryKind.TOOL_CALLED, EntryKind.TOOL_RESULT, name, canonical_json(words),
             tool.mode if tool is not None else EffectMode.IDEMPOTENT, execute,
         )  # fmt: skip
         return InvocationResult.model_validate(await self._effects.perform(call))
@@ -195,8 +195,8 @@ class RunContext:
         chosen = options.model_dump(mode="json", exclude_defaults=True) if options else None
         words: list[JsonValue] = [model.model, dumped, chosen]  # type: ignore[list-item]
         call = EffectCall(
-            "llm", EntryKind.EFFECT_INTENT, EntryKind.LLM_CALL, model.model, args_hash(words),
-            words, EffectMode.IDEMPOTENT,
+            "llm", EntryKind.EFFECT_INTENT, EntryKind.LLM_CALL, model.model,
+            canonical_json(words), EffectMode.IDEMPOTENT,
             functools.partial(complete, model, chat, options, self._on_delta),
         )  # fmt: skip
         return LLMResponse.model_validate(await self._effects.perform(call))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from actors.errors import (
@@ -22,13 +22,14 @@ from actors.errors import (
     RetryAfter,
 )
 from actors.kernel.json import JsonValue, recordable
-from actors.kernel.runtime.effects import Effect, EffectMode
+from actors.kernel.runtime.effects import Effect, EffectMode, text_hash
 from actors.kernel.runtime.log_entry import EntryKind
 from actors.runtime.error_record import mark_recorded, rebuild_error, record_error
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from actors.kernel.runtime.log_entry import RunLogEntry
     from actors.kernel.runtime.scheduler import RetryPolicy
     from actors.runtime.history import Place
     from actors.runtime.recorder import Recorder
@@ -55,7 +56,7 @@ def idempotency_key() -> str:
         raise ContractError(msg) from None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class EffectCall:
     """One call of an effect verb.
 
@@ -64,8 +65,7 @@ class EffectCall:
         begin: Kind of the entry that says it was begun.
         end: Kind of the entry that holds its result.
         name: The step's, tool's or model's.
-        digest: Hash of name and arguments.
-        args: What the digest was made of; part of the effect's id.
+        words: Canonical JSON of name and arguments: hashed for comparison and for the effect's id.
         mode: What may happen when a crash leaves it without a result.
         execute: Does it; what it returns is recorded.
         reconcile: Finds out whether an effect in doubt happened.
@@ -75,11 +75,21 @@ class EffectCall:
     begin: EntryKind
     end: EntryKind
     name: str
-    digest: str
-    args: JsonValue
+    words: str
     mode: EffectMode
     execute: Callable[[], Awaitable[Any]]
     reconcile: Callable[[str], Awaitable[Any]] | None = None
+    digest: str = field(init=False)
+    position: str = field(init=False, default="")
+    id: str = field(init=False, default="")
+    """Set once the call has a position and is not a hit."""
+
+    def __post_init__(self) -> None:
+        self.digest = text_hash(self.words)
+
+    def entry(self, **more: JsonValue) -> dict[str, JsonValue]:
+        """Return the payload of an entry about this effect."""
+        return {"effect": self.verb, "name": self.name, "hash": self.digest, "id": self.id, **more}
 
 
 class Effects:
@@ -98,38 +108,62 @@ class Effects:
         """
         run = self._run
         branch = run.turnstile.enter(call.verb)
-        position = branch.take_position()
-        place = run.meet(position, (call.begin, call.end), f"{call.verb} {call.name}", call.digest)
-        if place is not None:
-            recorded = place.resolved if _is_decided(place) else place.end
-            if recorded is not None and (recorded is place.resolved or not place.ends_void):
-                await run.turnstile.turn_for(branch, recorded.seq, call.verb)
-                return _outcome(recorded.seq, recorded.payload, call.mode)
-            if place.begin is not None and place.end is None:
-                branch.begun[position] = call.verb
-            if place.abandoned is not None and run.history.is_strict(place.abandoned.seq):
-                await run.turnstile.stay(branch, call.verb)
+        call.position = branch.take_position()
+        place = run.meet(
+            call.position, (call.begin, call.end), f"{call.verb} {call.name}", call.digest
+        )
+        recorded = await self._recorded(branch, call, place)
+        if recorded is not None:
+            return _outcome(recorded.seq, recorded.payload, call.mode)
+        call.id = Effect.id_of_text(run.run_id, call.position, call.verb, call.words)
         is_open = place is not None and place.begin is not None and place.end is None
-        in_doubt = is_open and call.mode is EffectMode.AT_MOST_ONCE
-        in_doubt = in_doubt and (place is None or place.resolved is None)
+        is_decided = place is not None and place.resolved is not None
+        if call.mode is EffectMode.IDEMPOTENT:
+            return await self._settle(branch, call, intent=not is_open)
+        return await self._settle(
+            branch, call, intent=not is_open or is_decided, in_doubt=is_open and not is_decided
+        )
+
+    async def _recorded(
+        self, branch: Branch, call: EffectCall, place: Place | None
+    ) -> RunLogEntry | None:
+        """Return what the log says this effect gave, when it is this branch's turn."""
+        if place is None:
+            return None
+        run = self._run
+        entry = place.resolved if _is_decided(place) else place.end
+        if entry is not None and (entry is place.resolved or not place.ends_void):
+            await run.turnstile.turn_for(branch, entry.seq, call.verb)
+            return entry
+        if place.begin is not None and place.end is None:
+            branch.begun[call.position] = call.verb
+        if place.abandoned is not None and run.history.is_strict(place.abandoned.seq):
+            await run.turnstile.stay(branch, call.verb)
+        return None
+
+    async def _settle(
+        self, branch: Branch, call: EffectCall, *, intent: bool, in_doubt: bool = False
+    ) -> JsonValue:
+        """Execute the effect, or find out whether it happened; wait until that is durable."""
+        run = self._run
         before = run.log.seq
 
         def on_begin() -> None:
             nonlocal before
             before = run.log.seq
-            if not is_open or (call.mode is EffectMode.AT_MOST_ONCE and not in_doubt):
-                self._begin(branch, position, call)
+            if intent:
+                self._begin(branch, call)
 
         await run.turnstile.begin(branch, call.verb, on_begin)
         try:
             if in_doubt:
-                decided = await self._in_doubt(branch, position, call)
+                decided = await self._in_doubt(branch, call)
                 if decided is not None:
-                    return await self._conclude(branch, decided, call)
-                self._begin(branch, position, call)
+                    return await self._conclude(branch, call, *decided)
+                self._begin(branch, call)
             is_idempotent = call.mode is EffectMode.IDEMPOTENT
             await self._flush(branch, before if is_idempotent else run.log.seq)
-            return await self._execute(branch, position, call)
+            return await self._execute(branch, call)
         except BaseException as exc:
             run.turnstile.to_code(branch)
             if isinstance(exc, asyncio.CancelledError) and not branch.closed:
@@ -143,29 +177,16 @@ class Effects:
             await run.log.durable(branch, upto)
             run.turnstile.raise_if_interrupted(branch)
 
-    def _effect_id(self, position: str, call: EffectCall) -> str:
-        return Effect.make_id(self._run.run_id, position, call.verb, call.args)
+    def _begin(self, branch: Branch, call: EffectCall) -> None:
+        branch.begun[call.position] = call.verb
+        self._run.log.record(call.begin, call.position, call.entry(mode=call.mode.value))
 
-    def _begin(self, branch: Branch, position: str, call: EffectCall) -> None:
-        branch.begun[position] = call.verb
-        payload: dict[str, JsonValue] = {
-            "effect": call.verb,
-            "name": call.name,
-            "hash": call.digest,
-            "id": self._effect_id(position, call),
-            "mode": call.mode.value,
-        }
-        self._run.log.record(call.begin, position, payload)
-
-    async def _execute(self, branch: Branch, position: str, call: EffectCall) -> JsonValue:
-        effect_id = self._effect_id(position, call)
-        token = _current_effect.set(effect_id)
-        payload: dict[str, JsonValue] = {
-            "effect": call.verb, "name": call.name, "hash": call.digest, "id": effect_id,
-        }  # fmt: skip
+    async def _execute(self, branch: Branch, call: EffectCall) -> JsonValue:
+        token = _current_effect.set(call.id)
+        payload = call.entry()
         try:
             value = await call.execute()
-            where = f"{call.verb} {call.name!r} at {position} of run {self._run.run_id}"
+            where = f"{call.verb} {call.name!r} at {call.position} of run {self._run.run_id}"
             payload["value"], payload["status"] = recordable(value, where=where), "ok"
             if call.end is EntryKind.LLM_CALL and isinstance(value, dict):
                 payload["model"], payload["usage"] = call.name, value.get("usage")
@@ -175,46 +196,38 @@ class Effects:
             _current_effect.reset(token)
         if branch.closed or self._run.turnstile.unwinding is not None:
             raise asyncio.CancelledError  # its late result is dropped
-        del branch.begun[position]
-        seq = self._run.log.record(call.end, position, payload)
-        return await self._conclude(branch, (seq, payload), call)
+        seq = self._run.log.record(call.end, call.position, payload)
+        return await self._conclude(branch, call, seq, payload)
 
     async def _conclude(
-        self, branch: Branch, recorded: tuple[int, dict[str, JsonValue]], call: EffectCall
+        self, branch: Branch, call: EffectCall, seq: int, payload: dict[str, JsonValue]
     ) -> JsonValue:
-        seq, payload = recorded
         run = self._run
+        branch.begun.pop(call.position, None)
         run.turnstile.queue_turn(branch, seq)
         await run.log.durable(branch, seq)
         await run.turnstile.await_turn(branch, call.verb)
         return _outcome(seq, payload, call.mode)
 
     async def _in_doubt(
-        self, branch: Branch, position: str, call: EffectCall
+        self, branch: Branch, call: EffectCall
     ) -> tuple[int, dict[str, JsonValue]] | None:
         """Return the decision as recorded now, None to execute; raise when nobody can tell."""
         run = self._run
-        signal = await run.signals.take(f"{RESOLVE}{position}")
+        signal = await run.signals.take(f"{RESOLVE}{call.position}")
         if signal is not None:
             payload = dict(signal.payload) if isinstance(signal.payload, dict) else {}
-            seq = run.log.record(EntryKind.IN_DOUBT_RESOLVED, position, payload)
-            if payload.get("action") == "retry":
-                return None
-            branch.begun.pop(position, None)
-            return seq, payload
+            seq = run.log.record(EntryKind.IN_DOUBT_RESOLVED, call.position, payload)
+            return None if payload.get("action") == "retry" else (seq, payload)
         if call.reconcile is None:
-            raise EffectInDoubtError(run.run_id, position, call.name)
+            raise EffectInDoubtError(run.run_id, call.position, call.name)
         try:
-            value = await call.reconcile(self._effect_id(position, call))
+            value = await call.reconcile(call.id)
         except EffectDidNotHappen:
             return None
-        branch.begun.pop(position, None)
-        payload = {
-            "effect": call.verb, "name": call.name, "hash": call.digest,
-            "id": self._effect_id(position, call), "status": "ok",
-            "value": recordable(value, where=f"reconcile of {call.name!r}"),
-        }  # fmt: skip
-        return run.log.record(call.end, position, payload), payload
+        clean = recordable(value, where=f"reconcile of {call.name!r}")
+        payload = call.entry(status="ok", value=clean)
+        return run.log.record(call.end, call.position, payload), payload
 
 
 def _is_decided(place: Place) -> bool:

@@ -278,22 +278,22 @@ class Runtime:
         """
         ended = self._worker.ended(run_id)
         try:
-            row = await self._store.run(run_id)
-            if row is None:
-                raise UnknownRunError(run_id)
-            if row.status.is_terminal:
+            if self._worker.has(run_id) and (row := await ended) is not None:
                 return row
-            async with TaskScope() as scope:
-                scope.start(self._follow_to_end(run_id, ended), name=f"wait {run_id}")
-                await ended
+            row = await self._store.run(run_id)
+            while row is not None and not row.status.is_terminal:
+                async with TaskScope() as scope:
+                    scope.start(self._follow_to_end(run_id, ended), name=f"wait {run_id}")
+                    await ended
+                ended = self._worker.ended(run_id)
+                row = await self._store.run(run_id)
         finally:
             ended.cancel()
-        row = await self._store.run(run_id)
         if row is None:
             raise UnknownRunError(run_id)
         return row
 
-    async def _follow_to_end(self, run_id: RunId, ended: asyncio.Future[None]) -> None:
+    async def _follow_to_end(self, run_id: RunId, ended: asyncio.Future[RunRow | None]) -> None:
         async for _ in self._store.tail(run_id):
             pass
         with suppress(asyncio.InvalidStateError):

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from actors.errors import ActorsError
+from actors.errors import ActorsError, RegistrationError
 from actors.kernel.runtime.commit import (
     Arrived,
     Commit,
@@ -62,7 +63,7 @@ class Worker:
         self._fresh: dict[RunId, NewRun] = {}
         self._ready: ReadyQueue[Mailbox] = ReadyQueue()
         self._busy = 0
-        self._waiters: dict[RunId, list[asyncio.Future[None]]] = {}
+        self._waiters: dict[RunId, list[asyncio.Future[RunRow | None]]] = {}
         self._tasks = TaskScope()
         self._stopping = False
         self.timers = Timers(env.clock, self._on_timer)
@@ -91,6 +92,7 @@ class Worker:
         for execution in list(self._executing.values()):
             if execution.lease.shard == shard:
                 execution.drop("the shard was lost")
+                self._tell(execution.lease.run_id, None)
         for agent_id in [a for a, m in self._mailboxes.items() if m.shard == shard]:
             del self._mailboxes[agent_id]
 
@@ -175,7 +177,10 @@ class Worker:
     def _mailbox(self, agent_id: AgentId) -> Mailbox | None:
         mailbox = self._mailboxes.get(agent_id)
         if mailbox is None:
-            shard = self._store.shard_of(agent_id)
+            try:
+                shard = self._store.shard_of(agent_id)
+            except RegistrationError:
+                return None  # not declared here: this is a client, or a host of other types
             if shard not in self._shards:
                 return None
             mailbox = self._mailboxes[agent_id] = Mailbox(agent_id, shard)
@@ -311,7 +316,11 @@ class Worker:
             return
         if isinstance(then, Finish):
             mailbox.free()
-            self._tell(run_id)
+            row = execution.loaded.row
+            self._tell(
+                run_id,
+                replace(row, status=then.status, result=ended.output, error=then.error),
+            )
             return
         if then is None or ended.again:
             return
@@ -359,16 +368,23 @@ class Worker:
                 return
         self._fresh.pop(run_id, None)
         mailbox.forget(run_id)
-        self._tell(run_id)
+        self._tell(run_id, None)
         self._consider(mailbox)
 
-    def _tell(self, run_id: RunId) -> None:
+    def _tell(self, run_id: RunId, row: RunRow | None) -> None:
         for waiter in self._waiters.pop(run_id, ()):
             if not waiter.done():
-                waiter.set_result(None)
+                waiter.set_result(row)
 
-    def ended(self, run_id: RunId) -> asyncio.Future[None]:
-        """Return a future that is done when this worker has ended the run."""
+    def has(self, run_id: RunId) -> bool:
+        """Whether the run is certain to end here, or to be lost with its shard, aloud."""
+        return run_id in self._fresh or run_id in self._executing
+
+    def ended(self, run_id: RunId) -> asyncio.Future[RunRow | None]:
+        """Return a future that is done when this worker has ended the run or lost sight of it.
+
+        Its result is the run's row, or None when the row has to be read.
+        """
         waiter = asyncio.get_running_loop().create_future()
         self._waiters.setdefault(run_id, []).append(waiter)
         return waiter

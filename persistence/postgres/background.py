@@ -21,7 +21,8 @@ async def background(
 ) -> AsyncIterator[None]:
     """Run tasks while the block lasts.
 
-    At its end `stop` is called, the second kind may finish within 10 seconds, then all are cancelled.
+    At its end `stop` is called, the second kind may finish within 10 seconds, then all are
+    cancelled.
     An error of the block leaves it as it is, not inside an ExceptionGroup.
     """
     failure: BaseException | None = None

@@ -1,8 +1,8 @@
-"""The one writer of turns: groups them, sends each group in one round trip, settles what is unknown.
+"""The one writer of turns: groups them, one round trip a group, and settles what is unknown.
 
 Every outcome is decided by the database under locks. When a connection is lost while a group is
-under way, its server process is ended first, then each turn is looked up by its key; only turns that
-are not there are sent again.
+under way, its server process is ended first, then each turn is looked up by its key; only turns
+that are not there are sent again.
 """
 
 from __future__ import annotations
@@ -38,9 +38,10 @@ if TYPE_CHECKING:
     from persistence.postgres.turn import TurnCall, TurnResult
 
 SQL_APPEND_ENTRIES: Final[LiteralString] = (
-    "select turn, outcome, actual, detail from append_entries($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,$13)"
+    "select turn, outcome, actual, detail"
+    " from append_entries($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,$13)"
 )
-SQL_COMMIT_TURNS: Final = "select * from commit_turns({})".format(
+SQL_COMMIT_TURNS: Final = "select * from commit_turns({})".format(  # noqa: S608 - only $1, $2, …
     ",".join(f"${n}" for n in range(1, COMMIT_ARGUMENTS + 1))
 )
 SQL_FIND_TURNS: Final[LiteralString] = """
@@ -70,7 +71,7 @@ class Committer:
         on_commit: Callable[[str], None],
         on_foreign: Callable[[str, AgentId], None],
     ) -> None:
-        """`on_commit(run_id)`: a log grew. `on_foreign(owner, agent)`: mail for another host's agent."""
+        """`on_commit(run_id)`: a log grew. `on_foreign(owner, agent)`: mail for another host."""
         self._settings, self._link = settings, Link(settings, outage, KEYED)
         self._on_commit, self._on_foreign = on_commit, on_foreign
         self._batcher: Batcher[Turn, TurnResult] = Batcher(self._flush, limit=settings.group_limit)
@@ -187,28 +188,28 @@ class Committer:
             else:
                 refused[row["turn"]] = _refusal(row, refused.get(row["turn"]))
         arrivals = self._route(units, routed) if routed else {}
-        again: list[Unit] = []
-        doubtful: list[Unit] = []
         for i, unit in enumerate(units, 1):
-            verdict = refused.get(i)
-            if verdict is None:
-                note = notes.get(i)
-                self._committed(
-                    unit,
-                    note["detail"] if note is not None else None,
-                    arrivals.get(i, ()),
-                    wake=note is not None and bool(note["wake"]),
-                )
-            elif resent and isinstance(verdict, Conflict | Ended):
+            if i in refused:
+                continue
+            if (note := notes.get(i)) is None:
+                self._committed(unit, None, arrivals.get(i, ()), wake=False)
+            else:
+                self._committed(unit, note["detail"], arrivals.get(i, ()), wake=note["wake"])
+        if refused:
+            await self._refuse([(units[i - 1], refused[i]) for i in refused], resent=resent)
+
+    async def _refuse(self, verdicts: list[tuple[Unit, TurnResult]], *, resent: bool) -> None:
+        """Tell single calls; let merged ones, and those that were sent before, find their fate."""
+        doubtful: list[Unit] = []
+        for unit, verdict in verdicts:
+            if resent and isinstance(verdict, Conflict | Ended):
                 # Sent twice, and the first one was executed after all.
                 doubtful.append(unit)
-            elif len(unit.calls) > 1:
-                again.append(unit)
-            else:
+            elif len(unit.calls) == 1:
                 unit.calls[0].answer(verdict)
-        for unit in again:
-            for call in unit.calls:
-                await self._send([Unit(call)])
+            else:
+                for call in unit.calls:
+                    await self._send([Unit(call)])
         if doubtful:
             deadline = asyncio.get_running_loop().time() + self._settings.outage_s
             connection = await self._link.connection(deadline)

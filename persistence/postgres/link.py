@@ -36,10 +36,11 @@ PASSING_RETRIES: Final = 10
 SQL_WHO_AM_I: Final[LiteralString] = (
     "select pid, backend_start from pg_stat_activity where pid = pg_backend_pid()"
 )
-# A server process may go on with a statement whose connection is gone. It has to have ended before
-# anybody asks what became of that statement. A pid alone could be somebody else's by now.
+# A server process may go on with a statement whose connection is gone. It has to have ended
+# before anybody asks what became of that statement. A pid alone could be somebody else's by now.
 SQL_END_PREDECESSOR: Final[LiteralString] = (
-    "select pg_terminate_backend(pid, 5000) from pg_stat_activity where pid = $1 and backend_start = $2"
+    "select pg_terminate_backend(pid, 5000) from pg_stat_activity"
+    " where pid = $1 and backend_start = $2"
 )
 
 _SESSION: Final[Mapping[str, str]] = {
@@ -49,7 +50,8 @@ _SESSION: Final[Mapping[str, str]] = {
     "timezone": "UTC",
 }
 # The statements of these connections all start from short arrays and probe indexes. A generic plan
-# saves planning them each time; on young tables the planner would choose scans for it, and keep them.
+# saves planning them each time; on young tables the planner would choose scans for it, and keep
+# them.
 KEYED: Final[Mapping[str, str]] = {
     "plan_cache_mode": "force_generic_plan",
     "enable_seqscan": "off",
@@ -59,7 +61,7 @@ KEYED: Final[Mapping[str, str]] = {
 
 
 async def connect(settings: StoreSettings, extra: Mapping[str, str] | None = None) -> Connection:
-    """Return a new connection whose `search_path` is the schema. Driver errors are not translated."""
+    """Return a new connection whose `search_path` is the schema; driver errors come as they are."""
     return await asyncpg.connect(
         settings.url,
         timeout=CONNECT_TIMEOUT_S,

@@ -157,6 +157,7 @@ def instance_shard(agent: AgentId) -> ShardId:
 def _one_or_the_other(type_: str, was: str) -> RegistrationError:
     known, wanted = ("single agents", "a whole type")[:: 1 if was == "instance" else -1]
     return RegistrationError(
-        f"agent type {type_!r} is in use as {known} and cannot be registered as {wanted}: a type is "
-        "one or the other. Use another type name, or let its runs and messages end and stop its hosts"
+        f"agent type {type_!r} is in use as {known} and cannot be registered as {wanted}: a type "
+        "is one or the other. Use another type name, or let its runs and messages end and stop "
+        "its hosts"
     )

@@ -37,7 +37,7 @@ ENTRY_PAGE: Final = 1000
 TAIL_POLL_S: Final = 0.5
 
 SQL_LOAD_RUNS: Final[LiteralString] = (
-    "select"
+    "select"  # noqa: S608 - constants only
     + RUN_COLUMNS
     + """, l.seqs, l.kinds, l.positions, l.payloads, l.stamps, m.arrivals, m.senders, m.bodies
 from runs r
@@ -73,7 +73,7 @@ select i.agent, i.sender, i.arrival, i.body from inbox i
 """
 SQL_PENDING_OF_AGENT: Final[LiteralString] = """
 select i.agent, i.sender, i.arrival, i.body from inbox i
-  where i.agent = $1 and i.state = 'p' and i.arrival > $2 order by i.arrival limit $3
+  where i.agent = $1 and i.state <> 'd' and i.run_id is null and i.arrival > $2 order by i.arrival limit $3
 """
 SQL_DUE: Final[LiteralString] = """
 select r.run_id, r.agent, r.wake_at from runs r
@@ -221,7 +221,7 @@ class Reads:
             from_seq = rows[-1]["seq"] + 1
 
     async def tail(self, run_id: RunId, from_seq: int) -> AsyncIterator[RunLogEntry]:
-        """See `RunStore.tail`. Own commits are seen at once, those of others within half a second."""
+        """See `RunStore.tail`. Own commits are seen at once, others' in half a second."""
         grown = asyncio.Event()
         self._growth.setdefault(run_id, set()).add(grown)
         try:

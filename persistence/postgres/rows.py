@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from persistence.postgres.link import Row
 
 RUN_COLUMNS: Final[LiteralString] = """
-r.run_id, r.agent, r.status, r.priority, r.attempt, r.retry_policy, r.parent, r.root, r.depth, r.wake,
-r.wake_at, r.parked, r.cancel_requested, r.result, r.error, r.deadline_at, r.version, r.trace,
+r.run_id, r.agent, r.status, r.priority, r.attempt, r.retry_policy, r.parent, r.root, r.depth,
+r.wake, r.wake_at, r.parked, r.cancel_requested, r.result, r.error, r.deadline_at, r.version, r.trace,
 r.created_at, r.updated_at, r.arrival,
 coalesce((select max(e.seq) from event_log e where e.run_id = r.run_id), -1) as last_seq
 """

@@ -77,7 +77,7 @@ class Observed:
         return self.row.status.value if self.row.status.is_terminal else "WAITING"
 
 
-@dataclass(slots=True)
+@dataclass
 class Stage:
     """One play of one case."""
 

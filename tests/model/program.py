@@ -106,6 +106,7 @@ class Interpreter:
         self._generation = int(self._boot.get("generation", 0))
         self._vars: dict[str, Json] = {}
         self._trace: list[Json] = list(self._boot.get("trace", []))
+        self._is_gone = False
 
     def main(self) -> Code:
         """Yield the program's calls; return its output: the variables and what was seen in which order."""
@@ -123,6 +124,7 @@ class Interpreter:
         try:
             value = yield Call(verb, label, args)
         except GeneratorExit:
+            self._is_gone = True
             raise
         except BaseException as exc:
             self._trace.append([label, "!", type(exc).__name__, _text(exc)])
@@ -224,12 +226,8 @@ class Interpreter:
         return (yield from self._ask(stmt["label"], "cancel", children[stmt["child"]]))
 
     def _do_try(self, stmt: Stmt, children: dict[int, Any]) -> Code:
-        left = False
         try:
             return (yield from self._block(stmt["body"], children))
-        except GeneratorExit:
-            left = True
-            raise
         except Exception as exc:  # noqa: BLE001 - what an author writes
             wanted = stmt.get("catch")
             if wanted is None or wanted not in ("Exception", type(exc).__name__):
@@ -237,7 +235,7 @@ class Interpreter:
             self._trace.append([stmt["label"], "caught", type(exc).__name__, _text(exc)])
             return (yield from self._block(stmt["handler"], children))
         finally:
-            if not left:
+            if not self._is_gone:
                 yield from self._block(stmt.get("final", []), children)
 
     def _do_raise(self, stmt: Stmt, _: Any) -> Code:

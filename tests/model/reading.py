@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import datetime
-from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
 
 from tests.harness.simloop import EPOCH
@@ -16,6 +15,17 @@ if TYPE_CHECKING:
 
 NEAR_S: Final = 2e-3
 """Times that differ by less are the same; effects differ by far more."""
+
+_INSTANTS: Final = (
+    "effect.abandoned",
+    "effect.intent",
+    "msg.sent",
+    "run.started",
+    "select.won",
+    "state.set",
+    "timer.set",
+    "tool.called",
+)
 
 _PLAIN: Final = {
     "effect.abandoned": ("effect",),
@@ -96,22 +106,32 @@ def _error(record: dict[str, Any]) -> dict[str, Any]:
 
 
 def settled(lines: Sequence[Line]) -> list[Line]:
-    """Return the log with the intents of one instant behind it, by position.
+    """Return the log with each attempt's intents behind it, by position.
 
-    Effects that begin together begin in any order; nothing may depend on it.
+    An intent rides with the next flush, and effects that begin together begin in any order; what
+    must hold of intents otherwise is in `checks.broken_laws`.
     """
     result: list[Line] = []
-    instants: list[list[Line]] = []
+    intents: list[Line] = []
+    counted: list[int] = []
     for line in lines:
-        if instants and line.at - instants[-1][-1].at < NEAR_S:
-            instants[-1].append(line)
+        if _is_intent(line):
+            intents.append(line)
+        elif line.kind in ("run.attempt_failed", "run.continued"):
+            result += [*sorted(intents, key=_position), line]
+            intents = []
         else:
-            instants.append([line])
-    for instant in instants:
-        for is_intent, group in groupby(sorted(instant, key=_is_intent), key=_is_intent):
-            found = list(group)
-            result += sorted(found, key=_position) if is_intent else found
-    return result
+            result.append(line)
+        counted.append(sum(not _is_intent(one) for one in lines[: len(counted) + 1]))
+    result += sorted(intents, key=_position)
+    return [_renumbered(line, counted) for line in result]
+
+
+def _renumbered(line: Line, counted: Sequence[int]) -> Line:
+    if line.kind != "run.attempt_failed":
+        return line
+    data = {**line.data, "retry_from": counted[line.data["retry_from"]]}
+    return Line(line.kind, line.position, data, line.at)
 
 
 def _is_intent(line: Line) -> bool:
@@ -149,8 +169,15 @@ def same_line(left: Line, right: Line) -> bool:
     return (
         (left.kind, left.position) == (right.kind, right.position)
         and same(_said(left), _said(right))
-        and abs(left.at - right.at) < NEAR_S
+        and (_is_buffered(left) or abs(left.at - right.at) < NEAR_S)
     )
+
+
+def _is_buffered(line: Line) -> bool:
+    """Whether an entry rides with the next flush, so that its time says nothing."""
+    if line.kind == "effect.result":
+        return line.data["effect"] != "step"
+    return line.kind in _INSTANTS or "boot" in line.data
 
 
 def _said(line: Line) -> dict[str, Any]:

@@ -206,7 +206,7 @@ class Verbs:
         self._want(branch, position, (verb, deadline, digest), record)
 
     def _sleep(self, branch: Branch, seconds: float) -> None:
-        self._timer(branch, "sleep", args_hash(["sleep", seconds]), self.world.now + seconds)
+        self._timer(branch, "sleep", args_hash(["sleep", float(seconds)]), self.world.now + seconds)
 
     def _sleep_until(self, branch: Branch, at: float) -> None:
         digest = args_hash(["until", self.world.iso(at)])
@@ -390,6 +390,8 @@ _EFFECT_KINDS: Final = ("effect.intent", "effect.result")
 
 def error_record(error: BaseException) -> dict[str, Any]:
     """Return the essential record of an error: its class and its text."""
+    if isinstance(error, EffectError):
+        return {"type": error.error_type.rpartition(":")[2], "message": error.message}
     return {"type": type(error).__name__, "message": str(error)}
 
 

@@ -29,7 +29,12 @@ class EffectMode(StrEnum):
 
 def args_hash(args: JsonValue) -> str:
     """Return the first 16 hexadecimal digits of the SHA-256 of the canonical JSON of `args`."""
-    return hashlib.sha256(canonical_json(args).encode()).hexdigest()[:16]
+    return text_hash(canonical_json(args))
+
+
+def text_hash(canonical: str) -> str:
+    """Return `args_hash` of a value whose canonical JSON is at hand."""
+    return hashlib.sha256(canonical.encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +53,13 @@ class Effect:
 
         Source: seed 001, Journal; DESIGN §9, positions.
         """
-        spec = canonical_json([run_id, position, kind, args])
-        return hashlib.sha256(spec.encode()).hexdigest()
+        return Effect.id_of_text(run_id, position, kind, canonical_json(args))
+
+    @staticmethod
+    def id_of_text(run_id: RunId, position: str, kind: str, canonical_args: str) -> EffectId:
+        """Return `make_id` of arguments whose canonical JSON is at hand: the same bytes are hashed."""
+        head = canonical_json([run_id, position, kind])
+        return hashlib.sha256(f"{head[:-1]},{canonical_args}]".encode()).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,9 @@
 -- order) and compare what they find under those locks; later statements write only for turns that
 -- passed. Within plpgsql every statement has a snapshot younger than the locks before it: comparing
 -- in the locking statement, or in a CTE beside the write, would not be a fence.
--- No statement joins two unnest()s: the committer's connection has hash joins switched off.
+-- No statement joins two unnest()s: the committer's connection has hash joins switched off. Where a
+-- partial index would answer a part of a join, `lateral … offset 0` keeps the probe by key: a plan made
+-- while the tables are young would scan that whole index, and keep doing so.
 -- Functions only: takes no lock that anybody holds.
 
 -- The database's clock. Tests replace it to make leases expire.
@@ -39,7 +41,8 @@ create function is_woken(r_run text, r_agent text, r_wake json) returns boolean
   select exists (select 1 from signals s where s.run_id = r_run and not s.consumed
       and s.name in (select json_array_elements_text(r_wake -> 'signals')))
     or (coalesce((r_wake ->> 'message')::boolean, false)
-      and exists (select 1 from inbox i where i.agent = r_agent and i.state = 'p'))
+      and exists (select 1 from inbox i where i.agent = r_agent and i.state <> 'd'
+        and i.run_id is null))
     or exists (select 1 from completions c where c.parent = r_run and not c.consumed
       and c.child in (select json_array_elements_text(r_wake -> 'runs')))
 $$;
@@ -231,8 +234,11 @@ begin
       on conflict (agent, key) do update set value = excluded.value;
   end if;
   if cardinality(g_turn) > 0 then
-    update signals s set consumed = true from unnest(g_turn, g_run, g_n) g(t, run, n)
-      where s.run_id = g.run and s.n = g.n and not s.consumed and g.t <> all(bad);
+    update signals s set consumed = true where s.ctid = any(array(
+      select x.ctid from unnest(g_turn, g_run, g_n) g(t, run, n)
+        cross join lateral (select s.ctid from signals s
+          where s.run_id = g.run and s.n = g.n and not s.consumed offset 0) x
+        where g.t <> all(bad)));
   end if;
   if cardinality(k_turn) > 0 then
     update completions c set consumed = true from unnest(k_turn, k_run, k_child) k(t, run, child)
@@ -266,7 +272,8 @@ begin
           coalesce(r.error ->> 'message', ''), t.run
         from unnest(t_run, t_dead) with ordinality t(run, dead, i)
         join runs r on r.run_id = t.run
-        join inbox i on i.run_id = t.run and i.state = 'b'
+        cross join lateral (select * from inbox i
+          where i.run_id = t.run and i.state = 'b' offset 0) i
         where t.dead is not null and t.i <> all(bad) order by i.arrival;
     update inbox i set state = 'd', body = null where i.run_id = any(ended) and i.state = 'b';
     insert into completions (parent, child, status, result, error)

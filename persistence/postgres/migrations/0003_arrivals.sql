@@ -1,5 +1,7 @@
 -- What anybody may write: inbox rows, new runs, signals, the cancel flag. Another owner is told by
 -- NOTIFY in the same statement; facts are read from the tables, a lost hint costs one scan.
+-- Conditions that a partial index would answer are avoided where a key does: a plan made while the
+-- tables are young would scan that whole index, and keep doing so.
 -- Functions only: takes no lock that anybody holds.
 
 create function nudge_channel(owner text) returns text language sql stable
@@ -105,7 +107,7 @@ begin
             r_version, r_trace, m_sender, m_id)
           q(run, agent, priority, retry, parent, root, depth, deadline, version, trace, sender, id)
         join inbox n on n.agent = q.agent and n.sender = q.sender and n.message_id = q.id
-        where n.run_id = q.run and n.state = 'b' and n.arrival = any(made)
+        where n.run_id = q.run and n.arrival = any(made)
         order by n.run_id
       on conflict do nothing;
   end if;
@@ -113,7 +115,7 @@ begin
       array_agg(n.agent), array_agg(case when not joined then n.run_id end))
     from unnest(r_agent, m_sender, m_id) m(agent, sender, id)
     join inbox n on n.agent = m.agent and n.sender = m.sender and n.message_id = m.id
-    join shards s on s.shard = n.shard and s.owner <> me
+    join shards s on s.shard = n.shard and s.owner is distinct from me
     where n.arrival = any(made);
   return query
     select m.ord::int, coalesce(n.run_id, open_run, m.run), n.arrival, n.arrival = any(made),
@@ -146,7 +148,7 @@ begin
       array_agg(null::text))
     from unnest(m_agent, m_sender, m_id) m(agent, sender, id)
     join inbox n on n.agent = m.agent and n.sender = m.sender and n.message_id = m.id
-    join shards s on s.shard = n.shard and s.owner <> me
+    join shards s on s.shard = n.shard and s.owner is distinct from me
     where n.arrival = any(made);
   return query
     select m.ord::int, n.arrival, n.arrival = any(made), n.state::text
@@ -169,7 +171,8 @@ begin
       select g.run, g.name, g.payload::json, g.sender, g.id
         from unnest(g_run, g_name, g_payload, g_sender, g_id)
           with ordinality g(run, name, payload, sender, id, ord)
-        join runs r on r.run_id = g.run and r.ended_at is null
+        cross join lateral (select from runs r
+          where r.run_id = g.run and r.ended_at is null offset 0) r
         order by g.ord
       on conflict do nothing returning n)
     select coalesce(array_agg(k.n), '{}') into made from kept k;
@@ -178,7 +181,7 @@ begin
     from unnest(g_run, g_sender, g_id) g(run, sender, id)
     join signals s on s.run_id = g.run and s.sender = g.sender and s.message_id = g.id
     join runs r on r.run_id = g.run
-    join shards h on h.shard = r.shard and h.owner <> me
+    join shards h on h.shard = r.shard and h.owner is distinct from me
     where s.n = any(made);
   return query
     select g.ord::int, r.agent, r.ended_at is not null, coalesce(s.n = any(made), false)

@@ -1,0 +1,219 @@
+"""One host at a time over rows that survive it: memory in virtual time, PostgreSQL in real time."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import secrets
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from actors.kernel.runtime.ids import AgentId, HostIncarnation, RunId
+from actors.kernel.runtime.log_entry import EntryKind
+from actors.kernel.runtime.scheduler import RetryPolicy
+from actors.runtime import RunContext, Runtime
+from tests.behaviour.agents import Acting, World
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+    from contextlib import AbstractAsyncContextManager
+
+    from actors.kernel.agent.agent import Agent
+    from actors.kernel.agent.message import Message
+    from actors.kernel.clock import Clock, Entropy
+    from actors.kernel.runtime.commit import RunRow
+    from actors.kernel.runtime.log_entry import RunLogEntry
+    from actors.kernel.runtime.store import RunStore
+
+FAST: Final = RetryPolicy(max_retries=3, backoff_s=0.01, jitter=0)
+"""Tries again at once, near enough."""
+
+LIMIT_S: Final = 20.0
+"""Seconds after which something that a test waits for counts as lost."""
+
+
+class OpenStore(Protocol):
+    """Opens one more store on the same rows, as another process would."""
+
+    def __call__(self, owner: HostIncarnation) -> AbstractAsyncContextManager[RunStore]:
+        """A store of this owner, closed at the end of the block."""
+        ...
+
+
+@dataclass
+class Bed:
+    """A started runtime, and the power to let it die and to start another over the same rows.
+
+    Attributes:
+        backend: ``memory`` or ``postgres``.
+        suspend_after: See `Runtime`; 0 drops a waiting run at once, 5 keeps it hot in these tests.
+        runtime: The host that lives now.
+        world: What the test's effects do.
+    """
+
+    backend: str
+    suspend_after: float
+    open_store: OpenStore
+    clock: Clock
+    entropy: Entropy
+    world: World = field(default_factory=World)
+    agents: dict[AgentId, Agent] = field(default_factory=dict)
+    _stores: AsyncExitStack = field(default_factory=AsyncExitStack)
+    _runtime: Runtime | None = None
+    _names: itertools.count[int] = field(default_factory=itertools.count)
+    _prefix: str = field(default_factory=lambda: f"b{secrets.token_hex(5)}")
+
+    # --- hosts ----------------------------------------------------------------------------------
+
+    @property
+    def runtime(self) -> Runtime:
+        """The host that lives now."""
+        assert self._runtime is not None, "no host lives"
+        return self._runtime
+
+    @property
+    def drops(self) -> bool:
+        """Whether waiting runs leave memory at once."""
+        return self.suspend_after == 0
+
+    async def start(self, **settings: Any) -> Runtime:
+        """Start a host that serves this bed's agents."""
+        owner = HostIncarnation(f"{self._prefix}-{next(self._names)}")
+        store = await self._stores.enter_async_context(self.open_store(owner))
+        options: dict[str, Any] = {"suspend_after": self.suspend_after, **settings}
+        runtime = Runtime(
+            store=store, clock=self.clock, entropy=self.entropy, owner=owner, **options
+        )
+        for agent in self.agents.values():
+            await runtime.register(agent)
+        await runtime.start()
+        self._runtime = runtime
+        return runtime
+
+    async def stop(self) -> None:
+        """Stop the host in good order."""
+        runtime, self._runtime = self._runtime, None
+        if runtime is not None:
+            await runtime.stop()
+        await self._stores.aclose()
+
+    async def crash(self) -> None:
+        """Let the host die; it writes nothing more, and its leases have run out."""
+        runtime, self._runtime = self.runtime, None
+        leases = runtime.worker.shards
+        runtime.crash()
+        await asyncio.sleep(0)
+        await self._stores.aclose()
+        async with self.open_store(HostIncarnation(f"{self._prefix}-undertaker")) as store:
+            await store.release_shards(leases)
+
+    async def restart(self, **settings: Any) -> Runtime:
+        """Let the host die and start another one."""
+        await self.crash()
+        return await self.start(**settings)
+
+    @asynccontextmanager
+    async def client(self) -> AsyncIterator[Runtime]:
+        """A second process that submits and asks, and executes nothing."""
+        owner = HostIncarnation(f"{self._prefix}-client-{next(self._names)}")
+        async with (
+            self.open_store(owner) as store,
+            Runtime(
+                store=store, clock=self.clock, entropy=self.entropy, owner=owner,
+                serve=False, client="other",
+            ) as runtime,
+        ):  # fmt: skip
+            yield runtime
+
+    # --- agents ---------------------------------------------------------------------------------
+
+    def name(self, key: str = "1") -> AgentId:
+        """An agent id of a type that no other test has."""
+        return AgentId(f"{self._prefix}.{next(self._names)}", key)
+
+    async def serve(
+        self, act: Callable[[RunContext, list[Message]], Awaitable[Any]], **attributes: Any
+    ) -> AgentId:
+        """Register an agent that is this function; later hosts serve it too."""
+        agent = Acting(self.name(), act, **attributes)
+        self.agents[agent.id] = agent
+        await self.runtime.register(agent)
+        return agent.id
+
+    # --- runs -----------------------------------------------------------------------------------
+
+    async def submit(self, agent_id: AgentId, payload: Any = None, **options: Any) -> RunId:
+        """Submit to the living host; retries come fast unless the test says how."""
+        if "max_retries" not in options:
+            options.setdefault("retry_policy", FAST)
+        return await self.runtime.submit(agent_id, payload, **options)
+
+    async def result(self, run_id: RunId) -> Any:
+        """The run's output."""
+        async with asyncio.timeout(LIMIT_S):
+            return await self.runtime.result(run_id)
+
+    async def ended(self, run_id: RunId) -> RunRow:
+        """The run's row once it has ended, however that was."""
+        async with asyncio.timeout(LIMIT_S):
+            return await self.runtime.wait(run_id)
+
+    async def play(self, act: Callable[[RunContext, list[Message]], Awaitable[Any]]) -> Any:
+        """The output of one run of a new agent."""
+        return await self.result(await self.submit(await self.serve(act)))
+
+    async def row(self, run_id: RunId) -> RunRow:
+        """The run as stored now."""
+        row = await self.runtime.store.run(run_id)
+        assert row is not None
+        return row
+
+    async def log(self, run_id: RunId, *kinds: str) -> list[RunLogEntry]:
+        """The run's log, or its entries of these kinds."""
+        entries = [entry async for entry in self.runtime.entries(run_id)]
+        return [entry for entry in entries if not kinds or entry.kind in kinds]
+
+    async def kinds(self, run_id: RunId) -> list[str]:
+        """The kinds of the run's log, without its comings and goings."""
+        aside = (EntryKind.RUN_SUSPENDED, EntryKind.RUN_RESUMED)
+        return [entry.kind for entry in await self.log(run_id) if entry.kind not in aside]
+
+    async def seen(
+        self, run_id: RunId, kind: str, *, times: int = 1, name: str | None = None
+    ) -> RunLogEntry:
+        """The n-th entry of this kind (and step name), as soon as it is durable."""
+        left = times
+        async with asyncio.timeout(LIMIT_S):
+            async for entry in self.runtime.tail(run_id):
+                left -= entry.kind == kind and name in (None, entry.payload.get("name"))
+                if left == 0:
+                    return entry
+        raise AssertionError(f"the run ended with {times - left} of {times} {kind}")
+
+    async def marked(self, run_id: RunId, *, times: int = 1) -> None:
+        """Return when the run's step `mark` is durable and it waits, out of memory if it drops."""
+        await self.seen(run_id, EntryKind.EFFECT_RESULT, name="mark")
+        if self.drops:
+            await self.seen(run_id, EntryKind.RUN_SUSPENDED, times=times)
+
+    async def live_and_replayed(
+        self, body: Callable[[RunContext], Awaitable[Any]], **attributes: Any
+    ) -> Sequence[Any]:
+        """What `body` returned, first live, then on every replay; at least one is after a crash."""
+        values: list[Any] = []
+
+        async def act(ctx: RunContext, inbox: list[Message]) -> None:
+            del inbox
+            values.append(await body(ctx))
+            await ctx.step("mark", self.world.do, "mark")
+            await ctx.sleep_until_signal("again")
+
+        run_id = await self.submit(await self.serve(act, **attributes))
+        await self.marked(run_id)
+        await self.restart()
+        await self.runtime.signal(run_id, "again")
+        await self.result(run_id)
+        assert len(values) >= 2, "nothing was replayed"  # noqa: PLR2004
+        assert self.world.count["mark"] == 1
+        return values

@@ -1,3 +1,6 @@
 """The composition root: where the parts are put together."""
 
-__all__: list[str] = []
+from compose.runtime import build_local_runtime, build_postgres_runtime
+from compose.settings import Settings
+
+__all__ = ["Settings", "build_local_runtime", "build_postgres_runtime"]

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from actors.kernel.runtime.commit import HostReport
     from actors.kernel.runtime.ids import HostIncarnation, RunId, ShardId
     from actors.kernel.runtime.scheduler import ShardLease
-    from actors.kernel.runtime.store import Nudge, RunStore
+    from actors.kernel.runtime.store import Nudge, RunStore, Serves
     from actors.runtime.registry import Registry
     from actors.runtime.tasks import TaskScope
     from actors.runtime.worker import Worker
@@ -55,6 +55,7 @@ class Ownership:
         self._tasks: TaskScope | None = None
         self._claiming = asyncio.Lock()
         self._arrival = -1
+        self._declared: Serves | None = None
 
     async def start(self, tasks: TaskScope) -> None:
         """Claim what this host serves and keep it; hints of other processes are heard from now on."""
@@ -76,7 +77,9 @@ class Ownership:
             serves = self._registry.serves()
             if not (serves.types or serves.agents):
                 return
-            await self._store.declare(serves)
+            if serves != self._declared:
+                await self._store.declare(serves)
+                self._declared = serves
             leases = await self._store.claim_shards(
                 owner=self.owner, serves=serves, limit=_CLAIM_LIMIT
             )

@@ -168,6 +168,10 @@ class Runtime:
         self._registry.add_type(type_, factory)
         await self._changed()
 
+    async def claim(self) -> None:
+        """Look at once for shards that nobody owns any more; for those who saw a host die."""
+        await self._changed()
+
     async def _changed(self) -> None:
         if self._started:
             await self._ownership.claim()
@@ -215,8 +219,17 @@ class Runtime:
         )  # fmt: skip
         done = await self._store.submit(run, message.sent_by(sender), on_conflict=on_conflict)
         if done.arrived is not None:
-            self._worker.offer(done.arrived, new_run=run)
+            is_new = done.run_id == run.run_id
+            self._worker.offer(done.arrived, new_run=run if is_new else None)
+            if on_conflict == "interrupt":
+                await self._tell_interrupted(agent_id)
         return done.run_id
+
+    async def _tell_interrupted(self, agent_id: AgentId) -> None:
+        """The store flagged the agent's open run; other hosts were nudged, this one was not."""
+        busy = await self._store.find_run_for_agent(agent_id)
+        if busy is not None and busy.cancel_requested is not None:
+            self._worker.cancel(busy.run_id, agent_id, busy.cancel_requested)
 
     async def send(
         self, agent_id: AgentId, msg: Message | JsonValue, *, sender: str | None = None

@@ -134,6 +134,8 @@ class Worker:
         if new_run is not None:
             self._fresh[new_run.run_id] = new_run
             priority = new_run.priority
+        elif arrived.run_id is not None:
+            self._fresh.pop(arrived.run_id, None)  # it joined a queued run: load all its messages
         if mailbox.holding is Holding.NOTHING and priority is not None:
             mailbox.priority = priority
         if arrived.run_id is None and mailbox.run_id is not None:

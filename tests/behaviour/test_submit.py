@@ -142,8 +142,9 @@ async def test_a_busy_agent_with_on_conflict(bed: Bed) -> None:
     """Reject raises and names the run, join gives the open run, queue waits behind it."""
 
     async def act(ctx: RunContext, inbox: list[Message]) -> object:
-        await ctx.step("mark", bed.world.do, "mark")
-        await ctx.sleep_until_signal("go")
+        if inbox[0].payload != "joins":
+            await ctx.step("mark", bed.world.do, "mark")
+            await ctx.sleep_until_signal("go")
         return inbox[0].payload
 
     agent = await bed.serve(act)
@@ -152,7 +153,7 @@ async def test_a_busy_agent_with_on_conflict(bed: Bed) -> None:
     with pytest.raises(RunConflictError) as caught:
         await bed.submit(agent, 2, on_conflict="reject")
     assert caught.value.run_id == first
-    assert await bed.submit(agent, 3, on_conflict="join") == first
+    assert await bed.submit(agent, "joins", on_conflict="join") == first
     queued = await bed.submit(agent, 4, on_conflict="queue")
     assert (await bed.row(queued)).status is RunStatus.PENDING
     await bed.runtime.signal(first, "go")
@@ -180,6 +181,26 @@ async def test_a_message_that_joined_a_busy_run_is_not_lost(bed: Bed) -> None:
     await bed.result(first)
     await bed.result(await bed.submit(agent, "last"))
     assert bed.world.order == ["first", "mark", "joined", "last"]
+
+
+@pytest.mark.item(20, 183)
+async def test_a_message_that_joins_a_queued_run_is_given_to_it(bed: Bed) -> None:
+    """A run that has not started yet gets both messages, in order."""
+
+    async def act(ctx: RunContext, inbox: list[Message]) -> object:
+        del ctx
+        return [m.payload for m in inbox]
+
+    agent = await bed.serve(act)
+    await bed.crash()
+    bed.agents, served = {}, bed.agents
+    await bed.start()
+    run_id = await bed.submit(agent, "b")
+    assert await bed.submit(agent, "c", on_conflict="join") == run_id
+    for one in served.values():
+        await bed.runtime.register(one)
+    bed.agents = served
+    assert await bed.result(run_id) == ["b", "c"]
 
 
 @pytest.mark.item(20, 30)

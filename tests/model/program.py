@@ -153,7 +153,7 @@ class Interpreter:
     def _do_tool(self, stmt: Stmt, _: Any) -> Code:
         args = {"what": [self._value(arg) for arg in stmt.get("args", [])]}
         mode, label = stmt.get("mode", "idempotent"), stmt["label"]
-        args["name"] = f"{label}@{self._generation}"
+        args["called"] = f"{label}@{self._generation}"
         return self._keep(stmt, (yield from self._ask(label, "tool", mode, args)))
 
     def _do_sleep(self, stmt: Stmt, _: Any) -> Code:

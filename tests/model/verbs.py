@@ -162,7 +162,7 @@ class Verbs:
 
     def _tool(self, branch: Branch, mode: str, kwargs: dict[str, Any]) -> None:
         name = "idempotent_tool" if mode == "idempotent" else "at_most_once_tool"
-        self._effect(branch, "tool", name, mode, args_hash([name, kwargs]), kwargs["name"])
+        self._effect(branch, "tool", name, mode, args_hash([name, kwargs]), kwargs["called"])
 
     def _effect(  # noqa: PLR0913 - one per fact of an effect
         self, branch: Branch, effect: str, name: str, mode: str, digest: str, does: str = ""

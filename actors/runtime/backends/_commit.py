@@ -44,9 +44,7 @@ def write_turn(rows: MemoryRows, commit: Commit) -> CommitOutcome:
     """
     check_entries(commit.entries)
     check_targets(commit)
-    if not fenced(rows, commit.lease):
-        return LeaseLost()
-    refused = _refusal(rows, commit)
+    refused = refusal(rows, commit)
     if refused is not None:
         return refused
     record = _record(rows, commit)
@@ -121,7 +119,10 @@ def is_there(rows: MemoryRows, record: RunRecord, wake: WakeSet) -> bool:
     return not record.completions.isdisjoint(wake.runs)
 
 
-def _refusal(rows: MemoryRows, commit: Commit) -> CommitOutcome | None:
+def refusal(rows: MemoryRows, commit: Commit) -> CommitOutcome | None:
+    """Return why the turn may not be written now, or None when it may."""
+    if not fenced(rows, commit.lease):
+        return LeaseLost()
     run_id = commit.lease.run_id
     record = rows.runs.get(run_id)
     if record is None and commit.create is None:

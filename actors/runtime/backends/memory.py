@@ -34,7 +34,7 @@ from actors.kernel.runtime.fold import fold
 from actors.kernel.runtime.ids import AgentId, RunId, ShardId, derive_id
 from actors.kernel.runtime.scheduler import RunStatus, ShardLease
 from actors.kernel.runtime.store import Nudge, Submitted
-from actors.runtime.backends._commit import fenced, write_turn
+from actors.runtime.backends._commit import fenced, refusal, write_turn
 from actors.runtime.backends._rows import (
     MEMORY_SHARD,
     MemoryRows,
@@ -106,6 +106,10 @@ class MemoryStore:
     async def commit(self, commit: Commit) -> CommitOutcome:
         """See `RunStore.commit`."""
         return write_turn(self._rows, commit)
+
+    def refusal(self, commit: Commit) -> CommitOutcome | None:
+        """Return what `commit` would answer now if it would refuse, else None."""
+        return refusal(self._rows, commit)
 
     # --- writing by anybody -------------------------------------------------------------------
 

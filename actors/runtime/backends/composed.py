@@ -1,0 +1,384 @@
+"""ComposedStore: a RunStore out of foreign parts, for `Runtime(event_log=…, inbox=…, …)`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from actors.errors import (
+    ConcurrentAppendError,
+    IllegalTransitionError,
+    LeaseLostError,
+    UnknownRunError,
+)
+from actors.kernel.runtime.commit import (
+    Commit,
+    Committed,
+    Conflict,
+    Finish,
+    LeaseLost,
+    Missing,
+    Retry,
+    Suspend,
+)
+from actors.kernel.runtime.fold import fold
+from actors.kernel.runtime.ids import AgentId
+from actors.kernel.runtime.log_entry import RunLogEntry
+from actors.runtime.backends._mirror import SchedulerMirror
+from actors.runtime.backends._rows import check_entries
+from actors.runtime.backends.memory import MemoryStore
+from actors.runtime.backends.views import RESULT_KINDS, result_of
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Sequence
+
+    from actors.kernel.agent.message import Message, MessageKey
+    from actors.kernel.clock import Clock
+    from actors.kernel.json import JsonValue
+    from actors.kernel.runtime.commit import (
+        Arrived,
+        BufferedSignal,
+        CancelReport,
+        CommitOutcome,
+        DeadLetter,
+        HostReport,
+        LoadedRun,
+        NewRun,
+        RunRow,
+        SignalOutcome,
+        Timer,
+    )
+    from actors.kernel.runtime.effects import Journal
+    from actors.kernel.runtime.ids import HostIncarnation, RunId, ShardId
+    from actors.kernel.runtime.inbox import Inbox
+    from actors.kernel.runtime.log_entry import EventLog, NewEntry
+    from actors.kernel.runtime.scheduler import Lease, RunStatus, Scheduler, ShardLease
+    from actors.kernel.runtime.store import Nudge, OnConflict, Serves, Submitted
+    from actors.kernel.runtime.wakeup import SignalBus
+
+_ALL: Final = 100_000
+"""So many unhandled messages of one agent are read back at most."""
+
+
+class ComposedStore:
+    """A `RunStore` that performs each commit as ordered calls on the parts it was given.
+
+    Rows that no part keeps (runs, leases, state, bindings) are in memory. Every append goes to the
+    event log, every delivery and acknowledgement to the inbox, every result to the journal, every
+    change of status to the scheduler, every signal and timer to the signal bus; logs and messages
+    are read back from them. The order of one commit: look whether it may be written, journal, event
+    log, inbox, rows, then scheduler, signal bus and acknowledgements.
+
+    **A crash between two of these calls is not covered**: the parts then disagree, and the rows in
+    memory are gone in any case. For runs that survive use a store that commits everything at once.
+
+    Args:
+        clock: For the rows in memory.
+        event_log: Where logs are; None: in memory.
+        inbox: Where messages are; None: in memory.
+        journal: Told every result; None: the log is enough.
+        scheduler: Told every change of status; None: nobody is.
+        signal_bus: Told every signal and timer; None: nobody is.
+    """
+
+    def __init__(
+        self,
+        *,
+        clock: Clock,
+        event_log: EventLog | None = None,
+        inbox: Inbox | None = None,
+        journal: Journal | None = None,
+        scheduler: Scheduler | None = None,
+        signal_bus: SignalBus | None = None,
+    ) -> None:
+        self._rows = MemoryStore(clock=clock)
+        self._log, self._inbox, self._journal = event_log, inbox, journal
+        self._bus = signal_bus
+        self._mirror = SchedulerMirror(scheduler) if scheduler is not None else None
+        self._bound: dict[RunId, list[MessageKey]] = {}
+
+    # --- writing by the owner -------------------------------------------------------------------
+
+    async def append(self, lease: Lease, entries: Sequence[NewEntry], *, expected_seq: int) -> int:
+        """See `RunStore.append`."""
+        check_entries(entries)
+        match self._rows.refusal(Commit(lease, expected_seq, tuple(entries))):
+            case LeaseLost():
+                raise LeaseLostError(lease.shard, lease.owner, lease.epoch)
+            case Conflict(actual):
+                raise ConcurrentAppendError(lease.run_id, expected_seq, actual)
+            case Missing():
+                row = await self._rows.run(lease.run_id)
+                if row is None:
+                    raise UnknownRunError(lease.run_id)
+                raise IllegalTransitionError(lease.run_id, row.status, "RUNNING")
+        await self._record(lease.run_id, entries, expected_seq)
+        last_seq = await self._rows.append(lease, entries, expected_seq=expected_seq)
+        await self._tell_executing(lease)
+        return last_seq
+
+    async def commit(self, commit: Commit) -> CommitOutcome:
+        """See `RunStore.commit`, and this class about crashes."""
+        check_entries(commit.entries)
+        refused = self._rows.refusal(commit)
+        if refused is not None:
+            return refused
+        try:
+            await self._record(commit.lease.run_id, commit.entries, commit.expected_seq)
+        except ConcurrentAppendError as exc:
+            return Conflict(exc.actual)
+        for out in commit.outgoing:
+            if self._inbox is not None and isinstance(out.target, AgentId):
+                message = out.message.sent_by(out.sender)
+                await self._inbox.deliver(out.target, message, notify=False)
+        outcome = await self._rows.commit(commit)
+        if isinstance(outcome, Committed):
+            await self._tell(commit)
+        return outcome
+
+    # --- writing by anybody -----------------------------------------------------------------------
+
+    async def submit(
+        self, new_run: NewRun, message: Message, *, on_conflict: OnConflict = "queue"
+    ) -> Submitted:
+        """See `RunStore.submit`."""
+        submitted = await self._rows.submit(new_run, message, on_conflict=on_conflict)
+        arrived = submitted.arrived
+        if arrived is not None and self._inbox is not None:
+            await self._inbox.deliver(new_run.agent_id, arrived.message, notify=False)
+        if arrived is not None and arrived.run_id is not None:
+            self._bind(arrived.run_id, arrived)
+        row = await self._rows.run(submitted.run_id)
+        if arrived is not None and self._mirror is not None and row is not None:
+            await self._mirror.queued(row)
+        return submitted
+
+    async def deliver(self, messages: Sequence[Message]) -> list[Arrived]:
+        """See `RunStore.deliver`."""
+        arrived = await self._rows.deliver(messages)
+        if self._inbox is not None:
+            for item in arrived:
+                await self._inbox.deliver(item.agent_id, item.message, notify=False)
+        return arrived
+
+    async def signal(
+        self, run_id: RunId, name: str, payload: JsonValue, *, message_id: str, sender: str
+    ) -> SignalOutcome:
+        """See `RunStore.signal`. The bus gets a payload that is no object as ``{"value": …}``."""
+        outcome = await self._rows.signal(
+            run_id, name, payload, message_id=message_id, sender=sender
+        )
+        if outcome.accepted and self._bus is not None:
+            data = payload if isinstance(payload, dict) else {"value": payload}
+            await self._bus.signal(run_id, name, data)
+        return outcome
+
+    async def request_cancel(self, run_id: RunId, *, reason: str) -> CancelReport:
+        """See `RunStore.request_cancel`."""
+        return await self._rows.request_cancel(run_id, reason=reason)
+
+    # --- ownership --------------------------------------------------------------------------------
+
+    def shard_of(self, agent_id: AgentId) -> ShardId:
+        """See `RunStore.shard_of`."""
+        return self._rows.shard_of(agent_id)
+
+    async def declare(self, serves: Serves, *, partitions: int = 16) -> None:
+        """See `RunStore.declare`."""
+        await self._rows.declare(serves, partitions=partitions)
+
+    async def claim_shards(
+        self, *, owner: HostIncarnation, serves: Serves, limit: int
+    ) -> list[ShardLease]:
+        """See `RunStore.claim_shards`."""
+        return await self._rows.claim_shards(owner=owner, serves=serves, limit=limit)
+
+    async def release_shards(self, leases: Sequence[ShardLease]) -> None:
+        """See `RunStore.release_shards`."""
+        await self._rows.release_shards(leases)
+
+    async def heartbeat(self, owner: HostIncarnation, known: Sequence[ShardLease]) -> HostReport:
+        """See `RunStore.heartbeat`."""
+        return await self._rows.heartbeat(owner, known)
+
+    def set_nudge_hook(self, hook: Callable[[Nudge], None] | None) -> None:
+        """See `RunStore.set_nudge_hook`."""
+        self._rows.set_nudge_hook(hook)
+
+    # --- reading for the owner, in pages ----------------------------------------------------------
+
+    async def open_runs(
+        self, shards: Sequence[ShardId], *, after: RunId | None = None, limit: int = 1000
+    ) -> list[RunRow]:
+        """See `RunStore.open_runs`."""
+        return await self._rows.open_runs(shards, after=after, limit=limit)
+
+    async def pending_mail(
+        self,
+        *,
+        shards: Sequence[ShardId] = (),
+        agent: AgentId | None = None,
+        after: int = -1,
+        limit: int = 1000,
+    ) -> list[Arrived]:
+        """See `RunStore.pending_mail`.
+
+        With `agent`, messages that others put into the inbox are taken up first; the bodies are
+        those the inbox gives.
+        """
+        if self._inbox is None or agent is None:
+            return await self._rows.pending_mail(
+                shards=shards, agent=agent, after=after, limit=limit
+            )
+        kept = {
+            (message.sender or "", message.id): message
+            for message in await self._inbox.drain(agent, max=_ALL)
+        }
+        await self._rows.deliver(
+            [replace(m, target=agent, sender=m.sender or "client:inbox") for m in kept.values()]
+        )
+        rows = await self._rows.pending_mail(agent=agent, after=after, limit=limit)
+        return [
+            replace(row, message=replace(kept[key], sender=row.sender))
+            for row in rows
+            if (key := _key_in(kept, row)) is not None
+        ]
+
+    async def load(self, run_ids: Sequence[RunId]) -> list[LoadedRun]:
+        """See `RunStore.load`. Logs are read back from the event log."""
+        loaded = await self._rows.load(run_ids)
+        if self._log is None:
+            return loaded
+        runs = []
+        for run in loaded:
+            first = run.entries[0].seq if run.entries else 0
+            log = self._log.read(run.row.run_id, from_seq=first)
+            runs.append(replace(run, entries=tuple([entry async for entry in log])))
+        return runs
+
+    async def signals(self, run_id: RunId) -> list[BufferedSignal]:
+        """See `RunStore.signals`. Signals given to the bus by others are not seen."""
+        return await self._rows.signals(run_id)
+
+    async def state(self, agent_id: AgentId) -> dict[str, JsonValue]:
+        """See `RunStore.state`."""
+        return await self._rows.state(agent_id)
+
+    async def due(
+        self, shards: Sequence[ShardId], *, within_s: float, limit: int = 10_000
+    ) -> list[Timer]:
+        """See `RunStore.due`."""
+        return await self._rows.due(shards, within_s=within_s, limit=limit)
+
+    # --- reading for everybody ----------------------------------------------------------------------
+
+    def entries(self, run_id: RunId, *, from_seq: int = 0) -> AsyncIterator[RunLogEntry]:
+        """See `RunStore.entries`."""
+        if self._log is not None:
+            return self._log.read(run_id, from_seq=from_seq)
+        return self._rows.entries(run_id, from_seq=from_seq)
+
+    def tail(self, run_id: RunId, *, from_seq: int = 0) -> AsyncIterator[RunLogEntry]:
+        """See `RunStore.tail`."""
+        if self._log is not None:
+            return self._log.tail(run_id, from_seq=from_seq)
+        return self._rows.tail(run_id, from_seq=from_seq)
+
+    async def run(self, run_id: RunId) -> RunRow | None:
+        """See `RunStore.run`."""
+        return await self._rows.run(run_id)
+
+    async def find_run_for_agent(self, agent_id: AgentId) -> RunRow | None:
+        """See `RunStore.find_run_for_agent`."""
+        return await self._rows.find_run_for_agent(agent_id)
+
+    async def list_runs(
+        self,
+        *,
+        status: Sequence[RunStatus] = (),
+        agent: AgentId | None = None,
+        parked: bool | None = None,
+        limit: int = 100,
+    ) -> list[RunRow]:
+        """See `RunStore.list_runs`."""
+        return await self._rows.list_runs(status=status, agent=agent, parked=parked, limit=limit)
+
+    async def pending_count(self, agent_id: AgentId) -> int:
+        """See `RunStore.pending_count`."""
+        if self._inbox is not None:
+            return await self._inbox.pending_count(agent_id)
+        return await self._rows.pending_count(agent_id)
+
+    async def refold(self, run_id: RunId) -> RunRow:
+        """See `RunStore.refold`."""
+        row = await self._rows.run(run_id)
+        if row is None:
+            raise UnknownRunError(run_id)
+        return fold(row, [entry async for entry in self.entries(run_id)])
+
+    # --- dead letters -------------------------------------------------------------------------------
+
+    async def dead_letters(
+        self, *, agent: AgentId | None = None, limit: int = 100
+    ) -> list[DeadLetter]:
+        """See `RunStore.dead_letters`."""
+        return await self._rows.dead_letters(agent=agent, limit=limit)
+
+    async def redrive(self, ids: Sequence[int]) -> list[Arrived]:
+        """See `RunStore.redrive`."""
+        arrived = await self._rows.redrive(ids)
+        if self._inbox is not None:
+            for item in arrived:
+                await self._inbox.deliver(item.agent_id, item.message, notify=False)
+        return arrived
+
+    # --- inside -------------------------------------------------------------------------------------
+
+    async def _record(
+        self, run_id: RunId, entries: Sequence[NewEntry], expected_seq: int
+    ) -> None:
+        if self._journal is not None:
+            for entry in entries:
+                if entry.kind in RESULT_KINDS:
+                    await self._journal.record(result_of(entry))
+        if self._log is not None:
+            for n, entry in enumerate(entries):
+                await self._log.append(run_id, entry, expected_seq=expected_seq + n)
+
+    async def _tell(self, commit: Commit) -> None:
+        run_id, then = commit.lease.run_id, commit.then
+        self._bound.setdefault(run_id, []).extend(commit.bind)
+        for child in commit.spawned:
+            row = await self._rows.run(child.run_id)
+            if self._mirror is not None and row is not None:
+                await self._mirror.queued(row)
+        await self._tell_executing(commit.lease)
+        if self._mirror is not None:
+            await self._mirror.became(run_id, then)
+        if self._bus is not None and isinstance(then, Suspend) and then.wake.at is not None:
+            await self._bus.timer(run_id, then.wake.at)
+        await self._tell_inbox(run_id, then)
+
+    async def _tell_executing(self, lease: Lease) -> None:
+        row = await self._rows.run(lease.run_id)
+        if self._mirror is not None and row is not None:
+            await self._mirror.executing(row, lease.owner)
+
+    async def _tell_inbox(self, run_id: RunId, then: object) -> None:
+        keys = self._bound.pop(run_id, [])
+        if isinstance(then, Retry):
+            self._bound[run_id] = keys
+        failed = isinstance(then, Retry) or (
+            isinstance(then, Finish) and then.dead_letter is not None
+        )
+        for key in keys if self._inbox is not None else ():
+            assert self._inbox is not None
+            if failed:
+                await self._inbox.nack(key.agent, key.message_id, error=_message_of(then))
+            elif isinstance(then, Finish):
+                await self._inbox.ack(key.agent, key.message_id)
+        if keys and not isinstance(then, Finish):
+            self._bound[run_id] = keys
+
+    def _bind(self, run_id: RunId, arrived: Arrived) -> None:
+        ...

@@ -1,0 +1,141 @@
+"""The agent of the demo: a desk that reads documents and writes one report about them.
+
+Nothing in `Desk.run` knows about crashes. Each `ctx.step` is recorded before it returns, so a second
+host goes on behind the last recorded one: see `examples/desk/README.md`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, TypedDict
+
+from actors.errors import EffectDidNotHappen
+from actors.kernel.runtime.ids import AgentId
+from actors.runtime import idempotency_key
+from compose.demo.ledger import note_execution
+from compose.demo.textrank import telling_sentences
+
+if TYPE_CHECKING:
+    from actors.kernel.agent.message import Message
+    from actors.runtime import RunContext
+
+MAX_CHARACTERS: Final = 60_000
+"""As much of each document is read; what a step returns is kept in the run's log."""
+
+
+class Job(TypedDict):
+    """What the desk is asked to do; all paths are absolute."""
+
+    documents: list[str]
+    sentences: int
+    """How many of each document go into the report."""
+    pace_s: float
+    """How long to linger over each document, so that a person can watch."""
+    report: str
+    published: str
+    ledger: str
+
+
+class Section(TypedDict):
+    """What the report says about one document."""
+
+    document: str
+    sentences: list[str]
+    characters: int
+    read_at: str
+
+
+class Desk:
+    """Reads, extracts, publishes a headline per document, and writes the report."""
+
+    id = AgentId("desk", "main")
+
+    async def run(self, ctx: RunContext, inbox: list[Message]) -> dict[str, object]:
+        """Do the job in the message's payload; returns where the report is."""
+        job: Job = inbox[0].payload  # type: ignore[assignment]
+        record = functools.partial(_recorded, job["ledger"])
+        sections: list[Section] = []
+        for path in job["documents"]:
+            text = await ctx.step("read", record(read_document), path)
+            best = await ctx.step("extract", record(extract), text, job["sentences"], job["pace_s"])
+            read_at = await ctx.now()
+            # A line that was published must not be published again, so this step executes at most
+            # once; if a crash leaves it open, `was_published` finds out whether it happened.
+            await ctx.step(
+                "publish", record(publish), job["published"], headline(path, best),
+                effect="at_most_once",
+                reconcile=functools.partial(was_published, job["published"]),
+            )  # fmt: skip
+            sections.append(
+                Section(
+                    document=path, sentences=best, characters=len(text), read_at=read_at.isoformat()
+                )
+            )
+        report = await ctx.step("report", record(write_report), job["report"], sections)
+        return {"report": report, "documents": len(sections)}
+
+
+def read_document(path: str) -> str:
+    """Return the beginning of a text file."""
+    return Path(path).read_text(encoding="utf-8", errors="replace")[:MAX_CHARACTERS]
+
+
+async def extract(text: str, count: int, pace_s: float) -> list[str]:
+    """Return the most telling sentences, by TextRank, without holding up the event loop."""
+    best = await asyncio.to_thread(telling_sentences, text, count)
+    await asyncio.sleep(pace_s)
+    return [sentence.text for sentence in best]
+
+
+def headline(path: str, sentences: list[str]) -> str:
+    """Return the line to publish about a document."""
+    first = sentences[0] if sentences else "(no prose)"
+    return f"{Path(path).name}: {first}"
+
+
+def publish(published: str, line: str) -> None:
+    """Tell the world, which cannot be untold: append one line, with the effect's key, to a file."""
+    _append(published, f"{idempotency_key()} {line}")
+
+
+async def was_published(published: str, effect_id: str) -> None:
+    """Return if the effect's line is there.
+
+    Raises:
+        EffectDidNotHappen: It is not.
+    """
+    path = Path(published)
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    if not any(line.startswith(effect_id) for line in lines):
+        raise EffectDidNotHappen
+
+
+def write_report(report: str, sections: list[Section]) -> str:
+    """Write the report as Markdown, whole or not at all, and return its path."""
+    lines = ["# What the documents say", ""]
+    lines += [f"{len(sections)} documents; the most telling sentences of each, by TextRank.", ""]
+    for section in sections:
+        name, size = Path(section["document"]).name, section["characters"]
+        lines += [f"## {name}", "", f"{size:,} characters, read {section['read_at'][:19]} UTC", ""]
+        lines += [f"- {sentence}" for sentence in section["sentences"]] or ["- (no prose)"]
+        lines.append("")
+    partial = Path(f"{report}.partial")
+    partial.write_text("\n".join(lines), encoding="utf-8")
+    partial.replace(report)
+    return report
+
+
+def _recorded(ledger: str, step: object) -> object:
+    raise NotImplementedError
+
+
+def _append(path: str, line: str) -> None:
+    data = (line.replace("\n", " ") + "\n").encode()
+    file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    try:
+        os.write(file, data)
+    finally:
+        os.close(file)

@@ -1,0 +1,72 @@
+"""The texts that the demo reads: a folder of yours, or what every Python brings along."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from typing import TYPE_CHECKING, Final
+
+from actors.errors import ContractError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+MAX_DOCUMENTS: Final = 40
+SUFFIXES: Final = (".txt", ".md", ".rst")
+# Long prose chapters of the language reference, as `help()` shows them on every installation.
+_TOPICS: Final = (
+    "execmodel", "exceptions", "objects", "import", "numbers", "debugger", "try", "with",
+    "typesmapping", "class", "function", "naming", "attribute-access", "customization",
+)  # fmt: skip
+_DEFAULT_COUNT: Final = 8
+_FALLBACK_MODULES: Final = (
+    "argparse", "asyncio", "ast", "bdb", "cmd", "contextlib", "copy", "decimal", "difflib", "doctest",
+    "heapq", "locale", "logging", "optparse", "pickletools", "random", "sched", "statistics",
+    "string", "subprocess", "threading", "timeit", "typing", "unittest", "zipfile",
+)  # fmt: skip
+_ENOUGH_CHARACTERS: Final = 1500
+
+
+def documents_in(folder: Path) -> list[Path]:
+    """Return the text files of a folder and its subfolders, by name, at most 40.
+
+    Raises:
+        ContractError: It is no folder, or holds no text file.
+    """
+    if not folder.is_dir():
+        raise ContractError(f"{folder} is not a folder: name one that holds text files")
+    found = sorted(
+        path
+        for path in folder.rglob("*")
+        if path.suffix.lower() in SUFFIXES and path.is_file() and path.stat().st_size
+        if not any(part.startswith(".") for part in path.relative_to(folder).parts)
+    )
+    if not found:
+        raise ContractError(f"{folder} holds no {', '.join(SUFFIXES)} file: name another folder")
+    return found[:MAX_DOCUMENTS]
+
+
+def write_default_documents(folder: Path) -> list[Path]:
+    """Write eight chapters of Python's own documentation into `folder` and return the files."""
+    folder.mkdir(parents=True, exist_ok=True)
+    written = []
+    for name, text in _default_texts():
+        path = folder / f"{name}.txt"
+        path.write_text(text, encoding="utf-8")
+        written.append(path)
+    return written
+
+
+def _default_texts() -> list[tuple[str, str]]:
+    """Return chapters of the language reference, or module documentation where it was removed."""
+    try:
+        topics: dict[str, str] = importlib.import_module("pydoc_data.topics").topics
+    except ImportError:
+        topics = {}
+    chapters = [(name, topics[name]) for name in _TOPICS if name in topics]
+    if len(chapters) < _DEFAULT_COUNT:
+        modules = {name: importlib.import_module(name).__doc__ or "" for name in _FALLBACK_MODULES}
+        by_size = sorted(modules.items(), key=lambda item: -len(item[1]))
+        chapters += [(f"module-{name}", text) for name, text in by_size]
+    enough = [pair for pair in chapters if len(pair[1]) >= _ENOUGH_CHARACTERS] or chapters
+    return [(re.sub(r"[^\w-]", "-", name), text) for name, text in enough[:_DEFAULT_COUNT]]

@@ -1,0 +1,77 @@
+"""What can be set from outside: environment variables `CALLBOARD_…`, each also an option of the CLI."""
+
+from __future__ import annotations
+
+from pathlib import Path  # noqa: TC003 - pydantic reads it
+from typing import TYPE_CHECKING, Self
+
+from pydantic import Field, ValidationError, model_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from actors.errors import ContractError
+
+if TYPE_CHECKING:
+    from typing import Any
+
+
+class Settings(BaseSettings):
+    """How a host or a client runs. Durations are seconds.
+
+    Attributes:
+        postgres_url: ``postgresql://user:password@host:port/database``; `CALLBOARD_POSTGRES_URL`.
+        data_dir: Folder of an embedded PostgreSQL, used when there is no URL; `CALLBOARD_DATA_DIR`.
+        db_schema: Where the tables are; `CALLBOARD_SCHEMA`.
+        lease_s: How long a host that fell silent keeps its agents; `CALLBOARD_LEASE_S`.
+        heartbeat_s: How often a host says that it lives; a third of the lease when left out.
+        suspend_after: How long a waiting run stays in memory; 0 = not at all.
+        capacity: How many runs are in memory at once.
+        drain_s: How long a host that was told to stop lets running code end.
+        start_wait_s: How long to wait for a server that is not there; left out: for ever.
+        outage_s: How long calls wait for a server that went away.
+    """
+
+    model_config = SettingsConfigDict(
+        env_prefix="CALLBOARD_", frozen=True, extra="forbid", populate_by_name=True
+    )
+
+    postgres_url: str | None = None
+    data_dir: Path | None = None
+    db_schema: str = Field(default="callboard", validation_alias="CALLBOARD_SCHEMA")
+    lease_s: float = Field(default=10.0, gt=0, le=3600)
+    heartbeat_s: float | None = Field(default=None, gt=0)
+    suspend_after: float = Field(default=5.0, ge=0)
+    capacity: int = Field(default=1000, ge=1)
+    drain_s: float = Field(default=30.0, ge=0)
+    start_wait_s: float | None = Field(default=None, ge=0)
+    outage_s: float = Field(default=60.0, ge=0)
+
+    @model_validator(mode="after")
+    def _beats_in_time(self) -> Self:
+        if self.beat_s > self.lease_s / 2:
+            msg = f"heartbeat_s={self.beat_s:g} must be at most half of lease_s={self.lease_s:g}"
+            raise ValueError(msg)
+        return self
+
+    @property
+    def beat_s(self) -> float:
+        """Seconds between heartbeats."""
+        return self.lease_s * 0.3 if self.heartbeat_s is None else self.heartbeat_s
+
+
+def read_settings(**given: Any) -> Settings:
+    """Return the settings: what is `given` and not None wins over the environment.
+
+    Raises:
+        ContractError: A value is not allowed; the message names the variable.
+    """
+    try:
+        return Settings(**{name: value for name, value in given.items() if value is not None})
+    except ValidationError as exc:
+        raise ContractError("; ".join(_complaint(error) for error in exc.errors())) from exc
+
+
+def _complaint(error: Any) -> str:
+    place = "".join(str(part) for part in error["loc"])
+    name = place if place.startswith("CALLBOARD_") else f"CALLBOARD_{place.upper()}"
+    given = "" if not place else f"{name}={error['input']!r}: "
+    return given + str(error["msg"]).removeprefix("Value error, ")

@@ -1,0 +1,58 @@
+"""Sees another host die, so that its agents go on here as soon as its lease is over."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Final, LiteralString
+
+from actors.errors import ActorsError
+from persistence.postgres.link import Link, Outage
+
+if TYPE_CHECKING:
+    from actors.runtime import Runtime
+    from persistence.postgres import StoreSettings
+
+_log = logging.getLogger(__name__)
+
+SQL_NEXT_DEATH: Final[LiteralString] = """
+select coalesce(min(extract(epoch from h.expires_at - clock_timestamp()))::float8, 1e9) as left_s
+  from hosts h where h.incarnation <> $1
+    and exists (select 1 from shards s where s.owner = h.incarnation)
+"""
+JUST_AFTER_S: Final = 0.02
+"""A lease ends by the database's clock; asking a moment later finds it ended."""
+
+
+class Takeover:
+    """Claims the shards of hosts that died, within milliseconds of the end of their lease.
+
+    One small question per heartbeat interval; the runtime's own scan is the backstop.
+    """
+
+    def __init__(self, runtime: Runtime, settings: StoreSettings) -> None:
+        self._runtime, self._settings = runtime, settings
+        self._link = Link(settings, Outage(settings))
+
+    async def run(self) -> None:
+        """Watch until cancelled."""
+        interval_s = self._settings.heartbeat_s
+        try:
+            while True:
+                wait_s = interval_s
+                try:
+                    left_s = await self._left_s()
+                    if left_s <= 0:
+                        await self._runtime.claim()
+                    elif left_s < interval_s:
+                        wait_s = left_s + JUST_AFTER_S
+                except ActorsError as exc:
+                    _log.warning("looking for dead hosts is tried again", exc_info=exc)
+                await asyncio.sleep(wait_s)
+        finally:
+            await self._link.close()
+
+    async def _left_s(self) -> float:
+        """How long the lease of the host that spoke least recently still lasts."""
+        rows = await self._link.fetch(SQL_NEXT_DEATH, self._settings.owner)
+        return float(rows[0]["left_s"])

@@ -1,0 +1,99 @@
+"""What the benchmarks share: a store, leases of all its shards, limits on concurrency, timing."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+import uuid
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+from actors.kernel.runtime.ids import AgentId, HostIncarnation
+from actors.kernel.runtime.scheduler import Lease
+from actors.kernel.runtime.store import Serves
+from actors.runtime import Runtime
+from persistence.postgres import open_postgres_store
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
+
+    from actors.kernel.runtime.ids import RunId
+    from actors.kernel.runtime.scheduler import ShardLease
+    from persistence.postgres import PostgresStore
+
+TYPE = "bench"
+PAYLOAD = {"text": "x" * 230}
+"""About 256 bytes as a recorded value."""
+
+
+def report(**figures: Any) -> None:
+    """Print one JSON line."""
+    print(json.dumps(figures), flush=True)  # noqa: T201 - a benchmark's output
+
+
+def agent_id(key: object) -> AgentId:
+    """Return the id of one of the benchmark's agents."""
+    return AgentId(TYPE, str(key))
+
+
+@asynccontextmanager
+async def open_store(url: str) -> AsyncIterator[PostgresStore]:
+    """Yield a store in a schema of its own."""
+    name = uuid.uuid4().hex[:12]
+    async with open_postgres_store(
+        url, schema=f"bench_{name}", owner=HostIncarnation(name)
+    ) as store:
+        yield store
+
+
+@asynccontextmanager
+async def open_runtime(url: str, **settings: Any) -> AsyncIterator[Runtime]:
+    """Yield a started runtime over such a store."""
+    name = uuid.uuid4().hex[:12]
+    owner = HostIncarnation(name)
+    async with (
+        open_postgres_store(url, schema=f"bench_{name}", owner=owner) as store,
+        Runtime(store=store, owner=owner, **settings) as runtime,
+    ):
+        yield runtime
+
+
+class Floor:
+    """The store without a runtime: leases of all shards, taken by hand."""
+
+    def __init__(self, store: PostgresStore, leases: dict[str, ShardLease]) -> None:
+        self.store = store
+        self._leases = leases
+
+    @classmethod
+    async def over(cls, store: PostgresStore) -> Floor:
+        """Own everything of the benchmark's type."""
+        serves = Serves((TYPE,))
+        await store.declare(serves)
+        leases = await store.claim_shards(
+            owner=store.settings.owner, serves=serves, limit=1000
+        )
+        return cls(store, {lease.shard: lease for lease in leases})
+
+    def lease(self, agent: AgentId, run_id: RunId) -> Lease:
+        """Return the right to write a run."""
+        held = self._leases[self.store.shard_of(agent)]
+        return Lease(held.shard, held.owner, held.epoch, held.expires_at, run_id, agent, 1)
+
+
+async def many(
+    one: Callable[[int], Awaitable[Any]], *, total: int, at_once: int, warm_up: bool = True
+) -> float:
+    """Call `one(i)` for all i, so many at once; return the seconds it took."""
+    limit = asyncio.Semaphore(at_once)
+
+    async def bounded(index: int) -> None:
+        async with limit:
+            await one(index)
+
+    if warm_up:
+        await asyncio.gather(*(bounded(-1 - i) for i in range(at_once)))
+    began = time.perf_counter()
+    await asyncio.gather(*(bounded(i) for i in range(total)))
+    return time.perf_counter() - began

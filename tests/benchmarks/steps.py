@@ -1,0 +1,88 @@
+"""10-step runs, against a floor that writes the same rows through the same committer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from actors.kernel.agent.message import Message
+from actors.kernel.runtime.commit import Commit, Finish, NewRun
+from actors.kernel.runtime.ids import run_id_of_submit
+from actors.kernel.runtime.log_entry import EntryKind as K
+from actors.kernel.runtime.log_entry import NewEntry
+from actors.kernel.runtime.scheduler import RunStatus
+from tests.benchmarks.bench import PAYLOAD, TYPE, Floor, agent_id, many, open_runtime, open_store, report
+
+if TYPE_CHECKING:
+    from actors.kernel.runtime.ids import AgentId
+
+STEPS = 10
+
+
+class TenSteps:
+    """An agent that does nothing but ten steps."""
+
+    def __init__(self, id: AgentId) -> None:  # noqa: A002
+        self.id = id
+
+    async def run(self, ctx: Any, inbox: list[Message]) -> None:
+        for index in range(STEPS):
+            await ctx.step("s", _payload, index)
+
+
+async def _payload(index: int) -> dict[str, str]:
+    return PAYLOAD
+
+
+async def floor(url: str, *, total: int, at_once: int) -> float:
+    """Return steps per second of the store alone: one flush before each effect, as must be."""
+    async with open_store(url) as store:
+        hand = await Floor.over(store)
+
+        async def one(index: int) -> None:
+            agent = agent_id(index)
+            message = Message.of(agent, None).sent_by("submit:local")
+            run = NewRun(run_id_of_submit(agent, "submit:local", message.id), agent)
+            await store.submit(run, message)
+            lease = hand.lease(agent, run.run_id)
+            started = (
+                NewEntry(K.RUN_STARTED, "", {"agent": str(agent)}),
+                NewEntry(K.MSG_RECEIVED, "in.0", {"message": message.to_json(), "arrival": 0}),
+            )
+            await store.commit(Commit(lease, -1, started))
+            seq = 1
+            for step in range(STEPS):
+                effect = {"effect": "step", "name": "s", "hash": "0" * 16, "id": "0" * 64}
+                entries = (
+                    NewEntry(K.EFFECT_INTENT, str(step), {**effect, "mode": "idempotent"}),
+                    NewEntry(
+                        K.EFFECT_RESULT, str(step), {**effect, "value": PAYLOAD, "status": "ok"}
+                    ),
+                )
+                seq = await store.append(lease, entries, expected_seq=seq)
+            end = NewEntry(K.RUN_COMPLETED, "", {"output": None})
+            await store.commit(Commit(lease, seq, (end,), then=Finish(RunStatus.COMPLETED)))
+
+        return total * STEPS / await many(one, total=total, at_once=at_once)
+
+
+async def runtime(url: str, *, total: int, at_once: int) -> float:
+    """Return steps per second of runs submitted and awaited."""
+    async with open_runtime(url) as rt:
+        await rt.register_type(TYPE, TenSteps)
+
+        async def one(index: int) -> None:
+            await rt.result(await rt.submit(agent_id(index), None))
+
+        return total * STEPS / await many(one, total=total, at_once=at_once)
+
+
+async def run(url: str, *, scale: float = 1.0) -> None:
+    """Print a line for 1, 50 and 200 runs at once."""
+    for at_once, total in ((1, 100), (50, 1500), (200, 3000)):
+        runs = max(at_once, int(total * scale))
+        base = await floor(url, total=runs, at_once=at_once)
+        ours = await runtime(url, total=runs, at_once=at_once)
+        report(
+            benchmark="steps", at_once=at_once, runs=runs, floor_steps_per_s=round(base),
+            steps_per_s=round(ours), ratio=round(ours / base, 3), goal=0.35,
+        )  # fmt: skip

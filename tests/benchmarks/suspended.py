@@ -1,0 +1,124 @@
+"""Suspended runs: what each costs in memory, and how fast they are woken."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from actors.kernel.agent.message import Message
+from actors.kernel.runtime.commit import Commit, Finish, NewRun, SignalKey, Suspend
+from actors.kernel.runtime.ids import run_id_of_submit
+from actors.kernel.runtime.log_entry import EntryKind as K
+from actors.kernel.runtime.log_entry import NewEntry
+from actors.kernel.runtime.scheduler import RunStatus
+from actors.kernel.runtime.wakeup import WakeSet
+from tests.benchmarks.bench import TYPE, Floor, agent_id, many, open_runtime, open_store, report
+
+if TYPE_CHECKING:
+    from actors.kernel.runtime.ids import AgentId, RunId
+
+AT_ONCE = 500
+
+
+class Waiting:
+    """An agent that waits for one signal."""
+
+    def __init__(self, id: AgentId) -> None:  # noqa: A002
+        self.id = id
+
+    async def run(self, ctx: Any, inbox: list[Message]) -> Any:
+        return await ctx.sleep_until_signal("go")
+
+
+def _resident_bytes() -> int:
+    gc.collect()
+    pages = Path("/proc/self/statm").read_text(encoding="ascii").split()[1]
+    return int(pages) * 4096
+
+
+async def floor(url: str, total: int) -> float:
+    """Return wakes per second of the statements alone: signal, load, signals, turn with the end."""
+    async with open_store(url) as store:
+        hand = await Floor.over(store)
+        runs: list[tuple[RunId, AgentId]] = []
+
+        async def suspend(index: int) -> None:
+            agent = agent_id(index)
+            message = Message.of(agent, None).sent_by("submit:local")
+            run = NewRun(run_id_of_submit(agent, "submit:local", message.id), agent)
+            await store.submit(run, message)
+            wake = WakeSet(signals=("go",))
+            entries = (
+                NewEntry(K.RUN_STARTED, "", {"agent": str(agent)}),
+                NewEntry(K.MSG_RECEIVED, "in.0", {"message": message.to_json(), "arrival": 0}),
+                NewEntry(K.RUN_SUSPENDED, "", {"wake": wake.to_json()}),
+            )
+            await store.commit(Commit(hand.lease(agent, run.run_id), -1, entries, Suspend(wake)))
+            runs.append((run.run_id, agent))
+
+        await many(suspend, total=total, at_once=AT_ONCE, warm_up=False)
+
+        async def wake(index: int) -> None:
+            run_id, agent = runs[index]
+            await store.signal(run_id, "go", 1, message_id=f"m{index}", sender="client:b")
+            loaded = (await store.load([run_id]))[0]
+            signal = (await store.signals(run_id))[0]
+            received = {"name": "go", "payload": signal.payload, "n": signal.n}
+            entries = (
+                NewEntry(K.RUN_RESUMED, "", {"reason": "woken"}),
+                NewEntry(K.SIGNAL_RECEIVED, "0", received),
+            )
+            taken = (SignalKey("go", signal.n),)
+            lease, seq = hand.lease(agent, run_id), loaded.row.last_seq
+            await store.commit(Commit(lease, seq, entries, take_signals=taken))
+            end = NewEntry(K.RUN_COMPLETED, "", {"output": 1})
+            await store.commit(
+                Commit(lease, seq + 2, (end,), then=Finish(RunStatus.COMPLETED, result=1))
+            )
+
+        return total / await many(wake, total=total, at_once=AT_ONCE, warm_up=False)
+
+
+async def runtime(url: str, total: int) -> tuple[float, float]:
+    """Return (bytes of host memory per suspended run, wakes per second until the run's end)."""
+    async with open_runtime(url, suspend_after=0.0) as rt:
+        await rt.register_type(TYPE, Waiting)
+        await _suspend(rt, [agent_id(f"warm{i}") for i in range(AT_ONCE)])
+        before = _resident_bytes()
+        runs = await _suspend(rt, [agent_id(i) for i in range(total)])
+        each = (_resident_bytes() - before) / total
+
+        async def wake(index: int) -> None:
+            ended = rt.worker.ended(runs[index])
+            await rt.signal(runs[index], "go", 1)
+            await ended
+
+        return each, total / await many(wake, total=total, at_once=AT_ONCE, warm_up=False)
+
+
+async def _suspend(rt: Any, agents: list[AgentId]) -> list[RunId]:
+    runs: list[RunId] = []
+
+    async def one(index: int) -> None:
+        runs.append(await rt.submit(agents[index], None))
+
+    await many(one, total=len(agents), at_once=AT_ONCE, warm_up=False)
+    limit = time.monotonic() + 120
+    while rt.worker.load and time.monotonic() < limit:
+        await asyncio.sleep(0.02)
+    return runs
+
+
+async def run(url: str, *, scale: float = 1.0) -> None:
+    """Print one line for 10,000 suspended runs."""
+    total = max(200, int(10_000 * scale))
+    base = await floor(url, total)
+    each, ours = await runtime(url, total)
+    report(
+        benchmark="suspended", runs=total, bytes_each=round(each), limit_bytes=5120,
+        floor_wakes_per_s=round(base), wakes_per_s=round(ours), ratio=round(ours / base, 3),
+        goal=0.4,
+    )  # fmt: skip

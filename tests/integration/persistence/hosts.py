@@ -1,0 +1,79 @@
+"""Hosts on a real PostgreSQL, as the tests of the store need them."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import asyncpg
+
+from actors.kernel.runtime.ids import HostIncarnation
+from persistence.postgres import StoreSettings, open_store
+from tests.conformance.bed import Bed
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from contextlib import AbstractAsyncContextManager
+
+    from actors.kernel.runtime.store import RunStore
+    from persistence.postgres import PostgresStore
+    from tests.conformance.bed import Turns
+
+
+@asynccontextmanager
+async def host(url: str, schema: str, owner: str = "h1", **settings: Any) -> AsyncIterator[Bed]:
+    """A host that owns every free shard of the usual types."""
+    base = StoreSettings(url=url, schema=schema, owner=HostIncarnation(owner), **settings)
+
+    def open_host(owner: HostIncarnation) -> AbstractAsyncContextManager[RunStore]:
+        return open_store(replace(base, owner=owner))
+
+    async def lapse() -> None:
+        await sql(url, schema, "update hosts set expires_at = clock_timestamp() - interval '1 s'")
+
+    async with open_store(base) as store:
+        bed = Bed("postgres", store, base.owner, open_host, lambda: datetime.now(UTC), lapse)
+        await bed.claim()
+        yield bed
+
+
+def store_of(bed: Bed) -> PostgresStore:
+    """The bed's store as what it is."""
+    store: Any = bed.store
+    postgres: PostgresStore = store
+    return postgres
+
+
+async def sql(url: str, schema: str, statement: str, *args: object) -> list[asyncpg.Record]:
+    """The rows of one statement on a connection of its own."""
+    connection = await asyncpg.connect(url, server_settings={"search_path": schema})
+    try:
+        return await connection.fetch(statement, *args)
+    finally:
+        await connection.close()
+
+
+async def kinds(turns: Turns) -> list[str]:
+    """Position and kind of every entry of the run's log, in order of seq, which has no gap."""
+    entries = [entry async for entry in turns.bed.store.entries(turns.run_id)]
+    assert [entry.seq for entry in entries] == list(range(len(entries)))
+    return [f"{entry.position} {entry.kind}".strip() for entry in entries]
+
+
+async def waiting_for(
+    connection: asyncpg.Connection[asyncpg.Record], besides: frozenset[int] = frozenset()
+) -> frozenset[int]:
+    """The server processes, none of them in `besides`, that wait for a lock of this session."""
+    async with asyncio.timeout(10):
+        while True:
+            rows = await connection.fetch(
+                "select distinct pid from pg_locks"
+                " where not granted and pg_backend_pid() = any(pg_blocking_pids(pid))"
+            )
+            found = frozenset(row["pid"] for row in rows)
+            if found and not found & besides:
+                return found
+            await asyncio.sleep(0.01)

@@ -1,0 +1,271 @@
+"""Groups of turns: locked first, compared under the locks, written whole or not at all."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import asyncpg
+import pytest
+
+from actors.errors import ConcurrentAppendError, ContractError, LeaseLostError
+from actors.kernel.agent.message import Message
+from actors.kernel.runtime.commit import Committed, Conflict, LeaseLost, Missing, Outgoing
+from actors.kernel.runtime.ids import AgentId, HostIncarnation, TopicId
+from actors.kernel.runtime.log_entry import EntryKind, NewEntry
+from actors.kernel.runtime.store import Serves
+from tests.conformance.bed import DESK, message, result
+from tests.integration.persistence.hosts import host, kinds, sql, store_of
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from tests.conformance.bed import Bed, Turns
+
+
+@pytest.fixture
+async def bed(postgres_dsn: str, schema: str) -> AsyncIterator[Bed]:
+    """A host that owns every shard."""
+    async with host(postgres_dsn, schema) as found:
+        yield found
+
+
+async def begin(bed: Bed, count: int) -> list[Turns]:
+    """So many started runs of different agents."""
+    return [await bed.begin(agent=AgentId("desk", f"a{n}")) for n in range(count)]
+
+
+async def test_calls_that_arrive_during_a_flush_share_the_next_one(bed: Bed) -> None:
+    """Two hundred concurrent appends need a few round trips, not two hundred."""
+    runs = await begin(bed, 200)
+    before = store_of(bed).committer.groups
+
+    await asyncio.gather(*(run.append(result("0")) for run in runs))
+
+    assert store_of(bed).committer.groups - before <= 3
+
+
+@pytest.mark.item(59, 484)
+async def test_refused_turns_leave_their_group_whole(
+    bed: Bed, postgres_dsn: str, schema: str
+) -> None:
+    """Of fifty turns one is of another epoch, one at a wrong seq, one short of a message."""
+    runs = await begin(bed, 50)
+    before = store_of(bed).committer.groups
+    commits = [
+        run.turn(
+            result("0"),
+            outgoing=(Outgoing(message("m", to=DESK, id=run.run_id), f"agent:{run.agent}", DESK),),
+            state={"n": 1},
+        )
+        for run in runs
+    ]
+    commits[7] = replace(commits[7], lease=replace(commits[7].lease, epoch=9))
+    commits[9] = replace(commits[9], expected_seq=3)
+    commits[11] = replace(commits[11], then=commits[11].then, take_completions=(runs[0].run_id,))
+
+    outcomes = await asyncio.gather(*(bed.store.commit(commit) for commit in commits))
+
+    refused = {n: out for n, out in enumerate(outcomes) if not isinstance(out, Committed)}
+    assert store_of(bed).committer.groups - before <= 2
+    assert refused.keys() == {7, 9, 11}
+    assert refused[7] == LeaseLost()
+    assert refused[9] == Conflict(0)
+    assert isinstance(refused[11], Missing)
+    for n, run in enumerate(runs):
+        assert len(await kinds(run)) == (1 if n in refused else 2)
+    sent = await sql(postgres_dsn, schema, "select message_id from inbox where state = 'p'")
+    assert len(sent) == 47
+    assert len(await sql(postgres_dsn, schema, "select from agent_state")) == 47
+
+
+async def test_an_append_and_a_turn_of_one_run_are_one_unit(bed: Bed) -> None:
+    """Both are in one round trip; a turn that is refused does not take the append with it."""
+    run = await bed.begin()
+    good = replace(run.turn(result("1")), expected_seq=1)
+    before = store_of(bed).committer.groups
+
+    first = await asyncio.gather(
+        bed.store.append(run.lease, [result("0")], expected_seq=0), bed.store.commit(good)
+    )
+    together = store_of(bed).committer.groups - before
+    bad = replace(run.turn(result("3")), expected_seq=3, take_completions=(run.run_id,))
+    second = await asyncio.gather(
+        bed.store.append(run.lease, [result("2")], expected_seq=2), bed.store.commit(bad)
+    )
+
+    assert first == (1, Committed(2))
+    assert together == 1
+    assert second[0] == 3
+    assert isinstance(second[1], Missing)
+    assert len(await kinds(run)) == 4
+
+
+async def test_many_calls_of_one_run_at_once_are_written_in_order(bed: Bed) -> None:
+    """Against the rule of one call in flight: each follows the one before, or is refused."""
+    run = await bed.begin()
+
+    seqs = await asyncio.gather(
+        *(bed.store.append(run.lease, [result(str(n))], expected_seq=n) for n in range(20))
+    )
+    with pytest.raises(ConcurrentAppendError):
+        await asyncio.gather(
+            *(bed.store.append(run.lease, [result("x")], expected_seq=20) for _ in range(2))
+        )
+
+    assert seqs == list(range(1, 21))
+    assert len(await kinds(run)) == 22
+
+
+async def test_a_turn_behind_a_lost_append_is_refused(bed: Bed) -> None:
+    """The log's end is compared, not a cached number: an append that is not there leaves no gap."""
+    run = await bed.begin()
+    lost = replace(run.turn(result("1")), expected_seq=1)
+
+    assert await bed.store.commit(lost) == Conflict(0)
+    assert len(await kinds(run)) == 1
+
+
+@pytest.mark.item(140)
+async def test_two_stores_that_append_behind_one_seq_give_one_winner(
+    bed: Bed, postgres_dsn: str, schema: str
+) -> None:
+    """Two processes with one lease: the log grows by one entry, the loser learns the real end."""
+    run = await bed.begin()
+    async with host(postgres_dsn, schema, "h2") as other:
+        answers = await asyncio.gather(
+            bed.store.append(run.lease, [result("0", "a")], expected_seq=0),
+            other.store.append(run.lease, [result("0", "b")], expected_seq=0),
+            return_exceptions=True,
+        )
+
+    (lost,) = (answer for answer in answers if not isinstance(answer, int))
+    assert isinstance(lost, ConcurrentAppendError)
+    assert (lost.expected, lost.actual) == (0, 1)
+    assert len(await kinds(run)) == 2
+
+
+@pytest.mark.item(484)
+@pytest.mark.parametrize("kind", ["append", "commit"])
+async def test_a_take_over_while_a_group_waits_for_the_lock_refuses_it(
+    bed: Bed, postgres_dsn: str, schema: str, kind: str
+) -> None:
+    """The epoch is compared under the lock: a group that waited behind the take-over is stale."""
+    run, other = await bed.begin(), await bed.begin(agent=AgentId("clerk", "1"))
+    connection = await asyncpg.connect(postgres_dsn, server_settings={"search_path": schema})
+    try:
+        taking = connection.transaction()
+        await taking.start()
+        await connection.execute(
+            "update shards set owner = 'thief', epoch = epoch + 1 where shard = $1",
+            run.lease.shard,
+        )
+        turn = run.turn(result("0"))
+        call: asyncio.Future[object] = asyncio.ensure_future(
+            bed.store.append(run.lease, turn.entries, expected_seq=0)
+            if kind == "append"
+            else bed.store.commit(turn)
+        )
+        beside = asyncio.ensure_future(other.send(other.turn(result("0"))))
+        await wait_for_lock(connection)
+        await taking.commit()
+        refused = (await asyncio.gather(call, return_exceptions=True))[0]
+    finally:
+        await connection.close()
+
+    assert isinstance(refused, LeaseLostError | LeaseLost)
+    assert isinstance(await beside, Committed)
+    assert len(await kinds(run)) == 1
+
+
+@pytest.mark.slow
+async def test_three_stores_with_overlapping_groups_neither_deadlock_nor_leave_gaps(
+    bed: Bed, postgres_dsn: str, schema: str
+) -> None:
+    """Random sets of runs in random order: each call is committed or refused, no log has a gap."""
+    runs = await begin(bed, 50)
+    surfaced: list[BaseException] = []
+    won = 0
+
+    async def stress(seed: int) -> None:
+        nonlocal won
+        rnd = random.Random(seed)
+        async with host(postgres_dsn, schema, f"s{seed}") as other:
+            for _ in range(60):
+                chosen = rnd.sample(runs, 20)
+                ends = {
+                    loaded.row.run_id: loaded.row.last_seq
+                    for loaded in await other.store.load([run.run_id for run in chosen])
+                }
+                commits = [
+                    replace(
+                        run.turn(result("0"), state={"by": seed}), expected_seq=ends[run.run_id]
+                    )
+                    for run in chosen
+                ]
+                answers = await asyncio.gather(
+                    *(other.store.commit(commit) for commit in commits), return_exceptions=True
+                )
+                surfaced.extend(answer for answer in answers if isinstance(answer, BaseException))
+                won += sum(isinstance(answer, Committed) for answer in answers)
+
+    await asyncio.gather(*(stress(seed) for seed in range(3)))
+
+    assert surfaced == []
+    total = sum([len(await kinds(run)) - 1 for run in runs])
+    assert total == won > 60 * 20
+
+
+async def test_what_the_database_refuses_fails_its_own_call_only(bed: Bed) -> None:
+    """A text that PostgreSQL cannot store is found turn by turn; its neighbours are written."""
+    runs = await begin(bed, 3)
+    calls = [bed.store.append(run.lease, [result("0")], expected_seq=0) for run in runs]
+    calls[1].close()
+    calls[1] = bed.store.append(
+        runs[1].lease,
+        [NewEntry(EntryKind.EFFECT_RESULT, "\x00", result("0").payload)],
+        expected_seq=0,
+    )
+
+    answers = await asyncio.gather(*calls, return_exceptions=True)
+
+    assert [isinstance(answer, int) for answer in answers] == [True, False, True]
+    assert await runs[1].append(result("0")) == 1
+
+
+async def test_a_commit_that_this_store_cannot_write_is_a_contract_error(bed: Bed) -> None:
+    """Topics and budgets come later; until then they are refused before anything is sent."""
+    run = await bed.begin()
+    topic = TopicId("news")
+    post = Outgoing(Message("1", topic, "x", f"agent:{DESK}"), f"agent:{DESK}", topic)
+
+    with pytest.raises(ContractError, match="topic"):
+        await bed.store.commit(run.turn(result("0"), outgoing=(post,)))
+    assert len(await kinds(run)) == 1
+
+
+@pytest.mark.item(484)
+async def test_only_the_owner_of_a_runs_own_shard_writes_its_log(
+    bed: Bed, postgres_dsn: str, schema: str
+) -> None:
+    """Not a host without shards, not one that owns another shard and names it in the lease."""
+    run = await bed.begin()
+    async with host(postgres_dsn, schema, "h2") as other:
+        serves = Serves(types=("other",))
+        await other.store.declare(serves, partitions=1)
+        (mine,) = await other.store.claim_shards(
+            owner=HostIncarnation("h2"), serves=serves, limit=9
+        )
+        leases = [
+            replace(run.lease, owner=HostIncarnation("h2")),
+            replace(run.lease, shard=mine.shard, owner=mine.owner, epoch=mine.epoch),
+        ]
+        for lease in leases:
+            turn = replace(run.turn(result("0")), lease=lease)
+            assert await other.store.commit(turn) == LeaseLost()
+            with pytest.raises(LeaseLostError):
+                await other.store.append(lease, turn.entries, expected_seq=0)
+
+    assert len(await kinds(run)) == 1

@@ -1,0 +1,239 @@
+"""Connections lost in mid-call: what was done is found by its key, what was not is sent again."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, Literal
+
+import asyncpg
+import pytest
+
+from actors.errors import PersistenceError
+from actors.kernel.runtime.commit import Committed, Suspend
+from actors.kernel.runtime.ids import AgentId
+from actors.kernel.runtime.wakeup import WakeSet
+from tests.conformance.bed import message, outgoing, result, suspended
+from tests.harness.proxy import FaultProxy
+from tests.integration.persistence.hosts import host, kinds, waiting_for
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from tests.conformance.bed import Bed
+    from tests.harness.proxy import Loss
+    from tests.harness.servers import OwnPostgres
+
+CLERK = AgentId("clerk", "7")
+Lost = Literal["request", "response"]
+
+
+@asynccontextmanager
+async def host_behind_a_proxy(
+    url: str, schema: str, **settings: Any
+) -> AsyncIterator[tuple[Bed, FaultProxy]]:
+    """A host whose connections can be broken."""
+    async with (
+        FaultProxy.to(url) as proxy,
+        host(proxy.through(url), schema, **settings) as bed,
+    ):
+        yield bed, proxy
+
+
+def lose(proxy: FaultProxy, what: Lost, mark: str) -> Loss:
+    """Lose the next exchange whose request holds the mark."""
+    if what == "request":
+        return proxy.lose_request(request_has=mark.encode())
+    return proxy.lose_response(request_has=mark.encode())
+
+
+@pytest.mark.parametrize("what", ["request", "response"])
+async def test_an_append_whose_answer_is_lost_is_written_once(
+    postgres_dsn: str, schema: str, what: Lost
+) -> None:
+    """With its neighbours of the same group, and callers do not notice."""
+    async with host_behind_a_proxy(postgres_dsn, schema) as (bed, proxy):
+        runs = [await bed.begin(agent=AgentId("desk", f"{n}")) for n in range(10)]
+        loss = lose(proxy, what, "needle")
+
+        seqs = await asyncio.gather(*(run.append(result("0", "needle")) for run in runs))
+
+        assert loss.happened.is_set()
+        assert seqs == [1] * 10
+        assert [len(await kinds(run)) for run in runs] == [2] * 10
+        assert await runs[0].append(result("1")) == 2
+
+
+@pytest.mark.item(59)
+@pytest.mark.parametrize("what", ["request", "response"])
+async def test_a_turn_whose_answer_is_lost_is_written_once(
+    postgres_dsn: str, schema: str, what: Lost
+) -> None:
+    """Its outcome is complete: messages sent, the cancel flag, and that its wait is over."""
+    async with host_behind_a_proxy(postgres_dsn, schema) as (bed, proxy):
+        run, other = await bed.begin(), await bed.begin(agent=CLERK)
+        await bed.store.signal(run.run_id, "go", 1, message_id="s", sender="client:x")
+        await bed.store.request_cancel(run.run_id, reason="enough")
+        wake = WakeSet(signals=("go",))
+        turn = run.turn(
+            result("0", "needle"),
+            suspended(wake),
+            then=Suspend(wake),
+            outgoing=(outgoing(to=CLERK, id="out"),),
+            state={"k": 1},
+        )
+        loss = lose(proxy, what, "needle")
+
+        outcome, beside = await asyncio.gather(
+            bed.store.commit(turn), other.send(other.turn(result("0")))
+        )
+
+        assert loss.happened.is_set()
+        assert isinstance(outcome, Committed)
+        assert (outcome.last_seq, outcome.cancel_requested, outcome.wake_now) == (2, "enough", True)
+        assert [m.message.id for m in outcome.routed] == ["out"]
+        assert isinstance(beside, Committed)
+        assert len(await kinds(run)) == 3
+        assert len(await kinds(other)) == 2
+        assert len(await bed.store.pending_mail(agent=CLERK)) == 1
+
+
+@pytest.mark.parametrize("what", ["request", "response"])
+async def test_what_comes_from_outside_is_accepted_once(
+    postgres_dsn: str, schema: str, what: Lost
+) -> None:
+    """Submit, mail and signal whose answers are lost say what they would have said."""
+    async with host_behind_a_proxy(postgres_dsn, schema) as (bed, proxy):
+        run = await bed.begin()
+        losses = [lose(proxy, what, mark) for mark in ("needle-1", "needle-2", "needle-3")]
+
+        submitted = await bed.submit("needle-1", agent=CLERK)
+        arrived = await bed.store.deliver([message("needle-2", id="m", to=CLERK)])
+        signal = await bed.store.signal(
+            run.run_id, "go", "needle-3", message_id="s", sender="client:x"
+        )
+
+        assert all(loss.happened.is_set() for loss in losses)
+        assert submitted.arrived is not None
+        assert [m.message.id for m in arrived] == ["m"]
+        assert signal.accepted
+        assert len(await bed.store.list_runs(agent=CLERK)) == 1
+        assert len(await bed.store.pending_mail(agent=CLERK)) == 1
+        assert len(await bed.store.signals(run.run_id)) == 1
+
+
+async def test_a_claim_whose_answer_is_lost_comes_with_the_next_one(
+    postgres_dsn: str, schema: str
+) -> None:
+    """The shards are this host's all the same, and it gets usable leases for them."""
+    async with host_behind_a_proxy(postgres_dsn, schema) as (bed, proxy):
+        await bed.store.release_shards(list(bed.leases.values()))
+        loss = lose(proxy, "response", "clerk")
+
+        leases = await bed.claim() + await bed.claim()
+
+        assert loss.happened.is_set()
+        assert len({lease.shard for lease in leases}) == 8
+        run = await bed.begin()
+        assert isinstance(await run.send(run.turn(result("0"))), Committed)
+
+
+async def test_the_old_server_process_has_ended_before_anything_is_sent_again(
+    postgres_dsn: str, schema: str
+) -> None:
+    """A statement that still waits for a lock when its connection goes is not executed later."""
+    async with host_behind_a_proxy(postgres_dsn, schema) as (bed, proxy):
+        run = await bed.begin()
+        blocker = await asyncpg.connect(postgres_dsn, server_settings={"search_path": schema})
+        try:
+            holding = blocker.transaction()
+            await holding.start()
+            await blocker.execute("select from runs where run_id = $1 for update", run.run_id)
+            call = asyncio.ensure_future(run.append(result("0")))
+            old = await waiting_for(blocker)
+            proxy.reset()
+            new = await waiting_for(blocker, besides=old)
+            await holding.rollback()
+        finally:
+            await blocker.close()
+
+        assert await call == 1
+        assert len(new) == 1
+        assert len(await kinds(run)) == 2
+
+
+async def test_calls_wait_while_the_server_restarts(
+    own_postgres: OwnPostgres, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Killed in mid-stream and started again: every call succeeds, one line says away, one back."""
+    server = own_postgres(durable=True)
+    async with host(server.url, "restarts") as bed:
+        runs = [await bed.begin(agent=AgentId("desk", f"{n}")) for n in range(20)]
+
+        async def work(n: int) -> None:
+            for step in range(30):
+                await runs[n].append(result(str(step)))
+
+        working = asyncio.gather(*(work(n) for n in range(20)))
+        while runs[0].seq < 5:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        await asyncio.to_thread(server.kill)
+        await asyncio.sleep(0.3)
+        await asyncio.to_thread(server.start)
+        await working
+        row = await bed.store.run(runs[0].run_id)
+
+        assert [len(await kinds(run)) for run in runs] == [31] * 20
+        assert row is not None
+        said = [record.message for record in caplog.records if "connection to" in record.message]
+        assert said[0].endswith("calls wait for it")
+        assert said[-1].endswith("is back")
+        assert len(said) <= 4
+
+
+async def test_calls_give_up_after_the_limit_and_work_again_later(
+    own_postgres: OwnPostgres,
+) -> None:
+    """PersistenceError names the server and the limit; the store needs no restart."""
+    server = own_postgres(durable=True)
+    async with host(server.url, "limits", outage_s=0.5) as bed:
+        run = await bed.begin()
+        await asyncio.to_thread(server.stop)
+
+        with pytest.raises(PersistenceError, match=r"127\.0\.0\.1:\d+ gave no answer for 0\.5 s"):
+            await run.append(result("0"))
+        with pytest.raises(PersistenceError):
+            await bed.store.run(run.run_id)
+        with pytest.raises(PersistenceError):
+            await bed.submit("x")
+        await asyncio.to_thread(server.start)
+
+        assert await run.append(result("0")) == 1
+
+
+async def test_a_silent_server_counts_as_lost(postgres_dsn: str, schema: str) -> None:
+    """A route that drops everything does not hold a call for ever: a new connection is made."""
+    async with host_behind_a_proxy(postgres_dsn, schema, answer_s=0.5) as (bed, proxy):
+        run = await bed.begin()
+        proxy.cut()
+        call = asyncio.ensure_future(run.append(result("0")))
+        await asyncio.sleep(0.8)
+        proxy.heal()
+
+        assert await call == 1
+        assert len(await kinds(run)) == 2
+
+
+async def test_a_cancelled_caller_leaves_the_store_usable(postgres_dsn: str, schema: str) -> None:
+    """Its own outcome is open; everybody else's call goes on."""
+    async with host(postgres_dsn, schema) as bed:
+        runs = [await bed.begin(agent=AgentId("desk", f"{n}")) for n in range(3)]
+        calls = [asyncio.ensure_future(run.append(result("0"))) for run in runs]
+        await asyncio.sleep(0)
+        calls[1].cancel()
+
+        answers = await asyncio.gather(*calls, return_exceptions=True)
+
+        assert answers[0] == answers[2] == 1
+        assert isinstance(answers[1], asyncio.CancelledError)
+        assert await bed.store.run(runs[1].run_id) is not None

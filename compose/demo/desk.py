@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypedDict
 
 from actors.errors import EffectDidNotHappen
 from actors.kernel.runtime.ids import AgentId
 from actors.runtime import idempotency_key
-from compose.demo.ledger import note_execution
+from compose.demo.ledger import append_line, noted
 from compose.demo.textrank import telling_sentences
 
 if TYPE_CHECKING:
@@ -56,16 +55,18 @@ class Desk:
     async def run(self, ctx: RunContext, inbox: list[Message]) -> dict[str, object]:
         """Do the job in the message's payload; returns where the report is."""
         job: Job = inbox[0].payload  # type: ignore[assignment]
-        record = functools.partial(_recorded, job["ledger"])
+        ledger = job["ledger"]
         sections: list[Section] = []
         for path in job["documents"]:
-            text = await ctx.step("read", record(read_document), path)
-            best = await ctx.step("extract", record(extract), text, job["sentences"], job["pace_s"])
+            text = await ctx.step("read", noted(ledger, read_document), path)
+            best = await ctx.step(
+                "extract", noted(ledger, extract), text, job["sentences"], job["pace_s"]
+            )
             read_at = await ctx.now()
             # A line that was published must not be published again, so this step executes at most
             # once; if a crash leaves it open, `was_published` finds out whether it happened.
             await ctx.step(
-                "publish", record(publish), job["published"], headline(path, best),
+                "publish", noted(ledger, publish), job["published"], headline(path, best),
                 effect="at_most_once",
                 reconcile=functools.partial(was_published, job["published"]),
             )  # fmt: skip
@@ -74,7 +75,7 @@ class Desk:
                     document=path, sentences=best, characters=len(text), read_at=read_at.isoformat()
                 )
             )
-        report = await ctx.step("report", record(write_report), job["report"], sections)
+        report = await ctx.step("report", noted(ledger, write_report), job["report"], sections)
         return {"report": report, "documents": len(sections)}
 
 
@@ -98,7 +99,7 @@ def headline(path: str, sentences: list[str]) -> str:
 
 def publish(published: str, line: str) -> None:
     """Tell the world, which cannot be untold: append one line, with the effect's key, to a file."""
-    _append(published, f"{idempotency_key()} {line}")
+    append_line(published, f"{idempotency_key()} {line}")
 
 
 async def was_published(published: str, effect_id: str) -> None:
@@ -128,14 +129,5 @@ def write_report(report: str, sections: list[Section]) -> str:
     return report
 
 
-def _recorded(ledger: str, step: object) -> object:
-    raise NotImplementedError
-
-
-def _append(path: str, line: str) -> None:
-    data = (line.replace("\n", " ") + "\n").encode()
-    file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
-    try:
-        os.write(file, data)
-    finally:
-        os.close(file)
+AGENTS: Final = [Desk()]
+"""What `callboard host compose.demo.desk:AGENTS` serves."""

@@ -84,7 +84,7 @@ def _is_prose(lines: Sequence[str]) -> bool:
         return False
     indented = sum(line.startswith("    ") for line in lines)
     letters = sum(character.isalpha() or character == " " for line in lines for character in line)
-    return indented < len(lines) and letters > 0.8 * sum(map(len, lines))  # noqa: PLR2004
+    return indented < len(lines) and letters > 0.9 * sum(map(len, lines))  # noqa: PLR2004
 
 
 def _words(sentence: str) -> frozenset[str]:

@@ -41,16 +41,23 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
     from contextlib import AbstractAsyncContextManager
 
+    from actors.kernel.clock import Clock
     from actors.kernel.json import JsonValue
     from actors.kernel.runtime.commit import CommitOutcome, Deleted, SignalKey, Then
     from actors.kernel.runtime.store import OnConflict, RunStore, Submitted
 
-Capability: TypeAlias = Literal["expiry", "nudges", "merging"]
-"""expiry: a silent host loses its shards. nudges: other processes' changes call the hook.
-merging: an append and a turn of one run may be sent at once."""
+Capability: TypeAlias = Literal["expiry", "hosts", "merging", "nudges"]
+"""expiry: a silent host loses its shards. hosts: several processes share the rows. merging: an
+append and a turn of one run may be sent at once. nudges: others' changes call the hook."""
 
 LACKS: Final[Mapping[str, Mapping[Capability, str]]] = {
     "memory": {"merging": "each call is done before the next one begins"},
+    "composed": {
+        "expiry": "its rows belong to one process",
+        "hosts": "its rows belong to one process",
+        "merging": "each call is done before the next one begins",
+        "nudges": "its rows belong to one process",
+    },
     "postgres": {},
 }
 """What a backend cannot do, and why. A test of it is skipped by name, never silently."""
@@ -214,12 +221,16 @@ class Bed:
     store: RunStore
     owner: HostIncarnation
     open_host: OpenHost
-    now: Callable[[], datetime]
+    clock: Clock
     """The store's present, as near as the test can know it."""
     lapse: Callable[[], Awaitable[None]]
     """Let this host look dead: its lease time passes without a heartbeat."""
     leases: dict[ShardId, ShardLease] = field(default_factory=dict)
     ids: itertools.count[int] = field(default_factory=itertools.count)
+
+    def lease_of(self, agent_id: AgentId) -> ShardLease | None:
+        """The lease this host holds for an agent."""
+        return self.leases.get(self.store.shard_of(agent_id))
 
     def needs(self, capability: Capability) -> None:
         """Skip the test on a backend that declares to lack this."""
@@ -242,10 +253,11 @@ class Bed:
     @asynccontextmanager
     async def rival(self, name: str = "rival") -> AsyncIterator[Bed]:
         """Another host on the same rows, without shards."""
+        self.needs("hosts")
         owner = HostIncarnation(name)
         async with self.open_host(owner) as store:
             await store.declare(SERVES, partitions=4)
-            yield Bed(self.backend, store, owner, self.open_host, self.now, self.lapse)
+            yield Bed(self.backend, store, owner, self.open_host, self.clock, self.lapse)
 
     async def lose_to(self, rival: Bed) -> None:
         """Let `rival` take all shards over while this host goes on believing in its leases."""
@@ -286,5 +298,5 @@ class Bed:
 
     def in_s(self, seconds: float) -> datetime:
         """An instant so far from the present, in whole milliseconds as every store keeps it."""
-        at = self.now() + timedelta(seconds=seconds)
+        at = self.clock.now() + timedelta(seconds=seconds)
         return at.replace(microsecond=at.microsecond // 1000 * 1000)

@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import secrets
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import asyncpg
 import pytest
 
 from actors.kernel.runtime.ids import HostIncarnation
+from actors.runtime.backends._event_log import InMemoryEventLog
+from actors.runtime.backends._inbox import InMemoryInbox
+from actors.runtime.backends._journal import InMemoryJournal
+from actors.runtime.backends._scheduler import InMemoryScheduler
+from actors.runtime.backends._signal_bus import InMemorySignalBus
+from actors.runtime.backends.composed import ComposedStore
 from actors.runtime.backends.memory import MemoryStore
+from actors.runtime.clock import SystemClock, SystemEntropy
 from persistence.postgres import open_postgres_store
 from tests.conformance.bed import Bed
 from tests.conformance.clock import ManualClock
+from tests.conformance.source import Source
 from tests.harness import servers
 
 if TYPE_CHECKING:
@@ -42,7 +49,31 @@ async def memory_bed() -> AsyncIterator[Bed]:
     async def lapse() -> None:
         clock.advance(LEASE_S + 1)
 
-    yield Bed("memory", first, OWNER, open_host, clock.now, lapse)
+    yield Bed("memory", first, OWNER, open_host, clock, lapse)
+
+
+@asynccontextmanager
+async def composed_bed() -> AsyncIterator[Bed]:
+    """A bed on a ComposedStore all of whose parts are given to it."""
+    clock = ManualClock()
+    store = ComposedStore(
+        clock=clock,
+        event_log=InMemoryEventLog(clock=clock),
+        inbox=InMemoryInbox(clock=clock),
+        journal=InMemoryJournal(),
+        scheduler=InMemoryScheduler(clock=clock, entropy=SystemEntropy()),
+        signal_bus=InMemorySignalBus(clock=clock),
+    )
+
+    @asynccontextmanager
+    async def open_host(owner: HostIncarnation) -> AsyncIterator[RunStore]:
+        raise NotImplementedError(owner)
+        yield store
+
+    async def lapse() -> None:
+        raise NotImplementedError
+
+    yield Bed("composed", store, OWNER, open_host, clock, lapse)
 
 
 @asynccontextmanager
@@ -65,14 +96,14 @@ async def postgres_bed(url: str, schema: str) -> AsyncIterator[Bed]:
             await connection.close()
 
     async with open_host(OWNER) as store:
-        yield Bed("postgres", store, OWNER, open_host, lambda: datetime.now(UTC), lapse)
+        yield Bed("postgres", store, OWNER, open_host, SystemClock(), lapse)
 
 
-@pytest.fixture(params=["memory", pytest.param("postgres", marks=pytest.mark.postgres)])
-async def fresh_bed(request: pytest.FixtureRequest) -> AsyncIterator[Bed]:
-    """A host that has claimed nothing, on each backend."""
-    if request.param == "memory":
-        async with memory_bed() as bed:
+@asynccontextmanager
+async def bed_of(backend: str, request: pytest.FixtureRequest) -> AsyncIterator[Bed]:
+    """A host on this backend that has claimed nothing."""
+    if backend != "postgres":
+        async with {"memory": memory_bed, "composed": composed_bed}[backend]() as bed:
             yield bed
         return
     server = request.getfixturevalue("postgres_server")
@@ -85,8 +116,29 @@ async def fresh_bed(request: pytest.FixtureRequest) -> AsyncIterator[Bed]:
         await servers.drop_schema(server, schema)
 
 
+@pytest.fixture(params=["memory", "composed", pytest.param("postgres", marks=pytest.mark.postgres)])
+async def fresh_bed(request: pytest.FixtureRequest) -> AsyncIterator[Bed]:
+    """A host that has claimed nothing, on each backend."""
+    async with bed_of(request.param, request) as bed:
+        yield bed
+
+
 @pytest.fixture
 async def bed(fresh_bed: Bed) -> Bed:
     """A host that owns every shard of its types, on each backend."""
     await fresh_bed.claim()
     return fresh_bed
+
+
+@pytest.fixture(
+    params=["in-memory", "memory-view", pytest.param("postgres-view", marks=pytest.mark.postgres)]
+)
+async def source(request: pytest.FixtureRequest) -> AsyncIterator[Source]:
+    """What a single part is made from: nothing, or a view over each store."""
+    kind: str = request.param
+    if kind == "in-memory":
+        yield Source(kind, ManualClock())
+        return
+    async with bed_of(kind.removesuffix("-view"), request) as bed:
+        await bed.claim()
+        yield Source(kind, bed.clock, bed)

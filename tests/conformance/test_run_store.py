@@ -455,7 +455,7 @@ async def test_every_agent_of_a_declared_type_has_a_shard_that_can_be_claimed(
     shards = {lease.shard for lease in leases}
     assert {fresh_bed.store.shard_of(AgentId("desk", str(n))) for n in range(50)} <= shards
     assert {(lease.owner, lease.epoch) for lease in leases} == {(fresh_bed.owner, 1)}
-    assert all(lease.expires_at > fresh_bed.now() for lease in leases)
+    assert all(lease.expires_at > fresh_bed.clock.now() for lease in leases)
 
 
 async def test_a_shard_has_one_owner(bed: Bed) -> None:

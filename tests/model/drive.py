@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from tests.model.program import Case
 
 BOOT: Final = "boot"
-SETTLE_S: Final = 8.0
-"""After the predicted end nothing happens for so long; only then is the log read."""
+SETTLE_S: Final = 11.0
+"""After the last event nothing happens for so long; a run that waits is suspended by then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +159,8 @@ class Stage:
         if row is not None and row.status.is_terminal:
             last = max([*self.case.mail, 0.0]) + 0.5
             return self.loop.time() > last and not await self.store.pending_mail(agent=AGENT)
-        return self.loop.time() > self.until + SETTLE_S
+        arrived = max([at for at, _ in self.case.signals] + self.case.mail, default=0.0)
+        return self.loop.time() > max(self.until, arrived) + SETTLE_S
 
     async def _look(self) -> None:
         seen, store = self.seen, self.store

@@ -90,6 +90,7 @@ class Model(Verbs):
         self.misses: list[Branch] = []
         self.out: list[Branch] = []
         self.events: list[tuple[float, int, Branch, Wait]] = []
+        self.begun_at: dict[str, float] = {}
         self.ends = 0
         self.numbers = 0
 
@@ -218,7 +219,10 @@ class Model(Verbs):
     def abandon(self, position: str, verb: str) -> None:
         """Note that nobody waits for a begun effect any more."""
         record = self.memory.records.get(position)
-        if record is None or record.abandoned is None or record.end is not None:
+        if self.begun_at.get(position) == self.world.now:
+            raise TieError(f"the effect at {position} is closed in the instant in which it begins")
+        known = None if record is None or record.end is not None else record.abandoned
+        if known is None or not self.memory.is_strict(known):
             self.record("effect.abandoned", position, {"effect": verb})
 
     # --- rule 1: groups -------------------------------------------------------------------------------

@@ -34,6 +34,7 @@ class Verbs:
     hits: list[Branch]
     misses: list[Branch]
     out: list[Branch]
+    begun_at: dict[str, float]
 
     def record(self, kind: str, position: str, data: dict[str, Any]) -> int:
         """Put an entry at the end of the log."""
@@ -244,6 +245,7 @@ class Verbs:
             data = {"effect": effect, "name": name, "hash": digest, "mode": mode}
             self.record(kind, wait.position, data)
             branch.begun[wait.position] = effect
+        self.begun_at[wait.position] = self.world.now
         n = self.world.executions.get(does, 0)
         self.world.executions[does] = n + 1
         outcome = self.case.outcome(does.partition("@")[0], n)

@@ -11,6 +11,7 @@ from actors.errors import (
     LeaseLostError,
     UnknownRunError,
 )
+from actors.kernel.agent.message import MessageKey
 from actors.kernel.runtime.commit import (
     Commit,
     Committed,
@@ -23,16 +24,16 @@ from actors.kernel.runtime.commit import (
 )
 from actors.kernel.runtime.fold import fold
 from actors.kernel.runtime.ids import AgentId
-from actors.kernel.runtime.log_entry import RunLogEntry
+from actors.runtime.backends._inbox_view import VIEW_SENDER
 from actors.runtime.backends._mirror import SchedulerMirror
 from actors.runtime.backends._rows import check_entries
 from actors.runtime.backends.memory import MemoryStore
 from actors.runtime.backends.views import RESULT_KINDS, result_of
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Sequence
+    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
-    from actors.kernel.agent.message import Message, MessageKey
+    from actors.kernel.agent.message import Message
     from actors.kernel.clock import Clock
     from actors.kernel.json import JsonValue
     from actors.kernel.runtime.commit import (
@@ -46,12 +47,13 @@ if TYPE_CHECKING:
         NewRun,
         RunRow,
         SignalOutcome,
+        Then,
         Timer,
     )
     from actors.kernel.runtime.effects import Journal
     from actors.kernel.runtime.ids import HostIncarnation, RunId, ShardId
     from actors.kernel.runtime.inbox import Inbox
-    from actors.kernel.runtime.log_entry import EventLog, NewEntry
+    from actors.kernel.runtime.log_entry import EventLog, NewEntry, RunLogEntry
     from actors.kernel.runtime.scheduler import Lease, RunStatus, Scheduler, ShardLease
     from actors.kernel.runtime.store import Nudge, OnConflict, Serves, Submitted
     from actors.kernel.runtime.wakeup import SignalBus
@@ -147,7 +149,8 @@ class ComposedStore:
         if arrived is not None and self._inbox is not None:
             await self._inbox.deliver(new_run.agent_id, arrived.message, notify=False)
         if arrived is not None and arrived.run_id is not None:
-            self._bind(arrived.run_id, arrived)
+            key = MessageKey(arrived.agent_id, arrived.sender, arrived.message.id)
+            self._bound.setdefault(arrived.run_id, []).append(key)
         row = await self._rows.run(submitted.run_id)
         if arrived is not None and self._mirror is not None and row is not None:
             await self._mirror.queued(row)
@@ -169,7 +172,9 @@ class ComposedStore:
             run_id, name, payload, message_id=message_id, sender=sender
         )
         if outcome.accepted and self._bus is not None:
-            data = payload if isinstance(payload, dict) else {"value": payload}
+            data: dict[str, JsonValue] = (
+                payload if isinstance(payload, dict) else {"value": payload}
+            )
             await self._bus.signal(run_id, name, data)
         return outcome
 
@@ -235,13 +240,13 @@ class ComposedStore:
             for message in await self._inbox.drain(agent, max=_ALL)
         }
         await self._rows.deliver(
-            [replace(m, target=agent, sender=m.sender or "client:inbox") for m in kept.values()]
+            [replace(m, target=agent, sender=m.sender or VIEW_SENDER) for m in kept.values()]
         )
         rows = await self._rows.pending_mail(agent=agent, after=after, limit=limit)
         return [
             replace(row, message=replace(kept[key], sender=row.sender))
             for row in rows
-            if (key := _key_in(kept, row)) is not None
+            if (key := _key_of(row, kept)) is not None
         ]
 
     async def load(self, run_ids: Sequence[RunId]) -> list[LoadedRun]:
@@ -334,9 +339,7 @@ class ComposedStore:
 
     # --- inside -------------------------------------------------------------------------------------
 
-    async def _record(
-        self, run_id: RunId, entries: Sequence[NewEntry], expected_seq: int
-    ) -> None:
+    async def _record(self, run_id: RunId, entries: Sequence[NewEntry], expected_seq: int) -> None:
         if self._journal is not None:
             for entry in entries:
                 if entry.kind in RESULT_KINDS:
@@ -347,7 +350,8 @@ class ComposedStore:
 
     async def _tell(self, commit: Commit) -> None:
         run_id, then = commit.lease.run_id, commit.then
-        self._bound.setdefault(run_id, []).extend(commit.bind)
+        if commit.bind:
+            self._bound.setdefault(run_id, []).extend(commit.bind)
         for child in commit.spawned:
             row = await self._rows.run(child.run_id)
             if self._mirror is not None and row is not None:
@@ -364,21 +368,24 @@ class ComposedStore:
         if self._mirror is not None and row is not None:
             await self._mirror.executing(row, lease.owner)
 
-    async def _tell_inbox(self, run_id: RunId, then: object) -> None:
-        keys = self._bound.pop(run_id, [])
-        if isinstance(then, Retry):
-            self._bound[run_id] = keys
-        failed = isinstance(then, Retry) or (
-            isinstance(then, Finish) and then.dead_letter is not None
-        )
-        for key in keys if self._inbox is not None else ():
-            assert self._inbox is not None
-            if failed:
-                await self._inbox.nack(key.agent, key.message_id, error=_message_of(then))
-            elif isinstance(then, Finish):
+    async def _tell_inbox(self, run_id: RunId, then: Then) -> None:
+        if self._inbox is None:
+            return
+        for key in self._bound.get(run_id, ()):
+            error = then.error if isinstance(then, Retry | Finish) else None
+            if error is not None:
+                text = str(error.get("message", ""))
+                await self._inbox.nack(key.agent, key.message_id, error=text)
+            if isinstance(then, Finish):
+                # Also one that was given up: the dead letter is a row of the store.
                 await self._inbox.ack(key.agent, key.message_id)
-        if keys and not isinstance(then, Finish):
-            self._bound[run_id] = keys
+        if isinstance(then, Finish):
+            self._bound.pop(run_id, None)
 
-    def _bind(self, run_id: RunId, arrived: Arrived) -> None:
-        ...
+
+def _key_of(row: Arrived, kept: Mapping[tuple[str, str], Message]) -> tuple[str, str] | None:
+    """Return where the inbox's copy of a row is; one without sender is there under no name."""
+    for sender in (row.sender, ""):
+        if (sender, row.message.id) in kept:
+            return sender, row.message.id
+    return None

@@ -32,7 +32,9 @@ if TYPE_CHECKING:
     from actors.kernel.runtime.store import RunStore
 
 BUS_SENDER: Final = "client:signal-bus"
-_RESULTS: Final = frozenset({EntryKind.EFFECT_RESULT, EntryKind.TOOL_RESULT, EntryKind.LLM_CALL})
+RESULT_KINDS: Final = frozenset(
+    {EntryKind.EFFECT_RESULT, EntryKind.TOOL_RESULT, EntryKind.LLM_CALL}
+)
 _PAGE: Final = 200
 
 
@@ -96,13 +98,13 @@ class JournalView:
         while page := await self._store.open_runs(shards, after=after, limit=_PAGE):
             for run in await self._store.load([row.run_id for row in page]):
                 for entry in run.entries:
-                    if entry.kind in _RESULTS and entry.payload.get("id") == effect_id:
+                    if entry.kind in RESULT_KINDS and entry.payload.get("id") == effect_id:
                         return result_of(entry)
             after = page[-1].run_id
         return None
 
 
-def result_of(entry: RunLogEntry) -> EffectResult:
+def result_of(entry: RunLogEntry | NewEntry) -> EffectResult:
     """Return what an entry of kind effect.result, tool.result or llm.call recorded."""
     effect_id, error = str(entry.payload["id"]), entry.payload.get("error")
     if entry.payload.get("status") == "ok" or not isinstance(error, dict):
@@ -171,6 +173,7 @@ class SignalBusView:
 
 
 __all__ = [
+    "RESULT_KINDS",
     "EventLogView",
     "InboxView",
     "JournalView",

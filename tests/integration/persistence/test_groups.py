@@ -96,7 +96,7 @@ async def test_an_append_and_a_turn_of_one_run_are_one_unit(bed: Bed) -> None:
         bed.store.append(run.lease, [result("2")], expected_seq=2), bed.store.commit(bad)
     )
 
-    assert first == (1, Committed(2))
+    assert list(first) == [1, Committed(2)]
     assert together == 1
     assert second[0] == 3
     assert isinstance(second[1], Missing)
@@ -169,7 +169,7 @@ async def test_a_take_over_while_a_group_waits_for_the_lock_refuses_it(
             else bed.store.commit(turn)
         )
         beside = asyncio.ensure_future(other.send(other.turn(result("0"))))
-        await wait_for_lock(connection)
+        await waiting_for(connection)
         await taking.commit()
         refused = (await asyncio.gather(call, return_exceptions=True))[0]
     finally:

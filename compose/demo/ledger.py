@@ -1,0 +1,59 @@
+"""The outside witness: a file in which every execution of a step leaves a line, whoever does it.
+
+The runtime knows nothing of this file, so it can bear witness against it.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple, ParamSpec, TypeVar
+
+from actors.runtime import idempotency_key
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Execution(NamedTuple):
+    """One line: a step's function was called."""
+
+    effect: str
+    """The effect's id: the same whenever the same step of the same run is executed."""
+    name: str
+    pid: int
+
+
+def noted(ledger: str, step: Callable[P, T]) -> Callable[P, T]:
+    """Return `step` as a function that first leaves a line in the ledger."""
+
+    @functools.wraps(step)
+    def execute(*args: P.args, **kwargs: P.kwargs) -> T:
+        line = Execution(idempotency_key(), step.__name__, os.getpid())
+        append_line(ledger, json.dumps(line._asdict()))
+        return step(*args, **kwargs)
+
+    return execute
+
+
+def executions(ledger: Path) -> list[Execution]:
+    """Return what the ledger says so far, in order."""
+    if not ledger.exists():
+        return []
+    whole = ledger.read_text(encoding="utf-8").rpartition("\n")[0]
+    return [Execution(**json.loads(line)) for line in whole.splitlines()]
+
+
+def append_line(path: str, line: str) -> None:
+    """Append one line by one write, so that a killed process leaves a whole line or none."""
+    data = (line.replace("\n", " ") + "\n").encode()
+    file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    try:
+        os.write(file, data)
+    finally:
+        os.close(file)

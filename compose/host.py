@@ -1,0 +1,90 @@
+"""The host process: serves agents until it is told to stop.
+
+SIGTERM or SIGINT: nothing new is started, running code ends or is dropped within `drain_s`, the
+agents are given up so that another host has them at once, and the process ends with 0. A second
+signal ends it at once. Each of these is one log line.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING, Final
+
+from compose.runtime import build_local_runtime, build_postgres_runtime
+from compose.serving import find_served, serve_all
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from contextlib import AbstractAsyncContextManager
+
+    from actors.runtime import Runtime
+    from compose.settings import Settings
+
+_log = logging.getLogger("callboard.host")
+SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+EXIT_SECOND_SIGNAL: Final = 130
+
+
+async def run_host(settings: Settings, specs: Sequence[str]) -> None:
+    """Serve what ``MODULE:ATTR`` names until SIGTERM or SIGINT.
+
+    Raises:
+        ServeError: One of the names does not lead to agents.
+        ContractError: There is no server to use, or it refuses us.
+    """
+    stop = Stop()
+    stop.listen()
+    found = {spec: find_served(spec) for spec in specs}
+    facts = {"pid": os.getpid(), "machine": socket.gethostname(), "serves": " ".join(specs)}
+    _log.info("host.starting", extra={**facts, "lease_s": settings.lease_s})
+    async with AsyncExitStack() as stack:
+        building = _runtime(settings)
+        runtime = await stop.unless_told(stack.enter_async_context(building))
+        if runtime is None:
+            _log.info("host.stopped", extra={"pid": os.getpid(), "signal": stop.signal_name})
+            return
+        host = {"host": runtime.owner, "pid": os.getpid()}
+        await serve_all(runtime, found)
+        _log.info("host.serving", extra={**host, "shards": len(runtime.worker.shards)})
+        await stop.told.wait()
+        extra = {**host, "signal": stop.signal_name, "in_memory": runtime.worker.load}
+        _log.info("host.draining", extra={**extra, "drain_s": settings.drain_s})
+        try:
+            async with asyncio.timeout(settings.drain_s):
+                await runtime.stop()
+        except TimeoutError:
+            _log.warning("host.drain_timeout", extra={**host, "in_memory": runtime.worker.load})
+    _log.info("host.stopped", extra={**host, "signal": stop.signal_name})
+
+
+def _runtime(settings: Settings) -> AbstractAsyncContextManager[Runtime]:
+    if settings.postgres_url is not None:
+        return build_postgres_runtime(settings.postgres_url, settings=settings, client="host")
+    assert settings.data_dir is not None
+    return build_local_runtime(settings.data_dir, settings=settings, client="host")
+
+
+class Stop:
+    """Whether this process was told to stop, and by which signal."""
+
+    def __init__(self) -> None:
+        self.told = asyncio.Event()
+        self.signal_name = ""
+
+    def listen(self) -> None:
+        """Hear SIGTERM and SIGINT from now on."""
+        loop = asyncio.get_running_loop()
+        for number in SIGNALS:
+            loop.add_signal_handler(number, self._tell, number)
+
+    def _tell(self, number: signal.Signals) -> None:
+        if self.told.is_set():
+            _log.warning("host.killed", extra={"pid": os.getpid(), "signal": number.name})
+            os._exit(EXIT_SECOND_SIGNAL)
+        self.signal_name = number.name
+        self.told.set()

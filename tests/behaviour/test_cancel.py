@@ -1,0 +1,232 @@
+"""Cancelling a run: from every status, from this process and from another."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
+from actors.errors import CancellationError, RunFailedError
+from actors.kernel.runtime.log_entry import EntryKind
+from actors.kernel.runtime.scheduler import RetryPolicy, RunStatus
+
+if TYPE_CHECKING:
+    from contextlib import AbstractAsyncContextManager
+
+    from actors.kernel.agent.message import Message
+    from actors.kernel.runtime.ids import RunId
+    from actors.runtime import RunContext, Runtime
+    from tests.behaviour.bed import Bed
+
+pytestmark = pytest.mark.parametrize("asker", ["host", "client"])
+
+
+async def _cancel(bed: Bed, asker: str, run_id: RunId, reason: str = "enough") -> None:
+    if asker == "host":
+        await bed.runtime.cancel(run_id, reason=reason)
+        return
+    client: AbstractAsyncContextManager[Runtime] = bed.client()
+    async with client as other:
+        await other.cancel(run_id, reason=reason)
+
+
+async def _is_cancelled(bed: Bed, run_id: RunId, reason: str = "enough") -> None:
+    """The run ends cancelled everywhere: row, log, waiters."""
+    with pytest.raises(RunFailedError, match=reason) as caught:
+        await bed.result(run_id)
+    assert caught.value.status == RunStatus.CANCELLED
+    log = await bed.log(run_id)
+    assert log[-1].kind == EntryKind.RUN_CANCELLED
+    assert log[-1].payload["reason"] == reason
+    assert (await bed.row(run_id)).status is RunStatus.CANCELLED
+
+
+@pytest.mark.item(30, 66, 162)
+async def test_a_queued_run(bed: Bed, asker: str) -> None:
+    """It ends at once, never executes, and the run that holds the agent is not touched."""
+
+    async def act(ctx: RunContext, inbox: list[Message]) -> object:
+        await ctx.step("mark", bed.world.do, "mark")
+        await ctx.sleep_until_signal("go")
+        return inbox[0].payload
+
+    agent = await bed.serve(act)
+    first = await bed.submit(agent, 1)
+    await bed.marked(first)
+    queued = await bed.submit(agent, 2)
+    last = await bed.submit(agent, 3)
+    await _cancel(bed, asker, queued)
+    await _is_cancelled(bed, queued)
+    assert await bed.kinds(queued) == ["run.cancelled"]
+    for run_id in (first, last):
+        await bed.runtime.signal(run_id, "go")
+    assert [await bed.result(first), await bed.result(last)] == [1, 3]
+    assert bed.world.count["mark"] == 2
+
+
+@pytest.mark.item(30, 60, 65)
+async def test_a_run_that_executes_a_step(bed: Bed, asker: str) -> None:
+    """The step is interrupted and the agent is free again."""
+
+    async def act(ctx: RunContext, inbox: list[Message]) -> object:
+        if inbox[0].payload == "hang":
+            await ctx.step("hang", bed.world.hang, "hang")
+        return "free"
+
+    agent = await bed.serve(act)
+    run_id = await bed.submit(agent, "hang")
+    await bed.world.entered.wait()
+    await _cancel(bed, asker, run_id)
+    await _is_cancelled(bed, run_id)
+    assert await bed.result(await bed.submit(agent, "next")) == "free"
+
+
+@pytest.mark.item(30, 60, 66)
+async def test_a_waiting_run(bed: Bed, asker: str) -> None:
+    """Hot or suspended: it ends, and the agent's next run begins."""
+
+    async def act(ctx: RunContext, inbox: list[Message]) -> object:
+        if inbox[0].payload == "wait":
+            await ctx.step("mark", bed.world.do, "mark")
+            await ctx.sleep_until_signal("never")
+        return "free"
+
+    agent = await bed.serve(act)
+    run_id = await bed.submit(agent, "wait")
+    await bed.marked(run_id)
+    following = await bed.submit(agent, "next")
+    await _cancel(bed, asker, run_id)
+    await _is_cancelled(bed, run_id)
+    assert await bed.result(following) == "free"
+
+
+@pytest.mark.item(66, 227)
+async def test_a_sleeping_run_and_its_timer(bed: Bed, asker: str) -> None:
+    """It does not come back when the timer would have fired."""
+
+    async def act(ctx: RunContext, inbox: list[Message]) -> None:
+        del inbox
+        await ctx.step("mark", bed.world.do, "mark")
+        await ctx.sleep(0.3)
+        await ctx.step("woke", bed.world.do, "woke")
+
+    run_id = await bed.submit(await bed.serve(act))
+    await bed.marked(run_id)
+    await _cancel(bed, asker, run_id)
+    await _is_cancelled(bed, run_id)
+    before = await bed.log(run_id)
+    await asyncio.sleep(0.5)  # the time at which it must not wake
+    assert await bed.log(run_id) == before
+    assert bed.world.count["woke"] == 0
+
+
+@pytest.mark.item(66, 163)
+async def test_a_run_that_backs_off(bed: Bed, asker: str) -> None:
+    """It ends at once, not when the next attempt is due."""
+
+    async def act(ctx: RunContext, inbox: list[Message]) -> None:
+        del ctx, inbox
+        await bed.world.fail("attempt")
+
+    policy = RetryPolicy(max_retries=3, backoff_s=200)
+    run_id = await bed.submit(await bed.serve(act), retry_policy=policy)
+    await bed.seen(run_id, EntryKind.RUN_ATTEMPT_FAILED)
+    await _cancel(bed, asker, run_id)
+    await _is_cancelled(bed, run_id)
+    assert bed.world.count["attempt"] == 1
+
+
+@pytest.mark.item(30, 66)
+async def test_a_parked_run(bed: Bed, asker: str) -> None:
+    """An operator may give it up instead of resolving it."""
+
+    async def act(ctx: RunContext, inbox: list[Message]) -> None:
+        del ctx, inbox
+        raise ValueError
+
+    policy = RetryPolicy(max_retries=0, on_exhausted="pause")
+    run_id = await bed.submit(await bed.serve(act), retry_policy=policy)
+    await bed.seen(run_id, EntryKind.RUN_PARKED)
+    await _cancel(bed, asker, run_id)
+    await _is_cancelled(bed, run_id)
+
+
+@pytest.mark.item(65, 104)
+async def test_a_loop_stops_at_check(bed: Bed, asker: str) -> None:
+    """`ctx.check()` raises CancellationError once the run is cancelled."""
+    looping = asyncio.Event()
+
+    async def act(ctx: RunContext, inbox: list[Message]) -> None:
+        del inbox
+        while True:
+            try:
+                await asyncio.sleep(0.001)
+            except asyncio.CancelledError:
+                bed.world.order.append("interrupted")
+            looping.set()
+            try:
+                ctx.check()
+            except CancellationError as exc:
+                bed.world.order.append(exc.reason)
+                raise
+
+    run_id = await bed.submit(await bed.serve(act))
+    await looping.wait()
+    await _cancel(bed, asker, run_id)
+    await _is_cancelled(bed, run_id)
+    assert bed.world.order[-1] == "enough"
+
+
+@pytest.mark.item(60, 162)
+async def test_cleanup_code_executes_no_effect(bed: Bed, asker: str) -> None:
+    """What stands in `finally` runs, but ctx calls in it raise again and nothing outside happens."""
+
+    async def act(ctx: RunContext, inbox: list[Message]) -> None:
+        del inbox
+        try:
+            await ctx.step("hang", bed.world.hang, "hang")
+        finally:
+            bed.world.order.append("finally")
+            await ctx.step("undo", bed.world.do, "undo")
+
+    run_id = await bed.submit(await bed.serve(act))
+    await bed.world.entered.wait()
+    await _cancel(bed, asker, run_id)
+    await _is_cancelled(bed, run_id)
+    assert bed.world.order == ["finally"]
+
+
+@pytest.mark.item(162, 160)
+async def test_an_ended_run_stays_as_it_ended(bed: Bed, asker: str) -> None:
+    """Cancelling it changes nothing and asks nobody."""
+
+    async def act(ctx: RunContext, inbox: list[Message]) -> str:
+        del ctx, inbox
+        return "done"
+
+    run_id = await bed.submit(await bed.serve(act))
+    await bed.result(run_id)
+    await _cancel(bed, asker, run_id)
+    assert (await bed.row(run_id)).status is RunStatus.COMPLETED
+    assert (await bed.kinds(run_id))[-1] == "run.completed"
+    assert not await bed.runtime.signal(run_id, "late")
+
+
+@pytest.mark.item(66)
+async def test_a_cancel_survives_a_crash(bed: Bed, asker: str) -> None:
+    """Asked for while the host lay dead, it is executed by the next one."""
+
+    async def act(ctx: RunContext, inbox: list[Message]) -> None:
+        del inbox
+        await ctx.step("hang", bed.world.hang, "hang", None)
+
+    run_id = await bed.submit(await bed.serve(act))
+    await bed.world.entered.wait()
+    await bed.crash()
+    async with bed.client() as other:
+        await other.cancel(run_id, reason="enough")
+    await bed.start()
+    await _is_cancelled(bed, run_id)
+    assert bed.world.count["hang"] == 1
+    del asker

@@ -1,0 +1,144 @@
+"""The heartbeat thread: it renews, reports, names what blocks the loop, and lets go in time."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from persistence.postgres import Heartbeat, heartbeat
+from tests.harness.proxy import FaultProxy
+from tests.integration.persistence.hosts import host, store_of
+
+if TYPE_CHECKING:
+    from actors.kernel.runtime.commit import HostReport
+    from tests.conformance.bed import Bed
+
+
+def beating(bed: Bed, reports: asyncio.Queue[HostReport], **settings: str) -> Heartbeat:
+    """A heartbeat of the bed's host."""
+    return Heartbeat(
+        store_of(bed).settings,
+        bed.owner,
+        known=lambda: tuple(bed.leases.values()),
+        on_report=reports.put_nowait,
+    )
+
+
+@pytest.mark.item(51, 206)
+async def test_it_keeps_the_shards_beyond_the_lease_time(postgres_dsn: str, schema: str) -> None:
+    """While it beats nobody else gets them; after it stopped they are free."""
+    reports: asyncio.Queue[HostReport] = asyncio.Queue()
+    async with (
+        host(postgres_dsn, schema, lease_s=0.6, heartbeat_s=0.1) as bed,
+        host(postgres_dsn, schema, "h2") as other,
+    ):
+        async with beating(bed, reports) as beat:
+            assert beat.remaining_s > 0
+            await asyncio.sleep(1.0)
+            stolen = await other.claim()
+            remaining = beat.remaining_s
+            report = await reports.get()
+        await asyncio.sleep(0.8)
+        free = await other.claim()
+
+    assert stolen == []
+    assert (report.lost, report.unknown) == ((), ())
+    assert 0 < remaining <= 0.6
+    assert len(free) == len(bed.leases)
+    assert beat.remaining_s < 0
+
+
+async def test_it_reports_what_was_lost_and_what_the_host_does_not_know(
+    postgres_dsn: str, schema: str
+) -> None:
+    """On the main event loop, with the database's time."""
+    reports: asyncio.Queue[HostReport] = asyncio.Queue()
+    async with (
+        host(postgres_dsn, schema, heartbeat_s=0.1) as bed,
+        host(postgres_dsn, schema, "h2") as other,
+        beating(bed, reports),
+    ):
+        lost, forgotten = list(bed.leases.values())[:2]
+        await bed.store.release_shards([lost])
+        await other.claim()
+        del bed.leases[forgotten.shard]
+        async with asyncio.timeout(5):
+            while not (report := await reports.get()).lost:
+                pass
+
+    assert report.lost == (lost.shard,)
+    assert report.unknown == (forgotten.shard,)
+    assert report.now.tzinfo is not None
+
+
+@pytest.mark.item(51)
+async def test_a_blocked_loop_is_named_and_keeps_its_lease(
+    postgres_dsn: str,
+    schema: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The warning holds the stack of what blocks; renewing goes on meanwhile."""
+    monkeypatch.setattr(heartbeat, "BLOCKED_S", 0.3)
+    reports: asyncio.Queue[HostReport] = asyncio.Queue()
+    async with (
+        host(postgres_dsn, schema, lease_s=0.8, heartbeat_s=0.1) as bed,
+        beating(bed, reports) as beat,
+    ):
+        time.sleep(1.2)  # noqa: ASYNC251
+        remaining = beat.remaining_s
+
+    assert remaining > 0
+    (warning,) = (r for r in caplog.records if "event loop is blocked" in r.message)
+    assert "test_a_blocked_loop_is_named" in warning.message
+
+
+async def test_a_loop_that_stays_blocked_loses_its_lease(
+    postgres_dsn: str, schema: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A host that does nothing does not hold its agents for ever."""
+    monkeypatch.setattr(heartbeat, "GIVE_UP_S", 0.3)
+    reports: asyncio.Queue[HostReport] = asyncio.Queue()
+    async with (
+        host(postgres_dsn, schema, lease_s=0.5, heartbeat_s=0.1) as bed,
+        beating(bed, reports) as beat,
+    ):
+        time.sleep(1.5)  # noqa: ASYNC251
+        remaining = beat.remaining_s
+        await asyncio.sleep(0.6)
+        again = beat.remaining_s
+
+    assert remaining < 0
+    assert again > 0
+
+
+async def test_it_goes_on_after_its_connection_was_lost(postgres_dsn: str, schema: str) -> None:
+    """A lost beat is tried again at once; the confirmed time never lies."""
+    reports: asyncio.Queue[HostReport] = asyncio.Queue()
+    async with (
+        FaultProxy.to(postgres_dsn) as proxy,
+        host(proxy.through(postgres_dsn), schema, heartbeat_s=0.1) as bed,
+        beating(bed, reports) as beat,
+    ):
+        proxy.reset()
+        confirmed = beat.confirmed_at
+        async with asyncio.timeout(5):
+            while beat.confirmed_at == confirmed:  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+
+        assert beat.confirmed_at <= time.monotonic()
+
+
+async def test_it_stops_with_its_block_also_on_error(postgres_dsn: str, schema: str) -> None:
+    """No thread and no connection stays behind, and the error is the block's own."""
+    reports: asyncio.Queue[HostReport] = asyncio.Queue()
+    async with host(postgres_dsn, schema) as bed:
+        with pytest.raises(ZeroDivisionError):
+            async with beating(bed, reports) as beat:
+                raise ZeroDivisionError
+
+    assert beat._thread is not None
+    assert not beat._thread.is_alive()

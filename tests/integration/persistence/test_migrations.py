@@ -1,0 +1,86 @@
+"""Migrations: numbered files, applied once, by whoever comes first."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import asyncpg
+import pytest
+
+from actors.kernel.runtime.ids import HostIncarnation
+from persistence.errors import MigrationError
+from persistence.migrate import Migration, known_migrations, migrate
+from persistence.postgres import open_postgres_store
+from tests.integration.persistence.hosts import sql
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+OWNER = HostIncarnation("h1")
+
+
+async def run_once(url: str, schema: str, steps: Sequence[Migration] | None = None) -> list[str]:
+    """What one runner applied."""
+    connection = await asyncpg.connect(url, server_settings={"search_path": f'"{schema}"'})
+    try:
+        return await migrate(connection, schema, steps)
+    finally:
+        await connection.close()
+
+
+async def test_four_runners_at_once_apply_each_file_once(postgres_dsn: str, schema: str) -> None:
+    """One of them does the work, the others wait and find it done."""
+    applied = await asyncio.gather(*(run_once(postgres_dsn, schema) for _ in range(4)))
+
+    names = [step.name for step in known_migrations()]
+    assert sorted(applied, key=len) == [[], [], [], names]
+    rows = await sql(postgres_dsn, schema, "select name from schema_migrations order by version")
+    assert [row["name"] for row in rows] == names
+
+
+async def test_stores_that_open_at_once_share_one_schema(postgres_dsn: str, schema: str) -> None:
+    """A fleet may start together on an empty database."""
+
+    async def open_one(n: int) -> int:
+        owner = HostIncarnation(f"h{n}")
+        async with open_postgres_store(postgres_dsn, schema=schema, owner=owner) as store:
+            return len(await store.list_runs())
+
+    assert await asyncio.gather(*(open_one(n) for n in range(4))) == [0] * 4
+
+
+async def test_a_file_changed_after_it_was_applied_is_refused(
+    postgres_dsn: str, schema: str
+) -> None:
+    """The error names the file and the way out; other line ends are not a change."""
+    first = Migration(1, "0001_first", "create table a (x int);\n")
+    await run_once(postgres_dsn, schema, [first])
+
+    assert (
+        await run_once(postgres_dsn, schema, [replace(first, sql=first.sql.replace("\n", "\r\n"))])
+        == []
+    )
+    with pytest.raises(MigrationError, match="0001_first.*was changed after it was applied"):
+        await run_once(postgres_dsn, schema, [replace(first, sql=first.sql + "-- more\n")])
+
+
+async def test_a_file_that_fails_leaves_nothing_of_itself(postgres_dsn: str, schema: str) -> None:
+    """What came before it stays, and its next version is applied whole."""
+    good = Migration(1, "0001_good", "create table a (x int);")
+    bad = Migration(2, "0002_bad", "create table b (x int); select 1 / 0;")
+
+    with pytest.raises(asyncpg.DivisionByZeroError):
+        await run_once(postgres_dsn, schema, [good, bad])
+
+    mended = replace(bad, sql="create table b (x int);")
+    assert await run_once(postgres_dsn, schema, [good, mended]) == ["0002_bad"]
+
+
+async def test_a_schema_of_a_newer_release_is_left_alone(postgres_dsn: str, schema: str) -> None:
+    """An old host goes on beside a new one."""
+    steps = [Migration(1, "0001_a", "select 1"), Migration(2, "0002_b", "select 1")]
+    await run_once(postgres_dsn, schema, steps)
+
+    assert await run_once(postgres_dsn, schema, steps[:1]) == []

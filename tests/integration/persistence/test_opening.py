@@ -1,0 +1,152 @@
+"""Opening and closing a store, and the errors of a wrong URL."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+import pytest
+
+from actors.errors import ContractError, InvalidNameError, PersistenceError
+from actors.kernel.runtime.ids import HostIncarnation
+from persistence.errors import DatabaseUnreachableError, DatabaseUrlError, without_password
+from persistence.postgres import PostgresStore, open_postgres_store
+from tests.harness.proxy import FaultProxy
+from tests.integration.persistence.hosts import host, sql
+
+if TYPE_CHECKING:
+    from actors.kernel.runtime.store import RunStore
+    from tests.harness.servers import OwnPostgres
+
+OWNER = HostIncarnation("h1")
+
+
+def test_it_is_a_run_store() -> None:
+    """By shape; mypy checks this line."""
+    shape: type[RunStore] = PostgresStore
+
+    assert shape is PostgresStore
+
+
+async def test_opening_waits_for_a_server_that_is_not_there_yet(
+    own_postgres: OwnPostgres, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It says so with host and port, and goes on when the server comes."""
+    server = own_postgres()
+    await asyncio.to_thread(server.stop)
+
+    async def open_it() -> int:
+        async with open_postgres_store(server.url, owner=OWNER) as store:
+            return len(await store.list_runs())
+
+    opening = asyncio.ensure_future(open_it())
+    await asyncio.sleep(0.3)
+    await asyncio.to_thread(server.start)
+
+    assert await opening == 0
+    (line,) = (r for r in caplog.records if r.message == "waiting for PostgreSQL")
+    assert vars(line)["server"] == urlsplit(server.url).netloc.rpartition("@")[2]
+
+
+async def test_opening_gives_up_after_its_limit() -> None:
+    """With the server's address and the time, never the password."""
+    url = "postgresql://me:secret@127.0.0.1:1/db"
+
+    with pytest.raises(DatabaseUnreachableError, match=r"127\.0\.0\.1:1 .* 0\.2 s") as caught:
+        async with open_postgres_store(url, owner=OWNER, start_wait_s=0.2):
+            pass
+    assert "secret" not in str(caught.value)
+    assert isinstance(caught.value, PersistenceError)
+
+
+@pytest.mark.parametrize(
+    ("change", "remedy"),
+    [
+        ("password", "Check user and password"),
+        ("database", "Create the database"),
+        ("scheme", "Write postgresql://"),
+    ],
+)
+async def test_a_wrong_url_is_refused_at_once(
+    own_postgres: OwnPostgres, change: str, remedy: str
+) -> None:
+    """Waiting would not help: the error shows the URL without its password, and what to do."""
+    parts = urlsplit(own_postgres().url)
+    wrong = {
+        "password": parts._replace(netloc=f"postgres:secret@127.0.0.1:{parts.port}"),
+        "database": parts._replace(path="/nosuch"),
+        "scheme": parts._replace(scheme="mysql"),
+    }[change]
+
+    with pytest.raises(DatabaseUrlError, match=remedy) as caught:
+        async with open_postgres_store(wrong.geturl(), owner=OWNER):
+            pass
+    assert isinstance(caught.value, ContractError)
+    assert "secret" not in str(caught.value)
+    assert str(parts.password) not in str(caught.value)
+    assert f"127.0.0.1:{parts.port}" in str(caught.value)
+
+
+def test_a_url_is_shown_without_its_password() -> None:
+    """Wherever the password stands."""
+    assert without_password("postgresql://u:p@h:1/d?x=1") == "postgresql://u:***@h:1/d?x=1"
+    assert "p4ss" not in without_password("postgresql://h/d?user=u&password=p4ss")
+    assert without_password("postgresql://h/d") == "postgresql://h/d"
+    assert "p4ss" not in without_password("postgresql://[u:p4ss@h")
+
+
+async def test_a_schema_name_is_checked() -> None:
+    """It goes into a search path and into channel names."""
+    with pytest.raises(InvalidNameError):
+        async with open_postgres_store("postgresql://h/d", owner=OWNER, schema='x"; drop'):
+            pass
+
+
+async def test_an_error_in_the_block_comes_out_as_it_is(postgres_dsn: str, schema: str) -> None:
+    """Not wrapped in a group, and all connections are closed (the schema fixture looks)."""
+    with pytest.raises(ZeroDivisionError):
+        async with open_postgres_store(postgres_dsn, schema=schema, owner=OWNER):
+            raise ZeroDivisionError
+
+
+async def test_a_cancelled_block_closes_everything(postgres_dsn: str, schema: str) -> None:
+    """Cancellation passes through."""
+    entered = asyncio.Event()
+
+    async def live() -> None:
+        async with open_postgres_store(postgres_dsn, schema=schema, owner=OWNER):
+            entered.set()
+            await asyncio.sleep(60)
+
+    task = asyncio.ensure_future(live())
+    await entered.wait()
+    task.cancel()
+
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+async def test_a_closed_store_refuses_calls(postgres_dsn: str, schema: str) -> None:
+    """Queued writes are finished, later ones fail at once."""
+    async with host(postgres_dsn, schema) as bed:
+        run = await bed.begin()
+        commit = run.turn()
+        last = asyncio.ensure_future(bed.store.commit(commit))
+        await asyncio.sleep(0)
+
+    assert (await last) is not None
+    with pytest.raises(PersistenceError, match="closed"):
+        await bed.store.commit(commit)
+
+
+async def test_closing_does_not_hang_on_a_server_that_is_silent(
+    postgres_dsn: str, schema: str
+) -> None:
+    """A cut route at the end costs some seconds, not a hang."""
+    async with FaultProxy.to(postgres_dsn) as proxy:
+        async with asyncio.timeout(15):
+            async with host(proxy.through(postgres_dsn), schema):
+                proxy.cut()
+        proxy.heal()
+    assert await sql(postgres_dsn, schema, "select 1")

@@ -1,0 +1,209 @@
+"""Shards change hands, undeclared mail finds its way, and other processes are told."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
+from actors.errors import RegistrationError
+from actors.kernel.runtime.commit import Committed, LeaseLost
+from actors.kernel.runtime.ids import AgentId, HostIncarnation, ShardId
+from actors.kernel.runtime.store import Nudge, Serves
+from tests.conformance.bed import message, outgoing, result, started
+from tests.integration.persistence.hosts import host, sql, store_of
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from tests.conformance.bed import Bed
+
+LATE = AgentId("late", "7", "acme")
+CLERK = AgentId("clerk", "7")
+
+
+@pytest.fixture
+async def bed(postgres_dsn: str, schema: str) -> AsyncIterator[Bed]:
+    """A host that owns every shard."""
+    async with host(postgres_dsn, schema) as found:
+        yield found
+
+
+@pytest.mark.item(41)
+@pytest.mark.parametrize("whole", [True, False])
+async def test_what_came_before_a_type_was_declared_moves_to_its_shards(
+    bed: Bed, whole: bool
+) -> None:
+    """Runs and mail of an unknown agent wait, and can be executed once somebody registers it."""
+    submitted = await bed.submit(agent=LATE)
+    await bed.store.deliver([message(id="1", to=LATE), message(id="2", to=LATE)])
+    serves = Serves(types=("late",)) if whole else Serves(agents=(LATE,))
+
+    await bed.claim(serves)
+
+    shard = bed.store.shard_of(LATE)
+    assert shard in bed.leases
+    assert [row.run_id for row in await bed.store.open_runs([shard])] == [submitted.run_id]
+    assert len(await bed.store.pending_mail(shards=[shard])) == 2
+    assert (await bed.store.load([submitted.run_id]))[0].messages
+    run = await bed.begin(agent=LATE)
+    assert isinstance(await run.send(run.turn(result("0"))), Committed)
+
+
+async def test_mail_and_declaration_at_once_lose_nothing(
+    bed: Bed, postgres_dsn: str, schema: str
+) -> None:
+    """Whatever the order in which they meet, every message ends in a shard that can be claimed."""
+    agents = [AgentId("race", str(n)) for n in range(40)]
+
+    async def send() -> None:
+        for n, agent in enumerate(agents):
+            await bed.store.deliver([message(id=str(n), to=agent)])
+
+    async def declare() -> None:
+        await asyncio.sleep(0.01)
+        await bed.store.declare(Serves(types=("race",)), partitions=4)
+
+    await asyncio.gather(send(), declare(), send())
+
+    rows = await sql(postgres_dsn, schema, "select shard from inbox where agent like 'race/%'")
+    assert len(rows) == len(agents)
+    assert {row["shard"] for row in rows} <= {f"p:race:{n}" for n in range(4)}
+
+
+async def test_mail_for_an_agent_of_an_instance_type_waits_for_it(bed: Bed) -> None:
+    """The other agents of its type do not take it."""
+    first, second = AgentId("solo", "a"), AgentId("solo", "b")
+    await bed.claim(Serves(agents=(first,)))
+    await bed.store.deliver([message(id="1", to=second)])
+
+    assert await bed.store.pending_mail(shards=bed.shards) == []
+    await bed.claim(Serves(agents=(second,)))
+    assert len(await bed.store.pending_mail(shards=[ShardId("i:default:solo/b")])) == 1
+
+
+async def test_a_type_in_use_is_not_registered_the_other_way_by_another_process(
+    bed: Bed, postgres_dsn: str, schema: str
+) -> None:
+    """The error says which way it is in use."""
+    async with host(postgres_dsn, schema, "h2") as other:
+        with pytest.raises(RegistrationError, match="'late'.*a whole type.*single agents"):
+            await bed.claim(Serves(types=("late",)))
+            await other.store.declare(Serves(agents=(LATE,)))
+
+
+async def test_a_type_keeps_its_partitions(bed: Bed, postgres_dsn: str, schema: str) -> None:
+    """The number is fixed by the first declaration; every store computes shards with it."""
+    async with host(postgres_dsn, schema, "h2") as other:
+        await other.store.declare(Serves(types=("desk",)), partitions=64)
+
+        agents = [AgentId("desk", str(n)) for n in range(50)]
+        assert [other.store.shard_of(a) for a in agents] == [bed.store.shard_of(a) for a in agents]
+
+
+@pytest.mark.item(214, 484)
+async def test_a_host_that_stops_beating_is_replaced_by_the_databases_clock(
+    postgres_dsn: str, schema: str
+) -> None:
+    """Before the lease time is over nothing is given; then the epoch grows and the old one is out."""
+    async with (
+        host(postgres_dsn, schema, "h1", lease_s=0.6) as old,
+        host(postgres_dsn, schema, "h2", lease_s=10) as new,
+    ):
+        run = await old.begin()
+        early = await new.claim()
+        await old.store.heartbeat(old.owner, list(old.leases.values()))
+        async with asyncio.timeout(5):
+            while not await new.claim():  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+
+        assert early == []
+        assert await run.send(run.turn(result("0"))) == LeaseLost()
+        assert new.leases[run.lease.shard].epoch == run.lease.epoch + 1
+
+
+@pytest.mark.item(143)
+async def test_eight_hosts_never_hold_one_shard_at_once(postgres_dsn: str, schema: str) -> None:
+    """Claiming and giving up as fast as they can, each epoch of each shard has one owner."""
+    held: dict[tuple[ShardId, int], HostIncarnation] = {}
+
+    async def compete(bed: Bed) -> None:
+        for _ in range(10):
+            leases = await bed.claim()
+            for lease in leases:
+                assert held.setdefault((lease.shard, lease.epoch), bed.owner) == bed.owner
+            await bed.store.release_shards(leases)
+
+    async with host(postgres_dsn, schema) as first:
+        await first.store.release_shards(list(first.leases.values()))
+
+        async def one(n: int) -> None:
+            async with host(postgres_dsn, schema, f"h{n}") as bed:
+                await bed.store.release_shards(list(bed.leases.values()))
+                await compete(bed)
+
+        await asyncio.gather(*(one(n) for n in range(4)))
+
+    assert len(held) > 8
+
+
+async def test_the_owner_is_told_what_others_do(bed: Bed, postgres_dsn: str, schema: str) -> None:
+    """Submit, mail, mail by a turn, signal and cancel of another process call the hook, with keys."""
+    heard: asyncio.Queue[Nudge] = asyncio.Queue()
+    run, odd = await bed.begin(), 'it\'s "\u00e9\\" {1}'
+    await store_of(bed).listening()
+    bed.store.set_nudge_hook(heard.put_nowait)
+    async with host(postgres_dsn, schema, "h2") as other:
+        submitted = await other.submit(agent=AgentId("desk", odd))
+        await other.store.deliver([message(id="1", to=CLERK)])
+        await other.store.signal(run.run_id, "go", 1, message_id="1", sender="client:x")
+        await other.store.request_cancel(run.run_id, reason="enough")
+        solo = AgentId("solo", "x")
+        await other.claim(Serves(agents=(solo,)))
+        sender = await other.begin(agent=solo)
+        await sender.commit(sender.turn(started(), outgoing=(outgoing(to=CLERK, id="2"),)))
+        async with asyncio.timeout(5):
+            nudges = [await heard.get() for _ in range(6)]
+
+    assert Nudge("run", AgentId("desk", odd), submitted.run_id) in nudges
+    assert Nudge("signal", run.agent, run.run_id) in nudges
+    assert Nudge("cancel", run.agent, run.run_id) in nudges
+    assert nudges.count(Nudge("mail", CLERK)) == 2
+    assert Nudge("shards") in nudges
+
+
+async def test_what_a_host_does_itself_is_not_told_to_it(bed: Bed) -> None:
+    """Its own calls return what they did."""
+    heard: list[Nudge] = []
+    await store_of(bed).listening()
+    bed.store.set_nudge_hook(heard.append)
+    submitted = await bed.submit()
+    await bed.store.deliver([message(id="1", to=CLERK)])
+    await bed.store.request_cancel(submitted.run_id, reason="x")
+    await bed.store.release_shards([])
+    await asyncio.sleep(0.1)
+
+    assert submitted.local
+    assert heard == []
+
+
+async def test_hints_that_do_not_fit_one_notification_arrive_all(
+    bed: Bed, postgres_dsn: str, schema: str
+) -> None:
+    """A payload holds 8000 bytes: long keys in one call are told in several."""
+    agents = [AgentId("desk", f"{n:04}" + "\U0001f600" * 250) for n in range(60)]
+    heard: set[AgentId | None] = set()
+    complete = asyncio.Event()
+
+    def hook(nudge: Nudge) -> None:
+        heard.add(nudge.agent_id)
+        if heard >= set(agents):
+            complete.set()
+
+    await store_of(bed).listening()
+    bed.store.set_nudge_hook(hook)
+    async with host(postgres_dsn, schema, "h2") as other:
+        await other.store.deliver([message(id="1", to=agent) for agent in agents])
+        async with asyncio.timeout(5):
+            await complete.wait()

@@ -1,3 +1,49 @@
-"""Durable actors for AI agents: what an author writes and tests with."""
+"""Durable actors for AI agents: what an author writes and tests with.
 
-__all__: list[str] = []
+`import actors` needs pydantic and the OpenTelemetry API, and opens nothing. `Runtime()` runs agents
+in memory; `compose` has the durable ones, with the same calls.
+"""
+
+from __future__ import annotations
+
+from actors.errors import (
+    ActorsError,
+    EffectDidNotHappen,
+    EffectError,
+    EffectInDoubtError,
+    RetryAfter,
+    RunFailedError,
+    TerminalError,
+)
+from actors.kernel.agent.agent import Agent
+from actors.kernel.agent.message import ChatMessage, Message
+from actors.kernel.agent.tools import InvocationResult, Tool
+from actors.kernel.runtime.ids import AgentId, RunId, TopicId
+from actors.kernel.runtime.scheduler import RetryPolicy, RunStatus
+from actors.runtime import RunContext, Runtime, Selected, idempotency_key
+from actors.runtime.decorator import agent
+
+__all__ = [
+    "ActorsError",
+    "Agent",
+    "AgentId",
+    "ChatMessage",
+    "EffectDidNotHappen",
+    "EffectError",
+    "EffectInDoubtError",
+    "InvocationResult",
+    "Message",
+    "RetryAfter",
+    "RetryPolicy",
+    "RunContext",
+    "RunFailedError",
+    "RunId",
+    "RunStatus",
+    "Runtime",
+    "Selected",
+    "TerminalError",
+    "Tool",
+    "TopicId",
+    "agent",
+    "idempotency_key",
+]

@@ -13,19 +13,21 @@ import os
 import signal
 import socket
 from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from compose.runtime import build_local_runtime, build_postgres_runtime
 from compose.serving import find_served, serve_all
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Awaitable, Sequence
     from contextlib import AbstractAsyncContextManager
 
     from actors.runtime import Runtime
     from compose.settings import Settings
 
 _log = logging.getLogger("callboard.host")
+
+T = TypeVar("T")
 SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 EXIT_SECOND_SIGNAL: Final = 130
 
@@ -75,6 +77,7 @@ class Stop:
     def __init__(self) -> None:
         self.told = asyncio.Event()
         self.signal_name = ""
+        self._opening: asyncio.Timeout | None = None
 
     def listen(self) -> None:
         """Hear SIGTERM and SIGINT from now on."""
@@ -88,3 +91,17 @@ class Stop:
             os._exit(EXIT_SECOND_SIGNAL)
         self.signal_name = number.name
         self.told.set()
+        if self._opening is not None:
+            self._opening.reschedule(asyncio.get_running_loop().time())
+
+    async def unless_told(self, opening: Awaitable[T]) -> T | None:
+        """Return what `opening` gives, or None after it was broken off by a signal."""
+        try:
+            async with asyncio.timeout(None) as self._opening:
+                return await opening
+        except TimeoutError:
+            if not self.told.is_set():
+                raise
+            return None
+        finally:
+            self._opening = None

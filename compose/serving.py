@@ -85,7 +85,7 @@ async def _serve(runtime: Runtime, spec: str, found: object) -> None:
         case dict() if all(isinstance(name, str) and callable(made) for name, made in found.items()):
             for name, made in found.items():
                 await runtime.register_type(name, cast("Callable[[AgentId], Agent]", made))
-        case list() | tuple():
+        case list() | tuple() if found:
             for one in found:
                 await runtime.register(_agent(spec, one))
         case type():

@@ -319,10 +319,9 @@ class Worker:
         if isinstance(then, Finish):
             mailbox.free()
             row = execution.loaded.row
-            self._tell(
-                run_id,
-                replace(row, status=then.status, result=ended.output, error=then.error),
-            )
+            row = replace(row, status=then.status, result=ended.output, error=then.error)
+            # A cancelled run's row holds the reason, which this host may not have read.
+            self._tell(run_id, None if then.status is RunStatus.CANCELLED else row)
             return
         if then is None or ended.again:
             return

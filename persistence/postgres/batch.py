@@ -47,6 +47,9 @@ class Batcher(Generic[A, R]):
         self._wake = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         self._closing = False
+        self._first_at = 0.0
+        self.group_at = 0.0
+        """When the first call of the group under way arrived, by the event loop's clock."""
 
     def call(self, args: A) -> asyncio.Future[R]:
         """Return the future of this call's answer.
@@ -57,8 +60,10 @@ class Batcher(Generic[A, R]):
         if self._closing:
             raise PersistenceError("the store is closed")
         future: asyncio.Future[R] = self._loop.create_future()
+        if not self._waiting:
+            self._first_at = self._loop.time()
+            self._wake.set()
         self._waiting.append(Call(args, future))
-        self._wake.set()
         return future
 
     async def run(self) -> None:
@@ -70,6 +75,7 @@ class Batcher(Generic[A, R]):
         try:
             while True:
                 while self._waiting:
+                    self.group_at = self._first_at
                     if len(self._waiting) <= self._limit:
                         group, self._waiting = self._waiting, []
                     else:

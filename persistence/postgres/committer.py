@@ -108,8 +108,7 @@ class Committer:
 
     async def _send(self, units: list[Unit]) -> None:
         """Have every call of the units answered, whatever happens on the way."""
-        loop = asyncio.get_running_loop()
-        deadline, passing = loop.time() + self._settings.outage_s, 0
+        deadline, passing = self._batcher.group_at + self._settings.outage_s, 0
         unsure = False
         while units:
             try:
@@ -211,7 +210,7 @@ class Committer:
                 for call in unit.calls:
                     await self._send([Unit(call)])
         if doubtful:
-            deadline = asyncio.get_running_loop().time() + self._settings.outage_s
+            deadline = self._batcher.group_at + self._settings.outage_s
             connection = await self._link.connection(deadline)
             for unit in await self._settle(connection, doubtful):
                 for call in unit.calls:

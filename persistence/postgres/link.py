@@ -79,15 +79,19 @@ def address(settings: StoreSettings) -> str:
 class Outage:
     """Whether the server is away: one log line when it goes and one when it is back."""
 
-    __slots__ = ("_since", "_where")
+    __slots__ = ("_over_at", "_since", "_where")
 
     def __init__(self, settings: StoreSettings) -> None:
         self._where = address(settings)
         self._since: float | None = None
+        self._over_at = 0.0
 
-    def begins(self, problem: BaseException) -> None:
-        """Note that a connection was lost."""
-        if self._since is None:
+    def begins(self, problem: BaseException, opened_at: float | None = None) -> None:
+        """Note that a connection, opened at that time of the event loop's clock, was lost.
+
+        One that is older than the end of the last outage was lost in that one already.
+        """
+        if self._since is None and (opened_at is None or opened_at > self._over_at):
             self._since = asyncio.get_running_loop().time()
             _log.warning(
                 "connection to PostgreSQL lost; calls wait for it",
@@ -97,7 +101,8 @@ class Outage:
     def ends(self) -> None:
         """Note that a connection was made."""
         if self._since is not None:
-            away_s = asyncio.get_running_loop().time() - self._since
+            self._over_at = asyncio.get_running_loop().time()
+            away_s = self._over_at - self._since
             self._since = None
             _log.warning(
                 "connection to PostgreSQL is back",
@@ -117,6 +122,7 @@ class Link:
         self._settings, self._outage, self._extra = settings, outage, extra
         self._connection: Connection | None = None
         self._backend: tuple[int, datetime] | None = None
+        self._opened_at = 0.0
         self._turn = asyncio.Lock()
 
     async def connection(self, deadline: float) -> Connection:
@@ -153,7 +159,6 @@ class Link:
         connection = await connect(self._settings, self._extra)
         try:
             if self._backend is not None:
-                await connection.execute("select 1")
                 await connection.fetch(SQL_END_PREDECESSOR, *self._backend)
             row = await connection.fetchrow(SQL_WHO_AM_I)
             assert row is not None
@@ -162,6 +167,7 @@ class Link:
             raise
         self._backend = (row["pid"], row["backend_start"])
         self._outage.ends()
+        self._opened_at = asyncio.get_running_loop().time()
         return connection
 
     def lose(self, exc: BaseException) -> bool:
@@ -169,7 +175,7 @@ class Link:
         connection = self._connection
         if not is_lost(exc) and not (connection is not None and connection.is_closed()):
             return False
-        self._outage.begins(exc)
+        self._outage.begins(exc, self._opened_at)
         if connection is not None:
             connection.terminate()
         self._connection = None
@@ -188,9 +194,9 @@ class Link:
         self, sql: LiteralString, *args: object
     ) -> tuple[list[Row], bool]:
         """Like `fetch`; also return whether an earlier try may have been executed."""
+        loop = asyncio.get_running_loop()
+        deadline, again, passing = loop.time() + self._settings.outage_s, False, 0
         async with self._turn:
-            loop = asyncio.get_running_loop()
-            deadline, again, passing = loop.time() + self._settings.outage_s, False, 0
             while True:
                 connection = await self.connection(deadline)
                 try:

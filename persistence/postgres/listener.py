@@ -59,7 +59,13 @@ class Listener:
         self.listening.set()
         # What was said while nobody listened is lost: let the host look for itself.
         self._tell(Nudge("shards"))
-        await gone.wait()
+        while not gone.is_set():
+            try:
+                async with asyncio.timeout(self._settings.answer_s):
+                    await gone.wait()
+            except TimeoutError:
+                # A route that drops everything looks like silence: ask now and then.
+                await connection.execute("select 1", timeout=self._settings.answer_s)
         raise ConnectionError("the listening connection was closed")
 
     def _heard(self, _connection: object, _pid: int, _channel: str, payload: object) -> None:

@@ -214,10 +214,10 @@ async def test_an_agent_that_hangs_past_its_deadline_fails_the_attempt(bed: Bed)
     """Inside a step, and outside of ctx; the run does not hold its agent for ever."""
 
     async def act(ctx: RunContext, inbox: list[Message]) -> object:
-        if ctx.meta.attempt == 1:
-            if inbox[0].payload == "step":
-                await ctx.step("hang", bed.world.hang, "hang")
-            await asyncio.Event().wait()
+        if inbox[0].payload == "step":
+            await ctx.step("hang", bed.world.hang, "hang")
+        else:
+            await bed.world.hang("outside")
         return ctx.meta.attempt
 
     agent = await bed.serve(act, deadline_s=0.2)

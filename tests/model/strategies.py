@@ -176,13 +176,29 @@ def _labelled(stmt: Stmt, labels: Iterator[str], script: dict[str, list[dict[str
                 ]
             case "branches":
                 done[key] = [_finish(branch, labels, script) for branch in value]
-            case "body" | "handler" | "final" | "then" | "else":
+            case "final":
+                done[key] = _finish(_without_raise(value), labels, script)
+            case "body" | "handler" | "then" | "else":
                 done[key] = _finish(value, labels, script)
             case "d":
                 done[key] = None if value is None else _seconds(value, label)
             case _:
                 done[key] = value
     return {**done, "label": label}
+
+
+def _without_raise(block: Block) -> Block:
+    """Return clean-up that raises by itself nowhere: that would swallow a suspension."""
+    kept = [stmt for stmt in block if stmt["op"] != "raise"]
+    return [{key: _cleaned(key, value) for key, value in stmt.items()} for stmt in kept]
+
+
+def _cleaned(key: str, value: Any) -> Any:
+    if key == "branches":
+        return [_without_raise(branch) for branch in value]
+    if key in ("body", "handler", "final", "then", "else"):
+        return _without_raise(value)
+    return value
 
 
 def _seconds(ticks: int, what: str) -> float:

@@ -8,7 +8,8 @@ must be equal to. The rules:
   status; ``cancel.requested`` changes nothing. Any other entry was written by code that executes:
   RUNNING, waiting for nothing.
 - The first executed entry, and the first one after a failed attempt, begin the next attempt; what
-  follows ``run.continued`` is attempt 1 again.
+  follows ``run.continued`` is attempt 1 again. An attempt may leave nothing but its end (see
+  `ends_execution`), which then counts as executed.
 - The error of a failed attempt that is to be tried again stays until the run ends; one that parks
   the run is told by the log only. A cancelled run has no error: its reason is `cancel_requested`.
 """
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
     from actors.kernel.json import JsonValue
     from actors.kernel.runtime.commit import RunRow
-    from actors.kernel.runtime.log_entry import RunLogEntry
+    from actors.kernel.runtime.log_entry import NewEntry, RunLogEntry
 
 
 TELLING: Final = TERMINAL_KINDS | {
@@ -62,11 +63,20 @@ def fold(cause: RunRow, entries: Iterable[RunLogEntry]) -> RunRow:
             is_executing = True
         elif entry.kind == EntryKind.RUN_ATTEMPT_FAILED:
             is_executing = False
+        elif not is_executing and ends_execution(entry):
+            changed = replace(changed, attempt=row.attempt + 1)
         elif entry.kind == EntryKind.RUN_PARKED and last_kind == EntryKind.RUN_ATTEMPT_FAILED:
             changed = replace(changed, error=before.error)
         before, last_kind = row, entry.kind
         row = replace(changed, last_seq=entry.seq)
     return row
+
+
+def ends_execution(entry: RunLogEntry | NewEntry) -> bool:
+    """Return whether this is an end that only executing code reaches."""
+    if entry.kind == EntryKind.RUN_PARKED:
+        return entry.payload["reason"] in ("non_determinism", "in_doubt")
+    return entry.kind in (EntryKind.RUN_COMPLETED, EntryKind.RUN_FAILED)
 
 
 def _step(row: RunRow, entry: RunLogEntry) -> RunRow | None:

@@ -17,7 +17,7 @@ from actors.kernel.runtime.commit import (
     Retry,
     Suspend,
 )
-from actors.kernel.runtime.fold import TELLING
+from actors.kernel.runtime.fold import TELLING, ends_execution
 from actors.kernel.runtime.ids import AgentId
 from actors.kernel.runtime.scheduler import RunStatus
 from actors.runtime.backends._rows import check_entries, pack
@@ -86,7 +86,7 @@ def begins_attempt(commit: Commit) -> bool:
     """
     if isinstance(commit.then, Continue | Retry):
         return True
-    return any(entry.kind not in TELLING for entry in commit.entries)
+    return any(entry.kind not in TELLING or ends_execution(entry) for entry in commit.entries)
 
 
 def settle(rows: MemoryRows, record: RunRecord, commit: Commit) -> None:

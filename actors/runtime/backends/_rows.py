@@ -14,7 +14,7 @@ from actors.errors import ContractError, UnknownRunError
 from actors.kernel.agent.message import Message, MessageKey
 from actors.kernel.runtime.commit import Arrived, DeadLetter, LoadedRun, NewRun, RunRow, Timer
 from actors.kernel.runtime.ids import AgentId, HostIncarnation, RunId, ShardId
-from actors.kernel.runtime.log_entry import NewEntry, RunLogEntry, check_entry
+from actors.kernel.runtime.log_entry import TERMINAL_KINDS, NewEntry, RunLogEntry, check_entry
 from actors.kernel.runtime.scheduler import RunStatus
 
 if TYPE_CHECKING:
@@ -132,6 +132,11 @@ class RunRecord:
     def last_seq(self) -> int:
         """The seq of the last entry, -1 without one."""
         return len(self.log) - 1
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the log ends with a terminal entry."""
+        return bool(self.log) and self.log[-1].kind in TERMINAL_KINDS
 
     def base(self) -> RunRow:
         """Return the row as it was before its first entry: what a refold starts from."""

@@ -299,7 +299,7 @@ class MemoryStore:
                 for line in record.log[from_seq:] if record else ():
                     yield line.entry(run_id)
                     from_seq = line.seq + 1
-                if record and record.status.is_terminal and from_seq > record.last_seq:
+                if record and record.has_ended and from_seq > record.last_seq:
                     return
                 await news.wait()
         finally:

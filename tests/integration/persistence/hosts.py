@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import asyncpg
 
 from actors.kernel.runtime.ids import HostIncarnation
+from actors.runtime.clock import SystemClock
 from persistence.postgres import StoreSettings, open_store
 from tests.conformance.bed import Bed
 
@@ -35,7 +35,7 @@ async def host(url: str, schema: str, owner: str = "h1", **settings: Any) -> Asy
         await sql(url, schema, "update hosts set expires_at = clock_timestamp() - interval '1 s'")
 
     async with open_store(base) as store:
-        bed = Bed("postgres", store, base.owner, open_host, lambda: datetime.now(UTC), lapse)
+        bed = Bed("postgres", store, base.owner, open_host, SystemClock(), lapse)
         await bed.claim()
         yield bed
 

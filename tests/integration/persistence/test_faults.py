@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -58,7 +59,7 @@ def program(postgres_dsn: str, schema: str) -> Iterator[object]:
 
 
 @pytest.mark.parametrize(("moment", "written"), [("before", 2), ("after", 3)])
-async def test_a_process_dies_at_its_fault(
+async def test_a_process_dies_at_its_fault(  # noqa: PLR0917 - fixtures
     program: object, postgres_dsn: str, schema: str, moment: str, written: int
 ) -> None:
     """Before the third round trip two entries are there, after it three; it never heard of them."""
@@ -78,7 +79,7 @@ async def test_a_process_freezes_at_its_fault_and_can_go_on(
     """SIGSTOP, as a paused machine would; SIGCONT lets it finish."""
     process = program("append:2:freeze")  # type: ignore[operator]
 
-    _, status = os.waitpid(process.pid, os.WUNTRACED)
+    _, status = await asyncio.to_thread(os.waitpid, process.pid, os.WUNTRACED)
     assert os.WIFSTOPPED(status)
     process.send_signal(signal.SIGCONT)
     out, _ = process.communicate(timeout=20)

@@ -17,7 +17,7 @@ from actors.kernel.runtime.ids import AgentId, HostIncarnation, TopicId
 from actors.kernel.runtime.log_entry import EntryKind, NewEntry
 from actors.kernel.runtime.store import Serves
 from tests.conformance.bed import DESK, message, result
-from tests.integration.persistence.hosts import host, kinds, sql, store_of
+from tests.integration.persistence.hosts import host, kinds, sql, store_of, waiting_for
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -62,7 +62,7 @@ async def test_a_file_changed_after_it_was_applied_is_refused(
         await run_once(postgres_dsn, schema, [replace(first, sql=first.sql.replace("\n", "\r\n"))])
         == []
     )
-    with pytest.raises(MigrationError, match="0001_first.*was changed after it was applied"):
+    with pytest.raises(MigrationError, match=r"0001_first.*was changed after it was applied"):
         await run_once(postgres_dsn, schema, [replace(first, sql=first.sql + "-- more\n")])
 
 

@@ -88,8 +88,9 @@ async def test_a_type_in_use_is_not_registered_the_other_way_by_another_process(
 ) -> None:
     """The error says which way it is in use."""
     async with host(postgres_dsn, schema, "h2") as other:
-        with pytest.raises(RegistrationError, match="'late'.*a whole type.*single agents"):
-            await bed.claim(Serves(types=("late",)))
+        await bed.claim(Serves(types=("late",)))
+
+        with pytest.raises(RegistrationError, match=r"'late'.*a whole type.*single agents"):
             await other.store.declare(Serves(agents=(LATE,)))
 
 

@@ -1,0 +1,5 @@
+"""`python -m compose` is `callboard`."""
+
+from compose.cli import main
+
+main()

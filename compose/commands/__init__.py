@@ -1,0 +1,1 @@
+"""The commands of `callboard`, one module per command or group of commands."""

@@ -1,0 +1,53 @@
+"""`callboard host`: serve agents until told to stop."""
+
+from __future__ import annotations
+
+import logging
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from compose.commands.target import HERE, Target
+from compose.host import run_host
+from compose.logs import write_logs
+
+
+async def host(
+    module_attr: Annotated[list[str], Parameter(negative="")],
+    /,
+    *,
+    lease_s: float | None = None,
+    suspend_after: float | None = None,
+    capacity: int | None = None,
+    drain_s: float | None = None,
+    target: Target = HERE,
+) -> None:
+    """Serve agents until SIGTERM or SIGINT.
+
+    Add a host: it takes work. Kill one: its agents go on elsewhere when its lease is over. Stop one
+    with SIGTERM: it gives its agents up at once and ends with 0. Events are log lines on stderr,
+    with `--json` one JSON object each.
+
+    Examples:
+    `callboard host shop.agents:app --postgres-url postgresql://me:secret@db/shop`;
+    `callboard host compose.demo.desk:AGENTS --data ./data`
+
+    Parameters
+    ----------
+    module_attr
+        MODULE:ATTR of an agent, a list of agents, an agent class with `id`, a mapping
+        {type: factory}, or a function app(runtime) that registers what it likes.
+    lease_s
+        Seconds a silent host keeps its agents. [env: CALLBOARD_LEASE_S, default 10]
+    suspend_after
+        Seconds a waiting run stays in memory. [env: CALLBOARD_SUSPEND_AFTER, default 5]
+    capacity
+        Runs in memory at once. [env: CALLBOARD_CAPACITY, default 1000]
+    drain_s
+        Seconds that running code has to end after SIGTERM. [env: CALLBOARD_DRAIN_S, default 30]
+    """
+    write_logs(as_json=target.json, level=logging.DEBUG if target.debug else logging.INFO)
+    settings = target.settings(
+        lease_s=lease_s, suspend_after=suspend_after, capacity=capacity, drain_s=drain_s
+    )
+    await run_host(settings, module_attr)

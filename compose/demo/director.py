@@ -1,0 +1,258 @@
+"""Directs the demo: a server, a host, a job, the kill half-way, a second host, the proof."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Protocol
+
+from actors.errors import ActorsError
+from actors.kernel.runtime.ids import AgentId
+from actors.runtime.tasks import TaskScope
+from compose.demo.desk import Job
+from compose.demo.ledger import executions
+from compose.demo.proof import Proof, prove
+from compose.embedded import Server, ServerFailedError
+from compose.embedded.server import Command
+from compose.runtime import build_postgres_runtime, local_postgres
+from compose.settings import Settings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from actors.kernel.runtime.ids import RunId
+    from actors.kernel.runtime.log_entry import RunLogEntry
+    from actors.runtime import Runtime
+
+LEASE_S: Final = 2.0
+HEARTBEAT_S: Final = 0.5
+PACE_S: Final = 0.25
+SENTENCES: Final = 3
+STEPS_PER_DOCUMENT: Final = 3
+LOOK_EVERY_S: Final = 0.02
+PATIENCE_S: Final = 60.0
+DESK: Final = AgentId("desk", "main")
+
+
+class DemoError(ActorsError):
+    """The demo could not be shown; the message says where it stopped."""
+
+
+class Audience(Protocol):
+    """Who is told what happens while it happens."""
+
+    def tell(self, text: str) -> None:
+        """Something happened."""
+        ...
+
+    def progress(self, done: int, total: int, what: str) -> None:
+        """So many of all steps were executed by now; `what` was the last one."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """The folder of one demo, and what lies in it.
+
+    Attributes:
+        folder: Holds everything; absolute.
+        documents: The files to read.
+    """
+
+    folder: Path
+    documents: Sequence[Path]
+
+    @property
+    def server_folder(self) -> Path:
+        """Data of the embedded PostgreSQL."""
+        return self.folder / "postgres"
+
+    @property
+    def ledger(self) -> Path:
+        """A line per execution of a step."""
+        return self.folder / "ledger.jsonl"
+
+    @property
+    def published(self) -> Path:
+        """What the outside world was told."""
+        return self.folder / "published.txt"
+
+    @property
+    def report(self) -> Path:
+        """The result of the job."""
+        return self.folder / "report.md"
+
+    @property
+    def log(self) -> Path:
+        """What both hosts say."""
+        return self.folder / "hosts.log"
+
+    @property
+    def step_count(self) -> int:
+        """How many steps the job has."""
+        return STEPS_PER_DOCUMENT * len(self.documents) + 1
+
+    def job(self) -> Job:
+        """Return the payload for the desk."""
+        return Job(
+            documents=[str(path) for path in self.documents], sentences=SENTENCES, pace_s=PACE_S,
+            report=str(self.report), published=str(self.published), ledger=str(self.ledger),
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What was shown.
+
+    Attributes:
+        took_over_after_s: From the kill to the first step that the second host executed.
+    """
+
+    run_id: RunId
+    first_pid: int
+    second_pid: int
+    took_over_after_s: float
+    seconds: float
+    report: Path
+    ledger: Path
+    proof: Proof
+
+
+@dataclass(slots=True)
+class Director:
+    """Shows the demo once."""
+
+    stage: Stage
+    audience: Audience
+    _hosts: list[Server] = field(default_factory=list)
+
+    async def show(self) -> Outcome:
+        """Show it all and return what the witnesses say.
+
+        Raises:
+            DemoError: A part took longer than a minute.
+            ServerFailedError: A server or a host did not start.
+        """
+        began = time.monotonic()
+        for old in (self.stage.ledger, self.stage.published, self.stage.report):
+            old.unlink(missing_ok=True)
+        self.audience.tell("starting an embedded PostgreSQL (durable: fsync and synchronous commits)")
+        async with local_postgres(self.stage.server_folder) as url:
+            settings = Settings(postgres_url=url, lease_s=LEASE_S, heartbeat_s=HEARTBEAT_S)
+            async with build_postgres_runtime(
+                url, settings=settings, client="demo", serve=False
+            ) as client:
+                try:
+                    outcome = await self._perform(client, url)
+                finally:
+                    for host in self._hosts:
+                        await asyncio.to_thread(host.stop, 5.0)
+        seconds = round(time.monotonic() - began, 2)
+        run_id, first, second, took_over_after_s, proof = outcome
+        return Outcome(
+            run_id=run_id, first_pid=first, second_pid=second, proof=proof, seconds=seconds,
+            took_over_after_s=took_over_after_s, report=self.stage.report, ledger=self.stage.ledger,
+        )  # fmt: skip
+
+    async def _perform(self, client: Runtime, url: str) -> tuple[RunId, int, int, float, Proof]:
+        first = await self._start_host(url)
+        self.audience.tell(f"host 1 is process {first.pid}; submitting one run over "
+                           f"{len(self.stage.documents)} documents")  # fmt: skip
+        run_id = await client.submit(DESK, self.stage.job())  # type: ignore[arg-type]
+        victim = self.stage.documents[len(self.stage.documents) // 2]
+        await self._until_extracting(first, len(self.stage.documents) // 2)
+        await asyncio.to_thread(first.kill)
+        killed_at = time.monotonic()
+        at_kill = [entry async for entry in client.entries(run_id)]
+        seen = len(executions(self.stage.ledger))
+        self.audience.tell(
+            f"SIGKILL: host 1 is dead in the middle of {victim.name} "
+            f"({len(at_kill)} log entries are durable)"
+        )
+        second = await self._start_host(url)
+        self.audience.tell(
+            f"host 2 is process {second.pid}; it has the agent when host 1's lease is over "
+            f"(this demo uses a lease of {LEASE_S:g} s; the default is 10 s)"
+        )
+        await self._watch(second, lambda: len(executions(self.stage.ledger)) > seen)
+        took_over_after_s = round(time.monotonic() - killed_at, 2)
+        self.audience.tell(
+            f"host 2 goes on, {took_over_after_s:g} s after the kill: what is recorded is replayed, "
+            "not executed"
+        )
+        await self._until_ended(client, run_id, second)
+        at_end = [entry async for entry in client.entries(run_id)]
+        proof = self._prove(at_kill, at_end, first)
+        return run_id, first.pid, second.pid, took_over_after_s, proof
+
+    def _prove(
+        self, at_kill: Sequence[RunLogEntry], at_end: Sequence[RunLogEntry], first: Server
+    ) -> Proof:
+        code = first.returncode
+        return prove(
+            documents=[str(path) for path in self.stage.documents], at_kill=at_kill, at_end=at_end,
+            ledger=executions(self.stage.ledger),
+            published=self.stage.published.read_text(encoding="utf-8").splitlines(),
+            first_pid=first.pid, killed_by=-code if code is not None and code < 0 else None,
+        )  # fmt: skip
+
+    async def _start_host(self, url: str) -> Server:
+        command = Command(
+            name="host", log=self.stage.log, stop_signal=signal.SIGTERM,
+            argv=[sys.executable, "-m", "compose", "host", "compose.demo.desk:AGENTS"],
+            env={
+                "CALLBOARD_POSTGRES_URL": url,
+                "CALLBOARD_LEASE_S": str(LEASE_S), "CALLBOARD_HEARTBEAT_S": str(HEARTBEAT_S),
+                "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
+            },
+        )  # fmt: skip
+        host = await asyncio.to_thread(Server, command)
+        self._hosts.append(host)
+        return host
+
+    async def _until_extracting(self, host: Server, document: int) -> None:
+        """Return in the middle of a document: its second step has begun and has no result."""
+
+        def has_begun() -> bool:
+            return [line.name for line in executions(self.stage.ledger)].count("extract") > document
+
+        await self._watch(host, has_begun)
+
+    async def _until_ended(self, client: Runtime, run_id: RunId, host: Server) -> None:
+        ended = asyncio.Event()
+
+        async def wait() -> None:
+            await client.wait(run_id)
+            ended.set()
+
+        async with TaskScope() as scope:
+            scope.start(wait(), name="wait for the run")
+            await self._watch(host, ended.is_set)
+        self._show_progress()
+
+    async def _watch(self, host: Server, is_reached: Callable[[], bool]) -> None:
+        """Report progress until the moment has come.
+
+        Raises:
+            DemoError: It did not come in a minute.
+            ServerFailedError: The host ended.
+        """
+        deadline = time.monotonic() + PATIENCE_S
+        while not is_reached():
+            if not host.is_running:
+                raise ServerFailedError("host", f"ended with {host.returncode}", host.log_tail())
+            if time.monotonic() > deadline:
+                raise DemoError(f"nothing happened for {PATIENCE_S:g} s:\n{host.log_tail()}")
+            self._show_progress()
+            await asyncio.sleep(LOOK_EVERY_S)
+
+    def _show_progress(self) -> None:
+        lines = executions(self.stage.ledger)
+        done = len({line.effect for line in lines})
+        self.audience.progress(done, self.stage.step_count, lines[-1].name if lines else "")
+

@@ -1,0 +1,145 @@
+"""The proof: what the log and the outside ledger say about every step, and whether they agree.
+
+A step is *recorded* when its result is in the run's log. The log is read twice: when the first host
+has just been killed, and at the end. The ledger is written by the steps' own functions and knows
+nothing of the runtime.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Literal
+
+from actors.kernel.runtime.log_entry import EntryKind
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from actors.kernel.runtime.log_entry import RunLogEntry
+    from compose.demo.ledger import Execution
+
+FINAL_STEP: Final = "report"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepProof:
+    """What became of one step.
+
+    Attributes:
+        position: Its place in the run.
+        name: Of the step.
+        document: Name of the file it was about; empty for the report.
+        mode: ``idempotent`` or ``at_most_once``.
+        executed: How often its function was called, by the ledger.
+        pids: Who called it, in order.
+        second_host: ``replayed`` (the recorded result was used), ``executed`` (for the first time)
+            or ``repeated`` (it was under way when the first host was killed, and has no result of it).
+        holds: Whether all that was promised is true of it.
+    """
+
+    position: str
+    name: str
+    document: str
+    mode: str
+    executed: int
+    pids: tuple[int, ...]
+    second_host: Literal["replayed", "executed", "repeated"]
+    holds: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proof:
+    """All steps, and what must be true of the run as a whole."""
+
+    steps: tuple[StepProof, ...]
+    was_killed: bool
+    """The first host ended by SIGKILL, after some steps were recorded and before all were."""
+    was_recovered: bool
+    """The log says that the run was taken over while it executed."""
+    is_complete: bool
+    """The run completed and every step has exactly one result."""
+    published_once: bool
+    """The outside world was told of every document once."""
+
+    @property
+    def holds(self) -> bool:
+        """Whether everything was as promised."""
+        whole = self.was_killed and self.was_recovered and self.is_complete and self.published_once
+        return whole and all(step.holds for step in self.steps)
+
+    def to_json(self) -> dict[str, object]:
+        """Return it as JSON data."""
+        return {"holds": self.holds, **asdict(self)}
+
+
+def prove(
+    *,
+    documents: Sequence[str],
+    at_kill: Sequence[RunLogEntry],
+    at_end: Sequence[RunLogEntry],
+    ledger: Sequence[Execution],
+    published: Sequence[str],
+    first_pid: int,
+    killed_by: int | None,
+) -> Proof:
+    """Return what the two logs and the ledger say together.
+
+    Args:
+        documents: Paths, in the order of the job.
+        at_kill: The log right after the first host had ended.
+        at_end: The whole log.
+        ledger: Every execution.
+        published: The lines that the outside world was told.
+        first_pid: The host that was killed.
+        killed_by: Number of the signal that ended it.
+    """
+    results = [entry for entry in at_end if entry.kind == EntryKind.EFFECT_RESULT]
+    results = [entry for entry in results if entry.payload["effect"] == "step"]
+    before = {entry.position for entry in at_kill if entry.kind == EntryKind.EFFECT_RESULT}
+    modes = {
+        entry.position: str(entry.payload["mode"])
+        for entry in at_end
+        if entry.kind == EntryKind.EFFECT_INTENT
+    }
+    names = [*(Path(path).name for path in documents for _ in range(3)), ""]
+    steps = tuple(
+        _step(entry, document, modes[entry.position], entry.position in before, ledger, first_pid)
+        for entry, document in zip(results, names, strict=False)
+    )
+    keys = Counter(line.split(" ", 1)[0] for line in published)
+    resumed = [entry for entry in at_end if entry.kind == EntryKind.RUN_RESUMED]
+    return Proof(
+        steps=steps,
+        was_killed=killed_by == 9 and 0 < len(before) < len(results),  # noqa: PLR2004 - SIGKILL
+        was_recovered=any(entry.payload["reason"] == "recovered" for entry in resumed),
+        is_complete=len(results) == len(names) == len({entry.position for entry in results})
+        and at_end[-1].kind == EntryKind.RUN_COMPLETED,
+        published_once=len(keys) == len(documents) and set(keys.values()) == {1},
+    )
+
+
+def _step(
+    result: RunLogEntry,
+    document: str,
+    mode: str,
+    was_recorded: bool,  # noqa: FBT001
+    ledger: Sequence[Execution],
+    first_pid: int,
+) -> StepProof:
+    pids = tuple(line.pid for line in ledger if line.effect == result.payload["id"])
+    by_first = pids.count(first_pid)
+    by_second = len(pids) - by_first
+    if was_recorded:
+        holds, second_host = by_first == 1 and by_second == 0, "replayed"
+    elif by_first == 0:
+        holds, second_host = by_second == 1, "executed"
+    else:
+        # It was under way at the kill: only a step that may be repeated may have been.
+        at_most = 1 if mode == "at_most_once" else 2
+        holds, second_host = len(pids) <= at_most, "repeated"
+    return StepProof(
+        position=result.position, name=str(result.payload["name"]), document=document, mode=mode,
+        executed=len(pids), pids=pids, second_host=second_host, holds=holds,  # type: ignore[arg-type]
+    )  # fmt: skip

@@ -82,7 +82,9 @@ async def serve_all(runtime: Runtime, specs: Mapping[str, object]) -> None:
 
 async def _serve(runtime: Runtime, spec: str, found: object) -> None:
     match found:
-        case dict() if all(isinstance(name, str) and callable(made) for name, made in found.items()):
+        case dict() if all(
+            isinstance(name, str) and callable(made) for name, made in found.items()
+        ):
             for name, made in found.items():
                 await runtime.register_type(name, cast("Callable[[AgentId], Agent]", made))
         case list() | tuple() if found:
@@ -111,5 +113,7 @@ def _instance(spec: str, kind: type) -> object:
 def _agent(spec: str, one: Any) -> Agent:
     if not (isinstance(getattr(one, "id", None), AgentId) and callable(getattr(one, "run", None))):
         problem = f"{type(one).__name__} is not an agent"
-        raise ServeError(spec, problem, "An agent has `id: AgentId` and `async def run(self, ctx, inbox)`")
+        raise ServeError(
+            spec, problem, "An agent has `id: AgentId` and `async def run(self, ctx, inbox)`"
+        )
     return cast("Agent", one)

@@ -64,6 +64,7 @@ class Environment:
         suspend_after: Seconds a run waits hot before it leaves memory.
         take_mail: Removes and returns the next pending message of an agent's queue.
         on_routed: Told of inbox rows that a turn wrote here and now.
+        may_act: Whether the lease is good enough to touch the outside world.
         on_delta: Told of pieces of a model's answer: run id and event.
     """
 
@@ -74,6 +75,7 @@ class Environment:
     take_mail: Callable[[Any], Arrived | None]
     on_routed: Callable[[tuple[Arrived, ...]], None]
     on_delta: Callable[[Any, StreamEvent], None]
+    may_act: Callable[[], bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +132,7 @@ class Execution:
             run_id=row.run_id, agent_id=row.agent_id, history=self._history,
             turnstile=self._turnstile, log=self._runlog,
             signals=Signals(self.env.store, row.run_id, self._runlog),
-            clock=self.env.clock, entropy=self.env.entropy,
+            clock=self.env.clock, entropy=self.env.entropy, may_act=self.env.may_act,
         )  # fmt: skip
         meta = RunMeta(
             row.run_id, row.agent_id, self._history.attempt, self.token,

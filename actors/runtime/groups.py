@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from typing_extensions import override
 
-from actors.runtime.turnstile import Branch, Doing
+from actors.runtime.branch import Branch, Doing
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
     from actors.kernel.runtime.log_entry import RunLogEntry
     from actors.kernel.runtime.scheduler import RetryPolicy
+    from actors.runtime.branch import Branch
     from actors.runtime.history import Place
     from actors.runtime.recorder import Recorder
-    from actors.runtime.turnstile import Branch
 
 RESOLVE: Final = "~resolve:"
 """Prefix of the reserved signal by which an operator decides an effect in doubt."""
@@ -163,6 +163,8 @@ class Effects:
                 self._begin(branch, call)
             is_idempotent = call.mode is EffectMode.IDEMPOTENT
             await self._flush(branch, before if is_idempotent else run.log.seq)
+            if not run.may_act():
+                await run.until_may_act()
             return await self._execute(branch, call)
         except BaseException as exc:
             run.turnstile.to_code(branch)

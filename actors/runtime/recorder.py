@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from actors.errors import NonDeterminismError
 from actors.kernel.runtime.effects import args_hash
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
     from actors.runtime.signals import Signals
     from actors.runtime.turnstile import Turnstile
 
+LOOK_AGAIN_S: Final = 0.05
+"""How often an effect that may not begin looks at the lease."""
+
 
 @dataclass(slots=True)
 class Recorder:
@@ -33,6 +37,8 @@ class Recorder:
     signals: Signals
     clock: Clock
     entropy: Entropy
+    may_act: Callable[[], bool]
+    """False near the end of a lease that was not renewed: nothing outside is touched then."""
     diverged: NonDeterminismError | None = None
     """Set once the code asked for something else than what the log has; nothing executes then."""
 
@@ -46,6 +52,11 @@ class Recorder:
             self.diverged = exc
             self.turnstile.unwind(exc)
             raise
+
+    async def until_may_act(self) -> None:
+        """Return when the lease is good again; a lost one drops the run meanwhile."""
+        while not self.may_act():  # noqa: ASYNC110 - the lease is renewed by a thread
+            await asyncio.sleep(LOOK_AGAIN_S)
 
     def instant(
         self, verb: str, words: list[JsonValue], produce: Callable[[], JsonValue]

@@ -31,8 +31,9 @@ if TYPE_CHECKING:
     from actors.kernel.runtime.commit import CommitOutcome, NewRun, Outgoing, SignalKey
     from actors.kernel.runtime.scheduler import Lease
     from actors.kernel.runtime.store import RunStore
+    from actors.runtime.branch import Branch
     from actors.runtime.history import History
-    from actors.runtime.turnstile import Branch, Turnstile
+    from actors.runtime.turnstile import Turnstile
 
 
 @dataclass(slots=True)

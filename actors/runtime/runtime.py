@@ -47,6 +47,7 @@ class Runtime:
         client: Who submits, for order and dedup (`submit:<client>`).
         heartbeat_s: Seconds between heartbeats, where the store's leases expire.
         serve: False makes a client: it submits and asks, and executes nothing.
+        may_act: Asked before every effect; False near the end of a lease that was not renewed.
     """
 
     def __init__(  # noqa: PLR0913 - every part can be handed in
@@ -61,6 +62,7 @@ class Runtime:
         client: str = "local",
         heartbeat_s: float | None = None,
         serve: bool = True,
+        may_act: Callable[[], bool] = lambda: True,
     ) -> None:
         self._clock = clock or SystemClock()
         self._entropy = entropy or SystemEntropy()
@@ -72,7 +74,7 @@ class Runtime:
         env = Environment(
             store=self._store, clock=self._clock, entropy=self._entropy,
             suspend_after=suspend_after, take_mail=self._take_mail, on_routed=self._on_routed,
-            on_delta=self._live.publish,
+            on_delta=self._live.publish, may_act=may_act,
         )  # fmt: skip
         self._worker = Worker(env, self._registry, capacity=capacity)
         self._ownership = Ownership(

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from actors.errors import CancellationError, ContractError, NonDeterminismError
 from actors.kernel.runtime.log_entry import EntryKind
+from actors.runtime.branch import Branch
 from actors.runtime.groups import Gather, Group, ScopeGroup, Select, Selected
-from actors.runtime.turnstile import Branch
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Generator, Sequence

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-from enum import Enum, auto
-from typing import TYPE_CHECKING, Any
+import logging
+from typing import TYPE_CHECKING, Any, Final
 
 from actors.errors import EffectOutsideScopeError, ForeignCancellationError
+from actors.runtime.branch import Branch, Doing, innermost
 from actors.runtime.tasks import start_task
 
 if TYPE_CHECKING:
@@ -21,61 +22,10 @@ if TYPE_CHECKING:
     from actors.runtime.groups import Group
 
 
-class Doing(Enum):
-    """What a branch is at."""
+_log = logging.getLogger(__name__)
 
-    NEW = auto()
-    CODE = auto()
-    HIT = auto()
-    """Waits for its turn: its entry is in the log, or on its way there."""
-    MISS = auto()
-    """Wants to begin an effect or a wait."""
-    WORK = auto()
-    """Executes an effect, or records what ended a wait."""
-    WAKE = auto()
-    """Waits for something from outside."""
-    GROUP = auto()
-    """Waits for its children."""
-    DONE = auto()
-
-
-class Branch:
-    """One line of control: the root of a run, or a coroutine given to gather, select or scope."""
-
-    __slots__ = (
-        "begun", "closed", "coro", "doing", "ended_at", "error", "flushing", "future", "go",
-        "groups", "next_index", "on_begin", "prefix", "task", "thrown", "value",
-    )  # fmt: skip
-
-    def __init__(self, prefix: str, coro: Coroutine[Any, Any, Any] | None = None) -> None:
-        self.prefix = prefix
-        self.coro = coro
-        self.next_index = 0
-        self.doing = Doing.NEW
-        self.task: asyncio.Task[Any] | None = None
-        self.future: asyncio.Future[None] | None = None
-        self.go = False
-        self.thrown: BaseException | None = None
-        self.on_begin: Callable[[], None] | None = None
-        self.closed = False
-        self.flushing = False
-        self.groups: list[Group] = []
-        self.begun: dict[str, str] = {}
-        """Effects begun here without a result yet: position to name."""
-        self.value: Any = None
-        self.error: BaseException | None = None
-        self.ended_at = 0
-
-    def take_position(self) -> str:
-        """Return the next position of this branch."""
-        position = f"{self.prefix}{self.next_index}"
-        self.next_index += 1
-        return position
-
-    @property
-    def is_done(self) -> bool:
-        """Whether its code has ended."""
-        return self.doing is Doing.DONE
+STALL_S: Final = 1.0
+"""How long agent code of one branch may await something outside ctx before the others go on."""
 
 
 class Turnstile:
@@ -149,6 +99,8 @@ class Turnstile:
 
     def open_group(self, group: Group) -> None:
         """A parent opened a gather, select or scope."""
+        if not self._groups:
+            self._watch(self.moves)
         self._groups.append(group)
         group.parent.groups.append(group)
 
@@ -156,6 +108,33 @@ class Turnstile:
         """All children have ended and the parent goes on."""
         self._groups.remove(group)
         group.parent.groups.remove(group)
+
+    def _watch(self, moves: int) -> None:
+        asyncio.get_running_loop().call_later(STALL_S, self._look_for_stall, moves)
+
+    def _look_for_stall(self, moves: int) -> None:
+        """Let the others go on when a branch awaits something that perhaps another has to give."""
+        if not self._groups or self.unwinding is not None:
+            return
+        if moves == self.moves and self._running:
+            for branch in self._by_task.values():
+                if branch.doing is Doing.CODE and not branch.overdue:
+                    _log.warning(
+                        "a branch awaits something outside ctx; the others go on, in an order that "
+                        "replay may not repeat. Use ctx verbs between branches.",
+                        extra={"branch": branch.prefix},
+                    )
+                    branch.overdue = True
+                    self._running -= 1
+            self.look()
+        self._watch(self.moves)
+
+    def _stop_code(self, branch: Branch) -> None:
+        """The branch has come back from agent code."""
+        if branch.overdue:
+            branch.overdue = False
+        else:
+            self._running -= 1
 
     # --- waiting --------------------------------------------------------------------------------
 
@@ -221,7 +200,7 @@ class Turnstile:
 
     async def _park(self, branch: Branch, doing: Doing, verb: str) -> None:
         branch.doing = doing
-        self._running -= 1
+        self._stop_code(branch)
         if self._running == 0:
             self._quiet()
         await self._wait(branch, verb)
@@ -282,7 +261,7 @@ class Turnstile:
         branch.ended_at = self._ends
         branch.doing = Doing.DONE
         self._by_task.pop(branch.task, None)
-        self._running -= 1
+        self._stop_code(branch)
         if self._running == 0:
             self._quiet()
 
@@ -348,7 +327,7 @@ class Turnstile:
 
     def close(self, branch: Branch) -> None:
         """Close the innermost open descendant of `branch`, or the branch itself; called when quiet."""
-        target = _innermost(branch)
+        target = innermost(branch)
         target.closed = True
         self._interrupt(target, asyncio.CancelledError())
 
@@ -368,7 +347,7 @@ class Turnstile:
     def _unwind_step(self) -> None:
         if self.root is None or self.root.is_done or self.unwinding is None:
             return
-        self._interrupt(_innermost(self.root), self.unwinding)
+        self._interrupt(innermost(self.root), self.unwinding)
 
     def _interrupt(self, branch: Branch, signal: BaseException) -> None:
         if branch.doing is Doing.NEW:
@@ -378,6 +357,10 @@ class Turnstile:
             self._quiet()
             return
         self._running += 1
+        if branch.overdue and branch.task is not None:
+            branch.overdue = False
+            branch.task.cancel()
+            return
         was, branch.doing = branch.doing, Doing.CODE
         if was is Doing.WORK:
             self.working -= 1
@@ -387,14 +370,6 @@ class Turnstile:
             branch.task.cancel()
         else:
             self._let_go(branch, signal)
-
-
-def _innermost(branch: Branch) -> Branch:
-    for group in reversed(branch.groups):
-        for child in group.children:
-            if not child.is_done:
-                return _innermost(child)
-    return branch
 
 
 def _retrieve(task: asyncio.Task[Any]) -> None:

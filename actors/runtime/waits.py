@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     from actors.kernel.json import JsonValue
     from actors.kernel.runtime.commit import Arrived, BufferedSignal
+    from actors.runtime.branch import Branch
     from actors.runtime.recorder import Recorder
-    from actors.runtime.turnstile import Branch
 
 _MAX_TIMER_S: Final = 86_400.0
 """The loop's timers are re-armed at least daily, so that a stepped clock is noticed."""

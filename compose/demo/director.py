@@ -141,7 +141,9 @@ class Director:
         began = time.monotonic()
         for old in (self.stage.ledger, self.stage.published, self.stage.report):
             old.unlink(missing_ok=True)
-        self.audience.tell("starting an embedded PostgreSQL (durable: fsync and synchronous commits)")
+        self.audience.tell(
+            "starting an embedded PostgreSQL (durable: fsync and synchronous commits)"
+        )
         async with local_postgres(self.stage.server_folder) as url:
             settings = Settings(postgres_url=url, lease_s=LEASE_S, heartbeat_s=HEARTBEAT_S)
             async with build_postgres_runtime(
@@ -255,4 +257,3 @@ class Director:
         lines = executions(self.stage.ledger)
         done = len({line.effect for line in lines})
         self.audience.progress(done, self.stage.step_count, lines[-1].name if lines else "")
-

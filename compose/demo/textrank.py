@@ -25,7 +25,9 @@ MAX_SENTENCES: Final = 200
 
 _SHORTEST, _LONGEST = 6, 60
 _WORD: Final = re.compile(r"[^\W\d_]{2,}")
-_ABBREVIATION: Final = re.compile(r"\b(?:e\.g|i\.e|etc|cf|vs|Mr|Dr|St|No|Fig|p|pp)\.$", re.IGNORECASE)
+_ABBREVIATION: Final = re.compile(
+    r"\b(?:e\.g|i\.e|etc|cf|vs|Mr|Dr|St|No|Fig|p|pp)\.$", re.IGNORECASE
+)
 _END: Final = re.compile(r"[.!?][\"')\]]*\s+(?=[\"'(\[]?[A-Z])")
 # The commonest English words say nothing about what two sentences share.
 _STOP_WORDS: Final = frozenset(
@@ -112,8 +114,7 @@ def rank(sentences: Sequence[frozenset[str]]) -> list[float]:
     scores = [1.0] * len(sentences)
     for _ in range(MAX_ROUNDS):
         fresh = [
-            (1 - DAMPING)
-            + DAMPING * sum(weight / strength[j] * scores[j] for j, weight in row)
+            (1 - DAMPING) + DAMPING * sum(weight / strength[j] * scores[j] for j, weight in row)
             for row in edges
         ]
         moved = max((abs(a - b) for a, b in zip(fresh, scores, strict=True)), default=0.0)

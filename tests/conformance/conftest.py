@@ -10,13 +10,15 @@ import asyncpg
 import pytest
 
 from actors.kernel.runtime.ids import HostIncarnation
-from actors.runtime.backends._event_log import InMemoryEventLog
-from actors.runtime.backends._inbox import InMemoryInbox
-from actors.runtime.backends._journal import InMemoryJournal
-from actors.runtime.backends._scheduler import InMemoryScheduler
-from actors.runtime.backends._signal_bus import InMemorySignalBus
-from actors.runtime.backends.composed import ComposedStore
-from actors.runtime.backends.memory import MemoryStore
+from actors.runtime.backends import (
+    ComposedStore,
+    InMemoryEventLog,
+    InMemoryInbox,
+    InMemoryJournal,
+    InMemoryScheduler,
+    InMemorySignalBus,
+    MemoryStore,
+)
 from actors.runtime.clock import SystemClock, SystemEntropy
 from persistence.postgres import open_postgres_store
 from tests.conformance.bed import Bed

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 import pytest
 
 from actors.kernel.runtime.ids import AgentId, RunId
-from actors.runtime.backends._event_log import InMemoryEventLog
-from actors.runtime.backends._inbox import InMemoryInbox
-from actors.runtime.backends._journal import InMemoryJournal
-from actors.runtime.backends._scheduler import InMemoryScheduler
-from actors.runtime.backends._signal_bus import InMemorySignalBus
-from actors.runtime.backends.views import (
+from actors.runtime.backends import (
     EventLogView,
     InboxView,
+    InMemoryEventLog,
+    InMemoryInbox,
+    InMemoryJournal,
+    InMemoryScheduler,
+    InMemorySignalBus,
     JournalView,
     SchedulerView,
     SignalBusView,

@@ -13,7 +13,7 @@ from actors.errors import IllegalTransitionError, LeaseLostError, UnknownRunErro
 from actors.kernel.runtime.ids import AgentId, RunId
 from actors.kernel.runtime.scheduler import RetryPolicy, RunStatus
 from actors.kernel.runtime.wakeup import Wakeup
-from actors.runtime.backends._scheduler import InMemoryScheduler
+from actors.runtime.backends import InMemoryScheduler
 from tests.conformance.bed import DESK
 
 if TYPE_CHECKING:

@@ -10,7 +10,8 @@ import pytest
 
 from actors.kernel.runtime.commit import SignalKey
 from actors.kernel.runtime.wakeup import WakeSet
-from actors.runtime.backends._signal_bus import TIMER_SIGNAL, InMemorySignalBus
+from actors.runtime.backends import InMemorySignalBus
+from actors.runtime.backends._signal_bus import TIMER_SIGNAL
 from tests.conformance.bed import Turns, result
 from tests.conformance.clock import ManualClock
 

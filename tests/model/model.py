@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from actors.errors import EffectInDoubtError
 from tests.model.branches import Branch, CancelledError, Group, Wait, innermost_open
@@ -16,16 +16,13 @@ from tests.model.endings import end_of_attempt
 from tests.model.history import DivergenceError, Line, Memory
 from tests.model.program import Interpreter
 from tests.model.signs import ContinueSignal, TieError
-from tests.model.verbs import Verbs
+from tests.model.verbs import TIE_S, Verbs
 from tests.model.world import Outside
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from tests.model.program import Case
-
-TIE_S: Final = 20e-6
-"""Two events closer than this have no defined order: the case is not a fair one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +88,7 @@ class Model(Verbs):
         self.out: list[Branch] = []
         self.events: list[tuple[float, int, Branch, Wait]] = []
         self.begun_at: dict[str, float] = {}
+        self.given: tuple[float, Branch | None] = (-1.0, None)
         self.ends = 0
         self.numbers = 0
 

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from tests.model.world import Outside
 
 SINK: Final = "sink/model"
+TIE_S: Final = 20e-6
+"""Two events closer than this have no defined order: the case is not a fair one."""
 _MARK: Final = "__model_seq__"
 
 
@@ -35,6 +37,7 @@ class Verbs:
     misses: list[Branch]
     out: list[Branch]
     begun_at: dict[str, float]
+    given: tuple[float, Branch | None]
 
     def record(self, kind: str, position: str, data: dict[str, Any]) -> int:
         """Put an entry at the end of the log."""
@@ -261,6 +264,7 @@ class Verbs:
             seq = self._result(wait.position, effect, name, digest, rest)
             del branch.begun[wait.position]
         else:
+            self._give(branch)
             self.out.remove(branch)
             seq = self.record("timer.fired", wait.position, {})
         self._await_hit(branch, seq)
@@ -277,6 +281,7 @@ class Verbs:
             raise TieError("two branches get something in the same instant")
         for branch, (kind, data) in takers:
             assert branch.wait is not None
+            self._give(branch)
             self.out.remove(branch)
             buffer: list[Any] = self.world.mail
             if kind == "signal.received":
@@ -286,6 +291,13 @@ class Verbs:
                 buffer.remove(data["payload"])
             self._await_hit(branch, self.record(kind, branch.wait.position, data))
         return bool(takers)
+
+    def _give(self, branch: Branch) -> None:
+        """Two branches that get something in one instant get it in any order."""
+        at, other = self.given
+        if other is not branch and abs(self.world.now - at) < TIE_S:
+            raise TieError(f"two branches get something at {at:.6f} s")
+        self.given = (self.world.now, branch)
 
     def _found(self, branch: Branch) -> list[tuple[str, dict[str, Any]]]:
         assert branch.wait is not None

@@ -1,10 +1,8 @@
-"""What an agent remembers of a conversation, and how it fits a model's window."""
+"""How an agent's memory of a conversation fits a model's window."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
-
-from actors.kernel.storage.history import HistoryProvider
 
 if TYPE_CHECKING:
     from actors.kernel.agent.message import ChatMessage
@@ -24,16 +22,8 @@ class CompactionStrategy(Protocol):
 
 @runtime_checkable
 class AgentContextProtocol(Protocol):
-    """An agent's memory of its conversations."""
-
-    @property
-    def history(self) -> HistoryProvider:
-        """Where the turns are kept."""
-        ...
+    """An agent's memory of its conversations: a `HistoryProvider` seen through a strategy."""
 
     async def get_prompt_window(self, session_id: str) -> list[ChatMessage]:
         """Return the session's history as the model is to see it, oldest first."""
         ...
-
-
-__all__ = ["AgentContextProtocol", "CompactionStrategy", "HistoryProvider"]

@@ -1,3 +1,35 @@
 """The in-memory parts, and the views that give every store the sources' Protocols."""
 
-__all__: list[str] = []
+from actors.runtime.backends._event_log import InMemoryEventLog
+from actors.runtime.backends._fanout import PushAllFanout
+from actors.runtime.backends._follow_graph import InMemoryFollowGraph
+from actors.runtime.backends._inbox import InMemoryInbox
+from actors.runtime.backends._journal import InMemoryJournal
+from actors.runtime.backends._scheduler import InMemoryScheduler
+from actors.runtime.backends._signal_bus import InMemorySignalBus
+from actors.runtime.backends.composed import ComposedStore
+from actors.runtime.backends.memory import MemoryStore
+from actors.runtime.backends.views import (
+    EventLogView,
+    InboxView,
+    JournalView,
+    SchedulerView,
+    SignalBusView,
+)
+
+__all__ = [
+    "ComposedStore",
+    "EventLogView",
+    "InMemoryEventLog",
+    "InMemoryFollowGraph",
+    "InMemoryInbox",
+    "InMemoryJournal",
+    "InMemoryScheduler",
+    "InMemorySignalBus",
+    "InboxView",
+    "JournalView",
+    "MemoryStore",
+    "PushAllFanout",
+    "SchedulerView",
+    "SignalBusView",
+]

@@ -37,7 +37,7 @@ def test_a_run_is_given_at_most_a_hundred_messages_and_the_rest_wait() -> None:
         sizes.append([item.arrival for item in turn.mail])
 
     assert [len(size) for size in sizes] == [100, 100, 50]
-    assert sum(sizes, []) == list(range(250))
+    assert [n for size in sizes for n in size] == list(range(250))
 
 
 def test_a_queued_run_and_mail_go_by_arrival() -> None:

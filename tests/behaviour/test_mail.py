@@ -1,0 +1,268 @@
+"""Plain mail: it starts the agent's next run, or is received by the one that waits for it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
+from actors.kernel.agent.message import Message
+from actors.kernel.runtime.log_entry import EntryKind
+from actors.kernel.runtime.scheduler import RunStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from actors.kernel.runtime.ids import AgentId
+    from actors.runtime import RunContext
+    from tests.behaviour.bed import Bed
+
+
+class Collector:
+    """Collects payloads of every inbox, and tells when there are as many as wanted."""
+
+    def __init__(self) -> None:
+        self.batches: list[list[object]] = []
+        self._changed = asyncio.Event()
+
+    @property
+    def all(self) -> list[object]:
+        """Every payload, in order."""
+        return [payload for batch in self.batches for payload in batch]
+
+    def take(self, inbox: list[Message]) -> None:
+        """Note one inbox."""
+        self.batches.append([m.payload for m in inbox])
+        self._changed.set()
+
+    async def until(self, holds: Callable[[], bool]) -> None:
+        """Return when `holds()` does."""
+        async with asyncio.timeout(20):
+            while not holds():
+                self._changed.clear()
+                await self._changed.wait()
+
+
+@pytest.mark.item(33, 152, 183, 194, 195)
+async def test_mail_starts_a_run_like_a_submitted_one(bed: Bed) -> None:
+    """With the defaults of submit, and the message in its inbox and its log."""
+    got = Collector()
+    runs: list[str] = []
+
+    async def act(ctx: RunContext, inbox: list[Message]) -> str:
+        got.take(inbox)
+        runs.append(ctx.run_id)
+        return "handled"
+
+    agent = await bed.serve(act)
+    assert await bed.runtime.send(agent, Message.of(agent, "hi", id="m1"))
+    await got.until(lambda: bool(runs))
+    row = await bed.ended(runs[0])  # type: ignore[arg-type]
+    assert (row.status, row.result, row.priority) == (RunStatus.COMPLETED, "handled", 5)
+    assert row.retry_policy.max_retries == 3
+    [received] = await bed.log(row.run_id, EntryKind.MSG_RECEIVED)
+    message = received.payload["message"]
+    assert isinstance(message, dict)
+    assert (message["id"], message["sender"]) == ("m1", "client:local")
+
+
+@pytest.mark.item(54, 117, 194, 197, 199)
+async def test_a_known_message_id_is_refused(bed: Bed) -> None:
+    """While it waits, after it was handled, and on the next host."""
+    got = Collector()
+
+    async def act(ctx: RunContext, inbox: list[Message]) -> None:
+        del ctx
+        got.take(inbox)
+
+    agent = await bed.serve(act)
+    message = Message.of(agent, 1, id="same")
+    assert await bed.runtime.send(agent, message)
+    assert not await bed.runtime.send(agent, message)
+    assert await bed.runtime.send(agent, message, sender="client:somebody-else")
+    await got.until(lambda: len(got.all) == 2)
+    await bed.result(await bed.submit(agent, "last"))
+    assert await bed.runtime.store.pending_count(agent) == 0
+    assert not await bed.runtime.send(agent, message)
+    await bed.restart()
+    assert not await bed.runtime.send(agent, message)
+    assert got.all == [1, 1, "last"]
+
+
+@pytest.mark.item(33, 35, 46, 196)
+async def test_of_250_waiting_messages_a_run_gets_100(bed: Bed) -> None:
+    """The others start the next runs by themselves, in order, without another delivery."""
+    got = Collector()
+
+    async def act(ctx: RunContext, inbox: list[Message]) -> None:
+        del ctx
+        got.take(inbox)
+
+    agent = await bed.serve(act)
+    await bed.crash()
+    bed.agents, served = {}, bed.agents
+    await bed.start()
+    for n in range(250):
+        await bed.runtime.send(agent, n)
+    bed.agents = served
+    await bed.runtime.register(served[agent])
+    await got.until(lambda: len(got.all) >= 250)
+    assert [len(batch) for batch in got.batches] == [100, 100, 50]
+    assert got.all == list(range(250))
+
+
+@pytest.mark.item(35, 216)
+async def test_a_message_right_after_the_inbox_was_drained_is_not_lost(bed: Bed) -> None:
+    """One that comes while the run executes, at any moment, starts the next run."""
+    got = Collector()
+    agents: list[AgentId] = []
+
+    async def act(ctx: RunContext, inbox: list[Message]) -> None:
+        got.take(inbox)
+        if len(got.all) < 20:
+            await bed.runtime.send(agents[0], len(got.all))
+            if len(got.all) % 2:
+                await ctx.step("do", bed.world.do, "do")
+
+    agents.append(await bed.serve(act))
+    await bed.runtime.send(agents[0], 0)
+    await got.until(lambda: len(got.all) >= 20)
+    assert got.all == list(range(20))
+
+
+@pytest.mark.item(118, 201)
+async def test_the_order_of_each_sender_is_kept(bed: Bed) -> None:
+    """Sent at the same time, left over a crash, with failing runs in between."""
+    senders, each = 5, 30 if bed.backend == "memory" else 10
+    got = Collector()
+
+    async def act(ctx: RunContext, inbox: list[Message]) -> None:
+        await ctx.step("see", bed.world.do, "see")
+        if bed.world.count["failures"] < 2:
+            await ctx.step("fail", bed.world.fail, "failures")
+        got.take(inbox)
+
+    agent = await bed.serve(act)
+    await bed.crash()
+    bed.agents, served = {}, bed.agents
+    await bed.start()
+
+    async def sends(sender: int) -> None:
+        for n in range(each):
+            message = Message.of(agent, f"{sender}:{n}")
+            await bed.runtime.send(agent, message, sender=f"client:s{sender}")
+
+    async with asyncio.TaskGroup() as group:
+        for sender in range(senders):
+            group.create_task(sends(sender))
+    first = await bed.submit(agent, "submitted behind them")
+    bed.agents = served
+    await bed.restart()
+    await bed.result(first)
+    for sender in range(senders):
+        mine = [p for p in got.all if str(p).startswith(f"{sender}:")]
+        assert mine == [f"{sender}:{n}" for n in range(each)]
+
+
+@pytest.mark.item(34, 118, 159, 168)
+async def test_receive_takes_messages_one_by_one_in_order(bed: Bed) -> None:
+    """Those that wait already and those that come later; the waiting run is woken, none is created."""
+
+    async def act(ctx: RunContext, inbox: list[Message]) -> list[object]:
+        del inbox
+        await ctx.step("mark", bed.world.do, "mark")
+        got: list[object] = []
+        while (message := await ctx.receive()) is not None and message.payload != "end":
+            got.append(message.payload)
+        return got
+
+    agent = await bed.serve(act)
+    run_id = await bed.submit(agent)
+    await bed.marked(run_id)
+    for n in range(5):
+        await bed.runtime.send(agent, n)
+    await bed.seen(run_id, EntryKind.MSG_RECEIVED, times=4)
+    await bed.runtime.send(agent, "end")
+    assert await bed.result(run_id) == [0, 1, 2, 3, 4]
+    runs = await bed.runtime.store.list_runs(agent=agent)
+    assert [run.run_id for run in runs] == [run_id]
+    assert await bed.runtime.store.pending_count(agent) == 0
+
+
+@pytest.mark.item(34)
+async def test_receive_with_a_timeout(bed: Bed) -> None:
+    """None when nothing came in time, the message when it did, the same on replay."""
+
+    async def body(ctx: RunContext) -> list[object]:
+        await ctx.step("begin", bed.world.do, "begin")
+        first = await ctx.receive(timeout=0.05)
+        await bed.runtime.send(ctx.agent_id, Message.of(ctx.agent_id, "hi", id="once"))
+        second = await ctx.receive(timeout=30)
+        assert second is not None
+        return [first, second.payload, second.id, second.sender]
+
+    values = await bed.live_and_replayed(body)
+    assert all(value == [None, "hi", "once", "client:local"] for value in values)
+
+
+@pytest.mark.item(33, 34, 195)
+async def test_mail_of_another_process_wakes_the_agent(bed: Bed) -> None:
+    """A client's message reaches the waiting run, and starts one where none waits."""
+
+    async def act(ctx: RunContext, inbox: list[Message]) -> object:
+        if inbox[0].payload == "wait":
+            await ctx.step("mark", bed.world.do, "mark")
+            message = await ctx.receive()
+            return message.payload if message else None
+        await ctx.step("alone", bed.world.do, "alone")
+        alone.set()
+        return None
+
+    alone = asyncio.Event()
+    agent = await bed.serve(act)
+    run_id = await bed.submit(agent, "wait")
+    await bed.marked(run_id)
+    async with bed.client() as other:
+        await other.send(agent, "from outside")
+        assert await bed.result(run_id) == "from outside"
+        await other.send(agent, "again")
+        async with asyncio.timeout(20):
+            await alone.wait()
+
+
+@pytest.mark.item(118, 201)
+async def test_send_leaves_once_and_in_order(bed: Bed) -> None:
+    """Messages of a run arrive once each, although it is replayed, and in the order it sent them."""
+    got = Collector()
+
+    async def hear(ctx: RunContext, inbox: list[Message]) -> None:
+        del ctx
+        got.take(inbox)
+
+    target = await bed.serve(hear)
+
+    async def body(ctx: RunContext) -> None:
+        for n in range(3):
+            await ctx.send(target, n)
+
+    await bed.live_and_replayed(body)
+    await got.until(lambda: len(got.all) >= 3)
+    assert got.all == [0, 1, 2]
+
+
+@pytest.mark.item(45, 152)
+async def test_send_to_itself_starts_the_next_run(bed: Bed) -> None:
+    """The message waits until the sending run has ended."""
+    got = Collector()
+
+    async def act(ctx: RunContext, inbox: list[Message]) -> None:
+        got.take(inbox)
+        if inbox[0].payload == "first":
+            await ctx.send(ctx.agent_id, "second")
+            await ctx.step("go on", got.all.append, None)
+
+    agent = await bed.serve(act)
+    await bed.submit(agent, "first")
+    await got.until(lambda: len(got.batches) >= 2)
+    assert got.all == ["first", "second"]

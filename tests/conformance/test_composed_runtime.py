@@ -1,0 +1,95 @@
+"""A Runtime on a ComposedStore uses the parts that it was given."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from actors.kernel.agent.message import Message
+from actors.kernel.runtime.effects import EffectResult
+from actors.kernel.runtime.ids import AgentId
+from actors.kernel.runtime.log_entry import EntryKind
+from actors.kernel.runtime.scheduler import RunStatus
+from actors.runtime.backends import (
+    ComposedStore,
+    InMemoryEventLog,
+    InMemoryInbox,
+    InMemoryJournal,
+    InMemoryScheduler,
+    InMemorySignalBus,
+)
+from actors.runtime.clock import SystemClock, SystemEntropy
+from actors.runtime.runtime import Runtime
+from tests.conformance.bed import DESK
+
+if TYPE_CHECKING:
+    from actors.kernel.runtime.log_entry import RunLogEntry
+
+
+class Greeter:
+    """Does one step, waits for a signal, and tells what it got."""
+
+    def __init__(self) -> None:
+        self.id: AgentId = DESK
+        self.calls = 0
+
+    async def run(self, ctx: Any, inbox: list[Message]) -> Any:
+        """See `Agent.run`."""
+        first = await ctx.step("greet", self.greet)
+        signal = await ctx.sleep_until_signal("go")
+        return [first, signal, inbox[0].payload]
+
+    async def greet(self) -> str:
+        """The step."""
+        self.calls += 1
+        return "hello"
+
+
+@pytest.mark.item(9, 10, 11, 12, 13, 188)
+async def test_each_injected_part_is_the_one_that_is_used() -> None:
+    """Log, results, messages, statuses and signals of a run are in the parts handed in."""
+    clock = SystemClock()
+    log, inbox, journal = (
+        InMemoryEventLog(clock=clock),
+        InMemoryInbox(clock=clock),
+        InMemoryJournal(),
+    )
+    scheduler = InMemoryScheduler(clock=clock, entropy=SystemEntropy())
+    woken: list[str] = []
+    bus = InMemorySignalBus(clock=clock, wake=woken.append)
+    store = ComposedStore(
+        clock=clock,
+        event_log=log,
+        inbox=inbox,
+        journal=journal,
+        scheduler=scheduler,
+        signal_bus=bus,
+    )
+    agent = Greeter()
+
+    async with Runtime(store=store, suspend_after=0) as runtime, asyncio.timeout(10):
+        await runtime.register(agent)
+        run_id = await runtime.submit(DESK, Message.of(DESK, "hi"))
+        async for entry in log.tail(run_id):
+            if entry.kind == EntryKind.RUN_SUSPENDED:
+                break
+        waiting = await inbox.pending_count(DESK)
+        status = await scheduler.get_status(run_id)
+        await runtime.signal(run_id, "go", {"n": 1})
+        output = await runtime.result(run_id)
+        await runtime.store.find_run_for_agent(DESK)
+
+    entries: list[RunLogEntry] = [e async for e in log.read(run_id)]
+    (step,) = [e for e in entries if e.kind == EntryKind.EFFECT_RESULT and e.position]
+    assert output == ["hello", {"n": 1}, "hi"]
+    assert agent.calls == 1
+    assert entries[-1].kind == EntryKind.RUN_COMPLETED
+    assert await journal.lookup(str(step.payload["id"])) == EffectResult(
+        str(step.payload["id"]), "ok", "hello"
+    )
+    assert (waiting, await inbox.pending_count(DESK)) == (1, 0)
+    assert status in (RunStatus.SUSPENDED, RunStatus.RUNNING)
+    assert await scheduler.get_status(run_id) is RunStatus.COMPLETED
+    assert woken == [run_id]

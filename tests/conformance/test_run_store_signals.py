@@ -1,0 +1,235 @@
+"""The contract of every `RunStore`: signals, cancels and nudges."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from actors.errors import UnknownRunError
+from actors.kernel.runtime.commit import Committed, Finish, Missing, NewRun, SignalKey
+from actors.kernel.runtime.ids import AgentId, RunId, run_id_of_child
+from actors.kernel.runtime.scheduler import RunStatus
+from actors.kernel.runtime.wakeup import WakeSet
+from tests.conformance.bed import DESK, completed, message, result
+
+if TYPE_CHECKING:
+    from actors.kernel.runtime.store import Nudge
+    from tests.conformance.bed import Bed, Turns
+
+CLERK = AgentId("clerk", "7")
+UNDECLARED = AgentId("nobody", "1")
+
+
+# --- signals ------------------------------------------------------------------------------------
+
+
+@pytest.mark.item(131, 132)
+async def test_signals_are_buffered_in_order_and_taken_once(bed: Bed) -> None:
+    """Two of one name wait in order; one that was taken is not there a second time."""
+    run, other = await bed.begin(), await bed.begin(agent=CLERK)
+    for n, name in enumerate(["go", "stop", "go"]):
+        await bed.store.signal(run.run_id, name, {"n": n}, message_id=f"{n}", sender="client:x")
+
+    waiting = await bed.store.signals(run.run_id)
+    key = SignalKey(waiting[0].name, waiting[0].n)
+    await run.commit(run.turn(result("0"), take_signals=(key,)))
+    again = await run.send(run.turn(result("1"), take_signals=(key,)))
+
+    assert [(s.name, s.payload) for s in waiting] == [
+        ("go", {"n": 0}),
+        ("stop", {"n": 1}),
+        ("go", {"n": 2}),
+    ]
+    assert isinstance(again, Missing)
+    assert [s.payload for s in await bed.store.signals(run.run_id)] == [{"n": 1}, {"n": 2}]
+    assert await bed.store.signals(other.run_id) == []
+
+
+async def test_a_known_signal_is_not_accepted_again(bed: Bed) -> None:
+    """By run, sender and id; also after it was taken."""
+    run = await bed.begin()
+
+    async def send(sender: str = "client:x") -> bool:
+        outcome = await bed.store.signal(run.run_id, "go", 1, message_id="s", sender=sender)
+        assert outcome.agent_id in (DESK, None)
+        return outcome.accepted
+
+    both = await asyncio.gather(send(), send())
+    (signal,) = await bed.store.signals(run.run_id)
+    await run.commit(run.turn(take_signals=(SignalKey(signal.name, signal.n),)))
+
+    assert sorted(both) == [False, True]
+    assert not await send()
+    assert await send("ext:shop")
+
+
+async def test_a_signal_needs_a_run(bed: Bed) -> None:
+    """An unknown run is an error, not a lost signal."""
+    with pytest.raises(UnknownRunError):
+        await bed.store.signal(RunId("0" * 32), "go", 1, message_id="s", sender="client:x")
+
+
+@pytest.mark.item(132, 226)
+async def test_a_suspension_that_is_over_before_it_begins_says_so(bed: Bed) -> None:
+    """A signal, mail or an ended child that came first wakes the run at its suspend commit."""
+    run = await bed.begin()
+    child = NewRun(run_id_of_child(run.run_id, "c"), CLERK, parent=run.run_id, root=run.run_id)
+    await run.commit(run.turn(result("0"), spawned=(child,)))
+    wakes = [
+        WakeSet(signals=("no", "go")),
+        WakeSet(message=True),
+        WakeSet(runs=(child.run_id,)),
+    ]
+
+    before = [(await run.suspend(wake)).wake_now for wake in wakes]
+    await bed.store.signal(run.run_id, "go", 1, message_id="s", sender="client:x")
+    await bed.store.deliver([message(id="1")])
+    ended = replace(run, run_id=child.run_id, agent=CLERK, seq=-1)
+    await ended.start()
+    await ended.complete()
+    after = [(await run.suspend(wake)).wake_now for wake in wakes]
+
+    assert before == [False, False, False]
+    assert after == [True, True, True]
+
+
+async def test_a_suspension_is_not_over_because_of_other_things(bed: Bed) -> None:
+    """Other names, other agents' mail and taken signals wake nobody."""
+    run = await bed.begin()
+    await bed.store.signal(run.run_id, "go", 1, message_id="s", sender="client:x")
+    await bed.store.deliver([message(id="1", to=CLERK)])
+    (signal,) = await bed.store.signals(run.run_id)
+
+    outcome = await run.suspend(
+        WakeSet(signals=("go", "other"), message=True),
+        take_signals=(SignalKey(signal.name, signal.n),),
+    )
+
+    assert outcome.wake_now is False
+
+
+@pytest.mark.item(216)
+async def test_of_a_signal_and_a_suspension_at_once_one_sees_the_other(bed: Bed) -> None:
+    """Either the commit says `wake_now` or the signal finds a suspended run: none is missed."""
+    runs = [await bed.begin(agent=AgentId("desk", f"{n}")) for n in range(10)]
+
+    async def signal(run: Turns) -> RunStatus:
+        await bed.store.signal(run.run_id, "go", 1, message_id="s", sender="client:x")
+        row = await bed.store.run(run.run_id)
+        assert row is not None
+        return row.status
+
+    both = await asyncio.gather(
+        *(run.suspend(WakeSet(signals=("go",))) for run in runs), *(signal(run) for run in runs)
+    )
+
+    for outcome, status in zip(both[:10], both[10:], strict=True):
+        assert isinstance(outcome, Committed)
+        assert outcome.wake_now or status is RunStatus.SUSPENDED
+
+
+# --- cancel -------------------------------------------------------------------------------------
+
+
+async def test_a_cancel_flags_the_whole_subtree(bed: Bed) -> None:
+    """Every open run below is told, those beside it are not, ended ones are left out."""
+    run, other = await bed.begin(), await bed.begin(agent=CLERK)
+    tree: list[NewRun] = []
+    for depth, parent in enumerate([run.run_id, run.run_id, None, None]):
+        above = parent or tree[depth - 2].run_id
+        child = run_id_of_child(above, f"{depth}")
+        tree.append(NewRun(child, AgentId("clerk", f"c{depth}"), parent=above, root=run.run_id))
+        spawner = (
+            run
+            if above == run.run_id
+            else replace(run, run_id=above, agent=tree[depth - 2].agent_id, seq=-1)
+        )
+        await spawner.commit(spawner.turn(result(f"{depth}"), spawned=(tree[-1],)))
+    ended = replace(run, run_id=tree[2].run_id, agent=tree[2].agent_id, seq=-1)
+    await ended.commit(ended.turn(completed(), then=Finish(RunStatus.COMPLETED)))
+
+    report = await bed.store.request_cancel(run.run_id, reason="enough")
+
+    told = {run.run_id: DESK} | {new.run_id: new.agent_id for new in tree if new is not tree[2]}
+    assert dict(report.runs) == told
+    for run_id in told:
+        row = await bed.store.run(run_id)
+        assert row is not None
+        assert row.cancel_requested == "enough"
+    beside = await bed.store.run(other.run_id)
+    assert beside is not None
+    assert beside.cancel_requested is None
+
+
+async def test_a_turn_learns_that_its_run_is_asked_to_stop(bed: Bed) -> None:
+    """Each commit after the request says so; the first reason stays."""
+    run = await bed.begin()
+    before = await run.commit(run.turn(result("0")))
+    await bed.store.request_cancel(run.run_id, reason="first")
+    await bed.store.request_cancel(run.run_id, reason="second")
+
+    after = await run.commit(run.turn(result("1")))
+
+    assert (before.cancel_requested, after.cancel_requested) == (None, "first")
+
+
+async def test_a_child_of_a_run_that_is_to_stop_is_born_so(bed: Bed) -> None:
+    """The flag is inherited by what the run still spawns."""
+    run = await bed.begin()
+    await bed.store.request_cancel(run.run_id, reason="enough")
+    child = NewRun(run_id_of_child(run.run_id, "c"), CLERK, parent=run.run_id, root=run.run_id)
+
+    await run.commit(run.turn(result("0"), spawned=(child,)))
+
+    row = await bed.store.run(child.run_id)
+    assert row is not None
+    assert row.cancel_requested == "enough"
+
+
+async def test_cancelling_an_ended_run_tells_nobody(bed: Bed) -> None:
+    """And an unknown one is an error."""
+    run = await bed.begin()
+    await run.complete()
+
+    report = await bed.store.request_cancel(run.run_id, reason="late")
+
+    assert report.runs == ()
+    with pytest.raises(UnknownRunError):
+        await bed.store.request_cancel(RunId("0" * 32), reason="what")
+
+
+# --- nudges ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.item(195)
+async def test_changes_by_another_process_nudge_the_owner(bed: Bed) -> None:
+    """Submit, mail, signal and cancel each call the owner's hook with the agent they are about."""
+    bed.needs("nudges")
+    run = await bed.begin()
+    seen: asyncio.Queue[Nudge] = asyncio.Queue()
+    bed.store.set_nudge_hook(seen.put_nowait)
+
+    async def next_of(kind: str) -> Nudge:
+        async with asyncio.timeout(5):
+            while (nudge := await seen.get()).kind != kind:
+                pass
+        return nudge
+
+    async with bed.rival() as rival:
+        submitted = await rival.submit(agent=CLERK)
+        queued = await next_of("run")
+        await rival.store.deliver([message(id="1")])
+        mail = await next_of("mail")
+        await rival.store.signal(run.run_id, "go", 1, message_id="s", sender="client:x")
+        signal = await next_of("signal")
+        await rival.store.request_cancel(run.run_id, reason="enough")
+        cancel = await next_of("cancel")
+    bed.store.set_nudge_hook(None)
+
+    assert (queued.agent_id, queued.run_id) == (CLERK, submitted.run_id)
+    assert mail.agent_id == DESK
+    assert (signal.agent_id, signal.run_id) == (DESK, run.run_id)
+    assert (cancel.agent_id, cancel.run_id) == (DESK, run.run_id)

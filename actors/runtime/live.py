@@ -5,10 +5,15 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
+from actors.kernel.agent.llm import Completion, ReasoningDelta
+from actors.kernel.runtime.log_entry import EntryKind, RunLogEntry
+from actors.runtime.tasks import TaskScope
+
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from actors.kernel.agent.llm import StreamEvent
+    from actors.kernel.clock import Clock
     from actors.kernel.runtime.ids import RunId
 
 MAX_BUFFERED: Final = 10_000
@@ -16,26 +21,45 @@ MAX_BUFFERED: Final = 10_000
 
 
 class LiveEvents:
-    """Who listens to which run."""
+    """Who listens to which run, in this process."""
 
-    def __init__(self) -> None:
-        self._readers: dict[RunId, set[asyncio.Queue[StreamEvent]]] = {}
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._readers: dict[RunId, set[asyncio.Queue[RunLogEntry | None]]] = {}
 
     def publish(self, run_id: RunId, event: StreamEvent) -> None:
         """Hand an event to everybody who listens; returns at once."""
-        for queue in self._readers.get(run_id, ()):
+        readers = self._readers.get(run_id)
+        if not readers or isinstance(event, Completion):
+            return
+        is_reasoning = isinstance(event, ReasoningDelta)
+        kind = EntryKind.REASONING_DELTA if is_reasoning else EntryKind.TEXT_DELTA
+        entry = RunLogEntry(run_id, -1, kind, "", {"text": event.text}, self._clock.now())
+        for queue in readers:
             if queue.full():
                 queue.get_nowait()
-            queue.put_nowait(event)
+            queue.put_nowait(entry)
 
-    async def listen(self, run_id: RunId) -> AsyncIterator[StreamEvent]:
-        """Yield events from now on, until the reader stops."""
-        queue: asyncio.Queue[StreamEvent] = asyncio.Queue(MAX_BUFFERED)
+    async def merge(
+        self, run_id: RunId, log: AsyncIterator[RunLogEntry]
+    ) -> AsyncIterator[RunLogEntry]:
+        """Yield the log's entries and, between them as they come, live ones; these have seq -1."""
+        queue: asyncio.Queue[RunLogEntry | None] = asyncio.Queue(MAX_BUFFERED)
+
+        async def follow() -> None:
+            try:
+                async for entry in log:
+                    await queue.put(entry)
+            finally:
+                queue.put_nowait(None)
+
         readers = self._readers.setdefault(run_id, set())
         readers.add(queue)
         try:
-            while True:
-                yield await queue.get()
+            async with TaskScope() as scope:
+                scope.start(follow(), name=f"tail {run_id}")
+                while (item := await queue.get()) is not None:
+                    yield item
         finally:
             readers.discard(queue)
             if not readers:

@@ -70,7 +70,7 @@ class Runtime:
         self._client = check_name("client", client)
         self._serve = serve
         self._registry = Registry()
-        self._live = LiveEvents()
+        self._live = LiveEvents(self._clock)
         env = Environment(
             store=self._store, clock=self._clock, entropy=self._entropy,
             suspend_after=suspend_after, take_mail=self._take_mail, on_routed=self._on_routed,
@@ -320,6 +320,18 @@ class Runtime:
         """Yield the run's log from `from_seq` to its present end."""
         return self._store.entries(run_id, from_seq=from_seq)
 
-    def tail(self, run_id: RunId, *, from_seq: int = 0) -> AsyncIterator[RunLogEntry]:
-        """Yield the run's log, then new entries as they come; ends after the terminal one."""
-        return self._store.tail(run_id, from_seq=from_seq)
+    def tail(
+        self, run_id: RunId, *, from_seq: int = 0, live: bool = False
+    ) -> AsyncIterator[RunLogEntry]:
+        """Yield the run's log, then new entries as they come; ends after the terminal one.
+
+        A reader that comes back goes on with `from_seq` one behind the last seq it saw.
+
+        Args:
+            run_id: The run.
+            from_seq: Where to begin, inclusive.
+            live: Also yield ``text.delta`` and ``reasoning.delta`` of model calls that execute in
+                this process; they are not stored and have seq -1.
+        """
+        log = self._store.tail(run_id, from_seq=from_seq)
+        return self._live.merge(run_id, log) if live else log

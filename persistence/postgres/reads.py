@@ -64,7 +64,7 @@ SQL_STATE: Final[LiteralString] = (
 SQL_OPEN_RUNS: Final[LiteralString] = (
     "select"
     + RUN_COLUMNS
-    + """from runs r where r.shard = any($1::text[]) and r.ended_at is null
+    + """from runs r where r.shard = any($1::text[]) and r.open
   and ($2::text is null or r.run_id > $2) order by r.run_id limit $3"""
 )
 SQL_PENDING_OF_SHARDS: Final[LiteralString] = """
@@ -73,7 +73,7 @@ select i.agent, i.sender, i.arrival, i.body from inbox i
 """
 SQL_PENDING_OF_AGENT: Final[LiteralString] = """
 select i.agent, i.sender, i.arrival, i.body from inbox i
-  where i.agent = $1 and i.state <> 'd' and i.run_id is null and i.arrival > $2 order by i.arrival limit $3
+  where i.agent = $1 and i.body is not null and i.run_id is null and i.arrival > $2 order by i.arrival limit $3
 """
 SQL_DUE: Final[LiteralString] = """
 select r.run_id, r.agent, r.wake_at from runs r
@@ -97,7 +97,7 @@ SQL_LIST_RUNS: Final[LiteralString] = (
   order by r.created_at desc, r.run_id desc limit $4"""
 )
 SQL_PENDING_COUNT: Final[LiteralString] = (
-    "select count(*) as n from inbox i where i.agent = $1 and i.state <> 'd'"
+    "select count(*) as n from inbox i where i.agent = $1 and i.body is not null"
 )
 SQL_DEAD_LETTERS: Final[LiteralString] = """
 select d.id, d.agent, d.body, d.reason, d.attempts, d.last_error, d.run_id, d.at from dead_letters d

@@ -79,7 +79,6 @@ async def test_each_injected_part_is_the_one_that_is_used() -> None:
         status = await scheduler.get_status(run_id)
         await runtime.signal(run_id, "go", {"n": 1})
         output = await runtime.result(run_id)
-        await runtime.store.find_run_for_agent(DESK)
 
     entries: list[RunLogEntry] = [e async for e in log.read(run_id)]
     (step,) = [e for e in entries if e.kind == EntryKind.EFFECT_RESULT and e.position]

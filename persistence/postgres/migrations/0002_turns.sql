@@ -2,9 +2,8 @@
 -- order) and compare what they find under those locks; later statements write only for turns that
 -- passed. Within plpgsql every statement has a snapshot younger than the locks before it: comparing
 -- in the locking statement, or in a CTE beside the write, would not be a fence.
--- No statement joins two unnest()s: the committer's connection has hash joins switched off. Where a
--- partial index would answer a part of a join, `lateral … offset 0` keeps the probe by key: a plan made
--- while the tables are young would scan that whole index, and keep doing so.
+-- No statement joins two unnest()s: the committer's connection has hash joins switched off.
+-- `is not distinct from` and `lateral … offset 0` keep the planner on the key (see 0001).
 -- Functions only: takes no lock that anybody holds.
 
 -- The database's clock. Tests replace it to make leases expire.
@@ -41,7 +40,7 @@ create function is_woken(r_run text, r_agent text, r_wake json) returns boolean
   select exists (select 1 from signals s where s.run_id = r_run and not s.consumed
       and s.name in (select json_array_elements_text(r_wake -> 'signals')))
     or (coalesce((r_wake ->> 'message')::boolean, false)
-      and exists (select 1 from inbox i where i.agent = r_agent and i.state <> 'd'
+      and exists (select 1 from inbox i where i.agent = r_agent and i.body is not null
         and i.run_id is null))
     or exists (select 1 from completions c where c.parent = r_run and not c.consumed
       and c.child in (select json_array_elements_text(r_wake -> 'runs')))
@@ -61,7 +60,7 @@ declare
 begin
   select coalesce(array_agg(l.i), '{}') into held from (
     select f.i from unnest(f_shard, f_owner, f_epoch) with ordinality f(shard, owner, epoch, i)
-      join shards s on s.shard = f.shard and s.owner = f.owner and s.epoch = f.epoch
+      join shards s on s.shard = f.shard and s.owner is not distinct from f.owner and s.epoch = f.epoch
       order by s.shard for share of s) l;
   perform 1 from runs r where r.run_id = any(t_run) order by r.run_id for no key update;
   for x in
@@ -126,7 +125,7 @@ begin
   end if;
   select coalesce(array_agg(l.i), '{}') into held from (
     select f.i from unnest(f_shard, f_owner, f_epoch) with ordinality f(shard, owner, epoch, i)
-      join shards s on s.shard = f.shard and s.owner = f.owner and s.epoch = f.epoch
+      join shards s on s.shard = f.shard and s.owner is not distinct from f.owner and s.epoch = f.epoch
       order by s.shard for share of s) l;
   perform 1 from runs r where r.run_id = any(t_run) order by r.run_id for no key update;
 
@@ -159,8 +158,8 @@ begin
         select b.t, b.id as what from unnest(b_turn, b_run, b_agent, b_sender, b_id)
             b(t, run, agent, sender, id)
           left join inbox i on i.agent = b.agent and i.sender = b.sender and i.message_id = b.id
-            and (i.state = 'p' or (i.state = 'b' and i.run_id = b.run))
-          where b.t <> all(bad) and i.agent is null
+          where b.t <> all(bad)
+            and case i.state when 'p' then false when 'b' then i.run_id <> b.run else true end
         union all
         select g.t, 'signal ' || g.n from unnest(g_turn, g_run, g_n) g(t, run, n)
           left join signals s on s.run_id = g.run and s.n = g.n and not s.consumed
@@ -215,7 +214,7 @@ begin
       error = case when t.status in ('RUNNING', 'SUSPENDED') then r.error
         else t.error::json end,
       retry_from = coalesce(t.retry_from, r.retry_from), log_from = coalesce(t.log_from, r.log_from),
-      updated_at = at,
+      updated_at = at, open = t.status not in ('COMPLETED', 'FAILED', 'CANCELLED'),
       ended_at = case when t.status in ('COMPLETED', 'FAILED', 'CANCELLED') then at end
     from unnest(t_run, t_status, t_attempt, t_wake, t_wake_at, t_parked, t_result, t_error,
         t_retry_from, t_log_from)

@@ -1,7 +1,6 @@
 -- What anybody may write: inbox rows, new runs, signals, the cancel flag. Another owner is told by
 -- NOTIFY in the same statement; facts are read from the tables, a lost hint costs one scan.
--- Conditions that a partial index would answer are avoided where a key does: a plan made while the
--- tables are young would scan that whole index, and keep doing so.
+-- `status`, which no index knows, is asked where the key is given (see 0001).
 -- Functions only: takes no lock that anybody holds.
 
 create function nudge_channel(owner text) returns text language sql stable
@@ -18,6 +17,9 @@ returns void language sql set search_path from current as $$
         where n.owner is not null and n.owner is distinct from me) i) c
     group by c.owner, c.chunk
 $$;
+
+create function is_open(status text) returns boolean language sql immutable parallel safe
+  return status in ('PENDING', 'RUNNING', 'SUSPENDED');
 
 -- The run that holds the agent (it has started), else the oldest queued one.
 create function holder_of(p_agent text) returns text language sql stable set search_path from current
@@ -39,10 +41,9 @@ begin
       select coalesce(array_agg(t.run_id), '{}') into found from t;
     exit when found <@ tree;
     tree := found;
-    perform 1 from runs r where r.run_id = any(tree) and r.ended_at is null
-      order by r.run_id for no key update;
+    perform 1 from runs r where r.run_id = any(tree) order by r.run_id for no key update;
     update runs r set cancel_requested = p_reason
-      where r.run_id = any(tree) and r.ended_at is null and r.cancel_requested is null;
+      where r.run_id = any(tree) and is_open(r.status) and r.cancel_requested is null;
   end loop;
   return tree;
 end $$;
@@ -54,9 +55,9 @@ declare tree text[] := flag_tree(p_run, p_reason);
 begin
   perform nudge_owners(me, array_agg(s.owner), array_agg('cancel'::text), array_agg(r.agent),
       array_agg(r.run_id))
-    from runs r join shards s on s.shard = r.shard where r.run_id = any(tree) and r.ended_at is null;
+    from runs r join shards s on s.shard = r.shard where r.run_id = any(tree) and is_open(r.status);
   return query select r.run_id, r.agent from runs r
-    where r.run_id = any(tree) and r.ended_at is null order by r.run_id;
+    where r.run_id = any(tree) and is_open(r.status) order by r.run_id;
 end $$;
 
 -- Many submits. A row per submit: the run its message belongs to, and whether this call made it so.
@@ -171,8 +172,7 @@ begin
       select g.run, g.name, g.payload::json, g.sender, g.id
         from unnest(g_run, g_name, g_payload, g_sender, g_id)
           with ordinality g(run, name, payload, sender, id, ord)
-        cross join lateral (select from runs r
-          where r.run_id = g.run and r.ended_at is null offset 0) r
+        join runs r on r.run_id = g.run and is_open(r.status)
         order by g.ord
       on conflict do nothing returning n)
     select coalesce(array_agg(k.n), '{}') into made from kept k;

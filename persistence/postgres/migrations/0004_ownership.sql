@@ -16,7 +16,7 @@ begin
     select y.type, y.mode from types y where (y.type = any(p_types) and y.mode <> 'partitioned')
       or (y.type <> all(p_types) and y.type = any(every) and y.mode <> 'instance') order by y.type
   loop
-    if exists (select 1 from runs r where agent_type(r.agent) = clash and r.ended_at is null)
+    if exists (select 1 from runs r where agent_type(r.agent) = clash and r.open)
         or exists (select 1 from inbox n where agent_type(n.agent) = clash and n.state <> 'd')
         or exists (select 1 from shards s join hosts h on h.incarnation = s.owner
           where s.type = clash and h.expires_at > present()) then
@@ -38,10 +38,10 @@ begin
         from unnest(p_agents, p_hashes) a(agent, hash)) n
       order by n.shard on conflict do nothing;
   get diagnostics made = row_count;
-  perform 1 from runs r where r.shard in (select 'u:' || t from unnest(every) t) and r.ended_at is null
+  perform 1 from runs r where r.shard in (select 'u:' || t from unnest(every) t) and r.open
     order by r.run_id for no key update;
   update runs r set shard = shard_of(r.agent, r.hash, y.mode, y.partitions) from types y
-    where r.shard = 'u:' || y.type and y.type = any(every) and r.ended_at is null;
+    where r.shard = 'u:' || y.type and y.type = any(every) and r.open;
   update inbox n set shard = shard_of(n.agent, n.hash, y.mode, y.partitions) from types y
     where n.shard = 'u:' || y.type and y.type = any(every) and n.state = 'p';
   if made > 0 then
@@ -92,7 +92,7 @@ declare given int;
 begin
   perform 1 from shards s where s.shard = any(r_shard) order by s.shard for no key update;
   update shards s set owner = null from unnest(r_shard, r_owner, r_epoch) r(shard, owner, epoch)
-    where s.shard = r.shard and s.owner = r.owner and s.epoch = r.epoch;
+    where s.shard = r.shard and s.owner is not distinct from r.owner and s.epoch = r.epoch;
   get diagnostics given = row_count;
   if given > 0 then
     perform pg_notify(current_schema() || ':all', '[["shards",null,null]]');

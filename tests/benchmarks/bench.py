@@ -18,12 +18,13 @@ from persistence.postgres import open_postgres_store
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
+    from actors.kernel.json import JsonValue
     from actors.kernel.runtime.ids import RunId
     from actors.kernel.runtime.scheduler import ShardLease
     from persistence.postgres import PostgresStore
 
 TYPE = "bench"
-PAYLOAD = {"text": "x" * 230}
+PAYLOAD: dict[str, JsonValue] = {"text": "x" * 230}
 """About 256 bytes as a recorded value."""
 
 
@@ -71,9 +72,7 @@ class Floor:
         """Own everything of the benchmark's type."""
         serves = Serves((TYPE,))
         await store.declare(serves)
-        leases = await store.claim_shards(
-            owner=store.settings.owner, serves=serves, limit=1000
-        )
+        leases = await store.claim_shards(owner=store.settings.owner, serves=serves, limit=1000)
         return cls(store, {lease.shard: lease for lease in leases})
 
     def lease(self, agent: AgentId, run_id: RunId) -> Lease:

@@ -10,7 +10,16 @@ from actors.kernel.runtime.ids import run_id_of_submit
 from actors.kernel.runtime.log_entry import EntryKind as K
 from actors.kernel.runtime.log_entry import NewEntry
 from actors.kernel.runtime.scheduler import RunStatus
-from tests.benchmarks.bench import PAYLOAD, TYPE, Floor, agent_id, many, open_runtime, open_store, report
+from tests.benchmarks.bench import (
+    PAYLOAD,
+    TYPE,
+    Floor,
+    agent_id,
+    many,
+    open_runtime,
+    open_store,
+    report,
+)
 
 if TYPE_CHECKING:
     from actors.kernel.runtime.ids import AgentId
@@ -25,11 +34,12 @@ class TenSteps:
         self.id = id
 
     async def run(self, ctx: Any, inbox: list[Message]) -> None:
+        """Do them."""
         for index in range(STEPS):
             await ctx.step("s", _payload, index)
 
 
-async def _payload(index: int) -> dict[str, str]:
+async def _payload(index: int) -> dict[str, Any]:
     return PAYLOAD
 
 

@@ -30,6 +30,7 @@ class Waiting:
         self.id = id
 
     async def run(self, ctx: Any, inbox: list[Message]) -> Any:
+        """Wait for it."""
         return await ctx.sleep_until_signal("go")
 
 
@@ -107,7 +108,7 @@ async def _suspend(rt: Any, agents: list[AgentId]) -> list[RunId]:
 
     await many(one, total=len(agents), at_once=AT_ONCE, warm_up=False)
     limit = time.monotonic() + 120
-    while rt.worker.load and time.monotonic() < limit:
+    while rt.worker.load and time.monotonic() < limit:  # noqa: ASYNC110 - no event says "all"
         await asyncio.sleep(0.02)
     return runs
 

@@ -1,0 +1,33 @@
+"""Each benchmark runs once, small, so that it cannot rot. Times are never asserted."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.benchmarks import idle, steps, suspended
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+
+@pytest.mark.item(167)
+@pytest.mark.parametrize(
+    ("run", "scale"), [(steps.run, 0.02), (suspended.run, 0.05), (idle.run, 0.05)]
+)
+async def test_a_benchmark_prints_figures_beside_its_floor_or_limit(
+    run: Callable[..., Awaitable[None]],
+    scale: float,
+    postgres_dsn: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Every line is JSON and says what it is measured against."""
+    await run(postgres_dsn, scale=scale)
+
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert lines
+    for line in lines:
+        assert any(key.startswith(("floor", "limit")) for key in line), line
+        assert line.get("ratio", 1) > 0

@@ -48,8 +48,9 @@ select w.type, sum(w.waiting)::int as waiting,
   group by w.type order by w.type
 """
 SQL_SHARDS: Final[LiteralString] = """
-select s.type, count(*)::int as shards, (count(*) filter (where not exists (
-    select 1 from hosts h where h.incarnation = s.owner and h.expires_at > clock_timestamp())))::int as ownerless
+select s.type, count(*)::int as shards,
+    (count(*) filter (where not exists (select 1 from hosts h
+      where h.incarnation = s.owner and h.expires_at > clock_timestamp())))::int as ownerless
   from shards s group by s.type order by s.type
 """
 SQL_PARKED: Final[LiteralString] = """

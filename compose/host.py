@@ -56,11 +56,7 @@ async def run_host(settings: Settings, specs: Sequence[str]) -> None:
         await stop.told.wait()
         extra = {**host, "signal": stop.signal_name, "in_memory": runtime.worker.load}
         _log.info("host.draining", extra={**extra, "drain_s": settings.drain_s})
-        try:
-            async with asyncio.timeout(settings.drain_s):
-                await runtime.stop()
-        except TimeoutError:
-            _log.warning("host.drain_timeout", extra={**host, "in_memory": runtime.worker.load})
+        await runtime.stop(drain_s=settings.drain_s)
     _log.info("host.stopped", extra={**host, "signal": stop.signal_name})
 
 

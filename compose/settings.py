@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path  # noqa: TC003 - pydantic reads it
+from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from pydantic import Field, ValidationError, model_validator

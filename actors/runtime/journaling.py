@@ -135,10 +135,10 @@ class Effects:
         if entry is not None and (entry is place.resolved or not place.ends_void):
             await run.turnstile.turn_for(branch, entry.seq, call.verb)
             return entry
-        if place.begin is not None and place.end is None:
-            branch.begun[call.position] = call.verb
         if place.abandoned is not None and run.history.is_strict(place.abandoned.seq):
             await run.turnstile.stay(branch, call.verb)
+        if place.begin is not None and place.end is None:
+            branch.begun[call.position] = call.verb
         return None
 
     async def _settle(

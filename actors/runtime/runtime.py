@@ -121,12 +121,15 @@ class Runtime:
         if self._serve:
             await self._ownership.start(self._tasks)
 
-    async def stop(self) -> None:
-        """End all executions without losing anything, give the shards up, end all tasks."""
+    async def stop(self, *, drain_s: float = 0.0) -> None:
+        """End all executions without losing anything, give the shards up, end all tasks.
+
+        Nothing new is started at once; what executes has `drain_s` seconds to end or suspend.
+        """
         if not self._started:
             return
         self._started = False
-        await self._worker.stop()
+        await self._worker.stop(drain_s=drain_s)
         await self._tasks.close()
         if self._serve:
             await self._ownership.stop()

@@ -403,9 +403,14 @@ class Worker:
         self._mailboxes.clear()
         self._ready.clear()
 
-    async def stop(self) -> None:
-        """Drop all executions without writing and wait until their code has ended."""
+    async def stop(self, *, drain_s: float = 0.0) -> None:
+        """Start nothing, let executions end or suspend for `drain_s` seconds, then drop the rest.
+
+        What is dropped writes nothing and goes on, by replay, where its shard goes.
+        """
         self._stopping = True
+        if drain_s > 0:
+            await self._tasks.settle(limit_s=drain_s)
         self.timers.close()
         for execution in list(self._executing.values()):
             execution.drop("the worker stops")

@@ -22,7 +22,9 @@ def parse_json(text: str, *, what: str) -> JsonValue:
     try:
         return json.loads(source, parse_constant=_refuse)  # type: ignore[no-any-return]
     except ValueError as exc:
-        hint = f'Write data as JSON, in single quotes for the shell: \'{{"city": "Oslo"}}\' or \'"text"\''
+        hint = (
+            'Write data as JSON, in single quotes for the shell: \'{"city": "Oslo"}\' or \'"text"\''
+        )
         raise ContractError(f"{what} is not JSON ({exc}): {source[:80]!r}. {hint}") from exc
 
 

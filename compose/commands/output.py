@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -69,11 +70,8 @@ def ago(at: datetime | None) -> str:
         return ""
     seconds = (SystemClock().now() - at.astimezone(UTC)).total_seconds()
     size = abs(seconds)
-    for limit, unit, step in ((100, "s", 1), (5400, "min", 60), (129_600, "h", 3600)):
-        if size < limit:
-            break
-    else:
-        unit, step = "d", 86_400
+    steps = ((100, "s", 1), (5400, "min", 60), (129_600, "h", 3600), (math.inf, "d", 86_400))
+    unit, step = next((unit, step) for limit, unit, step in steps if size < limit)
     text = f"{size / step:.0f} {unit}"
     return f"in {text}" if seconds < -1 else text
 

@@ -93,7 +93,7 @@ async def list_runs(
         print_json([run_to_json(row) for row in rows])
         return
     print_table(
-        ("run", "agent", "status", "attempt", "waits for", "created", "changed"),
+        ("run", "agent", "status", "attempt", "waits for", "created ago", "changed ago"),
         [
             (
                 row.run_id, str(row.agent_id), status_text(row), str(row.attempt or ""),
@@ -195,7 +195,7 @@ async def show(run: str, /, *, target: Target = HERE) -> None:
             ("attempt", f"{row.attempt} of {row.retry_policy.max_retries + 1}"),
             ("log entries", str(row.last_seq + 1)),
             ("cancel", row.cancel_requested or ""), ("parent", row.parent or ""),
-            ("created", ago(row.created_at)), ("changed", ago(row.updated_at)),
+            ("created", f"{ago(row.created_at)} ago"), ("changed", f"{ago(row.updated_at)} ago"),
             ("output", _short(row.result) if row.status is RunStatus.COMPLETED else ""),
             ("error", _short((row.error or {}).get("message"))),
         )

@@ -6,8 +6,9 @@ import asyncio
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
+from typing_extensions import override
 
-from actors.errors import ContractError
+from actors.errors import ActorsError
 from actors.kernel.agent.message import Message
 from actors.kernel.runtime.ids import AgentId
 from actors.kernel.runtime.scheduler import RunStatus
@@ -69,21 +70,26 @@ async def send(
             _print_id(run_id, target)
             return Exit.OK
         try:
-            async with asyncio.timeout(timeout_s) as limit:
+            async with asyncio.timeout(timeout_s):
                 row = await runtime.wait(run_id)
         except TimeoutError:
-            if not limit.expired():
-                raise
-            msg = (
-                f"run {run_id} has not ended within {timeout_s:g} s; it goes on: "
-                f"callboard runs show {run_id}"
-            )
-            raise WaitTimeoutError(msg) from None
+            raise StillOpenError(run_id, timeout_s or 0.0) from None
     return _print_end(row, target)
 
 
-class WaitTimeoutError(ContractError):
+class StillOpenError(ActorsError):
     """`--wait --timeout-s` was over before the run was."""
+
+    def __init__(self, run_id: str, waited_s: float) -> None:
+        super().__init__(run_id, waited_s)
+        self.run_id, self.waited_s = run_id, waited_s
+
+    @override
+    def __str__(self) -> str:
+        return (
+            f"run {self.run_id} has not ended within {self.waited_s:g} s and goes on; "
+            f"look at it with: callboard runs show {self.run_id}"
+        )
 
 
 def _print_id(run_id: str, target: Target) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from pathlib import Path  # noqa: TC003 - cyclopts reads it
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
@@ -76,10 +76,9 @@ class Target:
         if settings.start_wait_s is None:
             settings = settings.model_copy(update={"start_wait_s": CLIENT_WAIT_S})
         folder = settings.data_dir
-        if settings.postgres_url is None and folder is not None:
-            if not (folder / "pgdata").exists() and postgres_url_if_running(folder) is None:
-                text = f"{folder} holds no Callboard data: start a host with `callboard host … --data {folder}` first"
-                raise NoDataError(text)
+        if settings.postgres_url is None and folder is not None and not _holds_data(folder):
+            remedy = f"start a host with `callboard host … --data {folder}` first"
+            raise NoDataError(f"{folder} holds no Callboard data: {remedy}")
         return settings
 
     @asynccontextmanager
@@ -108,6 +107,10 @@ class Target:
         assert settings.data_dir is not None
         async with local_postgres(settings.data_dir) as url:
             yield url, settings
+
+
+def _holds_data(folder: Path) -> bool:
+    return (folder / "pgdata").exists() or postgres_url_if_running(folder) is not None
 
 
 HERE = Target()

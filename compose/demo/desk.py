@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, TypedDict
 from actors.errors import EffectDidNotHappen
 from actors.kernel.runtime.ids import AgentId
 from actors.runtime import idempotency_key
-from compose.demo.ledger import append_line, noted
+from compose.demo.ledger import append_line, lines_of, noted
 from compose.demo.textrank import telling_sentences
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class Desk:
         sections: list[Section] = []
         for path in job["documents"]:
             text = await ctx.step("read", noted(ledger, read_document), path)
-            best = await ctx.step(
+            best: list[str] = await ctx.step(
                 "extract", noted(ledger, extract), text, job["sentences"], job["pace_s"]
             )
             read_at = await ctx.now()
@@ -108,9 +108,7 @@ async def was_published(published: str, effect_id: str) -> None:
     Raises:
         EffectDidNotHappen: It is not.
     """
-    path = Path(published)
-    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-    if not any(line.startswith(effect_id) for line in lines):
+    if not any(line.startswith(effect_id) for line in lines_of(published)):
         raise EffectDidNotHappen
 
 

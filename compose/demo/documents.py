@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 MAX_DOCUMENTS: Final = 40
 SUFFIXES: Final = (".txt", ".md", ".rst")
 # Long prose chapters of the language reference, as `help()` shows them on every installation.
-_TOPICS: Final = (
+_TOPICS: Final[tuple[str, ...]] = (
     "execmodel", "exceptions", "objects", "import", "numbers", "debugger", "try", "with",
     "typesmapping", "class", "function", "naming", "attribute-access", "customization",
 )  # fmt: skip

@@ -43,10 +43,16 @@ def noted(ledger: str, step: Callable[P, T]) -> Callable[P, T]:
 
 def executions(ledger: Path) -> list[Execution]:
     """Return what the ledger says so far, in order."""
-    if not ledger.exists():
+    return [Execution(**json.loads(line)) for line in lines_of(str(ledger))]
+
+
+def lines_of(path: str) -> list[str]:
+    """Return the whole lines of a file that others append to; none when there is no file."""
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except FileNotFoundError:
         return []
-    whole = ledger.read_text(encoding="utf-8").rpartition("\n")[0]
-    return [Execution(**json.loads(line)) for line in whole.splitlines()]
+    return text.rpartition("\n")[0].splitlines()
 
 
 def append_line(path: str, line: str) -> None:

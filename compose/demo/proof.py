@@ -105,7 +105,14 @@ def prove(
     }
     names = [*(Path(path).name for path in documents for _ in range(3)), ""]
     steps = tuple(
-        _step(entry, document, modes[entry.position], entry.position in before, ledger, first_pid)
+        _step(
+            entry,
+            document,
+            mode=modes[entry.position],
+            was_recorded=entry.position in before,
+            ledger=ledger,
+            first_pid=first_pid,
+        )
         for entry, document in zip(results, names, strict=False)
     )
     keys = Counter(line.split(" ", 1)[0] for line in published)
@@ -123,8 +130,9 @@ def prove(
 def _step(
     result: RunLogEntry,
     document: str,
+    *,
     mode: str,
-    was_recorded: bool,  # noqa: FBT001
+    was_recorded: bool,
     ledger: Sequence[Execution],
     first_pid: int,
 ) -> StepProof:

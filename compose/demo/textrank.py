@@ -35,7 +35,7 @@ _STOP_WORDS: Final = frozenset(
     from had has have he her his how if in into is it its may more most must no not of on only or
     other our out over she should so some such than that the their them then there these they this
     those to under up use used was we were what when where which while who will with would you your
-    """.split()
+    """.split()  # noqa: SIM905 - a list of words is read as words
 )
 
 
@@ -82,11 +82,11 @@ def split_sentences(text: str) -> list[str]:
 def _is_prose(lines: Sequence[str]) -> bool:
     if not lines or any(re.fullmatch(r"\s*[-=*~^+#|]{3,}.*", line) for line in lines):
         return False
-    if re.match(r"\s*(?:[#>|*+\-]|>>>|\.\.|\d+\.\s)", lines[0]) or lines[0][:1] in "\t":
+    if re.match(r"\s*(?:[#>|*+\-]|>>>|\.\.|\d+\.\s)", lines[0]) or lines[0][:1] == "\t":
         return False
     indented = sum(line.startswith("    ") for line in lines)
     letters = sum(character.isalpha() or character == " " for line in lines for character in line)
-    return indented < len(lines) and letters > 0.9 * sum(map(len, lines))  # noqa: PLR2004
+    return indented < len(lines) and letters > 0.9 * sum(map(len, lines))
 
 
 def _words(sentence: str) -> frozenset[str]:

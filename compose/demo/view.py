@@ -76,8 +76,10 @@ def show_proof(outcome: Outcome) -> None:
         (proof.was_killed, f"host 1 (process {outcome.first_pid}) ended by SIGKILL in mid-run"),
         (
             proof.was_recovered,
-            f"host 2 (process {outcome.second_pid}) took the run over and went on after "
-            f"{outcome.took_over_after_s:g} s",
+            (
+                f"host 2 (process {outcome.second_pid}) took the run over and went on after "
+                f"{outcome.took_over_after_s:g} s"
+            ),
         ),
         (
             all(step.holds for step in proof.steps),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from pydantic_core import PydanticSerializationError, to_json
 
 from actors.errors import NotSerializableError
-from actors.kernel.runtime.ids import AgentId, partition_hash
+from actors.kernel.runtime.ids import partition_hash
 from actors.kernel.runtime.scheduler import RetryPolicy
 
 if TYPE_CHECKING:
@@ -76,8 +76,3 @@ def run_columns(run: NewRun) -> RunColumns:
 def columns(rows: Iterable[tuple[object, ...]], width: int) -> Sequence[Sequence[object]]:
     """Turn rows into `width` columns, also when there is no row."""
     return list(zip(*rows, strict=True)) or [()] * width
-
-
-def agent_columns(agent: AgentId) -> tuple[str, int]:
-    """Return an agent's text and partition hash."""
-    return str(agent), partition_hash(agent)

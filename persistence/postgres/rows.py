@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final, LiteralString
 
 from pydantic_core import from_json
@@ -101,6 +100,3 @@ def dead_letter_of(row: Row) -> DeadLetter:
         run_id=None if row["run_id"] is None else RunId(row["run_id"]),
         at=row["at"],
     )
-
-
-EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)

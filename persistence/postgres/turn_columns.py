@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from persistence.postgres.turn import Unit
 
 Column: TypeAlias = "Sequence[object]"
-APPEND_ARGUMENTS: Final = 13
 COMMIT_ARGUMENTS: Final = 58
 _NOTHING: Final = (None,) * 7
 

@@ -197,10 +197,10 @@ async def test_the_same_program_has_the_same_positions(bed: Bed) -> None:
     logs = []
     for run_id in runs:
         await bed.result(run_id)
-        logs.append([(e.kind, e.position) for e in await bed.log(run_id)])
+        logs.append(sorted((e.kind, e.position) for e in await bed.log(run_id)))
     assert logs[0] == logs[1]
     positions = [position for kind, position in logs[0] if kind == K.EFFECT_RESULT]
-    assert sorted(positions) == ["0", "1.0.0", "1.1.0", "1.2.0", "2", "3"]
+    assert positions == ["0", "1.0.0", "1.1.0", "1.2.0", "2", "3"]
 
 
 @pytest.mark.item(74)

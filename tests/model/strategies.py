@@ -14,7 +14,10 @@ if TYPE_CHECKING:
 
     from tests.model.program import Block, Stmt
 
-ERRORS: Final = ("ScriptedError", "ValueError", "AwkwardError", "RetryAfter", "TerminalError")
+ERRORS: Final = (
+    *("ScriptedError", "ScriptedError", "ScriptedError", "ValueError", "ValueError"),
+    *("AwkwardError", "RetryAfter", "TerminalError"),
+)
 CATCHES: Final = ("Exception", "ScriptedError", "ValueError", "EffectError", "RetryAfter", None)
 SIGNALS: Final = ("go", "stop")
 UNIT_S: Final = 0.7
@@ -32,7 +35,7 @@ def _stmt(op: str, **parts: st.SearchStrategy[Any]) -> st.SearchStrategy[Stmt]:
 
 _ok = st.fixed_dictionaries({"d": _ticks, "ok": _value})
 _bad = st.fixed_dictionaries({"d": _ticks, "err": st.sampled_from(ERRORS)})
-_mode = st.sampled_from(["idempotent", "idempotent", "at_most_once"])
+_mode = st.sampled_from(["idempotent", "idempotent", "idempotent", "at_most_once"])
 _args = st.lists(_expr, max_size=1)
 
 
@@ -65,9 +68,7 @@ _waits = st.one_of(
     _stmt("signal", name=st.sampled_from(SIGNALS), into=_var),
     _stmt("receive", d=st.one_of(st.none(), st.integers(0, 12)), into=_var),
 )
-_raise = _stmt(
-    "raise", error=st.sampled_from(("ScriptedError", "ValueError", "RetryAfter", "TerminalError"))
-)
+_raise = _stmt("raise", error=st.sampled_from(ERRORS))
 
 
 def _weighted(*choices: tuple[int, st.SearchStrategy[Any]]) -> st.SearchStrategy[Any]:
@@ -80,7 +81,7 @@ def _itself(strategy: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
 
 
 leaves: Final = _weighted(
-    (4, _good_step), (3, _bad_step), (1, _tool), (3, _instants), (3, _waits), (1, _raise)
+    (5, _good_step), (2, _bad_step), (1, _tool), (4, _instants), (3, _waits), (1, _raise)
 )
 
 
@@ -124,7 +125,7 @@ _once = _weighted((3, leaves), (1, _composites(leaves)))
 _twice = _weighted((2, leaves), (3, _composites(_once)))
 _retry = st.fixed_dictionaries(
     {
-        "max_retries": st.integers(0, 3),
+        "max_retries": st.sampled_from([2, 3, 1, 0]),
         "on_exhausted": st.sampled_from(["dead_letter", "fail", "pause"]),
         "non_retryable": st.sampled_from([(), (), ("ValueError",)]),
     }

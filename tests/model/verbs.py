@@ -297,6 +297,10 @@ class Verbs:
         at, other = self.given
         if other is not branch and abs(self.world.now - at) < TIE_S:
             raise TieError(f"two branches get something at {at:.6f} s")
+        for one in self.out:
+            timed = one.wait.plan[1] if one.wait is not None and one is not branch else None
+            if isinstance(timed, float) and timed < self.world.now + TIE_S:
+                raise TieError(f"two branches get something at {timed:.6f} s")
         self.given = (self.world.now, branch)
 
     def _found(self, branch: Branch) -> list[tuple[str, dict[str, Any]]]:

@@ -34,9 +34,10 @@ begin
     from (select distinct agent_type(a) as type from unnest(agents) a order by 1) t;
 end $$;
 
--- Whether something that a suspended run waits for is there already.
+-- Whether something that a suspended run waits for is there already. Without a search path of its own
+-- it is inlined where it is called (35 µs a call otherwise).
 create function is_woken(r_run text, r_agent text, r_wake json) returns boolean
-  language sql stable set search_path from current as $$
+  language sql stable as $$
   select exists (select 1 from signals s where s.run_id = r_run and not s.consumed
       and s.name in (select json_array_elements_text(r_wake -> 'signals')))
     or (coalesce((r_wake ->> 'message')::boolean, false)

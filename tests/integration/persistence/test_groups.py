@@ -11,7 +11,7 @@ import asyncpg
 import pytest
 
 from actors.errors import ConcurrentAppendError, ContractError, LeaseLostError
-from actors.kernel.agent.message import Message
+from actors.kernel.agent.message import Message, MessageKey
 from actors.kernel.runtime.commit import Committed, Conflict, LeaseLost, Missing, Outgoing
 from actors.kernel.runtime.ids import AgentId, HostIncarnation, TopicId
 from actors.kernel.runtime.log_entry import EntryKind, NewEntry
@@ -178,6 +178,20 @@ async def test_a_take_over_while_a_group_waits_for_the_lock_refuses_it(
     assert isinstance(refused, LeaseLostError | LeaseLost)
     assert isinstance(await beside, Committed)
     assert len(await kinds(run)) == 1
+
+
+async def test_two_turns_of_one_group_that_want_one_message_do_not_both_get_it(bed: Bed) -> None:
+    """Each of them alone passes the check; together the first one wins, turn by turn."""
+    await bed.store.deliver([message(id="1")])
+    key = MessageKey(DESK, "client:tests", "1")
+    runs = [await bed.begin(), await bed.begin()]
+
+    outcomes = await asyncio.gather(
+        *(bed.store.commit(run.turn(result("0"), bind=(key,))) for run in runs)
+    )
+
+    assert {type(outcome) for outcome in outcomes} == {Committed, Missing}
+    assert sorted([len(await kinds(run)) for run in runs]) == [1, 2]
 
 
 @pytest.mark.slow

@@ -1,0 +1,171 @@
+"""Model calls: streamed live, recorded once, never billed twice."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
+from actors.errors import RunFailedError
+from actors.kernel.agent.llm import GenerationOptions
+from actors.kernel.agent.message import ChatMessage
+from actors.kernel.runtime.log_entry import EntryKind
+from tests.behaviour.agents import ScriptedModel
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Sequence
+
+    from actors.kernel.agent.llm import LLMResponse, StreamEvent
+    from actors.kernel.agent.message import Message
+    from actors.runtime import RunContext
+    from tests.behaviour.bed import Bed
+
+
+@pytest.mark.item(43, 74, 75, 78)
+async def test_an_answer_is_billed_once_whatever_happens(bed: Bed) -> None:
+    """Content, usage and model come back the same after a crash, and the model is not asked again."""
+    model = ScriptedModel()
+
+    async def body(ctx: RunContext) -> LLMResponse:
+        options = GenerationOptions(temperature=0.5)
+        return await ctx.llm([ChatMessage.of("user", "greet")], options=options)
+
+    values = await bed.live_and_replayed(body, model=model)
+    assert all(value == values[0] for value in values)
+    answer = values[0]
+    assert (answer.text, answer.usage.input, answer.usage.output) == ("Hello there", 7, 3)
+    assert (answer.model, answer.stop_reason) == ("scripted-1", "stop")
+    assert (model.calls, model.asked) == (1, ["greet"])
+
+
+@pytest.mark.item(77, 485)
+async def test_the_log_of_a_call(bed: Bed) -> None:
+    """An intent, and one llm.call with model and token usage; no deltas."""
+
+    async def act(ctx: RunContext, inbox: list[Message]) -> str:
+        return (await ctx.llm(str(inbox[0].payload))).text
+
+    agent = await bed.serve(act, model=ScriptedModel())
+    run_id = await bed.submit(agent, "hi")
+    assert await bed.result(run_id) == "Hello there"
+    kinds = await bed.kinds(run_id)
+    assert kinds[2:] == ["effect.intent", "llm.call", "run.completed"]
+    [call] = await bed.log(run_id, EntryKind.LLM_CALL)
+    assert call.payload["model"] == "scripted-1"
+    assert call.payload["usage"] == {"input": 7, "cached": 0, "output": 3, "reasoning": 0}
+
+
+class PausingModel(ScriptedModel):
+    """Waits behind its first piece until the test lets it go on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.paused = asyncio.Event()
+        self.go = asyncio.Event()
+
+    async def generate_stream(
+        self, messages: Sequence[ChatMessage], *, options: GenerationOptions | None = None
+    ) -> AsyncIterator[StreamEvent]:
+        """See `LLMClient.generate_stream`."""
+        async for event in super().generate_stream(messages, options=options):
+            yield event
+            self.paused.set()
+            await self.go.wait()
+
+
+@pytest.mark.item(76)
+async def test_deltas_are_live_events_in_order(bed: Bed) -> None:
+    """A reader sees them while the call runs; joined they are the answer."""
+    model = PausingModel()
+
+    async def act(ctx: RunContext, inbox: list[Message]) -> str:
+        del inbox
+        await ctx.step("mark", bed.world.do, "mark")
+        await ctx.sleep_until_signal("go")
+        return (await ctx.llm("hi")).text
+
+    run_id = await bed.submit(await bed.serve(act, model=model))
+    heard: list[object] = []
+
+    async def listen() -> None:
+        async for entry in bed.runtime.tail(run_id, live=True):
+            listening.set()
+            if entry.kind == EntryKind.TEXT_DELTA:
+                heard.append(entry.payload["text"])
+
+    listening = asyncio.Event()
+    async with asyncio.timeout(20), asyncio.TaskGroup() as group:
+        group.create_task(listen())
+        await listening.wait()
+        await bed.runtime.signal(run_id, "go")
+        await model.paused.wait()
+        assert (await bed.kinds(run_id))[-1] != EntryKind.LLM_CALL
+        model.go.set()
+    assert heard == list(model.pieces)
+    assert await bed.result(run_id) == "".join(model.pieces)
+
+
+@pytest.mark.item(78)
+async def test_a_call_cut_off_by_a_crash_is_made_again(bed: Bed) -> None:
+    """Nothing was recorded, so it is asked again; what was recorded before is not."""
+    model = PausingModel()
+
+    async def act(ctx: RunContext, inbox: list[Message]) -> str:
+        del inbox
+        await ctx.step("before", bed.world.do, "before")
+        return (await ctx.llm("hi")).text
+
+    run_id = await bed.submit(await bed.serve(act, model=model))
+    async with asyncio.timeout(20):
+        await model.paused.wait()
+    await bed.crash()
+    model.go.set()
+    await bed.start()
+    assert await bed.result(run_id) == "Hello there"
+    assert (model.calls, bed.world.count["before"]) == (2, 1)
+
+
+@pytest.mark.item(43)
+async def test_an_agent_without_a_model_fails_only_when_it_asks_one(bed: Bed) -> None:
+    """The error says what to set on the agent."""
+
+    async def act(ctx: RunContext, inbox: list[Message]) -> object:
+        if inbox[0].payload == "quiet":
+            return "fine"
+        return (await ctx.llm("hi")).text
+
+    agent = await bed.serve(act)
+    assert await bed.result(await bed.submit(agent, "quiet")) == "fine"
+    with pytest.raises(RunFailedError, match="has no `model`"):
+        await bed.result(await bed.submit(agent, "ask", max_retries=0))
+
+
+@pytest.mark.item(71, 73)
+async def test_an_error_of_the_model_is_recorded_and_asked_anew_by_the_next_attempt(
+    bed: Bed,
+) -> None:
+    """Like any other effect."""
+    model = ScriptedModel()
+
+    class Flaky(ScriptedModel):
+        """Cannot be reached at the first call."""
+
+        async def generate_stream(
+            self, messages: Sequence[ChatMessage], *, options: GenerationOptions | None = None
+        ) -> AsyncIterator[StreamEvent]:
+            """See `LLMClient.generate_stream`."""
+            self.calls += 1
+            if self.calls == 1:
+                raise ConnectionError("overloaded")
+            async for event in model.generate_stream(messages, options=options):
+                yield event
+
+    async def act(ctx: RunContext, inbox: list[Message]) -> str:
+        del inbox
+        return (await ctx.llm("hi")).text
+
+    run_id = await bed.submit(await bed.serve(act, model=Flaky()))
+    assert await bed.result(run_id) == "Hello there"
+    calls = await bed.log(run_id, EntryKind.LLM_CALL)
+    assert [call.payload["status"] for call in calls] == ["error", "ok"]

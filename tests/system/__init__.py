@@ -1,0 +1,1 @@
+"""Real processes: started, killed, stopped, and the servers below them too."""

@@ -1,0 +1,86 @@
+"""What the host processes of these tests serve. Every execution leaves a line in a ledger."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from actors.errors import TerminalError
+from actors.kernel.runtime.ids import AgentId
+from compose.demo.ledger import append_line, lines_of
+
+if TYPE_CHECKING:
+    from actors.kernel.agent.message import Message
+    from actors.runtime import Runtime, RunContext
+
+AT_MOST_ONCE: Final = (2, 5, 8)
+STEP_COUNT: Final = 10
+
+
+class Ten:
+    """Ten steps, three of them at most once; the payload names ledger and pace."""
+
+    def __init__(self, agent_id: AgentId) -> None:
+        self.id = agent_id
+
+    async def run(self, ctx: RunContext, inbox: list[Message]) -> list[Any]:
+        """Return the ten values."""
+        job: Any = inbox[0].payload
+        values = []
+        for number in range(STEP_COUNT):
+            mode = "at_most_once" if number in AT_MOST_ONCE else "idempotent"
+            step = noted(job["ledger"], number, job.get("pace_s", 0))
+            values.append(await ctx.step(f"step-{number}", step, effect=mode))
+        return values
+
+
+def noted(ledger: str, number: int, pace_s: float) -> Any:
+    """A step that leaves `number pid` in the ledger when it happens, and returns `value-number`."""
+
+    async def step() -> str:
+        append_line(ledger, f"{number} {os.getpid()}")
+        await asyncio.sleep(pace_s)
+        return f"value-{number}"
+
+    return step
+
+
+def executed(ledger: Path) -> list[tuple[int, int]]:
+    """Number and process of every execution so far, in order."""
+    return [(int(n), int(pid)) for n, pid in (line.split() for line in lines_of(str(ledger)))]
+
+
+class Waiter:
+    """Waits for the signal `go` and returns its payload."""
+
+    def __init__(self, agent_id: AgentId) -> None:
+        self.id = agent_id
+
+    async def run(self, ctx: RunContext, inbox: list[Message]) -> Any:
+        """Return what the signal carried."""
+        assert inbox
+        return await ctx.sleep_until_signal("go")
+
+
+class Failing:
+    """Fails for good, with the payload as its words."""
+
+    def __init__(self, agent_id: AgentId) -> None:
+        self.id = agent_id
+
+    async def run(self, ctx: RunContext, inbox: list[Message]) -> None:
+        """Raise what cannot be retried."""
+        await ctx.now()
+        raise TerminalError(str(inbox[0].payload))
+
+
+TYPES: Final = {"ten": Ten, "waiter": Waiter, "failing": Failing}
+ONE: Final = Ten(AgentId("one", "a"))
+NOTHING: Final = 17
+
+
+async def app(runtime: Runtime) -> None:
+    """Register by hand."""
+    await runtime.register(Ten(AgentId("by-hand", "a")))

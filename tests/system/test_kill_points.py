@@ -1,0 +1,98 @@
+"""SIGKILL at every append and commit of a ten-step run, before and after: another host finishes it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from actors.kernel.runtime.ids import AgentId
+from actors.kernel.runtime.log_entry import EntryKind
+from tests.system.agents import AT_MOST_ONCE, STEP_COUNT, executed
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from actors.kernel.runtime.ids import RunId
+    from actors.runtime import Runtime
+    from tests.system.processes import Cli, HostProcess, Hosts
+
+AGENT = AgentId("ten", "a")
+APPENDS, COMMITS = 13, 2
+POINTS = [("append", n) for n in range(1, APPENDS + 1)]
+POINTS += [("commit", n) for n in range(1, COMMITS + 1)]
+
+
+async def submit(client: Runtime, ledger: Path, pace_s: float = 0.0) -> RunId:
+    """Start a ten-step run."""
+    return await client.submit(AGENT, {"ledger": str(ledger), "pace_s": pace_s})
+
+
+async def recorded(client: Runtime, run_id: RunId) -> set[int]:
+    """Numbers of the steps whose result is in the log."""
+    return {
+        int(str(entry.payload["name"]).removeprefix("step-"))
+        async for entry in client.entries(run_id)
+        if entry.kind == EntryKind.EFFECT_RESULT
+    }
+
+
+async def settle(client: Runtime, cli: Cli, run_id: RunId, ledger: Path) -> list[str]:
+    """Decide what is in doubt, as an honest operator does; return the positions decided."""
+    decided: list[str] = []
+    async with asyncio.timeout(20):
+        while True:
+            row = await client.store.run(run_id)
+            assert row is not None
+            if row.status.is_terminal:
+                return decided
+            if row.parked is None:
+                await asyncio.sleep(0.02)
+                continue
+            shown = (await cli.call("runs", "show", run_id, "--json")).data
+            (doubtful,) = shown["in_doubt"]
+            decided.append(doubtful["position"])
+            number = int(doubtful["name"].removeprefix("step-"))
+            happened = number in {done for done, _ in executed(ledger)}
+            decision = ["--value", f'"value-{number}"'] if happened else ["--retry"]
+            said = await cli.call("runs", "resolve", run_id, doubtful["position"], *decision)
+            assert said.code == 0, said
+            while (row := await client.store.run(run_id)) is not None and row.parked:
+                await asyncio.sleep(0.02)
+
+
+@pytest.mark.item(490, 59, 172, 186, 189, 484, 485)
+@pytest.mark.parametrize("moment", ["before", "after"])
+@pytest.mark.parametrize(("point", "nth"), POINTS)
+async def test_a_run_whose_host_dies_at_any_write_completes_elsewhere(  # noqa: PLR0917
+    hosts: Hosts, client: Runtime, cli: Cli, tmp_path: Path, point: str, nth: int, moment: str
+) -> None:
+    """What was recorded at the death is not executed again; at most once stays at most once."""
+    ledger = tmp_path / "ledger"
+    first = await hosts.serving(fault=f"{point}:{nth}:{moment}")
+    run_id = await submit(client, ledger)
+    assert await first.exit_code() == -9
+    before = await recorded(client, run_id)
+    done_by_first = Counter(number for number, _ in executed(ledger))
+    second = await hosts.serving()
+    await settle(client, cli, run_id, ledger)
+    done = Counter(number for number, _ in executed(ledger))
+
+    assert await client.result(run_id) == [f"value-{n}" for n in range(STEP_COUNT)]
+    assert all(done[n] == done_by_first[n] == 1 for n in before)
+    assert all(done[n] == 1 for n in AT_MOST_ONCE)
+    assert all(1 <= done[n] <= 2 for n in range(STEP_COUNT))
+    assert sum(done.values()) <= STEP_COUNT + 1
+    assert second.process.poll() is None
+
+
+async def test_the_kill_points_are_all_there_are(hosts: Hosts, client: Runtime, tmp_path: Path) -> None:
+    """An undisturbed run has exactly as many appends and commits as were tried."""
+    ledger = tmp_path / "ledger"
+    await hosts.serving(fault=f"append:{APPENDS + 1}:before,commit:{COMMITS + 1}:before")
+    run_id = await submit(client, ledger)
+
+    assert await client.result(run_id) == [f"value-{n}" for n in range(STEP_COUNT)]
+    assert [number for number, _ in executed(ledger)] == list(range(STEP_COUNT))

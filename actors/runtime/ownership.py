@@ -60,7 +60,7 @@ class Ownership:
     async def start(self, tasks: TaskScope) -> None:
         """Claim what this host serves and keep it; hints of other processes are heard from now on."""
         self._tasks = tasks
-        self._store.set_nudge_hook(self._on_nudge)
+        self._store.set_nudge_hook(self.follow)
         await self.claim()
         tasks.start(self._scan_for_ever(), name="scan")
         if self._heartbeat_s is not None:
@@ -161,7 +161,8 @@ class Ownership:
 
     # --- hints ----------------------------------------------------------------------------------
 
-    def _on_nudge(self, nudge: Nudge) -> None:
+    def follow(self, nudge: Nudge) -> None:
+        """Read what a hint is about and act on it, soon."""
         if self._tasks is not None:
             self._tasks.start(self._follow(nudge), name=f"nudge {nudge.kind}")
 

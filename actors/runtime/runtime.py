@@ -11,11 +11,12 @@ from actors.kernel.agent.message import Message
 from actors.kernel.runtime.commit import NewRun
 from actors.kernel.runtime.ids import AgentId, HostIncarnation, RunId, check_name, run_id_of_submit
 from actors.kernel.runtime.scheduler import RetryPolicy, RunStatus
-from actors.runtime.backends.memory import MemoryStore
+from actors.kernel.runtime.store import Nudge
 from actors.runtime.clock import SystemClock, SystemEntropy
 from actors.runtime.execution import Environment
 from actors.runtime.live import LiveEvents
 from actors.runtime.ownership import Ownership
+from actors.runtime.parts import Foreign, Parts
 from actors.runtime.registry import Registry
 from actors.runtime.tasks import TaskScope
 from actors.runtime.worker import Worker
@@ -28,8 +29,14 @@ if TYPE_CHECKING:
     from actors.kernel.clock import Clock, Entropy
     from actors.kernel.json import JsonValue
     from actors.kernel.runtime.commit import CancelReport, HostReport, RunRow
-    from actors.kernel.runtime.log_entry import RunLogEntry
+    from actors.kernel.runtime.effects import Journal
+    from actors.kernel.runtime.fanout import FanoutStrategy
+    from actors.kernel.runtime.follow_graph import FollowGraph
+    from actors.kernel.runtime.inbox import Inbox
+    from actors.kernel.runtime.log_entry import EventLog, RunLogEntry
+    from actors.kernel.runtime.scheduler import Scheduler
     from actors.kernel.runtime.store import OnConflict, RunStore
+    from actors.kernel.runtime.wakeup import SignalBus
 
 
 class Runtime:
@@ -40,7 +47,15 @@ class Runtime:
     same.
 
     Args:
-        store: Where rows live; in memory by default.
+        event_log: With the next six: foreign parts, each used for what it is for. A commit is then
+            ordered calls on them, and a crash between two of those is not covered (`ComposedStore`).
+        inbox: See `event_log`.
+        journal: See `event_log`.
+        scheduler: See `event_log`.
+        signal_bus: See `event_log`.
+        follow_graph: Who follows what.
+        fanout: How posts reach followers.
+        store: Where rows live, instead of parts; in memory by default.
         suspend_after: Seconds a run waits in memory before it becomes rows only; 0 = at once.
         capacity: How many runs are in memory at once.
         owner: This incarnation's name; a fresh one by default.
@@ -53,6 +68,13 @@ class Runtime:
     def __init__(  # noqa: PLR0913 - every part can be handed in
         self,
         *,
+        event_log: EventLog | None = None,
+        inbox: Inbox | None = None,
+        journal: Journal | None = None,
+        scheduler: Scheduler | None = None,
+        signal_bus: SignalBus | None = None,
+        follow_graph: FollowGraph | None = None,
+        fanout: FanoutStrategy | None = None,
         store: RunStore | None = None,
         clock: Clock | None = None,
         entropy: Entropy | None = None,
@@ -66,7 +88,11 @@ class Runtime:
     ) -> None:
         self._clock = clock or SystemClock()
         self._entropy = entropy or SystemEntropy()
-        self._store: RunStore = store or MemoryStore(clock=self._clock)
+        foreign = Foreign(
+            event_log=event_log, inbox=inbox, journal=journal, scheduler=scheduler,
+            signal_bus=signal_bus, follow_graph=follow_graph, fanout=fanout,
+        )  # fmt: skip
+        self._store = foreign.store(store, self._clock)
         self._client = check_name("client", client)
         self._serve = serve
         self._registry = Registry()
@@ -81,8 +107,15 @@ class Runtime:
             self._store, owner or HostIncarnation(self._entropy.token()), self._registry,
             self._worker, heartbeat_s=heartbeat_s,
         )  # fmt: skip
+        self._parts = Parts(
+            self._store, foreign, clock=self._clock, entropy=self._entropy, worker=self._worker
+        )
+        self._parts.inbox.set_deliver_hook(self._on_inbox_deliver)
         self._tasks = TaskScope()
         self._started = False
+
+    def _on_inbox_deliver(self, agent_id: AgentId) -> None:
+        self._ownership.follow(Nudge("mail", agent_id))
 
     def _take_mail(self, agent_id: AgentId) -> Any:
         return self._worker.take_mail(agent_id)
@@ -96,6 +129,41 @@ class Runtime:
     def store(self) -> RunStore:
         """The rows."""
         return self._store
+
+    @property
+    def event_log(self) -> EventLog:
+        """The logs: the injected one, or a view of the store; so with the six below."""
+        return self._parts.event_log
+
+    @property
+    def inbox(self) -> Inbox:
+        """The mailboxes. A delivery with `notify` wakes or starts a run like `send`."""
+        return self._parts.inbox
+
+    @property
+    def journal(self) -> Journal:
+        """Results by effect id."""
+        return self._parts.journal
+
+    @property
+    def scheduler(self) -> Scheduler:
+        """Runs, their status and leases."""
+        return self._parts.scheduler
+
+    @property
+    def signal_bus(self) -> SignalBus:
+        """Signals and timers."""
+        return self._parts.signal_bus
+
+    @property
+    def follow_graph(self) -> FollowGraph:
+        """Who follows what."""
+        return self._parts.follow_graph
+
+    @property
+    def fanout(self) -> FanoutStrategy:
+        """How posts reach followers."""
+        return self._parts.fanout
 
     @property
     def owner(self) -> HostIncarnation:

@@ -75,6 +75,10 @@ class Worker:
         """What this worker may act for."""
         return tuple(self._shards.values())
 
+    def lease_of(self, agent_id: AgentId) -> ShardLease | None:
+        """Return the lease of an agent's shard, or None when it is not held here."""
+        return self._shards.get(self._store.shard_of(agent_id))
+
     def grant(self, lease: ShardLease) -> None:
         """Act for a shard from now on; `adopt` then tells what is in it."""
         self._shards[lease.shard] = lease
@@ -202,7 +206,7 @@ class Worker:
         if not self._registry.is_served(mailbox.agent_id):
             return  # its mail and runs wait as rows; registering the agent looks again
         mailbox.holding = Holding.READY
-        self._ready.push(mailbox, priority=mailbox.priority, tenant=mailbox.agent_id.tenant)
+        self._ready.offer(mailbox, priority=mailbox.priority, tenant=mailbox.agent_id.tenant)
         self._start_ready()
 
     def _on_timer(self, agent_id: AgentId) -> None:
@@ -213,7 +217,7 @@ class Worker:
 
     def _start_ready(self) -> None:
         while self._ready and self._busy < self._capacity and not self._stopping:
-            mailbox = self._ready.pop()
+            [mailbox] = self._ready.take(1)
             if mailbox.shard not in self._shards:
                 continue
             self._busy += 1

@@ -30,7 +30,11 @@ CORE_DEPENDENCIES = {
     "typing_inspection",
 }
 TASK_STARTERS = {"create_task", "ensure_future", "gather", "wait_for"}
-MAY_START_TASKS = {"actors/runtime/tasks.py"}
+MAY_START_TASKS = {
+    "actors/runtime/tasks.py",
+    "persistence/postgres/background.py",  # may not import the runtime
+}
+HAS_SUCH_VERBS = {"self._scopes"}  # ctx.gather opens branches of a run, not loose tasks
 HOME_OF_SOMEBODY = re.compile(rb"(?<![\w.*-])/(?:work|root|home|Users)/[\w.]")
 
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
@@ -190,7 +194,9 @@ def test_tasks_start_in_one_module_only() -> None:
         for file in product_files()
         if place(file) not in MAY_START_TASKS
         for node in ast.walk(tree_of(file))
-        if isinstance(node, ast.Attribute) and node.attr in TASK_STARTERS
+        if isinstance(node, ast.Attribute)
+        and node.attr in TASK_STARTERS
+        and ast.unparse(node.value) not in HAS_SUCH_VERBS
     ]
     imported = [
         f"{place(file, node)} {alias.name}"

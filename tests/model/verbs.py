@@ -85,7 +85,8 @@ class Verbs:
     def _drawn(self, branch: Branch) -> Any:
         """What chance gives at the position that comes next: the n-th value drawn there."""
         position = f"{branch.prefix}{branch.calls}"
-        n = sum(line.position == position for line in self.log)
+        mine = [line for line in self.log if line.position == position]
+        n = sum(line.data.get("effect") in ("random", "uuid") for line in mine)
         values = self.world.values.get(position, ())
         return values[n] if n < len(values) else f"drawn at {position}, {n}"
 

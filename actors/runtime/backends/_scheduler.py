@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Final, Literal
 from actors.errors import IllegalTransitionError, LeaseLostError, UnknownRunError
 from actors.kernel.runtime.ids import HostIncarnation
 from actors.kernel.runtime.scheduler import TRANSITIONS, Lease, RetryPolicy, RunStatus
-from actors.runtime.backends._ready import FairQueue
 from actors.runtime.backends._rows import MEMORY_SHARD
+from actors.runtime.ready_queue import ReadyQueue
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -56,7 +56,7 @@ class InMemoryScheduler:
         self._entropy = entropy
         self._lease_s = lease_s
         self._runs: dict[RunId, _Run] = {}
-        self._ready = FairQueue()
+        self._ready: ReadyQueue[RunId] = ReadyQueue()
         self._leased: dict[RunId, _Run] = {}
         self._timed: dict[RunId, _Run] = {}
         self._orders, self._epochs = count(), count(1)

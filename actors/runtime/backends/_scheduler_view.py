@@ -16,7 +16,6 @@ from actors.kernel.runtime.commit import Finish, NewRun, Retry, Suspend
 from actors.kernel.runtime.log_entry import EntryKind, NewEntry
 from actors.kernel.runtime.scheduler import TRANSITIONS, RetryPolicy, RunStatus
 from actors.kernel.runtime.wakeup import WakeSet
-from actors.runtime.backends._ready import FairQueue
 from actors.runtime.backends._view_parts import (
     Author,
     LeaseOf,
@@ -24,6 +23,7 @@ from actors.runtime.backends._view_parts import (
     run_resumed,
     run_started,
 )
+from actors.runtime.ready_queue import ReadyQueue
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -87,7 +87,7 @@ class SchedulerView:
         self._author = Author(store, lease_of)
         self._lease_of, self._shards = lease_of, shards
         self._clock, self._entropy = clock, entropy
-        self._queue: ReadyRuns = FairQueue() if queue is None else queue
+        self._queue: ReadyRuns = ReadyQueue() if queue is None else queue
         self._registered: dict[RunId, AgentId] = {}
         self._leased: dict[RunId, Lease] = {}
         self._triggered: set[RunId] = set()

@@ -1,0 +1,259 @@
+"""What authors get wrong: each mistake has one outcome, and words that say what to do."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from actors.errors import EffectOutsideScopeError, RunFailedError
+from actors.kernel.runtime.log_entry import EntryKind
+from actors.kernel.runtime.scheduler import RunStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from actors.kernel.agent.message import Message
+    from actors.runtime import RunContext
+    from tests.behaviour.bed import Bed
+
+
+async def _failure(
+    bed: Bed, act: Callable[[RunContext, list[Message]], Awaitable[Any]]
+) -> tuple[str, str]:
+    """How the run of this agent failed: status and text."""
+    run_id = await bed.submit(await bed.serve(act))
+    row = await bed.ended(run_id)
+    assert row.status is RunStatus.FAILED
+    assert row.error is not None
+    return str(row.error["status"]), str(row.error["message"])
+
+
+@pytest.mark.item(68)
+async def test_an_effect_in_a_foreign_task_is_refused(bed: Bed) -> None:
+    """The error names the ctx way; the step is not executed."""
+
+    async def act(ctx: RunContext, inbox: list[Message]) -> None:
+        del inbox
+        async with asyncio.TaskGroup() as group:
+            group.create_task(ctx.step("lost", bed.world.do, "lost"))
+
+    async def caught(ctx: RunContext, inbox: list[Message]) -> str:
+        del inbox
+        task = asyncio.ensure_future(ctx.now())
+        try:
+            await task
+        except EffectOutsideScopeError as exc:
+            return str(exc)
+        return "no error"
+
+    assert "Start concurrent work with ctx.gather" in await bed.play(caught)
+    with pytest.raises(RunFailedError):
+        await bed.result(await bed.submit(await bed.serve(act), max_retries=0))
+    assert bed.world.count["lost"] == 0
+
+
+@pytest.mark.item(68)
+async def test_asyncio_gather_around_ctx_calls_is_refused(bed: Bed) -> None:
+    """Its tasks have no place in the run."""
+
+    async def act(ctx: RunContext, inbox: list[Message]) -> None:
+        del inbox
+        await asyncio.gather(ctx.step("a", bed.world.do, "a"), ctx.step("b", bed.world.do, "b"))
+
+    status, text = await _failure(bed, act)
+    assert status == "terminal"
+    assert "not asyncio.create_task, asyncio.gather or asyncio.wait_for" in text
+    assert bed.world.count == {}
+
+
+@pytest.mark.item(68)
+@pytest.mark.parametrize("verb", ["step", "signal", "sleep", "receive", "gather"])
+async def test_asyncio_timeout_around_ctx_calls_is_refused(bed: Bed, verb: str) -> None:
+    """Replay could not repeat it; the error names the ctx ways."""
+
+    async def act(ctx: RunContext, inbox: list[Message]) -> None:
+        del inbox
+        calls: dict[str, Callable[[], Awaitable[object]]] = {
+            "step": lambda: ctx.step("hang", bed.world.hang, "hang"),
+            "signal": lambda: ctx.sleep_until_signal("never"),
+            "sleep": lambda: ctx.sleep(100),
+            "receive": ctx.receive,
+            "gather": lambda: ctx.gather(ctx.step("hang", bed.world.hang, "hang")),
+        }
+        async with asyncio.timeout(0.05):
+            await calls[verb]()
+
+    if bed.drops and verb not in ("step", "gather"):
+        await bed.restart(suspend_after=5)
+    status, text = await _failure(bed, act)
+    assert status == "terminal"
+    assert "was cancelled from outside the runtime" in text
+    assert "ctx.step(..., timeout=...)" in text
+
+
+@pytest.mark.item(68)
+async def test_asyncio_wait_for_around_ctx_calls_is_refused(bed: Bed) -> None:
+    """It puts the call into another task."""
+
+    async def act(ctx: RunContext, inbox: list[Message]) -> None:
+        del inbox
+        await asyncio.wait_for(ctx.step("a", bed.world.do, "a"), timeout=5)
+
+    status, _ = await _failure(bed, act)
+    assert status == "terminal"
+    assert bed.world.count == {}
+
+
+@pytest.mark.item(105)
+@pytest.mark.parametrize("did", ["returned", "raised", "waited"])
+async def test_swallowing_the_suspension_fails_the_run(bed: Bed, did: str) -> None:
+    """The error names the agent and what it did; no ctx call works in between."""
+
+    async def act(ctx: RunContext, inbox: list[Message]) -> object:
+        del inbox
+        try:
+            await ctx.sleep_until_signal("never")
+        except BaseException:  # noqa: BLE001 - the mistake under test
+            if did == "raised":
+                raise ValueError("something else") from None
+            if did == "waited":
+                await ctx.step("after", bed.world.do, "after")
+        return 1
+
+    if not bed.drops:
+        await bed.restart(suspend_after=0.05)
+    run_id = await bed.submit(await bed.serve(act), max_retries=0)
+    if did == "waited":
+        await bed.seen(run_id, EntryKind.RUN_SUSPENDED)
+        assert bed.world.count["after"] == 0
+        return
+    with pytest.raises(RunFailedError, match="swallowed the suspension"):
+        await bed.result(run_id)
+
+
+@pytest.mark.item(105)
+async def test_cleanup_executes_no_effect_when_the_run_suspends(bed: Bed) -> None:
+    """`finally` blocks run at each suspension, their ctx calls raise the signal again."""
+
+    async def act(ctx: RunContext, inbox: list[Message]) -> object:
+        del inbox
+        try:
+            return await ctx.sleep_until_signal("go")
+        finally:
+            await ctx.step("cleanup", bed.world.do, "cleanup")
+
+    if not bed.drops:
+        await bed.restart(suspend_after=0.05)
+    run_id = await bed.submit(await bed.serve(act))
+    await bed.seen(run_id, EntryKind.RUN_SUSPENDED)
+    assert bed.world.count["cleanup"] == 0
+    await bed.runtime.signal(run_id, "go", 1)
+    assert await bed.result(run_id) == 1
+    assert bed.world.count["cleanup"] == 1
+
+
+@pytest.mark.item(63)
+async def test_an_agent_that_cancels_itself_is_a_crash(bed: Bed) -> None:
+    """CancelledError that nobody asked for is an error like any other, and is retried."""
+
+    async def act(ctx: RunContext, inbox: list[Message]) -> int:
+        del inbox
+        if ctx.meta.attempt == 1:
+            raise asyncio.CancelledError
+        return ctx.meta.attempt
+
+    assert await bed.play(act) == 2
+
+
+@pytest.mark.item(63)
+async def test_an_agent_that_raises_a_base_exception_fails(bed: Bed) -> None:
+    """Whatever it raises, the host lives on."""
+
+    class Rude(BaseException):
+        """Neither an error nor one of our signals."""
+
+    async def act(ctx: RunContext, inbox: list[Message]) -> None:
+        del ctx, inbox
+        raise Rude("goodbye")
+
+    async def polite(ctx: RunContext, inbox: list[Message]) -> str:
+        del ctx, inbox
+        return "alive"
+
+    run_id = await bed.submit(await bed.serve(act), max_retries=0)
+    with pytest.raises(RunFailedError, match="goodbye"):
+        await bed.result(run_id)
+    assert await bed.play(polite) == "alive"
+
+
+@pytest.mark.item(63)
+@pytest.mark.parametrize("text", ["\x00", "\ud800", "x" * 100_000], ids=["nul", "surrogate", "long"])
+async def test_errors_with_odd_texts_are_recorded(bed: Bed, text: str) -> None:
+    """As far as they can be written; the run fails in good order."""
+
+    async def act(ctx: RunContext, inbox: list[Message]) -> None:
+        del inbox
+
+        def fail() -> None:
+            raise ValueError(text)
+
+        await ctx.step("fail", fail)
+
+    status, said = await _failure(bed, act)
+    assert status == "agent_crashed"
+    assert 0 < len(said) <= 10_000
+
+
+@pytest.mark.item(74)
+@pytest.mark.parametrize("size", [100_000, 2_000_000])
+async def test_large_values_pass(bed: Bed, size: int) -> None:
+    """Through step, signal, state and output."""
+
+    async def act(ctx: RunContext, inbox: list[Message]) -> object:
+        big = await ctx.step("big", lambda: "x" * size)
+        await ctx.state.set("big", big)
+        return [len(big), len(str(await ctx.state.get("big"))), len(str(inbox[0].payload))]
+
+    run_id = await bed.submit(await bed.serve(act), "y" * size)
+    assert await bed.result(run_id) == [size, size, size]
+
+
+@pytest.mark.item(74)
+async def test_a_value_nested_too_deep_is_an_error(bed: Bed) -> None:
+    """64 levels pass, more do not; nothing breaks."""
+
+    def nested(depth: int) -> object:
+        value: object = 1
+        for _ in range(depth):
+            value = [value]
+        return value
+
+    async def act(ctx: RunContext, inbox: list[Message]) -> object:
+        return await ctx.step("nest", lambda: nested(int(str(inbox[0].payload))))
+
+    agent = await bed.serve(act)
+    assert await bed.result(await bed.submit(agent, 60)) == nested(60)
+    with pytest.raises(RunFailedError, match="nested deeper than 64"):
+        await bed.result(await bed.submit(agent, 100_000))
+
+
+@pytest.mark.item(103)
+async def test_code_that_depends_on_chance_is_found_out(bed: Bed) -> None:
+    """A value of the standard library's random in a step's arguments differs on replay: parked."""
+    drawn = iter(range(100))
+
+    async def act(ctx: RunContext, inbox: list[Message]) -> None:
+        del inbox
+        await ctx.step("chance", bed.world.do, "chance", next(drawn))
+        await ctx.step("mark", bed.world.do, "mark")
+        await ctx.sleep_until_signal("go")
+
+    run_id = await bed.submit(await bed.serve(act))
+    await bed.marked(run_id)
+    await bed.restart()
+    await bed.runtime.signal(run_id, "go")
+    parked = await bed.seen(run_id, EntryKind.RUN_PARKED)
+    assert parked.payload["reason"] == "non_determinism"
+    assert bed.world.count["chance"] == 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from actors.kernel.json import recordable
 from actors.kernel.runtime.commit import DELETED
@@ -35,7 +35,7 @@ class AgentState:
         self._stored: dict[str, JsonValue] | None = None
         self._own: dict[str, JsonValue | _Absent] = {}
 
-    async def get(self, key: str, default: JsonValue = None) -> JsonValue:
+    async def get(self, key: str, default: Any = None) -> Any:
         """Return the value of `key`, or `default`; the same on replay."""
         run = self._run
         branch = run.turnstile.enter("state.get")
@@ -62,7 +62,7 @@ class AgentState:
         run.log.record(EntryKind.EFFECT_RESULT, position, payload)
         return default if isinstance(value, _Absent) else value
 
-    async def set(self, key: str, value: JsonValue) -> None:
+    async def set(self, key: str, value: Any) -> None:
         """Set `key`; part of the run's next commit."""
         clean = recordable(value, where=f"state {key!r}")
         self._write("state.set", key, clean, args_hash(["set", key, clean]))

@@ -281,7 +281,7 @@ class RunContext:
 
     # --- talking ----------------------------------------------------------------------------------
 
-    async def send(self, target: AgentId, payload: Message | JsonValue) -> None:
+    async def send(self, target: AgentId, payload: Message | Any) -> None:
         """Send a message; it leaves with the next flush, once, in order per target."""
         run = self._run
         branch = run.turnstile.enter("send")
@@ -307,7 +307,7 @@ class RunContext:
         )  # fmt: skip
         run.log.send(Outgoing(message, sender, target))
 
-    async def continue_as_new(self, input: JsonValue = None) -> NoReturn:  # noqa: A002
+    async def continue_as_new(self, input: Any = None) -> NoReturn:  # noqa: A002
         """Start the code again with one message whose payload is `input`; the log before it is history.
 
         Keeps the run id. For loops that would make the log long. Call it in the root branch.

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from actors.errors import ContractError, RunFailedError, UnknownRunError
 from actors.kernel.agent.message import Message
+from actors.kernel.json import recordable
 from actors.kernel.runtime.commit import NewRun
 from actors.kernel.runtime.ids import AgentId, HostIncarnation, RunId, check_name, run_id_of_submit
 from actors.kernel.runtime.scheduler import RetryPolicy, RunStatus
@@ -254,7 +255,7 @@ class Runtime:
     async def submit(
         self,
         agent_id: AgentId,
-        msg: Message | JsonValue,
+        msg: Message | Any,
         *,
         priority: int = 5,
         tenant: str = "default",
@@ -305,7 +306,7 @@ class Runtime:
             self._worker.cancel(busy.run_id, agent_id, busy.cancel_requested)
 
     async def send(
-        self, agent_id: AgentId, msg: Message | JsonValue, *, sender: str | None = None
+        self, agent_id: AgentId, msg: Message | Any, *, sender: str | None = None
     ) -> bool:
         """Deliver plain mail: it wakes `ctx.receive`, or starts the agent's next run.
 
@@ -318,11 +319,17 @@ class Runtime:
         return bool(arrived)
 
     async def signal(
-        self, run_id: RunId, name: str, payload: JsonValue = None, *, message_id: str | None = None
+        self, run_id: RunId, name: str, payload: Any = None, *, message_id: str | None = None
     ) -> bool:
-        """Buffer a signal for a run and wake it; False for a known id or an ended run."""
+        """Buffer a signal for a run and wake it; False for a known id or an ended run.
+
+        Raises:
+            NotSerializableError: `payload` is not JSON data.
+            UnknownRunError: There is no such run.
+        """
+        clean = recordable(payload, where=f"signal {name!r}")
         outcome = await self._store.signal(
-            run_id, name, payload, message_id=message_id or self._entropy.token(),
+            run_id, name, clean, message_id=message_id or self._entropy.token(),
             sender=f"client:{self._client}",
         )  # fmt: skip
         if outcome.accepted and outcome.agent_id is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from actors.errors import (
@@ -31,7 +31,7 @@ from actors.runtime.lifecycle import Hooks, call_agent
 from actors.runtime.outcome import Attempt, Verdict, cancelled, completed, judge, parked
 from actors.runtime.recorder import Recorder
 from actors.runtime.run_log import RunLog
-from actors.runtime.signals import Signals
+from actors.runtime.signals import RETRY, Signals
 from actors.runtime.tasks import start_task
 from actors.runtime.tool_invoker import DirectToolInvoker
 from actors.runtime.turnstile import Turnstile
@@ -119,6 +119,7 @@ class Execution:
 
     def __post_init__(self) -> None:
         self._history = History.of(self.loaded.entries)
+        self.lease = replace(self.lease, attempt=self._history.attempt)
         self._turnstile = Turnstile(on_idle=self._on_idle, on_closed=self._on_closed)
         self._runlog = RunLog(
             store=self.env.store,
@@ -201,6 +202,9 @@ class Execution:
         if self._history.deaths >= MAX_DEATHS and self.was_running:
             detail = f"{self._history.deaths} hosts in a row died while executing this run"
             return await self._write(parked("poison", detail))
+        if self.loaded.row.parked is not None:
+            while await self._recorder.signals.take(RETRY) is not None:
+                pass  # they have had their effect: the run executes
         inbox = self._open()
         hooks = Hooks(self.agent, self._ctx, self.env.clock)
         if hooks:
@@ -342,7 +346,8 @@ class Execution:
     async def _leave(self, wake: Suspend) -> Ended:
         """Suspend; without writing anything when nothing happened since the run was woken."""
         unwritten = [entry.kind for entry in self._runlog.unwritten]
-        if unwritten == [EntryKind.RUN_RESUMED] and not self.was_running:
+        is_at_rest = not self.was_running and self.loaded.row.parked is None
+        if unwritten == [EntryKind.RUN_RESUMED] and is_at_rest:
             return Ended(wake)
         entry = NewEntry(EntryKind.RUN_SUSPENDED, "", {"wake": wake.wake.to_json()})
         return await self._write(Verdict((entry,), wake))
@@ -351,7 +356,9 @@ class Execution:
         for entry in verdict.entries:
             self._runlog.record(entry.kind, entry.position, entry.payload)
         try:
-            committed = await self._runlog.commit_end(verdict.then)
+            # Attempts count from 1 again after continue_as_new, the only verdict that continues.
+            attempt = 1 if verdict.then is CONTINUE else None
+            committed = await self._runlog.commit_end(verdict.then, attempt=attempt)
         except RunSuspended:
             return self._broken()
         return Ended(verdict.then, again=again or committed.wake_now, output=self._output)

@@ -84,5 +84,8 @@ class Hooks:
             try:
                 async with asyncio.timeout(HOOK_LIMIT_S):
                     await hook(event)
-            except Exception:  # noqa: BLE001 - whatever a hook does, the run goes on
+            except (Exception, asyncio.CancelledError):  # whatever a hook does, the run goes on
+                task = asyncio.current_task()
+                if task is not None and task.cancelling():
+                    raise
                 _log.warning("hook failed; the run goes on", extra={"hook": kind}, exc_info=True)

@@ -28,8 +28,12 @@ class Holding(Enum):
     READY = auto()
     """In the host's ready queue."""
     EXECUTING = auto()
-    WAITING = auto()
-    """Suspended, parked, or waiting for its next attempt: rows only."""
+    SUSPENDED = auto()
+    """Rows only, until something of its wake set comes."""
+    BACKOFF = auto()
+    """Rows only, until its next attempt is due; signals and mail do not hasten it."""
+    PARKED = auto()
+    """Rows only, until an operator decides."""
 
 
 class Mailbox:
@@ -118,6 +122,16 @@ class Mailbox:
             self.free()
         else:
             self.queue = [item for item in self.queue or () if item[1].run_id != run_id] or None
+
+    def rest(self, holding: Holding, *, wake_at: datetime | None, wants_mail: bool) -> None:
+        """The run that holds the agent is rows only from now on."""
+        self.holding, self.wake_at, self.wants_mail = holding, wake_at, wants_mail
+        self.taken = None
+
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether a run holds the agent that is rows only."""
+        return self.holding in (Holding.SUSPENDED, Holding.BACKOFF, Holding.PARKED)
 
     @property
     def is_empty(self) -> bool:

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Final
 
 from actors.errors import ActorsError
 from actors.kernel.runtime.scheduler import RunStatus
+from actors.runtime.tasks import TaskScope
 from actors.runtime.timers import HORIZON_S
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from actors.kernel.runtime.commit import HostReport
+    from actors.kernel.runtime.commit import HostReport, RunRow
     from actors.kernel.runtime.ids import HostIncarnation, RunId, ShardId
     from actors.kernel.runtime.scheduler import ShardLease
     from actors.kernel.runtime.store import Nudge, RunStore, Serves
     from actors.runtime.registry import Registry
-    from actors.runtime.tasks import TaskScope
     from actors.runtime.worker import Worker
 
 _log = logging.getLogger(__name__)
@@ -28,6 +28,8 @@ SCAN_S: Final = 5.0
 
 PAGE: Final = 500
 _CLAIM_LIMIT: Final = 10_000
+_SIGNALS_LIMIT_S: Final = 120.0
+"""Longer than a store waits for its server before it gives up."""
 
 
 class Ownership:
@@ -95,17 +97,41 @@ class Ownership:
         await self._read_mail(shards)
         await self._read_timers(shards)
 
-    async def _read_runs(self, shards: Sequence[ShardId]) -> None:
+    async def _read_runs(self, shards: Sequence[ShardId], *, is_new: bool = True) -> None:
+        """Read open runs: all of shards that are new here, else those no hint may have told of."""
         after: RunId | None = None
         while True:
             page = await self._store.open_runs(shards, after=after, limit=PAGE)
             queued = [r.run_id for r in page if r.status is RunStatus.PENDING and r.last_seq < 0]
             boot = {found.row.run_id: found.messages for found in await self._store.load(queued)}
             for row in page:
-                self._worker.adopt(row, boot.get(row.run_id, ()))
+                # A run that this worker holds already may be further than its row says.
+                if is_new or row.run_id in boot:
+                    self._worker.adopt(row, boot.get(row.run_id, ()))
+                elif row.cancel_requested is not None:
+                    self._worker.cancel(row.run_id, row.agent_id, row.cancel_requested)
+            await self._read_signals(page)
             if len(page) < PAGE:
                 return
             after = page[-1].run_id
+
+    async def _read_signals(self, runs: Sequence[RunRow]) -> None:
+        """Wake runs whose signal came while nobody owned them."""
+        async with TaskScope() as scope:
+            for run in runs:
+                if run.parked is not None or (run.wake is not None and run.wake.signals):
+                    scope.start(self._look_for_signals(run), name=f"signals of {run.run_id}")
+            await scope.settle(limit_s=_SIGNALS_LIMIT_S)
+
+    async def _look_for_signals(self, run: RunRow) -> None:
+        awaited = run.wake.signals if run.wake is not None else ()
+        try:
+            found = [signal.name for signal in await self._store.signals(run.run_id)]
+        except ActorsError:
+            found = list(awaited)  # a replay looks again, and writes nothing when there is none
+        is_parked = run.parked is not None
+        if any(name in awaited or (is_parked and name.startswith("~")) for name in found):
+            self._worker.signalled(run.run_id, run.agent_id)
 
     async def _read_mail(self, shards: Sequence[ShardId], after: int = -1) -> None:
         while shards:
@@ -171,7 +197,11 @@ class Ownership:
         agent_id, run_id = nudge.agent_id, nudge.run_id
         match nudge.kind:
             case "shards":
+                # Also said when hints are heard again: some were lost while nobody listened.
                 await self.claim()
+                held = [lease.shard for lease in self._worker.shards]
+                await self._read_runs(held, is_new=False)
+                await self._read_mail(held)
             case "mail" if agent_id is not None:
                 for arrived in await self._store.pending_mail(agent=agent_id):
                     self._worker.offer(arrived)
@@ -186,3 +216,8 @@ class Ownership:
                     self._worker.cancel(run_id, agent_id, row.cancel_requested)
             case _:
                 _log.debug("a hint without a name", extra={"kind": nudge.kind})
+
+
+def _may_wait_for_signal(row: RunRow) -> bool:
+    waits = row.parked is not None or (row.wake is not None and bool(row.wake.signals))
+    return row.status is RunStatus.SUSPENDED and waits

@@ -8,7 +8,7 @@ of `RunStore.commit`.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from actors.errors import ActorsError, ConcurrentAppendError, LeaseLostError, RunSuspended
@@ -19,6 +19,7 @@ from actors.kernel.runtime.commit import (
     Conflict,
     Deleted,
     LeaseLost,
+    Missing,
     Then,
 )
 from actors.kernel.runtime.log_entry import EntryKind, NewEntry
@@ -197,8 +198,10 @@ class RunLog:
             attempt=self.history.attempt,
         )
 
-    async def commit_end(self, then: Then) -> Committed:
+    async def commit_end(self, then: Then, *, attempt: int | None = None) -> Committed:
         """Write everything left together with what becomes of the run. The code has ended.
+
+        `attempt` is the run's from now on, when it is not the one that executed.
 
         Raises:
             RunSuspended: The write failed; see `broken`.
@@ -212,6 +215,8 @@ class RunLog:
         entries, self._entries = self._entries, []
         parts, self._parts = self._parts, _Parts()
         turn = self._turn(entries, parts, self._turnstile.durable, then)
+        if attempt is not None:
+            turn = replace(turn, attempt=attempt)
         try:
             outcome = await self._store.commit(turn)
         except ActorsError as exc:
@@ -238,4 +243,4 @@ class RunLog:
     @property
     def is_stale(self) -> bool:
         """Whether the log went on without this execution: load it again, same attempt."""
-        return isinstance(self.broken, Conflict | ConcurrentAppendError)
+        return isinstance(self.broken, Conflict | Missing | ConcurrentAppendError)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from actors.kernel.runtime.commit import SignalKey
 
@@ -11,6 +11,12 @@ if TYPE_CHECKING:
     from actors.kernel.runtime.ids import RunId
     from actors.kernel.runtime.store import RunStore
     from actors.runtime.run_log import RunLog
+
+RESERVED: Final = "~"
+"""How the names of an operator's signals begin; agents cannot wait for them."""
+
+RETRY: Final = "~retry"
+"""The reserved signal that starts a parked run anew."""
 
 
 class Signals:

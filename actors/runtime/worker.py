@@ -12,7 +12,7 @@ import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from actors.errors import ActorsError, RegistrationError
+from actors.errors import RegistrationError
 from actors.kernel.runtime.commit import (
     Arrived,
     Commit,
@@ -30,6 +30,7 @@ from actors.runtime.execution import UNWIND_LIMIT_S, Ended, Environment, Executi
 from actors.runtime.mailbox import Holding, Mailbox, StartMail, StartRun
 from actors.runtime.outcome import cancelled
 from actors.runtime.ready_queue import ReadyQueue
+from actors.runtime.signals import RESERVED
 from actors.runtime.tasks import TaskScope
 from actors.runtime.timers import Timers
 
@@ -111,11 +112,10 @@ class Worker:
             if run.cancel_requested is not None:
                 self.cancel(run.run_id, run.agent_id, run.cancel_requested)
             return
-        mailbox.holding, mailbox.run_id = Holding.WAITING, run.run_id
-        mailbox.priority = run.priority
+        mailbox.run_id, mailbox.priority = run.run_id, run.priority
         mailbox.recovering = run.status is RunStatus.RUNNING
-        mailbox.wake_at = run.wake_at
-        mailbox.wants_mail = run.wake is not None and run.wake.message
+        wants_mail = run.wake is not None and run.wake.message
+        mailbox.rest(_rest_of(run), wake_at=run.wake_at, wants_mail=wants_mail)
         if run.cancel_requested is not None or mailbox.recovering:
             self._wake(mailbox)
         elif run.wake_at is not None:
@@ -125,6 +125,8 @@ class Worker:
         """New agents are served, or a shard was adopted whole: look at every idle mailbox."""
         for mailbox in list(self._mailboxes.values()):
             self._consider(mailbox)
+            if mailbox.nudged:
+                self._wake(mailbox)
 
     # --- what comes in --------------------------------------------------------------------------
 
@@ -146,7 +148,7 @@ class Worker:
             execution = self._executing.get(mailbox.run_id)
             if execution is not None and not execution.poke_mail():
                 mailbox.nudged = True
-            if mailbox.holding is Holding.WAITING and mailbox.wants_mail:
+            if mailbox.holding is Holding.SUSPENDED and mailbox.wants_mail:
                 self._wake(mailbox)
         self._consider(mailbox)
 
@@ -158,7 +160,7 @@ class Worker:
             if not execution.poke_signals() and mailbox is not None:
                 mailbox.nudged = True
         elif mailbox is not None and mailbox.run_id == run_id:
-            self._wake(mailbox)
+            self._wake_by_signal(mailbox)
 
     def cancel(self, run_id: RunId, agent_id: AgentId, reason: str) -> None:
         """A run of ours has to end; the flag is in the store already."""
@@ -199,11 +201,26 @@ class Worker:
             self._make_ready(mailbox)
 
     def _wake(self, mailbox: Mailbox) -> None:
-        if mailbox.holding is Holding.WAITING:
+        if mailbox.is_at_rest:
             self._make_ready(mailbox)
+
+    def _wake_by_signal(self, mailbox: Mailbox) -> None:
+        if mailbox.holding is Holding.SUSPENDED:
+            self._wake(mailbox)
+        elif mailbox.holding is Holding.PARKED:
+            self._tasks.start(self._look_for_decision(mailbox), name="look for a decision")
+
+    async def _look_for_decision(self, mailbox: Mailbox) -> None:
+        """Wake a parked run if an operator's signal is there; others wait with it."""
+        run_id = mailbox.run_id
+        found = await self._store.signals(run_id) if run_id is not None else []
+        is_decided = any(signal.name.startswith(RESERVED) for signal in found)
+        if is_decided and mailbox.run_id == run_id and mailbox.holding is Holding.PARKED:
+            self._wake(mailbox)
 
     def _make_ready(self, mailbox: Mailbox) -> None:
         if not self._registry.is_served(mailbox.agent_id):
+            mailbox.nudged = True
             return  # its mail and runs wait as rows; registering the agent looks again
         mailbox.holding = Holding.READY
         self._ready.offer(mailbox, priority=mailbox.priority, tenant=mailbox.agent_id.tenant)
@@ -236,7 +253,7 @@ class Worker:
                     self._executing.pop(run_id, None)
                 self._settle(mailbox, execution, ended)
                 execution = await self._next(mailbox, ended)
-        except ActorsError as exc:
+        except Exception as exc:  # noqa: BLE001 - also a factory's own: no agent may stay stuck
             _log.warning(
                 "an agent is tried again", extra={"agent": str(mailbox.agent_id)}, exc_info=exc
             )
@@ -285,6 +302,9 @@ class Worker:
         found = await self._store.load([run_id])
         if not found or found[0].row.status.is_terminal:
             mailbox.free()
+            if not found:  # waiting mail was to start it, and nothing was written
+                for arrived in await self._store.pending_mail(agent=mailbox.agent_id):
+                    mailbox.add(arrived)
             return await self._next(mailbox, Ended(None))
         loaded = found[0]
         if loaded.row.cancel_requested is not None:
@@ -306,7 +326,7 @@ class Worker:
         agent = self._registry.find(mailbox.agent_id)
         lease = self._shards.get(mailbox.shard)
         if agent is None or lease is None:
-            mailbox.holding = Holding.WAITING
+            mailbox.holding = Holding.SUSPENDED
             return None
         return Execution(
             self._env, agent, _run_lease(lease, loaded.row), loaded, create, mail, was_running
@@ -329,24 +349,26 @@ class Worker:
             return
         if then is None or ended.again:
             return
-        mailbox.holding, mailbox.taken = Holding.WAITING, None
-        mailbox.wants_mail = isinstance(then, Suspend) and then.wake.message
-        mailbox.wake_at = None
-        if isinstance(then, Suspend):
-            mailbox.wake_at = then.wake.at
-        elif isinstance(then, Retry):
-            mailbox.wake_at = then.at
+        match then:
+            case Suspend(wake):
+                mailbox.rest(Holding.SUSPENDED, wake_at=wake.at, wants_mail=wake.message)
+            case Retry(at):
+                mailbox.rest(Holding.BACKOFF, wake_at=at, wants_mail=False)
+            case _:
+                mailbox.rest(Holding.PARKED, wake_at=None, wants_mail=False)
         if mailbox.wake_at is not None:
             self.timers.add(mailbox.wake_at, mailbox.agent_id)
         if execution.token.is_cancelled:
             self.cancel(run_id, mailbox.agent_id, execution.token.reason)
-        elif mailbox.nudged or (mailbox.wants_mail and _has_mail(mailbox)):
+        elif mailbox.wants_mail and _has_mail(mailbox):
             self._wake(mailbox)
+        elif mailbox.nudged:
+            self._wake_by_signal(mailbox)
 
     def _try_later(self, mailbox: Mailbox) -> None:
         if self._stopping or mailbox.shard not in self._shards:
             return
-        mailbox.holding = Holding.WAITING if mailbox.run_id is not None else Holding.NOTHING
+        mailbox.holding = Holding.BACKOFF if mailbox.run_id is not None else Holding.NOTHING
         loop = asyncio.get_running_loop()
         look = self._wake if mailbox.run_id is not None else self._consider
         loop.call_later(RELOAD_WAIT_S, look, mailbox)
@@ -390,9 +412,17 @@ class Worker:
 
         Its result is the run's row, or None when the row has to be read.
         """
-        waiter = asyncio.get_running_loop().create_future()
+        waiter: asyncio.Future[RunRow | None] = asyncio.get_running_loop().create_future()
         self._waiters.setdefault(run_id, []).append(waiter)
+        waiter.add_done_callback(lambda done: self._forget_waiter(run_id, done))
         return waiter
+
+    def _forget_waiter(self, run_id: RunId, waiter: asyncio.Future[RunRow | None]) -> None:
+        waiters = self._waiters.get(run_id, [])
+        if waiter in waiters:
+            waiters.remove(waiter)
+            if not waiters:
+                del self._waiters[run_id]
 
     # --- stopping ---------------------------------------------------------------------------------
 
@@ -440,6 +470,12 @@ def _run_lease(lease: ShardLease, row: RunRow) -> Lease:
         lease.shard, lease.owner, lease.epoch, lease.expires_at, row.run_id, row.agent_id,
         max(row.attempt, 1),
     )  # fmt: skip
+
+
+def _rest_of(run: RunRow) -> Holding:
+    if run.parked is not None:
+        return Holding.PARKED
+    return Holding.BACKOFF if run.status is RunStatus.PENDING else Holding.SUSPENDED
 
 
 def _has_mail(mailbox: Mailbox) -> bool:

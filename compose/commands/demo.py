@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
+from compose.commands.demo_view import Screen, Silence, show_proof
 from compose.commands.exits import Exit
 from compose.commands.output import print_json
 from compose.demo.director import Director, Outcome, Stage
 from compose.demo.documents import documents_in, write_default_documents
-from compose.demo.view import Screen, Silence, show_proof
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

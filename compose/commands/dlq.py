@@ -82,17 +82,15 @@ async def redrive(
             letters = await runtime.store.dead_letters(agent=agent_id, limit=MOST)
             wanted = [letter.id for letter in letters]
         given = await runtime.store.redrive(wanted)
+    if not given and not every:
+        numbers = ", ".join(map(str, wanted))
+        raise NoDataError(f"no such dead letter (any more): {numbers}")
     if target.json:
         print_json(
             {"redriven": [{"agent": str(a.agent_id), "message": a.message.id} for a in given]}
         )
     else:
         say(f"redrove {len(given)} of {len(wanted)} dead letter(s)")
-    if len(given) < len(wanted) and not every:
-        numbers = ", ".join(map(str, wanted))
-        raise NoDataError(
-            f"of dead letters {numbers}, {len(wanted) - len(given)} are not there (any more)"
-        )
     return Exit.OK
 
 

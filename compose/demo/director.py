@@ -165,7 +165,7 @@ class Director:
         first = await self._start_host(url)
         self.audience.tell(f"host 1 is process {first.pid}; submitting one run over "
                            f"{len(self.stage.documents)} documents")  # fmt: skip
-        run_id = await client.submit(DESK, self.stage.job())  # type: ignore[arg-type]
+        run_id = await client.submit(DESK, self.stage.job())
         victim = self.stage.documents[len(self.stage.documents) // 2]
         await self._until_extracting(first, len(self.stage.documents) // 2)
         await asyncio.to_thread(first.kill)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import re
 from typing import TYPE_CHECKING, Final
 
@@ -20,9 +21,9 @@ _TOPICS: Final[tuple[str, ...]] = (
 )  # fmt: skip
 _DEFAULT_COUNT: Final = 8
 _FALLBACK_MODULES: Final = (
-    "argparse", "asyncio", "ast", "bdb", "cmd", "contextlib", "copy", "decimal", "difflib", "doctest",
-    "heapq", "locale", "logging", "optparse", "pickletools", "random", "sched", "statistics",
-    "string", "subprocess", "threading", "timeit", "typing", "unittest", "zipfile",
+    "argparse", "asyncio", "contextlib", "decimal", "difflib", "doctest", "http.client", "logging",
+    "optparse", "random", "statistics", "string", "subprocess", "tarfile", "threading", "unittest",
+    "zipfile",
 )  # fmt: skip
 _ENOUGH_CHARACTERS: Final = 1500
 
@@ -65,8 +66,14 @@ def _default_texts() -> list[tuple[str, str]]:
         topics = {}
     chapters = [(name, topics[name]) for name in _TOPICS if name in topics]
     if len(chapters) < _DEFAULT_COUNT:
-        modules = {name: importlib.import_module(name).__doc__ or "" for name in _FALLBACK_MODULES}
-        by_size = sorted(modules.items(), key=lambda item: -len(item[1]))
-        chapters += [(f"module-{name}", text) for name, text in by_size]
+        chapters += [(f"module-{name}", _documentation(name)) for name in _FALLBACK_MODULES]
     enough = [pair for pair in chapters if len(pair[1]) >= _ENOUGH_CHARACTERS] or chapters
     return [(re.sub(r"[^\w-]", "-", name), text) for name, text in enough[:_DEFAULT_COUNT]]
+
+
+def _documentation(name: str) -> str:
+    """Return what a module, its classes and its functions say about themselves."""
+    module = importlib.import_module(name)
+    public = [vars(module)[key] for key in sorted(vars(module)) if not key.startswith("_")]
+    own = [one for one in public if getattr(one, "__module__", None) == name]
+    return "\n\n".join(filter(None, (inspect.getdoc(one) for one in (module, *own))))

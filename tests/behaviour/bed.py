@@ -126,6 +126,16 @@ class Bed:
         ):  # fmt: skip
             yield runtime
 
+    @asynccontextmanager
+    async def rival(self) -> AsyncIterator[Runtime]:
+        """A second host that serves nothing yet."""
+        owner = HostIncarnation(f"{self._prefix}-rival-{next(self._names)}")
+        async with (
+            self.open_store(owner) as store,
+            Runtime(store=store, clock=self.clock, entropy=self.entropy, owner=owner) as runtime,
+        ):
+            yield runtime
+
     # --- agents ---------------------------------------------------------------------------------
 
     def name(self, key: str = "1") -> AgentId:
@@ -214,6 +224,6 @@ class Bed:
         await self.restart()
         await self.runtime.signal(run_id, "again")
         await self.result(run_id)
-        assert len(values) >= 2, "nothing was replayed"  # noqa: PLR2004
+        assert len(values) >= 2, "nothing was replayed"
         assert self.world.count["mark"] == 1
         return values

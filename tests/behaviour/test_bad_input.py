@@ -189,7 +189,9 @@ async def test_an_agent_that_raises_a_base_exception_fails(bed: Bed) -> None:
 
 
 @pytest.mark.item(63)
-@pytest.mark.parametrize("text", ["\x00", "\ud800", "x" * 100_000], ids=["nul", "surrogate", "long"])
+@pytest.mark.parametrize(
+    "text", ["\x00", "\ud800", "x" * 100_000], ids=["nul", "surrogate", "long"]
+)
 async def test_errors_with_odd_texts_are_recorded(bed: Bed, text: str) -> None:
     """As far as they can be written; the run fails in good order."""
 

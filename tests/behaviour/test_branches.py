@@ -56,7 +56,7 @@ async def test_nested_gathers_with_a_failing_inner_one(bed: Bed) -> None:
     """The inner failure is caught by its branch; the outer one goes on, live and on replay."""
 
     async def body(ctx: RunContext) -> object:
-        async def inner(fails: bool) -> object:  # noqa: FBT001
+        async def inner(fails: bool) -> object:
             try:
                 return await ctx.gather(
                     ctx.step("ok", bed.world.do, "ok", 1),
@@ -180,7 +180,9 @@ async def test_a_scope_joins_and_cancels_its_branches(bed: Bed) -> None:
         return [got, sorted(done)]
 
     values = await bed.live_and_replayed(body)
-    assert all(value == [["first", "fail is broken", "cancelled"], ["first", "rest"]] for value in values)
+    assert all(
+        value == [["first", "fail is broken", "cancelled"], ["first", "rest"]] for value in values
+    )
     assert bed.world.count == {"first": 1, "hang": 1, "fail": 1, "rest": 1, "mark": 1}
 
 

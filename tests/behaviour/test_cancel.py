@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,8 +11,10 @@ import pytest
 from actors.errors import CancellationError, RunFailedError
 from actors.kernel.runtime.log_entry import EntryKind
 from actors.kernel.runtime.scheduler import RetryPolicy, RunStatus
+from tests.behaviour.agents import World
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
     from contextlib import AbstractAsyncContextManager
 
     from actors.kernel.agent.message import Message
@@ -19,7 +22,20 @@ if TYPE_CHECKING:
     from actors.runtime import RunContext, Runtime
     from tests.behaviour.bed import Bed
 
-pytestmark = pytest.mark.parametrize("asker", ["host", "client"])
+
+def by_host_and_by_client(
+    scenario: Callable[[Bed, str], Awaitable[None]],
+) -> Callable[[Bed], Awaitable[None]]:
+    """Play a scenario twice on one bed: asked here, and asked by another process."""
+
+    @functools.wraps(scenario)
+    async def both(bed: Bed) -> None:
+        for asker in ("host", "client"):
+            bed.world = World()
+            await scenario(bed, asker)
+
+    del both.__wrapped__  # type: ignore[attr-defined] - pytest would ask for its arguments
+    return both
 
 
 async def _cancel(bed: Bed, asker: str, run_id: RunId, reason: str = "enough") -> None:
@@ -43,6 +59,7 @@ async def _is_cancelled(bed: Bed, run_id: RunId, reason: str = "enough") -> None
 
 
 @pytest.mark.item(30, 66, 162)
+@by_host_and_by_client
 async def test_a_queued_run(bed: Bed, asker: str) -> None:
     """It ends at once, never executes, and the run that holds the agent is not touched."""
 
@@ -66,6 +83,7 @@ async def test_a_queued_run(bed: Bed, asker: str) -> None:
 
 
 @pytest.mark.item(30, 60, 65)
+@by_host_and_by_client
 async def test_a_run_that_executes_a_step(bed: Bed, asker: str) -> None:
     """The step is interrupted and the agent is free again."""
 
@@ -83,6 +101,7 @@ async def test_a_run_that_executes_a_step(bed: Bed, asker: str) -> None:
 
 
 @pytest.mark.item(30, 60, 66)
+@by_host_and_by_client
 async def test_a_waiting_run(bed: Bed, asker: str) -> None:
     """Hot or suspended: it ends, and the agent's next run begins."""
 
@@ -102,6 +121,7 @@ async def test_a_waiting_run(bed: Bed, asker: str) -> None:
 
 
 @pytest.mark.item(66, 227)
+@by_host_and_by_client
 async def test_a_sleeping_run_and_its_timer(bed: Bed, asker: str) -> None:
     """It does not come back when the timer would have fired."""
 
@@ -122,6 +142,7 @@ async def test_a_sleeping_run_and_its_timer(bed: Bed, asker: str) -> None:
 
 
 @pytest.mark.item(66, 163)
+@by_host_and_by_client
 async def test_a_run_that_backs_off(bed: Bed, asker: str) -> None:
     """It ends at once, not when the next attempt is due."""
 
@@ -138,6 +159,7 @@ async def test_a_run_that_backs_off(bed: Bed, asker: str) -> None:
 
 
 @pytest.mark.item(30, 66)
+@by_host_and_by_client
 async def test_a_parked_run(bed: Bed, asker: str) -> None:
     """An operator may give it up instead of resolving it."""
 
@@ -153,6 +175,7 @@ async def test_a_parked_run(bed: Bed, asker: str) -> None:
 
 
 @pytest.mark.item(65, 104)
+@by_host_and_by_client
 async def test_a_loop_stops_at_check(bed: Bed, asker: str) -> None:
     """`ctx.check()` raises CancellationError once the run is cancelled."""
     looping = asyncio.Event()
@@ -179,6 +202,7 @@ async def test_a_loop_stops_at_check(bed: Bed, asker: str) -> None:
 
 
 @pytest.mark.item(60, 162)
+@by_host_and_by_client
 async def test_cleanup_code_executes_no_effect(bed: Bed, asker: str) -> None:
     """What stands in `finally` runs, but ctx calls in it raise again and nothing outside happens."""
 
@@ -198,6 +222,7 @@ async def test_cleanup_code_executes_no_effect(bed: Bed, asker: str) -> None:
 
 
 @pytest.mark.item(162, 160)
+@by_host_and_by_client
 async def test_an_ended_run_stays_as_it_ended(bed: Bed, asker: str) -> None:
     """Cancelling it changes nothing and asks nobody."""
 
@@ -214,7 +239,7 @@ async def test_an_ended_run_stays_as_it_ended(bed: Bed, asker: str) -> None:
 
 
 @pytest.mark.item(66)
-async def test_a_cancel_survives_a_crash(bed: Bed, asker: str) -> None:
+async def test_a_cancel_survives_a_crash(bed: Bed) -> None:
     """Asked for while the host lay dead, it is executed by the next one."""
 
     async def act(ctx: RunContext, inbox: list[Message]) -> None:
@@ -229,4 +254,3 @@ async def test_a_cancel_survives_a_crash(bed: Bed, asker: str) -> None:
     await bed.start()
     await _is_cancelled(bed, run_id)
     assert bed.world.count["hang"] == 1
-    del asker

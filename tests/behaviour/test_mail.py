@@ -156,10 +156,11 @@ async def test_the_order_of_each_sender_is_kept(bed: Bed) -> None:
     async with asyncio.TaskGroup() as group:
         for sender in range(senders):
             group.create_task(sends(sender))
-    first = await bed.submit(agent, "submitted behind them")
+    if bed.backend == "postgres":
+        bed.world.count["failures"] = 2  # runs of mail are tried again after seconds
     bed.agents = served
     await bed.restart()
-    await bed.result(first)
+    await got.until(lambda: len(got.all) >= senders * each)
     for sender in range(senders):
         mine = [p for p in got.all if str(p).startswith(f"{sender}:")]
         assert mine == [f"{sender}:{n}" for n in range(each)]

@@ -108,7 +108,7 @@ async def test_a_tool_says_whether_it_may_be_repeated(bed: Bed) -> None:
 
 @pytest.mark.item(80, 186, 189)
 @pytest.mark.parametrize("idempotent", [True, False])
-async def test_a_crash_in_the_middle_of_a_call(bed: Bed, idempotent: bool) -> None:  # noqa: FBT001
+async def test_a_crash_in_the_middle_of_a_call(bed: Bed, idempotent: bool) -> None:
     """An idempotent tool is called again, any other one never; its call is in doubt."""
 
     async def charge() -> str:

@@ -30,7 +30,7 @@ VALUES: list[Any] = [
     1.0,
     "",
     "text",
-    "Ünïcödé ☃ 🎭 \u2028 \\ \" \n",
+    'Ünïcödé ☃ 🎭 \u2028 \\ " \n',
     [],
     {},
     {"b": 1, "a": 2, "": None},
@@ -203,22 +203,19 @@ async def test_continue_as_new_starts_again_with_its_input(bed: Bed) -> None:
 
 
 @pytest.mark.item(74)
-@pytest.mark.parametrize(
-    "value",
-    [object(), {1: "a"}, float("nan"), float("inf"), b"bytes", {1, 2}, "\ud800", "\x00"],
-    ids=["object", "int key", "nan", "inf", "bytes", "set", "surrogate", "nul"],
-)
-async def test_an_output_that_is_not_json_fails_the_run(bed: Bed, value: object) -> None:
+async def test_an_output_that_is_not_json_fails_the_run(bed: Bed) -> None:
     """The error names type and remedy, and it is final."""
+    odd = [object(), {1: "a"}, float("nan"), float("inf"), b"bytes", {1, 2}, "\ud800", "\x00"]
+    values = iter(odd)
 
     async def act(ctx: RunContext, inbox: list[Message]) -> object:
         del ctx, inbox
-        bed.world.count["act"] += 1
-        return value
+        return next(values)
 
-    with pytest.raises(RunFailedError, match="cannot be recorded"):
-        await bed.play(act)
-    assert bed.world.count["act"] == 1
+    agent = await bed.serve(act)
+    for value in odd:
+        with pytest.raises(RunFailedError, match=f"a {type(value).__name__} cannot be recorded"):
+            await bed.result(await bed.submit(agent))
 
 
 @pytest.mark.item(74)

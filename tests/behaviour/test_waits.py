@@ -246,9 +246,9 @@ async def test_five_wake_sources_at_once_are_one_dispatch(bed: Bed) -> None:
     async def act(ctx: RunContext, inbox: list[Message]) -> object:
         del inbox
         plays.append(1)
+        await ctx.step("mark", bed.world.do, "mark")
         waits = [ctx.sleep_until_signal(name) for name in ("a", "b")]
         waits += [ctx.receive(), ctx.receive(), ctx.sleep(0.3)]  # type: ignore[list-item]
-        await ctx.step("mark", bed.world.do, "mark")
         got = await ctx.gather(*waits)
         return [getattr(value, "payload", value) for value in got]
 

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, cast
 from actors.errors import PersistenceError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable, Sequence
 
+    from actors.kernel.runtime.ids import RunId
     from actors.kernel.runtime.scheduler import ShardLease
     from actors.kernel.runtime.store import RunStore
 
@@ -39,6 +40,8 @@ class Faults:
         nth: Number of the call, 0 is the first; None: every call works.
         method: Only calls of this method are counted; None counts all.
         calls: Names of all calls counted so far.
+        struck: Whether it has happened.
+        on_load: Told of every load that worked after it.
         leases: Shard leases handed out, so that a test can end a dead host's.
     """
 
@@ -47,6 +50,8 @@ class Faults:
     method: str | None = None
     delay_s: float = 0.05
     calls: list[str] = field(default_factory=list)
+    struck: bool = False
+    on_load: Callable[[Sequence[RunId]], Awaitable[None]] | None = None
     leases: list[ShardLease] = field(default_factory=list)
 
     def strikes(self, method: str) -> bool:
@@ -54,7 +59,10 @@ class Faults:
         if self.method not in (None, method):
             return False
         self.calls.append(method)
-        return self.nth == len(self.calls) - 1
+        if self.nth != len(self.calls) - 1:
+            return False
+        self.struck = True
+        return True
 
 
 class FaultyStore:
@@ -103,6 +111,8 @@ class FaultyStore:
         result = await member(*args, **kwargs)
         if name == "claim_shards":
             self._faults.leases += result
+        if name == "load" and self._faults.struck and self._faults.on_load is not None:
+            await self._faults.on_load(*args)
         if manner is Manner.DIE_AFTER:
             await self._end()
         if manner is Manner.ERROR_AFTER:

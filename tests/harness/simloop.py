@@ -12,13 +12,16 @@ import heapq
 import io
 import random
 import threading
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
 from typing_extensions import override
 
 if TYPE_CHECKING:
+    from collections import deque
     from collections.abc import Callable, Coroutine
+    from contextvars import Context
 
 T = TypeVar("T")
 
@@ -74,7 +77,11 @@ class SimLoop(asyncio.BaseEventLoop):
         seed: What decides the order of ready callbacks.
     """
 
+    # What BaseEventLoop keeps, and `_run_once` has to serve.
+    _ready: deque[asyncio.Handle]
     _scheduled: list[asyncio.TimerHandle]
+    _stopping: bool
+    _timer_cancelled_count: int
 
     def __init__(self, seed: int) -> None:
         super().__init__()
@@ -96,10 +103,12 @@ class SimLoop(asyncio.BaseEventLoop):
         return self._virtual
 
     @override
-    def call_soon_threadsafe(self, *args: Any, **kwargs: Any) -> asyncio.Handle:
+    def call_soon_threadsafe(  # type: ignore[override] - typeshed ties callback to args
+        self, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> asyncio.Handle:
         if threading.get_ident() != self._home:
             raise OutsideWorldError("a thread called into the simulation")
-        return self.call_soon(*args, **kwargs)
+        return self.call_soon(callback, *args, context=context)
 
     def _process_events(self, event_list: object) -> None:
         """There are no events: nothing is ever polled."""
@@ -111,6 +120,9 @@ class SimLoop(asyncio.BaseEventLoop):
         self._collect_due()
         if not self._ready:
             return
+        self._at_instant += 1
+        if self._at_instant > STEPS_PER_INSTANT:
+            raise DeadlockError(f"time stands still at {self._virtual:.6f} s\n{self.dump()}")
         pick = self._choice.randrange(len(self._ready)) if len(self._ready) > 1 else 0
         self._ready.rotate(-pick)
         handle = self._ready.popleft()
@@ -118,9 +130,6 @@ class SimLoop(asyncio.BaseEventLoop):
         if handle.cancelled():
             return
         self.steps += 1
-        self._at_instant += 1
-        if self._at_instant > STEPS_PER_INSTANT:
-            raise DeadlockError(f"time stands still at {self._virtual:.6f} s\n{self.dump()}")
         self._trace.update(b"%d:%d:%a;" % (self.steps, pick, self._virtual))
         handle._run()
 
@@ -221,12 +230,16 @@ def simulate(main: Callable[[SimLoop], Coroutine[Any, Any, T]], *, seed: int) ->
     try:
         return loop.run_until_complete(main(loop)), loop
     finally:
-        _cancel_rest(loop)
-        asyncio.set_event_loop(None)
-        loop.close()
+        try:
+            with suppress(DeadlockError):
+                _cancel_rest(loop)
+        finally:
+            asyncio.set_event_loop(None)
+            loop.close()
 
 
 def _cancel_rest(loop: SimLoop) -> None:
+    loop._at_instant = 0
     rest = asyncio.all_tasks(loop)
     for task in rest:
         task.cancel()

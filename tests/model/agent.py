@@ -99,7 +99,7 @@ class ProgramAgent:
             return {"unread": [message.payload for message in inbox]}
         return await self._drive(ctx, Interpreter(self._case.program, boot).main())
 
-    async def _use(self, called: str, what: Any) -> Any:  # noqa: ARG002 - part of the arguments' hash
+    async def _use(self, called: str, what: Any) -> Any:
         return await self._world.execute(called, self._host)
 
     async def _step(self, name: str, *_args: Any) -> Any:

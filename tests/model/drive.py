@@ -3,37 +3,45 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
-from actors.errors import ActorsError
+from actors.errors import ActorsError, PersistenceError
 from actors.kernel.agent.message import Message
 from actors.kernel.runtime.ids import RunId, run_id_of_submit
 from actors.runtime import Runtime
 from actors.runtime.backends.memory import MemoryStore
 from tests.harness.faulty_store import Faults, FaultyStore
-from tests.harness.simloop import EPOCH, SimClock, SimEntropy, simulate
+from tests.harness.simloop import SimClock, SimEntropy, simulate
 from tests.model.agent import AGENT, SINK, Execution, ProgramAgent, World
 from tests.model.endings import policy_of
 from tests.model.reading import essential, seconds
+from tests.model.seeding import seed_store
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
+    from collections.abc import Coroutine, Sequence
 
     from actors.kernel.runtime.commit import Arrived, RunRow
     from actors.kernel.runtime.log_entry import RunLogEntry
+    from actors.kernel.runtime.store import RunStore
     from tests.harness.simloop import SimLoop
     from tests.model.history import Line
     from tests.model.program import Case
 
 BOOT: Final = "boot"
+CLIENT: Final = "local"
 SETTLE_S: Final = 11.0
 """After the last event nothing happens for so long; a run that waits is suspended by then."""
 
 
+STUCK_S: Final = 30.0
+"""A message that still waits for a free agent after so long is stuck."""
+
+
 @dataclass(frozen=True, slots=True)
-class Death:
-    """A host died: when, and what the log and the world were then."""
+class Anchor:
+    """The run is loaded anew after a fault: when, and what the log and the world are then."""
 
     at: float
     log: list[RunLogEntry]
@@ -45,7 +53,9 @@ class Observed:
     """What was found when a case had been played.
 
     Attributes:
-        unread: Numbers of messages that went to later runs, in order.
+        anchor: From where the model has to go on, if there was a fault.
+        unread: Numbers of messages that went to later runs, in order, and of those still waiting.
+        stuck: How many messages wait though the agent is free.
         sent: Messages that lie in the sink's inbox.
         calls: Names of the store calls made.
     """
@@ -54,11 +64,12 @@ class Observed:
     entries: list[RunLogEntry] = field(default_factory=list)
     state: dict[str, Any] = field(default_factory=dict)
     unread: list[int] = field(default_factory=list)
+    stuck: int = 0
     sent: list[Arrived] = field(default_factory=list)
     begun: list[Execution] = field(default_factory=list)
     ended: list[Execution] = field(default_factory=list)
     ghosts: list[Execution] = field(default_factory=list)
-    deaths: list[Death] = field(default_factory=list)
+    anchor: Anchor | None = None
     calls: list[str] = field(default_factory=list)
     refolded: RunRow | None = None
 
@@ -86,6 +97,8 @@ class Stage:
     suspend_after: float
     faults: Faults
     until: float
+    prefix: tuple[RunLogEntry, ...] = ()
+    before: tuple[Execution, ...] = ()
     seen: Observed = field(default_factory=Observed)
 
     def __post_init__(self) -> None:
@@ -96,14 +109,32 @@ class Stage:
         self._world = World(self.case, self._names)
         self.run_id = RunId("")
         self._died = asyncio.Event()
+        events: list[tuple[float, str, dict[str, Any]]] = [
+            (at, name, {"n": n}) for n, (at, name) in enumerate(self.case.signals)
+        ]
+        events += [(at, "", {"mail": n}) for n, at in enumerate(self.case.mail)]
+        self._events = sorted(events, key=lambda event: event[0])
+        self.faults.on_load = self._loaded
 
     async def play(self) -> Observed:
         """Play the case to its end and look at what is left."""
+        if self.prefix:
+            await self._begin_in_the_middle()
         arrivals = asyncio.ensure_future(self._arrive())
         while not await self._host():
             pass
         arrivals.cancel()
         return self.seen
+
+    async def _begin_in_the_middle(self) -> None:
+        self.loop._virtual = seconds(self.prefix[-1].ts)
+        self._world.begun = [one for one in self.before if one.at < self.loop.time()]
+        self.run_id = await seed_store(self._outside, self.case, self.prefix, BOOT)
+        taken = [line.data["payload"] for line in essential(self.prefix) if "payload" in line.data]
+        self._events = [event for event in self._events if event[2] not in taken]
+        while self._events and self._events[0][0] <= self.loop.time():
+            await self._deliver(*self._events.pop(0))
+        await self._anchor()
 
     async def _host(self) -> bool:
         """One host's life; False if it died."""
@@ -118,19 +149,27 @@ class Stage:
 
         store = FaultyStore(self.store.sibling(), self.faults, die)
         runtime = Runtime(
-            store=store,  # type: ignore[arg-type]
+            store=cast("RunStore", store),
             clock=self._clock,
             entropy=self._entropy,
             suspend_after=self.suspend_after,
         )
         if await self._or_died(self._live(runtime)):
-            await runtime.__aexit__(None, None, None)
+            await self._or_died(_stopped(runtime))
             return True
         store.bury()
-        entries = [entry async for entry in self.store.entries(self.run_id)]
-        self.seen.deaths.append(Death(self.loop.time(), entries, self._world.counts()))
+        await self._anchor()
         await self.store.release_shards(self.faults.leases)
         return False
+
+    async def _anchor(self) -> None:
+        run_id = self.run_id or run_id_of_submit(AGENT, f"submit:{CLIENT}", BOOT)
+        entries = [entry async for entry in self.store.entries(run_id)]
+        self.seen.anchor = Anchor(self.loop.time(), entries, self._world.counts())
+
+    async def _loaded(self, run_ids: Sequence[RunId]) -> None:
+        if self.seen.anchor is None and self.run_id in run_ids:
+            await self._anchor()
 
     async def _or_died(self, work: Coroutine[Any, Any, None]) -> bool:
         task = asyncio.ensure_future(work)
@@ -145,20 +184,24 @@ class Stage:
         return True
 
     async def _live(self, runtime: Runtime) -> None:
-        await _retried(runtime.__aenter__)
+        await _retried(runtime.start)
         await _retried(lambda: runtime.register(ProgramAgent(self.case, self._world)))
         message = Message.of(AGENT, {"boot": True}, id=BOOT)
         policy = policy_of(self.case.retry)
         self.run_id = await _retried(lambda: runtime.submit(AGENT, message, retry_policy=policy))
-        while not await self._is_over():
+        if self.faults.struck and self.seen.anchor is None:
+            await self._anchor()
+        while not await self._is_over():  # noqa: ASYNC110 - virtual time costs nothing
             await asyncio.sleep(0.5)
         await self._look()
 
     async def _is_over(self) -> bool:
         row = await self.store.run(self.run_id)
         if row is not None and row.status.is_terminal:
+            now = self.loop.time()
             last = max([*self.case.mail, 0.0]) + 0.5
-            return self.loop.time() > last and not await self.store.pending_mail(agent=AGENT)
+            waiting = await self.store.pending_count(AGENT)
+            return now > last and (not waiting or now > max(self.until, last) + STUCK_S)
         arrived = max([at for at, _ in self.case.signals] + self.case.mail, default=0.0)
         return self.loop.time() > max(self.until, arrived) + SETTLE_S
 
@@ -170,28 +213,33 @@ class Stage:
         seen.state = await store.state(AGENT)
         seen.sent = await store.pending_mail(agent=SINK)
         for run in sorted(await store.list_runs(agent=AGENT), key=lambda run: run.arrival):
-            if run.run_id != self.run_id and isinstance(run.result, dict):
-                seen.unread += [one["mail"] for one in run.result["unread"]]
+            result: Any = run.result
+            if run.run_id != self.run_id and result is not None:
+                seen.unread += [one["mail"] for one in result["unread"]]
         waiting = await store.pending_mail(agent=AGENT)
-        seen.unread += [one.message.payload["mail"] for one in waiting]
+        payloads: list[Any] = [one.message.payload for one in waiting]
+        seen.unread += [payload["mail"] for payload in payloads]
+        if seen.row is not None and seen.row.status.is_terminal:
+            seen.stuck = await store.pending_count(AGENT)
         seen.begun, seen.ended = self._world.begun, self._world.ended
         seen.ghosts, seen.calls = self._world.ghosts, self.faults.calls
 
     async def _arrive(self) -> None:
         """Deliver signals and mail at their times, as another process would."""
-        events = [(at, name, {"n": n}) for n, (at, name) in enumerate(self.case.signals)]
-        events += [(at, "", {"mail": n}) for n, at in enumerate(self.case.mail)]
-        for at, name, payload in sorted(events, key=lambda event: event[0]):
-            await asyncio.sleep(at - self.loop.time())
-            if name:
-                while not self.run_id:
-                    await asyncio.sleep(0.01)
-                await self._outside.signal(
-                    self.run_id, name, payload, message_id=f"{name}{at}", sender="ext:test"
-                )
-            else:
-                message = Message.of(AGENT, payload, id=f"mail{at}").sent_by("ext:test")
-                await self._outside.deliver([message])
+        for event in self._events:
+            await asyncio.sleep(event[0] - self.loop.time())
+            await self._deliver(*event)
+
+    async def _deliver(self, at: float, name: str, payload: dict[str, Any]) -> None:
+        if not name:
+            message = Message.of(AGENT, payload, id=f"mail{at}").sent_by("ext:test")
+            await self._outside.deliver([message])
+            return
+        while not self.run_id:  # noqa: ASYNC110 - virtual time costs nothing
+            await asyncio.sleep(0.01)
+        await self._outside.signal(
+            self.run_id, name, payload, message_id=f"{name}{at}", sender="ext:test"
+        )
 
     async def _names(self) -> tuple[tuple[str, str], ...]:
         if not self.run_id:
@@ -202,6 +250,11 @@ class Stage:
                 async for entry in self.store.entries(self.run_id)
             ]
         )
+
+
+async def _stopped(runtime: Runtime) -> None:
+    with suppress(PersistenceError):
+        await runtime.stop()
 
 
 async def _retried(call: Any) -> Any:
@@ -222,11 +275,23 @@ def play(
     suspend_after: float = 5.0,
     until: float,
     faults: Faults | None = None,
+    prefix: tuple[RunLogEntry, ...] = (),
+    before: tuple[Execution, ...] = (),
 ) -> Observed:
-    """Return what the runtime did with a case. `until` is the virtual time of the predicted end."""
+    """Return what the runtime did with a case.
+
+    Args:
+        case: What is played.
+        seed: Of the simulation.
+        suspend_after: The runtime's.
+        until: The virtual time of the predicted end.
+        faults: What goes wrong.
+        prefix: A log that the run has already, for a start in the middle.
+        before: What was executed when it was written.
+    """
 
     async def main(loop: SimLoop) -> Observed:
-        stage = Stage(case, loop, suspend_after, faults or Faults(), until)
+        stage = Stage(case, loop, suspend_after, faults or Faults(), until, prefix, before)
         return await stage.play()
 
     return simulate(main, seed=seed)[0]

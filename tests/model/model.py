@@ -10,7 +10,10 @@ import heapq
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from typing_extensions import override
+
 from actors.errors import EffectInDoubtError
+from actors.kernel.runtime.ids import RunId
 from tests.model.branches import Branch, CancelledError, Group, Wait, innermost_open
 from tests.model.endings import end_of_attempt
 from tests.model.history import DivergenceError, Line, Memory
@@ -68,7 +71,7 @@ class Model(Verbs):
         values: Mapping[str, Sequence[Any]] | None = None,
     ) -> None:
         self.case = case
-        self.run_id = run_id
+        self.run_id = RunId(run_id)
         self.log = list(log)
         taken = {repr(line.data["payload"]) for line in log if "payload" in line.data}
         arrivals = [(at, name, {"n": n}) for n, (at, name) in enumerate(case.signals)]
@@ -115,11 +118,13 @@ class Model(Verbs):
             status, self.log, self.state(), self.world.executions, self.log[-1].at, unread
         )
 
+    @override
     def record(self, kind: str, position: str, data: dict[str, Any]) -> int:
         """Put an entry at the end of the log and return its seq."""
         self.log.append(Line(kind, position, data, self.world.now))
         return len(self.log) - 1
 
+    @override
     def state(self) -> dict[str, Any]:
         """Return the agent's state as it is stored now."""
         state: dict[str, Any] = {}
@@ -225,6 +230,7 @@ class Model(Verbs):
 
     # --- rule 1: groups -------------------------------------------------------------------------------
 
+    @override
     def open_group(self, branch: Branch, group: Group) -> None:
         """Remember a group of which `branch` is the parent."""
         self.groups.append(group)
@@ -318,6 +324,7 @@ class Model(Verbs):
 
     # --- what happens outside ---------------------------------------------------------------------------
 
+    @override
     def at(self, when: float, branch: Branch, wait: Wait) -> None:
         """Let `happen` be called for the wait at a time, if the branch still waits for that."""
         self.numbers += 1

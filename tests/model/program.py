@@ -116,7 +116,8 @@ class Interpreter:
     def _block(self, block: Block, children: dict[int, Any]) -> Code:
         results = []
         for stmt in block:
-            results.append((yield from getattr(self, f"_do_{stmt['op']}")(stmt, children)))
+            result = yield from getattr(self, f"_do_{stmt['op']}")(stmt, children)
+            results.append(result)
         return results
 
     def _ask(self, label: str, verb: str, *args: Any) -> Code:
@@ -151,7 +152,7 @@ class Interpreter:
         return self._keep(stmt, (yield from self._ask(label, "step", name, mode, args)))
 
     def _do_tool(self, stmt: Stmt, _: Any) -> Code:
-        args = {"what": [self._value(arg) for arg in stmt.get("args", [])]}
+        args: dict[str, Any] = {"what": [self._value(arg) for arg in stmt.get("args", [])]}
         mode, label = stmt.get("mode", "idempotent"), stmt["label"]
         args["called"] = f"{label}@{self._generation}"
         return self._keep(stmt, (yield from self._ask(label, "tool", mode, args)))
@@ -228,7 +229,7 @@ class Interpreter:
     def _do_try(self, stmt: Stmt, children: dict[int, Any]) -> Code:
         try:
             return (yield from self._block(stmt["body"], children))
-        except Exception as exc:  # noqa: BLE001 - what an author writes
+        except Exception as exc:
             wanted = stmt.get("catch")
             if wanted is None or wanted not in ("Exception", type(exc).__name__):
                 raise

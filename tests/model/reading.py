@@ -64,31 +64,32 @@ def seconds(at: datetime | str) -> float:
 def _data(kind: str, payload: dict[str, Any], number: dict[int, int]) -> dict[str, Any]:
     if kind in _PLAIN:
         return {key: payload[key] for key in _PLAIN[kind] if key in payload}
-    match kind:
-        case "effect.result" | "tool.result":
-            return _result(payload)
-        case "timer.set":
-            return {"at": seconds(payload["at"]), "hash": payload["hash"], "verb": payload["verb"]}
-        case "msg.received":
-            if "hash" not in payload:
-                return {"boot": True}
-            return {"payload": payload["message"]["payload"], "hash": payload["hash"]}
-        case "run.attempt_failed":
-            return {
-                "attempt": payload["attempt"],
-                "error": _error(payload["error"]),
-                "retry_from": number[payload["retry_from"]],
-                "ending": payload.get("ending") is not None,
-                "at": seconds(payload["at"]),
-            }
-        case "run.failed":
-            return {"status": payload["status"], "error": _error(payload["error"])}
-        case _:
-            return {}
+    if kind in ("effect.result", "tool.result"):
+        return _result(payload)
+    data: dict[str, Any] = {}
+    if kind == "timer.set":
+        data = {"at": seconds(payload["at"]), "hash": payload["hash"], "verb": payload["verb"]}
+    elif kind == "msg.received" and "hash" in payload:
+        data = {"payload": payload["message"]["payload"], "hash": payload["hash"]}
+    elif kind == "msg.received":
+        data = {"boot": True}
+    elif kind == "run.attempt_failed":
+        data = {
+            "attempt": payload["attempt"],
+            "error": _error(payload["error"]),
+            "retry_from": number[payload["retry_from"]],
+            "ending": payload.get("ending") is not None,
+            "at": seconds(payload["at"]),
+        }
+    elif kind == "run.failed":
+        data = {"status": payload["status"], "error": _error(payload["error"])}
+    return data
 
 
 def _result(payload: dict[str, Any]) -> dict[str, Any]:
-    data = {key: payload[key] for key in ("effect", "name", "hash", "status") if key in payload}
+    data: dict[str, Any] = {
+        key: payload[key] for key in ("effect", "name", "hash", "status") if key in payload
+    }
     if payload["status"] == "error":
         return {**data, "error": _error(payload["error"])}
     value = payload.get("value")
@@ -176,7 +177,7 @@ def same_line(left: Line, right: Line) -> bool:
 def _is_buffered(line: Line) -> bool:
     """Whether an entry rides with the next flush, so that its time says nothing."""
     if line.kind == "effect.result":
-        return line.data["effect"] != "step"
+        return bool(line.data["effect"] != "step")
     return line.kind in _INSTANTS or "boot" in line.data
 
 

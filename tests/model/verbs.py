@@ -13,6 +13,7 @@ from tests.model.program import AwkwardError, make_error
 from tests.model.signs import ContinueSignal, TieError
 
 if TYPE_CHECKING:
+    from actors.kernel.runtime.ids import RunId
     from tests.model.history import Memory, Record
     from tests.model.program import Call, Case
     from tests.model.world import Outside
@@ -27,7 +28,7 @@ class Verbs:
     """The half of the model that knows the verbs; `Model` knows whose turn it is."""
 
     case: Case
-    run_id: str
+    run_id: RunId
     log: list[Line]
     memory: Memory
     world: Outside
@@ -153,9 +154,8 @@ class Verbs:
         data = {"effect": verb, "hash": digest, "status": "ok", "value": value}
         self.record("effect.result", position, data)
 
-    def _result(
-        self, position: str, effect: str, name: str, digest: str, rest: dict[str, Any]
-    ) -> int:
+    def _result(self, position: str, plan: tuple[Any, ...], rest: dict[str, Any]) -> int:
+        effect, _, digest, name = plan[:4]
         kind = "tool.result" if effect == "tool" else "effect.result"
         data = {"effect": effect, "name": name, "hash": digest, **rest}
         return self.record(kind, position, data)
@@ -163,18 +163,17 @@ class Verbs:
     # --- effects and waits ------------------------------------------------------------------------------
 
     def _step(self, branch: Branch, name: str, mode: str, args: list[Any]) -> None:
-        self._effect(branch, "step", name, mode, args_hash([name, [name, *args]]))
+        digest = args_hash([name, [name, *args]])
+        self._effect(branch, ("step", mode, digest, name, name))
 
     def _tool(self, branch: Branch, mode: str, kwargs: dict[str, Any]) -> None:
         name = "idempotent_tool" if mode == "idempotent" else "at_most_once_tool"
-        self._effect(branch, "tool", name, mode, args_hash([name, kwargs]), kwargs["called"])
+        self._effect(branch, ("tool", mode, args_hash([name, kwargs]), name, kwargs["called"]))
 
-    def _effect(  # noqa: PLR0913 - one per fact of an effect
-        self, branch: Branch, effect: str, name: str, mode: str, digest: str, does: str = ""
-    ) -> None:
+    def _effect(self, branch: Branch, plan: tuple[str, str, str, str, str]) -> None:
+        effect, _, digest = plan[:3]
         position = branch.take_position()
         kinds = ("tool.called", "tool.result") if effect == "tool" else _EFFECT_KINDS
-        plan = (effect, mode, digest, name, does or name)
         record = self.memory.find(position, kinds, digest)
         if record is not None and record.end is not None and record.end not in self.memory.void:
             self._await_hit(branch, record.end)
@@ -260,9 +259,9 @@ class Verbs:
     def happen(self, branch: Branch, wait: Wait) -> None:
         """The time of a wait has come: record it, so that the branch can go on in its turn."""
         if wait.plan[0] in ("step", "tool"):
-            effect, _, digest, name, _, outcome, text = wait.plan
+            effect, outcome, text = wait.plan[0], *wait.plan[5:]
             rest = _came_of(effect, outcome, text)
-            seq = self._result(wait.position, effect, name, digest, rest)
+            seq = self._result(wait.position, wait.plan, rest)
             del branch.begun[wait.position]
         else:
             self._give(branch)
@@ -362,26 +361,29 @@ class Verbs:
     def outcome_of(self, group: Group) -> tuple[Any, BaseException | None]:
         """Return what a group whose condition holds gives to its parent."""
         if group.kind in ("join", "cancel"):
-            child, kind, group.kind = group.one, group.kind, "body"
-            assert child is not None
-            if kind == "cancel":
-                return None, None
-            group.joined.append(child)
-            if child.closed:
-                return None, CancellationError("this branch of the scope was cancelled")
-            return child.value, child.error
+            return self._asked(group)
+        chosen = group.chosen
         if group.kind == "select":
-            assert group.chosen is not None
-            index = group.children.index(group.chosen)
+            assert chosen is not None
+            index = group.children.index(chosen)
             self._won(group.position, index)
-            return [index, group.chosen.value], group.chosen.error
-        if group.error is not None:
-            return None, group.error
-        if group.chosen is not None:
-            return None, group.chosen.error
-        if group.kind == "scope":
-            return group.value, None
+            return [index, chosen.value], chosen.error
+        error = group.error or (chosen.error if chosen is not None else None)
+        if error is not None or group.kind == "scope":
+            return group.value, error
         return [child.value for child in group.children], None
+
+    @staticmethod
+    def _asked(group: Group) -> tuple[Any, BaseException | None]:
+        """What `await child` or `await child.cancel()` gives."""
+        child, kind, group.kind = group.one, group.kind, "body"
+        assert child is not None
+        if kind == "cancel":
+            return None, None
+        group.joined.append(child)
+        if child.closed:
+            return None, CancellationError("this branch of the scope was cancelled")
+        return child.value, child.error
 
     def _won(self, position: str, index: int) -> None:
         record = self.memory.find(position, ("select.won",), "")

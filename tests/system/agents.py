@@ -12,8 +12,11 @@ from actors.kernel.runtime.ids import AgentId
 from compose.demo.ledger import append_line, lines_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from actors.kernel.agent.agent import Agent
     from actors.kernel.agent.message import Message
-    from actors.runtime import Runtime, RunContext
+    from actors.runtime import RunContext, Runtime
 
 AT_MOST_ONCE: Final = (2, 5, 8)
 STEP_COUNT: Final = 10
@@ -76,7 +79,11 @@ class Failing:
         raise TerminalError(str(inbox[0].payload))
 
 
-TYPES: Final = {"ten": Ten, "waiter": Waiter, "failing": Failing}
+TYPES: Final[dict[str, Callable[[AgentId], Agent]]] = {
+    "ten": Ten,
+    "waiter": Waiter,
+    "failing": Failing,
+}
 ONE: Final = Ten(AgentId("one", "a"))
 NOTHING: Final = 17
 

@@ -9,7 +9,8 @@ import pytest
 
 from compose.runtime import build_postgres_runtime
 from compose.settings import Settings
-from tests.system.processes import Cli, Hosts
+from tests.integration.compose.commandline import Cli
+from tests.system.processes import Hosts
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator

@@ -1,29 +1,23 @@
-"""Host processes and the command line, as these tests use them."""
+"""Host processes, as these tests use them."""
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import signal
 import subprocess
 import sys
-import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from compose.cli import run
+from tests.system.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import pytest
-
 ROOT: Final = Path(__file__).resolve().parents[2]
 LEASE_S: Final = 1.0
-PATIENCE_S: Final = 20.0
-_POLL_S: Final = 0.01
 
 
 class HostProcess:
@@ -51,22 +45,21 @@ class HostProcess:
 
     async def until(self, event: str) -> dict[str, Any]:
         """Return the first log line of this event."""
-        deadline = time.monotonic() + PATIENCE_S
-        while True:
-            for line in self.events():
-                if line["event"] == event:
-                    return line
-            assert self.process.poll() is None, f"ended before {event}:\n{self.log.read_text()}"
-            assert time.monotonic() < deadline, f"no {event}:\n{self.log.read_text()}"
-            await asyncio.sleep(_POLL_S)
+        found: list[dict[str, Any]] = []
+
+        def has_come() -> bool:
+            found[:] = [line for line in self.events() if line["event"] == event]
+            assert found or self.process.poll() is None, f"ended early:\n{self.log.read_text()}"
+            return bool(found)
+
+        await until(has_come, f"{event} in {self.log}")
+        return found[0]
 
     async def exit_code(self) -> int:
         """Return its exit code once it has ended; negative for a signal."""
-        deadline = time.monotonic() + PATIENCE_S
-        while (code := self.process.poll()) is None:
-            assert time.monotonic() < deadline, f"does not end:\n{self.log.read_text()}"
-            await asyncio.sleep(_POLL_S)
-        return code
+        await until(lambda: self.process.poll() is not None, f"the end of {self.log}")
+        assert self.process.returncode is not None
+        return self.process.returncode
 
     def send(self, number: signal.Signals) -> None:
         """Send it a signal."""
@@ -118,38 +111,3 @@ class Hosts:
         """End them all."""
         for host in self.started:
             host.end()
-
-
-@dataclass(frozen=True, slots=True)
-class Said:
-    """What a command printed, and its exit code."""
-
-    code: int
-    out: str
-    err: str
-
-    @property
-    def data(self) -> Any:
-        """Its output as JSON."""
-        assert self.code in (0, 1), self
-        return json.loads(self.out)
-
-
-@dataclass(frozen=True, slots=True)
-class Cli:
-    """The command line in this process, against one schema of one server."""
-
-    url: str
-    schema: str
-    capsys: pytest.CaptureFixture[str]
-
-    def __call__(self, *arguments: str) -> Said:
-        """Run one command."""
-        self.capsys.readouterr()
-        code = run([*arguments, "--postgres-url", self.url, "--schema", self.schema])
-        out, err = self.capsys.readouterr()
-        return Said(code, out, err)
-
-    async def call(self, *arguments: str) -> Said:
-        """Run one command while the test's event loop goes on."""
-        return await asyncio.to_thread(self, *arguments)

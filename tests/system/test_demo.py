@@ -122,7 +122,9 @@ GOOD = [("read", 1), ("extract", 1), ("extract", 2), ("publish", 2), ("report", 
     ],
 )
 def test_the_proof_fails_when_something_was_done_twice(
-    extra: list[tuple[str, int]], published: list[str], holds: bool  # noqa: FBT001
+    extra: list[tuple[str, int]],
+    published: list[str],
+    holds: bool,
 ) -> None:
     """A recorded step executed again, or two lines in the outside world, are found."""
     assert proof_of([*GOOD, *extra], published) is holds

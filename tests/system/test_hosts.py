@@ -13,31 +13,25 @@ from actors.kernel.runtime.ids import AgentId
 from actors.kernel.runtime.log_entry import EntryKind
 from actors.kernel.runtime.scheduler import RunStatus
 from tests.system.agents import AT_MOST_ONCE, STEP_COUNT, executed
+from tests.system.waiting import until, until_executing, until_run
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from actors.kernel.runtime.commit import RunRow
     from actors.kernel.runtime.ids import RunId
     from actors.runtime import Runtime
-    from tests.system.processes import Cli, Hosts
+    from tests.integration.compose.commandline import Cli
+    from tests.system.processes import Hosts
 
 TEN = AgentId("ten", "a")
 WAITER = AgentId("waiter", "a")
 ALL = [f"value-{n}" for n in range(STEP_COUNT)]
 
 
-async def until_executing(ledger: Path, number: int) -> None:
-    """Return once this step has begun."""
-    async with asyncio.timeout(20):
-        while number not in {done for done, _ in executed(ledger)}:
-            await asyncio.sleep(0.01)
-
-
-async def until_status(client: Runtime, run_id: RunId, status: RunStatus) -> None:
-    """Return once the run has this status."""
-    async with asyncio.timeout(20):
-        while (row := await client.store.run(run_id)) is None or row.status is not status:
-            await asyncio.sleep(0.02)
+async def until_suspended(client: Runtime, run_id: RunId) -> RunRow:
+    """Return the run's row once it is no more than rows."""
+    return await until_run(client, run_id, lambda r: r.status is RunStatus.SUSPENDED, "suspended")
 
 
 @pytest.mark.item(195)
@@ -78,9 +72,9 @@ async def test_code_that_does_not_end_is_dropped_when_the_drain_is_over(
     code = await first.exit_code()
     await hosts.serving(lease_s=60)
 
-    async with asyncio.timeout(20):
-        while (row := await client.store.run(run_id)) is None or row.status is RunStatus.RUNNING:
-            await asyncio.sleep(0.05)
+    row = await until_run(
+        client, run_id, lambda row: row.status is not RunStatus.RUNNING, "ended or parked"
+    )
     assert code == 0
     assert row.parked == "in_doubt" or row.status is RunStatus.COMPLETED
     assert all([n for n, _ in executed(ledger)].count(n) <= 1 for n in AT_MOST_ONCE)
@@ -98,9 +92,7 @@ async def test_a_killed_host_is_replaced_within_its_lease_and_two_seconds(
     await until_executing(ledger, 3)
     first.send(signal.SIGKILL)
     killed_at = time.monotonic()
-    async with asyncio.timeout(20):
-        while second.pid not in {pid for _, pid in executed(ledger)}:
-            await asyncio.sleep(0.01)
+    await until(lambda: second.pid in {pid for _, pid in executed(ledger)}, "taken over")
     after_s = time.monotonic() - killed_at
     kinds = [entry.kind async for entry in client.tail(run_id)]
 
@@ -121,13 +113,15 @@ async def test_an_effect_in_doubt_is_reported_and_decided_by_the_operator(
     first.send(signal.SIGKILL)
     await first.exit_code()
     await hosts.serving()
-    await until_status(client, run_id, RunStatus.SUSPENDED)
+    await until_suspended(client, run_id)
     listed = await cli.call("runs", "list", "--parked")
     shown = await cli.call("runs", "show", run_id)
     doubtful = (await cli.call("runs", "show", run_id, "--json")).data["in_doubt"]
     doctor = await cli.call("doctor", "--json")
     parked = next(one for one in doctor.data["checks"] if one["check"] == "parked")
-    said = await cli.call("runs", "resolve", run_id, doubtful[0]["position"], "--value", '"by hand"')
+    said = await cli.call(
+        "runs", "resolve", run_id, doubtful[0]["position"], "--value", '"by hand"'
+    )
 
     assert "PARKED (in_doubt)" in listed.out
     assert f"callboard runs resolve {run_id} {doubtful[0]['position']}" in shown.out
@@ -146,7 +140,7 @@ async def test_a_signal_sent_while_no_host_lives_is_heard_by_the_next(
     """It is a row; nobody has to be there when it is written."""
     first = await hosts.serving(suspend_after=0)
     run_id = await client.submit(WAITER, None)
-    await until_status(client, run_id, RunStatus.SUSPENDED)
+    await until_suspended(client, run_id)
     first.send(signal.SIGTERM)
     await first.exit_code()
     said = await cli.call("runs", "signal", run_id, "go", '{"now": true}')
@@ -168,7 +162,7 @@ async def test_a_decision_made_while_no_host_lives_is_heard_by_the_next(
     first.send(signal.SIGKILL)
     await first.exit_code()
     second = await hosts.serving()
-    await until_status(client, run_id, RunStatus.SUSPENDED)
+    await until_suspended(client, run_id)
     second.send(signal.SIGTERM)
     await second.exit_code()
     row = (await cli.call("runs", "show", run_id, "--json")).data

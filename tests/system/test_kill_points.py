@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 from actors.kernel.runtime.ids import AgentId
 from actors.kernel.runtime.log_entry import EntryKind
 from tests.system.agents import AT_MOST_ONCE, STEP_COUNT, executed
+from tests.system.waiting import until_run
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from actors.kernel.runtime.ids import RunId
     from actors.runtime import Runtime
-    from tests.system.processes import Cli, HostProcess, Hosts
+    from tests.integration.compose.commandline import Cli
+    from tests.system.processes import Hosts
 
 AGENT = AgentId("ten", "a")
 APPENDS, COMMITS = 13, 2
@@ -42,31 +43,27 @@ async def recorded(client: Runtime, run_id: RunId) -> set[int]:
 async def settle(client: Runtime, cli: Cli, run_id: RunId, ledger: Path) -> list[str]:
     """Decide what is in doubt, as an honest operator does; return the positions decided."""
     decided: list[str] = []
-    async with asyncio.timeout(20):
-        while True:
-            row = await client.store.run(run_id)
-            assert row is not None
-            if row.status.is_terminal:
-                return decided
-            if row.parked is None:
-                await asyncio.sleep(0.02)
-                continue
-            shown = (await cli.call("runs", "show", run_id, "--json")).data
-            (doubtful,) = shown["in_doubt"]
-            decided.append(doubtful["position"])
-            number = int(doubtful["name"].removeprefix("step-"))
-            happened = number in {done for done, _ in executed(ledger)}
-            decision = ["--value", f'"value-{number}"'] if happened else ["--retry"]
-            said = await cli.call("runs", "resolve", run_id, doubtful["position"], *decision)
-            assert said.code == 0, said
-            while (row := await client.store.run(run_id)) is not None and row.parked:
-                await asyncio.sleep(0.02)
+    while True:
+        row = await until_run(
+            client, run_id, lambda row: row.status.is_terminal or row.parked is not None, "at rest"
+        )
+        if row.status.is_terminal:
+            return decided
+        shown = (await cli.call("runs", "show", run_id, "--json")).data
+        (doubtful,) = shown["in_doubt"]
+        decided.append(doubtful["position"])
+        number = int(doubtful["name"].removeprefix("step-"))
+        happened = number in {done for done, _ in executed(ledger)}
+        decision = ["--value", f'"value-{number}"'] if happened else ["--retry"]
+        said = await cli.call("runs", "resolve", run_id, doubtful["position"], *decision)
+        assert said.code == 0, said
+        await until_run(client, run_id, lambda row: row.parked is None, "decided")
 
 
 @pytest.mark.item(490, 59, 172, 186, 189, 484, 485)
 @pytest.mark.parametrize("moment", ["before", "after"])
 @pytest.mark.parametrize(("point", "nth"), POINTS)
-async def test_a_run_whose_host_dies_at_any_write_completes_elsewhere(  # noqa: PLR0917
+async def test_a_run_whose_host_dies_at_any_write_completes_elsewhere(  # noqa: PLR0917 - fixtures
     hosts: Hosts, client: Runtime, cli: Cli, tmp_path: Path, point: str, nth: int, moment: str
 ) -> None:
     """What was recorded at the death is not executed again; at most once stays at most once."""
@@ -88,7 +85,9 @@ async def test_a_run_whose_host_dies_at_any_write_completes_elsewhere(  # noqa: 
     assert second.process.poll() is None
 
 
-async def test_the_kill_points_are_all_there_are(hosts: Hosts, client: Runtime, tmp_path: Path) -> None:
+async def test_the_kill_points_are_all_there_are(
+    hosts: Hosts, client: Runtime, tmp_path: Path
+) -> None:
     """An undisturbed run has exactly as many appends and commits as were tried."""
     ledger = tmp_path / "ledger"
     await hosts.serving(fault=f"append:{APPENDS + 1}:before,commit:{COMMITS + 1}:before")

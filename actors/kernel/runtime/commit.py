@@ -58,7 +58,7 @@ class Finish:
 
 @dataclass(frozen=True, slots=True)
 class Park:
-    """It waits for an operator: SUSPENDED with a reason, woken by resolve, signal or cancel only."""
+    """It waits for an operator: SUSPENDED with a reason, until resolved or cancelled."""
 
     reason: str
     position: str = ""

@@ -7,8 +7,8 @@ must be equal to. The rules:
 - ``run.suspended``, ``run.parked``, ``run.attempt_failed`` and the three terminal kinds set the
   status; ``cancel.requested`` changes nothing. Any other entry was written by code that executes:
   RUNNING, waiting for nothing.
-- The first executed entry, and the first one after a failed attempt, begin the next attempt; what
-  follows ``run.continued`` is attempt 1 again. An attempt may leave nothing but its end (see
+- The first executed entry, and the first one after a failed attempt, begin the next attempt; from
+  ``run.continued`` on it is attempt 1 again. An attempt may leave nothing but its end (see
   `ends_execution`), which then counts as executed.
 - The error of a failed attempt that is to be tried again stays until the run ends; one that parks
   the run is told by the log only. A cancelled run has no error: its reason is `cancel_requested`.
@@ -54,11 +54,10 @@ def fold(cause: RunRow, entries: Iterable[RunLogEntry]) -> RunRow:
     )
     is_executing, before, last_kind = False, row, ""
     for entry in entries:
-        if last_kind == EntryKind.RUN_CONTINUED:
-            row = replace(row, attempt=1)
         changed = _step(row, entry)
         if changed is None:
             attempt = row.attempt if is_executing else row.attempt + 1
+            attempt = 1 if entry.kind == EntryKind.RUN_CONTINUED else attempt
             changed = replace(_at_rest(row, RunStatus.RUNNING), attempt=attempt)
             is_executing = True
         elif entry.kind == EntryKind.RUN_ATTEMPT_FAILED:

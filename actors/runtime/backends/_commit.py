@@ -19,6 +19,7 @@ from actors.kernel.runtime.commit import (
 )
 from actors.kernel.runtime.fold import TELLING, ends_execution
 from actors.kernel.runtime.ids import AgentId
+from actors.kernel.runtime.log_entry import EntryKind
 from actors.kernel.runtime.scheduler import RunStatus
 from actors.runtime.backends._rows import check_entries, pack
 
@@ -86,6 +87,8 @@ def begins_attempt(commit: Commit) -> bool:
     """
     if isinstance(commit.then, Continue | Retry):
         return True
+    if any(entry.kind == EntryKind.RUN_ATTEMPT_FAILED for entry in commit.entries):
+        return True  # the last attempt failed and the run is parked with it
     return any(entry.kind not in TELLING or ends_execution(entry) for entry in commit.entries)
 
 

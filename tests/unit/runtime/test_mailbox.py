@@ -66,6 +66,6 @@ def test_a_message_told_twice_is_queued_once() -> None:
 def test_an_agent_that_is_held_starts_nothing() -> None:
     """From its first entry to its terminal one a run holds its agent."""
     box = mailbox(arrived(1))
-    box.holding = Holding.WAITING
+    box.holding = Holding.SUSPENDED
 
     assert box.next_turn() is None

@@ -69,6 +69,8 @@ def show_proof(outcome: Outcome) -> None:
     for step in proof.steps:
         table.add_row(*_row(step))
     out.print(table)
+    if any(step.second_host == "repeated" for step in proof.steps):
+        out.print(" * it was under way at the kill and had no result", style="dim")
     replayed = sum(step.second_host == "replayed" for step in proof.steps)
     at_most_once = sum(step.mode == "at_most_once" for step in proof.steps)
     out.print()
@@ -101,7 +103,7 @@ def _row(step: StepProof) -> tuple[str, ...]:
     note = {
         "replayed": "[cyan]replayed[/]",
         "executed": "executed",
-        "repeated": "[yellow]executed again: it had no result[/]",
+        "repeated": "[yellow]repeated *[/]",
     }[step.second_host]
     mark = YES if step.holds else NO
     return step.position, step.name, step.document, str(step.executed), pids, note, mark

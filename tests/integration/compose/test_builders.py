@@ -1,0 +1,190 @@
+"""The two builders: what they open is closed again, and a folder has one server for all."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from typing import TYPE_CHECKING
+
+import asyncpg
+import pytest
+
+from actors.errors import ContractError
+from actors.kernel.runtime.ids import AgentId
+from compose import Settings, build_local_runtime, build_postgres_runtime
+from compose.embedded import postgres_url_if_running
+from compose.settings import read_settings
+from persistence.errors import DatabaseUnreachableError, DatabaseUrlError
+from tests.harness.servers import server_directory
+from tests.system.agents import Ten
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+TEN = AgentId("ten", "a")
+ALL = [f"value-{n}" for n in range(10)]
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """An empty folder that an embedded server can use."""
+    if sys.platform == "win32":
+        pytest.skip("there is no embedded PostgreSQL for this system")
+    with server_directory() as directory:
+        yield directory
+
+
+class BoomError(Exception):
+    """What goes wrong in the block."""
+
+
+async def sessions(url: str, schema: str) -> int:
+    """How many connections use the schema, other than the one that asks."""
+    connection = await asyncpg.connect(url)
+    try:
+        found = await connection.fetchval(
+            "select count(*) from pg_stat_activity where application_name = 'callboard'"
+        )
+    finally:
+        await connection.close()
+    assert schema
+    return int(found)
+
+
+@pytest.mark.item(6, 21)
+async def test_a_postgres_runtime_makes_its_tables_and_is_started(
+    postgres_dsn: str, schema: str, tmp_path: Path
+) -> None:
+    """A run is executed without anything set up before."""
+    settings = Settings(db_schema=schema)
+    async with build_postgres_runtime(postgres_dsn, settings=settings) as runtime:
+        await runtime.register_type("ten", Ten)
+        run_id = await runtime.submit(TEN, {"ledger": str(tmp_path / "ledger")})
+
+        assert await runtime.result(run_id) == ALL
+
+
+@pytest.mark.item(6)
+@pytest.mark.parametrize("way_out", ["return", "error", "cancel"])
+async def test_a_runtime_closes_everything_on_every_way_out(
+    postgres_dsn: str, schema: str, way_out: str
+) -> None:
+    """No connection is left (the schema fixture looks too), and the shards are given up."""
+    settings = Settings(db_schema=schema, lease_s=60)
+    inside = asyncio.Event()
+
+    async def block() -> None:
+        async with build_postgres_runtime(postgres_dsn, settings=settings) as runtime:
+            await runtime.register_type("ten", Ten)
+            inside.set()
+            if way_out == "error":
+                raise BoomError
+            if way_out == "cancel":
+                await asyncio.Event().wait()
+
+    task = asyncio.ensure_future(block())
+    await inside.wait()
+    if way_out == "cancel":
+        await asyncio.sleep(0)
+        task.cancel()
+    done, _ = await asyncio.wait([task], timeout=10)
+    async with build_postgres_runtime(postgres_dsn, settings=settings) as second:
+        await second.register_type("ten", Ten)
+
+        assert len(second.worker.shards) == 16
+    assert done
+    assert task.cancelled() is (way_out == "cancel")
+    assert way_out == "cancel" or isinstance(task.exception(), BoomError) is (way_out == "error")
+    assert await sessions(postgres_dsn, schema) == 0
+
+
+@pytest.mark.item(172, 484)
+async def test_a_folder_has_one_server_for_all_who_open_it(folder: Path, tmp_path: Path) -> None:
+    """The second runtime uses the first one's server; afterwards the data is still there."""
+    job = {"ledger": str(tmp_path / "ledger")}
+    async with (
+        build_local_runtime(folder) as host,
+        build_local_runtime(folder, serve=False, client="other") as client,
+    ):
+        await host.register_type("ten", Ten)
+        run_id = await client.submit(TEN, job)
+        result = await client.result(run_id)
+    closed = postgres_url_if_running(folder)
+    async with build_local_runtime(folder, serve=False) as again:
+        kept = await again.result(run_id)
+
+    assert result == kept == ALL
+    assert closed is None
+
+
+async def test_two_that_open_a_new_folder_at_once_share_its_server(folder: Path) -> None:
+    """One of them is faster; the other one is not refused."""
+    both_in = asyncio.Barrier(2)
+
+    async def use(name: str) -> str:
+        async with build_local_runtime(folder, serve=False, client=name) as runtime:
+            run_id = await runtime.submit(TEN, name)
+            async with asyncio.timeout(20):
+                await both_in.wait()
+                rows = await runtime.store.list_runs()
+                await both_in.wait()
+            assert run_id in {row.run_id for row in rows}
+            return str(len(rows))
+
+    assert list(await asyncio.gather(use("one"), use("two"))) == ["2", "2"]
+
+
+async def test_a_builder_that_is_cancelled_while_the_server_starts_leaves_none(
+    folder: Path,
+) -> None:
+    """The start is waited for and the server stopped."""
+    task = asyncio.ensure_future(build_local_runtime(folder).__aenter__())
+    await asyncio.sleep(0.2)
+    task.cancel()
+    await asyncio.wait([task], timeout=20)
+
+    assert task.cancelled()
+    assert postgres_url_if_running(folder) is None
+
+
+async def test_a_server_that_is_not_there_is_an_error_when_the_wait_is_over() -> None:
+    """It names the server and what to look at."""
+    settings = Settings(start_wait_s=0.2)
+    with pytest.raises(DatabaseUnreachableError, match=r"127\.0\.0\.1:1"):
+        async with build_postgres_runtime("postgresql://u@127.0.0.1:1/d", settings=settings):
+            pass
+
+
+async def test_a_database_that_does_not_exist_is_not_waited_for(postgres_dsn: str) -> None:
+    """Waiting would not help; the password is not shown."""
+    url = postgres_dsn.rsplit("/", 1)[0] + "/no_such_database"
+    with pytest.raises(DatabaseUrlError, match="Create the database") as caught:
+        async with build_postgres_runtime(url):
+            pass
+
+    assert postgres_dsn.split(":")[2].split("@", maxsplit=1)[0] not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"lease_s": 0}, "CALLBOARD_LEASE_S=0"),
+        ({"heartbeat_s": 9.0}, "at most half of lease_s=10"),
+        ({"capacity": 0}, "CALLBOARD_CAPACITY=0"),
+    ],
+)
+def test_settings_say_what_is_wrong_with_them(given: dict[str, float], words: str) -> None:
+    """The variable, the value, the rule."""
+    with pytest.raises(ContractError, match=words):
+        read_settings(**given)
+
+
+def test_settings_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is given wins."""
+    monkeypatch.setenv("CALLBOARD_LEASE_S", "30")
+    monkeypatch.setenv("CALLBOARD_SCHEMA", "mine")
+
+    assert read_settings().db_schema == "mine"
+    assert read_settings().beat_s == 9.0
+    assert read_settings(lease_s=5.0, db_schema=None).lease_s == 5.0

@@ -1,0 +1,68 @@
+"""The smallest programs of mistakes that the model found in the runtime."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from tests.harness.faulty_store import Faults
+from tests.model.strategies import finish
+from tests.model.verdict import differences, play_both
+from tests.properties.corpus import GET, REJECT, SET, attempt, sleep, step
+
+if TYPE_CHECKING:
+    from tests.model.program import Case
+
+PAUSE: Final = {"max_retries": 0, "on_exhausted": "pause"}
+
+FOUND: Final[dict[str, Case]] = {
+    "an abandoned effect is written once, not at every replay": finish(
+        [{"op": "select", "branches": [[step(1)], [step(0, 0), sleep(9)]]}, sleep(1), sleep(1)]
+    ),
+    "state that a failed attempt left is overwritten once, not at every replay": finish(
+        [
+            attempt([step("ScriptedError", 1)], [SET, REJECT], []),
+            {**SET, "value": 2},
+            sleep(1),
+            sleep(1),
+            GET,
+        ]
+    ),
+    "an instant where a failed attempt had an effect is no divergence": finish(
+        [
+            attempt([step("ScriptedError", 1)], [step(1), REJECT], []),
+            {"op": "now"},
+            sleep(1),
+            step("ScriptedError", 1),
+        ]
+    ),
+    "a signal wakes no parked run": finish(
+        [step("ScriptedError"), step(1)], signals=[(3, "go")], retry=PAUSE
+    ),
+    "a signal cuts no back-off short": finish(
+        [step("ScriptedError", 1), step(1)], signals=[(2, "go")], retry={"backoff_s": 4.0}
+    ),
+    "two branches ask for signals in one instant and both look": finish(
+        [
+            step(1),
+            {
+                "op": "scope",
+                "branches": [[{"op": "signal", "name": "stop"}]],
+                "body": [{"op": "signal", "name": "go"}, sleep(0), {"op": "cancel", "child": 0}],
+            },
+        ],
+        signals=[(0, "go")],
+    ),
+}
+
+
+@pytest.mark.parametrize("suspend_after", [5.0, 0.0])
+@pytest.mark.parametrize("name", FOUND)
+def test_a_mistake_stays_mended(name: str, suspend_after: float) -> None:
+    """The runtime agrees with the model, in ten interleavings."""
+    case = FOUND[name]
+    for seed in range(10):
+        both = play_both(case, seed=seed, suspend_after=suspend_after, faults=Faults())
+        found = differences(case, both.predicted, both.observed)
+        assert not found, "\n".join([f"seed {seed}", *found])

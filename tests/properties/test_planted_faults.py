@@ -1,0 +1,177 @@
+"""The suite itself: a fault planted in the runtime is found."""
+
+from __future__ import annotations
+
+import heapq
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+
+from actors.runtime.execution import Execution
+from actors.runtime.groups import Gather, Select
+from actors.runtime.history import History
+from actors.runtime.journaling import Effects
+from actors.runtime.run_log import RunLog
+from actors.runtime.turnstile import Turnstile
+from tests.harness.faulty_store import Faults, Manner
+from tests.model.signs import TieError
+from tests.model.strategies import cases
+from tests.model.verdict import differences, play_both
+from tests.properties.corpus import CORPUS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.model.program import Case
+
+ENOUGH: Final = 400
+"""So many random programs have to be enough to find any of the faults."""
+
+
+class FoundError(Exception):
+    """The planted fault was noticed."""
+
+
+def out_of_order(patch: pytest.MonkeyPatch) -> None:
+    """Recorded results are released latest first."""
+
+    def pop_last(hits: list[Any]) -> Any:
+        hits.sort()
+        return hits.pop()
+
+    patch.setattr(f"{Turnstile.__module__}.heapq", _Heap(pop_last))
+
+
+class _Heap:
+    """A `heapq` with another pop."""
+
+    def __init__(self, pop: Callable[[list[Any]], Any]) -> None:
+        self.heappush = heapq.heappush
+        self.heappop = pop
+
+
+def no_abandoned(patch: pytest.MonkeyPatch) -> None:
+    """`effect.abandoned` is forgotten."""
+    patch.setattr(Execution, "_on_closed", lambda _self, branch: branch.begun.clear())
+
+
+def executed_twice(patch: pytest.MonkeyPatch) -> None:
+    """An at-most-once effect in doubt executes again."""
+
+    async def nobody_knows(*_: object) -> None:
+        return None
+
+    patch.setattr(Effects, "_in_doubt", nobody_knows)
+
+
+def pool_is_strict(patch: pytest.MonkeyPatch) -> None:
+    """What a failed attempt recorded behind its error has to be met again."""
+    patch.setattr(History, "is_strict", lambda _self, _seq: True)
+
+
+def strict_is_pool(patch: pytest.MonkeyPatch) -> None:
+    """What an attempt recorded before its error may differ."""
+    patch.setattr(History, "is_strict", lambda _self, _seq: False)
+
+
+def nothing_is_void(patch: pytest.MonkeyPatch) -> None:
+    """The error that ended an attempt is raised again for ever."""
+    place = History._place
+
+    def never_void(self: History, entry: Any, *, is_void: bool) -> None:
+        place(self, entry, is_void=False)
+
+    patch.setattr(History, "_place", never_void)
+
+
+def not_durable(patch: pytest.MonkeyPatch) -> None:
+    """A result is returned before it is written."""
+
+    async def at_once(self: RunLog, _branch: object, seq: int) -> None:
+        self._turnstile.durable_upto(seq)
+
+    patch.setattr(RunLog, "durable", at_once)
+
+
+def losers_stay_open(patch: pytest.MonkeyPatch) -> None:
+    """A select goes on without closing its losers."""
+    patch.setattr(Select, "_close_one", lambda *_: False)
+
+
+def last_failure_wins(patch: pytest.MonkeyPatch) -> None:
+    """A gather raises the error of the first child, not of the first to fail."""
+
+    def by_index(self: Gather) -> Any:
+        return next((c for c in self.children if c.is_done and c.error and not c.closed), None)
+
+    patch.setattr(Gather, "_first_failed", by_index)
+
+
+PLANTED = [
+    out_of_order,
+    no_abandoned,
+    executed_twice,
+    pool_is_strict,
+    strict_is_pool,
+    nothing_is_void,
+    not_durable,
+    losers_stay_open,
+    last_failure_wins,
+]
+
+
+def look(case: Case, suspend_after: float, faults: Faults | None = None) -> None:
+    """Play a case; anything but agreement is a find."""
+    try:
+        both = play_both(case, suspend_after=suspend_after, faults=faults)
+    except TieError:
+        return
+    except Exception as exc:
+        raise FoundError(str(exc)) from exc
+    if differences(case, both.predicted, both.observed):
+        raise FoundError
+
+
+def look_everywhere() -> None:
+    """What CI runs, in small: the corpus with deaths, then random programs in both modes."""
+    for case in CORPUS.values():
+        for nth in range(6, 20, 2):
+            look(case, 0.0, Faults(nth=nth, manner=Manner.DIE_BEFORE))
+            look(case, 5.0, Faults(nth=nth, manner=Manner.DIE_AFTER))
+
+    @settings(
+        max_examples=ENOUGH,
+        deadline=None,
+        database=None,
+        derandomize=True,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(cases())
+    def randomly(case: Case) -> None:
+        look(case, 0.0)
+        look(case, 5.0)
+
+    randomly()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_without_a_fault_nothing_is_found() -> None:
+    """What is found below is found because it was planted."""
+    look_everywhere()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("plant", PLANTED, ids=lambda plant: plant.__name__)
+@pytest.mark.filterwarnings("ignore")
+def test_a_planted_fault_is_found(
+    plant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the fault in place the comparison with the model fails."""
+    plant(monkeypatch)
+
+    with pytest.raises((FoundError, ExceptionGroup)):
+        look_everywhere()

@@ -1,0 +1,52 @@
+"""Waiting for what other processes do: they tell nobody, so they are looked at."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import time
+from typing import TYPE_CHECKING, Final
+
+from tests.system.agents import executed
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from pathlib import Path
+
+    from actors.kernel.runtime.commit import RunRow
+    from actors.kernel.runtime.ids import RunId
+    from actors.runtime import Runtime
+
+PATIENCE_S: Final = 20.0
+_POLL_S: Final = 0.01
+
+
+async def until(holds: Callable[[], bool | Awaitable[bool]], what: str) -> None:
+    """Return once it holds; fail after 20 seconds."""
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        found = holds()
+        if await found if inspect.isawaitable(found) else found:
+            return
+        assert time.monotonic() < deadline, f"it did not come to this: {what}"
+        await asyncio.sleep(_POLL_S)
+
+
+async def until_executing(ledger: Path, number: int) -> None:
+    """Return once this step has begun."""
+    await until(lambda: number in {done for done, _ in executed(ledger)}, f"step {number}")
+
+
+async def until_run(
+    client: Runtime, run_id: RunId, holds: Callable[[RunRow], bool], what: str
+) -> RunRow:
+    """Return the run's row once this is true of it."""
+    last: list[RunRow] = []
+
+    async def look() -> bool:
+        row = await client.store.run(run_id)
+        last[:] = [row] if row is not None else []
+        return row is not None and holds(row)
+
+    await until(look, what)
+    return last[0]

@@ -369,7 +369,7 @@ class Runtime:
         Raises:
             UnknownRunError: There is no such run.
         """
-        ended = self._worker.ended(run_id)
+        ended = self._worker.endings.wait_for(run_id)
         try:
             if self._worker.has(run_id) and (row := await ended) is not None:
                 return row
@@ -378,7 +378,7 @@ class Runtime:
                 async with TaskScope() as scope:
                     scope.start(self._follow_to_end(run_id, ended), name=f"wait {run_id}")
                     await ended
-                ended = self._worker.ended(run_id)
+                ended = self._worker.endings.wait_for(run_id)
                 row = await self._store.run(run_id)
         finally:
             ended.cancel()

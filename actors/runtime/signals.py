@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Final
 
 from actors.kernel.runtime.commit import SignalKey
@@ -29,6 +30,7 @@ class Signals:
         self._buffer: list[BufferedSignal] = []
         self._taken: set[SignalKey] = set()
         self._is_current = False
+        self._looking = asyncio.Lock()
 
     def poke(self) -> None:
         """There may be new ones."""
@@ -36,10 +38,8 @@ class Signals:
 
     async def take(self, name: str) -> BufferedSignal | None:
         """Consume and return the oldest signal of this name, or None."""
-        while not self._is_current:
-            self._is_current = True
-            found = await self._store.signals(self._run_id)
-            self._buffer = [s for s in found if SignalKey(s.name, s.n) not in self._taken]
+        async with self._looking:  # a second branch waits for what the first one reads
+            await self._look()
         for index, signal in enumerate(self._buffer):
             if signal.name == name:
                 key = SignalKey(signal.name, signal.n)
@@ -48,3 +48,13 @@ class Signals:
                 self._log.take_signal(key)
                 return signal
         return None
+
+    async def _look(self) -> None:
+        while not self._is_current:
+            self._is_current = True
+            try:
+                found = await self._store.signals(self._run_id)
+            except BaseException:
+                self._is_current = False
+                raise
+            self._buffer = [s for s in found if SignalKey(s.name, s.n) not in self._taken]

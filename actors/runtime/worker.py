@@ -26,6 +26,7 @@ from actors.kernel.runtime.commit import (
 )
 from actors.kernel.runtime.ids import run_id_of_mail
 from actors.kernel.runtime.scheduler import Lease, RunStatus, ShardLease
+from actors.runtime.endings import Endings
 from actors.runtime.execution import UNWIND_LIMIT_S, Ended, Environment, Execution
 from actors.runtime.mailbox import Holding, Mailbox, StartMail, StartRun
 from actors.runtime.outcome import cancelled
@@ -64,7 +65,7 @@ class Worker:
         self._fresh: dict[RunId, NewRun] = {}
         self._ready: ReadyQueue[Mailbox] = ReadyQueue()
         self._busy = 0
-        self._waiters: dict[RunId, list[asyncio.Future[RunRow | None]]] = {}
+        self.endings = Endings()
         self._tasks = TaskScope()
         self._stopping = False
         self.timers = Timers(env.clock, self._on_timer)
@@ -84,11 +85,6 @@ class Worker:
         """Act for a shard from now on; `adopt` then tells what is in it."""
         self._shards[lease.shard] = lease
 
-    def renew(self, lease: ShardLease) -> None:
-        """The same shard is held for longer."""
-        if lease.shard in self._shards:
-            self._shards[lease.shard] = lease
-
     def lose(self, shard: ShardId) -> None:
         """The shard belongs to somebody else: stop acting for its agents, at once."""
         if self._shards.pop(shard, None) is None:
@@ -97,7 +93,7 @@ class Worker:
         for execution in list(self._executing.values()):
             if execution.lease.shard == shard:
                 execution.drop("the shard was lost")
-                self._tell(execution.lease.run_id, None)
+                self.endings.tell(execution.lease.run_id, None)
         for agent_id in [a for a, m in self._mailboxes.items() if m.shard == shard]:
             del self._mailboxes[agent_id]
 
@@ -244,7 +240,7 @@ class Worker:
         """Execute what is next for an agent, and everything after it that can go on at once."""
         try:
             execution = await self._prepare(mailbox)
-            while execution is not None:
+            while execution is not None and not self._stopping:
                 run_id = execution.lease.run_id
                 self._executing[run_id] = execution
                 try:
@@ -345,7 +341,7 @@ class Worker:
             row = execution.loaded.row
             row = replace(row, status=then.status, result=ended.output, error=then.error)
             # A cancelled run's row holds the reason, which this host may not have read.
-            self._tell(run_id, None if then.status is RunStatus.CANCELLED else row)
+            self.endings.tell(run_id, None if then.status is RunStatus.CANCELLED else row)
             return
         if then is None or ended.again:
             return
@@ -395,34 +391,12 @@ class Worker:
                 return
         self._fresh.pop(run_id, None)
         mailbox.forget(run_id)
-        self._tell(run_id, None)
+        self.endings.tell(run_id, None)
         self._consider(mailbox)
-
-    def _tell(self, run_id: RunId, row: RunRow | None) -> None:
-        for waiter in self._waiters.pop(run_id, ()):
-            if not waiter.done():
-                waiter.set_result(row)
 
     def has(self, run_id: RunId) -> bool:
         """Whether the run is certain to end here, or to be lost with its shard, aloud."""
         return run_id in self._fresh or run_id in self._executing
-
-    def ended(self, run_id: RunId) -> asyncio.Future[RunRow | None]:
-        """Return a future that is done when this worker has ended the run or lost sight of it.
-
-        Its result is the run's row, or None when the row has to be read.
-        """
-        waiter: asyncio.Future[RunRow | None] = asyncio.get_running_loop().create_future()
-        self._waiters.setdefault(run_id, []).append(waiter)
-        waiter.add_done_callback(lambda done: self._forget_waiter(run_id, done))
-        return waiter
-
-    def _forget_waiter(self, run_id: RunId, waiter: asyncio.Future[RunRow | None]) -> None:
-        waiters = self._waiters.get(run_id, [])
-        if waiter in waiters:
-            waiters.remove(waiter)
-            if not waiters:
-                del self._waiters[run_id]
 
     # --- stopping ---------------------------------------------------------------------------------
 

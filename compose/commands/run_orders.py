@@ -97,7 +97,7 @@ async def signal(
 
 async def resolve(
     run: str,
-    position: str,
+    position: Annotated[str, Parameter(allow_leading_hyphen=True)],
     /,
     *,
     value: Annotated[str | None, Parameter(name="--value", allow_leading_hyphen=True)] = None,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -45,12 +45,17 @@ class World:
         self.count: Counter[str] = Counter()
         self.order: list[str] = []
         self.entered = asyncio.Event()
+        self.gates: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)
 
     async def do(self, name: str, value: Any = None) -> Any:
         """Happen once more, and return `value`."""
         self.count[name] += 1
         self.order.append(name)
         return value
+
+    async def wait(self, gate: str) -> Any:
+        """Return True when the test opens the gate."""
+        return await self.gates[gate].wait()
 
     async def fail(self, name: str, error: type[Exception] = ValueError) -> Any:
         """Happen once more, and raise."""

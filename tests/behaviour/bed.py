@@ -201,6 +201,12 @@ class Bed:
                     return entry
         raise AssertionError(f"the run ended with {times - left} of {times} {kind}")
 
+    async def until(self, holds: Callable[[], object]) -> None:
+        """Return once `holds()` does; for what nobody announces."""
+        async with asyncio.timeout(LIMIT_S):
+            while not holds():  # noqa: ASYNC110 - there is no event to wait for
+                await asyncio.sleep(0.001)
+
     async def marked(self, run_id: RunId, *, times: int = 1) -> None:
         """Return when the run's step `mark` is durable and it waits, out of memory if it drops."""
         await self.seen(run_id, EntryKind.EFFECT_RESULT, name="mark")

@@ -1,4 +1,4 @@
-"""The beds: {memory, PostgreSQL} × {waiting runs stay hot, waiting runs leave memory at once}.
+"""The beds: {memory, PostgreSQL} and {waiting runs stay hot, waiting runs leave memory at once}.
 
 The event loop is the parameter that chooses the backend: memory runs in virtual time, where no test
 sleeps and any socket is an error, PostgreSQL in a loop of the machine.

@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 K = EntryKind
 
 
-def _slow(bed: Bed, rounds: int) -> Callable[[str], Coroutine[Any, Any, str]]:
+def _slow(bed: Bed, rounds: int) -> Callable[[str], Coroutine[Any, Any, Any]]:
     """A step function that lets others go first so many times."""
 
-    async def run(name: str) -> str:
+    async def run(name: str) -> Any:
         for _ in range(rounds):
             await asyncio.sleep(0.01)
-        return str(await bed.world.do(name, name))
+        return await bed.world.do(name, name)
 
     return run
 
@@ -39,7 +39,7 @@ async def test_gather_runs_at_the_same_time_and_keeps_the_order(bed: Bed) -> Non
         seen: list[str] = []
 
         async def branch(name: str, rounds: int) -> str:
-            value = await ctx.step(name, _slow(bed, rounds), name)
+            value: str = await ctx.step(name, _slow(bed, rounds), name)
             seen.append(value)
             return value
 
@@ -92,6 +92,7 @@ async def test_a_failing_gather_closes_the_others(bed: Bed) -> None:
             await ctx.gather(loser(), ctx.step("fail", fail))
         except ValueError as exc:
             return str(exc)
+        return "no error"
 
     values = await bed.live_and_replayed(body)
     assert {*values} == {"fail is broken"}
@@ -147,6 +148,7 @@ async def test_select_raises_what_the_winner_raised(bed: Bed) -> None:
             await ctx.select(ctx.sleep(100), ctx.step("fail", bed.world.fail, "fail"))
         except ValueError as exc:
             return str(exc)
+        return "no error"
 
     assert {*await bed.live_and_replayed(body)} == {"fail is broken"}
 
@@ -166,7 +168,7 @@ async def test_a_scope_joins_and_cancels_its_branches(bed: Bed) -> None:
             first = scope.start(work("first"))
             hanging = scope.start(ctx.step("hang", bed.world.hang, "hang"))
             failing = scope.start(ctx.step("fail", bed.world.fail, "fail"))
-            scope.start(work("rest"))
+            _ = scope.start(work("rest"))
             got: list[object] = [await first]
             try:
                 await failing
@@ -194,15 +196,15 @@ async def test_a_scope_raises_the_first_failure_and_closes_the_others(bed: Bed) 
         caught = []
         try:
             async with ctx.scope() as scope:
-                scope.start(ctx.sleep_until_signal("never"))
-                scope.start(ctx.step("fail", bed.world.fail, "fail"))
+                _ = scope.start(ctx.sleep_until_signal("never"))
+                _ = scope.start(ctx.step("fail", bed.world.fail, "fail"))
         except ValueError as exc:
             caught.append(str(exc))
         try:
             async with ctx.scope() as scope:
-                scope.start(ctx.sleep_until_signal("never"))
+                _ = scope.start(ctx.sleep_until_signal("never"))
                 await ctx.step("ok", bed.world.do, "ok")
-                raise KeyError("mine")
+                raise KeyError("mine")  # noqa: TRY301 - the block itself fails
         except KeyError as exc:
             caught.append(str(exc))
         return caught
@@ -222,17 +224,16 @@ async def test_a_run_suspends_only_when_every_branch_waits(bed: Bed) -> None:
             return await ctx.sleep_until_signal("go")
 
         async def works() -> object:
-            value = await ctx.step("work", gate.wait)
+            value: object = await ctx.step("work", bed.world.wait, "gate")
             await ctx.step("mark", bed.world.do, "mark")
             return [value, await ctx.sleep_until_signal("end")]
 
         return await ctx.gather(waits(), works())
 
-    gate = asyncio.Event()
     run_id = await bed.submit(await bed.serve(act))
     await bed.seen(run_id, K.MSG_RECEIVED)
     assert not await bed.log(run_id, K.RUN_SUSPENDED)
-    gate.set()
+    bed.world.gates["gate"].set()
     await bed.marked(run_id)
     await bed.runtime.signal(run_id, "end", 2)
     await bed.runtime.signal(run_id, "go", 1)
@@ -260,9 +261,12 @@ async def test_a_closed_branch_executes_no_effect_in_its_cleanup(bed: Bed) -> No
 async def test_an_at_most_once_effect_of_a_loser_is_abandoned_not_in_doubt(bed: Bed) -> None:
     """Nobody waits for it any more, so nobody is asked whether it happened."""
 
+    async def entered() -> Any:
+        await bed.world.entered.wait()
+
     async def body(ctx: RunContext) -> object:
         async def winner() -> str:
-            await ctx.step("gate", bed.world.entered.wait)
+            await ctx.step("gate", entered)
             return "won"
 
         pay = ctx.step("pay", bed.world.hang, "pay", effect="at_most_once")

@@ -34,7 +34,8 @@ def by_host_and_by_client(
             bed.world = World()
             await scenario(bed, asker)
 
-    del both.__wrapped__  # type: ignore[attr-defined] - pytest would ask for its arguments
+    # Else pytest would ask for the scenario's arguments.
+    del both.__wrapped__
     return both
 
 

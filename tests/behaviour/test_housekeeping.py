@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -79,10 +79,15 @@ async def test_leaving_the_block_stops_the_runtime_also_on_an_error(bed: Bed) ->
     store = bed.runtime.store
     await bed.runtime.stop()
     agent = Acting(bed.name(), _echo)
-    with pytest.raises(KeyError, match="mine"):
-        async with Runtime(store=store, clock=bed.clock, owner=bed.runtime.owner) as runtime:
+    runtime = Runtime(store=store, clock=bed.clock, owner=bed.runtime.owner)
+
+    async def breaks() -> None:
+        async with runtime:
             await runtime.register(agent)
             raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"):
+        await breaks()
     await runtime.stop()
     assert not [t for t in asyncio.all_tasks() if t.get_name() in ("scan", "heartbeat")]
 
@@ -125,10 +130,8 @@ async def test_the_workers_maps_are_empty_after_many_runs(bed: Bed) -> None:
         wanted = {1: RunStatus.FAILED, 4: RunStatus.CANCELLED}.get(i % 5, RunStatus.COMPLETED)
         assert row.status in (wanted, RunStatus.COMPLETED)
     worker = bed.runtime.worker
-    async with asyncio.timeout(20):
-        while worker.load or worker._waiters:
-            await asyncio.sleep(0.001)
-    for name in ("_executing", "_fresh", "_mailboxes", "_waiters", "_ready"):
+    await bed.until(lambda: not (worker.load or worker.endings._waiters))
+    for name in ("_executing", "_fresh", "_mailboxes", "_ready"):
         assert len(getattr(worker, name)) == 0, name
 
 
@@ -158,7 +161,7 @@ async def test_no_more_runs_are_in_memory_than_the_capacity(bed: Bed) -> None:
     now, most = [0], [0]
     full = asyncio.Event()
 
-    async def work() -> None:
+    async def work() -> Any:
         now[0] += 1
         most[0] = max(most[0], now[0])
         if now[0] == 3:
@@ -181,6 +184,7 @@ async def test_no_more_runs_are_in_memory_than_the_capacity(bed: Bed) -> None:
 async def test_a_queued_run_starts_at_once(bed: Bed) -> None:
     """By the submit itself, not by a poll."""
     agent = await bed.serve(_echo)
+    await bed.result(await bed.submit(agent, 0))  # the database's first plans take their time
     begun = asyncio.get_running_loop().time()
     await bed.result(await bed.submit(agent, 1))
     assert asyncio.get_running_loop().time() - begun < 0.1
@@ -242,3 +246,30 @@ async def test_a_tail_sees_every_entry_once_and_ends(bed: Bed) -> None:
     assert [task.result() for task in tails] == [
         [*range(last + 1)], [*range(last + 1)], [*range(2, last + 1)],
     ]  # fmt: skip
+
+
+@pytest.mark.item(29)
+async def test_nothing_is_started_any_more_once_stop_was_called(bed: Bed) -> None:
+    """Runs that wait to be loaded at that moment stay rows; stopping takes no time."""
+
+    async def act(ctx: RunContext, inbox: list[Message]) -> None:
+        del inbox
+        await ctx.step("mark", bed.world.do, "mark")
+        await ctx.sleep_until_signal("go")
+        await ctx.step("late", bed.world.do, "late")
+
+    runs = [await bed.submit(await bed.serve(act)) for _ in range(5)]
+    for run_id in runs:
+        await bed.marked(run_id)
+    await bed.restart()
+    for run_id in runs:
+        await bed.runtime.signal(run_id, "go")
+    begun = asyncio.get_running_loop().time()
+    await bed.stop()
+    assert asyncio.get_running_loop().time() - begun < 1
+    done = bed.world.count["late"]
+    await asyncio.sleep(0.05)
+    assert bed.world.count["late"] == done
+    await bed.start()
+    for run_id in runs:
+        await bed.result(run_id)

@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 import pytest
+from typing_extensions import override
 
 from actors.errors import RunFailedError
 from actors.kernel.agent.llm import GenerationOptions
@@ -64,6 +65,7 @@ class PausingModel(ScriptedModel):
         self.paused = asyncio.Event()
         self.go = asyncio.Event()
 
+    @override
     async def generate_stream(
         self, messages: Sequence[ChatMessage], *, options: GenerationOptions | None = None
     ) -> AsyncIterator[StreamEvent]:
@@ -151,6 +153,7 @@ async def test_an_error_of_the_model_is_recorded_and_asked_anew_by_the_next_atte
     class Flaky(ScriptedModel):
         """Cannot be reached at the first call."""
 
+        @override
         async def generate_stream(
             self, messages: Sequence[ChatMessage], *, options: GenerationOptions | None = None
         ) -> AsyncIterator[StreamEvent]:

@@ -149,8 +149,7 @@ async def test_run_start_and_run_end_once_per_attempt(bed: Bed, ends: str) -> No
             await bed.world.entered.wait()
         await bed.runtime.cancel(run_id)
     await bed.ended(run_id)
-    while bed.runtime.worker.load:
-        await asyncio.sleep(0.001)
+    await bed.until(lambda: not bed.runtime.worker.load)
     assert watch.kinds == [HookKind.RUN_START, HookKind.RUN_END]
     assert {(e.run_id, e.agent_id, e.attempt) for e in watch.events} == {(run_id, agent, 1)}
 
@@ -167,8 +166,7 @@ async def test_every_attempt_tells_its_number(bed: Bed) -> None:
 
     run_id = await bed.submit(await bed.serve(act, hooks=[watch]))
     await bed.result(run_id)
-    while bed.runtime.worker.load:
-        await asyncio.sleep(0.001)
+    await bed.until(lambda: not bed.runtime.worker.load)
     assert [e.attempt for e in watch.events] == [1, 1, 2, 2]
     assert watch.kinds == [HookKind.RUN_START, HookKind.RUN_END] * 2
 
@@ -193,6 +191,5 @@ async def test_a_bad_hook_changes_nothing(
     agent = await bed.serve(_echo, hooks=[bad, watch])
     assert await bed.result(await bed.submit(agent, "x")) == "x"
     assert await bed.result(await bed.submit(agent, "y")) == "y"
-    while bed.runtime.worker.load:
-        await asyncio.sleep(0.001)
+    await bed.until(lambda: not bed.runtime.worker.load)
     assert watch.kinds == [HookKind.RUN_START, HookKind.RUN_END] * 2

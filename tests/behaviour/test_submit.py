@@ -187,7 +187,7 @@ async def test_a_message_that_joined_a_busy_run_is_not_lost(bed: Bed) -> None:
 async def test_a_message_that_joins_a_queued_run_is_not_lost(bed: Bed) -> None:
     """It is given to that run, or, where it came too late, to the next; once."""
 
-    async def act(ctx: RunContext, inbox: list[Message]) -> object:
+    async def act(ctx: RunContext, inbox: list[Message]) -> None:
         for message in inbox:
             await ctx.step("see", bed.world.do, str(message.payload))
 
@@ -228,7 +228,7 @@ async def test_priority_orders_agents(bed: Bed) -> None:
     await bed.crash()
     await bed.start(capacity=1)
 
-    async def act(ctx: RunContext, inbox: list[Message]) -> object:
+    async def act(ctx: RunContext, inbox: list[Message]) -> None:
         await ctx.step("do", bed.world.do, str(inbox[0].payload))
 
     async def block(ctx: RunContext, inbox: list[Message]) -> object:

@@ -213,8 +213,8 @@ async def test_an_output_that_is_not_json_fails_the_run(bed: Bed) -> None:
         return next(values)
 
     agent = await bed.serve(act)
-    for value in odd:
-        with pytest.raises(RunFailedError, match=f"a {type(value).__name__} cannot be recorded"):
+    for _ in odd:
+        with pytest.raises(RunFailedError, match="cannot be recorded"):
             await bed.result(await bed.submit(agent))
 
 

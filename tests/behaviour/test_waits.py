@@ -14,6 +14,7 @@ from actors.kernel.runtime.scheduler import RunStatus
 
 if TYPE_CHECKING:
     from actors.kernel.agent.message import Message
+    from actors.kernel.runtime.ids import RunId
     from actors.runtime import RunContext
     from tests.behaviour.bed import Bed
 
@@ -28,16 +29,15 @@ async def test_a_signal_before_or_after_the_wait(bed: Bed, when: str) -> None:
     async def act(ctx: RunContext, inbox: list[Message]) -> object:
         del inbox
         if when == "before":
-            await ctx.step("gate", gate.wait)
+            await ctx.step("gate", bed.world.wait, "gate")
         await ctx.step("mark", bed.world.do, "mark")
         return await ctx.sleep_until_signal("go")
 
-    gate = asyncio.Event()
     run_id = await bed.submit(await bed.serve(act))
     if when == "after":
         await bed.marked(run_id)
     assert await bed.runtime.signal(run_id, "go", {"by": "ann"})
-    gate.set()
+    bed.world.gates["gate"].set()
     assert await bed.result(run_id) == {"by": "ann"}
 
 
@@ -46,21 +46,20 @@ async def test_signals_are_buffered_ordered_and_consumed_once(bed: Bed) -> None:
     """Names do not mix, two of one name come in order, a known id is refused; the same on replay."""
 
     async def body(ctx: RunContext) -> list[object]:
-        await ctx.step("gate", gate.wait)
+        begun.append(ctx.run_id)
+        await ctx.step("gate", bed.world.wait, "gate")
         return [await ctx.sleep_until_signal(name) for name in ("b", "a", "a")]
 
     async def signals() -> None:
-        [row] = await bed.runtime.store.list_runs(agent=[*bed.agents][-1])
         for name, payload, message_id in (("a", 1, "x"), ("b", 2, "y"), ("a", 3, "z")):
-            assert await bed.runtime.signal(row.run_id, name, payload, message_id=message_id)
-        assert not await bed.runtime.signal(row.run_id, "a", 4, message_id="x")
-        gate.set()
+            assert await bed.runtime.signal(begun[0], name, payload, message_id=message_id)
+        assert not await bed.runtime.signal(begun[0], "a", 4, message_id="x")
+        bed.world.gates["gate"].set()
 
-    gate = asyncio.Event()
+    begun: list[RunId] = []
     async with asyncio.TaskGroup() as group:
         waiting = group.create_task(bed.live_and_replayed(body))
-        while not bed.agents or not await bed.runtime.store.list_runs(agent=[*bed.agents][-1]):
-            await asyncio.sleep(0)
+        await bed.until(lambda: begun)
         await signals()
     assert all(value == [2, 1, 3] for value in waiting.result())
 
@@ -207,8 +206,7 @@ async def test_a_waiting_run_leaves_memory(bed: Bed) -> None:
         await bed.restart(suspend_after=0.2)
     run_id = await bed.submit(await bed.serve(act))
     await bed.seen(run_id, K.RUN_SUSPENDED)
-    while bed.runtime.worker.load:
-        await asyncio.sleep(0)
+    await bed.until(lambda: not bed.runtime.worker.load)
     assert (await bed.row(run_id)).status is RunStatus.SUSPENDED
     assert not [task for task in asyncio.all_tasks() if run_id in task.get_name()]
     await bed.runtime.signal(run_id, "go", 1)

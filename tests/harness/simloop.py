@@ -103,7 +103,7 @@ class SimLoop(asyncio.BaseEventLoop):
         return self._virtual
 
     @override
-    def call_soon_threadsafe(  # type: ignore[override] - typeshed ties callback to args
+    def call_soon_threadsafe(  # type: ignore[override]  # typeshed ties args to callback
         self, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> asyncio.Handle:
         if threading.get_ident() != self._home:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from actors.errors import ActorsError, PersistenceError
 from actors.kernel.agent.message import Message
-from actors.kernel.runtime.ids import RunId, run_id_of_submit
+from actors.kernel.runtime.ids import run_id_of_submit
+from actors.kernel.runtime.scheduler import RunStatus
 from actors.runtime import Runtime
 from actors.runtime.backends.memory import MemoryStore
 from tests.harness.faulty_store import Faults, FaultyStore
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine, Sequence
 
     from actors.kernel.runtime.commit import Arrived, RunRow
+    from actors.kernel.runtime.ids import RunId
     from actors.kernel.runtime.log_entry import RunLogEntry
     from actors.kernel.runtime.store import RunStore
     from tests.harness.simloop import SimLoop
@@ -107,7 +109,7 @@ class Stage:
         self.store = MemoryStore(clock=self._clock)
         self._outside = self.store.sibling()
         self._world = World(self.case, self._names)
-        self.run_id = RunId("")
+        self.run_id = run_id_of_submit(AGENT, f"submit:{CLIENT}", BOOT)
         self._died = asyncio.Event()
         events: list[tuple[float, str, dict[str, Any]]] = [
             (at, name, {"n": n}) for n, (at, name) in enumerate(self.case.signals)
@@ -129,7 +131,7 @@ class Stage:
     async def _begin_in_the_middle(self) -> None:
         self.loop._virtual = seconds(self.prefix[-1].ts)
         self._world.begun = [one for one in self.before if one.at < self.loop.time()]
-        self.run_id = await seed_store(self._outside, self.case, self.prefix, BOOT)
+        await seed_store(self._outside, self.case, self.prefix, BOOT)
         taken = [line.data["payload"] for line in essential(self.prefix) if "payload" in line.data]
         self._events = [event for event in self._events if event[2] not in taken]
         while self._events and self._events[0][0] <= self.loop.time():
@@ -163,8 +165,7 @@ class Stage:
         return False
 
     async def _anchor(self) -> None:
-        run_id = self.run_id or run_id_of_submit(AGENT, f"submit:{CLIENT}", BOOT)
-        entries = [entry async for entry in self.store.entries(run_id)]
+        entries = [entry async for entry in self.store.entries(self.run_id)]
         self.seen.anchor = Anchor(self.loop.time(), entries, self._world.counts())
 
     async def _loaded(self, run_ids: Sequence[RunId]) -> None:
@@ -188,7 +189,7 @@ class Stage:
         await _retried(lambda: runtime.register(ProgramAgent(self.case, self._world)))
         message = Message.of(AGENT, {"boot": True}, id=BOOT)
         policy = policy_of(self.case.retry)
-        self.run_id = await _retried(lambda: runtime.submit(AGENT, message, retry_policy=policy))
+        await _retried(lambda: runtime.submit(AGENT, message, retry_policy=policy))
         if self.faults.struck and self.seen.anchor is None:
             await self._anchor()
         while not await self._is_over():  # noqa: ASYNC110 - virtual time costs nothing
@@ -203,7 +204,10 @@ class Stage:
             waiting = await self.store.pending_count(AGENT)
             return now > last and (not waiting or now > max(self.until, last) + STUCK_S)
         arrived = max([at for at, _ in self.case.signals] + self.case.mail, default=0.0)
-        return self.loop.time() > max(self.until, arrived) + SETTLE_S
+        if self.loop.time() < max(self.until, arrived) + SETTLE_S:
+            return False
+        waits = row is not None and row.status is RunStatus.SUSPENDED and row.wake_at is None
+        return waits or self.loop.time() > self.until + STUCK_S * 10
 
     async def _look(self) -> None:
         seen, store = self.seen, self.store
@@ -235,15 +239,13 @@ class Stage:
             message = Message.of(AGENT, payload, id=f"mail{at}").sent_by("ext:test")
             await self._outside.deliver([message])
             return
-        while not self.run_id:  # noqa: ASYNC110 - virtual time costs nothing
+        while await self.store.run(self.run_id) is None:  # noqa: ASYNC110 - virtual time costs nothing
             await asyncio.sleep(0.01)
         await self._outside.signal(
             self.run_id, name, payload, message_id=f"{name}{at}", sender="ext:test"
         )
 
     async def _names(self) -> tuple[tuple[str, str], ...]:
-        if not self.run_id:
-            return ()
         return tuple(
             [
                 (entry.kind, str(entry.payload.get("name", "")))

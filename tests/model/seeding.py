@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from actors.kernel.agent.message import Message
 from actors.kernel.runtime.commit import CONTINUE, DELETED, Commit, Committed, NewRun, Retry
-from actors.kernel.runtime.ids import HostIncarnation, RunId, run_id_of_submit
+from actors.kernel.runtime.ids import HostIncarnation, run_id_of_submit
 from actors.kernel.runtime.log_entry import EntryKind, NewEntry
 from actors.kernel.runtime.scheduler import Lease
 from actors.kernel.runtime.store import Serves
@@ -25,9 +25,7 @@ if TYPE_CHECKING:
 SUBMITTER: Final = "submit:local"
 
 
-async def seed_store(
-    store: RunStore, case: Case, prefix: Sequence[RunLogEntry], boot: str
-) -> RunId:
+async def seed_store(store: RunStore, case: Case, prefix: Sequence[RunLogEntry], boot: str) -> None:
     """Write the run with the prefix as its whole log and leave its shard without an owner."""
     run_id = run_id_of_submit(AGENT, SUBMITTER, boot)
     message = Message.of(AGENT, {"boot": True}, id=boot).sent_by(SUBMITTER)
@@ -42,7 +40,6 @@ async def seed_store(
     )
     assert isinstance(outcome, Committed), outcome
     await store.release_shards([shard])
-    return run_id
 
 
 def _then(last: RunLogEntry) -> Then:

@@ -12,11 +12,10 @@ from tests.model.reading import drawn, essential, same, same_line, settled
 
 if TYPE_CHECKING:
     from tests.harness.faulty_store import Faults
-    from tests.model.agent import Execution
     from tests.model.drive import Observed
     from tests.model.history import Line
     from tests.model.model import Prediction
-    from tests.model.program import Block, Case
+    from tests.model.program import Case
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,13 +85,7 @@ def differences(case: Case, predicted: Prediction, observed: Observed) -> list[s
 def broken_promises(case: Case, observed: Observed) -> list[str]:
     """Return the promises broken that hold whatever fails and however long it takes."""
     found = broken_laws(observed.entries)
-    counts = _counts(observed)
-    found += [
-        f"{one.name} executed {counts[one.name]} times, at most once was promised"
-        for one in observed.begun
-        if one.name.partition("@")[0] in once_only(case.program)
-        and one.number > _repeats(one, case)
-    ]
+    found += executed_twice(observed)
     found += [f"{one.name} executed by a dead host" for one in observed.ghosts]
     read = [line.data["payload"]["mail"] for line in observed.log if _is_mail(line)]
     if sorted([*read, *observed.unread]) != list(range(len(case.mail))):
@@ -112,23 +105,31 @@ def _is_mail(line: Line) -> bool:
     return line.kind == "msg.received" and "payload" in line.data
 
 
-def _repeats(one: Execution, case: Case) -> int:
-    """How often an at-most-once effect may have been repeated: it said that it did not happen."""
-    label = one.name.partition("@")[0]
-    outcomes = [case.outcome(label, n) for n in range(one.number)]
-    return sum(outcome.get("err") == "RetryAfter" for outcome in outcomes)
+def executed_twice(observed: Observed) -> list[str]:
+    """Return the at-most-once effects that executed without an intent of their own, in words.
 
-
-def once_only(block: Block) -> set[str]:
-    """Return the labels of the at-most-once effects of a program."""
-    labels: set[str] = set()
-    for stmt in block:
-        if stmt.get("mode") == "at_most_once":
-            labels.add(stmt["label"])
-        inner = [stmt.get(key, []) for key in ("body", "handler", "final", "then", "else")]
-        for part in [*inner, *stmt.get("branches", [])]:
-            labels |= once_only(part)
-    return labels
+    Such an effect is one call at one position with one hash; its intent is durable before it
+    executes, and another intent needs a result, or a decision, in between.
+    """
+    found: list[str] = []
+    open_intents: set[tuple[str, str]] = set()
+    intents: dict[str, int] = {}
+    for line in observed.log:
+        key = (line.position, str(line.data.get("hash")))
+        if line.data.get("mode") == "at_most_once":
+            if key in open_intents:
+                found.append(f"a second intent at {line.position}, in doubt before")
+            open_intents.add(key)
+            intents[line.data["name"]] = intents.get(line.data["name"], 0) + 1
+        elif line.kind in ("effect.result", "tool.result"):
+            open_intents.discard(key)
+        elif line.kind == "in_doubt.resolved":
+            open_intents = {one for one in open_intents if one[0] != line.position}
+    for one in observed.begun:
+        durable = sum(kind == "effect.intent" and name == one.name for kind, name in one.log)
+        if one.name in intents and durable <= one.number:
+            found.append(f"{one.name} executed before its intent was durable")
+    return found
 
 
 def _counts(observed: Observed) -> dict[str, int]:

@@ -9,9 +9,10 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
 from actors.runtime.execution import Execution
-from actors.runtime.groups import Gather, Select
+from actors.runtime.groups import Select
 from actors.runtime.history import History
 from actors.runtime.journaling import Effects
+from actors.runtime.outcome import judge
 from actors.runtime.run_log import RunLog
 from actors.runtime.turnstile import Turnstile
 from tests.harness.faulty_store import Faults, Manner
@@ -99,13 +100,9 @@ def losers_stay_open(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Select, "_close_one", lambda *_: False)
 
 
-def last_failure_wins(patch: pytest.MonkeyPatch) -> None:
-    """A gather raises the error of the first child, not of the first to fail."""
-
-    def by_index(self: Gather) -> Any:
-        return next((c for c in self.children if c.is_done and c.error and not c.closed), None)
-
-    patch.setattr(Gather, "_first_failed", by_index)
+def no_ending(patch: pytest.MonkeyPatch) -> None:
+    """A failed attempt does not look for the recorded error that ended it."""
+    patch.setattr(f"{judge.__module__}.origin_of", lambda _exc: None)
 
 
 PLANTED = [
@@ -117,7 +114,7 @@ PLANTED = [
     nothing_is_void,
     not_durable,
     losers_stay_open,
-    last_failure_wins,
+    no_ending,
 ]
 
 

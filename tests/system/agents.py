@@ -79,10 +79,30 @@ class Failing:
         raise TerminalError(str(inbox[0].payload))
 
 
+class Flaky:
+    """Fails until the file that the payload names is there."""
+
+    def __init__(self, agent_id: AgentId) -> None:
+        self.id = agent_id
+
+    async def run(self, ctx: RunContext, inbox: list[Message]) -> str:
+        """Return what was waited for."""
+        marker = str(inbox[0].payload)
+        return await ctx.step("look", look_at, marker)
+
+
+def look_at(marker: str) -> str:
+    """Return `repaired` once the file is there."""
+    if not Path(marker).exists():
+        raise FileNotFoundError("not repaired")
+    return "repaired"
+
+
 TYPES: Final[dict[str, Callable[[AgentId], Agent]]] = {
     "ten": Ten,
     "waiter": Waiter,
     "failing": Failing,
+    "flaky": Flaky,
 }
 ONE: Final = Ten(AgentId("one", "a"))
 NOTHING: Final = 17

@@ -11,7 +11,7 @@ import pytest
 
 from actors.kernel.runtime.ids import AgentId
 from actors.kernel.runtime.log_entry import EntryKind
-from actors.kernel.runtime.scheduler import RunStatus
+from actors.kernel.runtime.scheduler import RetryPolicy, RunStatus
 from tests.system.agents import AT_MOST_ONCE, STEP_COUNT, executed
 from tests.system.waiting import until, until_executing, until_run
 
@@ -101,6 +101,30 @@ async def test_a_killed_host_is_replaced_within_its_lease_and_two_seconds(
     assert EntryKind.RUN_RESUMED in kinds
 
 
+@pytest.mark.item(484)
+async def test_a_frozen_host_that_comes_back_can_write_nothing(
+    hosts: Hosts, client: Runtime, tmp_path: Path
+) -> None:
+    """Its shards were taken over; it drops the run in the middle of a step and serves on."""
+    ledger = tmp_path / "ledger"
+    first = await hosts.serving()
+    run_id = await client.submit(TEN, {"ledger": str(ledger), "pace_s": 0.1})
+    await until_executing(ledger, 1)
+    first.send(signal.SIGSTOP)
+    second = await hosts.serving()
+    result = await client.result(run_id)
+    at_end = [entry async for entry in client.entries(run_id)]
+    first.send(signal.SIGCONT)
+    await first.until("a shard was lost to another host")
+    afterwards = [entry async for entry in client.entries(run_id)]
+    executions = executed(ledger)
+
+    assert result == ALL
+    assert afterwards == at_end
+    assert [n for n, _ in executions] == [0, 1, *range(1, STEP_COUNT)]
+    assert [pid for _, pid in executions] == [first.pid] * 2 + [second.pid] * (STEP_COUNT - 1)
+
+
 @pytest.mark.item(189, 485)
 async def test_an_effect_in_doubt_is_reported_and_decided_by_the_operator(
     hosts: Hosts, client: Runtime, cli: Cli, tmp_path: Path
@@ -174,6 +198,30 @@ async def test_a_decision_made_while_no_host_lives_is_heard_by_the_next(
         ended = await client.wait(run_id)
     assert ended.status is RunStatus.FAILED
     assert "failed by operator" in str(ended.error)
+
+
+async def test_a_run_parked_without_doubt_is_started_anew_by_the_operator(
+    hosts: Hosts, client: Runtime, cli: Cli, tmp_path: Path
+) -> None:
+    """`-` stands for the run as a whole; a position, or a value, is refused."""
+    marker = tmp_path / "repaired"
+    await hosts.serving()
+    policy = RetryPolicy(max_retries=0, on_exhausted="pause")
+    run_id = await client.submit(AgentId("flaky", "a"), str(marker), retry_policy=policy)
+    await until_suspended(client, run_id)
+    shown = await cli.call("runs", "show", run_id)
+    wrong_place = await cli.call("runs", "resolve", run_id, "0", "--retry")
+    wrong_word = await cli.call("runs", "resolve", run_id, "-", "--fail")
+    marker.touch()
+    said = await cli.call("runs", "resolve", run_id, "-", "--retry")
+
+    assert "PARKED (retries)" in shown.out
+    assert "not repaired" in shown.out
+    assert "nothing is in doubt at position '0'" in wrong_place.err
+    assert "only --retry applies" in wrong_word.err
+    assert said.code == 0
+    async with asyncio.timeout(10):
+        assert await client.result(run_id) == "repaired"
 
 
 @pytest.mark.parametrize(

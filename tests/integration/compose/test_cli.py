@@ -270,6 +270,7 @@ async def test_doctor_sees_a_server_that_may_lose_commits(
         (["runs", "signal", "nix", "~resolve:0"], 2, "callboard runs resolve"),
         (["runs", "resolve", "nix", "0", "--retry"], 4, "no run 'nix'"),
         (["dlq", "redrive", "99"], 4, "no such dead letter"),
+        (["runs", "resolve", "nix", "--retry"], 2, "POSITION requires an argument"),
         (["dlq", "redrive", "x"], 2, "x"),
         (["doctor", "--jsn"], 2, "Did you mean --json"),
     ],

@@ -1,0 +1,165 @@
+"""At-most-once effects: begun, and nobody knows whether they happened. Never guessed, never repeated."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from actors.errors import EffectDidNotHappen, EffectError, EffectInDoubtError, RetryAfter
+from actors.kernel.runtime.log_entry import EntryKind
+from actors.kernel.runtime.scheduler import RunStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from actors.kernel.agent.message import Message
+    from actors.kernel.runtime.ids import RunId
+    from actors.runtime import RunContext
+    from tests.behaviour.bed import Bed
+
+K = EntryKind
+
+
+async def _in_doubt(
+    bed: Bed,
+    *,
+    then: Callable[[RunContext, Callable[[], Awaitable[object]]], Awaitable[object]] | None = None,
+    **options: Any,
+) -> RunId:
+    """A run whose host died in the middle of paying."""
+
+    async def pay(amount: int) -> str:
+        return str(await bed.world.hang("pay", f"paid {amount}"))
+
+    async def act(ctx: RunContext, inbox: list[Message]) -> object:
+        del inbox
+
+        async def call() -> object:
+            return await ctx.step("pay", pay, 5, effect="at_most_once", **options)
+
+        await ctx.step("before", bed.world.do, "before")
+        value = await (call() if then is None else then(ctx, call))
+        return [value, await ctx.step("after", bed.world.do, "after", "after")]
+
+    run_id = await bed.submit(await bed.serve(act))
+    async with asyncio.timeout(20):
+        await bed.world.entered.wait()
+    await bed.restart()
+    return run_id
+
+
+@pytest.mark.item(184, 189, 485)
+async def test_an_intent_without_a_result_parks_the_run(bed: Bed) -> None:
+    """Listed as in doubt, with position and the command that decides; nothing executes again."""
+    run_id = await _in_doubt(bed)
+    parked = await bed.seen(run_id, K.RUN_PARKED)
+    assert (parked.payload["reason"], parked.payload["at"]) == ("in_doubt", "1")
+    assert f"callboard runs resolve {run_id} 1" in str(parked.payload["detail"])
+    [row] = await bed.runtime.store.list_runs(parked=True, agent=[*bed.agents][-1])
+    assert (row.run_id, row.parked) == (run_id, "in_doubt")
+    await bed.restart()
+    assert bed.world.count == {"before": 1, "pay": 1}
+    await bed.runtime.cancel(run_id)
+    assert (await bed.ended(run_id)).status is RunStatus.CANCELLED
+
+
+@pytest.mark.item(189, 485)
+@pytest.mark.parametrize(
+    ("decision", "gives", "paid"),
+    [
+        ({"action": "value", "value": {"receipt": 7}}, {"receipt": 7}, 1),
+        ({"action": "retry"}, "paid 5", 2),
+    ],
+    ids=["value", "retry"],
+)
+async def test_an_operator_decides(
+    bed: Bed, decision: dict[str, Any], gives: object, paid: int
+) -> None:
+    """The value becomes the effect's, retry executes it now; recorded, and replayed after a crash."""
+    run_id = await _in_doubt(bed)
+    await bed.seen(run_id, K.RUN_PARKED)
+    await bed.runtime.signal(run_id, "~resolve:1", decision)
+    assert await bed.result(run_id) == [gives, "after"]
+    assert bed.world.count == {"before": 1, "pay": paid, "after": 1}
+    [resolved] = await bed.log(run_id, K.IN_DOUBT_RESOLVED)
+    assert (resolved.position, resolved.payload["action"]) == ("1", decision["action"])
+
+
+@pytest.mark.item(189, 485)
+async def test_an_operator_lets_the_effect_fail(bed: Bed) -> None:
+    """The author gets an EffectError and may go on without."""
+
+    async def then(ctx: RunContext, call: Callable[[], Awaitable[object]]) -> object:
+        try:
+            return await call()
+        except EffectError as exc:
+            return await ctx.step("instead", bed.world.do, "instead", str(exc))
+
+    run_id = await _in_doubt(bed, then=then)
+    await bed.seen(run_id, K.RUN_PARKED)
+    await bed.runtime.signal(run_id, "~resolve:1", {"action": "fail", "error": "card expired"})
+    [text, _] = await bed.result(run_id)
+    assert "card expired" in text
+    assert bed.world.count["pay"] == 1
+
+
+@pytest.mark.item(189)
+@pytest.mark.parametrize("happened", [True, False])
+async def test_reconcile_finds_out(bed: Bed, happened: bool) -> None:
+    """Called with the effect id: what it returns is the value, EffectDidNotHappen executes now."""
+    asked: list[str] = []
+
+    async def reconcile(effect_id: str) -> str:
+        asked.append(effect_id)
+        if not happened:
+            raise EffectDidNotHappen
+        return "found"
+
+    run_id = await _in_doubt(bed, reconcile=reconcile)
+    assert await bed.result(run_id) == (["found", "after"] if happened else ["paid 5", "after"])
+    assert bed.world.count["pay"] == (1 if happened else 2)
+    intents = [e for e in await bed.log(run_id, K.EFFECT_INTENT) if e.position == "1"]
+    assert asked == [intents[0].payload["id"]]
+
+
+@pytest.mark.item(189)
+async def test_code_that_swallows_the_doubt_goes_on(bed: Bed) -> None:
+    """That is the author's decision; the effect is not executed, also on later replays."""
+
+    async def then(ctx: RunContext, call: Callable[[], Awaitable[object]]) -> object:
+        try:
+            return await call()
+        except EffectInDoubtError as exc:
+            await ctx.step("mark", bed.world.do, "mark")
+            await ctx.sleep_until_signal("go")
+            return exc.position
+
+    run_id = await _in_doubt(bed, then=then)
+    await bed.marked(run_id)
+    await bed.restart()
+    await bed.runtime.signal(run_id, "go")
+    assert await bed.result(run_id) == ["1", "after"]
+    assert bed.world.count == {"before": 1, "pay": 1, "mark": 1, "after": 1}
+
+
+@pytest.mark.item(80, 189, 190)
+async def test_an_at_most_once_effect_that_failed_is_not_tried_again(bed: Bed) -> None:
+    """Its recorded error ends the run, unless it is RetryAfter, which says that it did not happen."""
+
+    async def act(ctx: RunContext, inbox: list[Message]) -> object:
+        kind = str(inbox[0].payload)
+
+        async def call() -> str:
+            bed.world.count[kind] += 1
+            if bed.world.count[kind] == 1:
+                raise RetryAfter(0.01) if kind == "refused" else ConnectionError("who knows")
+            return "done"
+
+        return await ctx.step("call", call, effect="at_most_once")
+
+    agent = await bed.serve(act)
+    assert (await bed.ended(await bed.submit(agent, "broken"))).status is RunStatus.FAILED
+    assert await bed.result(await bed.submit(agent, "refused")) == "done"
+    assert bed.world.count == {"broken": 1, "refused": 2}

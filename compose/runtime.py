@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from actors.errors import ActorsError
 from actors.kernel.runtime.ids import HostIncarnation
@@ -24,11 +24,15 @@ from compose.embedded import (
     start_postgres,
 )
 from compose.settings import Settings, read_settings
-from compose.takeover import Takeover
-from persistence.postgres import Heartbeat, StoreSettings, open_store
+from persistence.postgres import Heartbeat, StoreSettings, Takeover, open_store
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+
+    from actors.kernel.runtime.commit import HostReport
+
+LEASE_MARGIN_S: Final = 2.0
+"""So long before the end of a lease that was not renewed a host begins no effect any more."""
 
 
 @asynccontextmanager
@@ -63,20 +67,26 @@ async def build_postgres_runtime(
     )  # fmt: skip
     async with AsyncExitStack() as stack:
         store = await stack.enter_async_context(open_store(store_settings))
+
+        def heard(report: HostReport) -> None:
+            store.heard(owner, report)
+            runtime.on_report(report)
+
+        heartbeat = Heartbeat(
+            store_settings, owner, known=lambda: runtime.worker.shards, on_report=heard
+        )
+        margin_s = min(LEASE_MARGIN_S, chosen.lease_s / 3)
         runtime = Runtime(
             store=store, suspend_after=chosen.suspend_after, capacity=chosen.capacity,
             owner=owner, client=client, serve=serve,
+            may_act=lambda: heartbeat.remaining_s > margin_s,
         )  # fmt: skip
         if serve:
-            heartbeat = Heartbeat(
-                store_settings, owner, known=lambda: runtime.worker.shards,
-                on_report=runtime.on_report,
-            )  # fmt: skip
             await stack.enter_async_context(heartbeat)
         await stack.enter_async_context(runtime)
         if serve:
             tasks = await stack.enter_async_context(TaskScope())
-            tasks.start(Takeover(runtime, store_settings).run(), name="takeover")
+            tasks.start(Takeover(store_settings, runtime.claim).run(), name="takeover")
         yield runtime
 
 

@@ -16,7 +16,7 @@ class Endings:
     def __init__(self) -> None:
         self._waiters: dict[RunId, list[asyncio.Future[RunRow | None]]] = {}
 
-    def wait_for(self, run_id: RunId) -> asyncio.Future[RunRow | None]:
+    def future_of(self, run_id: RunId) -> asyncio.Future[RunRow | None]:
         """Return a future that is done when the run has ended here, or was lost sight of."""
         waiter: asyncio.Future[RunRow | None] = asyncio.get_running_loop().create_future()
         self._waiters.setdefault(run_id, []).append(waiter)

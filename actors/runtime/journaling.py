@@ -9,7 +9,7 @@ import asyncio
 import inspect
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from actors.errors import (
     ActorsError,
@@ -25,6 +25,7 @@ from actors.kernel.json import JsonValue, recordable
 from actors.kernel.runtime.effects import Effect, EffectMode, text_hash
 from actors.kernel.runtime.log_entry import EntryKind
 from actors.runtime.error_record import mark_recorded, rebuild_error, record_error
+from actors.runtime.signals import RESOLVE
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -34,9 +35,6 @@ if TYPE_CHECKING:
     from actors.runtime.branch import Branch
     from actors.runtime.history import Place
     from actors.runtime.recorder import Recorder
-
-RESOLVE: Final = "~resolve:"
-"""Prefix of the reserved signal by which an operator decides an effect in doubt."""
 
 _current_effect: ContextVar[str] = ContextVar("callboard_effect_id")
 

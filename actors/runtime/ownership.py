@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from actors.errors import ActorsError
 from actors.kernel.runtime.scheduler import RunStatus
+from actors.runtime.signals import RESERVED
 from actors.runtime.tasks import TaskScope
 from actors.runtime.timers import HORIZON_S
 
@@ -130,7 +131,7 @@ class Ownership:
         except ActorsError:
             found = list(awaited)  # a replay looks again, and writes nothing when there is none
         is_parked = run.parked is not None
-        if any(name in awaited or (is_parked and name.startswith("~")) for name in found):
+        if any(name in awaited or (is_parked and name.startswith(RESERVED)) for name in found):
             self._worker.signalled(run.run_id, run.agent_id)
 
     async def _read_mail(self, shards: Sequence[ShardId], after: int = -1) -> None:
@@ -180,8 +181,8 @@ class Ownership:
 
     def on_report(self, report: HostReport) -> None:
         """Act on what a heartbeat said: stop acting for lost shards first."""
-        for shard in report.lost:
-            self._worker.lose(shard)  # type: ignore[arg-type]
+        for lease in report.lost:
+            self._worker.lose(lease.shard, epoch=lease.epoch)
         if (report.unknown or report.lost) and self._tasks is not None:
             self._tasks.start(self.claim(), name="claim after a heartbeat")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from actors.errors import ContractError, RunFailedError, UnknownRunError
 from actors.kernel.agent.message import Message
@@ -19,6 +19,7 @@ from actors.runtime.live import LiveEvents
 from actors.runtime.ownership import Ownership
 from actors.runtime.parts import Foreign, Parts
 from actors.runtime.registry import Registry
+from actors.runtime.signals import RESERVED, RESOLVE, RETRY
 from actors.runtime.tasks import TaskScope
 from actors.runtime.worker import Worker
 
@@ -292,12 +293,20 @@ class Runtime:
             retry_policy=retry_policy or RetryPolicy(max_retries=max_retries),
         )  # fmt: skip
         done = await self._store.submit(run, message.sent_by(sender), on_conflict=on_conflict)
-        if done.arrived is not None:
+        if done.arrived is None:
+            await self._offer_known(done.run_id)
+        else:
             is_new = done.run_id == run.run_id
             self._worker.offer(done.arrived, new_run=run if is_new else None)
             if on_conflict == "interrupt":
                 await self._tell_interrupted(agent_id)
         return done.run_id
+
+    async def _offer_known(self, run_id: RunId) -> None:
+        """The first submit may have been written without an answer: nobody offered its run."""
+        for found in await self._store.load([run_id]):
+            if found.row.status is RunStatus.PENDING and found.row.last_seq < 0:
+                self._worker.adopt(found.row, found.messages)
 
     async def _tell_interrupted(self, agent_id: AgentId) -> None:
         """The store flagged the agent's open run; other hosts were nudged, this one was not."""
@@ -324,12 +333,52 @@ class Runtime:
         """Buffer a signal for a run and wake it; False for a known id or an ended run.
 
         Raises:
+            ContractError: The name begins with ``~``.
             NotSerializableError: `payload` is not JSON data.
             UnknownRunError: There is no such run.
         """
+        if name.startswith(RESERVED):
+            msg = f"signal name {name!r} is reserved: names must not start with {RESERVED!r}"
+            raise ContractError(msg)
         clean = recordable(payload, where=f"signal {name!r}")
+        return await self._signal(run_id, name, clean, message_id)
+
+    async def resolve(
+        self,
+        run_id: RunId,
+        position: str | None = None,
+        *,
+        action: Literal["value", "retry", "fail"] = "retry",
+        value: Any = None,
+        error: str = "failed by operator",
+    ) -> bool:
+        """Decide for a parked run, which then goes on; False when it has ended.
+
+        Args:
+            run_id: The run.
+            position: Of the effect in doubt; None starts a run anew that is parked for another
+                reason.
+            action: The effect happened and gave `value`, execute it now, or let it raise `error`.
+            value: JSON data, for ``value``.
+            error: Text, for ``fail``.
+
+        Raises:
+            NotSerializableError: `value` is not JSON data.
+            UnknownRunError: There is no such run.
+        """
+        decision: dict[str, JsonValue] = {"action": action}
+        if action == "value":
+            decision["value"] = recordable(value, where=f"value for {position}")
+        elif action == "fail":
+            decision["error"] = error
+        name = RETRY if position is None else f"{RESOLVE}{position}"
+        return await self._signal(run_id, name, decision, None)
+
+    async def _signal(
+        self, run_id: RunId, name: str, payload: JsonValue, message_id: str | None
+    ) -> bool:
         outcome = await self._store.signal(
-            run_id, name, clean, message_id=message_id or self._entropy.token(),
+            run_id, name, payload, message_id=message_id or self._entropy.token(),
             sender=f"client:{self._client}",
         )  # fmt: skip
         if outcome.accepted and outcome.agent_id is not None:
@@ -369,7 +418,7 @@ class Runtime:
         Raises:
             UnknownRunError: There is no such run.
         """
-        ended = self._worker.endings.wait_for(run_id)
+        ended = self._worker.endings.future_of(run_id)
         try:
             if self._worker.has(run_id) and (row := await ended) is not None:
                 return row
@@ -378,7 +427,7 @@ class Runtime:
                 async with TaskScope() as scope:
                     scope.start(self._follow_to_end(run_id, ended), name=f"wait {run_id}")
                     await ended
-                ended = self._worker.endings.wait_for(run_id)
+                ended = self._worker.endings.future_of(run_id)
                 row = await self._store.run(run_id)
         finally:
             ended.cancel()

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 RESERVED: Final = "~"
 """How the names of an operator's signals begin; agents cannot wait for them."""
 
+RESOLVE: Final = "~resolve:"
+"""With a position: how an operator decides an effect in doubt there."""
+
 RETRY: Final = "~retry"
 """The reserved signal that starts a parked run anew."""
 

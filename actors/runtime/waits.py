@@ -12,6 +12,7 @@ from actors.kernel.agent.message import Message, MessageKey
 from actors.kernel.runtime.effects import args_hash
 from actors.kernel.runtime.log_entry import EntryKind as K
 from actors.kernel.runtime.wakeup import WakeSet
+from actors.runtime.signals import RESERVED
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -70,7 +71,7 @@ class Waits:
 
     async def signal(self, name: str) -> JsonValue:
         """Return the payload of the oldest signal of this name."""
-        if name.startswith("~"):
+        if name.startswith(RESERVED):
             msg = f"signal name {name!r} is reserved: names must not start with '~'"
             raise ContractError(msg)
         run, verb = self._run, "sleep_until_signal"

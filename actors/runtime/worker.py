@@ -85,10 +85,15 @@ class Worker:
         """Act for a shard from now on; `adopt` then tells what is in it."""
         self._shards[lease.shard] = lease
 
-    def lose(self, shard: ShardId) -> None:
-        """The shard belongs to somebody else: stop acting for its agents, at once."""
-        if self._shards.pop(shard, None) is None:
+    def lose(self, shard: ShardId, *, epoch: int) -> None:
+        """The shard belongs to somebody else: stop acting for its agents, at once.
+
+        A lease of another epoch, claimed since, stays.
+        """
+        lease = self._shards.get(shard)
+        if lease is None or lease.epoch != epoch:
             return
+        del self._shards[shard]
         _log.warning("a shard was lost to another host", extra={"shard": shard})
         for execution in list(self._executing.values()):
             if execution.lease.shard == shard:
@@ -262,7 +267,7 @@ class Worker:
         if self._stopping or ended.lost or mailbox.shard not in self._shards:
             return None
         if mailbox.holding is Holding.EXECUTING and mailbox.run_id is not None and ended.again:
-            return await self._resume(mailbox, mailbox.run_id)
+            return await self._resume(mailbox, mailbox.run_id, broke_off=ended.then is None)
         if mailbox.holding is Holding.NOTHING and mailbox.queue and not self._ready:
             return await self._prepare(mailbox)
         self._consider(mailbox)
@@ -274,7 +279,8 @@ class Worker:
         """Return the execution of what is next for the agent."""
         if mailbox.run_id is not None:
             mailbox.holding = Holding.EXECUTING
-            return await self._resume(mailbox, mailbox.run_id)
+            broke_off = mailbox.taken is not None
+            return await self._resume(mailbox, mailbox.run_id, broke_off=broke_off)
         mailbox.holding = Holding.NOTHING
         turn = mailbox.next_turn()
         if turn is None:
@@ -294,15 +300,23 @@ class Worker:
                 loaded = LoadedRun(_row_of(run), ())
                 return self._execution(mailbox, loaded, create=run, mail=mail)
 
-    async def _resume(self, mailbox: Mailbox, run_id: RunId) -> Execution | None:
+    async def _resume(
+        self, mailbox: Mailbox, run_id: RunId, *, broke_off: bool = False
+    ) -> Execution | None:
+        if broke_off:  # what the execution had taken may not have been written: it waits again
+            waiting = await self._store.pending_mail(agent=mailbox.agent_id)
+            mailbox.taken = None
+            for arrived in waiting:
+                mailbox.add(arrived)
         found = await self._store.load([run_id])
         if not found or found[0].row.status.is_terminal:
             mailbox.free()
-            if not found:  # waiting mail was to start it, and nothing was written
-                for arrived in await self._store.pending_mail(agent=mailbox.agent_id):
-                    mailbox.add(arrived)
             return await self._next(mailbox, Ended(None))
         loaded = found[0]
+        if broke_off and loaded.row.status is RunStatus.PENDING and loaded.row.wake_at is not None:
+            mailbox.free()  # that it backs off was written, the answer was lost
+            self.adopt(loaded.row)
+            return None
         if loaded.row.cancel_requested is not None:
             await self._cancel_waiting(mailbox, run_id)
             return None
@@ -334,7 +348,7 @@ class Worker:
         """Note what became of the run that was executed."""
         then, run_id = ended.then, execution.lease.run_id
         if ended.lost:
-            self.lose(mailbox.shard)
+            self.lose(mailbox.shard, epoch=execution.lease.epoch)
             return
         if isinstance(then, Finish):
             mailbox.free()

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
 from actors.errors import ContractError
-from actors.runtime.clock import SystemEntropy
+from actors.runtime.signals import RESERVED
 from compose.commands.exits import Exit
 from compose.commands.json_argument import parse_json
 from compose.commands.output import print_json, say
@@ -19,11 +19,7 @@ if TYPE_CHECKING:
     from actors.kernel.runtime.commit import RunRow
     from actors.runtime import Runtime
 
-RESERVED = "~"
-RESOLVE = "~resolve:"
-RETRY = "~retry"
 WHOLE_RUN = "-"
-OPERATOR = "client:operator"
 
 
 async def cancel(
@@ -135,27 +131,27 @@ async def resolve(
     """
     if (value is not None) + retry + fail != 1:
         raise ContractError("say one of --value JSON, --retry and --fail")
-    decision: dict[str, JsonValue] = {"action": "retry"}
-    if value is not None:
-        decision = {"action": "value", "value": parse_json(value, what="--value")}
-    elif fail:
-        decision = {"action": "fail", "error": reason}
+    action: Literal["value", "retry", "fail"] = "retry" if retry else "fail" if fail else "value"
+    data = parse_json(value, what="--value") if value is not None else None
     async with target.client() as runtime:
         row = await known_run(runtime, run)
         _refuse_ended(row)
-        name = await _reserved_name(runtime, row, position, is_retry=retry)
-        # The store lets reserved names through; `Runtime.signal` is for everybody and need not.
-        await runtime.store.signal(
-            row.run_id, name, decision, message_id=SystemEntropy().token(), sender=OPERATOR
-        )
+        await _refuse_wrong_place(runtime, row, position, is_retry=retry)
+        await runtime.resolve(
+            row.run_id, None if position == WHOLE_RUN else position, action=action, value=data,
+            error=reason,
+        )  # fmt: skip
     if target.json:
-        print_json({"run": run, "position": position, **decision})
+        decision = {"value": data} if action == "value" else {"error": reason} if fail else {}
+        print_json({"run": run, "position": position, "action": action, **decision})
     else:
-        say(f"decided: {decision['action']}; the run goes on where its agent is served")
+        say(f"decided: {action}; the run goes on where its agent is served")
     return Exit.OK
 
 
-async def _reserved_name(runtime: Runtime, row: RunRow, position: str, *, is_retry: bool) -> str:
+async def _refuse_wrong_place(
+    runtime: Runtime, row: RunRow, position: str, *, is_retry: bool
+) -> None:
     if not row.parked:
         msg = f"run {row.run_id} is {row.status}, not parked: there is nothing to decide"
         raise ContractError(msg)
@@ -167,13 +163,11 @@ async def _reserved_name(runtime: Runtime, row: RunRow, position: str, *, is_ret
             raise ContractError(f"the run is in doubt: name the position instead of -: {places}")
         if not is_retry:
             raise ContractError(f"run {row.run_id} is parked ({row.parked}): only --retry applies")
-        return RETRY
-    if position not in doubtful:
+    elif position not in doubtful:
         msg = (
             f"nothing is in doubt at position {position!r} of run {row.run_id}; in doubt: {places}"
         )
         raise ContractError(msg + ("" if doubtful else "; to start it anew: - --retry"))
-    return f"{RESOLVE}{position}"
 
 
 def _refuse_ended(row: RunRow) -> None:

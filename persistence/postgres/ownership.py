@@ -131,20 +131,24 @@ class Ownership:
         except asyncpg.PostgresError as exc:
             raise translate(exc, "heartbeat") from exc
         report = host_report(rows, known)
-        mine = self._known.get(owner, {})
-        for shard in report.lost:
-            mine.pop(ShardId(shard), None)
+        self.heard(owner, report)
         return report
+
+    def heard(self, owner: HostIncarnation, report: HostReport) -> None:
+        """Note what a heartbeat said: what was lost or dropped here may be claimed again."""
+        mine = self._known.get(owner, {})
+        for shard in (*report.unknown, *(lease.shard for lease in report.lost)):
+            mine.pop(shard, None)
 
 
 def host_report(rows: Sequence[Row], known: Sequence[ShardLease]) -> HostReport:
     """Compare what the database says this host owns with what the host thinks."""
     now: datetime = rows[0]["now"]
-    owned = {row["shard"]: row["epoch"] for row in rows if row["shard"] is not None}
-    thought = {str(lease.shard): lease.epoch for lease in known}
+    owned = {ShardId(row["shard"]): row["epoch"] for row in rows if row["shard"] is not None}
+    thought = {lease.shard for lease in known}
     return HostReport(
         unknown=tuple(sorted(shard for shard in owned if shard not in thought)),
-        lost=tuple(sorted(s for s, epoch in thought.items() if owned.get(s) != epoch)),
+        lost=tuple(lease for lease in known if owned.get(lease.shard) != lease.epoch),
         now=now,
     )
 

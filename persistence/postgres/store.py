@@ -182,6 +182,10 @@ class PostgresStore:
         """See `RunStore.heartbeat`."""
         return await self._ownership.heartbeat(owner, known)
 
+    def heard(self, owner: HostIncarnation, report: HostReport) -> None:
+        """Note what a `Heartbeat` said, before the runtime acts on it."""
+        self._ownership.heard(owner, report)
+
     def set_nudge_hook(self, hook: Callable[[Nudge], None] | None) -> None:
         """See `RunStore.set_nudge_hook`."""
         self._listener.hook = hook

@@ -88,7 +88,7 @@ async def test_changed_code_is_parked_and_goes_on_once_it_is_mended(bed: Bed, ca
     assert (row.status, row.parked) == (RunStatus.SUSPENDED, "non_determinism")
     code.pop(0)
     await bed.restart()
-    await bed.runtime.signal(run_id, "~retry")
+    await bed.runtime.resolve(run_id)
     assert await bed.result(run_id) == "gone on"
     assert bed.world.count == {"first": 1, "mark": 1}
 
@@ -160,7 +160,7 @@ async def test_a_mended_run_that_waits_again_is_not_parked_any_more(bed: Bed) ->
     await bed.seen(run_id, EntryKind.RUN_PARKED)
     assert (await bed.row(run_id)).parked == parked
     code[0] = True
-    await bed.runtime.signal(run_id, "~retry")
+    await bed.runtime.resolve(run_id)
     await bed.restart(suspend_after=0)
     assert await bed.result(run_id) == "rested"
     assert (await bed.row(run_id)).parked is None

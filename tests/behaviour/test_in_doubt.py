@@ -80,7 +80,7 @@ async def test_an_operator_decides(
     """The value becomes the effect's, retry executes it now; recorded, and replayed after a crash."""
     run_id = await _in_doubt(bed)
     await bed.seen(run_id, K.RUN_PARKED)
-    await bed.runtime.signal(run_id, "~resolve:1", decision)
+    await bed.runtime.resolve(run_id, "1", **decision)
     assert await bed.result(run_id) == [gives, "after"]
     assert bed.world.count == {"before": 1, "pay": paid, "after": 1}
     [resolved] = await bed.log(run_id, K.IN_DOUBT_RESOLVED)
@@ -99,7 +99,7 @@ async def test_an_operator_lets_the_effect_fail(bed: Bed) -> None:
 
     run_id = await _in_doubt(bed, then=then)
     await bed.seen(run_id, K.RUN_PARKED)
-    await bed.runtime.signal(run_id, "~resolve:1", {"action": "fail", "error": "card expired"})
+    await bed.runtime.resolve(run_id, "1", action="fail", error="card expired")
     [text, _] = await bed.result(run_id)
     assert "card expired" in text
     assert bed.world.count["pay"] == 1

@@ -99,7 +99,7 @@ async def test_a_run_that_is_taken_over_in_vain_again_and_again_is_parked(bed: B
     # The effect's intent rides with the first take-over's entry and counts as progress.
     assert died == 7
     died = 0
-    await bed.runtime.signal(run_id, "~retry")
+    await bed.runtime.resolve(run_id)
     assert await bed.result(run_id) == "survived"
     assert bed.world.count["begin"] == 1
 

@@ -204,7 +204,7 @@ async def test_on_exhausted_pause_parks_the_run_until_it_is_resumed(bed: Bed) ->
     row = await bed.row(run_id)
     assert (row.status, row.parked) == (RunStatus.SUSPENDED, "retries")
     broken[0] = False
-    await bed.runtime.signal(run_id, "~retry")
+    await bed.runtime.resolve(run_id)
     assert await bed.result(run_id) == "at last"
     assert bed.world.count["before"] == 1
 

@@ -93,7 +93,7 @@ async def runtime(url: str, total: int) -> tuple[float, float]:
         each = (_resident_bytes() - before) / total
 
         async def wake(index: int) -> None:
-            ended = rt.worker.endings.wait_for(runs[index])
+            ended = rt.worker.endings.future_of(runs[index])
             await rt.signal(runs[index], "go", 1)
             await ended
 

@@ -211,6 +211,7 @@ class Stage:
 
     async def _look(self) -> None:
         seen, store = self.seen, self.store
+        seen.unread = []
         seen.row = await store.run(self.run_id)
         seen.entries = [entry async for entry in store.entries(self.run_id)]
         seen.refolded = await store.refold(self.run_id)

@@ -43,6 +43,17 @@ FOUND: Final[dict[str, Case]] = {
     "a signal cuts no back-off short": finish(
         [step("ScriptedError", 1), step(1)], signals=[(2, "go")], retry={"backoff_s": 4.0}
     ),
+    "a run whose last wish to begin was closed still suspends": finish(
+        [
+            {
+                "op": "gather",
+                "branches": [
+                    [step(1), {"op": "select", "branches": [[SET], [step(2)]]}],
+                    [{"op": "signal", "name": "go"}],
+                ],
+            }
+        ]
+    ),
     "two branches ask for signals in one instant and both look": finish(
         [
             step(1),

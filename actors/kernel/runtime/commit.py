@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
     from actors.kernel.agent.message import Message, MessageKey
     from actors.kernel.json import JsonValue
-    from actors.kernel.runtime.ids import AgentId, RunId, TopicId
+    from actors.kernel.runtime.ids import AgentId, RunId, ShardId, TopicId
     from actors.kernel.runtime.log_entry import NewEntry, RunLogEntry
-    from actors.kernel.runtime.scheduler import Lease
+    from actors.kernel.runtime.scheduler import Lease, ShardLease
     from actors.kernel.runtime.wakeup import WakeSet
 
 
@@ -311,10 +311,16 @@ class SignalOutcome:
 
 @dataclass(frozen=True, slots=True)
 class HostReport:
-    """What a heartbeat says: shards held here that the host does not know, lost ones, the time."""
+    """What a heartbeat says: shards held here that the host does not know, lost ones, the time.
 
-    unknown: tuple[str, ...]
-    lost: tuple[str, ...]
+    Attributes:
+        unknown: Shards that are this host's, but not among those it named.
+        lost: The leases it named that are not its any more, as it named them.
+        now: The store's time.
+    """
+
+    unknown: tuple[ShardId, ...]
+    lost: tuple[ShardLease, ...]
     now: datetime
 
 

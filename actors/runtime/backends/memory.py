@@ -213,7 +213,7 @@ class MemoryStore:
         held = {lease.shard for lease in known if mine and lease.epoch == shard.epoch}
         return HostReport(
             unknown=(MEMORY_SHARD,) if mine and not held else (),
-            lost=tuple(lease.shard for lease in known if lease.shard not in held),
+            lost=tuple(lease for lease in known if lease.shard not in held),
             now=self._clock.now(),
         )
 

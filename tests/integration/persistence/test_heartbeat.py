@@ -69,7 +69,7 @@ async def test_it_reports_what_was_lost_and_what_the_host_does_not_know(
             while not (report := await reports.get()).lost:
                 pass
 
-    assert report.lost == (lost.shard,)
+    assert report.lost == (lost,)
     assert report.unknown == (forgotten.shard,)
     assert report.now.tzinfo is not None
 

@@ -10,8 +10,9 @@ from actors.errors import ActorsError
 from persistence.postgres.link import Link, Outage
 
 if TYPE_CHECKING:
-    from actors.runtime import Runtime
-    from persistence.postgres import StoreSettings
+    from collections.abc import Awaitable, Callable
+
+    from persistence.postgres.settings import StoreSettings
 
 _log = logging.getLogger(__name__)
 
@@ -28,10 +29,14 @@ class Takeover:
     """Claims the shards of hosts that died, within milliseconds of the end of their lease.
 
     One small question per heartbeat interval; the runtime's own scan is the backstop.
+
+    Args:
+        settings: Of the store.
+        claim: Claims what is free, for example `Runtime.claim`.
     """
 
-    def __init__(self, runtime: Runtime, settings: StoreSettings) -> None:
-        self._runtime, self._settings = runtime, settings
+    def __init__(self, settings: StoreSettings, claim: Callable[[], Awaitable[None]]) -> None:
+        self._settings, self._claim = settings, claim
         self._link = Link(settings, Outage(settings))
 
     async def run(self) -> None:
@@ -43,7 +48,7 @@ class Takeover:
                 try:
                     left_s = await self._left_s()
                     if left_s <= 0:
-                        await self._runtime.claim()
+                        await self._claim()
                     elif left_s < interval_s:
                         wait_s = left_s + JUST_AFTER_S
                 except ActorsError as exc:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias, TypeVar, overload
 
 from actors.errors import ContractError, DeadlineExceededError
 from actors.kernel.agent.llm import LLMResponse
@@ -38,6 +38,10 @@ if TYPE_CHECKING:
     from actors.runtime.recorder import Recorder
 
 T = TypeVar("T")
+
+EffectWord: TypeAlias = 'Literal["idempotent", "at_most_once"]'
+Reconcile: TypeAlias = "Callable[[str], Awaitable[Any]]"
+"""Called with the id of an effect in doubt; returns its value, or raises `EffectDidNotHappen`."""
 
 
 class RunContext:
@@ -108,16 +112,30 @@ class RunContext:
 
     # --- effects --------------------------------------------------------------------------------
 
+    @overload
+    async def step(
+        self, name: str, fn: Callable[..., Awaitable[T]], *args: Any,
+        retry: RetryPolicy | None = None, timeout: float | None = None,
+        effect: EffectWord = "idempotent", reconcile: Reconcile | None = None,
+    ) -> T: ...  # fmt: skip
+
+    @overload
+    async def step(
+        self, name: str, fn: Callable[..., T], *args: Any,
+        retry: RetryPolicy | None = None, timeout: float | None = None,
+        effect: EffectWord = "idempotent", reconcile: Reconcile | None = None,
+    ) -> T: ...  # fmt: skip
+
     async def step(
         self,
         name: str,
-        fn: Callable[..., Awaitable[T] | T],
+        fn: Callable[..., Any],
         *args: Any,
         retry: RetryPolicy | None = None,
         timeout: float | None = None,
-        effect: str = "idempotent",
-        reconcile: Callable[[str], Awaitable[Any]] | None = None,
-    ) -> T:
+        effect: EffectWord = "idempotent",
+        reconcile: Reconcile | None = None,
+    ) -> Any:
         """Return what ``fn(*args)`` returned, executing it only if the log has no result yet.
 
         Durable before it returns. Live and on replay the same JSON value comes back.
@@ -151,7 +169,7 @@ class RunContext:
             "step", EntryKind.EFFECT_INTENT, EntryKind.EFFECT_RESULT, name,
             canonical_json(words), mode, execute, reconcile,
         )  # fmt: skip
-        return await self._effects.perform(call)  # type: ignore[return-value]
+        return await self._effects.perform(call)
 
     async def tool(self, name: str, **arguments: Any) -> InvocationResult:
         """Call one of the agent's declared tools; at most once unless the tool is idempotent.

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from actors.errors import (
     CancellationError,
     DeadlineExceededError,
+    MiddlewareTermination,
     NonDeterminismError,
     RunSuspended,
     SuspensionSwallowedError,
@@ -129,12 +130,6 @@ class Execution:
             on_committed=self._on_committed,
         )
         row = self.loaded.row
-        self._recorder = Recorder(
-            run_id=row.run_id, agent_id=row.agent_id, history=self._history,
-            turnstile=self._turnstile, log=self._runlog,
-            signals=Signals(self.env.store, row.run_id, self._runlog),
-            clock=self.env.clock, entropy=self.env.entropy, may_act=self.env.may_act,
-        )  # fmt: skip
         meta = RunMeta(
             row.run_id, row.agent_id, self._history.attempt, self.token,
             Supervision(
@@ -142,6 +137,13 @@ class Execution:
                 depth=row.depth, priority=row.priority,
             ),
             row.deadline_at, row.trace,
+        )  # fmt: skip
+        self._recorder = Recorder(
+            run_id=row.run_id, agent_id=row.agent_id, history=self._history,
+            turnstile=self._turnstile, log=self._runlog,
+            signals=Signals(self.env.store, row.run_id, self._runlog),
+            clock=self.env.clock, entropy=self.env.entropy, may_act=self.env.may_act,
+            hooks=Hooks(self.agent, meta, self.env.clock),
         )  # fmt: skip
         self._ctx = RunContext(
             self._recorder, meta, store=self.env.store,
@@ -199,19 +201,22 @@ class Execution:
 
     async def run(self) -> Ended:
         """Replay, go on live, and write what became of the run."""
-        if self._history.deaths >= MAX_DEATHS and self.was_running:
-            detail = f"{self._history.deaths} hosts in a row died while executing this run"
+        deaths = self._history.deaths + 1  # the last one has left no entry
+        if self.was_running and deaths >= MAX_DEATHS:
+            detail = f"{deaths} hosts in a row died while executing this run"
             return await self._write(parked("poison", detail))
         if self.loaded.row.parked is not None:
             while await self._recorder.signals.take(RETRY) is not None:
                 pass  # they have had their effect: the run executes
         inbox = self._open()
-        hooks = Hooks(self.agent, self._ctx, self.env.clock)
+        hooks = self._recorder.hooks
         if hooks:
             await hooks.dispatch(HookKind.RUN_START)
         error = await self._call(inbox)
         ended = await self._close(error)
         if hooks:
+            if isinstance(error, MiddlewareTermination):
+                await hooks.dispatch(HookKind.GUARDRAIL_TRIP, name=str(error))
             status = type(ended.then).__name__.lower() if ended.then else "dropped"
             await hooks.dispatch(HookKind.RUN_END, data={"status": status})
         return ended

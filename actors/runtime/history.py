@@ -26,6 +26,10 @@ ENDS: Final = frozenset(
 )  # fmt: skip
 
 
+NO_PROGRESS: Final = frozenset({K.RUN_RESUMED, K.RUN_SUSPENDED, K.EFFECT_INTENT, K.TOOL_CALLED})
+"""What a host that dies over and over in the same effect leaves behind."""
+
+
 @dataclass(slots=True)
 class Place:
     """Everything recorded at one position; the latest entry of each part counts."""
@@ -90,7 +94,7 @@ class History:
         kind = entry.kind
         if kind == K.RUN_RESUMED and entry.payload.get("reason") == "recovered":
             self.deaths += 1
-        elif kind not in (K.RUN_RESUMED, K.RUN_SUSPENDED):
+        elif kind not in NO_PROGRESS:
             self.deaths = 0
         if kind == K.RUN_CONTINUED:
             self.continued = entry

@@ -9,7 +9,7 @@ import asyncio
 import inspect
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from actors.errors import (
     ActorsError,
@@ -21,6 +21,7 @@ from actors.errors import (
     ForeignCancellationError,
     RetryAfter,
 )
+from actors.kernel.agent.middleware import HookKind as H
 from actors.kernel.json import JsonValue, recordable
 from actors.kernel.runtime.effects import Effect, EffectMode, text_hash
 from actors.kernel.runtime.log_entry import EntryKind
@@ -35,6 +36,10 @@ if TYPE_CHECKING:
     from actors.runtime.branch import Branch
     from actors.runtime.history import Place
     from actors.runtime.recorder import Recorder
+
+STARTS: Final = {"step": H.STEP_START, "tool": H.TOOL_START, "llm": H.LLM_START}
+ENDS: Final = {"step": H.STEP_END, "tool": H.TOOL_END, "llm": H.LLM_END}
+"""Which hooks see an effect that executes; one that is replayed is not seen."""
 
 _current_effect: ContextVar[str] = ContextVar("callboard_effect_id")
 
@@ -182,6 +187,9 @@ class Effects:
         self._run.log.record(call.begin, call.position, call.entry(mode=call.mode.value))
 
     async def _execute(self, branch: Branch, call: EffectCall) -> JsonValue:
+        hooks = self._run.hooks
+        if hooks:
+            await hooks.dispatch(STARTS[call.verb], name=call.name, position=call.position)
         token = _current_effect.set(call.id)
         payload = call.entry()
         try:
@@ -194,6 +202,9 @@ class Effects:
             payload["error"], payload["status"] = record_error(exc), "error"
         finally:
             _current_effect.reset(token)
+        if hooks:
+            data = {"status": payload["status"]}
+            await hooks.dispatch(ENDS[call.verb], name=call.name, position=call.position, data=data)
         if branch.closed or self._run.turnstile.unwinding is not None:
             raise asyncio.CancelledError  # its late result is dropped
         seq = self._run.log.record(call.end, call.position, payload)

@@ -11,7 +11,7 @@ from actors.kernel.agent.middleware import HookEvent, HookKind, InvocationContex
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from actors.kernel.agent.agent import Agent
+    from actors.kernel.agent.agent import Agent, RunMeta
     from actors.kernel.agent.message import Message
     from actors.kernel.agent.middleware import CallNext, Hook, Middleware
     from actors.kernel.clock import Clock
@@ -58,9 +58,9 @@ def _link(item: Middleware, following: CallNext) -> CallNext:
 class Hooks:
     """The observers of one agent. What they raise, and how long they take, never matters to a run."""
 
-    def __init__(self, agent: Agent, ctx: RunContext, clock: Clock) -> None:
+    def __init__(self, agent: Agent, meta: RunMeta, clock: Clock) -> None:
         self._hooks: Sequence[Hook] = getattr(agent, "hooks", None) or ()
-        self._ctx = ctx
+        self._meta = meta
         self._clock = clock
 
     def __bool__(self) -> bool:
@@ -75,7 +75,7 @@ class Hooks:
         data: Mapping[str, JsonValue] | None = None,
     ) -> None:
         """Tell every hook, one after the other, each within its time limit."""
-        meta = self._ctx.meta
+        meta = self._meta
         for hook in self._hooks:
             event = HookEvent(
                 kind=kind, run_id=meta.run_id, agent_id=meta.agent_id, attempt=meta.attempt,

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from actors.kernel.json import JsonValue
     from actors.kernel.runtime.ids import AgentId, RunId
     from actors.runtime.history import History, Place
+    from actors.runtime.lifecycle import Hooks
     from actors.runtime.run_log import RunLog
     from actors.runtime.signals import Signals
     from actors.runtime.turnstile import Turnstile
@@ -39,6 +40,8 @@ class Recorder:
     entropy: Entropy
     may_act: Callable[[], bool]
     """False near the end of a lease that was not renewed: nothing outside is touched then."""
+    hooks: Hooks
+    """The agent's observers."""
     diverged: NonDeterminismError | None = None
     """Set once the code asked for something else than what the log has; nothing executes then."""
 

@@ -12,6 +12,7 @@ from actors.kernel.runtime.log_entry import EntryKind
 from actors.kernel.runtime.scheduler import RunStatus
 from actors.runtime import Runtime
 from actors.runtime.backends.memory import MemoryStore
+from actors.runtime.execution import MAX_DEATHS
 from tests.behaviour.agents import Acting
 from tests.harness.faulty_store import Faults, FaultyStore, Manner
 
@@ -96,8 +97,7 @@ async def test_a_run_that_is_taken_over_in_vain_again_and_again_is_parked(bed: B
             died += 1
             await bed.restart()
     assert parked.result().payload["reason"] == "poison"
-    # The effect's intent rides with the first take-over's entry and counts as progress.
-    assert died == 7
+    assert died == MAX_DEATHS
     died = 0
     await bed.runtime.resolve(run_id)
     assert await bed.result(run_id) == "survived"

@@ -314,7 +314,8 @@ class Model(Verbs):
                 doubtful.append(branch)
         if begun:
             given = self.offer()
-            if len(doubtful) + given > 1:
+            due = bool(self.events) and self.events[0][0] < self.world.now + TIE_S
+            if len(doubtful) + given > 1 or (doubtful and due):
                 raise TieError("two branches go on from one instant")
         for branch in doubtful:
             assert branch.wait is not None

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from actors.kernel.agent.agent import Agent
     from actors.kernel.agent.message import Message
     from actors.runtime import RunContext, Runtime
+    from actors.runtime.context import EffectWord
 
 AT_MOST_ONCE: Final = (2, 5, 8)
 STEP_COUNT: Final = 10
@@ -33,7 +34,7 @@ class Ten:
         job: Any = inbox[0].payload
         values = []
         for number in range(STEP_COUNT):
-            mode = "at_most_once" if number in AT_MOST_ONCE else "idempotent"
+            mode: EffectWord = "at_most_once" if number in AT_MOST_ONCE else "idempotent"
             step = noted(job["ledger"], number, job.get("pace_s", 0))
             values.append(await ctx.step(f"step-{number}", step, effect=mode))
         return values

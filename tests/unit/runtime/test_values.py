@@ -26,9 +26,9 @@ JSON: Any = st.recursive(
     | st.booleans()
     | st.integers()
     | st.floats(allow_nan=False, allow_infinity=False)
-    | st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\x00")),
+    | st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x00")),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(
-        st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\x00")),
+        st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x00")),
         inner, max_size=4,
     ),
     max_leaves=12,

@@ -52,7 +52,7 @@ class AgentState:
             value = self._own[key]
         else:
             if self._stored is None:
-                self._stored = await self._store.state(run.agent_id)
+                self._stored = await run.log.reading(self._store.state(run.agent_id))
             value = self._stored.get(key, _ABSENT)
         payload = value_payload("state.get", digest, None)
         if isinstance(value, _Absent):
@@ -77,9 +77,9 @@ class AgentState:
         position = branch.take_position()
         place = run.meet(position, (EntryKind.STATE_SET,), f"{verb} {key}", digest)
         self._own[key] = value
-        is_hit = place is not None and place.end is not None
-        if is_hit and key not in run.history.pool_keys:
-            return
+        found = place.end.seq if place is not None and place.end is not None else -1
+        if found >= max(run.history.pool_keys.get(key, 0), 0):
+            return  # recorded, and nothing that a failed attempt set came after it
         payload: dict[str, JsonValue] = {"key": key, "hash": digest}
         if isinstance(value, _Absent):
             payload["deleted"] = True

@@ -21,6 +21,8 @@ class Doing(Enum):
     """Waits for its turn: its entry is in the log, or on its way there."""
     MISS = auto()
     """Wants to begin an effect or a wait."""
+    TAKE = auto()
+    """Wants to consume a signal or a message that is there."""
     WORK = auto()
     """Executes an effect, or records what ended a wait."""
     WAKE = auto()

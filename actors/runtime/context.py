@@ -30,12 +30,12 @@ if TYPE_CHECKING:
     from actors.kernel.agent.message import ChatMessage
     from actors.kernel.agent.tools import Tool, ToolInvoker
     from actors.kernel.json import JsonValue
-    from actors.kernel.runtime.commit import Arrived
     from actors.kernel.runtime.ids import RunId
     from actors.kernel.runtime.scheduler import RetryPolicy
     from actors.kernel.runtime.store import RunStore
     from actors.runtime.groups import Selected
     from actors.runtime.recorder import Recorder
+    from actors.runtime.waits import Mail
 
 T = TypeVar("T")
 
@@ -58,7 +58,7 @@ class RunContext:
         meta: RunMeta,
         *,
         store: RunStore,
-        take_mail: Callable[[], Arrived | None],
+        mail: Mail,
         tools: Sequence[Tool],
         invoker: ToolInvoker,
         model: LLMClient | None,
@@ -69,7 +69,7 @@ class RunContext:
         self._run = recorder
         self._effects = Effects(recorder)
         self._scopes = Scopes(recorder)
-        self._waits = Waits(recorder, take_mail)
+        self._waits = Waits(recorder, mail)
         self._tools = tools
         self._invoker = invoker
         self._model = model
@@ -171,7 +171,7 @@ class RunContext:
         )  # fmt: skip
         return await self._effects.perform(call)
 
-    async def tool(self, name: str, **arguments: Any) -> InvocationResult:
+    async def tool(self, name: str, /, **arguments: Any) -> InvocationResult:
         """Call one of the agent's declared tools; at most once unless the tool is idempotent.
 
         A tool that fails, is not declared or is denied gives a result that says so.

@@ -45,8 +45,10 @@ if TYPE_CHECKING:
     from actors.kernel.agent.llm import StreamEvent
     from actors.kernel.clock import Clock, Entropy
     from actors.kernel.runtime.commit import LoadedRun, NewRun, Then
+    from actors.kernel.runtime.ids import AgentId
     from actors.kernel.runtime.scheduler import Lease
     from actors.kernel.runtime.store import RunStore
+    from actors.runtime.waits import Mail
 
 _log = logging.getLogger(__name__)
 
@@ -63,7 +65,7 @@ class Environment:
 
     Attributes:
         suspend_after: Seconds a run waits hot before it leaves memory.
-        take_mail: Removes and returns the next pending message of an agent's queue.
+        mail_of: Returns the waiting messages of an agent that executes here.
         on_routed: Told of inbox rows that a turn wrote here and now.
         may_act: Whether the lease is good enough to touch the outside world.
         on_delta: Told of pieces of a model's answer: run id and event.
@@ -73,7 +75,7 @@ class Environment:
     clock: Clock
     entropy: Entropy
     suspend_after: float
-    take_mail: Callable[[Any], Arrived | None]
+    mail_of: Callable[[AgentId], Mail]
     on_routed: Callable[[tuple[Arrived, ...]], None]
     on_delta: Callable[[Any, StreamEvent], None]
     may_act: Callable[[], bool]
@@ -147,7 +149,7 @@ class Execution:
         )  # fmt: skip
         self._ctx = RunContext(
             self._recorder, meta, store=self.env.store,
-            take_mail=lambda: self.env.take_mail(row.agent_id),
+            mail=self.env.mail_of(row.agent_id),
             tools=tuple(getattr(self.agent, "tools", None) or ()),
             invoker=getattr(self.agent, "tool_invoker", None) or DirectToolInvoker(),
             model=getattr(self.agent, "model", None),
@@ -392,6 +394,8 @@ class Execution:
         branch.begun.clear()
 
     def _on_idle(self) -> None:
+        if self.env.suspend_after > 0:
+            self._runlog.flush_behind()  # timers that were set survive a crash of a hot wait
         if self._suspend is None:
             loop = asyncio.get_running_loop()
             moves = self._turnstile.moves

@@ -26,6 +26,12 @@ ENDS: Final = frozenset(
 )  # fmt: skip
 
 
+ENDS_OF: Final[dict[str, tuple[str, ...]]] = {
+    K.EFFECT_INTENT: (K.EFFECT_RESULT, K.LLM_CALL),
+    K.TOOL_CALLED: (K.TOOL_RESULT,),
+    K.TIMER_SET: (K.TIMER_FIRED, K.MSG_RECEIVED),
+}
+
 NO_PROGRESS: Final = frozenset({K.RUN_RESUMED, K.RUN_SUSPENDED, K.EFFECT_INTENT, K.TOOL_CALLED})
 """What a host that dies over and over in the same effect leaves behind."""
 
@@ -53,6 +59,7 @@ class History:
         generation: How often the run continued as new.
         attempt: The attempt that replays now, 1 for the first of this generation.
         deaths: How often in a row the run was found RUNNING by a new owner, without an entry between.
+        pool_keys: State keys that pool entries set, with the seq of the last one.
         strict_left: Positions with strict entries that the code has not asked for yet.
     """
 
@@ -63,7 +70,7 @@ class History:
     deaths: int = 0
     started: bool = False
     strict_from: int = 0
-    pool_keys: set[str] = field(default_factory=set)
+    pool_keys: dict[str, int] = field(default_factory=dict)
     strict_left: set[str] = field(default_factory=set)
     inputs: list[RunLogEntry] = field(default_factory=list)
     continued: RunLogEntry | None = None
@@ -118,11 +125,13 @@ class History:
         elif kind in BEGINS:
             place.begin, place.end, place.abandoned, place.resolved = entry, None, None, None
         else:
+            if place.begin is not None and not _belongs(place.begin, entry):
+                place.begin = None
             place.end, place.ends_void = entry, is_void
             if kind == K.MSG_SENT:
                 place.sent_count += 1
             if kind == K.STATE_SET and not self.is_strict(entry.seq):
-                self.pool_keys.add(str(entry.payload["key"]))
+                self.pool_keys[str(entry.payload["key"])] = entry.seq
 
     def _find_strict(self) -> None:
         for position, place in self.places.items():
@@ -157,9 +166,7 @@ class History:
         entry = place.end or place.begin
         if entry is None:
             return None
-        if _agrees(entry, kinds, digest) and (
-            place.begin is None or place.begin is entry or _agrees(place.begin, kinds, digest)
-        ):
+        if _agrees(entry, kinds, digest):
             return place
         if self.is_strict(entry.seq) and not place.ends_void:
             raise NonDeterminismError(position, _describe(entry), f"{what} (hash {digest})")
@@ -175,6 +182,13 @@ def _generation_start(entries: Sequence[RunLogEntry]) -> int:
         if entries[index].kind == K.RUN_CONTINUED:
             return index
     return 0
+
+
+def _belongs(begin: RunLogEntry, end: RunLogEntry) -> bool:
+    """Whether an end is that of this beginning, not of another call at the same position."""
+    digest = end.payload.get("hash")
+    is_call = digest is None or digest == begin.payload.get("hash")
+    return end.kind in ENDS_OF[begin.kind] and is_call
 
 
 def _agrees(entry: RunLogEntry, kinds: Iterable[str], digest: str) -> bool:

@@ -74,6 +74,11 @@ class Mailbox:
         insort(self.queue, (arrived.arrival, arrived), key=_arrival)
         return True
 
+    @property
+    def has_mail(self) -> bool:
+        """Whether a plain message waits."""
+        return any(arrived.run_id is None for _, arrived in self.queue or ())
+
     def take_mail(self) -> Arrived | None:
         """Remove and return the first plain message (for `ctx.receive`)."""
         for index, (arrival, arrived) in enumerate(self.queue or ()):
@@ -137,6 +142,21 @@ class Mailbox:
     def is_empty(self) -> bool:
         """Whether nothing is known of this agent and it can be forgotten."""
         return self.holding is Holding.NOTHING and not self.queue
+
+
+class WaitingMail:
+    """The plain messages of a mailbox, as the run that holds it may receive them."""
+
+    def __init__(self, mailbox: Mailbox) -> None:
+        self._mailbox = mailbox
+
+    def is_there(self) -> bool:
+        """Whether one waits."""
+        return self._mailbox.has_mail
+
+    def take(self) -> Arrived | None:
+        """Remove and return the next one."""
+        return self._mailbox.take_mail()
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from actors.errors import ActorsError, ConcurrentAppendError, LeaseLostError, RunSuspended
 from actors.kernel.runtime.commit import (
@@ -23,9 +23,10 @@ from actors.kernel.runtime.commit import (
     Then,
 )
 from actors.kernel.runtime.log_entry import EntryKind, NewEntry
+from actors.runtime.tasks import start_task
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
     from actors.kernel.agent.message import MessageKey
     from actors.kernel.json import JsonValue
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
     from actors.runtime.branch import Branch
     from actors.runtime.history import History
     from actors.runtime.turnstile import Turnstile
+
+T = TypeVar("T")
 
 
 @dataclass(slots=True)
@@ -92,6 +95,7 @@ class RunLog:
         self._entries: list[NewEntry] = []
         self._parts = _Parts(first=True)
         self._in_flight = False
+        self._behind: asyncio.Task[Any] | None = None
         self._waiters: list[asyncio.Future[None]] = []
         turnstile.durable = self.seq
 
@@ -229,6 +233,27 @@ class RunLog:
         self._on_committed(outcome)
         return outcome
 
+    async def reading(self, rows: Awaitable[T]) -> T:
+        """Return what the store gives; when it cannot, the run is dropped and loaded again.
+
+        Agent code never sees the store's errors: replay would not repeat them.
+
+        Raises:
+            RunSuspended: The store could not be read.
+        """
+        try:
+            return await rows
+        except ActorsError as exc:
+            self.break_off(exc)
+            raise RunSuspended from exc
+
+    def flush_behind(self) -> None:
+        """Make durable what was recorded, beside the run: every branch waits for something outside."""
+        if self._entries and not self._in_flight and self.broken is None:
+            self._behind = start_task(
+                self._flush(), name=f"flush {self.lease.run_id}", done=_is_told
+            )
+
     def break_off(self, why: BaseException | CommitOutcome) -> None:
         """Give this execution up: nothing more is written, all branches unwind."""
         if self.broken is None:
@@ -244,3 +269,9 @@ class RunLog:
     def is_stale(self) -> bool:
         """Whether the log went on without this execution: load it again, same attempt."""
         return isinstance(self.broken, Conflict | Missing | ConcurrentAppendError)
+
+
+def _is_told(task: asyncio.Task[Any]) -> None:
+    """A flush beside the run that failed has broken the run off already."""
+    if not task.cancelled():
+        task.exception()

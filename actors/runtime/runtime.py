@@ -101,7 +101,7 @@ class Runtime:
         self._live = LiveEvents(self._clock)
         env = Environment(
             store=self._store, clock=self._clock, entropy=self._entropy,
-            suspend_after=suspend_after, take_mail=self._take_mail, on_routed=self._on_routed,
+            suspend_after=suspend_after, mail_of=self._mail_of, on_routed=self._on_routed,
             on_delta=self._live.publish, may_act=may_act,
         )  # fmt: skip
         self._worker = Worker(env, self._registry, capacity=capacity)
@@ -119,8 +119,8 @@ class Runtime:
     def _on_inbox_deliver(self, agent_id: AgentId) -> None:
         self._ownership.follow(Nudge("mail", agent_id))
 
-    def _take_mail(self, agent_id: AgentId) -> Any:
-        return self._worker.take_mail(agent_id)
+    def _mail_of(self, agent_id: AgentId) -> Any:
+        return self._worker.mail_of(agent_id)
 
     def _on_routed(self, arrived: Any) -> None:
         self._worker.routed(arrived)

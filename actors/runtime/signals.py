@@ -41,8 +41,23 @@ class Signals:
 
     async def take(self, name: str) -> BufferedSignal | None:
         """Consume and return the oldest signal of this name, or None."""
-        async with self._looking:  # a second branch waits for what the first one reads
-            await self._look()
+        await self.refresh()
+        return self.take_now(name)
+
+    async def refresh(self) -> None:
+        """Read what has come. A second branch waits for what the first one reads."""
+        async with self._looking:
+            while not self._is_current:
+                self._is_current = True
+                found = await self._log.reading(self._store.signals(self._run_id))
+                self._buffer = [s for s in found if SignalKey(s.name, s.n) not in self._taken]
+
+    def is_there(self, name: str) -> bool:
+        """Whether `take_now` would find one."""
+        return any(signal.name == name for signal in self._buffer)
+
+    def take_now(self, name: str) -> BufferedSignal | None:
+        """Consume and return the oldest signal of this name that was read, or None."""
         for index, signal in enumerate(self._buffer):
             if signal.name == name:
                 key = SignalKey(signal.name, signal.n)
@@ -51,13 +66,3 @@ class Signals:
                 self._log.take_signal(key)
                 return signal
         return None
-
-    async def _look(self) -> None:
-        while not self._is_current:
-            self._is_current = True
-            try:
-                found = await self._store.signals(self._run_id)
-            except BaseException:
-                self._is_current = False
-                raise
-            self._buffer = [s for s in found if SignalKey(s.name, s.n) not in self._taken]

@@ -53,6 +53,7 @@ class Turnstile:
         self._groups: list[Group] = []
         self._hits: list[tuple[int, int, Branch]] = []
         self._misses: list[Branch] = []
+        self._takers: list[Branch] = []
 
     @property
     def is_idle(self) -> bool:
@@ -152,6 +153,20 @@ class Turnstile:
         """Second half of `queue_turn`."""
         self.working -= 1
         self.raise_if_interrupted(branch)
+        if self._running == 0:
+            self._quiet()
+        await self._wait(branch, verb)
+
+    async def take(self, branch: Branch, verb: str, on_turn: Callable[[], None]) -> None:
+        """Return after `on_turn` was called: when no recorded entry waits for its turn.
+
+        So what is consumed is consumed by a branch that goes on with it: nobody recorded earlier can
+        win against it and close it. The branch works before and after.
+        """
+        branch.on_begin = on_turn
+        self._takers.append(branch)
+        branch.doing = Doing.TAKE
+        self.working -= 1
         if self._running == 0:
             self._quiet()
         await self._wait(branch, verb)
@@ -287,18 +302,30 @@ class Turnstile:
         if hits and hits[0][0] <= self.durable:
             self.release(heapq.heappop(hits)[2])
             return
-        if self._misses:
-            misses, self._misses = self._misses, []
-            for branch in misses:
-                if branch.doing is Doing.MISS:
-                    branch.doing = Doing.WORK
-                    self.working += 1
-                    if branch.on_begin is not None:
-                        branch.on_begin()
-                    self._let_go(branch)
-            return
-        if not self.working:
+        if not self._begin_misses() and not (hits or self._take_next()) and not self.working:
             self._on_idle()
+
+    def _begin_misses(self) -> bool:
+        misses = [branch for branch in self._misses if branch.doing is Doing.MISS]
+        self._misses.clear()
+        for branch in misses:
+            self._set_to_work(branch)
+        return bool(misses)
+
+    def _take_next(self) -> bool:
+        while self._takers:
+            branch = self._takers.pop(0)
+            if branch.doing is Doing.TAKE:
+                self._set_to_work(branch)
+                return True
+        return False
+
+    def _set_to_work(self, branch: Branch) -> None:
+        branch.doing = Doing.WORK
+        self.working += 1
+        if branch.on_begin is not None:
+            branch.on_begin()
+        self._let_go(branch)
 
     def _start(self, branch: Branch) -> None:
         if branch.is_done:

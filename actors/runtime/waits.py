@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 from actors.errors import ContractError, ForeignCancellationError
 from actors.kernel.agent.message import Message, MessageKey
@@ -26,6 +26,21 @@ _MAX_TIMER_S: Final = 86_400.0
 """The loop's timers are re-armed at least daily, so that a stepped clock is noticed."""
 
 
+class Mail(Protocol):
+    """The waiting messages of one agent, in this process."""
+
+    def is_there(self) -> bool:
+        """Whether `take` would return one."""
+        ...
+
+    def take(self) -> Arrived | None:
+        """Remove and return the next one."""
+        ...
+
+
+_Entry: TypeAlias = "tuple[K, str, dict[str, JsonValue]]"
+
+
 @dataclass(slots=True)
 class _Wait:
     verb: str
@@ -39,12 +54,12 @@ class Waits:
 
     Args:
         recorder: The execution.
-        take_mail: Returns the agent's next pending message and removes it from its queue.
+        mail: The agent's waiting messages.
     """
 
-    def __init__(self, recorder: Recorder, take_mail: Callable[[], Arrived | None]) -> None:
+    def __init__(self, recorder: Recorder, mail: Mail) -> None:
         self._run = recorder
-        self._take_mail = take_mail
+        self._mail = mail
         self._active: dict[Branch, _Wait] = {}
 
     # --- verbs ----------------------------------------------------------------------------------
@@ -65,9 +80,9 @@ class Waits:
         else:
             at = at or run.clock.now() + timedelta(seconds=seconds)
             self._set_timer(position, at, digest, verb)
-        await self._begin(branch, verb)
-        await self._until_ready(branch, _Wait(verb, at=at))
-        await self._conclude(branch, verb, K.TIMER_FIRED, position, {"at": at.isoformat()})
+        await run.turnstile.begin(branch, verb)
+        fired: _Entry = (K.TIMER_FIRED, position, {"at": at.isoformat()})
+        await self._end(branch, _Wait(verb, at=at), lambda _: fired)
 
     async def signal(self, name: str) -> JsonValue:
         """Return the payload of the oldest signal of this name."""
@@ -82,14 +97,17 @@ class Waits:
         if place is not None and place.end is not None:
             await run.turnstile.turn_for(branch, place.end.seq, verb)
             return place.end.payload["payload"]
-        await self._begin(branch, verb)
-        found = await self._until_ready(branch, _Wait(verb, signal=name))
-        assert found.signal is not None
-        payload: dict[str, JsonValue] = {
-            "name": name, "payload": found.signal.payload, "n": found.signal.n, "hash": digest,
-        }  # fmt: skip
-        await self._conclude(branch, verb, K.SIGNAL_RECEIVED, position, payload)
-        return found.signal.payload
+        await run.turnstile.begin(branch, verb)
+
+        def received(found: _Found) -> _Entry:
+            assert found.signal is not None
+            payload: dict[str, JsonValue] = {
+                "name": name, "payload": found.signal.payload, "n": found.signal.n, "hash": digest,
+            }  # fmt: skip
+            return K.SIGNAL_RECEIVED, position, payload
+
+        found = await self._end(branch, _Wait(verb, signal=name), received)
+        return found.signal.payload if found.signal is not None else None
 
     async def receive(self, timeout_s: float | None) -> Message | None:
         """Return the agent's next plain message, or None after `timeout_s` seconds."""
@@ -108,17 +126,17 @@ class Waits:
         elif timeout_s is not None:
             at = run.clock.now() + timedelta(seconds=timeout_s)
             self._set_timer(position, at, digest, verb)
-        await self._begin(branch, verb)
-        found = await self._until_ready(branch, _Wait(verb, at=at, mail=True))
-        if found.mail is None:
-            assert at is not None
-            await self._conclude(branch, verb, K.TIMER_FIRED, position, {"at": at.isoformat()})
-            return None
-        payload = message_payload(found.mail)
-        payload["hash"] = digest
-        run.log.bind(MessageKey(found.mail.agent_id, found.mail.sender, found.mail.message.id))
-        await self._conclude(branch, verb, K.MSG_RECEIVED, position, payload)
-        return found.mail.message
+        await run.turnstile.begin(branch, verb)
+
+        def received(found: _Found) -> _Entry:
+            if found.mail is None:
+                return K.TIMER_FIRED, position, {"at": at.isoformat() if at is not None else ""}
+            mail = found.mail
+            run.log.bind(MessageKey(mail.agent_id, mail.sender, mail.message.id))
+            return K.MSG_RECEIVED, position, {**message_payload(mail), "hash": digest}
+
+        found = await self._end(branch, _Wait(verb, at=at, mail=True), received)
+        return found.mail.message if found.mail is not None else None
 
     # --- from outside ---------------------------------------------------------------------------
 
@@ -151,32 +169,71 @@ class Waits:
         payload: dict[str, JsonValue] = {"at": at.isoformat(), "hash": digest, "verb": verb}
         self._run.log.record(K.TIMER_SET, position, payload)
 
-    async def _begin(self, branch: Branch, verb: str) -> None:
-        await self._run.turnstile.begin(branch, verb)
+    async def _end(
+        self, branch: Branch, wait: _Wait, entry_of: Callable[[_Found], _Entry]
+    ) -> _Found:
+        """Return what ended the wait, recorded and durable, when it is this branch's turn.
 
-    async def _until_ready(self, branch: Branch, wait: _Wait) -> _Found:
-        loop = asyncio.get_running_loop()
+        A signal or message is consumed only by a branch that goes on with it: see `Turnstile.take`.
+        """
+        run = self._run
+        ended: list[tuple[_Found, int]] = []
+
+        def record(found: _Found) -> None:
+            seq = run.log.record(*entry_of(found))
+            run.turnstile.queue_turn(branch, seq)
+            ended.append((found, seq))
+
+        def on_turn() -> None:
+            found = self._consume(wait)
+            if found is not None:
+                record(found)
+
         try:
-            while True:
-                found = await self._look(wait)
-                if found is not None:
-                    return found
-                self._active[branch] = wait
-                timer = None
-                if wait.at is not None:
-                    delay = (wait.at - self._run.clock.now()).total_seconds()
-                    delay = min(max(delay, 0.0), _MAX_TIMER_S)
-                    timer = loop.call_later(delay, self._run.turnstile.woken, branch)
-                try:
-                    await self._run.turnstile.wake(branch, wait.verb)
-                finally:
-                    if timer is not None:
-                        timer.cancel()
+            while not ended:
+                if wait.signal is not None:
+                    await run.signals.refresh()
+                if self._is_there(wait):
+                    await run.turnstile.take(branch, wait.verb, on_turn)
+                elif wait.at is not None and run.clock.now() >= wait.at:
+                    record(_Found())
+                else:
+                    await self._pause(branch, wait)
+            [(found, seq)] = ended
+            await run.log.durable(branch, seq)
+            await run.turnstile.await_turn(branch, wait.verb)
         except BaseException as exc:
             self._interrupted(branch, wait.verb, exc)
             raise
+        return found
+
+    async def _pause(self, branch: Branch, wait: _Wait) -> None:
+        """Wait until somebody says that there may be something, or the time has come."""
+        timer = None
+        if wait.at is not None:
+            delay = (wait.at - self._run.clock.now()).total_seconds()
+            delay = min(max(delay, 0.0), _MAX_TIMER_S)
+            loop = asyncio.get_running_loop()
+            timer = loop.call_later(delay, self._run.turnstile.woken, branch)
+        self._active[branch] = wait
+        try:
+            await self._run.turnstile.wake(branch, wait.verb)
         finally:
             self._active.pop(branch, None)
+            if timer is not None:
+                timer.cancel()
+
+    def _is_there(self, wait: _Wait) -> bool:
+        if wait.signal is not None:
+            return self._run.signals.is_there(wait.signal)
+        return wait.mail and self._mail.is_there()
+
+    def _consume(self, wait: _Wait) -> _Found | None:
+        if wait.signal is not None:
+            signal = self._run.signals.take_now(wait.signal)
+            return _Found(signal=signal) if signal is not None else None
+        mail = self._mail.take()
+        return _Found(mail=mail) if mail is not None else None
 
     def _interrupted(self, branch: Branch, verb: str, exc: BaseException) -> None:
         """Put the branch back into agent code; name a cancellation that came from nowhere."""
@@ -184,30 +241,6 @@ class Waits:
         is_ours = branch.closed or self._run.turnstile.unwinding is not None
         if isinstance(exc, asyncio.CancelledError) and not is_ours:
             raise ForeignCancellationError(verb) from None
-
-    async def _look(self, wait: _Wait) -> _Found | None:
-        if wait.signal is not None:
-            signal = await self._run.signals.take(wait.signal)
-            if signal is not None:
-                return _Found(signal=signal)
-        if wait.mail and (mail := self._take_mail()) is not None:
-            return _Found(mail=mail)
-        if wait.at is not None and self._run.clock.now() >= wait.at:
-            return _Found()
-        return None
-
-    async def _conclude(  # noqa: PLR0917 - the parts of one entry
-        self, branch: Branch, verb: str, kind: K, position: str, payload: dict[str, JsonValue]
-    ) -> None:
-        run = self._run
-        try:
-            seq = run.log.record(kind, position, payload)
-            run.turnstile.queue_turn(branch, seq)
-            await run.log.durable(branch, seq)
-            await run.turnstile.await_turn(branch, verb)
-        except BaseException as exc:
-            self._interrupted(branch, verb, exc)
-            raise
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ from actors.kernel.runtime.ids import run_id_of_mail
 from actors.kernel.runtime.scheduler import Lease, RunStatus, ShardLease
 from actors.runtime.endings import Endings
 from actors.runtime.execution import UNWIND_LIMIT_S, Ended, Environment, Execution
-from actors.runtime.mailbox import Holding, Mailbox, StartMail, StartRun
+from actors.runtime.mailbox import Holding, Mailbox, StartMail, StartRun, WaitingMail
 from actors.runtime.outcome import cancelled
 from actors.runtime.ready_queue import ReadyQueue
 from actors.runtime.signals import RESERVED
@@ -49,7 +49,7 @@ class Worker:
     """Executes the runs of the shards it was given.
 
     Args:
-        env: What executions share; `take_mail` and `on_routed` are this worker's.
+        env: What executions share; `mail_of` and `on_routed` are this worker's.
         registry: The agents served here.
         capacity: How many runs are in memory at once; hot waiting ones count.
     """
@@ -173,10 +173,9 @@ class Worker:
         if mailbox is not None:
             self._tasks.start(self._cancel_waiting(mailbox, run_id), name=f"cancel {run_id}")
 
-    def take_mail(self, agent_id: AgentId) -> Arrived | None:
-        """Remove and return the agent's next plain message."""
-        mailbox = self._mailboxes.get(agent_id)
-        return mailbox.take_mail() if mailbox is not None else None
+    def mail_of(self, agent_id: AgentId) -> WaitingMail:
+        """Return the waiting messages of an agent that executes here, for `ctx.receive`."""
+        return WaitingMail(self._mailboxes[agent_id])
 
     def routed(self, arrived: tuple[Arrived, ...]) -> None:
         """A turn wrote these inbox rows."""
@@ -370,7 +369,7 @@ class Worker:
             self.timers.add(mailbox.wake_at, mailbox.agent_id)
         if execution.token.is_cancelled:
             self.cancel(run_id, mailbox.agent_id, execution.token.reason)
-        elif mailbox.wants_mail and _has_mail(mailbox):
+        elif mailbox.wants_mail and mailbox.has_mail:
             self._wake(mailbox)
         elif mailbox.nudged:
             self._wake_by_signal(mailbox)
@@ -464,7 +463,3 @@ def _rest_of(run: RunRow) -> Holding:
     if run.parked is not None:
         return Holding.PARKED
     return Holding.BACKOFF if run.status is RunStatus.PENDING else Holding.SUSPENDED
-
-
-def _has_mail(mailbox: Mailbox) -> bool:
-    return any(arrived.run_id is None for _, arrived in mailbox.queue or ())

@@ -168,6 +168,7 @@ class Effects:
             await self._flush(branch, before if is_idempotent else run.log.seq)
             if not run.may_act():
                 await run.until_may_act()
+            run.turnstile.raise_if_interrupted(branch)
             return await self._execute(branch, call)
         except BaseException as exc:
             run.turnstile.to_code(branch)
@@ -180,7 +181,6 @@ class Effects:
         run = self._run
         if run.log.durable_seq < upto:
             await run.log.durable(branch, upto)
-            run.turnstile.raise_if_interrupted(branch)
 
     def _begin(self, branch: Branch, call: EffectCall) -> None:
         branch.begun[call.position] = call.verb

@@ -366,10 +366,12 @@ class Turnstile:
                 self._quiet()
 
     def cancel_running(self) -> None:
-        """Cancel the branch that runs agent code: it awaits something the runtime does not know."""
-        for task, branch in self._by_task.items():
+        """Cancel agent code that awaits something of its own, and every effect that executes."""
+        for task, branch in list(self._by_task.items()):
             if branch.doing is Doing.CODE and task is not None and task is not _current():
                 task.cancel()
+            elif branch.doing is Doing.WORK and not branch.flushing and task is not _current():
+                self._interrupt(branch, asyncio.CancelledError())
 
     def _unwind_step(self) -> None:
         if self.root is None or self.root.is_done or self.unwinding is None:

@@ -270,9 +270,12 @@ class Worker:
         if mailbox.holding is Holding.NOTHING and mailbox.queue and not self._ready:
             return await self._prepare(mailbox)
         self._consider(mailbox)
-        if mailbox.is_empty:
-            self._mailboxes.pop(mailbox.agent_id, None)
+        self._forget_empty(mailbox)
         return None
+
+    def _forget_empty(self, mailbox: Mailbox) -> None:
+        if mailbox.is_empty and self._mailboxes.get(mailbox.agent_id) is mailbox:
+            del self._mailboxes[mailbox.agent_id]
 
     async def _prepare(self, mailbox: Mailbox) -> Execution | None:
         """Return the execution of what is next for the agent."""
@@ -282,7 +285,8 @@ class Worker:
             return await self._resume(mailbox, mailbox.run_id, broke_off=broke_off)
         mailbox.holding = Holding.NOTHING
         turn = mailbox.next_turn()
-        if turn is None:
+        if turn is None:  # what was queued has been cancelled
+            self._forget_empty(mailbox)
             return None
         mailbox.holding = Holding.EXECUTING
         match turn:
@@ -406,6 +410,7 @@ class Worker:
         mailbox.forget(run_id)
         self.endings.tell(run_id, None)
         self._consider(mailbox)
+        self._forget_empty(mailbox)
 
     def has(self, run_id: RunId) -> bool:
         """Whether the run is certain to end here, or to be lost with its shard, aloud."""

@@ -168,8 +168,7 @@ async def test_every_attempt_tells_its_number(bed: Bed) -> None:
     await bed.result(run_id)
     await bed.until(lambda: not bed.runtime.worker.load)
     assert [e.attempt for e in watch.events] == [1, 1, 2, 2]
-    step = [HookKind.STEP_START, HookKind.STEP_END]
-    assert watch.kinds == [HookKind.RUN_START, *step, HookKind.RUN_END] * 2
+    assert watch.kinds == [HookKind.RUN_START, HookKind.RUN_END] * 2
 
 
 @pytest.mark.item(49)

@@ -166,7 +166,7 @@ class History:
         entry = place.end or place.begin
         if entry is None:
             return None
-        if _agrees(entry, kinds, digest):
+        if entry.kind in kinds and _digest_of(place, entry) in (digest, None):
             return place
         if self.is_strict(entry.seq) and not place.ends_void:
             raise NonDeterminismError(position, _describe(entry), f"{what} (hash {digest})")
@@ -191,8 +191,12 @@ def _belongs(begin: RunLogEntry, end: RunLogEntry) -> bool:
     return end.kind in ENDS_OF[begin.kind] and is_call
 
 
-def _agrees(entry: RunLogEntry, kinds: Iterable[str], digest: str) -> bool:
-    return entry.kind in kinds and entry.payload.get("hash", digest) == digest
+def _digest_of(place: Place, entry: RunLogEntry) -> JsonValue:
+    """Return the hash of the call: an end without one (a timer that fired) has that of its beginning."""
+    digest = entry.payload.get("hash")
+    if digest is None and place.begin is not None:
+        digest = place.begin.payload.get("hash")
+    return digest
 
 
 def _describe(entry: RunLogEntry) -> str:

@@ -67,7 +67,7 @@ async def test_mail_starts_a_run_like_a_submitted_one(bed: Bed) -> None:
     assert (message["id"], message["sender"]) == ("m1", "client:local")
 
 
-@pytest.mark.item(54, 117, 194, 197, 199)
+@pytest.mark.item(54, 117, 194, 197, 199, 200)
 async def test_a_known_message_id_is_refused(bed: Bed) -> None:
     """While it waits, after it was handled, and on the next host."""
     got = Collector()

@@ -38,6 +38,13 @@ FOUND: Final[dict[str, Case]] = {
             step("ScriptedError", 1),
         ]
     ),
+    "a timer of a failed attempt is not that of another sleep at its position": finish(
+        [
+            attempt([step("ScriptedError", 1)], [step(1), sleep(1), REJECT], []),
+            sleep(2),
+            sleep(3),
+        ]
+    ),
     "a signal wakes no parked run": finish(
         [step("ScriptedError"), step(1)], signals=[(3, "go")], retry=PAUSE
     ),

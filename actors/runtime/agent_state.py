@@ -78,7 +78,7 @@ class AgentState:
         place = run.meet(position, (EntryKind.STATE_SET,), f"{verb} {key}", digest)
         self._own[key] = value
         found = place.end.seq if place is not None and place.end is not None else -1
-        if found >= max(run.history.pool_keys.get(key, 0), 0):
+        if found > run.history.pool_keys.get(key, -1) and run.history.is_strict(found):
             return  # recorded, and nothing that a failed attempt set came after it
         payload: dict[str, JsonValue] = {"key": key, "hash": digest}
         if isinstance(value, _Absent):

@@ -319,7 +319,7 @@ class Model(Verbs):
                 raise TieError("two branches go on from one instant")
         for branch in doubtful:
             assert branch.wait is not None
-            error = EffectInDoubtError("run", branch.wait.position, branch.wait.plan[3])
+            error = EffectInDoubtError(self.run_id, branch.wait.position, branch.wait.plan[3])
             self.advance(branch, error=error)
         return bool(begun)
 

@@ -9,8 +9,10 @@ import asyncpg
 
 from actors.kernel.runtime.ids import HostIncarnation
 from actors.runtime import Runtime
+from compose import build_postgres_runtime
+from compose.settings import read_settings
 from persistence.postgres import open_postgres_store
-from tests.benchmarks.bench import TYPE, agent_id, open_runtime, report
+from tests.benchmarks.bench import TYPE, agent_id, report
 from tests.benchmarks.steps import TenSteps
 
 _STATEMENTS = "select sum(xact_commit + xact_rollback) from pg_stat_database where datname = current_database()"
@@ -19,9 +21,11 @@ _STATEMENTS = "select sum(xact_commit + xact_rollback) from pg_stat_database whe
 async def idle(url: str, seconds: float) -> None:
     """Print an idle host's statements per second and share of a core.
 
-    A statement is a transaction here; what the server does by itself in as long a time is taken off.
+    The whole assembly: heartbeat thread, take-over watch, scans. A statement is a transaction here;
+    what the server does by itself in as long a time is taken off.
     """
     watch = await asyncpg.connect(url)
+    settle_s = min(12.0, seconds)  # backends report what they did that late
 
     async def statements_in(window_s: float) -> int:
         before = await watch.fetchval(_STATEMENTS)
@@ -30,11 +34,13 @@ async def idle(url: str, seconds: float) -> None:
         return int(await watch.fetchval(_STATEMENTS)) - int(before)
 
     try:
+        await asyncio.sleep(settle_s)
         own = await statements_in(seconds)
-        async with open_runtime(url) as rt:
+        settings = read_settings().model_copy(update={"db_schema": "bench_idle"})
+        async with build_postgres_runtime(url, settings=settings) as rt:
             await rt.register_type(TYPE, TenSteps)
             await rt.result(await rt.submit(agent_id(0), None))
-            await asyncio.sleep(min(12.0, seconds))  # backends report what set-up did that late
+            await asyncio.sleep(settle_s)
             cpu = time.process_time()
             statements = await statements_in(seconds) - own
             cpu = time.process_time() - cpu

@@ -97,15 +97,15 @@ async def test_asyncio_timeout_around_ctx_calls_is_refused(bed: Bed) -> None:
 
 @pytest.mark.item(68)
 async def test_asyncio_wait_for_around_ctx_calls_is_refused(bed: Bed) -> None:
-    """It puts the call into another task."""
+    """Python 3.11 puts the call into another task; newer ones cancel it when the time is over."""
 
     async def act(ctx: RunContext, inbox: list[Message]) -> None:
         del inbox
-        await asyncio.wait_for(ctx.step("a", bed.world.do, "a"), timeout=5)
+        await asyncio.wait_for(ctx.step("a", asyncio.sleep, 100), timeout=0.05)
 
-    status, _ = await _failure(bed, act)
+    status, text = await _failure(bed, act)
     assert status == "terminal"
-    assert bed.world.count == {}
+    assert "ctx.select" in text
 
 
 @pytest.mark.item(105)

@@ -112,7 +112,6 @@ class Execution:
     _runlog: RunLog = field(init=False)
     _recorder: Recorder = field(init=False)
     _ctx: RunContext = field(init=False)
-    _swallow: str | None = None
     _stopped: bool = False
     _expired: DeadlineExceededError | None = None
     _suspend: asyncio.TimerHandle | None = None

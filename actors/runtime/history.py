@@ -18,14 +18,6 @@ if TYPE_CHECKING:
     from actors.kernel.runtime.log_entry import RunLogEntry
 
 BEGINS: Final = frozenset({K.EFFECT_INTENT, K.TOOL_CALLED, K.TIMER_SET})
-ENDS: Final = frozenset(
-    {
-        K.EFFECT_RESULT, K.TOOL_RESULT, K.LLM_CALL, K.MSG_RECEIVED, K.SIGNAL_RECEIVED,
-        K.TIMER_FIRED, K.STATE_SET, K.MSG_SENT, K.SELECT_WON,
-    }
-)  # fmt: skip
-
-
 ENDS_OF: Final[dict[str, tuple[str, ...]]] = {
     K.EFFECT_INTENT: (K.EFFECT_RESULT, K.LLM_CALL),
     K.TOOL_CALLED: (K.TOOL_RESULT,),
@@ -69,7 +61,6 @@ class History:
     attempt: int = 1
     deaths: int = 0
     started: bool = False
-    strict_from: int = 0
     pool_keys: dict[str, int] = field(default_factory=dict)
     strict_left: set[str] = field(default_factory=set)
     inputs: list[RunLogEntry] = field(default_factory=list)

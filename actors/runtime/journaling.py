@@ -18,7 +18,6 @@ from actors.errors import (
     EffectDidNotHappen,
     EffectError,
     EffectInDoubtError,
-    ForeignCancellationError,
     RetryAfter,
 )
 from actors.kernel.agent.middleware import HookKind as H
@@ -165,22 +164,15 @@ class Effects:
                     return await self._conclude(branch, call, *decided)
                 self._begin(branch, call)
             is_idempotent = call.mode is EffectMode.IDEMPOTENT
-            await self._flush(branch, before if is_idempotent else run.log.seq)
+            # Nothing outside is touched before what was recorded is durable.
+            await run.log.durable(branch, before if is_idempotent else run.log.seq)
             if not run.may_act():
                 await run.until_may_act()
             run.turnstile.raise_if_interrupted(branch)
             return await self._execute(branch, call)
         except BaseException as exc:
-            run.turnstile.to_code(branch)
-            if isinstance(exc, asyncio.CancelledError) and not branch.closed:
-                raise (run.turnstile.unwinding or ForeignCancellationError(call.verb)) from None
+            run.turnstile.interrupted(branch, call.verb, exc)
             raise
-
-    async def _flush(self, branch: Branch, upto: int) -> None:
-        """Make what was recorded up to `upto` durable: nothing outside is touched before."""
-        run = self._run
-        if run.log.durable_seq < upto:
-            await run.log.durable(branch, upto)
 
     def _begin(self, branch: Branch, call: EffectCall) -> None:
         branch.begun[call.position] = call.verb

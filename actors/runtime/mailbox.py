@@ -6,7 +6,7 @@ wait in one queue, by arrival. Rules: DESIGN §9, "Whose turn is it".
 
 from __future__ import annotations
 
-from bisect import insort
+from bisect import bisect_left
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Final, TypeAlias
@@ -69,9 +69,10 @@ class Mailbox:
             return False
         if self.queue is None:
             self.queue = []
-        if any(arrival == arrived.arrival for arrival, _ in self.queue):
+        place = bisect_left(self.queue, arrived.arrival, key=_arrival)
+        if place < len(self.queue) and self.queue[place][0] == arrived.arrival:
             return False
-        insort(self.queue, (arrived.arrival, arrived), key=_arrival)
+        self.queue.insert(place, (arrived.arrival, arrived))
         return True
 
     @property

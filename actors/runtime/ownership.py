@@ -217,8 +217,3 @@ class Ownership:
                     self._worker.cancel(run_id, agent_id, row.cancel_requested)
             case _:
                 _log.debug("a hint without a name", extra={"kind": nudge.kind})
-
-
-def _may_wait_for_signal(row: RunRow) -> bool:
-    waits = row.parked is not None or (row.wake is not None and bool(row.wake.signals))
-    return row.status is RunStatus.SUSPENDED and waits

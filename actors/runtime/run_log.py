@@ -147,9 +147,7 @@ class RunLog:
                 if self.broken is not None:
                     raise RunSuspended
                 if self._in_flight:
-                    waiter = asyncio.get_running_loop().create_future()
-                    self._waiters.append(waiter)
-                    await waiter
+                    await self._flight_over()
                 else:
                     await self._flush()
         finally:
@@ -162,7 +160,7 @@ class RunLog:
         self._in_flight = True
         try:
             if parts.is_turn:
-                await self._commit(entries, parts, expected)
+                await self._commit(self._turn(entries, parts, expected, CONTINUE))
             else:
                 await self._store.append(self.lease, entries, expected_seq=expected)
         except RunSuspended:
@@ -180,13 +178,19 @@ class RunLog:
                     waiter.set_result(None)
         self._turnstile.durable_upto(expected + len(entries))
 
-    async def _commit(self, entries: list[NewEntry], parts: _Parts, expected: int) -> None:
-        outcome = await self._store.commit(self._turn(entries, parts, expected, CONTINUE))
+    async def _flight_over(self) -> None:
+        """Return when the flush that is under way has ended, well or not."""
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiters.append(waiter)
+        await waiter
+
+    async def _commit(self, turn: Commit) -> Committed:
+        outcome = await self._store.commit(turn)
         if not isinstance(outcome, Committed):
             self.break_off(outcome)
             raise RunSuspended
-        if outcome.routed or outcome.cancel_requested is not None:
-            self._on_committed(outcome)
+        self._on_committed(outcome)
+        return outcome
 
     def _turn(self, entries: list[NewEntry], parts: _Parts, expected: int, then: Then) -> Commit:
         return Commit(
@@ -211,9 +215,7 @@ class RunLog:
             RunSuspended: The write failed; see `broken`.
         """
         while self._in_flight:
-            waiter = asyncio.get_running_loop().create_future()
-            self._waiters.append(waiter)
-            await waiter
+            await self._flight_over()
         if self.broken is not None:
             raise RunSuspended
         entries, self._entries = self._entries, []
@@ -222,16 +224,12 @@ class RunLog:
         if attempt is not None:
             turn = replace(turn, attempt=attempt)
         try:
-            outcome = await self._store.commit(turn)
+            committed = await self._commit(turn)
         except ActorsError as exc:
             self.break_off(exc)
             raise RunSuspended from exc
-        if not isinstance(outcome, Committed):
-            self.break_off(outcome)
-            raise RunSuspended
-        self._turnstile.durable = outcome.last_seq
-        self._on_committed(outcome)
-        return outcome
+        self._turnstile.durable = committed.last_seq
+        return committed
 
     async def reading(self, rows: Awaitable[T]) -> T:
         """Return what the store gives; when it cannot, the run is dropped and loaded again.

@@ -19,7 +19,7 @@ from actors.runtime.live import LiveEvents
 from actors.runtime.ownership import Ownership
 from actors.runtime.parts import Foreign, Parts
 from actors.runtime.registry import Registry
-from actors.runtime.signals import RESERVED, RESOLVE, RETRY
+from actors.runtime.signals import RESOLVE, RETRY, refuse_reserved
 from actors.runtime.tasks import TaskScope
 from actors.runtime.worker import Worker
 
@@ -337,9 +337,7 @@ class Runtime:
             NotSerializableError: `payload` is not JSON data.
             UnknownRunError: There is no such run.
         """
-        if name.startswith(RESERVED):
-            msg = f"signal name {name!r} is reserved: names must not start with {RESERVED!r}"
-            raise ContractError(msg)
+        refuse_reserved(name)
         clean = recordable(payload, where=f"signal {name!r}")
         return await self._signal(run_id, name, clean, message_id)
 

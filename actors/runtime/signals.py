@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
+from actors.errors import ContractError
 from actors.kernel.runtime.commit import SignalKey
 
 if TYPE_CHECKING:
@@ -21,6 +22,17 @@ RESOLVE: Final = "~resolve:"
 
 RETRY: Final = "~retry"
 """The reserved signal that starts a parked run anew."""
+
+
+def refuse_reserved(name: str) -> None:
+    """Return if agents and callers may use this signal name.
+
+    Raises:
+        ContractError: It is an operator's: see `Runtime.resolve`.
+    """
+    if name.startswith(RESERVED):
+        msg = f"signal name {name!r} is reserved: names must not start with {RESERVED!r}"
+        raise ContractError(msg)
 
 
 class Signals:

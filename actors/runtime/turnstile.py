@@ -153,8 +153,7 @@ class Turnstile:
         """Second half of `queue_turn`."""
         self.working -= 1
         self.raise_if_interrupted(branch)
-        if self._running == 0:
-            self._quiet()
+        self.look()
         await self._wait(branch, verb)
 
     async def take(self, branch: Branch, verb: str, on_turn: Callable[[], None]) -> None:
@@ -165,11 +164,7 @@ class Turnstile:
         """
         branch.on_begin = on_turn
         self._takers.append(branch)
-        branch.doing = Doing.TAKE
-        self.working -= 1
-        if self._running == 0:
-            self._quiet()
-        await self._wait(branch, verb)
+        await self._stop_work(branch, Doing.TAKE, verb)
 
     def raise_if_interrupted(self, branch: Branch) -> None:
         """Raise what a flush kept from a branch: that it was closed, or the run is unwinding."""
@@ -196,11 +191,7 @@ class Turnstile:
 
     async def wake(self, branch: Branch, verb: str) -> None:
         """Return when `woken` was called; the branch works before and after."""
-        branch.doing = Doing.WAKE
-        self.working -= 1
-        if self._running == 0:
-            self._quiet()
-        await self._wait(branch, verb)
+        await self._stop_work(branch, Doing.WAKE, verb)
 
     def woken(self, branch: Branch) -> None:
         """What the branch waits for is there: it works on it."""
@@ -216,8 +207,13 @@ class Turnstile:
     async def _park(self, branch: Branch, doing: Doing, verb: str) -> None:
         branch.doing = doing
         self._stop_code(branch)
-        if self._running == 0:
-            self._quiet()
+        self.look()
+        await self._wait(branch, verb)
+
+    async def _stop_work(self, branch: Branch, doing: Doing, verb: str) -> None:
+        branch.doing = doing
+        self.working -= 1
+        self.look()
         await self._wait(branch, verb)
 
     async def _wait(self, branch: Branch, verb: str) -> None:
@@ -246,6 +242,17 @@ class Turnstile:
             branch.doing = Doing.CODE
             self._running += 1
 
+    def interrupted(self, branch: Branch, verb: str, exc: BaseException) -> None:
+        """Put a branch whose work failed with `exc` back into agent code, where that is raised.
+
+        Raises:
+            BaseException: For a cancellation: the signal that unwinds the run, or, when it came
+                from nowhere, `ForeignCancellationError`.
+        """
+        self.to_code(branch)
+        if isinstance(exc, asyncio.CancelledError) and not branch.closed:
+            raise (self.unwinding or ForeignCancellationError(verb)) from None
+
     # --- letting go ------------------------------------------------------------------------------
 
     def _let_go(self, branch: Branch, exc: BaseException | None = None) -> None:
@@ -267,8 +274,7 @@ class Turnstile:
     def durable_upto(self, seq: int) -> None:
         """The log is durable up to `seq`."""
         self.durable = max(self.durable, seq)
-        if self._running == 0:
-            self._quiet()
+        self.look()
 
     def ended(self, branch: Branch) -> None:
         """A child's code has ended."""
@@ -277,8 +283,7 @@ class Turnstile:
         branch.doing = Doing.DONE
         self._by_task.pop(branch.task, None)
         self._stop_code(branch)
-        if self._running == 0:
-            self._quiet()
+        self.look()
 
     def look(self) -> None:
         """Something changed from outside: see whether anybody can go on."""

@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
-from actors.errors import ContractError, ForeignCancellationError
 from actors.kernel.agent.message import Message, MessageKey
 from actors.kernel.runtime.effects import args_hash
 from actors.kernel.runtime.log_entry import EntryKind as K
 from actors.kernel.runtime.wakeup import WakeSet
-from actors.runtime.signals import RESERVED
+from actors.runtime.signals import refuse_reserved
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -86,9 +85,7 @@ class Waits:
 
     async def signal(self, name: str) -> JsonValue:
         """Return the payload of the oldest signal of this name."""
-        if name.startswith(RESERVED):
-            msg = f"signal name {name!r} is reserved: names must not start with '~'"
-            raise ContractError(msg)
+        refuse_reserved(name)
         run, verb = self._run, "sleep_until_signal"
         branch = run.turnstile.enter(verb)
         position = branch.take_position()
@@ -203,7 +200,7 @@ class Waits:
             await run.log.durable(branch, seq)
             await run.turnstile.await_turn(branch, wait.verb)
         except BaseException as exc:
-            self._interrupted(branch, wait.verb, exc)
+            run.turnstile.interrupted(branch, wait.verb, exc)
             raise
         return found
 
@@ -234,13 +231,6 @@ class Waits:
             return _Found(signal=signal) if signal is not None else None
         mail = self._mail.take()
         return _Found(mail=mail) if mail is not None else None
-
-    def _interrupted(self, branch: Branch, verb: str, exc: BaseException) -> None:
-        """Put the branch back into agent code; name a cancellation that came from nowhere."""
-        self._run.turnstile.to_code(branch)
-        is_ours = branch.closed or self._run.turnstile.unwinding is not None
-        if isinstance(exc, asyncio.CancelledError) and not is_ours:
-            raise ForeignCancellationError(verb) from None
 
 
 @dataclass(frozen=True, slots=True)

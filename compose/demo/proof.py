@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Literal
 
 from actors.kernel.runtime.log_entry import EntryKind
 
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     from actors.kernel.runtime.log_entry import RunLogEntry
     from compose.demo.ledger import Execution
-
-FINAL_STEP: Final = "report"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

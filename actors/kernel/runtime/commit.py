@@ -310,6 +310,14 @@ class SignalOutcome:
 
 
 @dataclass(frozen=True, slots=True)
+class Surplus:
+    """More shards than this host's share: `count` of `shards`, all of one type, are to be given back."""
+
+    shards: tuple[ShardId, ...]
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
 class HostReport:
     """What a heartbeat says: shards held here that the host does not know, lost ones, the time.
 
@@ -317,11 +325,13 @@ class HostReport:
         unknown: Shards that are this host's, but not among those it named.
         lost: The leases it named that are not its any more, as it named them.
         now: The store's time.
+        surplus: What other hosts wait for; given back when it does no harm, idle shards first.
     """
 
     unknown: tuple[ShardId, ...]
     lost: tuple[ShardLease, ...]
     now: datetime
+    surplus: tuple[Surplus, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

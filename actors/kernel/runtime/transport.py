@@ -1,4 +1,4 @@
-"""Transport: who moves bytes between hosts. Postgres is the truth; nothing here is trusted.
+"""Transport: who moves bytes between hosts. The store is the truth; nothing here is trusted.
 
 In memory and on Postgres alone there is none: the sender's commit writes the receiver's row.
 """
@@ -6,27 +6,30 @@ In memory and on Postgres alone there is none: the sender's commit writes the re
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import AsyncIterator, Callable, Sequence
+    from contextlib import AbstractAsyncContextManager
     from datetime import datetime
 
     from actors.kernel.agent.message import Message
-    from actors.kernel.runtime.commit import Outgoing
-    from actors.kernel.runtime.ids import HostIncarnation, RunId, ShardId
+    from actors.kernel.json import JsonValue
+    from actors.kernel.runtime.commit import Arrived, LeaseLost
+    from actors.kernel.runtime.ids import AgentId, HostIncarnation, RunId
     from actors.kernel.runtime.scheduler import ShardLease
     from actors.kernel.runtime.store import Nudge
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@dataclass(frozen=True, slots=True)
 class Cursor:
-    """How far a shard's mail was read. Opaque to the worker.
+    """How far a shard's mail was read into rows.
 
     Attributes:
         stream_epoch: Which life of the stream; sequences of another one mean nothing.
-        sequence: The last message that was written to rows.
-        at: When the broker stored that message; tells a stream that was rolled back.
+        sequence: The last message of the stream that needs no reading any more; 0 = none.
+        at: When the broker stored that message (whole microseconds); tells a stream that was
+            rolled back.
     """
 
     stream_epoch: int
@@ -34,31 +37,87 @@ class Cursor:
     at: datetime | None = None
 
 
+# --- what is read -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class SentSignal:
+    """A signal for a run, sent as a broker message."""
+
+    run_id: RunId
+    name: str
+    payload: JsonValue
+
+
+@dataclass(frozen=True, slots=True)
+class Undecodable:
+    """Bytes that are no message; they become one dead letter, and the mailbox goes on.
+
+    Attributes:
+        problem: What is wrong, for a person.
+        data: The original bytes, cut after 64 KiB.
+    """
+
+    problem: str
+    data: bytes
+
+
 @dataclass(frozen=True, slots=True)
 class Received:
-    """One message read from a shard's mail, in the stream's order without gaps.
+    """One broker message of a shard.
 
     Attributes:
         sequence: Its place in the stream.
-        kind: What it is.
-        message: The message, with sender and target taken from the subject; None when undecodable.
-        run_id: The run that a reply or signal is for.
-        name: The signal's name.
-        stored_at: When the broker stored it.
-        sourced: Whether it came from outside, so that no sender's outbox row belongs to it.
-        problem: Why it is undecodable; it becomes one dead letter.
-        body: The original bytes, for an undecodable one.
+        agent_id: The addressed agent, from the subject.
+        sender: Typed sender. For what came from outside it is taken from the origin subject.
+        message_id: Id of the message; for one without, derived from its place in the stream.
+        content: What it is. A `Message` has target, sender and id set as above.
+        sourced: Whether it came from outside: no sender's outbox row belongs to it.
     """
 
     sequence: int
-    kind: Literal["message", "reply", "signal", "fanout"]
-    message: Message | None
-    stored_at: datetime
-    run_id: RunId | None = None
-    name: str | None = None
+    agent_id: AgentId
+    sender: str
+    message_id: str
+    content: Message | SentSignal | Undecodable
     sourced: bool = False
-    problem: str = ""
-    body: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class MailBatch:
+    """What was read of one shard, without gaps.
+
+    Attributes:
+        lease: The right under which it was read.
+        upto: There is nothing else for this shard up to here.
+        received: In the stream's order; empty when only `upto` moved.
+    """
+
+    lease: ShardLease
+    upto: Cursor
+    received: tuple[Received, ...]
+
+
+# --- what is sent -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class OutboxRow:
+    """A message on its way, as the sender's commit stored it.
+
+    Attributes:
+        n: Place in the order of its (sender, target); grows over all rows.
+        message: With id, target (an agent) and sender set.
+        dead_letter: None for mail. Else the reason it was given up: it goes to the dead letters'
+            stream, and its row is deleted once the broker has it.
+        target_read: Sequence up to which the target's shard was read when this row was read from
+            the store; 0 = unknown.
+    """
+
+    n: int
+    message: Message
+    dead_letter: str | None = None
+    target_read: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,39 +126,182 @@ class StreamState:
 
     name: str
     created: datetime
+    """Whole microseconds."""
     first_sequence: int
     last_sequence: int
+    deployment: str
+    """Whose stream it is: the id of the database that belongs to it."""
 
 
-class Transport(Protocol):
-    """Moves messages between hosts, at least once, in order per (sender, target)."""
+# --- the protocols ----------------------------------------------------------------------------
 
-    async def send(self, outgoing: Sequence[Outgoing]) -> None:
-        """Publish messages; returns when the broker accepted all of them.
 
-        Order is kept per (sender, target). Sending one again is harmless: the receiver drops it.
+class MailConnection(Protocol):
+    """One connection to the broker, from its making to its loss. It never reconnects by itself.
 
-        Raises:
-            BrokerError: Some may not have been accepted; send all again, in their order.
+    Raises everywhere: BrokerError when the broker did not answer, or the connection is lost.
+    """
+
+    async def send(self, row: OutboxRow) -> int:
+        """Publish and return the stream sequence under which the broker stored it.
+
+        Sending one again is harmless: the receiver drops it. Rows of one (sender, target) are sent
+        one after the other by the caller; different pairs at once.
         """
         ...
 
-    def read(self, shard: ShardLease, cursor: Cursor) -> AsyncIterator[Sequence[Received]]:
-        """Yield batches behind `cursor`, contiguous; ends when the shard is given up.
+    def read(self, lease: ShardLease, cursor: Cursor) -> AsyncIterator[MailBatch]:
+        """Yield what is behind `cursor` and what comes, contiguous, in batches.
 
-        Raises:
-            BrokerError: The connection was lost; read again from the stored cursor.
+        A gap (a drop, a deleted consumer) is repaired inside. Ends only by an error or by closing
+        the iterator, which gives the shard's consumer up. Memory is bounded: nothing more is asked
+        of the broker while the caller does not take batches.
         """
         ...
 
-    async def ack(self, shard: ShardId, upto: int) -> None:
-        """Tell the broker that everything up to `upto` is in rows. A lost one is harmless."""
+    def ack(self, batch: MailBatch) -> None:
+        """Tell the broker that the batch is in rows; a lost one is harmless."""
+        ...
+
+    async def stream_state(self) -> StreamState:
+        """Return the state of the mail stream."""
+        ...
+
+    async def stored_at(self, sequence: int) -> datetime | None:
+        """Return when this message of the mail stream was stored, None if it is not there."""
+        ...
+
+    async def waiting(self) -> Sequence[AgentId]:
+        """Return the agents that have messages in the mail stream."""
+        ...
+
+    async def purge(self, below: int) -> int:
+        """Remove all mail with a smaller sequence; return how many messages went."""
         ...
 
     async def nudge(self, owner: HostIncarnation, nudge: Nudge) -> None:
         """Hint another host that something changed; may be lost."""
         ...
 
-    async def incarnation(self) -> StreamState:
-        """Return the state of the connected mail stream."""
+    async def lost(self) -> None:
+        """Return when the connection is lost."""
+        ...
+
+
+class Transport(Protocol):
+    """Opens connections to one broker."""
+
+    def connect(
+        self, *, deployment: str, on_nudge: Callable[[Nudge], None]
+    ) -> AbstractAsyncContextManager[MailConnection]:
+        """Connect, and create or update the streams. Tries once.
+
+        Args:
+            deployment: Id of the database that belongs to these streams.
+            on_nudge: Called on the event loop for hints of other hosts.
+
+        Raises:
+            BrokerError: No server answers.
+            ContractError: The streams belong to another deployment, or are of another kind.
+        """
+        ...
+
+
+# --- rows of mail -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class StreamRecord:
+    """What the store knows of the mail stream.
+
+    Attributes:
+        epoch: Counts its lives.
+        created: When the broker says it was made.
+        highest: The furthest cursor of this epoch; None when nothing was read yet.
+    """
+
+    name: str
+    epoch: int
+    created: datetime
+    highest: Cursor | None
+
+
+@dataclass(frozen=True, slots=True)
+class Ingested:
+    """A batch is in rows, and its shard's cursor moved.
+
+    Attributes:
+        arrived: Messages that were not known, in order.
+        signalled: Runs that have a new signal, with their agents.
+    """
+
+    arrived: tuple[Arrived, ...] = ()
+    signalled: tuple[tuple[RunId, AgentId], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class StaleStream:
+    """The stream began another life since it was read: guard it again."""
+
+
+IngestOutcome: TypeAlias = "Ingested | LeaseLost | StaleStream"
+
+
+class MailStore(Protocol):
+    """The rows of mail that travels by a broker; implemented beside `RunStore`."""
+
+    async def deployment(self) -> str:
+        """Return this database's id: it never changes."""
+        ...
+
+    async def stream(self, state: StreamState) -> StreamRecord:
+        """Return what is known of the stream; the first call for a name makes its record."""
+        ...
+
+    async def next_stream_epoch(self, known: StreamRecord, created: datetime) -> StreamRecord:
+        """Begin another life of the stream, unless somebody did since `known` was read.
+
+        Cursors of older epochs count as 0 from then on, and ingests under them are refused.
+        """
+        ...
+
+    async def cursors(self, leases: Sequence[ShardLease], stream: StreamRecord) -> list[Cursor]:
+        """Return each shard's cursor in this life of the stream, sequence 0 where it has none."""
+        ...
+
+    async def ingest(self, batch: MailBatch) -> IngestOutcome:
+        """Write a batch to rows and move the cursor, in one commit; concurrent calls are grouped.
+
+        Known ids are dropped. Mail of a sender inside becomes a row only when all that the sender
+        sent to that agent before has: the sender's outbox tells. Its outbox row goes in the same
+        commit. Safe to call again.
+
+        Raises:
+            PersistenceError: Outcome unknown after the time limit.
+        """
+        ...
+
+    async def outbox(
+        self, leases: Sequence[ShardLease], *, after: int = -1, limit: int = 1000
+    ) -> list[OutboxRow]:
+        """Return what agents of these shards sent and nobody has yet, by `n`, after `after`."""
+        ...
+
+    async def forget_sent(self, rows: Sequence[OutboxRow]) -> None:
+        """Delete outbox rows that nobody in here receives: the broker has them."""
+        ...
+
+    def set_outbox_hook(self, hook: Callable[[Sequence[OutboxRow]], None] | None) -> None:
+        """Call `hook` on the event loop, in order, with rows that commits of this host wrote."""
+        ...
+
+    async def account_for(self, agents: Sequence[AgentId]) -> int:
+        """Give mail that no shard reads a shard; return how many shards were made."""
+        ...
+
+    async def low_water(self, stream: StreamRecord) -> int:
+        """Return the lowest cursor of all shards in this life of the stream; 0 when unknown.
+
+        What is below it needs no reading by anybody.
+        """
         ...

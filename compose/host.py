@@ -15,7 +15,7 @@ import socket
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from compose.runtime import build_local_runtime, build_postgres_runtime
+from compose.runtime import build_local_runtime, build_postgres_runtime, build_runtime
 from compose.serving import find_served, serve_all
 
 if TYPE_CHECKING:
@@ -61,8 +61,15 @@ async def run_host(settings: Settings, specs: Sequence[str]) -> None:
 
 
 def _runtime(settings: Settings) -> AbstractAsyncContextManager[Runtime]:
+    if settings.postgres_url is not None and settings.nats_url is not None:
+        return build_runtime(
+            settings.nats_url, settings.postgres_url, settings.redis_url,
+            settings=settings, client="host",
+        )  # fmt: skip
     if settings.postgres_url is not None:
-        return build_postgres_runtime(settings.postgres_url, settings=settings, client="host")
+        return build_postgres_runtime(
+            settings.postgres_url, settings.redis_url, settings=settings, client="host"
+        )
     assert settings.data_dir is not None
     return build_local_runtime(settings.data_dir, settings=settings, client="host")
 

@@ -1,30 +1,29 @@
-"""Runtimes put together: on a PostgreSQL of yours, or on an embedded one in a folder.
+"""Runtimes put together: on servers of yours, or on embedded ones in a folder.
 
 Every builder yields a started `Runtime`, and closes what it opened in reverse order, also after an
-error or a cancellation. Nothing has to be set up before: tables are made when they are not there.
+error or a cancellation. Nothing has to be set up before: tables and streams are made when they are
+not there.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from actors.errors import ActorsError
+from actors.errors import BrokerError
 from actors.kernel.runtime.ids import HostIncarnation
 from actors.runtime import Runtime
 from actors.runtime.clock import SystemEntropy
+from actors.runtime.mail import Broker
 from actors.runtime.tasks import TaskScope
-from compose.embedded import (
-    DataDirInUseError,
-    PostgresServer,
-    postgres_url_if_running,
-    start_postgres,
-)
+from broker import JetStreamTransport
+from compose.local import local_postgres, local_servers
 from compose.settings import Settings, read_settings
-from persistence.postgres import Heartbeat, StoreSettings, Takeover, open_store
+from persistence.postgres import Heartbeat, PostgresStore, StoreSettings, Takeover, open_store
+from persistence.redis import open_redis_journal
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -36,20 +35,28 @@ LEASE_MARGIN_S: Final = 2.0
 
 
 @asynccontextmanager
-async def build_postgres_runtime(
+async def build_runtime(
+    nats_url: str,
     postgres_url: str,
+    redis_url: str | None = None,
     *,
     settings: Settings | None = None,
     client: str = "local",
     serve: bool = True,
 ) -> AsyncIterator[Runtime]:
-    """Yield a started runtime on a PostgreSQL server.
+    """Yield a started runtime on NATS, PostgreSQL and Redis: the assembly for production.
 
-    A server that is not there is waited for, and the log says so every few seconds. Tables are made
-    or brought up to date. The host's lease is renewed by a thread of its own.
+    Messages between agents travel as JetStream subjects, each agent's inbox being (a part of) a
+    durable consumer; other services publish to agents with any NATS client. PostgreSQL is the
+    truth: losing all that NATS or Redis hold loses nothing that agents sent.
+    A server that is not there is waited for, and the log says so. Tables and streams are made or
+    brought up to date.
 
     Args:
+        nats_url: ``nats://user:password@host:port``, several separated by commas.
         postgres_url: ``postgresql://user:password@host:port/database``.
+        redis_url: ``redis://:password@host:port/0``; left out, results of effects that must not
+            happen twice are known only once PostgreSQL has them.
         settings: Lease, capacity and so on; those of the environment when left out.
         client: Who submits here; order and dedup are per client and agent.
         serve: False makes a client: it submits, asks and reads, and executes nothing.
@@ -57,36 +64,33 @@ async def build_postgres_runtime(
     Raises:
         DatabaseUrlError: The server refuses the user or the database, or the URL is not one.
         DatabaseUnreachableError: No server within `settings.start_wait_s`.
+        BrokerError: No NATS server within `settings.start_wait_s`.
+        ContractError: The streams belong to another deployment.
         MigrationError: The tables were made by files of another release that were changed.
     """
     chosen = settings or read_settings()
-    owner = HostIncarnation(SystemEntropy().token())
-    store_settings = StoreSettings(
-        url=postgres_url, owner=owner, schema=chosen.db_schema, lease_s=chosen.lease_s,
-        heartbeat_s=chosen.beat_s, outage_s=chosen.outage_s, start_wait_s=chosen.start_wait_s,
-    )  # fmt: skip
-    async with AsyncExitStack() as stack:
-        store = await stack.enter_async_context(open_store(store_settings))
+    urls = _Urls(postgres_url, nats_url, redis_url)
+    async with _assemble(urls, chosen, client=client, serve=serve) as runtime:
+        yield runtime
 
-        def heard(report: HostReport) -> None:
-            store.heard(owner, report)
-            runtime.on_report(report)
 
-        heartbeat = Heartbeat(
-            store_settings, owner, known=lambda: runtime.worker.shards, on_report=heard
-        )
-        margin_s = min(LEASE_MARGIN_S, chosen.lease_s / 3)
-        runtime = Runtime(
-            store=store, suspend_after=chosen.suspend_after, capacity=chosen.capacity,
-            owner=owner, client=client, serve=serve,
-            may_act=lambda: heartbeat.remaining_s > margin_s,
-        )  # fmt: skip
-        if serve:
-            await stack.enter_async_context(heartbeat)
-        await stack.enter_async_context(runtime)
-        if serve:
-            tasks = await stack.enter_async_context(TaskScope())
-            tasks.start(Takeover(store_settings, runtime.claim).run(), name="takeover")
+@asynccontextmanager
+async def build_postgres_runtime(
+    postgres_url: str,
+    redis_url: str | None = None,
+    *,
+    settings: Settings | None = None,
+    client: str = "local",
+    serve: bool = True,
+) -> AsyncIterator[Runtime]:
+    """Yield a started runtime on a PostgreSQL server alone: the sender's commit writes the inbox.
+
+    Everything else is as in `build_runtime`, except that nobody can publish to an agent by a
+    broker.
+    """
+    chosen = settings or read_settings()
+    urls = _Urls(postgres_url, None, redis_url)
+    async with _assemble(urls, chosen, client=client, serve=serve) as runtime:
         yield runtime
 
 
@@ -98,47 +102,99 @@ async def build_local_runtime(
     client: str = "local",
     serve: bool = True,
 ) -> AsyncIterator[Runtime]:
-    """Yield a started runtime on a durable PostgreSQL inside the folder `path`; nothing to install.
+    """Yield a started runtime on durable servers inside the folder `path`; nothing to install.
 
-    The first process that opens the folder runs the server and takes it along when it ends; others
-    that open the folder meanwhile use that server. See `build_postgres_runtime`.
+    NATS, PostgreSQL and Valkey come from wheels. The first process that opens the folder runs them
+    and takes them along when it ends; others that open the folder meanwhile use them. A client
+    (`serve=False`) needs, and starts, PostgreSQL only. See `build_runtime`.
 
     Raises:
         EmbeddedServerMissingError: ``callboard[embedded]`` is not installed, or cannot run here.
-        ServerFailedError: The server did not start.
+        ServerFailedError: A server did not start.
     """
-    async with (
-        local_postgres(Path(path)) as url,
-        build_postgres_runtime(url, settings=settings, client=client, serve=serve) as runtime,
-    ):
-        yield runtime
+    async with AsyncExitStack() as stack:
+        if serve:
+            servers = await stack.enter_async_context(local_servers(Path(path)))
+            urls = _Urls(servers.postgres_url, servers.nats_url, servers.redis_url)
+        else:
+            urls = _Urls(await stack.enter_async_context(local_postgres(Path(path))))
+        chosen = settings or read_settings()
+        yield await stack.enter_async_context(_assemble(urls, chosen, client=client, serve=serve))
+
+
+@dataclass(frozen=True, slots=True)
+class _Urls:
+    postgres: str
+    nats: str | None = None
+    redis: str | None = None
 
 
 @asynccontextmanager
-async def local_postgres(path: Path) -> AsyncIterator[str]:
-    """Yield the URL of the folder's server: another process's, or one that runs while we do."""
-    server: PostgresServer | None = None
-    while server is None:
-        url = await asyncio.to_thread(postgres_url_if_running, path)
-        if url is not None:
-            yield url
-            return
-        # Refused when somebody else was faster: then it is their server that we want.
-        with contextlib.suppress(DataDirInUseError):
-            server = await _start(path)
-    try:
-        yield server.url
-    finally:
-        await asyncio.to_thread(server.close)
+async def _assemble(
+    urls: _Urls, settings: Settings, *, client: str, serve: bool
+) -> AsyncIterator[Runtime]:
+    """Open everything, yield the started runtime, close in reverse."""
+    owner = HostIncarnation(SystemEntropy().token())
+    store_settings = StoreSettings(
+        url=urls.postgres, owner=owner, schema=settings.db_schema, lease_s=settings.lease_s,
+        heartbeat_s=settings.beat_s, outage_s=settings.outage_s,
+        start_wait_s=settings.start_wait_s, capacity=settings.capacity,
+        brokered=urls.nats is not None, local_delivery=settings.local_delivery,
+    )  # fmt: skip
+    async with AsyncExitStack() as stack:
+        store = await stack.enter_async_context(open_store(store_settings))
+
+        def heard(report: HostReport) -> None:
+            store.heard(owner, report)
+            runtime.on_report(report)
+
+        results = None
+        if urls.redis is not None and serve:
+            deployment = await store.deployment()
+            journal = open_redis_journal(urls.redis, namespace=deployment)
+            results = await stack.enter_async_context(journal)
+        heartbeat = Heartbeat(
+            store_settings, owner, known=lambda: runtime.worker.shards, on_report=heard
+        )
+        margin_s = min(LEASE_MARGIN_S, settings.lease_s / 3)
+        runtime = Runtime(
+            store=store, suspend_after=settings.suspend_after, capacity=settings.capacity,
+            owner=owner, client=client, serve=serve,
+            may_act=lambda: heartbeat.remaining_s > margin_s,
+            broker=_broker(urls, settings, owner, store), results=results,
+        )  # fmt: skip
+        if serve:
+            await stack.enter_async_context(heartbeat)
+        await stack.enter_async_context(runtime)
+        if serve:
+            tasks = await stack.enter_async_context(TaskScope())
+            tasks.start(Takeover(store_settings, runtime.claim).run(), name="takeover")
+            await _until_connected(runtime, settings)
+        yield runtime
 
 
-async def _start(path: Path) -> PostgresServer:
-    loop = asyncio.get_running_loop()
-    starting = loop.run_in_executor(None, lambda: start_postgres(path, durable=True))
+def _broker(
+    urls: _Urls, settings: Settings, owner: HostIncarnation, store: PostgresStore
+) -> Broker | None:
+    if urls.nats is None:
+        return None
+    servers = [url.strip() for url in urls.nats.split(",")]
+    transport = JetStreamTransport(servers, namespace=settings.namespace, owner=owner)
+    return Broker(transport, store)
+
+
+async def _until_connected(runtime: Runtime, settings: Settings) -> None:
+    """Return when mail moves; the mail service says in the log why it does not.
+
+    Raises:
+        BrokerError: Not within `settings.start_wait_s`.
+        ContractError: See `MailService.ready`.
+    """
+    if runtime.mail is None:
+        return
     try:
-        return await asyncio.shield(starting)
-    except asyncio.CancelledError:
-        # A start cannot be broken off: let it end, so that its server can be stopped.
-        with contextlib.suppress(ActorsError):
-            await asyncio.to_thread((await starting).close)
-        raise
+        async with asyncio.timeout(settings.start_wait_s):
+            await runtime.mail.ready()
+    except TimeoutError:
+        msg = f"no NATS server for {settings.start_wait_s:g} s; check CALLBOARD_NATS_URL"
+        raise BrokerError(msg) from None

@@ -19,8 +19,15 @@ class Settings(BaseSettings):
 
     Attributes:
         postgres_url: ``postgresql://user:password@host:port/database``; `CALLBOARD_POSTGRES_URL`.
-        data_dir: Folder of an embedded PostgreSQL, used when there is no URL; `CALLBOARD_DATA_DIR`.
+        nats_url: ``nats://user:password@host:port``, several separated by commas; left out, mail
+            between hosts goes through PostgreSQL; `CALLBOARD_NATS_URL`.
+        redis_url: ``redis://:password@host:port/0``; may be left out; `CALLBOARD_REDIS_URL`.
+        data_dir: Folder of embedded servers, used when there is no URL; `CALLBOARD_DATA_DIR`.
         db_schema: Where the tables are; `CALLBOARD_SCHEMA`.
+        namespace: Goes before every stream and subject, so that deployments can share a NATS: up to
+            32 of a-z, 0-9, `_` and `-`; `CALLBOARD_NAMESPACE`.
+        local_delivery: Whether mail to an agent of the same host may skip the broker. The order and
+            the promises are the same; `CALLBOARD_LOCAL_DELIVERY`.
         lease_s: How long a host that fell silent keeps its agents; `CALLBOARD_LEASE_S`.
         heartbeat_s: How often a host says that it lives; a third of the lease when left out.
         suspend_after: How long a waiting run stays in memory; 0 = not at all.
@@ -35,8 +42,12 @@ class Settings(BaseSettings):
     )
 
     postgres_url: str | None = None
+    nats_url: str | None = None
+    redis_url: str | None = None
     data_dir: Path | None = None
     db_schema: str = Field(default="callboard", validation_alias="CALLBOARD_SCHEMA")
+    namespace: str = Field(default="", pattern=r"^[a-z0-9_-]{0,32}$")
+    local_delivery: bool = True
     lease_s: float = Field(default=10.0, gt=0, le=3600)
     heartbeat_s: float | None = Field(default=None, gt=0)
     suspend_after: float = Field(default=5.0, ge=0)

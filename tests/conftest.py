@@ -13,19 +13,30 @@ from tests.harness import servers
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
-    from tests.harness.servers import OwnPostgres, TestPostgres
+    from tests.harness.servers import (
+        OwnNats,
+        OwnPostgres,
+        OwnRedis,
+        TestNats,
+        TestPostgres,
+        TestRedis,
+    )
+
+KINDS = {"postgres": servers.POSTGRES, "nats": servers.NATS, "redis": servers.REDIS}
+"""By marker; the fixtures of a kind are `MARKER_server` and `own_MARKER`."""
 
 
 def pytest_report_header() -> str:
     """Say where the servers come from before the first test runs."""
-    return f"servers: postgres={servers.choose_postgres()}"
+    return "servers: " + " ".join(f"{name}={kind.choose()}" for name, kind in KINDS.items())
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark every test that asks for a PostgreSQL, so that `-m 'not postgres'` leaves it out."""
+    """Mark every test that asks for a server, so that `-m 'not postgres'` leaves it out."""
     for item in items:
-        if {"postgres_server", "own_postgres"} & set(getattr(item, "fixturenames", ())):
-            item.add_marker(pytest.mark.postgres)
+        for name in KINDS:
+            if {f"{name}_server", f"own_{name}"} & set(getattr(item, "fixturenames", ())):
+                item.add_marker(getattr(pytest.mark, name))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -41,7 +52,7 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[TestPostgres]:
     """The session's PostgreSQL."""
-    with servers.shared_postgres() as server:
+    with servers.POSTGRES.shared() as server:
         yield server
 
 
@@ -63,4 +74,40 @@ async def schema(postgres_server: TestPostgres) -> AsyncIterator[str]:
 def own_postgres() -> Iterator[OwnPostgres]:
     """Starts servers that belong to this test alone, to be killed and restarted."""
     with servers.own_postgres_factory() as start:
+        yield start
+
+
+@pytest.fixture(scope="session")
+def nats_server() -> Iterator[TestNats]:
+    """The session's NATS, with JetStream."""
+    with servers.NATS.shared() as server:
+        yield server
+
+
+@pytest.fixture
+async def namespace(nats_server: TestNats) -> AsyncIterator[str]:
+    """A namespace that no other test uses; its streams are deleted afterwards."""
+    name = f"t-{secrets.token_hex(6)}"
+    yield name
+    await servers.drop_namespace(nats_server, name)
+
+
+@pytest.fixture
+def own_nats() -> Iterator[OwnNats]:
+    """Starts NATS servers that belong to this test alone, to be killed, frozen and wiped."""
+    with servers.own_nats_factory() as start:
+        yield start
+
+
+@pytest.fixture(scope="session")
+def redis_server() -> Iterator[TestRedis]:
+    """The session's Valkey; tests share it, so each takes keys of its own."""
+    with servers.REDIS.shared() as server:
+        yield server
+
+
+@pytest.fixture
+def own_redis() -> Iterator[OwnRedis]:
+    """Starts Valkey servers that belong to this test alone, to be killed, flushed and wiped."""
+    with servers.own_redis_factory() as start:
         yield start

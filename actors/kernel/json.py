@@ -52,6 +52,15 @@ def recordable(value: object, *, where: str) -> JsonValue:
     return result
 
 
+def check_json(value: object, *, where: str) -> None:
+    """Refuse what `recordable` refuses; what passes is JSON data as it is.
+
+    Raises:
+        NotSerializableError: See `recordable`.
+    """
+    _check(value, where, 0)
+
+
 def _check_text(value: object, where: str) -> None:
     if isinstance(value, str) and ("\x00" in value or not _encodable(value)):
         raise NotSerializableError(where, "str", "contains a NUL or an unpaired surrogate")

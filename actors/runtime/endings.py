@@ -29,6 +29,11 @@ class Endings:
             if not waiter.done():
                 waiter.set_result(row)
 
+    def look_again(self) -> None:
+        """Runs were lost sight of: let everybody who waits look at the row, and wait there."""
+        for run_id in list(self._waiters):
+            self.tell(run_id, None)
+
     def _forget(self, run_id: RunId, waiter: asyncio.Future[RunRow | None]) -> None:
         waiters = self._waiters.get(run_id, [])
         if waiter in waiters:

@@ -25,6 +25,7 @@ from actors.kernel.runtime.commit import CONTINUE, Arrived, Committed, Suspend
 from actors.kernel.runtime.ids import derive_id
 from actors.kernel.runtime.log_entry import EntryKind, NewEntry
 from actors.kernel.runtime.scheduler import RunStatus
+from actors.kernel.runtime.wakeup import WakeSet
 from actors.runtime.context import RunContext
 from actors.runtime.continuation import ContinueAsNew
 from actors.runtime.history import History
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from actors.kernel.agent.llm import StreamEvent
     from actors.kernel.clock import Clock, Entropy
     from actors.kernel.runtime.commit import LoadedRun, NewRun, Then
+    from actors.kernel.runtime.effects import ResultCache
     from actors.kernel.runtime.ids import AgentId
     from actors.kernel.runtime.scheduler import Lease
     from actors.kernel.runtime.store import RunStore
@@ -69,6 +71,8 @@ class Environment:
         on_routed: Told of inbox rows that a turn wrote here and now.
         may_act: Whether the lease is good enough to touch the outside world.
         on_delta: Told of pieces of a model's answer: run id and event.
+        results: Where results of model calls and at-most-once effects outlive a crash before the
+            commit; None: the log alone holds them.
     """
 
     store: RunStore
@@ -79,6 +83,7 @@ class Environment:
     on_routed: Callable[[tuple[Arrived, ...]], None]
     on_delta: Callable[[Any, StreamEvent], None]
     may_act: Callable[[], bool]
+    results: ResultCache | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +118,7 @@ class Execution:
     _recorder: Recorder = field(init=False)
     _ctx: RunContext = field(init=False)
     _stopped: bool = False
+    _is_handed_over: bool = False
     _expired: DeadlineExceededError | None = None
     _suspend: asyncio.TimerHandle | None = None
     _wake: Suspend | None = None
@@ -144,7 +150,8 @@ class Execution:
             turnstile=self._turnstile, log=self._runlog,
             signals=Signals(self.env.store, row.run_id, self._runlog),
             clock=self.env.clock, entropy=self.env.entropy, may_act=self.env.may_act,
-            hooks=Hooks(self.agent, meta, self.env.clock),
+            hooks=Hooks(self.agent, meta, self.env.clock), results=self.env.results,
+            recovering=row.status is RunStatus.RUNNING,
         )  # fmt: skip
         self._ctx = RunContext(
             self._recorder, meta, store=self.env.store,
@@ -179,6 +186,20 @@ class Execution:
         self._turnstile.cancel_running()
         self._runlog.break_off(CancellationError(why))
         self._arm_abandoning()
+
+    def hand_over(self) -> None:
+        """Leave memory now, as rows: whoever owns the run goes on by replay, without a death."""
+        is_ending = self._wake is not None or self._turnstile.unwinding is not None
+        if not is_ending and not (self._over is not None and self._over.done()):
+            self._is_handed_over = True
+            self._wake = Suspend(WakeSet(at=self.env.clock.now()))
+            self._interrupt(RunSuspended())
+        self._arm_abandoning()
+
+    @property
+    def has_unrepeatable_effect(self) -> bool:
+        """Whether an at-most-once effect is under way: dropped now, it would be in doubt."""
+        return self._recorder.unrepeatable > 0
 
     def _interrupt(self, signal: BaseException) -> None:
         self._turnstile.cancel_running()
@@ -316,7 +337,8 @@ class Execution:
                 {"generation": self._history.generation + 1, "input": signal.input},
             )  # fmt: skip
             return await self._write(Verdict((entry,), CONTINUE), again=True)
-        if self._wake is not None and isinstance(error, RunSuspended):
+        has_left = self._is_handed_over or isinstance(error, RunSuspended)
+        if self._wake is not None and has_left:
             return await self._leave(self._wake)
         return await self._write(self._judge(error))
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import logging
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
@@ -22,7 +23,7 @@ from actors.errors import (
 )
 from actors.kernel.agent.middleware import HookKind as H
 from actors.kernel.json import JsonValue, recordable
-from actors.kernel.runtime.effects import Effect, EffectMode, text_hash
+from actors.kernel.runtime.effects import Effect, EffectMode, result_key, text_hash
 from actors.kernel.runtime.log_entry import EntryKind
 from actors.runtime.error_record import mark_recorded, rebuild_error, record_error
 from actors.runtime.signals import RESOLVE
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
     from actors.runtime.branch import Branch
     from actors.runtime.history import Place
     from actors.runtime.recorder import Recorder
+
+_log = logging.getLogger(__name__)
 
 STARTS: Final = {"step": H.STEP_START, "tool": H.TOOL_START, "llm": H.LLM_START}
 ENDS: Final = {"step": H.STEP_END, "tool": H.TOOL_END, "llm": H.LLM_END}
@@ -85,6 +88,8 @@ class EffectCall:
     position: str = field(init=False, default="")
     id: str = field(init=False, default="")
     """Set once the call has a position and is not a hit."""
+    intent: int = field(init=False, default=-1)
+    """Seq of the entry that says it was begun; set with it."""
 
     def __post_init__(self) -> None:
         self.digest = text_hash(self.words)
@@ -92,6 +97,12 @@ class EffectCall:
     def entry(self, **more: JsonValue) -> dict[str, JsonValue]:
         """Return the payload of an entry about this effect."""
         return {"effect": self.verb, "name": self.name, "hash": self.digest, "id": self.id, **more}
+
+    def result_key(self, attempt: int) -> str | None:
+        """Return the key under which its result is kept beside the log; None: repeating is cheaper."""
+        if self.mode is EffectMode.AT_MOST_ONCE:
+            return result_key(self.id, intent=self.intent)
+        return result_key(self.id, attempt=attempt) if self.verb == "llm" else None
 
 
 class Effects:
@@ -119,12 +130,18 @@ class Effects:
             return _outcome(recorded.seq, recorded.payload, call.mode)
         call.id = Effect.id_of_text(run.run_id, call.position, call.verb, call.words)
         is_open = place is not None and place.begin is not None and place.end is None
+        if place is not None and place.begin is not None:
+            call.intent = place.begin.seq
         is_decided = place is not None and place.resolved is not None
         if call.mode is EffectMode.IDEMPOTENT:
             return await self._settle(branch, call, intent=not is_open)
-        return await self._settle(
-            branch, call, intent=not is_open or is_decided, in_doubt=is_open and not is_decided
-        )
+        run.unrepeatable += 1
+        try:
+            return await self._settle(
+                branch, call, intent=not is_open or is_decided, in_doubt=is_open and not is_decided
+            )
+        finally:
+            run.unrepeatable -= 1
 
     async def _recorded(
         self, branch: Branch, call: EffectCall, place: Place | None
@@ -148,11 +165,12 @@ class Effects:
     ) -> JsonValue:
         """Execute the effect, or find out whether it happened; wait until that is durable."""
         run = self._run
-        before = run.log.seq
+        before, may_be_kept = run.log.seq, False
 
         def on_begin() -> None:
-            nonlocal before
+            nonlocal before, may_be_kept
             before = run.log.seq
+            may_be_kept = run.recovering and call.mode is EffectMode.IDEMPOTENT
             if intent:
                 self._begin(branch, call)
 
@@ -163,6 +181,10 @@ class Effects:
                 if decided is not None:
                     return await self._conclude(branch, call, *decided)
                 self._begin(branch, call)
+            elif may_be_kept:
+                kept = await self._kept(branch, call)
+                if kept is not None:
+                    return await self._conclude(branch, call, *kept)
             is_idempotent = call.mode is EffectMode.IDEMPOTENT
             # Nothing outside is touched before what was recorded is durable.
             await run.log.durable(branch, before if is_idempotent else run.log.seq)
@@ -176,7 +198,9 @@ class Effects:
 
     def _begin(self, branch: Branch, call: EffectCall) -> None:
         branch.begun[call.position] = call.verb
-        self._run.log.record(call.begin, call.position, call.entry(mode=call.mode.value))
+        call.intent = self._run.log.record(
+            call.begin, call.position, call.entry(mode=call.mode.value)
+        )
 
     async def _execute(self, branch: Branch, call: EffectCall) -> JsonValue:
         hooks = self._run.hooks
@@ -194,18 +218,33 @@ class Effects:
             payload["error"], payload["status"] = record_error(exc), "error"
         finally:
             _current_effect.reset(token)
+        if not self._is_late(branch):
+            self._keep(call, payload)
         if hooks:
             data = {"status": payload["status"]}
             await hooks.dispatch(ENDS[call.verb], name=call.name, position=call.position, data=data)
-        if branch.closed or self._run.turnstile.unwinding is not None:
-            raise asyncio.CancelledError  # its late result is dropped
+        if self._is_late(branch):
+            raise asyncio.CancelledError
         seq = self._run.log.record(call.end, call.position, payload)
         return await self._conclude(branch, call, seq, payload)
+
+    def _is_late(self, branch: Branch) -> bool:
+        """Whether a result came after its execution was interrupted, and is dropped.
+
+        It may tell no more than how the author's function takes being cancelled.
+        """
+        return branch.closed or self._run.turnstile.unwinding is not None
+
+    def _keep(self, call: EffectCall, payload: dict[str, JsonValue]) -> None:
+        results, key = self._run.results, call.result_key(self._run.attempt)
+        if results is not None and key is not None:
+            results.keep(key, payload)
 
     async def _conclude(
         self, branch: Branch, call: EffectCall, seq: int, payload: dict[str, JsonValue]
     ) -> JsonValue:
         run = self._run
+        run.recovering = False
         branch.begun.pop(call.position, None)
         run.turnstile.queue_turn(branch, seq)
         await run.log.durable(branch, seq)
@@ -222,6 +261,9 @@ class Effects:
             payload = dict(signal.payload) if isinstance(signal.payload, dict) else {}
             seq = run.log.record(EntryKind.IN_DOUBT_RESOLVED, call.position, payload)
             return None if payload.get("action") == "retry" else (seq, payload)
+        kept = await self._kept(branch, call)
+        if kept is not None:
+            return kept
         if call.reconcile is None:
             raise EffectInDoubtError(run.run_id, call.position, call.name)
         try:
@@ -230,6 +272,23 @@ class Effects:
             return None
         clean = recordable(value, where=f"reconcile of {call.name!r}")
         payload = call.entry(status="ok", value=clean)
+        return run.log.record(call.end, call.position, payload), payload
+
+    async def _kept(
+        self, branch: Branch, call: EffectCall
+    ) -> tuple[int, dict[str, JsonValue]] | None:
+        """Record and return the result of a lost execution, if it outlived it; as if just executed."""
+        run, key = self._run, call.result_key(self._run.attempt)
+        if run.results is None or key is None:
+            return None
+        payload = await run.results.find(key)
+        run.turnstile.raise_if_interrupted(branch)
+        if payload is None or payload | call.entry() != payload:
+            return None
+        _log.info(
+            "a result that a crash kept from the log was found",
+            extra={"run": run.run_id, "position": call.position, "effect": call.name},
+        )
         return run.log.record(call.end, call.position, payload), payload
 
 

@@ -6,14 +6,16 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Final
 
-from actors.errors import ActorsError
+from actors.errors import ActorsError, ContractError
 from actors.kernel.runtime.scheduler import RunStatus
+from actors.kernel.runtime.shards import scope_of
+from actors.runtime.handover import DRAIN_S, Handover
 from actors.runtime.signals import RESERVED
 from actors.runtime.tasks import TaskScope
 from actors.runtime.timers import HORIZON_S
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from actors.kernel.runtime.commit import HostReport, RunRow
     from actors.kernel.runtime.ids import HostIncarnation, RunId, ShardId
@@ -28,6 +30,8 @@ SCAN_S: Final = 5.0
 """How often the store is asked for timers, shards and mail that no nudge told of."""
 
 PAGE: Final = 500
+READ_AGAIN_S: Final = 1.0
+"""Pause before mail is looked through again that the store could not give."""
 _CLAIM_LIMIT: Final = 10_000
 _SIGNALS_LIMIT_S: Final = 120.0
 """Longer than a store waits for its server before it gives up."""
@@ -39,6 +43,7 @@ class Ownership:
     Args:
         heartbeat_s: Seconds between heartbeats from the event loop; None when leases do not
             expire or somebody else (a thread) sends them and calls `on_report`.
+        drain_s: How long executions of a shard that is given back may take to end by themselves.
     """
 
     def __init__(
@@ -49,6 +54,7 @@ class Ownership:
         worker: Worker,
         *,
         heartbeat_s: float | None,
+        drain_s: float = DRAIN_S,
     ) -> None:
         self.owner = owner
         self._store = store
@@ -57,8 +63,13 @@ class Ownership:
         self._heartbeat_s = heartbeat_s
         self._tasks: TaskScope | None = None
         self._claiming = asyncio.Lock()
-        self._arrival = -1
+        self._arrival = self._before = -1
         self._declared: Serves | None = None
+        self._is_looking = False
+        self._handover = Handover(worker, self._release, drain_s=drain_s)
+        self.on_shards: Callable[[], None] = lambda: None
+        """Called when shards are ready to get mail, and when some were lost or given up."""
+        worker.on_lost = self._on_lost
 
     async def start(self, tasks: TaskScope) -> None:
         """Claim what this host serves and keep it; hints of other processes are heard from now on."""
@@ -86,24 +97,34 @@ class Ownership:
             leases = await self._store.claim_shards(
                 owner=self.owner, serves=serves, limit=_CLAIM_LIMIT
             )
-            if leases:
-                await self._take(leases)
-        self._worker.reconsider()
+            for lease in leases:
+                self._worker.grant(lease)
+            await self._load()
+        self._look_for_mail()
 
-    async def _take(self, leases: Sequence[ShardLease]) -> None:
-        for lease in leases:
-            self._worker.grant(lease)
-        shards = [lease.shard for lease in leases]
-        await self._read_runs(shards)
-        await self._read_mail(shards)
-        await self._read_timers(shards)
+    async def _load(self) -> None:
+        """Read what runs in shards that are new here; what failed before is read again."""
+        shards = self._worker.begin_adoption()
+        if shards:
+            await self._read_runs(shards)
+            await self._read_timers(shards)
+            self._worker.loaded(shards)
+            self.on_shards()
+
+    def _on_lost(self) -> None:
+        self.on_shards()
+
+    async def _release(self, leases: Sequence[ShardLease]) -> None:
+        # Not while claiming: a shard that is no longer known here, and still ours, would be taken up.
+        async with self._claiming:
+            await self._store.release_shards(self._worker.give_up(leases))
 
     async def _read_runs(self, shards: Sequence[ShardId], *, is_new: bool = True) -> None:
         """Read open runs: all of shards that are new here, else those no hint may have told of."""
         after: RunId | None = None
         while True:
             page = await self._store.open_runs(shards, after=after, limit=PAGE)
-            queued = [r.run_id for r in page if r.status is RunStatus.PENDING and r.last_seq < 0]
+            queued = [run.run_id for run in page if self._is_to_start(run)]
             boot = {found.row.run_id: found.messages for found in await self._store.load(queued)}
             for row in page:
                 # A run that this worker holds already may be further than its row says.
@@ -115,6 +136,10 @@ class Ownership:
             if len(page) < PAGE:
                 return
             after = page[-1].run_id
+
+    def _is_to_start(self, run: RunRow) -> bool:
+        is_queued = run.status is RunStatus.PENDING and run.last_seq < 0
+        return is_queued and self._registry.is_served(run.agent_id)
 
     async def _read_signals(self, runs: Sequence[RunRow]) -> None:
         """Wake runs whose signal came while nobody owned them."""
@@ -134,15 +159,46 @@ class Ownership:
         if any(name in awaited or (is_parked and name.startswith(RESERVED)) for name in found):
             self._worker.signalled(run.run_id, run.agent_id)
 
+    # --- waiting mail ---------------------------------------------------------------------------
+
+    def _look_for_mail(self) -> None:
+        """Look through the mail that waits in shards that are new here, beside what starts there."""
+        if self._tasks is not None and not self._is_looking and self._worker.held.to_look_through:
+            self._is_looking = True
+            self._tasks.start(self._look_through(), name="look for mail")
+
+    async def _look_through(self) -> None:
+        try:
+            while leases := self._worker.held.to_look_through:
+                try:
+                    await self._read_mail([lease.shard for lease in leases])
+                except ActorsError as exc:
+                    _log.warning("mail is looked through again", exc_info=exc)
+                    await asyncio.sleep(READ_AGAIN_S)
+                else:
+                    self._worker.looked_through(leases)
+        finally:
+            self._is_looking = False
+
     async def _read_mail(self, shards: Sequence[ShardId], after: int = -1) -> None:
+        """Tell the worker which agents have mail; the messages stay where they are.
+
+        Pages of one shard come by its index, those of several are sorted from all that waits: where
+        much waits, shards are read one by one.
+        """
         while shards:
             page = await self._store.pending_mail(shards=shards, after=after, limit=PAGE)
             for arrived in page:
-                after = arrived.arrival
-                self._arrival = max(self._arrival, after)
-                self._worker.offer(arrived)
-            if len(page) < PAGE:
+                self._arrival = max(self._arrival, arrived.arrival)
+                self._worker.mail_waits(arrived.agent_id, arrived.arrival)
+            if len(page) < PAGE or (len(shards) == 1 and _is_one_agent(shards[0])):
                 return
+            if len(shards) > 1:
+                half = len(shards) // 2
+                await self._read_mail(shards[:half], after)
+                shards = shards[half:]
+            else:
+                after = page[-1].arrival
 
     async def _read_timers(self, shards: Sequence[ShardId]) -> None:
         if shards:
@@ -157,15 +213,19 @@ class Ownership:
         Mail is read again from where the scan before the last one ended: numbers are drawn before
         they commit, and no transaction lives as long as two scans.
         """
-        before = last = self._arrival
+        last = -1
         while True:
             await asyncio.sleep(SCAN_S)
             try:
-                shards = [lease.shard for lease in self._worker.shards]
+                shards = [lease.shard for lease in self._worker.loaded_shards]
                 await self.claim()
                 await self._read_timers(shards)
-                await self._read_mail(shards, before)
-                before, last = last, self._arrival
+                if self._is_looking:
+                    continue
+                if last < 0:
+                    self._before = last = self._arrival
+                await self._read_mail(shards, self._before)
+                self._before, last = last, self._arrival
             except ActorsError as exc:
                 _log.warning("the scan is tried again", exc_info=exc)
 
@@ -181,16 +241,29 @@ class Ownership:
 
     def on_report(self, report: HostReport) -> None:
         """Act on what a heartbeat said: stop acting for lost shards first."""
-        for lease in report.lost:
-            self._worker.lose(lease.shard, epoch=lease.epoch)
-        if (report.unknown or report.lost) and self._tasks is not None:
+        lost = self._worker.give_up(report.lost)
+        if lost:
+            shards = [lease.shard for lease in lost]
+            _log.warning("shards were lost to other hosts", extra={"shards": shards})
+        if self._tasks is None:
+            return
+        if report.unknown or report.lost:
             self._tasks.start(self.claim(), name="claim after a heartbeat")
+        if report.surplus:
+            self._handover.follow(report.surplus, self._tasks)
 
     # --- hints ----------------------------------------------------------------------------------
 
     def follow(self, nudge: Nudge) -> None:
         """Read what a hint is about and act on it, soon."""
-        if self._tasks is not None:
+        if self._tasks is None:
+            return
+        agent_id, run_id = nudge.agent_id, nudge.run_id
+        if nudge.kind == "mail" and agent_id is not None:
+            self._worker.mail_waits(agent_id)
+        elif nudge.kind == "signal" and agent_id is not None and run_id is not None:
+            self._worker.signalled(run_id, agent_id)
+        else:
             self._tasks.start(self._follow(nudge), name=f"nudge {nudge.kind}")
 
     async def _follow(self, nudge: Nudge) -> None:
@@ -200,20 +273,22 @@ class Ownership:
             case "shards":
                 # Also said when hints are heard again: some were lost while nobody listened.
                 await self.claim()
-                held = [lease.shard for lease in self._worker.shards]
+                held = [lease.shard for lease in self._worker.loaded_shards]
                 await self._read_runs(held, is_new=False)
-                await self._read_mail(held)
-            case "mail" if agent_id is not None:
-                for arrived in await self._store.pending_mail(agent=agent_id):
-                    self._worker.offer(arrived)
+                await self._read_mail(held, self._before)
             case "run" if run_id is not None:
                 for found in await self._store.load([run_id]):
                     self._worker.adopt(found.row, found.messages)
-            case "signal" if run_id is not None and agent_id is not None:
-                self._worker.signalled(run_id, agent_id)
             case "cancel" if run_id is not None and agent_id is not None:
                 row = await self._store.run(run_id)
                 if row is not None and row.cancel_requested is not None:
                     self._worker.cancel(run_id, agent_id, row.cancel_requested)
             case _:
                 _log.debug("a hint without a name", extra={"kind": nudge.kind})
+
+
+def _is_one_agent(shard: ShardId) -> bool:
+    try:
+        return scope_of(shard).agent is not None
+    except ContractError:
+        return False  # a store may have names of its own

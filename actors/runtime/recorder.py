@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from actors.kernel.clock import Clock, Entropy
     from actors.kernel.json import JsonValue
+    from actors.kernel.runtime.effects import ResultCache
     from actors.kernel.runtime.ids import AgentId, RunId
     from actors.runtime.history import History, Place
     from actors.runtime.lifecycle import Hooks
@@ -42,6 +43,13 @@ class Recorder:
     """False near the end of a lease that was not renewed: nothing outside is touched then."""
     hooks: Hooks
     """The agent's observers."""
+    results: ResultCache | None = None
+    """Where results outlive a crash that keeps them from the log."""
+    recovering: bool = False
+    """An execution before this one was broken off: its last results may be missing in the log. Until
+    this one has recorded a result of its own; what comes behind that was never begun before."""
+    unrepeatable: int = 0
+    """How many at-most-once effects were begun and have no durable result yet."""
     diverged: NonDeterminismError | None = None
     """Set once the code asked for something else than what the log has; nothing executes then."""
 

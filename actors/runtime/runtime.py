@@ -16,6 +16,7 @@ from actors.kernel.runtime.store import Nudge
 from actors.runtime.clock import SystemClock, SystemEntropy
 from actors.runtime.execution import Environment
 from actors.runtime.live import LiveEvents
+from actors.runtime.mail import Broker, MailService
 from actors.runtime.ownership import Ownership
 from actors.runtime.parts import Foreign, Parts
 from actors.runtime.registry import Registry
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from actors.kernel.clock import Clock, Entropy
     from actors.kernel.json import JsonValue
     from actors.kernel.runtime.commit import CancelReport, HostReport, RunRow
-    from actors.kernel.runtime.effects import Journal
+    from actors.kernel.runtime.effects import Journal, ResultCache
     from actors.kernel.runtime.fanout import FanoutStrategy
     from actors.kernel.runtime.follow_graph import FollowGraph
     from actors.kernel.runtime.inbox import Inbox
@@ -65,6 +66,10 @@ class Runtime:
         heartbeat_s: Seconds between heartbeats, where the store's leases expire.
         serve: False makes a client: it submits and asks, and executes nothing.
         may_act: Asked before every effect; False near the end of a lease that was not renewed.
+        broker: How mail travels between hosts; without it the sender's commit writes the
+            receiver's row.
+        results: Where results of model calls and at-most-once effects outlive a crash that keeps
+            them from the log; a hint, never needed.
     """
 
     def __init__(  # noqa: PLR0913 - every part can be handed in
@@ -87,6 +92,8 @@ class Runtime:
         heartbeat_s: float | None = None,
         serve: bool = True,
         may_act: Callable[[], bool] = lambda: True,
+        broker: Broker | None = None,
+        results: ResultCache | None = None,
     ) -> None:
         self._clock = clock or SystemClock()
         self._entropy = entropy or SystemEntropy()
@@ -102,13 +109,19 @@ class Runtime:
         env = Environment(
             store=self._store, clock=self._clock, entropy=self._entropy,
             suspend_after=suspend_after, mail_of=self._mail_of, on_routed=self._on_routed,
-            on_delta=self._live.publish, may_act=may_act,
+            on_delta=self._live.publish, may_act=may_act, results=results,
         )  # fmt: skip
         self._worker = Worker(env, self._registry, capacity=capacity)
         self._ownership = Ownership(
             self._store, owner or HostIncarnation(self._entropy.token()), self._registry,
             self._worker, heartbeat_s=heartbeat_s,
         )  # fmt: skip
+        self._mail: MailService | None = None
+        if broker is not None and serve:
+            self._mail = MailService(
+                broker, self._store, self._worker, may_act=may_act, on_nudge=self._ownership.follow
+            )
+            self._ownership.on_shards = self._mail.follow_shards
         self._parts = Parts(
             self._store, foreign, clock=self._clock, entropy=self._entropy, worker=self._worker
         )
@@ -123,7 +136,7 @@ class Runtime:
         return self._worker.mail_of(agent_id)
 
     def _on_routed(self, arrived: Any) -> None:
-        self._worker.routed(arrived)
+        (self._worker if self._mail is None else self._mail).routed(arrived)
 
     # --- parts ----------------------------------------------------------------------------------
 
@@ -173,6 +186,11 @@ class Runtime:
         return self._ownership.owner
 
     @property
+    def mail(self) -> MailService | None:
+        """How mail travels between hosts; None without a broker."""
+        return self._mail
+
+    @property
     def worker(self) -> Worker:
         """The run loop."""
         return self._worker
@@ -190,6 +208,8 @@ class Runtime:
         self._started = True
         if self._serve:
             await self._ownership.start(self._tasks)
+        if self._mail is not None:
+            self._tasks.start(self._mail.run(), name="mail")
 
     async def stop(self, *, drain_s: float = 0.0) -> None:
         """End all executions without losing anything, give the shards up, end all tasks.

@@ -1,8 +1,9 @@
 """The worker: which agent goes on next, and what follows when an execution is over.
 
-A message enters at `offer` (or by a nudge), waits in its agent's `Mailbox`, and starts a run through
-the ready queue. `Execution` calls the agent's code. Nothing here is durable: all of it is rebuilt
-from the store by `adopt` when a shard is claimed.
+A message enters at `offer`, or is read from the store when `mail_waits` told of it, waits in its
+agent's `Mailbox`, and starts a run through the ready queue. `Execution` calls the agent's code.
+Nothing here is durable: when a shard is claimed all of it is rebuilt from the store, by `adopt` and
+`mail_waits`.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from actors.errors import RegistrationError
 from actors.kernel.runtime.commit import (
     Arrived,
     Commit,
@@ -25,18 +25,33 @@ from actors.kernel.runtime.commit import (
     Suspend,
 )
 from actors.kernel.runtime.ids import run_id_of_mail
-from actors.kernel.runtime.scheduler import Lease, RunStatus, ShardLease
+from actors.kernel.runtime.scheduler import RunStatus
 from actors.runtime.endings import Endings
 from actors.runtime.execution import UNWIND_LIMIT_S, Ended, Environment, Execution
-from actors.runtime.mailbox import Holding, Mailbox, StartMail, StartRun, WaitingMail
+from actors.runtime.mailbox import (
+    Adoption,
+    Holding,
+    Mailbox,
+    Room,
+    StartMail,
+    StartRun,
+    WaitingMail,
+    holding_of,
+)
+from actors.runtime.mailboxes import Mailboxes
 from actors.runtime.outcome import cancelled
 from actors.runtime.ready_queue import ReadyQueue
+from actors.runtime.refill import Refill
+from actors.runtime.shards import Shards, run_lease
 from actors.runtime.signals import RESERVED
 from actors.runtime.tasks import TaskScope
 from actors.runtime.timers import Timers
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from actors.kernel.runtime.ids import AgentId, RunId, ShardId
+    from actors.kernel.runtime.scheduler import ShardLease
     from actors.runtime.registry import Registry
 
 _log = logging.getLogger(__name__)
@@ -52,21 +67,29 @@ class Worker:
         env: What executions share; `mail_of` and `on_routed` are this worker's.
         registry: The agents served here.
         capacity: How many runs are in memory at once; hot waiting ones count.
+        room: How many waiting messages are in memory at once.
     """
 
-    def __init__(self, env: Environment, registry: Registry, *, capacity: int) -> None:
+    def __init__(
+        self, env: Environment, registry: Registry, *, capacity: int, room: Room | None = None
+    ) -> None:
         self._env = env
         self._store = env.store
         self._registry = registry
         self._capacity = capacity
-        self._shards: dict[ShardId, ShardLease] = {}
-        self._mailboxes: dict[AgentId, Mailbox] = {}
+        self.room = room or Room()
+        self.held = Shards()
+        """The shards, and how far each is."""
+        self.on_lost: Callable[[], None] = lambda: None
+        """Called after a shard was lost or given up."""
+        self._mailboxes = Mailboxes(self._store, registry, self.held, self.room)
         self._executing: dict[RunId, Execution] = {}
         self._fresh: dict[RunId, NewRun] = {}
         self._ready: ReadyQueue[Mailbox] = ReadyQueue()
         self._busy = 0
         self.endings = Endings()
         self._tasks = TaskScope()
+        self._refill = Refill(self._store, self._tasks, self._on_mail_read)
         self._stopping = False
         self.timers = Timers(env.clock, self._on_timer)
 
@@ -74,60 +97,116 @@ class Worker:
 
     @property
     def shards(self) -> tuple[ShardLease, ...]:
-        """What this worker may act for."""
-        return tuple(self._shards.values())
+        """What this worker may act for. May be asked in any thread."""
+        return self.held.leases
+
+    @property
+    def loaded_shards(self) -> tuple[ShardLease, ...]:
+        """Those of them whose open runs are known: new mail may be read for them."""
+        return self.held.loaded
 
     def lease_of(self, agent_id: AgentId) -> ShardLease | None:
         """Return the lease of an agent's shard, or None when it is not held here."""
-        return self._shards.get(self._store.shard_of(agent_id))
+        return self.held.get(self._store.shard_of(agent_id))
 
     def grant(self, lease: ShardLease) -> None:
-        """Act for a shard from now on; `adopt` then tells what is in it."""
-        self._shards[lease.shard] = lease
+        """Hold a shard; nothing starts in it before its runs were told to `adopt` and `loaded` says so."""
+        older = self.held.get(lease.shard)
+        if older is not None:
+            self.give_up([older])  # it was lost, and claimed again before a heartbeat could say so
+        self.held.grant(lease)
+
+    def begin_adoption(self) -> list[ShardId]:
+        """Return the shards whose open runs have to be read now.
+
+        Those that are new, and those with work of agents that are served only since.
+        """
+        return sorted(self.held.loading | self._mailboxes.begin_adoption())
+
+    def adopt(self, run: RunRow, messages: tuple[Arrived, ...] = ()) -> None:
+        """Take over an open run: a queued one at any time, others while their shard is read."""
+        mailbox = self._mailboxes.of(run.agent_id)
+        if mailbox is None or run.run_id in self._executing or mailbox.run_id == run.run_id:
+            return
+        if run.status is RunStatus.PENDING and run.last_seq < 0:
+            for arrived in messages:
+                self.offer(arrived, priority=run.priority)
+        elif mailbox.adoption is Adoption.UNDER_WAY and not run.status.is_terminal:
+            self._hold(mailbox, run)
+            return
+        # A run that this worker has seen may be further than its row said when that was read.
+        if run.cancel_requested is not None:
+            self.cancel(run.run_id, run.agent_id, run.cancel_requested)
+        self._mailboxes.forget_empty(mailbox)
+
+    def _hold(self, mailbox: Mailbox, run: RunRow) -> None:
+        """A run that has started holds its agent."""
+        mailbox.run_id, mailbox.priority = run.run_id, run.priority
+        mailbox.recovering = run.status is RunStatus.RUNNING
+        wants_mail = run.wake is not None and run.wake.message
+        mailbox.rest(holding_of(run), wake_at=run.wake_at, wants_mail=wants_mail)
+        has_mail = wants_mail and mailbox.missed
+        if has_mail or mailbox.recovering or run.cancel_requested is not None:
+            self._wake(mailbox)
+        elif run.wake_at is not None:
+            self.timers.add(run.wake_at, run.agent_id)
+
+    def loaded(self, shards: Sequence[ShardId]) -> None:
+        """All open runs of these shards were told: what waited for that starts."""
+        self.held.loading.difference_update(shards)
+        for mailbox in self._mailboxes.in_shards(shards):
+            if mailbox.adoption is Adoption.UNDER_WAY:
+                mailbox.adoption = Adoption.DONE
+                self._look_at(mailbox)
 
     def lose(self, shard: ShardId, *, epoch: int) -> None:
         """The shard belongs to somebody else: stop acting for its agents, at once.
 
         A lease of another epoch, claimed since, stays.
         """
-        lease = self._shards.get(shard)
-        if lease is None or lease.epoch != epoch:
-            return
-        del self._shards[shard]
-        _log.warning("a shard was lost to another host", extra={"shard": shard})
+        lease = self.held.get(shard)
+        if lease is not None and lease.epoch == epoch:
+            _log.warning("a shard was lost to another host", extra={"shard": shard})
+            self.give_up([lease])
+
+    def give_up(self, leases: Sequence[ShardLease]) -> list[ShardLease]:
+        """Stop acting for shards, at once; return those that were held until now."""
+        gone = [lease for lease in leases if self.held.remove(lease)]
+        if not gone:
+            return gone
+        shards = {lease.shard for lease in gone}
         for execution in list(self._executing.values()):
-            if execution.lease.shard == shard:
+            if execution.lease.shard in shards:
+                # Out of the map at once: the run may be adopted again before its code has unwound.
+                del self._executing[execution.lease.run_id]
                 execution.drop("the shard was lost")
-                self.endings.tell(execution.lease.run_id, None)
-        for agent_id in [a for a, m in self._mailboxes.items() if m.shard == shard]:
-            del self._mailboxes[agent_id]
+        self._mailboxes.forget_shards(shards)
+        shard_of = self._store.shard_of
+        for run_id in [i for i, run in self._fresh.items() if shard_of(run.agent_id) in shards]:
+            del self._fresh[run_id]
+        self.endings.look_again()
+        self.on_lost()
+        return gone
 
-    def adopt(self, run: RunRow, messages: tuple[Arrived, ...] = ()) -> None:
-        """Take over an open run of a shard that was claimed."""
-        mailbox = self._mailbox(run.agent_id)
-        if mailbox is None or run.run_id in self._executing or mailbox.run_id == run.run_id:
-            return
-        if run.status is RunStatus.PENDING and run.last_seq < 0:
-            for arrived in messages:
-                self.offer(arrived, priority=run.priority)
-            if run.cancel_requested is not None:
-                self.cancel(run.run_id, run.agent_id, run.cancel_requested)
-            return
-        mailbox.run_id, mailbox.priority = run.run_id, run.priority
-        mailbox.recovering = run.status is RunStatus.RUNNING
-        wants_mail = run.wake is not None and run.wake.message
-        mailbox.rest(_rest_of(run), wake_at=run.wake_at, wants_mail=wants_mail)
-        if run.cancel_requested is not None or mailbox.recovering:
-            self._wake(mailbox)
-        elif run.wake_at is not None:
-            self.timers.add(run.wake_at, run.agent_id)
+    def looked_through(self, leases: Sequence[ShardLease]) -> None:
+        """All mail that waits in these shards was told by `mail_waits`."""
+        self._mailboxes.looked_through(leases)
 
-    def reconsider(self) -> None:
-        """New agents are served, or a shard was adopted whole: look at every idle mailbox."""
-        for mailbox in list(self._mailboxes.values()):
-            self._consider(mailbox)
-            if mailbox.nudged:
-                self._wake(mailbox)
+    # --- giving shards back ---------------------------------------------------------------------
+
+    def executing_in(self, shard: ShardId) -> list[Execution]:
+        """Return what is in memory of a shard."""
+        return [e for e in self._executing.values() if e.lease.shard == shard]
+
+    def drain(self, shards: Sequence[ShardId]) -> None:
+        """Start nothing in these shards until they are given up, or `keep` is called."""
+        self.held.draining.update(shards)
+
+    def keep(self, shards: Sequence[ShardId]) -> None:
+        """Go on in shards that were drained."""
+        self.held.draining.difference_update(shards)
+        for mailbox in self._mailboxes.in_shards(shards):
+            self._look_at(mailbox)
 
     # --- what comes in --------------------------------------------------------------------------
 
@@ -135,7 +214,7 @@ class Worker:
         self, arrived: Arrived, *, new_run: NewRun | None = None, priority: int | None = None
     ) -> None:
         """Here a message enters: a row that is durable already. Ignored if the shard is not ours."""
-        mailbox = self._mailbox(arrived.agent_id)
+        mailbox = self._mailboxes.of(arrived.agent_id)
         if mailbox is None or not mailbox.add(arrived):
             return
         if new_run is not None:
@@ -145,17 +224,35 @@ class Worker:
             self._fresh.pop(arrived.run_id, None)  # it joined a queued run: load all its messages
         if mailbox.holding is Holding.NOTHING and priority is not None:
             mailbox.priority = priority
-        if arrived.run_id is None and mailbox.run_id is not None:
-            execution = self._executing.get(mailbox.run_id)
-            if execution is not None and not execution.poke_mail():
-                mailbox.nudged = True
-            if mailbox.holding is Holding.SUSPENDED and mailbox.wants_mail:
-                self._wake(mailbox)
+        if arrived.run_id is None:
+            self._tell_of_mail(mailbox)
         self._consider(mailbox)
+
+    def mail_waits(self, agent_id: AgentId, arrival: int | None = None) -> None:
+        """An agent has mail in the store: this message, or some; it is read when it is needed."""
+        mailbox = self._mailboxes.of(agent_id)
+        if mailbox is not None and (arrival is None or not mailbox.knows(arrival)):
+            mailbox.note_mail()
+            self._on_mail_read(mailbox)
+            self._consider(mailbox)
+
+    def _on_mail_read(self, mailbox: Mailbox) -> None:
+        if self._mailboxes.is_known(mailbox):
+            self._tell_of_mail(mailbox)
+
+    def _tell_of_mail(self, mailbox: Mailbox) -> None:
+        """Tell the run that holds the agent of plain mail."""
+        if mailbox.run_id is None:
+            return
+        execution = self._executing.get(mailbox.run_id)
+        if execution is not None and not execution.poke_mail():
+            mailbox.nudged = True
+        if mailbox.holding is Holding.SUSPENDED and mailbox.wants_mail:
+            self._wake(mailbox)
 
     def signalled(self, run_id: RunId, agent_id: AgentId) -> None:
         """A signal for a run is in the store."""
-        mailbox = self._mailboxes.get(agent_id)
+        mailbox = self._mailboxes.find(agent_id)
         execution = self._executing.get(run_id)
         if execution is not None:
             if not execution.poke_signals() and mailbox is not None:
@@ -169,35 +266,32 @@ class Worker:
         if execution is not None:
             execution.cancel(reason)
             return
-        mailbox = self._mailbox(agent_id)
+        mailbox = self._mailboxes.of(agent_id)
         if mailbox is not None:
             self._tasks.start(self._cancel_waiting(mailbox, run_id), name=f"cancel {run_id}")
 
     def mail_of(self, agent_id: AgentId) -> WaitingMail:
         """Return the waiting messages of an agent that executes here, for `ctx.receive`."""
-        return WaitingMail(self._mailboxes[agent_id])
+        mailbox = self._mailboxes.find(agent_id)
+        assert mailbox is not None, "an agent that executes has a mailbox"
+        return WaitingMail(mailbox, self._refill.beside)
 
     def routed(self, arrived: tuple[Arrived, ...]) -> None:
         """A turn wrote these inbox rows."""
         for item in arrived:
             self.offer(item)
 
-    def _mailbox(self, agent_id: AgentId) -> Mailbox | None:
-        mailbox = self._mailboxes.get(agent_id)
-        if mailbox is None:
-            try:
-                shard = self._store.shard_of(agent_id)
-            except RegistrationError:
-                return None  # not declared here: this is a client, or a host of other types
-            if shard not in self._shards:
-                return None
-            mailbox = self._mailboxes[agent_id] = Mailbox(agent_id, shard)
-        return mailbox
-
     # --- whose turn it is -----------------------------------------------------------------------
 
+    def _look_at(self, mailbox: Mailbox) -> None:
+        """It may start now: see whether there is something to start."""
+        self._consider(mailbox)
+        if mailbox.nudged:
+            self._wake(mailbox)
+        self._mailboxes.forget_empty(mailbox)
+
     def _consider(self, mailbox: Mailbox) -> None:
-        if mailbox.holding is Holding.NOTHING and mailbox.queue:
+        if mailbox.holding is Holding.NOTHING and mailbox.has_work:
             self._make_ready(mailbox)
 
     def _wake(self, mailbox: Mailbox) -> None:
@@ -219,15 +313,15 @@ class Worker:
             self._wake(mailbox)
 
     def _make_ready(self, mailbox: Mailbox) -> None:
-        if not self._registry.is_served(mailbox.agent_id):
-            mailbox.nudged = True
-            return  # its mail and runs wait as rows; registering the agent looks again
+        if not self._mailboxes.may_start(mailbox):
+            mailbox.nudged = mailbox.run_id is not None
+            return  # somebody looks at it when it may
         mailbox.holding = Holding.READY
         self._ready.offer(mailbox, priority=mailbox.priority, tenant=mailbox.agent_id.tenant)
         self._start_ready()
 
     def _on_timer(self, agent_id: AgentId) -> None:
-        mailbox = self._mailboxes.get(agent_id)
+        mailbox = self._mailboxes.find(agent_id)
         if mailbox is None or mailbox.wake_at is None or mailbox.wake_at > self._env.clock.now():
             return
         self._wake(mailbox)
@@ -235,7 +329,8 @@ class Worker:
     def _start_ready(self) -> None:
         while self._ready and self._busy < self._capacity and not self._stopping:
             [mailbox] = self._ready.take(1)
-            if mailbox.shard not in self._shards:
+            if not self._mailboxes.may_start(mailbox):
+                mailbox.set_aside()
                 continue
             self._busy += 1
             self._tasks.start(self._drive(mailbox), name=f"agent {mailbox.agent_id}")
@@ -250,7 +345,8 @@ class Worker:
                 try:
                     ended = await execution.run()
                 finally:
-                    self._executing.pop(run_id, None)
+                    if self._executing.get(run_id) is execution:
+                        del self._executing[run_id]
                 self._settle(mailbox, execution, ended)
                 execution = await self._next(mailbox, ended)
         except Exception as exc:  # noqa: BLE001 - also a factory's own: no agent may stay stuck
@@ -263,30 +359,33 @@ class Worker:
             self._start_ready()
 
     async def _next(self, mailbox: Mailbox, ended: Ended) -> Execution | None:
-        if self._stopping or ended.lost or mailbox.shard not in self._shards:
+        if self._stopping or ended.lost or not self._mailboxes.is_known(mailbox):
             return None
         if mailbox.holding is Holding.EXECUTING and mailbox.run_id is not None and ended.again:
-            return await self._resume(mailbox, mailbox.run_id, broke_off=ended.then is None)
-        if mailbox.holding is Holding.NOTHING and mailbox.queue and not self._ready:
+            if self._mailboxes.may_start(mailbox):
+                return await self._resume(mailbox, mailbox.run_id, broke_off=ended.then is None)
+            mailbox.set_aside()
+            return None
+        is_next = mailbox.holding is Holding.NOTHING and mailbox.has_work and not self._ready
+        if is_next and self._mailboxes.may_start(mailbox):
             return await self._prepare(mailbox)
         self._consider(mailbox)
-        self._forget_empty(mailbox)
+        self._mailboxes.forget_empty(mailbox)
         return None
-
-    def _forget_empty(self, mailbox: Mailbox) -> None:
-        if mailbox.is_empty and self._mailboxes.get(mailbox.agent_id) is mailbox:
-            del self._mailboxes[mailbox.agent_id]
 
     async def _prepare(self, mailbox: Mailbox) -> Execution | None:
         """Return the execution of what is next for the agent."""
+        mailbox.holding = Holding.EXECUTING  # from here on nobody else starts it
         if mailbox.run_id is not None:
-            mailbox.holding = Holding.EXECUTING
             broke_off = mailbox.taken is not None
             return await self._resume(mailbox, mailbox.run_id, broke_off=broke_off)
+        await self._refill.fill(mailbox)
         mailbox.holding = Holding.NOTHING
+        if not self._mailboxes.may_start(mailbox):
+            return None
         turn = mailbox.next_turn()
         if turn is None:  # what was queued has been cancelled
-            self._forget_empty(mailbox)
+            self._mailboxes.forget_empty(mailbox)
             return None
         mailbox.holding = Holding.EXECUTING
         match turn:
@@ -307,10 +406,10 @@ class Worker:
         self, mailbox: Mailbox, run_id: RunId, *, broke_off: bool = False
     ) -> Execution | None:
         if broke_off:  # what the execution had taken may not have been written: it waits again
-            waiting = await self._store.pending_mail(agent=mailbox.agent_id)
             mailbox.taken = None
-            for arrived in waiting:
-                mailbox.add(arrived)
+            mailbox.spill()
+        if broke_off or mailbox.wants_mail:
+            await self._refill.fill(mailbox)
         found = await self._store.load([run_id])
         if not found or found[0].row.status.is_terminal:
             mailbox.free()
@@ -318,7 +417,7 @@ class Worker:
         loaded = found[0]
         if broke_off and loaded.row.status is RunStatus.PENDING and loaded.row.wake_at is not None:
             mailbox.free()  # that it backs off was written, the answer was lost
-            self.adopt(loaded.row)
+            self._hold(mailbox, loaded.row)
             return None
         if loaded.row.cancel_requested is not None:
             await self._cancel_waiting(mailbox, run_id)
@@ -336,13 +435,16 @@ class Worker:
         mail: tuple[Arrived, ...] = (),
         was_running: bool = False,
     ) -> Execution | None:
+        lease = self.held.get(mailbox.shard)
+        if lease is None or not self._mailboxes.may_start(mailbox):
+            mailbox.set_aside()
+            return None
         agent = self._registry.find(mailbox.agent_id)
-        lease = self._shards.get(mailbox.shard)
-        if agent is None or lease is None:
+        if agent is None:
             mailbox.holding = Holding.SUSPENDED
             return None
         return Execution(
-            self._env, agent, _run_lease(lease, loaded.row), loaded, create, mail, was_running
+            self._env, agent, run_lease(lease, loaded.row), loaded, create, mail, was_running
         )
 
     # --- what follows -----------------------------------------------------------------------------
@@ -361,6 +463,7 @@ class Worker:
             self.endings.tell(run_id, None if then.status is RunStatus.CANCELLED else row)
             return
         if then is None or ended.again:
+            mailbox.wants_mail = isinstance(then, Suspend) and then.wake.message
             return
         match then:
             case Suspend(wake):
@@ -373,13 +476,13 @@ class Worker:
             self.timers.add(mailbox.wake_at, mailbox.agent_id)
         if execution.token.is_cancelled:
             self.cancel(run_id, mailbox.agent_id, execution.token.reason)
-        elif mailbox.wants_mail and mailbox.has_mail:
+        elif mailbox.wants_mail and (mailbox.has_mail or mailbox.spilled):
             self._wake(mailbox)
         elif mailbox.nudged:
             self._wake_by_signal(mailbox)
 
     def _try_later(self, mailbox: Mailbox) -> None:
-        if self._stopping or mailbox.shard not in self._shards:
+        if self._stopping or not self._mailboxes.is_known(mailbox):
             return
         mailbox.holding = Holding.BACKOFF if mailbox.run_id is not None else Holding.NOTHING
         loop = asyncio.get_running_loop()
@@ -389,15 +492,16 @@ class Worker:
     async def _cancel_waiting(self, mailbox: Mailbox, run_id: RunId) -> None:
         """End a run that is not in memory: its terminal entry is written without its code."""
         found = await self._store.load([run_id])
-        lease = self._shards.get(mailbox.shard)
+        lease = self.held.get(mailbox.shard)
         if not found or lease is None:
+            self._mailboxes.forget_empty(mailbox)
             return
         row = found[0].row
         if not row.status.is_terminal:
             verdict = cancelled(row.cancel_requested or "")
             outcome = await self._store.commit(
                 Commit(
-                    _run_lease(lease, row), row.last_seq, verdict.entries, verdict.then,
+                    run_lease(lease, row), row.last_seq, verdict.entries, verdict.then,
                     attempt=row.attempt,
                 )
             )  # fmt: skip
@@ -410,7 +514,7 @@ class Worker:
         mailbox.forget(run_id)
         self.endings.tell(run_id, None)
         self._consider(mailbox)
-        self._forget_empty(mailbox)
+        self._mailboxes.forget_empty(mailbox)
 
     def has(self, run_id: RunId) -> bool:
         """Whether the run is certain to end here, or to be lost with its shard, aloud."""
@@ -425,22 +529,22 @@ class Worker:
             execution.drop("crash")
         self._tasks.cancel()
         self.timers.close()
-        self._shards.clear()
+        self.held.clear()
         self._mailboxes.clear()
         self._ready.clear()
 
     async def stop(self, *, drain_s: float = 0.0) -> None:
-        """Start nothing, let executions end or suspend for `drain_s` seconds, then drop the rest.
+        """Start nothing, let executions end or suspend for `drain_s` seconds, then hand over the rest.
 
-        What is dropped writes nothing and goes on, by replay, where its shard goes.
+        What is handed over goes on, by replay, where its shard goes.
         """
         self._stopping = True
         if drain_s > 0:
             await self._tasks.settle(limit_s=drain_s)
-        self.timers.close()
         for execution in list(self._executing.values()):
-            execution.drop("the worker stops")
+            execution.hand_over()
         await self._tasks.settle(limit_s=UNWIND_LIMIT_S)
+        self.timers.close()
         await self._tasks.close()
 
     @property
@@ -455,16 +559,3 @@ def _row_of(run: NewRun) -> RunRow:
         retry_policy=run.retry_policy, parent=run.parent, root=run.root, depth=run.depth,
         deadline_at=run.deadline_at, version=run.version, trace=run.trace,
     )  # fmt: skip
-
-
-def _run_lease(lease: ShardLease, row: RunRow) -> Lease:
-    return Lease(
-        lease.shard, lease.owner, lease.epoch, lease.expires_at, row.run_id, row.agent_id,
-        max(row.attempt, 1),
-    )  # fmt: skip
-
-
-def _rest_of(run: RunRow) -> Holding:
-    if run.parked is not None:
-        return Holding.PARKED
-    return Holding.BACKOFF if run.status is RunStatus.PENDING else Holding.SUSPENDED

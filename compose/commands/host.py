@@ -12,10 +12,13 @@ from compose.host import run_host
 from compose.logs import write_logs
 
 
-async def host(
+async def host(  # noqa: PLR0913 - each is an option
     module_attr: Annotated[list[str], Parameter(negative="")],
     /,
     *,
+    nats_url: str | None = None,
+    redis_url: str | None = None,
+    namespace: str | None = None,
     lease_s: float | None = None,
     suspend_after: float | None = None,
     capacity: int | None = None,
@@ -29,7 +32,7 @@ async def host(
     with `--json` one JSON object each.
 
     Examples:
-    `callboard host shop.agents:app --postgres-url postgresql://me:secret@db/shop`;
+    `callboard host shop.agents:app --postgres-url postgresql://me:secret@db/shop --nats-url nats://me:secret@nats`;
     `callboard host compose.demo.desk:AGENTS --data ./data`
 
     Parameters
@@ -37,6 +40,13 @@ async def host(
     module_attr
         MODULE:ATTR of an agent, a list of agents, an agent class with `id`, a mapping
         {type: factory}, or a function app(runtime) that registers what it likes.
+    nats_url
+        nats://user:password@host:port of the broker; without it mail between hosts goes through
+        PostgreSQL and nobody can publish to agents. [env: CALLBOARD_NATS_URL]
+    redis_url
+        redis://:password@host:port/0; may be left out. [env: CALLBOARD_REDIS_URL]
+    namespace
+        Goes before every stream and subject. [env: CALLBOARD_NAMESPACE]
     lease_s
         Seconds a silent host keeps its agents. [env: CALLBOARD_LEASE_S, default 10]
     suspend_after
@@ -48,6 +58,7 @@ async def host(
     """
     write_logs(as_json=target.json, level=logging.DEBUG if target.debug else logging.INFO)
     settings = target.settings(
-        lease_s=lease_s, suspend_after=suspend_after, capacity=capacity, drain_s=drain_s
-    )
+        nats_url=nats_url, redis_url=redis_url, namespace=namespace, lease_s=lease_s,
+        suspend_after=suspend_after, capacity=capacity, drain_s=drain_s,
+    )  # fmt: skip
     await run_host(settings, module_attr)

@@ -11,7 +11,8 @@ from cyclopts import Parameter
 
 from actors.errors import ContractError
 from compose.embedded import postgres_url_if_running
-from compose.runtime import build_local_runtime, build_postgres_runtime, local_postgres
+from compose.local import local_postgres
+from compose.runtime import build_local_runtime, build_postgres_runtime
 from compose.settings import read_settings
 
 if TYPE_CHECKING:

@@ -1,9 +1,11 @@
-"""Directs the demo: a server, a host, a job, the kill half-way, a second host, the proof."""
+"""Directs the demo: servers, a host, a job, the kill half-way, a second host, the proof."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import os
+import secrets
 import signal
 import sys
 import time
@@ -11,15 +13,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
+import nats
+from nats.aio.client import Client
+from nats.errors import NoRespondersError
+
 from actors.errors import ActorsError
-from actors.kernel.runtime.ids import AgentId
+from actors.kernel.runtime.ids import AgentId, run_id_of_mail
 from actors.runtime.tasks import TaskScope
+from broker import Subjects
 from compose.demo.desk import Job
 from compose.demo.ledger import executions
 from compose.demo.proof import Proof, prove
 from compose.embedded import Server, ServerFailedError
 from compose.embedded.server import Command
-from compose.runtime import build_postgres_runtime, local_postgres
+from compose.local import local_servers
+from compose.runtime import build_postgres_runtime
 from compose.settings import Settings
 
 if TYPE_CHECKING:
@@ -28,6 +36,7 @@ if TYPE_CHECKING:
     from actors.kernel.runtime.ids import RunId
     from actors.kernel.runtime.log_entry import RunLogEntry
     from actors.runtime import Runtime
+    from compose.local import LocalServers
 
 LEASE_S: Final = 2.0
 HEARTBEAT_S: Final = 0.5
@@ -37,6 +46,7 @@ STEPS_PER_DOCUMENT: Final = 3
 LOOK_EVERY_S: Final = 0.02
 PATIENCE_S: Final = 60.0
 DESK: Final = AgentId("desk", "main")
+PUBLISHER: Final = "demo"
 
 
 class DemoError(ActorsError):
@@ -69,8 +79,8 @@ class Stage:
 
     @property
     def server_folder(self) -> Path:
-        """Data of the embedded PostgreSQL."""
-        return self.folder / "postgres"
+        """Data of the embedded servers."""
+        return self.folder / "servers"
 
     @property
     def ledger(self) -> Path:
@@ -142,15 +152,15 @@ class Director:
         for old in (self.stage.ledger, self.stage.published, self.stage.report):
             old.unlink(missing_ok=True)
         self.audience.tell(
-            "starting an embedded PostgreSQL (durable: fsync and synchronous commits)"
+            "starting embedded NATS, PostgreSQL and Valkey (durable: fsync and synchronous commits)"
         )
-        async with local_postgres(self.stage.server_folder) as url:
-            settings = Settings(postgres_url=url, lease_s=LEASE_S, heartbeat_s=HEARTBEAT_S)
+        async with local_servers(self.stage.server_folder) as servers:
+            settings = Settings(lease_s=LEASE_S, heartbeat_s=HEARTBEAT_S)
             async with build_postgres_runtime(
-                url, settings=settings, client="demo", serve=False
+                servers.postgres_url, settings=settings, client=PUBLISHER, serve=False
             ) as client:
                 try:
-                    outcome = await self._perform(client, url)
+                    outcome = await self._perform(client, servers)
                 finally:
                     for host in self._hosts:
                         await asyncio.to_thread(host.stop, 5.0)
@@ -161,11 +171,14 @@ class Director:
             took_over_after_s=took_over_after_s, report=self.stage.report, ledger=self.stage.ledger,
         )  # fmt: skip
 
-    async def _perform(self, client: Runtime, url: str) -> tuple[RunId, int, int, float, Proof]:
-        first = await self._start_host(url)
-        self.audience.tell(f"host 1 is process {first.pid}; submitting one run over "
-                           f"{len(self.stage.documents)} documents")  # fmt: skip
-        run_id = await client.submit(DESK, self.stage.job())
+    async def _perform(
+        self, client: Runtime, servers: LocalServers
+    ) -> tuple[RunId, int, int, float, Proof]:
+        first = await self._start_host(servers)
+        subject = Subjects().external(DESK, PUBLISHER)
+        self.audience.tell(f"host 1 is process {first.pid}; another service publishes a job over "
+                           f"{len(self.stage.documents)} documents to {subject}")  # fmt: skip
+        run_id = await self._publish(servers.nats_url, subject, first)
         victim = self.stage.documents[len(self.stage.documents) // 2]
         await self._until_extracting(first, len(self.stage.documents) // 2)
         await asyncio.to_thread(first.kill)
@@ -176,7 +189,7 @@ class Director:
             f"SIGKILL: host 1 is dead in the middle of {victim.name} "
             f"({len(at_kill)} log entries are durable)"
         )
-        second = await self._start_host(url)
+        second = await self._start_host(servers)
         self.audience.tell(
             f"host 2 is process {second.pid}; it has the agent when host 1's lease is over "
             f"(this demo uses a lease of {LEASE_S:g} s; the default is 10 s)"
@@ -203,12 +216,32 @@ class Director:
             first_pid=first.pid, killed_by=-code if code is not None and code < 0 else None,
         )  # fmt: skip
 
-    async def _start_host(self, url: str) -> Server:
+    async def _publish(self, nats_url: str, subject: str, host: Server) -> RunId:
+        """Publish the job as any service in any language would: JSON, and an id of its own.
+
+        Returns the id of the run that this message starts.
+        """
+        message_id, body = secrets.token_hex(8), json.dumps(self.stage.job()).encode()
+        deadline = time.monotonic() + PATIENCE_S
+        client = await nats.connect(nats_url, name=PUBLISHER)
+        try:
+            while (answer := await _answer(client, subject, body, message_id)) is None:
+                if not host.is_running or time.monotonic() > deadline:
+                    raise DemoError(f"no host takes messages:\n{host.log_tail()}")
+                await asyncio.sleep(LOOK_EVERY_S)
+        finally:
+            await client.close()
+        if "error" in json.loads(answer):
+            raise DemoError(f"NATS refused the job: {answer.decode()}")
+        return run_id_of_mail(DESK, f"ext:{PUBLISHER}", message_id)
+
+    async def _start_host(self, servers: LocalServers) -> Server:
         command = Command(
             name="host", log=self.stage.log, stop_signal=signal.SIGTERM,
             argv=[sys.executable, "-m", "compose", "host", "compose.demo.desk:AGENTS"],
             env={
-                "CALLBOARD_POSTGRES_URL": url,
+                "CALLBOARD_POSTGRES_URL": servers.postgres_url,
+                "CALLBOARD_NATS_URL": servers.nats_url, "CALLBOARD_REDIS_URL": servers.redis_url,
                 "CALLBOARD_LEASE_S": str(LEASE_S), "CALLBOARD_HEARTBEAT_S": str(HEARTBEAT_S),
                 "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
             },
@@ -257,3 +290,13 @@ class Director:
         lines = executions(self.stage.ledger)
         done = len({line.effect for line in lines})
         self.audience.progress(done, self.stage.step_count, lines[-1].name if lines else "")
+
+
+async def _answer(client: Client, subject: str, body: bytes, message_id: str) -> bytes | None:
+    """Return what the broker says to a message; None while the streams have not been made yet."""
+    headers = {"Nats-Msg-Id": message_id}
+    try:
+        answer = await client.request(subject, body, timeout=PATIENCE_S, headers=headers)
+    except NoRespondersError:
+        return None
+    return bytes(answer.data)

@@ -1,8 +1,9 @@
 """Real servers from wheels, on free loopback ports, owned by this process.
 
-`start_postgres` gives a running PostgreSQL over a data directory. It ends when it is stopped, when
-its owner ends, and, on Linux, when its owner is killed. Two processes never share a directory: the
-second is told who holds it, or asks `postgres_url_if_running` for the first one's server.
+`start_postgres`, `start_nats` and `start_valkey` give a running server over a data directory. It
+ends when it is stopped, when its owner ends, and, on Linux, when its owner is killed. Two processes
+never share a directory: the second is told who holds it, or asks `url_if_running` for the first
+one's server.
 """
 
 from compose.embedded.errors import (
@@ -10,15 +11,24 @@ from compose.embedded.errors import (
     EmbeddedServerMissingError,
     ServerFailedError,
 )
+from compose.embedded.nats import NatsServer, start_nats
+from compose.embedded.owned import EmbeddedServer, url_if_running
 from compose.embedded.postgres import PostgresServer, postgres_url_if_running, start_postgres
 from compose.embedded.server import Server
+from compose.embedded.valkey import ValkeyServer, start_valkey
 
 __all__ = [
     "DataDirInUseError",
+    "EmbeddedServer",
     "EmbeddedServerMissingError",
+    "NatsServer",
     "PostgresServer",
     "Server",
     "ServerFailedError",
+    "ValkeyServer",
     "postgres_url_if_running",
+    "start_nats",
     "start_postgres",
+    "start_valkey",
+    "url_if_running",
 ]

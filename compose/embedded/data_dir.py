@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import json
 import os
+import secrets
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -78,6 +79,23 @@ def holder_of(data_dir: Path) -> Holder | None:
     finally:
         os.close(fd)
     return None
+
+
+def kept_password(data_dir: Path) -> str:
+    """The random password of the directory's server, made at the first call."""
+    file = data_dir / "password"
+    if not file.exists() or not file.read_text():
+        write_private(file, secrets.token_hex(16))
+    return file.read_text()
+
+
+def write_private(file: Path, text: str) -> None:
+    """Write a whole file that only its owner can read: it is there with all its text or not."""
+    partial = file.with_name(f"{file.name}.partial")
+    partial.unlink(missing_ok=True)
+    partial.touch(mode=0o600)
+    partial.write_text(text)
+    partial.rename(file)
 
 
 def _acquire(data_dir: Path) -> int:

@@ -12,9 +12,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final, LiteralString, cast
 
 import asyncpg
+from pydantic_core import from_json
 
+from actors.kernel.agent.message import Message
 from actors.kernel.faults import armed
 from actors.kernel.runtime.commit import Arrived, Committed, Conflict, LeaseLost, Missing
+from actors.kernel.runtime.transport import OutboxRow
 from persistence.errors import DatabaseUnreachableError, is_passing, translate
 from persistence.postgres.batch import Batcher
 from persistence.postgres.encode import columns
@@ -42,7 +45,7 @@ SQL_APPEND_ENTRIES: Final[LiteralString] = (
     " from append_entries($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,$13)"
 )
 SQL_COMMIT_TURNS: Final = "select * from commit_turns({})".format(  # noqa: S608 - only $1, $2, …
-    ",".join(f"${n}" for n in range(1, COMMIT_ARGUMENTS + 1))
+    ",".join(f"${n}" for n in range(1, COMMIT_ARGUMENTS + 3))
 )
 SQL_FIND_TURNS: Final[LiteralString] = """
 select t.i::int, e.kind, e.position, e.payload::text as payload, r.cancel_requested,
@@ -57,6 +60,11 @@ select i.agent, i.sender, i.message_id, i.arrival, s.owner
   join inbox i on i.agent = m.agent and i.sender = m.sender and i.message_id = m.message_id
   left join shards s on s.shard = i.shard
   where i.state = 'p'
+"""
+SQL_FIND_POSTED: Final[LiteralString] = """
+select 'outbox' as outcome, o.target as agent, o.sender, o.message_id, o.n as arrival
+  from unnest($1::text[], $2::text[], $3::text[]) m(target, sender, message_id)
+  join outbox o on o.target = m.target and o.sender = m.sender and o.message_id = m.message_id
 """
 
 
@@ -76,6 +84,8 @@ class Committer:
         self._on_commit, self._on_foreign = on_commit, on_foreign
         self._batcher: Batcher[Turn, TurnResult] = Batcher(self._flush, limit=settings.group_limit)
         self._append_fault, self._commit_fault = armed("append"), armed("commit")
+        self.on_posted: Callable[[Sequence[OutboxRow]], None] | None = None
+        """Called with new outbox rows, by `n`, before their turns are answered."""
         self.groups = self.turns = 0
 
     def append(
@@ -167,7 +177,8 @@ class Committer:
             rows = await connection.fetch(SQL_APPEND_ENTRIES, *args, timeout=timeout)
         else:
             args = commit_arguments(units)
-            rows = await connection.fetch(SQL_COMMIT_TURNS, *args, timeout=timeout)
+            mode = (self._settings.brokered, self._settings.local_delivery)
+            rows = await connection.fetch(SQL_COMMIT_TURNS, *args, *mode, timeout=timeout)
         if fault is not None:
             fault.after()
         return rows
@@ -178,15 +189,20 @@ class Committer:
         refused: dict[int, TurnResult] = {}
         notes: dict[int, Row] = {}
         routed: list[Row] = []
+        posted: list[Row] = []
         for row in rows:
             outcome = row["outcome"]
             if outcome == "routed":
                 routed.append(row)
+            elif outcome in ("outbox", "dead"):
+                posted.append(row)
             elif outcome == "note":
                 notes[row["turn"]] = row
             else:
                 refused[row["turn"]] = _refusal(row, refused.get(row["turn"]))
         arrivals = self._route(units, routed) if routed else {}
+        if posted:
+            self._post(units, posted)
         for i, unit in enumerate(units, 1):
             if i in refused:
                 continue
@@ -229,23 +245,35 @@ class Committer:
         self._on_commit(unit.turn.lease.run_id)
 
     def _route(self, units: list[Unit], rows: list[Row]) -> dict[int, list[Arrived]]:
-        sent: dict[tuple[str, str, str], tuple[int, Outgoing, str]] = {}
-        for i, unit in enumerate(units, 1):
-            for out in unit.outgoing:
-                key = (str(out.target), out.sender, out.message.id)
-                sent.setdefault(key, (i, out, unit.turn.lease.owner))
+        sent = _sent_by(units)
         arrivals: dict[int, list[Arrived]] = {}
         for row in rows:
-            i, out, owner = sent[row["agent"], row["sender"], row["message_id"]]
+            i, out = sent[row["agent"], row["sender"], row["message_id"]]
             agent = cast("AgentId", out.target)
-            message = out.message
-            if message.sender != out.sender:
-                message = replace(message, sender=out.sender)
-            arrived = Arrived(message, out.sender, agent, row["arrival"])
+            arrived = Arrived(_message_of(out), out.sender, agent, row["arrival"])
             arrivals.setdefault(i, []).append(arrived)
-            if row["owner"] is not None and row["owner"] != owner:
-                self._on_foreign(row["owner"], agent)
+            owner = row["owner"]
+            if owner is not None and owner != units[i - 1].turn.lease.owner:
+                self._on_foreign(owner, agent)
         return arrivals
+
+    def _post(self, units: list[Unit], rows: list[Row]) -> None:
+        """Hand outbox rows to whoever publishes them; nobody has to take them."""
+        if self.on_posted is None:
+            return
+        sent = _sent_by(units)
+        posted: list[OutboxRow] = []
+        for row in rows:
+            if row["outcome"] == "dead":
+                parts = units[row["turn"] - 1].parts
+                reason = None if parts is None else cast("str", parts.then[-1])
+                message = Message.from_json(from_json(row["detail"]))
+                posted.append(OutboxRow(row["arrival"], message, reason))
+            else:
+                _, out = sent[row["agent"], row["sender"], row["message_id"]]
+                posted.append(OutboxRow(row["arrival"], _message_of(out)))
+        posted.sort(key=lambda row: row.n)
+        self.on_posted(posted)
 
     # --- unknown outcomes -------------------------------------------------------------------------
 
@@ -272,12 +300,28 @@ class Committer:
         ]
         routed = await connection.fetch(SQL_FIND_ROUTED, *columns(keys, 3)) if keys else []
         arrivals = self._route(done, routed)
+        if keys and self._settings.brokered:
+            self._post(done, await connection.fetch(SQL_FIND_POSTED, *columns(keys, 3)))
         for i, (unit, row) in enumerate(there, 1):
             self._committed(
                 unit, row["cancel_requested"], arrivals.get(i, ()), wake=bool(row["wake"])
             )
         left = set(map(id, units)) - set(map(id, done))
         return [unit for unit in units if id(unit) in left]
+
+
+def _sent_by(units: list[Unit]) -> dict[tuple[str, str, str], tuple[int, Outgoing]]:
+    """Each outgoing message by its key, with the number of the first unit that sends it."""
+    sent: dict[tuple[str, str, str], tuple[int, Outgoing]] = {}
+    for i, unit in enumerate(units, 1):
+        for out in unit.outgoing:
+            sent.setdefault((str(out.target), out.sender, out.message.id), (i, out))
+    return sent
+
+
+def _message_of(out: Outgoing) -> Message:
+    message = out.message
+    return message if message.sender == out.sender else replace(message, sender=out.sender)
 
 
 def _refusal(row: Row, before: TurnResult | None) -> TurnResult:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final, LiteralString
 import asyncpg
 from pydantic_core import from_json
 
+from actors.errors import ContractError
 from actors.kernel.agent.message import Message
 from actors.kernel.runtime.ids import derive_id
 from persistence.errors import translate
@@ -19,23 +20,28 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from actors.kernel.runtime.commit import Arrived
-    from persistence.postgres.link import Links
+    from persistence.postgres.link import Links, Row
     from persistence.postgres.settings import StoreSettings
 
 SQL_REDRIVE_LETTERS: Final[LiteralString] = (
     "select i, arrival from redrive_letters($1,$2,$3,$4,$5,$6,$7)"
 )
 
+SIGNAL_KIND: Final = "callboard.signal"
+"""Payload kind of a signal kept as a dead letter, as the SQL function `ingest_mail` writes it."""
+
 
 async def redrive(settings: StoreSettings, links: Links, ids: Sequence[int]) -> list[Arrived]:
-    """See `RunStore.redrive`. Two callers at once: each letter goes to one of them."""
+    """See `RunStore.redrive`. Two callers at once: each letter goes to one of them.
+
+    Raises:
+        ContractError: One of them is no mail: bytes that nobody could read, or a signal.
+    """
     try:
         letters = await links.fetch(SQL_SELECT_LETTERS, list(ids))
         if not letters:
             return []
-        messages = [
-            _again(Message.from_json(from_json(row["body"])), row["sender"]) for row in letters
-        ]
+        messages = [_again(row) for row in letters]
         rows = await links.fetch(
             SQL_REDRIVE_LETTERS,
             settings.owner,
@@ -47,6 +53,17 @@ async def redrive(settings: StoreSettings, links: Links, ids: Sequence[int]) -> 
     return [arrived_now(messages[row["i"] - 1], row["arrival"]) for row in rows]
 
 
-def _again(message: Message, sender: str) -> Message:
+def _again(row: Row) -> Message:
+    message = Message.from_json(from_json(row["body"]))
+    payload = message.payload
+    is_signal = isinstance(payload, dict) and payload.get("kind") == SIGNAL_KIND
+    if row["reason"] == "undecodable" or (row["reason"] == "explicit" and is_signal):
+        what = "a signal for a run that is not there" if is_signal else "no message"
+        msg = (
+            f"dead letter {row['id']} is {what} and cannot be redriven ({row['last_error']}): let "
+            "its sender send it again"
+        )
+        raise ContractError(msg)
+    sender: str = row["sender"]
     new_id = derive_id("redrive", str(message.target), sender, message.id)
     return replace(message, id=new_id, sender=sender, causation_id=message.id)

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Final, LiteralString
 import asyncpg
 
 from actors.errors import RegistrationError
-from actors.kernel.runtime.commit import HostReport
+from actors.kernel.runtime.commit import HostReport, Surplus
 from actors.kernel.runtime.ids import ShardId, partition_hash
 from actors.kernel.runtime.scheduler import ShardLease
+from actors.kernel.runtime.shards import instance_shard, partition_shard, scope_of
 from persistence.errors import translate
 
 if TYPE_CHECKING:
@@ -28,10 +29,10 @@ SQL_DECLARE_AGENTS: Final[LiteralString] = (
     "select type, partitions from declare_agents($1,$2,$3,$4)"
 )
 SQL_CLAIM_SHARDS: Final[LiteralString] = (
-    "select shard, epoch, expires_at from claim_shards($1,$2,$3,$4,$5,$6) order by shard"
+    "select shard, epoch, expires_at, late from claim_shards($1,$2,$3,$4,$5,$6,$7) order by shard"
 )
 SQL_RELEASE_SHARDS: Final[LiteralString] = "select release_shards($1,$2,$3,$4)"
-SQL_HEARTBEAT: Final[LiteralString] = "select shard, epoch, now from heartbeat($1,$2)"
+SQL_HEARTBEAT: Final[LiteralString] = "select shard, epoch, now, surplus from heartbeat($1,$2)"
 _OTHER_MODE: Final = "CB002"
 
 
@@ -77,8 +78,7 @@ class Ownership:
         if mode is None:
             msg = f"agent type {agent.type!r} was not declared through this store"
             raise RegistrationError(msg)
-        partition = partition_hash(agent) % self._partitions[agent.type]
-        return ShardId(f"p:{agent.type}:{partition}")
+        return partition_shard(agent.type, partition_hash(agent) % self._partitions[agent.type])
 
     async def claim(self, owner: HostIncarnation, serves: Serves, limit: int) -> list[ShardLease]:
         """See `RunStore.claim_shards`. A shard whose answer was lost comes with the next call."""
@@ -92,6 +92,7 @@ class Ownership:
                 [instance_shard(agent) for agent in serves.agents],
                 list(known),
                 limit,
+                self._settings.capacity,
             )
         except asyncpg.LockNotAvailableError:
             _log.warning("shards are busy; claiming them with the next try")
@@ -103,16 +104,17 @@ class Ownership:
             for row in rows
         ]
         known.update({lease.shard: lease.epoch for lease in leases})
+        if late := [row["shard"] for row in rows if row["late"]]:
+            _log.warning(
+                "took shards above this host's share: nobody else came for them",
+                extra={"shards": late, "owner": owner},
+            )
         return leases
 
     async def release(self, leases: Sequence[ShardLease]) -> None:
         """See `RunStore.release_shards`."""
         if not leases:
             return
-        for lease in leases:
-            known = self._known.get(lease.owner, {})
-            if known.get(lease.shard) == lease.epoch:
-                del known[lease.shard]
         try:
             await self._links.fetch(
                 SQL_RELEASE_SHARDS,
@@ -123,6 +125,11 @@ class Ownership:
             )
         except asyncpg.PostgresError as exc:
             raise translate(exc, "releasing shards") from exc
+        # Not before: a claim under way would take them up again as its own.
+        for lease in leases:
+            known = self._known.get(lease.owner, {})
+            if known.get(lease.shard) == lease.epoch:
+                del known[lease.shard]
 
     async def heartbeat(self, owner: HostIncarnation, known: Sequence[ShardLease]) -> HostReport:
         """See `RunStore.heartbeat`."""
@@ -150,12 +157,18 @@ def host_report(rows: Sequence[Row], known: Sequence[ShardLease]) -> HostReport:
         unknown=tuple(sorted(shard for shard in owned if shard not in thought)),
         lost=tuple(lease for lease in known if owned.get(lease.shard) != lease.epoch),
         now=now,
+        surplus=_surplus(rows),
     )
 
 
-def instance_shard(agent: AgentId) -> ShardId:
-    """Return the shard of an agent that is a shard of its own; the SQL function is `shard_of`."""
-    return ShardId(f"i:{agent.tenant}:{agent.type}/{agent.key}")
+def _surplus(rows: Sequence[Row]) -> tuple[Surplus, ...]:
+    """Group by type the shards of which some are to be given back."""
+    by_type: dict[str, tuple[list[ShardId], int]] = {}
+    for row in rows:
+        if (count := row["surplus"]) is not None:
+            shard = ShardId(row["shard"])
+            by_type.setdefault(scope_of(shard).type, ([], count))[0].append(shard)
+    return tuple(Surplus(tuple(sorted(shards)), count) for shards, count in by_type.values())
 
 
 def _one_or_the_other(type_: str, was: str) -> RegistrationError:

@@ -104,7 +104,7 @@ select d.id, d.agent, d.body, d.reason, d.attempts, d.last_error, d.run_id, d.at
   where d.redriven_at is null and ($1::text is null or d.agent = $1) order by d.id desc limit $2
 """
 SQL_SELECT_LETTERS: Final[LiteralString] = """
-select d.id, d.sender, d.body from dead_letters d
+select d.id, d.sender, d.body, d.reason, d.last_error from dead_letters d
   where d.redriven_at is null and d.id = any($1::bigint[]) order by d.id
 """
 

@@ -31,6 +31,9 @@ class StoreSettings:
         start_wait_s: How long opening waits for a server that is not there yet; None = for ever.
         group_limit: Most calls that one round trip carries.
         readers: Connections for reads and rare writes.
+        capacity: How much of the shards this host takes beside others, in any unit they share.
+        brokered: Whether a broker takes what agents send to agents of other hosts.
+        local_delivery: Whether, with a broker, messages between agents of this host go without it.
     """
 
     url: str
@@ -43,6 +46,9 @@ class StoreSettings:
     start_wait_s: float | None = None
     group_limit: int = 250
     readers: int = 2
+    capacity: int = 1000
+    brokered: bool = False
+    local_delivery: bool = True
 
     def __post_init__(self) -> None:
         if _SCHEMA.fullmatch(self.schema) is None:

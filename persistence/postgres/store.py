@@ -29,12 +29,14 @@ from persistence.postgres.committer import Committer
 from persistence.postgres.letters import redrive
 from persistence.postgres.link import Links, Outage
 from persistence.postgres.listener import Listener
+from persistence.postgres.mail import Mail
 from persistence.postgres.ownership import Ownership
 from persistence.postgres.reads import Reads
 from persistence.postgres.turn import Ended, Unknown
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
+    from datetime import datetime
     from typing import Final, LiteralString
 
     from actors.kernel.agent.message import Message
@@ -56,13 +58,21 @@ if TYPE_CHECKING:
     from actors.kernel.runtime.log_entry import NewEntry, RunLogEntry
     from actors.kernel.runtime.scheduler import Lease, RunStatus, ShardLease
     from actors.kernel.runtime.store import Nudge, OnConflict, Serves, Submitted
+    from actors.kernel.runtime.transport import (
+        Cursor,
+        IngestOutcome,
+        MailBatch,
+        OutboxRow,
+        StreamRecord,
+        StreamState,
+    )
     from persistence.postgres.settings import StoreSettings
 
 SQL_REQUEST_CANCEL: Final[LiteralString] = "select run_id, agent from request_cancel($1,$2,$3)"
 
 
 class PostgresStore:
-    """See `RunStore`. Made by `open_postgres_store`; calls wait while the server is away."""
+    """See `RunStore` and `MailStore`. Made by `open_postgres_store`; calls wait while the server is away."""
 
     def __init__(self, settings: StoreSettings) -> None:
         self.settings = settings
@@ -71,6 +81,7 @@ class PostgresStore:
         self._reads = Reads(settings, outage, self._links)
         self._arrivals = Arrivals(settings, outage)
         self._ownership = Ownership(settings, self._links)
+        self._mail = Mail(settings, outage, self._links)
         self._listener = Listener(settings, outage)
         self.committer = Committer(
             settings,
@@ -78,26 +89,31 @@ class PostgresStore:
             on_commit=self._reads.grew,
             on_foreign=self._arrivals.nudge_mail,
         )
+        self._batchers = (
+            *self._reads.batchers,
+            *self._arrivals.batchers,
+            *self._mail.batchers,
+        )
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Work while the block lasts; queued writes are finished at its end, within 10 seconds."""
-        batchers = (*self._reads.batchers, *self._arrivals.batchers)
         try:
             async with background(
                 [self._listener.run],
-                [self.committer.run, *(batcher.run for batcher in batchers)],
+                [self.committer.run, *(batcher.run for batcher in self._batchers)],
                 stop=self._stop,
             ):
                 yield
         finally:
+            await self._mail.close()
             await self._arrivals.close()
             await self._reads.close()
             await self._links.close()
 
     def _stop(self) -> None:
         self.committer.close()
-        for batcher in (*self._reads.batchers, *self._arrivals.batchers):
+        for batcher in self._batchers:
             batcher.close()
 
     # --- writing by the owner ---------------------------------------------------------------------
@@ -282,3 +298,47 @@ class PostgresStore:
     async def redrive(self, ids: Sequence[int]) -> list[Arrived]:
         """See `RunStore.redrive`."""
         return await redrive(self.settings, self._links, ids)
+
+    # --- mail by a broker ---------------------------------------------------------------------------
+
+    async def deployment(self) -> str:
+        """See `MailStore.deployment`."""
+        return await self._mail.deployment()
+
+    async def stream(self, state: StreamState) -> StreamRecord:
+        """See `MailStore.stream`."""
+        return await self._mail.stream(state)
+
+    async def next_stream_epoch(self, known: StreamRecord, created: datetime) -> StreamRecord:
+        """See `MailStore.next_stream_epoch`."""
+        return await self._mail.next_stream_epoch(known, created)
+
+    async def cursors(self, leases: Sequence[ShardLease], stream: StreamRecord) -> list[Cursor]:
+        """See `MailStore.cursors`."""
+        return await self._mail.cursors(leases, stream)
+
+    async def ingest(self, batch: MailBatch) -> IngestOutcome:
+        """See `MailStore.ingest`."""
+        return await self._mail.ingest(batch)
+
+    async def outbox(
+        self, leases: Sequence[ShardLease], *, after: int = -1, limit: int = 1000
+    ) -> list[OutboxRow]:
+        """See `MailStore.outbox`."""
+        return await self._mail.outbox(leases, after, limit)
+
+    async def forget_sent(self, rows: Sequence[OutboxRow]) -> None:
+        """See `MailStore.forget_sent`."""
+        await self._mail.forget_sent(rows)
+
+    def set_outbox_hook(self, hook: Callable[[Sequence[OutboxRow]], None] | None) -> None:
+        """See `MailStore.set_outbox_hook`."""
+        self.committer.on_posted = hook
+
+    async def account_for(self, agents: Sequence[AgentId]) -> int:
+        """See `MailStore.account_for`."""
+        return await self._mail.account_for(agents)
+
+    async def low_water(self, stream: StreamRecord) -> int:
+        """See `MailStore.low_water`."""
+        return await self._mail.low_water(stream)

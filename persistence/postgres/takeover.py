@@ -24,6 +24,10 @@ select coalesce(min(extract(epoch from h.expires_at - clock_timestamp()))::float
 JUST_AFTER_S: Final = 0.02
 """A lease ends by the database's clock; asking a moment later finds it ended."""
 
+AGAIN_S: Final = 0.1
+LONGEST_AGAIN_S: Final = 1.0
+"""What falls to other survivors is looked for again after the one, then twice as long, up to the other."""
+
 
 class Takeover:
     """Claims the shards of hosts that died, within milliseconds of the end of their lease.
@@ -42,6 +46,7 @@ class Takeover:
     async def run(self) -> None:
         """Watch until cancelled."""
         interval_s = self._settings.heartbeat_s
+        again_s = AGAIN_S
         try:
             while True:
                 wait_s = interval_s
@@ -49,8 +54,10 @@ class Takeover:
                     left_s = await self._left_s()
                     if left_s <= 0:
                         await self._claim()
-                    elif left_s < interval_s:
-                        wait_s = left_s + JUST_AFTER_S
+                        wait_s, again_s = again_s, min(again_s * 2, LONGEST_AGAIN_S)
+                    else:
+                        wait_s = min(left_s + JUST_AFTER_S, interval_s)
+                        again_s = AGAIN_S
                 except ActorsError as exc:
                     _log.warning("looking for dead hosts is tried again", exc_info=exc)
                 await asyncio.sleep(wait_s)

@@ -32,7 +32,7 @@ def append_arguments(units: list[Unit]) -> list[Column]:
 
 
 def commit_arguments(units: list[Unit]) -> list[Column]:
-    """Return the arguments of `commit_turns`."""
+    """Return the arguments of `commit_turns`, without its last two."""
     fences, numbers = _fences(units)
     turns: list[tuple[object, ...]] = []
     # spawned runs, bound messages, sent messages, signals, completions, state

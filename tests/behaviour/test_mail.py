@@ -12,10 +12,10 @@ from actors.kernel.runtime.log_entry import EntryKind
 from actors.kernel.runtime.scheduler import RunStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from actors.kernel.runtime.ids import AgentId
-    from actors.runtime import RunContext
+    from actors.runtime import RunContext, Runtime
     from tests.behaviour.bed import Bed
 
 
@@ -271,3 +271,142 @@ async def test_send_to_itself_starts_the_next_run(bed: Bed) -> None:
     await bed.submit(agent, "first")
     await got.until(lambda: len(got.batches) >= 2)
     assert got.all == ["first", "second"]
+
+
+def _watched(bed: Bed, each: int) -> list[int]:
+    """Bound the mailboxes of the living host; return where the test notes how much they held."""
+    bed.runtime.worker.room.each = each
+    return []
+
+
+async def _deliver(bed: Bed, agent: AgentId, payloads: Sequence[object]) -> None:
+    """Send in hundreds, in order, as one sender."""
+    for start in range(0, len(payloads), 100):
+        some = [Message.of(agent, p).sent_by("client:x") for p in payloads[start : start + 100]]
+        bed.runtime.worker.routed(tuple(await bed.runtime.store.deliver(some)))
+
+
+async def test_beyond_a_bound_waiting_mail_stays_in_the_store(bed: Bed) -> None:
+    """Thousands for one slow agent are handled once each and in order, 50 of them in memory."""
+    count = 5000 if bed.backend == "memory" else 1500
+    got, held = Collector(), _watched(bed, 50)
+
+    async def act(ctx: RunContext, inbox: list[Message]) -> None:
+        got.take(inbox)
+        held.append(bed.runtime.worker.room.held)
+        await ctx.step("slow", asyncio.sleep, 0)
+        held.append(bed.runtime.worker.room.held)
+
+    agent = await bed.serve(act)
+    await _deliver(bed, agent, range(count))
+    await got.until(lambda: len(got.all) >= count)
+    assert got.all == [*range(count)]
+    assert max(len(batch) for batch in got.batches) <= 100
+    assert max(held) <= 50
+    await bed.until(lambda: not len(bed.runtime.worker._mailboxes))
+    assert bed.runtime.worker.room.held == 0
+
+
+async def test_receive_gets_mail_that_stayed_in_the_store(bed: Bed) -> None:
+    """A waiting run reads on, also over a restart, and what it leaves starts the next run."""
+    count, rest = (600, 40) if bed.backend == "memory" else (150, 20)
+    left, held = Collector(), _watched(bed, 10)
+
+    async def act(ctx: RunContext, inbox: list[Message]) -> list[object]:
+        if inbox[0].payload != "begin":
+            left.take(inbox)
+            return []
+        got: list[object] = []
+        while len(got) < count:
+            message = await ctx.receive()
+            got.append(message.payload if message else None)
+            held.append(bed.runtime.worker.room.held)
+        return got
+
+    agent = await bed.serve(act)
+    run_id = await bed.submit(agent, "begin")
+    await _deliver(bed, agent, range(50))
+    await bed.seen(run_id, EntryKind.MSG_RECEIVED, times=40)
+    await bed.restart()
+    bed.runtime.worker.room.each = 10
+    await _deliver(bed, agent, range(50, count + rest))
+    assert await bed.result(run_id) == [*range(count)]
+    await left.until(lambda: len(left.all) >= rest)
+    assert left.all == [*range(count, count + rest)]
+    assert max(held) <= 10
+
+
+@pytest.mark.item(118, 201)
+async def test_order_and_number_hold_for_many_senders_beyond_the_bound(bed: Bed) -> None:
+    """Ten senders at the same time, here and in another process, to an agent with little room."""
+    senders, each = 10, 60 if bed.backend == "memory" else 20
+    got = Collector()
+    _watched(bed, 15)
+
+    async def act(ctx: RunContext, inbox: list[Message]) -> None:
+        got.take(inbox)
+        await ctx.step("slow", asyncio.sleep, 0.001)
+
+    agent = await bed.serve(act)
+
+    async def sends(runtime: Runtime, sender: int) -> None:
+        for n in range(each):
+            await runtime.send(agent, f"{sender}:{n}", sender=f"client:s{sender}")
+
+    async with bed.client() as other, asyncio.TaskGroup() as group:
+        for sender in range(senders):
+            group.create_task(sends(other if sender % 2 else bed.runtime, sender))
+    await got.until(lambda: len(got.all) >= senders * each)
+    for sender in range(senders):
+        mine = [p for p in got.all if str(p).startswith(f"{sender}:")]
+        assert mine == [f"{sender}:{n}" for n in range(each)]
+    assert len(got.all) == senders * each
+
+
+async def test_agents_that_find_no_room_get_their_mail_all_the_same(bed: Bed) -> None:
+    """Others that wait for something else fill the worker's memory; nobody starves."""
+    bed.runtime.worker.room.total = 20
+    got = Collector()
+
+    async def act(ctx: RunContext, inbox: list[Message]) -> None:
+        if inbox[0].payload == "wait":
+            await ctx.sleep_until_signal("never")
+        got.take(inbox)
+
+    full = [await bed.serve(act) for _ in range(2)]
+    for agent in full:
+        await bed.submit(agent, "wait")
+        await _deliver(bed, agent, range(30))
+    assert bed.runtime.worker.room.held <= 20
+    agent = await bed.serve(act)
+    await _deliver(bed, agent, range(250))
+    await got.until(lambda: len(got.all) >= 250)
+    assert got.all == [*range(250)]
+
+
+@pytest.mark.item(41)
+async def test_mail_of_an_agent_that_is_not_served_is_not_held_in_memory(bed: Bed) -> None:
+    """It stays rows, with the runs; all of it goes by arrival once the agent is registered."""
+    got = Collector()
+
+    async def act(ctx: RunContext, inbox: list[Message]) -> None:
+        del ctx
+        got.take(inbox)
+
+    agent = await bed.serve(act)
+    await bed.crash()
+    bed.agents, served = {}, bed.agents
+    await bed.start()
+    await bed.serve(act)  # the host has shards, and an agent of another type
+    await _deliver(bed, agent, range(150))
+    await bed.submit(agent, "run")
+    await _deliver(bed, agent, range(150, 160))
+    assert bed.runtime.worker.room.held == 0
+    assert not bed.runtime.worker._fresh
+    bed.agents |= served
+    await bed.runtime.register(served[agent])
+    await bed.runtime.send(agent, "last")
+    await got.until(lambda: "last" in got.all and "run" in got.all)
+    mail = [payload for payload in got.all if payload != "run"]
+    assert mail == [*range(160), "last"]
+    assert len(got.batches[0]) == 100

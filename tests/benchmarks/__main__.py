@@ -1,4 +1,4 @@
-"""`python -m tests.benchmarks [NAME …] [--scale 0.1]`: on an embedded Postgres that syncs."""
+"""`python -m tests.benchmarks [NAME …] [--scale 0.1]`: on embedded servers that sync."""
 
 from __future__ import annotations
 
@@ -7,25 +7,33 @@ import asyncio
 import tempfile
 from pathlib import Path
 
-from compose.embedded import start_postgres
-from tests.benchmarks import idle, steps, suspended
+from compose.local import local_servers
+from tests.benchmarks import idle, outside, steps, suspended
 
-BENCHMARKS = {"steps": steps.run, "suspended": suspended.run, "idle": idle.run}
+ON_POSTGRES = {"steps": steps.run, "suspended": suspended.run, "idle": idle.run}
+ON_BROKER = {"outside": outside.run}
+
+
+async def run(names: list[str], scale: float) -> None:
+    """Run the named benchmarks one after the other."""
+    with tempfile.TemporaryDirectory(prefix="callboard-bench-") as folder:
+        async with local_servers(Path(folder) / "servers") as servers:
+            for name in names:
+                if name in ON_POSTGRES:
+                    await ON_POSTGRES[name](servers.postgres_url, scale=scale)
+                else:
+                    place = outside.Servers(servers.postgres_url, servers.nats_url)
+                    await ON_BROKER[name](place, scale=scale)
 
 
 def main() -> None:
     """Run the named benchmarks, or all."""
+    every = [*ON_POSTGRES, *ON_BROKER]
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("names", nargs="*", choices=[*BENCHMARKS, []], help="default: all")
+    parser.add_argument("names", nargs="*", choices=[*every, []], help="default: all")
     parser.add_argument("--scale", type=float, default=1.0, help="part of the full size")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="callboard-bench-") as folder:
-        server = start_postgres(Path(folder) / "postgres", durable=True)
-        try:
-            for name in options.names or BENCHMARKS:
-                asyncio.run(BENCHMARKS[name](server.url, scale=options.scale))
-        finally:
-            server.close()
+    asyncio.run(run(options.names or every, options.scale))
 
 
 if __name__ == "__main__":

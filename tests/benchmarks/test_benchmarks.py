@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.benchmarks import idle, steps, suspended
+from tests.benchmarks import idle, outside, steps, suspended
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
+
+    from tests.harness.servers import TestNats
 
 
 @pytest.mark.item(167)
@@ -25,8 +27,20 @@ async def test_a_benchmark_prints_figures_beside_its_floor_or_limit(
 ) -> None:
     """Every line is JSON and says what it is measured against."""
     await run(postgres_dsn, scale=scale)
+    _check(capsys.readouterr().out)
 
-    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+@pytest.mark.timeout(60)
+async def test_the_broker_benchmark_prints_figures_beside_its_floor(
+    postgres_dsn: str, nats_server: TestNats, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """So does the one that needs a broker."""
+    await outside.run(outside.Servers(postgres_dsn, nats_server.url), scale=0.02)
+    _check(capsys.readouterr().out)
+
+
+def _check(printed: str) -> None:
+    lines = [json.loads(line) for line in printed.splitlines()]
     assert lines
     for line in lines:
         assert any(key.startswith(("floor", "limit")) for key in line), line

@@ -81,6 +81,39 @@ class EffectResult:
     artifact_ref: str | None = None
 
 
+class ResultCache(Protocol):
+    """Results on their way into the log, for whoever recovers the run when they do not arrive.
+
+    Never the truth: what it loses, or never got, only leaves the crash window as wide as without it.
+    """
+
+    def keep(self, key: str, payload: dict[str, JsonValue]) -> None:
+        """Let a result outlive this process, beside the commit; the first one of a key stays.
+
+        Returns at once, never raises, and takes the payload as it is now.
+
+        Args:
+            key: Names one execution of one effect, see `result_key`.
+            payload: Exactly what the log's entry of the result will hold.
+        """
+        ...
+
+    async def find(self, key: str) -> dict[str, JsonValue] | None:
+        """Return what was kept under `key`, or None; soon, and without an error, whatever is broken."""
+        ...
+
+
+def result_key(effect_id: EffectId, *, intent: int | None = None, attempt: int = 0) -> str:
+    """Return the name of one execution of an effect: what a `ResultCache` keeps its result under.
+
+    The id alone names every execution that there ever is at a position with the same arguments. An
+    at-most-once effect executes once per intent, which is durable before: its seq tells them apart,
+    also when an operator or `reconcile` lets it execute anew. Of others (`intent` is None) all
+    executions of one attempt are as good as each other; a new attempt wants a new result.
+    """
+    return f"{effect_id}:a{attempt}" if intent is None else f"{effect_id}:i{intent}"
+
+
 class Journal(Protocol):
     """Results by effect id; narrows the crash window beside the log, which is the truth."""
 

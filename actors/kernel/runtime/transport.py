@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Sequence
+    from collections.abc import AsyncGenerator, Callable, Sequence
     from contextlib import AbstractAsyncContextManager
     from datetime import datetime
 
@@ -150,7 +150,7 @@ class MailConnection(Protocol):
         """
         ...
 
-    def read(self, lease: ShardLease, cursor: Cursor) -> AsyncIterator[MailBatch]:
+    def read(self, lease: ShardLease, cursor: Cursor) -> AsyncGenerator[MailBatch, None]:
         """Yield what is behind `cursor` and what comes, contiguous, in batches.
 
         A gap (a drop, a deleted consumer) is repaired inside. Ends only by an error or by closing

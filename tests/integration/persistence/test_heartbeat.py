@@ -74,6 +74,23 @@ async def test_it_reports_what_was_lost_and_what_the_host_does_not_know(
     assert report.now.tzinfo is not None
 
 
+async def test_it_reports_what_other_hosts_wait_for(postgres_dsn: str, schema: str) -> None:
+    """Half of each type, once a second host serves the same."""
+    reports: asyncio.Queue[HostReport] = asyncio.Queue()
+    async with (
+        host(postgres_dsn, schema, heartbeat_s=0.1) as bed,
+        beating(bed, reports),
+    ):
+        alone = await reports.get()
+        async with host(postgres_dsn, schema, "h2"), asyncio.timeout(5):
+            while not (report := await reports.get()).surplus:
+                pass
+
+    assert alone.surplus == ()
+    assert [(len(s.shards), s.count) for s in report.surplus] == [(4, 2), (4, 2)]
+    assert {shard for s in report.surplus for shard in s.shards} == set(bed.leases)
+
+
 @pytest.mark.item(51)
 async def test_a_blocked_loop_is_named_and_keeps_its_lease(
     postgres_dsn: str,

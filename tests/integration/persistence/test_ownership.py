@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+import asyncpg
 import pytest
 
 from actors.errors import RegistrationError
@@ -12,7 +13,7 @@ from actors.kernel.runtime.commit import Committed, LeaseLost
 from actors.kernel.runtime.ids import AgentId, HostIncarnation, ShardId
 from actors.kernel.runtime.store import Nudge, Serves
 from tests.conformance.bed import message, outgoing, result, started
-from tests.integration.persistence.hosts import host, sql, store_of
+from tests.integration.persistence.hosts import host, sql, store_of, waiting_for
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -147,6 +148,29 @@ async def test_eight_hosts_never_hold_one_shard_at_once(postgres_dsn: str, schem
         await asyncio.gather(*(one(n) for n in range(4)))
 
     assert len(held) > 8
+
+
+async def test_what_is_being_given_up_is_not_claimed_again_as_a_lost_answer(
+    bed: Bed, postgres_dsn: str, schema: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A claim that overtakes a release leaves the shard to it, and does not wait for it."""
+    given = bed.leases[ShardId("p:desk:0")]
+    connection = await asyncpg.connect(postgres_dsn, server_settings={"search_path": schema})
+    try:
+        async with host(postgres_dsn, schema, "h2") as other, asyncio.TaskGroup() as tasks:
+            async with connection.transaction():
+                await connection.execute("select 1 from shards for share")
+                releasing = tasks.create_task(bed.store.release_shards([given]))
+                await waiting_for(connection)
+                overtaking = await bed.claim()
+            await releasing
+            taken = await other.claim()
+    finally:
+        await connection.close()
+
+    assert overtaking == []
+    assert not [r for r in caplog.records if "shards are busy" in r.message]
+    assert [lease.shard for lease in taken] == [given.shard]
 
 
 async def test_the_owner_is_told_what_others_do(bed: Bed, postgres_dsn: str, schema: str) -> None:

@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
 from actors.kernel.agent.message import Message
 from actors.kernel.runtime.commit import Arrived
 from actors.kernel.runtime.ids import AgentId, RunId, ShardId
-from actors.runtime.mailbox import Holding, Mailbox, StartMail, StartRun
+from actors.runtime.mailbox import Adoption, Holding, Mailbox, Room, StartMail, StartRun
 
 DESK = AgentId("desk", "1")
 
 
-def arrived(n: int, run: str | None = None) -> Arrived:
+def arrived(n: int, run: str | None = None, *, sender: str = "ext:x") -> Arrived:
     """Return a message at place `n` of the queue, of a queued run if one is named."""
-    message = Message.of(DESK, n, id=f"m{n}").sent_by("ext:x")
-    return Arrived(message, "ext:x", DESK, n, RunId(run) if run else None)
+    message = Message.of(DESK, n, id=f"m{n}").sent_by(sender)
+    return Arrived(message, sender, DESK, n, RunId(run) if run else None)
 
 
-def mailbox(*items: Arrived) -> Mailbox:
-    """Return a mailbox with these messages."""
-    box = Mailbox(DESK, ShardId("s"))
+def mailbox(*items: Arrived, each: int = 1000, total: int = 1000) -> Mailbox:
+    """Return a mailbox with these messages and so much room."""
+    box = Mailbox(DESK, ShardId("s"), Room(each=each, total=total))
     for item in items:
         box.add(item)
     return box
@@ -69,3 +71,155 @@ def test_an_agent_that_is_held_starts_nothing() -> None:
     box.holding = Holding.SUSPENDED
 
     assert box.next_turn() is None
+
+
+def read(box: Mailbox, pending: list[Arrived]) -> None:
+    """Refill a mailbox as often as it asks, from these rows."""
+    while box.is_low:
+        limit = box.ask()
+        page = sorted(pending, key=lambda item: item.arrival)[:limit]
+        box.refill(page, is_all=len(page) < limit)
+
+
+def in_order(items: list[Arrived], sender: str) -> list[int]:
+    """The arrivals of one sender."""
+    return [item.arrival for item in items if item.sender == sender]
+
+
+def arrivals(box: Mailbox) -> list[int]:
+    """What is in memory, in order."""
+    return [arrival for arrival, _ in box.queue or ()]
+
+
+def test_beyond_its_room_a_mailbox_keeps_nothing_new() -> None:
+    """Also not when there is room again: what came before has to be read first."""
+    box = mailbox(*(arrived(n) for n in range(4)), each=3)
+    box.take_mail()
+    told = box.add(arrived(4))
+
+    assert told
+    assert arrivals(box) == [1, 2]
+    assert (box.spilled, box.room.held) == (True, 2)
+
+
+def test_a_worker_holds_so_many_messages_in_all_mailboxes() -> None:
+    """A second mailbox finds no room, yet gets what one turn needs when it asks the store."""
+    room = Room(each=10, total=10)
+    first, second = (Mailbox(AgentId("desk", key), ShardId("s"), room) for key in "12")
+    for n in range(10):
+        first.add(arrived(n))
+    second.add(arrived(10))
+    assert arrivals(second) == []
+    read(second, [arrived(10), arrived(11)])
+
+    assert arrivals(second) == [10, 11]
+    assert not second.spilled
+    assert room.held == 12
+
+
+def test_boot_messages_are_always_kept() -> None:
+    """They are not mail: a queued run is started with all of them."""
+    box = mailbox(arrived(1), each=1)
+    box.add(arrived(2))
+    box.add(arrived(3, "r"))
+
+    assert arrivals(box) == [1, 3]
+
+
+def test_older_mail_in_the_store_goes_before_a_queued_run() -> None:
+    """The mailbox is low, so it is read before the turn is decided."""
+    box = mailbox(each=2)
+    box.note_mail()
+    box.add(arrived(7, "r"))
+    assert box.is_low
+    read(box, [arrived(3)])
+
+    assert isinstance(box.next_turn(), StartMail)
+    assert isinstance(box.next_turn(), StartRun)
+
+
+def test_what_the_run_in_memory_has_taken_is_not_read_again() -> None:
+    """Its rows look pending until the run's next commit; afterwards nothing is remembered of them."""
+    box = mailbox(*(arrived(n) for n in range(3)), each=3)
+    box.note_mail()
+    while box.has_mail:
+        box.take_mail()
+    read(box, [arrived(n) for n in range(5)])
+    assert arrivals(box) == [3, 4]
+    box.note_mail()
+    box.take_mail()
+    read(box, [arrived(3), arrived(4)])
+
+    assert arrivals(box) == [4]
+    assert box.taken == {3}
+
+
+def test_what_comes_while_the_store_is_asked_is_read_afterwards() -> None:
+    """The mailbox stays spilled although the answer held all there was."""
+    box = mailbox(each=5)
+    box.note_mail()
+    limit = box.ask()
+    box.add(arrived(9))
+    box.refill([], is_all=limit > 0)
+
+    assert box.spilled
+    assert not box.is_empty
+
+
+def test_a_mailbox_that_may_have_mail_is_not_empty() -> None:
+    """Nor is one of an agent that is not served: it remembers that there is something."""
+    spilled, not_served = mailbox(), mailbox()
+    spilled.note_mail()
+    not_served.adoption = Adoption.NOT_SERVED
+    kept = not_served.add(arrived(1, "r"))
+
+    assert not spilled.is_empty
+    assert not not_served.is_empty
+    assert not kept
+    assert not_served.queue is None
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_every_message_is_taken_once_and_in_its_senders_order(seed: int) -> None:
+    """Whatever is offered late, twice or not at all, and however the rows become visible."""
+    rng = random.Random(seed)
+    box = mailbox(each=rng.choice([1, 3, 150]), total=rng.choice([2, 1000]))
+    rows: list[Arrived] = []
+    # A number may become visible after a bigger one of another sender.
+    unsent = {f"ext:{k}": [*range(k, 300, 7)] for k in range(7)}
+    got: list[Arrived] = []
+    late: list[Arrived] = []
+
+    def take() -> None:
+        read(box, rows)
+        turn = box.next_turn()
+        for item in turn.mail if isinstance(turn, StartMail) else ():
+            rows.remove(item)
+            got.append(item)
+        box.free()
+
+    def offer(item: Arrived) -> None:
+        if item in rows:
+            box.add(item)
+        else:
+            box.note_mail()
+
+    steps = [name for name, left in unsent.items() for _ in left]
+    rng.shuffle(steps)
+    for sender in steps:
+        rows.append(arrived(unsent[sender].pop(0), sender=sender))
+        late.append(rows[-1])
+        while late and rng.random() < 0.7:
+            offer(late.pop(0))
+        if rng.random() < 0.1:
+            box.spill()
+        if rng.random() < 0.3:
+            take()
+    for item in late:
+        offer(item)
+    while rows or box.has_work:
+        take()
+
+    assert sorted(item.arrival for item in got) == [*range(300)]
+    assert [in_order(got, name) for name in unsent] == [[*range(k, 300, 7)] for k in range(7)]
+    assert box.room.held == 0

@@ -1,21 +1,20 @@
-"""What an operator would look at first, asked in one go. Reads only, and needs no tables."""
+"""PostgreSQL, the hosts and what waits, asked in one go. Reads only, and needs no tables."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal, LiteralString, TypeAlias
+from typing import TYPE_CHECKING, Final, LiteralString, TypeAlias
 
 from actors.runtime.clock import SystemClock
+from compose.diagnosis.finding import Finding
 from persistence.migrate import known_migrations
 
 if TYPE_CHECKING:
     import asyncpg
 
     from actors.kernel.json import JsonValue
+    from compose.diagnosis.finding import Level
 
     Connection: TypeAlias = asyncpg.Connection[asyncpg.Record]
-
-Level: TypeAlias = Literal["ok", "note", "wrong"]
 
 OLDEST_SERVER: Final = 14
 MOST_SKEW_S: Final = 2.0
@@ -26,6 +25,8 @@ select current_setting('server_version') as version, current_setting('server_ver
   clock_timestamp() as now, to_regclass('schema_migrations') is not null as has_tables
 """
 SQL_VERSION: Final[LiteralString] = "select max(version) from schema_migrations"
+SQL_DEPLOYMENT: Final[LiteralString] = "select id from deployment"
+SQL_HAS_DEPLOYMENT: Final[LiteralString] = "select to_regclass('deployment') is not null"
 SQL_HOSTS: Final[LiteralString] = """
 select h.incarnation, extract(epoch from h.expires_at - clock_timestamp())::float8 as left_s,
     count(s.shard) as shards
@@ -62,25 +63,7 @@ SQL_LETTERS: Final[LiteralString] = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
-    """One thing that was looked at.
-
-    Attributes:
-        check: What it is about.
-        level: ``wrong`` needs somebody to act, and `remedy` says how.
-        found: The facts in words.
-        data: The same for programs.
-    """
-
-    check: str
-    level: Level
-    found: str
-    remedy: str = ""
-    data: dict[str, JsonValue]
-
-
-async def diagnose(connection: Connection) -> list[Finding]:
+async def diagnose_postgres(connection: Connection) -> list[Finding]:
     """Return what was found, in the order in which it matters."""
     asked = SystemClock().now()
     server = await connection.fetchrow(SQL_SERVER)
@@ -105,6 +88,14 @@ async def diagnose(connection: Connection) -> list[Finding]:
     found.append(_unserved({name: row["unserved"] or 0 for name, row in waiting.items()}))
     found.append(_parked(await connection.fetch(SQL_PARKED)))
     found.append(_letters(await connection.fetchval(SQL_LETTERS)))
+    return found
+
+
+async def deployment_of(connection: Connection) -> str | None:
+    """Return the id of the database, which its streams carry; None before it is migrated."""
+    if not await connection.fetchval(SQL_HAS_DEPLOYMENT):
+        return None
+    found: str | None = await connection.fetchval(SQL_DEPLOYMENT)
     return found
 
 

@@ -1,0 +1,142 @@
+"""Ingest: what the broker has for our shards becomes rows, then it is offered to the worker.
+
+Nothing is acknowledged before its commit, and nothing waits here for an agent's code.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Final
+
+from actors.errors import BrokerError, PersistenceError
+from actors.kernel.runtime.commit import LeaseLost
+from actors.kernel.runtime.transport import Ingested, StaleStream
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from actors.kernel.runtime.commit import Arrived
+    from actors.kernel.runtime.ids import ShardId
+    from actors.kernel.runtime.scheduler import ShardLease
+    from actors.kernel.runtime.store import RunStore
+    from actors.kernel.runtime.transport import (
+        Cursor,
+        IngestOutcome,
+        MailBatch,
+        MailConnection,
+        MailStore,
+    )
+    from actors.runtime.tasks import TaskScope
+    from actors.runtime.worker import Worker
+
+_log = logging.getLogger(__name__)
+
+AGAIN_S: Final = 0.5
+"""Pause before a batch is written again that the store could not write."""
+
+
+class _Writing:
+    """A batch of one shard on its way to rows."""
+
+    __slots__ = ("later", "over")
+
+    def __init__(self) -> None:
+        self.over = asyncio.Event()
+        self.later: list[Arrived] = []
+        """What turns of this host wrote for the shard meanwhile."""
+
+
+class Ingest:
+    """Reads shards from a connection into rows.
+
+    Args:
+        store: Knows which shard an agent is in.
+        rows: Writes batches.
+        worker: Gets what is new.
+        tasks: Where batches are written. A batch is never left half-way when its connection goes:
+            what is committed has to be offered before anything younger of the shard is.
+        on_broken: Called when reading cannot go on over this connection, or the stream began
+            another life.
+    """
+
+    def __init__(
+        self,
+        store: RunStore,
+        rows: MailStore,
+        worker: Worker,
+        *,
+        tasks: TaskScope,
+        on_broken: Callable[[], None],
+    ) -> None:
+        self._store, self._rows, self._worker = store, rows, worker
+        self._tasks, self._on_broken = tasks, on_broken
+        self._writing: dict[ShardId, _Writing] = {}
+
+    def routed(self, arrived: Sequence[Arrived]) -> None:
+        """Offer rows that a turn of this host wrote, behind what came by the broker before.
+
+        A batch that was committed first may be answered last; its messages of the same sender are
+        older.
+        """
+        for item in arrived:
+            writing = self._writing and self._writing.get(self._store.shard_of(item.agent_id))
+            if writing:
+                writing.later.append(item)
+            else:
+                self._worker.offer(item)
+
+    async def read(self, connection: MailConnection, lease: ShardLease, cursor: Cursor) -> None:
+        """Here mail comes in. Read one shard until it or the connection is lost."""
+        try:
+            while (writing := self._writing.get(lease.shard)) is not None:
+                await writing.over.wait()  # of the connection before
+            async with aclosing(connection.read(lease, cursor)) as batches:
+                async for batch in batches:
+                    done = asyncio.get_running_loop().create_future()
+                    writing = self._writing[lease.shard] = _Writing()
+                    self._tasks.start(self._write(batch, writing, done), name="ingest")
+                    if not await done:
+                        return
+                    connection.ack(batch)
+        except BrokerError as exc:
+            _log.debug("reading stops", extra={"shard": lease.shard, "problem": str(exc)})
+            self._on_broken()
+        except Exception:  # noqa: BLE001 - a mailbox that nobody reads would be a silent loss
+            _log.exception("reading broke off", extra={"shard": lease.shard})
+            self._on_broken()
+
+    async def _write(self, batch: MailBatch, writing: _Writing, done: asyncio.Future[bool]) -> None:
+        """Make rows of a batch and offer them; `done` says whether reading can go on."""
+        shard, is_written = batch.lease.shard, False
+        try:
+            match await self._until_written(batch):
+                case Ingested(arrived, signalled):
+                    is_written = True
+                    for item in arrived:
+                        self._worker.offer(item)
+                    for run_id, agent_id in signalled:
+                        self._worker.signalled(run_id, agent_id)
+                case LeaseLost():
+                    self._worker.lose(shard, epoch=batch.lease.epoch)
+                case StaleStream():
+                    self._on_broken()
+        finally:
+            del self._writing[shard]
+            for item in writing.later:
+                self._worker.offer(item)
+            writing.over.set()
+            if not done.done():
+                done.set_result(is_written)
+
+    async def _until_written(self, batch: MailBatch) -> IngestOutcome:
+        while True:
+            try:
+                return await self._rows.ingest(batch)
+            except PersistenceError as exc:
+                _log.warning(
+                    "mail waits for the store",
+                    extra={"shard": batch.lease.shard, "problem": str(exc)},
+                )
+                await asyncio.sleep(AGAIN_S)

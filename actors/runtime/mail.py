@@ -1,0 +1,278 @@
+"""The mail service: one broker connection after the other, guarded, then used in both directions.
+
+A message enters at `Ingest.read`, becomes durable in `MailStore.ingest`, and is offered to the
+worker. What agents send leaves by the `Relay`. Losing a connection, or the whole broker, costs
+nothing but time: every connection begins with the guard, the cursors and the outbox of the store.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from actors.errors import ActorsError, BrokerError, ContractError, PersistenceError
+from actors.runtime.ingest import Ingest
+from actors.runtime.relay import Relay
+from actors.runtime.tasks import TaskScope
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from actors.kernel.runtime.commit import Arrived
+    from actors.kernel.runtime.ids import ShardId
+    from actors.kernel.runtime.scheduler import ShardLease
+    from actors.kernel.runtime.store import Nudge, RunStore
+    from actors.kernel.runtime.transport import (
+        MailConnection,
+        MailStore,
+        StreamRecord,
+        Transport,
+    )
+    from actors.runtime.worker import Worker
+
+_log = logging.getLogger(__name__)
+
+UPKEEP_S: Final = 5.0
+"""How often the outbox is looked at again, and mail that everybody has is purged."""
+GUARD_S: Final = 30.0
+PURGE_AT_LEAST: Final = 256
+FIRST_PAUSE_S: Final = 0.05
+LONGEST_PAUSE_S: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Broker:
+    """What a runtime needs to get and send mail by a broker."""
+
+    transport: Transport
+    rows: MailStore
+
+
+class MailService:
+    """Keeps one host's shards reading and its outbox moving, for ever.
+
+    Args:
+        broker: The transport, and the rows of mail.
+        store: Knows which shard an agent is in.
+        worker: Says which shards are ours, and gets what is new.
+        may_act: False near the end of a lease that was not renewed.
+        on_nudge: Follows hints of other hosts.
+    """
+
+    def __init__(
+        self,
+        broker: Broker,
+        store: RunStore,
+        worker: Worker,
+        *,
+        may_act: Callable[[], bool],
+        on_nudge: Callable[[Nudge], None],
+    ) -> None:
+        self._transport, self._rows = broker.transport, broker.rows
+        self._worker, self._on_nudge = worker, on_nudge
+        self._over, self._changed = asyncio.Event(), asyncio.Event()
+        self._writes = TaskScope()
+        self._ingest = Ingest(
+            store, broker.rows, worker, tasks=self._writes, on_broken=self._over.set
+        )
+        self._relay = Relay(broker.rows, may_act=may_act)
+        self._outage = _Outage()
+        self.connected = asyncio.Event()
+        """Set while a guarded connection is in use."""
+        self._refused: ContractError | None = None
+        self._tried = asyncio.Event()
+
+    async def ready(self) -> None:
+        """Return when mail moves for the first time.
+
+        Raises:
+            ContractError: The broker cannot be used as it is configured; waiting does not help.
+        """
+        await self._tried.wait()
+        if self._refused is not None:
+            raise self._refused
+
+    # --- what the runtime tells -----------------------------------------------------------------
+
+    def routed(self, arrived: Sequence[Arrived]) -> None:
+        """A turn of this host wrote these inbox rows."""
+        self._ingest.routed(arrived)
+
+    def follow_shards(self) -> None:
+        """Shards were taken or given up: read what is ours, and only that."""
+        self._changed.set()
+
+    # --- life -----------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Be connected, again after every loss; to be run as a task until it is cancelled."""
+        self._rows.set_outbox_hook(self._relay.add)
+        try:
+            await self._connect_for_ever()
+        except ContractError as exc:
+            _log.error("the broker cannot be used", extra={"problem": str(exc)})
+            self._refused = exc
+            self._tried.set()
+        finally:
+            self._rows.set_outbox_hook(None)
+            await self._writes.close()
+
+    async def _connect_for_ever(self) -> None:
+        loop, pause_s = asyncio.get_running_loop(), FIRST_PAUSE_S
+        while True:
+            begun = loop.time()
+            try:
+                deployment = await self._rows.deployment()
+                async with self._transport.connect(
+                    deployment=deployment, on_nudge=self._on_nudge
+                ) as connection:
+                    stream = await self._guard(connection)
+                    self._outage.ends()
+                    await self._use(connection, stream)
+                self._outage.begins("the connection was given up")
+            except (BrokerError, PersistenceError) as exc:
+                self._outage.begins(str(exc))
+            await asyncio.sleep(pause_s)
+            is_steady = loop.time() - begun > LONGEST_PAUSE_S
+            pause_s = FIRST_PAUSE_S if is_steady else min(pause_s * 2, LONGEST_PAUSE_S)
+
+    async def _use(self, connection: MailConnection, stream: StreamRecord) -> None:
+        """Read and send until the connection is lost or the stream is another one."""
+        self._over.clear()
+        readers = Readers(self._ingest, self._rows, connection, stream)
+        try:
+            async with TaskScope() as tasks:
+                self._relay.open(connection, tasks)
+                tasks.start(self._watch(connection), name="broker connection")
+                tasks.start(self._follow_for_ever(readers), name="shards to read")
+                tasks.start(self._keep_up(connection, stream), name="mail upkeep")
+                self._changed.set()
+                self.connected.set()
+                self._tried.set()
+                await self._over.wait()
+        finally:
+            self.connected.clear()
+            self._relay.close()
+            await readers.close()
+
+    async def _watch(self, connection: MailConnection) -> None:
+        await connection.lost()
+        self._over.set()
+
+    async def _follow_for_ever(self, readers: Readers) -> None:
+        """Have a reader for each shard of ours that is loaded, and for no other."""
+        while True:
+            await self._changed.wait()
+            self._changed.clear()
+            try:
+                await self._relay.load(await readers.follow(self._worker.loaded_shards))
+            except PersistenceError as exc:
+                _log.warning("shards are read later", exc_info=exc)
+                await asyncio.sleep(LONGEST_PAUSE_S)
+                self._changed.set()
+
+    # --- upkeep ---------------------------------------------------------------------------------
+
+    async def _keep_up(self, connection: MailConnection, stream: StreamRecord) -> None:
+        """Look at the outbox and the stream again and again, and purge what nobody needs."""
+        loop, purged = asyncio.get_running_loop(), 0
+        guard_at = loop.time() + GUARD_S
+        while True:
+            await asyncio.sleep(UPKEEP_S)
+            try:
+                await self._relay.look_again(self._worker.loaded_shards)
+                low = await self._rows.low_water(stream)
+                may_purge = low - purged >= PURGE_AT_LEAST
+                if not may_purge and loop.time() < guard_at:
+                    continue
+                if (await self._guard(connection)).epoch != stream.epoch:
+                    self._over.set()
+                    return
+                guard_at = loop.time() + GUARD_S
+                # Mail that no shard accounts for would go unread: it gets its shard first.
+                if may_purge and not await self._rows.account_for(await connection.waiting()):
+                    await connection.purge(low)
+                    purged = low
+            except ActorsError as exc:
+                _log.warning("mail upkeep is tried again", exc_info=exc)
+
+    async def _guard(self, connection: MailConnection) -> StreamRecord:
+        """Return the stream's record; another life of it begins if it is not the one that was read.
+
+        A broker may lose what it acknowledged last, or all of it, and number what comes then from
+        there on.
+        """
+        state = await connection.stream_state()
+        known = await self._rows.stream(state)
+        highest = known.highest
+        is_same = known.created == state.created
+        if is_same and highest is not None and highest.at is not None:
+            is_same = await connection.stored_at(highest.sequence) == highest.at
+        if is_same:
+            return known
+        _log.error(
+            "the mail stream is not the one that was read: all it holds is read again, and what was "
+            "sent and not received is sent again. Nothing of that is lost; what outsiders published "
+            "and no host had read is only as safe as the broker's disk",
+            extra={
+                "stream": state.name,
+                "created": str(state.created),
+                "was_created": str(known.created),
+                "read_up_to": highest.sequence if highest else 0,
+                "ends_at": state.last_sequence,
+            },
+        )
+        return await self._rows.next_stream_epoch(known, state.created)
+
+
+class Readers:
+    """One reading task for each shard, over one connection."""
+
+    def __init__(
+        self, ingest: Ingest, rows: MailStore, connection: MailConnection, stream: StreamRecord
+    ) -> None:
+        self._ingest, self._rows = ingest, rows
+        self._connection, self._stream = connection, stream
+        self._open: dict[tuple[ShardId, int], TaskScope] = {}
+
+    async def follow(self, leases: Sequence[ShardLease]) -> list[ShardLease]:
+        """Read these shards and no others; return those that are new here."""
+        keys = {(lease.shard, lease.epoch): lease for lease in leases}
+        for gone in self._open.keys() - keys.keys():
+            await self._open.pop(gone).close()
+        new = [lease for key, lease in keys.items() if key not in self._open]
+        cursors = await self._rows.cursors(new, self._stream) if new else []
+        for lease, cursor in zip(new, cursors, strict=True):
+            scope = self._open[lease.shard, lease.epoch] = TaskScope()
+            reading = self._ingest.read(self._connection, lease, cursor)
+            scope.start(reading, name=f"mail of {lease.shard}")
+        return new
+
+    async def close(self) -> None:
+        """End all reading."""
+        for scope in self._open.values():
+            scope.cancel()
+        for scope in self._open.values():
+            await scope.close()
+
+
+class _Outage:
+    """One log line when the broker goes, and one when it is back."""
+
+    def __init__(self) -> None:
+        self._since: float | None = None
+
+    def begins(self, problem: str) -> None:
+        """Note that there is no connection."""
+        if self._since is None:
+            self._since = asyncio.get_running_loop().time()
+            _log.warning("no broker: mail waits for it", extra={"problem": problem})
+
+    def ends(self) -> None:
+        """Note that there is one."""
+        if self._since is not None:
+            away_s = asyncio.get_running_loop().time() - self._since
+            self._since = None
+            _log.warning("the broker is back", extra={"away_s": round(away_s, 3)})

@@ -1,0 +1,92 @@
+"""What a worker may act for, and how far each shard is: being read, served, or on its way out."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from actors.kernel.runtime.scheduler import Lease
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from actors.kernel.runtime.commit import RunRow
+    from actors.kernel.runtime.ids import ShardId
+    from actors.kernel.runtime.scheduler import ShardLease
+
+
+class Shards:
+    """The leases of one worker.
+
+    Attributes:
+        loading: Their open runs are not read yet: nothing starts.
+        unread: Their waiting mail is not looked through yet: an agent that was not heard of may
+            have some.
+        draining: To be given back: nothing starts.
+    """
+
+    def __init__(self) -> None:
+        self._leases: dict[ShardId, ShardLease] = {}
+        self.loading: set[ShardId] = set()
+        self.unread: set[ShardId] = set()
+        self.draining: set[ShardId] = set()
+
+    def __contains__(self, shard: ShardId) -> bool:
+        return shard in self._leases
+
+    @property
+    def leases(self) -> tuple[ShardLease, ...]:
+        """All of them. May be asked in any thread."""
+        return tuple(self._leases.values())
+
+    @property
+    def loaded(self) -> tuple[ShardLease, ...]:
+        """Those whose open runs are known."""
+        return tuple(lease for lease in self.leases if lease.shard not in self.loading)
+
+    @property
+    def to_look_through(self) -> list[ShardLease]:
+        """Those that are loaded and may have mail nobody has heard of."""
+        return [self._leases[s] for s in self.unread - self.loading if s in self._leases]
+
+    def get(self, shard: ShardId) -> ShardLease | None:
+        """Return the lease of a shard, None when it is not held."""
+        return self._leases.get(shard)
+
+    def grant(self, lease: ShardLease) -> None:
+        """Hold a shard from now on; it has to be read."""
+        self._leases[lease.shard] = lease
+        self.loading.add(lease.shard)
+        self.unread.add(lease.shard)
+        self.draining.discard(lease.shard)
+
+    def holds(self, lease: ShardLease) -> bool:
+        """Whether this very lease is held: the shard was not lost, and claimed again, since."""
+        held = self._leases.get(lease.shard)
+        return held is not None and held.epoch == lease.epoch
+
+    def remove(self, lease: ShardLease) -> bool:
+        """Hold it no more; False when it was not held."""
+        if not self.holds(lease):
+            return False
+        del self._leases[lease.shard]
+        for phase in (self.loading, self.unread, self.draining):
+            phase.discard(lease.shard)
+        return True
+
+    def among(self, shards: Sequence[ShardId]) -> list[ShardLease]:
+        """Return the leases of those that are held."""
+        return [self._leases[shard] for shard in shards if shard in self._leases]
+
+    def clear(self) -> None:
+        """Hold nothing."""
+        self._leases.clear()
+        for phase in (self.loading, self.unread, self.draining):
+            phase.clear()
+
+
+def run_lease(lease: ShardLease, run: RunRow) -> Lease:
+    """Return the right to execute one run of a shard."""
+    return Lease(
+        lease.shard, lease.owner, lease.epoch, lease.expires_at, run.run_id, run.agent_id,
+        max(run.attempt, 1),
+    )  # fmt: skip

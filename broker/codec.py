@@ -1,0 +1,387 @@
+"""Messages as bytes and back; whatever is wrong with bytes becomes a value, never an exception.
+
+Mail of hosts is the stored form of a message. What a stream sourced from EDGE comes from outside:
+its sender, its kind, the run and the signal's name are those of the subject to which it was
+published, whatever its headers and its body claim.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Final
+
+import msgpack
+from pydantic_core import from_json, to_json
+
+from actors.errors import ContractError, NotSerializableError
+from actors.kernel.agent.message import SCHEMA_VERSION, Message, sender_of
+from actors.kernel.json import check_json
+from actors.kernel.runtime.ids import AgentId, RunId, derive_id
+from actors.kernel.runtime.transport import Received, SentSignal, Undecodable
+from broker import headers as wire_headers
+from broker.errors import BadMessageError
+from broker.headers import header_text, header_value
+from broker.subjects import has_hash
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from actors.kernel.json import JsonValue
+    from actors.kernel.runtime.transport import OutboxRow
+    from broker.subjects import Origin, Subjects
+
+MAX_BODY_BYTES: Final = 256 * 1024
+KEPT_BYTES: Final = 64 * 1024
+"""So much of a body that is no message stays for the person who looks at it."""
+NOBODY: Final = AgentId("invalid", "invalid")
+"""Whose dead letter it is when the subject tells no agent."""
+
+MESSAGE_KIND: Final = "message"
+DEAD_KIND: Final = "dead_letter"
+
+_FIELDS: Final = frozenset(
+    (
+        *("v", "id", "target", "sender", "created_at", "payload"),
+        *("reply_to", "correlation_id", "causation_id", "metadata"),
+    )
+)
+_SENDERS: Final = ("agent:", "ext:", "client:", "topic:", "submit:")
+_TEXT: Final = re.compile(r"[^\x00-\x1f\x7f\ud800-\udfff]+")
+_ORIGIN: Final = re.compile(r"[!-~]{1,255} [0-9]{1,20}")
+_TRACE_PARENT: Final = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
+_TRACE_STATE: Final = re.compile(r"[ -~]{1,512}")
+_MAX_ID_BYTES: Final = 256
+_MAX_ATTRIBUTE: Final = 1024
+_MAX_PROBLEM: Final = 500
+_CONTENT_TYPES: Final = (wire_headers.CONTENT_TYPE, "content-type", "ce-datacontenttype")
+_CLOUD_EVENT: Final = ("ce-id", "ce-source", "ce-type", "ce-subject", "ce-time")
+
+
+@dataclass(slots=True)
+class Wire:
+    """One message as the mail stream delivered it."""
+
+    subject: str
+    headers: Mapping[str, str]
+    data: bytes
+    sequence: int
+    stored_at: datetime
+
+
+# --- writing ------------------------------------------------------------------------------------
+
+
+def encode(row: OutboxRow) -> tuple[dict[str, str], bytes]:
+    """Return headers and body of an outbox row, mail or dead letter.
+
+    A body over 256 KiB is cut, and a header tells its size: the receiver makes one dead letter of
+    it. Left whole the broker would refuse it, and all that its sender sends to that agent after it
+    would wait behind it for ever.
+    """
+    message = row.message
+    sender = message.sender or ""
+    body, content_type = _pack(message.to_json())
+    headers = {
+        wire_headers.MESSAGE_ID: header_value(message.id),
+        wire_headers.KIND: MESSAGE_KIND,
+        wire_headers.SENDER: header_value(sender),
+        wire_headers.CONTENT_TYPE: content_type,
+    }
+    if row.dead_letter is not None:
+        headers[wire_headers.KIND] = DEAD_KIND
+        letter = derive_id("dead", str(message.target), sender, message.id)
+        headers[wire_headers.MESSAGE_ID] = letter  # outsiders' ids are not unique in a stream
+        headers[wire_headers.REASON] = header_value(row.dead_letter)
+    if isinstance(message.target, AgentId) and has_hash(message.target):
+        headers[wire_headers.TARGET] = header_value(str(message.target))
+    if len(body) > MAX_BODY_BYTES:
+        headers[wire_headers.SIZE] = str(len(body))
+        body = body[:KEPT_BYTES]
+    if message.metadata:
+        headers |= _trace_context(message.metadata)
+    return headers, body
+
+
+def _pack(body: dict[str, JsonValue]) -> tuple[bytes, str]:
+    try:
+        return msgpack.packb(body), wire_headers.MSGPACK
+    except (OverflowError, ValueError, TypeError):  # an integer of more than 64 bits, for example
+        return to_json(body), wire_headers.JSON
+
+
+def _trace_context(source: Mapping[str, str]) -> dict[str, str]:
+    """Return the W3C trace context in `source`, without what is not well-formed."""
+    parent = source.get(wire_headers.TRACE_PARENT)
+    if parent is None or _TRACE_PARENT.fullmatch(parent) is None:
+        return {}
+    found = {wire_headers.TRACE_PARENT: parent}
+    state = source.get(wire_headers.TRACE_STATE)
+    if state is not None and _TRACE_STATE.fullmatch(state):
+        found[wire_headers.TRACE_STATE] = state
+    return found
+
+
+# --- reading ------------------------------------------------------------------------------------
+
+
+class Decoder:
+    """Turns what the mail stream holds into messages."""
+
+    def __init__(self, subjects: Subjects) -> None:
+        self._subjects = subjects
+
+    def decode(self, wire: Wire) -> Received:
+        """Return what the message is; `Undecodable` content for what is none. Never raises."""
+        source = wire.headers.get(wire_headers.STREAM_SOURCE)
+        try:
+            return self._mail(wire) if source is None else self._sourced(wire, source)
+        except (ContractError, ValueError, RecursionError, OverflowError) as exc:
+            return self._undecodable(wire, source, str(exc))
+
+    def _mail(self, wire: Wire) -> Received:
+        """Decode what a host published."""
+        headers = wire.headers
+        agent = self._subjects.parse_stored(wire.subject, _claimed(headers))
+        kind = headers.get(wire_headers.KIND)
+        if kind != MESSAGE_KIND:
+            raise BadMessageError(f"header {wire_headers.KIND} is {kind!r}, not {MESSAGE_KIND!r}")
+        _check_size(int(headers.get(wire_headers.SIZE, 0)))
+        message = _message(_body(wire), agent)
+        sender = message.sender or ""
+        if header_value(sender) != headers.get(wire_headers.SENDER):
+            raise BadMessageError(f"header {wire_headers.SENDER} is not the body's {sender!r}")
+        return Received(wire.sequence, agent, sender, message.id, message)
+
+    def _sourced(self, wire: Wire, source: str) -> Received:
+        """Decode what somebody outside published, and EDGE handed on."""
+        stream, number, origin = self._origin(wire, source)
+        agent = origin.agent
+        if agent.key.startswith("~"):
+            raise BadMessageError("a key that begins with '~' cannot be addressed from outside")
+        message_id = _id_from_outside(wire.headers)
+        if message_id is None:
+            message_id = derive_id("edge", stream, number, _digest(wire.data))
+        sender = sender_of("ext", origin.publisher)
+        content: Message | SentSignal
+        if origin.run_id is not None and origin.name is not None:
+            if origin.name.startswith("~"):
+                raise BadMessageError("a signal's name that begins with '~' is not for outsiders")
+            payload = _json_data(_body(wire)) if wire.data else None
+            content = SentSignal(origin.run_id, origin.name, payload)
+        else:
+            payload = _json_data(_body(wire))
+            if type(payload) is not dict:
+                raise BadMessageError(f"the body is a {type(payload).__name__}, not a JSON object")
+            content = Message(
+                id=message_id,
+                target=agent,
+                payload=payload,
+                sender=sender,
+                created_at=wire.stored_at,
+                metadata=_metadata_from_outside(wire.headers),
+            )
+        return Received(wire.sequence, agent, sender, message_id, content, sourced=True)
+
+    def _origin(self, wire: Wire, source: str) -> tuple[str, str, Origin]:
+        """Return EDGE's name, the sequence there, and what the origin subject says."""
+        # nats-server: stream, sequence, filters, transforms, subject, and since 2.15 a sixth part.
+        # Several filters are parted by form feeds: only a single space ends a part.
+        parts = source.split(" ")
+        if len(parts) < 5 or _ORIGIN.fullmatch(" ".join(parts[:2])) is None:  # noqa: PLR2004
+            raise BadMessageError(f"header {wire_headers.STREAM_SOURCE} is {source!r}")
+        claimed = _claimed(wire.headers)
+        agent = self._subjects.parse_stored(wire.subject, claimed)
+        origin = self._subjects.parse_origin(parts[4], claimed)
+        if origin.agent != agent:
+            raise BadMessageError(f"published to {origin.agent}, stored for {agent}")
+        return parts[0], parts[1], origin
+
+    def _undecodable(self, wire: Wire, source: str | None, problem: str) -> Received:
+        """Return the same for the same bytes at the same place, however often they are read."""
+        stream, number = self._subjects.stream("MAIL"), str(wire.sequence)
+        try:
+            agent = self._subjects.parse_stored(wire.subject)
+        except ContractError:
+            agent = NOBODY
+        sender, message_id = "ext:invalid", None
+        if source is None:
+            # With its true sender and id the ingest finds its outbox row, which must go: the rest
+            # of what that sender sent waits behind it.
+            sender, message_id = _named_by_host(wire.headers) or (sender, None)
+        else:
+            try:
+                stream, number, origin = self._origin(wire, source)
+                agent, sender = origin.agent, sender_of("ext", origin.publisher)
+            except (ContractError, ValueError):
+                pass
+        if message_id is None:
+            message_id = derive_id("undecodable", stream, number, _digest(wire.data))
+        problem = problem[:_MAX_PROBLEM].replace("\x00", "")
+        content = Undecodable(problem, wire.data[:KEPT_BYTES])
+        return Received(
+            wire.sequence, agent, sender, message_id, content, sourced=source is not None
+        )
+
+
+def _claimed(headers: Mapping[str, str]) -> AgentId | None:
+    target = headers.get(wire_headers.TARGET)
+    return None if target is None else AgentId.parse(header_text(target))
+
+
+def _check_size(size: int) -> None:
+    if size > MAX_BODY_BYTES:
+        raise BadMessageError(
+            f"the body has {size} bytes, {MAX_BODY_BYTES} are the limit: use the artifact store "
+            "and send its reference"
+        )
+
+
+def _body(wire: Wire) -> JsonValue:
+    """Return the body as Python values; whether they are JSON data is not checked here."""
+    data = wire.data
+    _check_size(len(data))
+    media_type = _media_type(wire.headers)
+    try:
+        if media_type == wire_headers.MSGPACK:
+            return _unpack(data)
+        if media_type == wire_headers.JSON:
+            value: JsonValue = from_json(data, allow_inf_nan=False)
+            return value
+    except ValueError as exc:
+        detail = str(exc) or type(exc).__name__
+        raise BadMessageError(f"the body is no {media_type}: {detail}") from exc
+    raise BadMessageError(
+        f"{wire_headers.CONTENT_TYPE} is {media_type!r}, not {wire_headers.JSON} or "
+        f"{wire_headers.MSGPACK}"
+    )
+
+
+def _media_type(headers: Mapping[str, str]) -> str:
+    for name in _CONTENT_TYPES:
+        if found := headers.get(name):
+            known = found in (wire_headers.MSGPACK, wire_headers.JSON)
+            return found if known else found.partition(";")[0].strip().lower()
+    return wire_headers.JSON
+
+
+def _unpack(data: bytes) -> JsonValue:
+    size = len(data)
+    value: JsonValue = msgpack.unpackb(
+        data,
+        strict_map_key=True,
+        max_str_len=size,
+        max_array_len=size,
+        max_map_len=size,
+        max_bin_len=0,
+        max_ext_len=0,
+    )
+    return value
+
+
+def _json_data(value: JsonValue) -> JsonValue:
+    """Return `value` if it could be recorded: no NUL, no NaN, not too deep."""
+    try:
+        check_json(value, where="payload")
+    except NotSerializableError as exc:
+        problem = f"holds a {exc.type_name}: {exc.problem or 'that is not JSON data'}"
+        raise BadMessageError(f"the payload {problem}") from exc
+    return value
+
+
+def _message(body: JsonValue, agent: AgentId) -> Message:
+    """Return the message in the body of a host.
+
+    Raises:
+        BadMessageError: It is none, or not for this agent.
+    """
+    if type(body) is not dict:
+        raise BadMessageError(f"the body is a {type(body).__name__}, not a map")
+    version = body.get("v")
+    if type(version) is not int or version != SCHEMA_VERSION:
+        raise BadMessageError(f"version {version!r} of a message is not known here")
+    if not body.keys() <= _FIELDS:
+        raise BadMessageError(f"unknown fields {sorted(body.keys() - _FIELDS)}")
+    if body.get("target") != str(agent):
+        raise BadMessageError(f"is for {body.get('target')!r}, stored for {agent}")
+    if "payload" not in body:
+        raise BadMessageError("has no payload")
+    payload = _json_data(body["payload"])
+    sender = _text(body, "sender")
+    if not sender.startswith(_SENDERS):
+        raise BadMessageError(f"sender {sender!r} is of no known kind")
+    created_at = datetime.fromisoformat(_text(body, "created_at"))
+    if created_at.tzinfo is None:
+        raise BadMessageError("created_at has no time zone")
+    return Message(
+        id=_checked_id(_text(body, "id")),
+        target=agent,
+        payload=payload,
+        sender=sender,
+        created_at=created_at,
+        reply_to=RunId(_text(body, "reply_to")) if "reply_to" in body else None,
+        correlation_id=_text(body, "correlation_id") if "correlation_id" in body else None,
+        causation_id=_text(body, "causation_id") if "causation_id" in body else None,
+        metadata=_metadata(body["metadata"]) if "metadata" in body else {},
+    )
+
+
+def _text(body: dict[str, JsonValue], name: str) -> str:
+    value = body.get(name)
+    if type(value) is not str or "\x00" in value:
+        raise BadMessageError(f"{name} is {value!r}, not a text")
+    return value
+
+
+def _checked_id(text: str) -> str:
+    if _TEXT.fullmatch(text) is None or len(text.encode()) > _MAX_ID_BYTES:
+        raise BadMessageError(f"a message id is 1 to {_MAX_ID_BYTES} bytes of printable text")
+    return text
+
+
+def _metadata(value: JsonValue) -> dict[str, str]:
+    if type(value) is not dict:
+        raise BadMessageError("metadata is not a map")
+    for name in value:
+        if type(name) is not str or "\x00" in name:
+            raise BadMessageError(f"metadata has a key {name!r}")
+    return {name: _text(value, name) for name in value}
+
+
+# --- what outsiders and hosts say in headers ----------------------------------------------------
+
+
+def _id_from_outside(headers: Mapping[str, str]) -> str | None:
+    found = headers.get(wire_headers.MESSAGE_ID) or headers.get("ce-id")
+    return _checked_id(found) if found else None
+
+
+def _metadata_from_outside(headers: Mapping[str, str]) -> dict[str, str]:
+    """Return attributes of a CloudEvent and the trace context, cut to a sane length."""
+    if len(headers) == 1:
+        return {}
+    found = _trace_context(headers)
+    for name in _CLOUD_EVENT:
+        value = headers.get(name)
+        if value and _TEXT.fullmatch(value):
+            found[name] = value[:_MAX_ATTRIBUTE]
+    return found
+
+
+def _named_by_host(headers: Mapping[str, str]) -> tuple[str, str] | None:
+    """Return sender and id that a host set, if they could be true."""
+    sender, message_id = headers.get(wire_headers.SENDER), headers.get(wire_headers.MESSAGE_ID)
+    if not sender or not message_id:
+        return None
+    try:
+        sender, message_id = header_text(sender), _checked_id(header_text(message_id))
+    except (BadMessageError, ValueError):
+        return None
+    named = sender.startswith(_SENDERS) and _TEXT.fullmatch(sender) is not None
+    return (sender, message_id) if named else None
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.blake2b(data, digest_size=16).hexdigest()

@@ -1,0 +1,220 @@
+"""One connection to the broker: what is sent, read, purged and nudged over it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+from typing import TYPE_CHECKING, Any, Final
+
+from nats.errors import Error as NatsError
+
+from actors.errors import ContractError
+from actors.kernel.runtime.ids import AgentId, RunId
+from actors.kernel.runtime.store import Nudge
+from actors.kernel.runtime.transport import StreamState
+from broker.api import NO_MESSAGE, Requests, instant_of, parse_nanoseconds, refused
+from broker.client import CLOSE_LIMIT_S
+from broker.codec import Decoder, encode
+from broker.errors import SubjectError
+from broker.pulls import Pulls
+from broker.reader import ShardReader
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable, Sequence
+    from datetime import datetime
+
+    from actors.kernel.runtime.ids import HostIncarnation
+    from actors.kernel.runtime.scheduler import ShardLease
+    from actors.kernel.runtime.transport import Cursor, MailBatch, OutboxRow
+    from broker.client import Client
+    from broker.streams import StreamNames
+    from broker.subjects import Subjects
+
+_log = logging.getLogger(__name__)
+_NUDGES: Final = frozenset({"run", "mail", "signal", "cancel", "shards"})
+
+
+class JetStreamConnection:
+    """See `MailConnection`. Made by `JetStreamTransport.connect`, which closes it too.
+
+    Args:
+        client: Connected.
+        requests: Open on it.
+        subjects: The deployment's names.
+        streams: The streams' names on the server.
+        inbox: Prefix of reply subjects of this connection.
+        serial: Gives a number that no other consumer of this process has.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        requests: Requests,
+        *,
+        subjects: Subjects,
+        streams: StreamNames,
+        inbox: str,
+        serial: Callable[[], int],
+    ) -> None:
+        self._client = client
+        self._requests = requests
+        self._subjects = subjects
+        self._mail = streams.mail
+        self._serial = serial
+        self._decoder = Decoder(subjects)
+        self._pulls = Pulls(client, requests, f"{inbox}.pull", stream=streams.mail)
+        self._readers: dict[tuple[str, int], ShardReader] = {}
+        client.on_lost = self._on_lost
+        client.on_denied = self._on_denied
+
+    async def open(self, owner: HostIncarnation | None, on_nudge: Callable[[Nudge], None]) -> None:
+        """Begin to take mail, and nudges for `owner`."""
+        await self._pulls.open()
+        self._pulls.created = (await self.stream_state()).created
+        if owner is None:
+            return
+
+        def nudged(_subject: bytes, _reply: bytes, data: bytes, _headers: bytes) -> None:
+            if (nudge := _parse_nudge(data)) is not None:
+                on_nudge(nudge)
+
+        await self._client.listen(self._subjects.host(owner), nudged)
+
+    async def close(self) -> None:
+        """Delete this connection's consumers and close it, within a few seconds."""
+        if not self._client.lost.is_set():
+            with contextlib.suppress(TimeoutError, NatsError, OSError):
+                async with asyncio.timeout(CLOSE_LIMIT_S):
+                    await self._pulls.close()
+                    await self._client.flush()
+        await self._client.shut()
+
+    def _on_lost(self) -> None:
+        self._requests.fail_all()
+        self._pulls.wake()
+
+    def _on_denied(self, subject: str, words: str) -> None:
+        self._requests.denied(subject, words)
+        self._pulls.denied(subject, words)
+
+    # --- mail -----------------------------------------------------------------------------------
+
+    async def send(self, row: OutboxRow) -> int:
+        """See `MailConnection.send`. Cancelling it leaves open whether the broker has it."""
+        target = row.message.target
+        if not isinstance(target, AgentId):
+            msg = f"message {row.message.id} is for {target}, which is no agent"
+            raise ContractError(msg)
+        headers, body = encode(row)
+        of = self._subjects.inbox if row.dead_letter is None else self._subjects.dead
+        return await self._requests.publish(of(target), body, headers)
+
+    def read(self, lease: ShardLease, cursor: Cursor) -> AsyncGenerator[MailBatch, None]:
+        """See `MailConnection.read`."""
+        reader = ShardReader(
+            self._pulls,
+            lease,
+            cursor,
+            filter_subject=self._subjects.filter_of(lease.shard),
+            decoder=self._decoder,
+            serial=self._serial,
+        )
+        return self._batches(reader, (lease.shard, lease.epoch))
+
+    async def _batches(
+        self, reader: ShardReader, key: tuple[str, int]
+    ) -> AsyncGenerator[MailBatch, None]:
+        self._readers[key] = reader
+        try:
+            async with contextlib.aclosing(reader.batches()) as batches:
+                async for batch in batches:
+                    yield batch
+        finally:
+            if self._readers.get(key) is reader:
+                del self._readers[key]
+
+    def ack(self, batch: MailBatch) -> None:
+        """See `MailConnection.ack`. It goes out when the reader takes its next step."""
+        reader = self._readers.get((batch.lease.shard, batch.lease.epoch))
+        if reader is not None and batch.received:
+            reader.acked(batch.upto.sequence)
+
+    async def nudge(self, owner: HostIncarnation, nudge: Nudge) -> None:
+        """See `MailConnection.nudge`."""
+        agent = None if nudge.agent_id is None else str(nudge.agent_id)
+        body = json.dumps([nudge.kind, agent, nudge.run_id]).encode()
+        await self._requests.tell("a nudge", self._subjects.host(owner), body)
+
+    async def lost(self) -> None:
+        """See `MailConnection.lost`."""
+        await self._client.lost.wait()
+
+    # --- the stream -----------------------------------------------------------------------------
+
+    async def stream_state(self) -> StreamState:
+        """See `MailConnection.stream_state`."""
+        info = await self._requests.api_or_raise(f"STREAM.INFO.{self._mail}", {})
+        state = info["state"]
+        if state["messages"]:
+            self._pulls.stored(state["last_seq"], parse_nanoseconds(state["last_ts"]))
+        return StreamState(
+            name=self._mail,
+            created=instant_of(parse_nanoseconds(info["created"])),
+            first_sequence=state["first_seq"],
+            last_sequence=state["last_seq"],
+            deployment=info["config"].get("metadata", {}).get("deployment", ""),
+        )
+
+    async def stored_at(self, sequence: int) -> datetime | None:
+        """See `MailConnection.stored_at`."""
+        what = f"STREAM.MSG.GET.{self._mail}"
+        answer = await self._requests.api(what, {"seq": sequence})
+        if (error := answer.get("error")) is None:
+            return instant_of(parse_nanoseconds(answer["message"]["time"]))
+        if error.get("err_code") == NO_MESSAGE:
+            return None
+        raise refused(self._client, what, error)
+
+    async def waiting(self) -> Sequence[AgentId]:
+        """See `MailConnection.waiting`. An agent behind a hash is told as one of its shard."""
+        agents: list[AgentId] = []
+        strange = seen = 0
+        total = 1
+        while seen < total:
+            page = await self._subjects_page(seen)
+            subjects: dict[str, int] = page["state"].get("subjects") or {}
+            for subject in subjects:
+                try:
+                    agents.append(self._subjects.mailbox_of(subject))
+                except SubjectError:
+                    strange += 1
+            seen += len(subjects)
+            total = page.get("total", 0) if subjects else 0
+        if strange:
+            _log.warning("the mail stream has subjects of no agent", extra={"subjects": strange})
+        return agents
+
+    async def _subjects_page(self, offset: int) -> dict[str, Any]:
+        body = {"subjects_filter": self._subjects.prefixed("mail.>"), "offset": offset}
+        return await self._requests.api_or_raise(f"STREAM.INFO.{self._mail}", body)
+
+    async def purge(self, below: int) -> int:
+        """See `MailConnection.purge`."""
+        if below <= 1:
+            return 0  # To the server, 0 means: everything.
+        what = f"STREAM.PURGE.{self._mail}"
+        answer = await self._requests.api_or_raise(what, {"seq": below})
+        return int(answer["purged"])
+
+
+def _parse_nudge(data: bytes) -> Nudge | None:
+    # A hint of another host, perhaps of another version: what cannot be read is no hint.
+    try:
+        kind, agent, run_id = json.loads(data)
+        if kind not in _NUDGES:
+            return None
+        return Nudge(kind, agent and AgentId.parse(agent), run_id and RunId(run_id))
+    except (ValueError, TypeError, AttributeError, ContractError):
+        return None

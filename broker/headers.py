@@ -1,0 +1,66 @@
+"""Header names of the wire, and header blocks parsed and written without surprises.
+
+Values are ASCII: what is not is percent-encoded, because clients strip and split values at
+characters that are legal in an agent's key.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+from urllib.parse import quote, unquote
+
+MESSAGE_ID: Final = "Nats-Msg-Id"
+STREAM_SOURCE: Final = "Nats-Stream-Source"
+"""Set by the server on what it sourced from another stream: it came from outside."""
+
+KIND: Final = "Actor-Kind"
+VERB: Final = "Actor-Verb"
+SENDER: Final = "Actor-Sender"
+TARGET: Final = "Actor-Target"
+"""The addressed agent, percent-encoded, where the subject holds only a hash of it."""
+SIZE: Final = "Actor-Size"
+"""Bytes of a body that was too large to be sent; what is sent is its beginning."""
+RUN: Final = "Actor-Run"
+CORRELATION: Final = "Actor-Corr"
+REPLY_TO: Final = "Actor-Reply-To"
+REASON: Final = "Actor-Reason"
+"""Why a dead letter was given up."""
+CONTENT_TYPE: Final = "Content-Type"
+TRACE_PARENT: Final = "traceparent"
+TRACE_STATE: Final = "tracestate"
+"""W3C names; also the keys of `Message.metadata` from which and to which they pass."""
+
+MSGPACK: Final = "application/msgpack"
+JSON: Final = "application/json"
+
+_PLAIN: Final = re.compile(r"[!-$&-~]*")
+_SAFE: Final = "".join(chr(code) for code in range(0x21, 0x7F) if chr(code) != "%")
+
+
+def header_value(text: str) -> str:
+    """Return `text` as a header value: every byte but printable ASCII is ``%XX``, and so is ``%``."""
+    return text if _PLAIN.fullmatch(text) else quote(text, safe=_SAFE)
+
+
+def header_text(value: str) -> str:
+    """Return the text that `header_value` was given.
+
+    Raises:
+        UnicodeDecodeError: The encoded bytes are no UTF-8.
+    """
+    return unquote(value, errors="strict") if "%" in value else value
+
+
+def parse_headers(raw: bytes) -> dict[str, str]:
+    """Return the headers of a block ``NATS/1.0[ status]CRLF name: value CRLF … CRLF``.
+
+    Names keep their case; of one that comes twice the last counts: the server appends its own.
+    Bytes that are no UTF-8 become U+FFFD, lines without a colon are left out.
+    """
+    headers: dict[str, str] = {}
+    for line in raw.decode(errors="replace").split("\r\n")[1:]:
+        name, colon, value = line.partition(":")
+        if colon:
+            headers[name] = value.strip(" \t")
+    return headers

@@ -1,0 +1,251 @@
+"""Subjects and stream names as values: the only place that builds or takes them apart."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
+
+from actors.errors import InvalidNameError
+from actors.kernel.runtime.ids import KEY_RULE, AgentId, RunId, partition_hash, token
+from actors.kernel.runtime.shards import PARTITIONS, scope_of
+from broker.errors import SubjectError
+from broker.headers import TARGET
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from actors.kernel.runtime.ids import ShardId, TopicId
+
+StreamName: TypeAlias = Literal["MAIL", "EDGE", "TOPIC", "DEAD"]
+
+NAMESPACE_RULE: Final = "up to 32 of a-z, 0-9, '_' and '-'"
+_NAMESPACE: Final = re.compile(r"[a-z0-9_-]{0,32}")
+_HASHED: Final = re.compile(r"h-[0-9a-f]{32}")
+_NAME: Final = re.compile(r"[^\x00-\x1f\x7f\ud800-\udfff]{1,256}")
+_ESCAPED: Final = re.compile(r"(?:[A-Za-z0-9_-]|%[0-9A-F]{2})+")
+_ESCAPE: Final = re.compile(r"(?:%[0-9A-F]{2})+")
+
+
+class Origin(NamedTuple):
+    """Who published a sourced message, and to what, as the origin subject says it.
+
+    Attributes:
+        agent: The addressed agent.
+        publisher: The outside service; the broker's permissions vouch for it.
+        run_id: The run a signal is for; None for a message.
+        name: The signal's name; None for a message.
+    """
+
+    agent: AgentId
+    publisher: str
+    run_id: RunId | None = None
+    name: str | None = None
+
+
+def untoken(text: str) -> str:
+    """Return the name of which `token` made this.
+
+    Raises:
+        SubjectError: `token` does not make such a token, or made it by hashing a long name.
+    """
+    if _ESCAPED.fullmatch(text) is None:
+        raise SubjectError(text, "is not a token of letters, digits, '_', '-' and %XX")
+    if _HASHED.fullmatch(text):
+        raise SubjectError(text, f"is the hash of a long name; header {TARGET} must tell it")
+    if "%" not in text:
+        return text
+    try:
+        name = _ESCAPE.sub(lambda m: bytes.fromhex(m.group().replace("%", "")).decode(), text)
+    except UnicodeDecodeError as exc:
+        raise SubjectError(text, "its escaped bytes are no UTF-8") from exc
+    if token(name) != text:
+        raise SubjectError(text, "is not in canonical form")
+    return name
+
+
+@lru_cache(maxsize=65_536)
+def has_hash(agent: AgentId) -> bool:
+    """Return whether the agent's subjects hold a hash, so that header Actor-Target must tell it."""
+    return any(_HASHED.fullmatch(part) for part in _address(agent).split("."))
+
+
+@dataclass(frozen=True, slots=True)
+class Subjects:
+    """The subjects of one deployment.
+
+    Attributes:
+        namespace: Goes before every subject (``<ns>.``) and stream name (``<ns>_``).
+        partitions: Of each type; fixed for the life of a deployment.
+    """
+
+    namespace: str = ""
+    partitions: int = PARTITIONS
+
+    def __post_init__(self) -> None:
+        if _NAMESPACE.fullmatch(self.namespace) is None:
+            raise InvalidNameError("namespace", self.namespace, NAMESPACE_RULE)
+
+    # --- building -----------------------------------------------------------------------------
+
+    def prefixed(self, subject: str) -> str:
+        """Return a subject or pattern of the grammar as it is in this namespace."""
+        return f"{self.namespace}.{subject}" if self.namespace else subject
+
+    def inbox(self, agent: AgentId) -> str:
+        """Return where hosts publish mail for the agent."""
+        return self.prefixed(f"agent.v1.{_address(agent)}.in")
+
+    def external(self, agent: AgentId, publisher: str) -> str:
+        """Return where an outside service publishes messages for the agent."""
+        return self.prefixed(f"agent.v1.{_address(agent)}.ext.{_publisher(publisher)}")
+
+    def signal(self, agent: AgentId, publisher: str, run_id: RunId, name: str) -> str:
+        """Return where an outside service publishes a signal for a run of the agent."""
+        head = f"agent.v1.{_address(agent)}.sig.{_publisher(publisher)}"
+        return self.prefixed(f"{head}.{token(run_id)}.{token(_name('signal', name))}")
+
+    def topic(self, topic: TopicId) -> str:
+        """Return where hosts publish posts of the topic."""
+        address = f"{token(topic.tenant)}.{token(topic.type)}.{token(topic.source)}"
+        return self.prefixed(f"topic.v1.{address}")
+
+    def dead(self, agent: AgentId) -> str:
+        """Return where hosts publish dead letters of the agent."""
+        return self.prefixed(f"dead.v1.{_address(agent)}")
+
+    def host(self, owner: str) -> str:
+        """Return where other hosts nudge this host incarnation."""
+        return self.prefixed(f"host.v1.{token(owner)}")
+
+    def stored(self, agent: AgentId) -> str:
+        """Return the subject under which the mail stream stores what is for the agent."""
+        return self.prefixed(_stored(agent, self.partitions))
+
+    def filter_of(self, shard: ShardId) -> str:
+        """Return the one filter of the shard's consumer.
+
+        Raises:
+            ContractError: It is not the name of a shard.
+        """
+        scope = scope_of(shard)
+        if scope.agent is not None:
+            return self.stored(scope.agent)
+        if scope.partition is None:
+            return self.prefixed(f"mail.{token(scope.type)}.>")
+        return self.prefixed(f"mail.{token(scope.type)}.{scope.partition}.>")
+
+    def stream(self, name: StreamName) -> str:
+        """Return the name of a stream; of EDGE its beginning (see `broker.streams`)."""
+        return f"{self.namespace}_{name}" if self.namespace else name
+
+    # --- taking apart -------------------------------------------------------------------------
+
+    def parse_stored(self, subject: str, claimed: AgentId | None = None) -> AgentId:
+        """Return the agent for which the mail stream stored this.
+
+        Args:
+            subject: What the server says where it is stored.
+            claimed: Who the message says it is for; needed where the subject holds a hash.
+
+        Raises:
+            SubjectError: It is no stored subject of this deployment, does not tell the agent, or
+                is not the one of the agent claimed.
+        """
+        agent = _parse_stored(self, subject) if claimed is None else claimed
+        if self.stored(agent) != subject:
+            raise SubjectError(subject, f"is not the mailbox of {agent}")
+        return agent
+
+    def parse_origin(self, subject: str, claimed: AgentId | None = None) -> Origin:
+        """Return what the origin subject of a sourced message says.
+
+        Args:
+            subject: Where the outsider published it.
+            claimed: Who the message says it is for; needed where the subject holds a hash.
+
+        Raises:
+            SubjectError: It is neither an outsider's message nor an outsider's signal, does not
+                tell the agent, or does not address the agent claimed.
+        """
+        return _parse_origin(self, subject, claimed)
+
+    def mailbox_of(self, subject: str) -> AgentId:
+        """Return who has this mailbox; for one behind a hash, a stand-in of the same shard.
+
+        Raises:
+            SubjectError: It is no stored subject of this deployment.
+        """
+        return _parse_stored(self, subject, hashes=True)
+
+
+@lru_cache(maxsize=65_536)
+def _address(agent: AgentId) -> str:
+    return f"{token(agent.tenant)}.{token(agent.type)}.{token(agent.key)}"
+
+
+@lru_cache(maxsize=65_536)
+def _stored(agent: AgentId, partitions: int) -> str:
+    partition = partition_hash(agent) % partitions
+    return f"mail.{token(agent.type)}.{partition}.{token(agent.tenant)}.{token(agent.key)}"
+
+
+@lru_cache(maxsize=65_536)
+def _parse_stored(subjects: Subjects, subject: str, *, hashes: bool = False) -> AgentId:
+    tokens = _tokens(subjects, subject, "mail")
+    if len(tokens) != 4:  # noqa: PLR2004
+        raise SubjectError(subject, "is not of the form mail.<type>.<p>.<tenant>.<key>")
+    type_, _, tenant, key = tokens
+    agent = _agent(subject, (tenant, type_, key), hashes=hashes)
+    if subjects.stored(agent) != subject:
+        raise SubjectError(subject, f"has another partition than {agent}")
+    return agent
+
+
+@lru_cache(maxsize=65_536)
+def _parse_origin(subjects: Subjects, subject: str, claimed: AgentId | None) -> Origin:
+    tokens = _tokens(subjects, subject, "agent.v1")
+    if tokens[3:4] not in (["ext"], ["sig"]) or len(tokens) != (5 if tokens[3] == "ext" else 7):
+        raise SubjectError(
+            subject, "is neither ….ext.<publisher> nor ….sig.<publisher>.<run>.<name>"
+        )
+    agent = _agent(subject, tokens[:3]) if claimed is None else claimed
+    if _address(agent) != ".".join(tokens[:3]):
+        raise SubjectError(subject, f"does not address {agent}")
+    # A hashed publisher or run is told from others as it is; a hashed name is no name.
+    publisher = _name("publisher", _untoken_or_hash(tokens[4]))
+    if tokens[3] == "ext":
+        return Origin(agent, publisher)
+    run_id = RunId(_name("run", _untoken_or_hash(tokens[5])))
+    return Origin(agent, publisher, run_id, _name("signal", untoken(tokens[6])))
+
+
+def _tokens(subjects: Subjects, subject: str, head: str) -> list[str]:
+    prefix = subjects.prefixed(f"{head}.")
+    if not subject.startswith(prefix):
+        raise SubjectError(subject, f"does not begin with {prefix}")
+    return subject[len(prefix) :].split(".")
+
+
+def _agent(subject: str, address: Sequence[str], *, hashes: bool = False) -> AgentId:
+    read = _untoken_or_hash if hashes else untoken
+    tenant, type_, key = map(read, address)
+    try:
+        return AgentId(type_, key, tenant)
+    except InvalidNameError as exc:
+        raise SubjectError(subject, str(exc)) from exc
+
+
+def _untoken_or_hash(text: str) -> str:
+    return text if _HASHED.fullmatch(text) else untoken(text)
+
+
+def _publisher(name: str) -> str:
+    return token(_name("publisher", name))
+
+
+def _name(what: str, name: str) -> str:
+    if _NAME.fullmatch(name) is None:
+        raise SubjectError(name, f"the name of a {what} is {KEY_RULE}")
+    return name

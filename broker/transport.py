@@ -1,0 +1,102 @@
+"""Connections to NATS JetStream, each made once and never repaired."""
+
+from __future__ import annotations
+
+import itertools
+import secrets
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Final
+
+from actors.kernel.runtime.shards import PARTITIONS
+from broker.api import Requests
+from broker.client import Server, open_client
+from broker.connection import JetStreamConnection
+from broker.streams import ensure
+from broker.subjects import Subjects
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import AsyncGenerator, Callable, Sequence
+
+    from actors.kernel.runtime.ids import HostIncarnation
+    from actors.kernel.runtime.store import Nudge
+
+INBOX_PREFIX: Final = "_INBOX_callboard"
+"""Hosts need the permission to subscribe to ``_INBOX_callboard.>``, and nobody else may have it."""
+
+
+class JetStreamTransport:
+    """See `Transport`.
+
+    Args:
+        servers: ``nats://HOST:PORT``, or several of one cluster.
+        namespace: Goes before streams' names and subjects, for deployments that share a server.
+        partitions: Of each type; fixed for the life of a deployment.
+        name: Of the connection, for the server's lists.
+        replicas: Of the streams: 1, or 3 on a cluster.
+        connect_timeout_s: Limit of the connecting to one server, in seconds.
+        owner: Whose nudges come in; None for programs that are no host.
+        user_credentials: Path of a credentials file.
+        tls: Context for encrypted connections.
+        inbox_prefix: First token of subjects for answers; a user's permissions may ask for its own.
+    """
+
+    def __init__(  # noqa: PLR0913
+        self,
+        servers: str | Sequence[str],
+        *,
+        namespace: str = "",
+        partitions: int = PARTITIONS,
+        name: str = "callboard",
+        replicas: int = 1,
+        connect_timeout_s: float = 5.0,
+        owner: HostIncarnation | None = None,
+        user_credentials: str | None = None,
+        tls: ssl.SSLContext | None = None,
+        inbox_prefix: str = INBOX_PREFIX,
+    ) -> None:
+        self._server = Server(
+            urls=(servers,) if isinstance(servers, str) else tuple(servers),
+            name=name,
+            connect_timeout_s=connect_timeout_s,
+            user_credentials=user_credentials,
+            tls=tls,
+        )
+        self._subjects = Subjects(namespace, partitions)
+        self._replicas = replicas
+        self._owner = owner
+        self._inbox_prefix = inbox_prefix
+        # One count for all connections: after a reconnect the same owner and epoch meet consumers
+        # of the connection before, and must not share them.
+        self._serial = itertools.count(1)
+
+    @asynccontextmanager
+    async def connect(
+        self, *, deployment: str, on_nudge: Callable[[Nudge], None]
+    ) -> AsyncGenerator[JetStreamConnection, None]:
+        """See `Transport.connect`. Leaving the block closes the connection within seconds."""
+        inbox = f"{self._inbox_prefix}.{secrets.token_hex(11)}"
+        client = await open_client(self._server, inbox_prefix=inbox)
+        requests = Requests(client, f"{inbox}.call")
+        client.on_lost = requests.fail_all
+        client.on_denied = requests.denied
+        try:
+            await requests.open()
+            streams = await ensure(
+                requests.api, self._subjects, deployment=deployment, replicas=self._replicas
+            )
+            connection = JetStreamConnection(
+                client,
+                requests,
+                subjects=self._subjects,
+                streams=streams,
+                inbox=inbox,
+                serial=self._serial.__next__,
+            )
+            try:
+                await connection.open(self._owner, on_nudge)
+                yield connection
+            finally:
+                await connection.close()
+        finally:
+            await client.shut()

@@ -1,0 +1,6 @@
+"""What an operator would look at first on each server. The ones for NATS and Redis need their drivers."""
+
+from compose.diagnosis.finding import Finding, Level
+from compose.diagnosis.postgres import deployment_of, diagnose_postgres
+
+__all__ = ["Finding", "Level", "deployment_of", "diagnose_postgres"]

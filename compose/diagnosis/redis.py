@@ -1,0 +1,77 @@
+"""Redis: nothing depends on it, so only a server that is named and away is wrong."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from redis.asyncio import Redis
+from redis.exceptions import RedisError
+
+from compose.diagnosis.finding import Finding
+from persistence.redis.client import address
+
+if TYPE_CHECKING:
+    from compose.diagnosis.finding import Level
+
+ANSWER_S: Final = 2.0
+
+
+async def diagnose_redis(url: str) -> list[Finding]:
+    """Return what was found, in the order in which it matters.
+
+    Raises:
+        RedisUrlError: The URL is malformed.
+    """
+    where = address(url)
+    client: Any = Redis.from_url(url, socket_timeout=ANSWER_S, socket_connect_timeout=ANSWER_S)
+    try:
+        info = await client.info()
+        asked = time.perf_counter()
+        await client.ping()
+        ping_ms = (time.perf_counter() - asked) * 1000
+    except (RedisError, OSError) as exc:
+        return [_away(where, exc)]
+    finally:
+        await client.aclose()
+    return [_server(info, ping_ms), _eviction(info), _persistence(info)]
+
+
+def _away(where: str, exc: Exception) -> Finding:
+    return Finding(
+        check="redis", level="wrong", found=f"{where} cannot be used: {exc}",
+        remedy="start it or correct CALLBOARD_REDIS_URL; until then runs go on, but a crash just "
+        "before a commit may leave more effects in doubt",
+        data={"reachable": False},
+    )  # fmt: skip
+
+
+def _server(info: dict[str, Any], ping_ms: float) -> Finding:
+    is_valkey = "valkey_version" in info
+    name = "Valkey" if is_valkey else "Redis"
+    version = str(info["valkey_version" if is_valkey else "redis_version"])
+    return Finding(
+        check="redis", level="ok", found=f"{name} {version}, PING {ping_ms:.2f} ms",
+        data={"reachable": True, "product": name, "version": version, "ping_ms": round(ping_ms, 3)},
+    )  # fmt: skip
+
+
+def _eviction(info: dict[str, Any]) -> Finding:
+    policy = str(info.get("maxmemory_policy", "unknown"))
+    level: Level = "ok" if policy == "noeviction" else "note"
+    return Finding(
+        check="redis eviction", level=level, found=f"maxmemory-policy {policy}",
+        remedy="" if level == "ok" else "set maxmemory-policy noeviction: an evicted result may leave "
+        "an effect in doubt after a crash",
+        data={"maxmemory_policy": policy, "maxmemory_bytes": int(info.get("maxmemory", 0))},
+    )  # fmt: skip
+
+
+def _persistence(info: dict[str, Any]) -> Finding:
+    is_on = bool(info.get("aof_enabled"))
+    return Finding(
+        check="redis persistence", level="ok" if is_on else "note",
+        found=f"appendonly {'yes' if is_on else 'no'}",
+        remedy="" if is_on else "set appendonly yes: a restart of Redis then forgets no results",
+        data={"appendonly": is_on},
+    )  # fmt: skip

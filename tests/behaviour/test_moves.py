@@ -1,0 +1,287 @@
+"""Shards move between hosts: given back in good order, and taken over while mail keeps coming."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import pytest
+
+from actors.errors import PersistenceError
+from actors.kernel.runtime.commit import HostReport, Surplus
+from actors.kernel.runtime.log_entry import EntryKind
+from actors.runtime.execution import MAX_DEATHS
+from actors.runtime.ownership import SCAN_S
+from tests.harness.faulty_store import Faults, FaultyStore
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from actors.kernel.agent.message import Message
+    from actors.kernel.runtime.ids import AgentId, HostIncarnation
+    from actors.kernel.runtime.store import RunStore
+    from actors.runtime import RunContext, Runtime
+    from tests.behaviour.bed import Bed, OpenStore
+
+K = EntryKind
+
+
+def give_back(runtime: Runtime, agent: AgentId, *, drain_s: float = 30) -> None:
+    """Tell a host what a heartbeat would: another one waits for the agent's shard."""
+    runtime._ownership._handover._drain_s = drain_s
+    lease = runtime.worker.lease_of(agent)
+    assert lease is not None
+    surplus = Surplus((lease.shard,), 1)
+    runtime.on_report(HostReport((), (), datetime.now(UTC), (surplus,)))
+
+
+@asynccontextmanager
+async def waiting_host(bed: Bed, agent: AgentId) -> AsyncIterator[Runtime]:
+    """A second host that serves the agent and takes its shard as soon as that is free.
+
+    The first one has more than its share from now on: it claims nothing.
+    """
+
+    async def claims_nothing() -> None:
+        return
+
+    async with bed.rival() as rival:
+        await rival.register(bed.agents[agent])
+        assert rival.worker.lease_of(agent) is None
+        bed.runtime._ownership.claim = claims_nothing  # type: ignore[method-assign]
+        yield rival
+
+
+@pytest.mark.item(157)
+async def test_an_idle_shard_is_given_back_at_once(bed: Bed) -> None:
+    """Its suspended run goes on at the other host; who waits for it here is told its end."""
+
+    async def act(ctx: RunContext, inbox: list[Message]) -> object:
+        del inbox
+        await ctx.step("mark", bed.world.do, "mark")
+        return await ctx.sleep_until_signal("go")
+
+    changes: list[int] = []
+    agent = await bed.serve(act)
+    old = bed.runtime
+    run_id = await bed.submit(agent)
+    await bed.marked(run_id)
+    result = asyncio.ensure_future(bed.result(run_id))
+    await bed.until(lambda: not old.worker.load)
+    old._ownership.on_shards = lambda: changes.append(len(old.worker.loaded_shards))
+    async with waiting_host(bed, agent) as rival:
+        shards = len(old.worker.shards)
+        give_back(old, agent)
+        await bed.until(lambda: rival.worker.lease_of(agent) is not None)
+        assert changes[0] == shards - 1
+        assert await rival.signal(run_id, "go", "there")
+        assert await result == "there"
+        assert bed.world.count["mark"] == 1
+
+
+@pytest.mark.item(157)
+async def test_a_busy_shard_is_given_back_when_its_executions_have_ended(bed: Bed) -> None:
+    """Nothing new starts in it meanwhile; what waits starts at the other host."""
+
+    async def act(ctx: RunContext, inbox: list[Message]) -> object:
+        host = "old" if bed.runtime.worker.lease_of(ctx.agent_id) else "new"
+        if inbox[0].payload == 1:
+            await ctx.step("gate", bed.world.wait, "gate")
+        return await ctx.step("where", lambda: host)
+
+    agent = await bed.serve(act)
+    first, second = [await bed.submit(agent, n) for n in (1, 2)]
+    await bed.seen(first, K.RUN_STARTED)
+    async with waiting_host(bed, agent) as rival:
+        give_back(bed.runtime, agent)
+        give_back(bed.runtime, agent)  # told again before it is done
+        assert bed.runtime.worker.lease_of(agent) is not None
+        bed.world.gates["gate"].set()
+        assert await bed.result(first) == "old"
+        assert await bed.result(second) == "new"
+        assert rival.worker.lease_of(agent) is not None
+
+
+@pytest.mark.item(157, 172)
+async def test_what_does_not_end_in_time_is_handed_over(bed: Bed) -> None:
+    """It goes on by replay: recorded steps are not executed again, no attempt and no death counts."""
+
+    async def act(ctx: RunContext, inbox: list[Message]) -> object:
+        del inbox
+        await ctx.step("before", bed.world.do, "before")
+        return await ctx.step("long", bed.world.hang, "long", "done")
+
+    agent = await bed.serve(act)
+    run_id = await bed.submit(agent)
+    await bed.world.entered.wait()
+    async with waiting_host(bed, agent):
+        give_back(bed.runtime, agent, drain_s=10 if bed.backend == "memory" else 0.3)
+        assert await bed.result(run_id) == "done"
+        assert bed.world.count == {"before": 1, "long": 2}
+        assert (await bed.row(run_id)).attempt == 1
+        [resumed] = await bed.log(run_id, K.RUN_RESUMED)
+        assert resumed.payload == {"reason": "woken"}
+        assert not bed.runtime.worker.load
+
+
+@pytest.mark.item(157)
+async def test_an_effect_that_may_happen_once_keeps_its_shard(bed: Bed) -> None:
+    """It ends where it began, and is never in doubt; what waits behind it goes on there too."""
+
+    async def act(ctx: RunContext, inbox: list[Message]) -> object:
+        if inbox[0].payload == 1:
+            bed.world.entered.set()
+            return await ctx.step("pay", bed.world.wait, "pay", effect="at_most_once")
+        return "next"
+
+    agent = await bed.serve(act)
+    first, second = [await bed.submit(agent, n) for n in (1, 2)]
+    await bed.seen(first, K.EFFECT_INTENT)
+    async with waiting_host(bed, agent):
+        give_back(bed.runtime, agent, drain_s=0.2)
+        draining = bed.runtime.worker.held.draining
+        await bed.until(lambda: draining)
+        await bed.until(lambda: not draining)
+        assert bed.runtime.worker.lease_of(agent) is not None
+        bed.world.gates["pay"].set()
+        assert await bed.result(first) is True
+        assert await bed.result(second) == "next"
+        assert bed.runtime.worker.lease_of(agent) is not None
+
+
+@pytest.mark.item(157)
+async def test_a_shard_that_is_lost_while_it_is_drained_is_let_go(bed: Bed) -> None:
+    """The giving back ends, and the next one works."""
+
+    async def act(ctx: RunContext, inbox: list[Message]) -> object:
+        del inbox
+        return await ctx.step("long", bed.world.hang, "long", "done")
+
+    agent = await bed.serve(act)
+    run_id = await bed.submit(agent)
+    await bed.world.entered.wait()
+    old = bed.runtime
+    lease = old.worker.lease_of(agent)
+    assert lease is not None
+    give_back(old, agent)
+    await old.store.release_shards([lease])
+    old.on_report(HostReport((), (lease,), datetime.now(UTC)))
+    assert await bed.result(run_id) == "done"
+    assert not old.worker.held.draining
+    await bed.until(lambda: not old._ownership._handover._leaving)
+    async with waiting_host(bed, agent) as rival:
+        give_back(old, agent)
+        await bed.until(lambda: rival.worker.lease_of(agent) is not None)
+
+
+@pytest.mark.item(172)
+async def test_hosts_that_stop_in_good_order_do_not_count_as_deaths(bed: Bed) -> None:
+    """A run that outlives more hosts than may die is not poison."""
+
+    async def hang() -> object:
+        return await bed.world.hang("long", "done", times=MAX_DEATHS + 2)
+
+    async def act(ctx: RunContext, inbox: list[Message]) -> object:
+        del inbox
+        await ctx.step("begin", bed.world.do, "begin")
+        return await ctx.step("long", hang)
+
+    run_id = await bed.submit(await bed.serve(act))
+    for _ in range(MAX_DEATHS + 2):
+        await bed.world.entered.wait()
+        bed.world.entered.clear()
+        await bed.stop()
+        await bed.start()
+    assert await bed.result(run_id) == "done"
+    assert bed.world.count == {"begin": 1, "long": MAX_DEATHS + 3}
+    reasons = {entry.payload["reason"] for entry in await bed.log(run_id, K.RUN_RESUMED)}
+    assert reasons == {"woken"}
+    assert (await bed.row(run_id)).attempt == 1
+
+
+@pytest.mark.item(118, 201)
+async def test_mail_that_comes_during_a_take_over_is_handled_once_and_in_order(bed: Bed) -> None:
+    """Old mail is in the store, new mail is offered before that was read, hosts come and go."""
+    senders, each = 4, 80 if bed.backend == "memory" else 40
+    got: list[str] = []
+
+    async def act(ctx: RunContext, inbox: list[Message]) -> None:
+        await ctx.step("look", asyncio.sleep, 0.001)
+        new = [str(m.payload) for m in inbox]
+        await ctx.step("see", lambda: got.extend(new), effect="at_most_once")
+
+    agent = await bed.serve(act)
+
+    async def sends(runtime: Runtime, sender: int) -> None:
+        for n in range(each):
+            name = f"client:s{sender}"
+            if n % 10 == 9:
+                host = bed._runtime or runtime
+                await host.send(agent, f"{sender}:{n}", sender=name)
+            else:
+                await runtime.send(agent, f"{sender}:{n}", sender=name)
+
+    async with bed.client() as other:
+        async with asyncio.TaskGroup() as group:
+            for sender in range(senders):
+                group.create_task(sends(other, sender))
+            for _ in range(3):
+                await bed.until(lambda: bed.runtime.worker.load or len(got) >= senders * each)
+                await bed.stop()
+                await bed.start()
+                bed.runtime.worker.room.each = 5
+        await bed.until(lambda: len(got) >= senders * each)
+    for sender in range(senders):
+        mine = [p for p in got if p.startswith(f"{sender}:")]
+        assert mine == [f"{sender}:{n}" for n in range(each)]
+
+
+@pytest.mark.item(59)
+@pytest.mark.parametrize("method", ["open_runs", "load", "due", "pending_mail"])
+async def test_a_shard_that_could_not_be_read_is_read_again(bed: Bed, method: str) -> None:
+    """The store fails in the middle of a take-over: nothing starts too early, nothing is forgotten."""
+    if bed.backend == "postgres":
+        pytest.skip("in virtual time the next scan comes at once")
+    order: list[object] = []
+
+    async def act(ctx: RunContext, inbox: list[Message]) -> object:
+        if inbox[0].payload == "holds":
+            await ctx.step("mark", bed.world.do, "mark")
+            await ctx.sleep_until_signal("go")
+        order.append(inbox[0].payload)
+        return inbox[0].payload
+
+    agent = await bed.serve(act)
+    first, second = [await bed.submit(agent, name) for name in ("holds", "queued")]
+    await bed.marked(first)
+    await bed.runtime.send(agent, "mail")
+    await bed.crash()
+    faults = Faults(method=method)
+    bed.open_store, bed.agents, served = _faulty(bed, faults), {}, bed.agents
+    runtime = await bed.start()
+    faults.nth = len(faults.calls)
+    try:
+        await runtime.register(served[agent])
+    except PersistenceError:
+        assert method != "pending_mail"
+    await runtime.send(agent, "new")
+    assert not order
+    await asyncio.sleep(SCAN_S)
+    await runtime.signal(first, "go")
+    assert await bed.result(second) == "queued"
+    await bed.until(lambda: len(order) == 4 or order[-1] == "mail")
+    assert faults.struck
+    assert order[:3] == ["holds", "queued", "mail"]
+
+
+def _faulty(bed: Bed, faults: Faults) -> OpenStore:
+    open_store = bed.open_store
+
+    @asynccontextmanager
+    async def opened(owner: HostIncarnation) -> AsyncIterator[RunStore]:
+        async with open_store(owner) as store:
+            yield FaultyStore.wrap(store, faults, lambda: None)
+
+    return opened

@@ -1,0 +1,246 @@
+"""Messages that other services publish: to many agents at once, and one to an idle agent.
+
+The floor publishes, sources, pulls and ingests the same messages by the same code, without agents.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import statistics
+import time
+import uuid
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import asyncpg
+import nats
+from nats.aio.client import Client
+
+from actors.kernel.agent.message import Message
+from actors.kernel.runtime.commit import Commit, NewRun
+from actors.kernel.runtime.ids import HostIncarnation, run_id_of_mail, run_id_of_submit
+from actors.kernel.runtime.log_entry import EntryKind, NewEntry
+from actors.kernel.runtime.store import Serves
+from actors.kernel.runtime.transport import Ingested
+from actors.runtime import Runtime
+from actors.runtime.mail import Broker
+from broker import JetStreamTransport, Subjects
+from persistence.postgres import StoreSettings, open_store
+from tests.benchmarks.bench import PAYLOAD, TYPE, Floor, agent_id, report
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from actors.kernel.agent.message import Message as Mail
+    from actors.kernel.runtime.ids import AgentId
+    from actors.kernel.runtime.scheduler import ShardLease
+    from actors.kernel.runtime.transport import StreamRecord
+    from persistence.postgres import PostgresStore
+
+BODY = json.dumps(PAYLOAD).encode()
+WINDOW = 256
+"""Publishes under way at once."""
+PUBLISHER = "bench"
+
+
+@dataclass(frozen=True)
+class Servers:
+    """Where the servers are."""
+
+    postgres_url: str
+    nats_url: str
+
+
+class Place:
+    """Names of one measurement: nothing of another is in its way."""
+
+    def __init__(self, servers: Servers) -> None:
+        self.servers = servers
+        self.name = uuid.uuid4().hex[:12]
+        self.subjects = Subjects(self.name)
+
+    @property
+    def owner(self) -> HostIncarnation:
+        """This host."""
+        return HostIncarnation(self.name)
+
+    @property
+    def schema(self) -> str:
+        """Where the tables are."""
+        return f"bench_{self.name}"
+
+    def transport(self) -> JetStreamTransport:
+        """The way to the broker."""
+        return JetStreamTransport(self.servers.nats_url, namespace=self.name, owner=self.owner)
+
+    @asynccontextmanager
+    async def store(self) -> AsyncIterator[PostgresStore]:
+        """The rows."""
+        settings = StoreSettings(
+            url=self.servers.postgres_url, owner=self.owner, schema=self.schema, brokered=True
+        )
+        async with open_store(settings) as store:
+            yield store
+
+    async def publish(self, client: Client, total: int, agents: int) -> None:
+        """Publish as an outsider who waits for every acknowledgement, so many at once."""
+        window = asyncio.Semaphore(WINDOW)
+
+        async def one(index: int) -> None:
+            subject = self.subjects.external(agent_id(index % agents), PUBLISHER)
+            async with window:
+                headers = {"Nats-Msg-Id": str(index)}
+                await client.request(subject, BODY, timeout=30, headers=headers)
+
+        await asyncio.gather(*(one(index) for index in range(total)))
+
+
+async def floor(servers: Servers, *, total: int, agents: int) -> float:
+    """Return messages per second into rows."""
+    place = Place(servers)
+    async with AsyncExitStack() as stack:
+        store = await stack.enter_async_context(place.store())
+        deployment = await store.deployment()
+        connecting = place.transport().connect(deployment=deployment, on_nudge=lambda _: None)
+        connection = await stack.enter_async_context(connecting)
+        stream = await store.stream(await connection.stream_state())
+        serves = Serves((TYPE,))
+        await store.declare(serves)
+        leases = await store.claim_shards(owner=place.owner, serves=serves, limit=1000)
+        left, done = total, asyncio.Event()
+
+        async def read(lease: ShardLease, stream: StreamRecord) -> None:
+            nonlocal left
+            [cursor] = await store.cursors([lease], stream)
+            async for batch in connection.read(lease, cursor):
+                outcome = await store.ingest(batch)
+                assert isinstance(outcome, Ingested)
+                connection.ack(batch)
+                left -= len(outcome.arrived)
+                if not left:
+                    done.set()
+
+        readers = [asyncio.ensure_future(read(lease, stream)) for lease in leases]
+        client = await nats.connect(servers.nats_url)
+        began = time.perf_counter()
+        await place.publish(client, total, agents)
+        await done.wait()
+        took = time.perf_counter() - began
+        for reader in readers:
+            reader.cancel()
+        await asyncio.gather(*readers, return_exceptions=True)
+        await client.close()
+    return total / took
+
+
+class Counter:
+    """An agent that only counts what it is given."""
+
+    def __init__(self, id: AgentId) -> None:  # noqa: A002
+        self.id = id
+
+    async def run(self, ctx: Any, inbox: list[Mail]) -> int:
+        """Count."""
+        return len(inbox)
+
+
+@asynccontextmanager
+async def host(place: Place) -> AsyncIterator[Runtime]:
+    """A runtime that serves the benchmark's type."""
+    async with place.store() as store:
+        runtime = Runtime(store=store, owner=place.owner, broker=Broker(place.transport(), store))
+        async with runtime:
+            assert runtime.mail is not None
+            await runtime.mail.ready()
+            await runtime.register_type(TYPE, Counter)
+            yield runtime
+
+
+async def ours(servers: Servers, *, total: int, agents: int) -> tuple[float, int]:
+    """Return messages per second until every one is in a run that has ended, and how many runs."""
+    place = Place(servers)
+    async with host(place):
+        client = await nats.connect(servers.nats_url)
+        watcher = await asyncpg.connect(servers.postgres_url)
+        began = time.perf_counter()
+        await place.publish(client, total, agents)
+        query = f"select count(*) from {place.schema}.inbox where state = 'd'"
+        while await watcher.fetchval(query) < total:  # noqa: ASYNC110 - rows tell nobody
+            await asyncio.sleep(0.05)
+        took = time.perf_counter() - began
+        runs = await watcher.fetchval(f"select count(*) from {place.schema}.runs")
+        await watcher.close()
+        await client.close()
+    return total / took, runs
+
+
+async def throughput(servers: Servers, *, scale: float) -> None:
+    """Print a line for 100 and 10,000 agents."""
+    total = max(200, int(10_000 * scale))
+    for agents in (100, 10_000):
+        base = await floor(servers, total=total, agents=agents)
+        rate, runs = await ours(servers, total=total, agents=agents)
+        report(
+            benchmark="outside", agents=agents, messages=total, floor_per_s=round(base),
+            messages_per_s=round(rate), runs=runs, ratio=round(rate / base, 3), goal=0.4,
+            times_restate=round(rate / 848, 1),
+        )  # fmt: skip
+
+
+async def latency(servers: Servers, *, scale: float) -> None:
+    """Print how long one message to an idle agent takes until its run's end is durable."""
+    place, times = Place(servers), max(50, int(300 * scale))
+    async with host(place) as runtime:
+        client = await nats.connect(servers.nats_url)
+        took = []
+        for index in range(-10, times):
+            agent, id_ = agent_id(f"idle{index}"), f"m{index}"
+            ended = runtime.worker.endings.future_of(run_id_of_mail(agent, f"ext:{PUBLISHER}", id_))
+            subject = place.subjects.external(agent, PUBLISHER)
+            began = time.perf_counter()
+            await client.request(subject, BODY, timeout=30, headers={"Nats-Msg-Id": id_})
+            await ended
+            if index >= 0:
+                took.append(time.perf_counter() - began)
+        publishes = []
+        for _ in range(times):
+            began = time.perf_counter()
+            subject = place.subjects.external(agent_id("elsewhere"), PUBLISHER)
+            await client.request(subject, BODY, timeout=30)
+            publishes.append(time.perf_counter() - began)
+        await client.close()
+    commits = await _commits(servers, times)
+    publish_ms, commit_ms = _ms(publishes), _ms(commits)
+    ours_ms = _ms(took)
+    report(
+        benchmark="outside_idle", messages=times, p50_ms=ours_ms, publish_p50_ms=publish_ms,
+        commit_p50_ms=commit_ms, ratio=round(ours_ms / (publish_ms + 3 * commit_ms), 2), limit=3,
+    )  # fmt: skip
+
+
+async def _commits(servers: Servers, times: int) -> list[float]:
+    place, took = Place(servers), []
+    async with place.store() as store:
+        hand = await Floor.over(store)
+        for index in range(times):
+            agent = agent_id(index)
+            message = Message.of(agent, PAYLOAD).sent_by("submit:bench")
+            run_id = run_id_of_submit(agent, "submit:bench", message.id)
+            await store.submit(NewRun(run_id, agent), message)
+            entry = NewEntry(EntryKind.RUN_STARTED, "", {"agent": str(agent)})
+            began = time.perf_counter()
+            await store.commit(Commit(hand.lease(agent, run_id), -1, (entry,)))
+            took.append(time.perf_counter() - began)
+    return took
+
+
+def _ms(seconds: list[float]) -> float:
+    return round(statistics.median(seconds) * 1000, 3)
+
+
+async def run(servers: Servers, *, scale: float = 1.0) -> None:
+    """Print both."""
+    await throughput(servers, scale=scale)
+    await latency(servers, scale=scale)

@@ -1,0 +1,52 @@
+"""Real servers for tests: shared ones for a session, private ones to be killed."""
+
+from tests.harness.servers.faults import freeze, thaw, wipe
+from tests.harness.servers.nats import (
+    NATS,
+    OwnNats,
+    TestNats,
+    drop_namespace,
+    own_nats_factory,
+)
+from tests.harness.servers.postgres import (
+    POSTGRES,
+    OwnPostgres,
+    TestPostgres,
+    drop_schema,
+    own_postgres_factory,
+)
+from tests.harness.servers.redis import REDIS, OwnRedis, TestRedis, own_redis_factory
+from tests.harness.servers.sources import (
+    Kind,
+    Source,
+    TestServer,
+    docker_answers,
+    refuse,
+    server_directory,
+)
+
+__all__ = [
+    "NATS",
+    "POSTGRES",
+    "REDIS",
+    "Kind",
+    "OwnNats",
+    "OwnPostgres",
+    "OwnRedis",
+    "Source",
+    "TestNats",
+    "TestPostgres",
+    "TestRedis",
+    "TestServer",
+    "docker_answers",
+    "drop_namespace",
+    "drop_schema",
+    "freeze",
+    "own_nats_factory",
+    "own_postgres_factory",
+    "own_redis_factory",
+    "refuse",
+    "server_directory",
+    "thaw",
+    "wipe",
+]

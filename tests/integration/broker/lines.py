@@ -1,0 +1,132 @@
+"""Shards, rows and readers for tests of a connection to the broker."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from actors.kernel.agent.message import Message
+from actors.kernel.runtime.ids import AgentId, HostIncarnation, ShardId, partition_hash
+from actors.kernel.runtime.scheduler import ShardLease
+from actors.kernel.runtime.shards import PARTITIONS, partition_shard
+from actors.kernel.runtime.transport import Cursor, OutboxRow, Received
+from broker import JetStreamTransport
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Iterable
+    from contextlib import AbstractAsyncContextManager
+
+    from actors.kernel.runtime.store import Nudge
+    from actors.kernel.runtime.transport import MailBatch
+    from broker import JetStreamConnection
+
+DEPLOYMENT = "d-1"
+START = Cursor(stream_epoch=1, sequence=0)
+EXPIRY = datetime(2100, 1, 1, tzinfo=UTC)
+
+
+def lease_of(shard: ShardId, *, epoch: int = 1, owner: str = "0123456789abcdef") -> ShardLease:
+    """The right to read a shard."""
+    return ShardLease(shard, HostIncarnation(owner), epoch, EXPIRY)
+
+
+def shard_of(agent: AgentId) -> ShardId:
+    """The shard of an agent whose type is registered whole."""
+    return partition_shard(agent.type, partition_hash(agent) % PARTITIONS)
+
+
+def shards_of(type_: str) -> list[ShardId]:
+    """All partitions of a type."""
+    return [partition_shard(type_, partition) for partition in range(PARTITIONS)]
+
+
+def row(n: int, agent: AgentId, *, text: str = "", dead_letter: str | None = None) -> OutboxRow:
+    """The n-th message that desk/1 sent."""
+    message = Message(id=f"m-{n}", target=agent, sender="agent:desk/1", payload={"n": n, "t": text})
+    return OutboxRow(n, message, dead_letter=dead_letter)
+
+
+def connect(
+    url: str, namespace: str = "", owner: str | None = None, heard: list[Nudge] | None = None
+) -> AbstractAsyncContextManager[JetStreamConnection]:
+    """A connection, with the list to which nudges go."""
+    transport = JetStreamTransport(
+        url, namespace=namespace, owner=None if owner is None else HostIncarnation(owner)
+    )
+    nudges: list[Nudge] = [] if heard is None else heard
+    return transport.connect(deployment=DEPLOYMENT, on_nudge=nudges.append)
+
+
+async def send_all(connection: JetStreamConnection, rows: Iterable[OutboxRow]) -> list[int]:
+    """Send all rows at once, whatever order they get."""
+    async with asyncio.TaskGroup() as tasks:
+        sending = [tasks.create_task(connection.send(one)) for one in rows]
+    return [one.result() for one in sending]
+
+
+def numbers(batches: Iterable[MailBatch]) -> list[int]:
+    """The `n` of the messages in batches, in order."""
+    return [number_of(one) for batch in batches for one in batch.received]
+
+
+def number_of(received: Received) -> int:
+    """The `n` of a row that arrived."""
+    assert isinstance(received.content, Message)
+    assert isinstance(received.content.payload, dict)
+    return int(str(received.content.payload["n"]))
+
+
+async def take(
+    connection: JetStreamConnection,
+    reading: AsyncGenerator[MailBatch, None],
+    count: int,
+    *,
+    is_acked: bool = True,
+) -> list[MailBatch]:
+    """Read until `count` messages came."""
+    batches: list[MailBatch] = []
+    got = 0
+    while got < count:
+        batch = await anext(reading)
+        batches.append(batch)
+        got += len(batch.received)
+        if is_acked:
+            connection.ack(batch)
+    return batches
+
+
+@contextlib.asynccontextmanager
+async def reading(
+    connection: JetStreamConnection, shard: ShardId, cursor: Cursor = START, *, epoch: int = 1
+) -> AsyncGenerator[AsyncGenerator[MailBatch, None], None]:
+    """A reader of a shard, closed at the end."""
+    async with contextlib.aclosing(
+        connection.read(lease_of(shard, epoch=epoch), cursor)
+    ) as batches:
+        yield batches
+
+
+@contextlib.asynccontextmanager
+async def plain_server(folder: Path, config: str) -> AsyncGenerator[int, None]:
+    """A nats-server with exactly this configuration; yields its port on 127.0.0.1."""
+    file = folder / "server.conf"
+    file.write_text(config)
+    program = Path(sys.executable).with_name("nats-server")
+    process = await asyncio.create_subprocess_exec(
+        str(program), "-c", str(file), "-a", "127.0.0.1", "-p", "-1",
+        "--ports_file_dir", str(folder),
+        stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        async with asyncio.timeout(10):
+            while not (ports := list(folder.glob("*.ports"))):  # noqa: ASYNC110, ASYNC240
+                await asyncio.sleep(0.01)
+        yield int(json.loads(ports[0].read_text())["nats"][0].rpartition(":")[2])
+    finally:
+        process.terminate()
+        await process.wait()

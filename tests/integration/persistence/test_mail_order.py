@@ -1,0 +1,256 @@
+"""Ingest: in order of each sender, each message once, whatever the broker makes of it."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from actors.kernel.runtime.commit import LeaseLost
+from actors.kernel.runtime.ids import AgentId
+from actors.kernel.runtime.shards import undeclared_shard
+from actors.kernel.runtime.store import Serves
+from actors.kernel.runtime.transport import Ingested, StaleStream
+from tests.integration.persistence.hosts import sql
+from tests.integration.persistence.mailing import BERT, ids_of, post_of, post_office
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from tests.integration.persistence.mailing import Post
+
+CARL = AgentId("desk", "carl")
+
+
+@pytest.fixture
+async def post(postgres_dsn: str, schema: str) -> AsyncIterator[Post]:
+    """A host that sends everything by the broker."""
+    async with post_office(postgres_dsn, schema, local_delivery=False) as found:
+        yield found
+
+
+async def test_mail_leaves_the_outbox_with_the_commit_that_makes_it_a_row(post: Post) -> None:
+    """And the cursor moves with it."""
+    await post.send(await post.begin(), "a", "b")
+    assert await post.on_the_way() == ["a", "b"]
+
+    assert await post.arrive("a", "b") == ["a", "b"]
+
+    assert await post.inbox() == ["a", "b"]
+    assert await post.on_the_way() == []
+    assert await post.cursor() == 2
+
+
+async def test_a_message_waits_while_an_older_one_of_its_pair_is_missing(post: Post) -> None:
+    """It is skipped, stays in the outbox, and comes when it is published again in order."""
+    await post.send(await post.begin(), "a", "b", "c", "d")
+
+    assert await post.arrive("b", "c") == []
+    assert await post.on_the_way() == ["a", "b", "c", "d"]
+    assert await post.arrive("a", "c") == ["a"]
+    assert await post.arrive("d") == []
+    assert await post.arrive("b", "d") == ["b"]
+    assert await post.arrive("c", "d") == ["c", "d"]
+
+    assert await post.inbox() == ["a", "b", "c", "d"]
+    assert await post.on_the_way() == []
+
+
+async def test_messages_read_in_the_wrong_order_become_rows_in_the_right_one(post: Post) -> None:
+    """As far as all that belongs before them is in the same call."""
+    await post.send(await post.begin(), "a", "b", "c", "d", "e")
+
+    assert await post.arrive("c", "b", "e", "a", "c", "a") == ["a", "b", "c"]
+
+    assert await post.inbox() == ["a", "b", "c"]
+    assert await post.on_the_way() == ["d", "e"]
+
+
+async def test_pairs_do_not_wait_for_each_other(post: Post) -> None:
+    """Neither another sender's mail to the agent nor mail to another agent of the shard."""
+    anna, carl = await post.begin(), await post.begin(CARL)
+    await post.send(anna, "a1", "a2")
+    await post.send(carl, "c1", "c2")
+    twin = AgentId("clerk", "bert-2")
+    await post.send(anna, "t1", to=twin)
+    items = [
+        post.read("a2"),
+        post.read("c2", sender=CARL),
+        post.read("c1", sender=CARL),
+    ]
+
+    outcome = await post.ingest(*items)
+
+    assert ids_of(outcome.arrived) == ["c1", "c2"]
+    assert await post.arrive("t1", to=twin) == ["t1"]
+    assert await post.on_the_way() == ["a1", "a2"]
+
+
+async def test_what_is_known_is_dropped_and_its_outbox_row_goes(post: Post) -> None:
+    """The second reading finds nothing to do, and an id that was sent again is let go."""
+    run = await post.begin()
+    await post.send(run, "a", "b")
+    assert await post.arrive("a", "b", "a") == ["a", "b"]
+    await post.send(run, "a", "c")
+
+    assert await post.arrive("a", "b") == []
+    assert await post.on_the_way() == ["c"]
+    assert await post.arrive("a", "c") == ["c"]
+
+    assert await post.inbox() == ["a", "b", "c"]
+
+
+async def test_what_came_from_outside_takes_no_outbox_row_with_it(post: Post) -> None:
+    """It has no place in the order of those inside, even under a name of theirs."""
+    await post.send(await post.begin(), "a", "b")
+
+    assert await post.arrive("x", "b", sourced=True) == ["x", "b"]
+
+    assert await post.on_the_way() == ["a", "b"]
+
+
+@pytest.mark.item(59)
+async def test_a_batch_under_a_lost_lease_writes_nothing(post: Post) -> None:
+    """Nor under an old epoch of the stream; a neighbour in the same call is not harmed."""
+    run = await post.begin()
+    await post.send(run, "a")
+    await post.send(run, "b", to=CARL)
+    lost, fine = post.batch(post.read("a")), post.batch(post.read("b", to=CARL), agent=CARL)
+    await post.store.release_shards([lost.lease])
+
+    outcomes = await asyncio.gather(post.store.ingest(lost), post.store.ingest(fine))
+
+    assert outcomes[0] == LeaseLost()
+    assert isinstance(outcomes[1], Ingested)
+    assert await post.inbox() == []
+    assert await post.inbox(CARL) == ["b"]
+    assert await post.cursor() == 0
+
+
+async def test_a_batch_of_an_older_life_of_the_stream_writes_nothing(post: Post) -> None:
+    """Somebody began another epoch since it was read."""
+    await post.send(await post.begin(), "a")
+    batch = post.batch(post.read("a"))
+    newer = await post.store.next_stream_epoch(post.stream, post.stream.created)
+
+    outcome = await post.store.ingest(batch)
+
+    assert outcome == StaleStream()
+    assert newer.epoch == post.stream.epoch + 1
+    assert await post.inbox() == []
+    assert await post.on_the_way() == ["a"]
+
+
+async def test_reading_all_again_under_a_new_epoch_changes_nothing(post: Post) -> None:
+    """Known ids are dropped, the cursor begins at 0, and what was missing comes in order."""
+    run = await post.begin()
+    await post.send(run, "a", "b", "c")
+    assert await post.arrive("a", "b") == ["a", "b"]
+    post.stream = await post.store.next_stream_epoch(post.stream, post.stream.created)
+    assert await post.cursor() == 0
+
+    assert await post.arrive("a") == []
+    assert await post.arrive("b", "c") == ["c"]
+
+    assert await post.inbox() == ["a", "b", "c"]
+
+
+async def test_a_cursor_never_moves_back_within_an_epoch(post: Post) -> None:
+    """A batch that is written late, or again, leaves it where it is."""
+    await post.store.ingest(post.batch(upto=7))
+    await post.store.ingest(post.batch(upto=3))
+
+    assert await post.cursor() == 7
+
+
+async def test_two_batches_of_a_shard_at_once_are_written_one_after_the_other(post: Post) -> None:
+    """As they were handed over."""
+    await post.send(await post.begin(), "a", "b")
+    batches = [post.batch(post.read("a")), post.batch(post.read("b"))]
+
+    outcomes = await asyncio.gather(*(post.store.ingest(batch) for batch in batches))
+
+    arrived = [item for out in outcomes if isinstance(out, Ingested) for item in out.arrived]
+    assert ids_of(arrived) == ["a", "b"]
+    assert await post.cursor() == 2
+
+
+async def test_a_group_of_many_batches_is_few_statements(post: Post) -> None:
+    """Every shard's batch is told about its own messages, in order of arrival."""
+    run = await post.begin()
+    targets = [AgentId("clerk", f"k{n}") for n in range(40)]
+    for target in targets:
+        await post.send(run, *(f"{target.key}-{n}" for n in range(5)), to=target)
+    by_shard: dict[str, list[AgentId]] = {}
+    for target in targets:
+        by_shard.setdefault(post.store.shard_of(target), []).append(target)
+    batches = [
+        post.batch(
+            *(post.read(f"{t.key}-{n}", to=t) for n in range(5) for t in members),
+            agent=members[0],
+        )
+        for members in by_shard.values()
+    ]
+
+    outcomes = await asyncio.gather(*(post.store.ingest(batch) for batch in batches))
+
+    for outcome, members in zip(outcomes, by_shard.values(), strict=True):
+        assert isinstance(outcome, Ingested)
+        assert ids_of(outcome.arrived) == [f"{t.key}-{n}" for n in range(5) for t in members]
+    assert await post.on_the_way() == []
+
+
+async def test_another_host_goes_on_where_the_cursor_is(post: Post) -> None:
+    """It reads the outbox of the shards it took, and order holds over the move."""
+    run = await post.begin()
+    await post.send(run, "a", "b", "c")
+    assert await post.arrive("a", "c") == ["a"]
+    old = post.batch(post.read("b"))
+    async with post.bed.rival() as rival:
+        await post.bed.lose_to(rival)
+        other = await post_of(rival)
+
+        assert await post.store.ingest(old) == LeaseLost()
+        assert await other.cursor() == 2
+        assert await other.on_the_way() == ["b", "c"]
+        assert await other.arrive("c", "b") == ["b", "c"]
+
+        assert await other.inbox() == ["a", "b", "c"]
+
+
+async def test_mail_for_a_type_nobody_declared_moves_when_somebody_does(
+    post: Post, postgres_dsn: str, schema: str
+) -> None:
+    """Its shard goes with its cursor, a batch that was read for it is refused, no message is lost."""
+    nova = AgentId("nova", "1")
+    await post.send(await post.begin(), "a", "b", to=nova)
+    assert await post.store.account_for([nova, BERT]) == 1
+    assert await post.store.account_for([nova]) == 0
+    rows = await sql(
+        postgres_dsn,
+        schema,
+        "update shards set owner = 'h1', epoch = 1 where shard = 'u:nova' returning shard",
+    )
+    assert [row["shard"] for row in rows] == [undeclared_shard("nova")]
+    somebody = post.bed.lease_of(BERT)
+    assert somebody is not None
+    lease = replace(somebody, shard=undeclared_shard("nova"), epoch=1)
+    first = replace(post.batch(post.read("a", to=nova)), lease=lease)
+    second = replace(post.batch(post.read("b", to=nova)), lease=lease)
+    assert isinstance(await post.store.ingest(first), Ingested)
+
+    _, outcome = await asyncio.gather(
+        post.bed.claim(Serves(types=("nova",))), post.store.ingest(second)
+    )
+
+    assert outcome == LeaseLost() or isinstance(outcome, Ingested)
+    assert await post.store.ingest(second) == LeaseLost()
+    left = await sql(postgres_dsn, schema, "select shard from cursors")
+    assert [row["shard"] for row in left] == []
+    assert await post.cursor(nova) == 0
+    await post.arrive("a", "b", to=nova)
+    assert await post.inbox(nova) == ["a", "b"]
+    mail = await post.store.pending_mail(shards=[post.store.shard_of(nova)])
+    assert ids_of(mail) == ["a", "b"]

@@ -1,0 +1,277 @@
+"""What a turn sends: an inbox row here, or a place in the outbox, and always in order."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import asyncpg
+import pytest
+
+from actors.errors import ContractError
+from actors.kernel.agent.message import MessageKey
+from actors.kernel.runtime.commit import Committed, Finish, Outgoing
+from actors.kernel.runtime.ids import AgentId, TopicId
+from actors.kernel.runtime.log_entry import EntryKind, NewEntry
+from actors.kernel.runtime.scheduler import RunStatus
+from tests.conformance.bed import outgoing, result
+from tests.harness.proxy import FaultProxy
+from tests.integration.persistence.hosts import sql, waiting_for
+from tests.integration.persistence.mailing import ANNA, BERT, ids_of, post_of, post_office
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from actors.kernel.runtime.transport import OutboxRow
+    from tests.integration.persistence.mailing import Post
+
+
+@pytest.fixture
+async def post(postgres_dsn: str, schema: str) -> AsyncIterator[Post]:
+    """A host behind a broker that delivers by itself what it can."""
+    async with post_office(postgres_dsn, schema) as found:
+        yield found
+
+
+async def give_away(post: Post, other: Post, agent: AgentId) -> None:
+    """Move the agent's shard to another host."""
+    lease = post.bed.lease_of(agent)
+    assert lease is not None
+    await post.store.release_shards([lease])
+    del post.bed.leases[lease.shard]
+    await other.bed.claim()
+
+
+async def test_mail_between_agents_of_one_host_needs_no_broker(post: Post) -> None:
+    """Its inbox row is part of the turn."""
+    sent = await post.send(await post.begin(), "a", "b")
+
+    assert ids_of(sent.routed) == ["a", "b"]
+    assert await post.on_the_way() == []
+    assert await post.inbox() == ["a", "b"]
+
+
+async def test_mail_for_another_host_waits_in_the_outbox(post: Post) -> None:
+    """It is nobody's inbox row before that host's own commit makes it one."""
+    async with post.bed.rival() as rival:
+        other = await post_of(rival)
+        await give_away(post, other, BERT)
+
+        sent = await post.send(await post.begin(), "a", "b")
+
+        assert sent.routed == ()
+        assert [row.message.id for row in await post.outbox()] == ["a", "b"]
+        assert await other.inbox() == []
+        assert await other.arrive("a", "b") == ["a", "b"]
+
+
+async def test_mail_for_agents_nobody_declared_waits_in_the_outbox(post: Post) -> None:
+    """There is no host of theirs yet."""
+    await post.send(await post.begin(), "a", to=AgentId("nova", "1"))
+
+    assert await post.on_the_way() == ["a"]
+
+
+async def test_what_comes_behind_mail_on_its_way_takes_the_same_way(post: Post) -> None:
+    """Also when the shard is ours by then; local again once the outbox of the pair is empty."""
+    run = await post.begin()
+    async with post.bed.rival() as rival:
+        other = await post_of(rival)
+        await give_away(post, other, BERT)
+        await post.send(run, "a", "b")
+        await give_away(other, post, BERT)
+
+        assert (await post.send(run, "c")).routed == ()
+        assert ids_of((await post.send(run, "x", to=AgentId("clerk", "other"))).routed) == ["x"]
+        assert await post.arrive("a", "b") == ["a", "b"]
+        assert (await post.send(run, "d")).routed == ()
+        assert await post.arrive("c", "d") == ["c", "d"]
+        assert ids_of((await post.send(run, "e")).routed) == ["e"]
+
+        assert await post.inbox() == ["a", "b", "c", "d", "e"]
+
+
+async def test_a_shard_cannot_move_while_a_turn_delivers_into_it(
+    post: Post, postgres_dsn: str, schema: str
+) -> None:
+    """A turn that decided for the inbox holds the target's shard until it is committed."""
+    run = await post.begin()
+    lease = post.bed.lease_of(BERT)
+    assert lease is not None
+    blocker = await asyncpg.connect(postgres_dsn, server_settings={"search_path": schema})
+    try:
+        async with blocker.transaction():
+            # The turn stops between its locks and its writes.
+            await blocker.execute("select 1 from runs where run_id = $1 for update", run.run_id)
+            sending = asyncio.ensure_future(post.send(run, "a"))
+            busy = await waiting_for(blocker)
+            moving = asyncio.ensure_future(
+                sql(
+                    postgres_dsn,
+                    schema,
+                    "update shards set owner = 'thief', epoch = epoch + 1 where shard = $1",
+                    lease.shard,
+                )
+            )
+            async with asyncio.timeout(10):
+                while not await blocker.fetch(
+                    "select 1 from pg_locks where not granted and pg_blocking_pids(pid) && $1::int[]",
+                    list(busy),
+                ):
+                    pass
+            assert not moving.done()
+        assert ids_of((await sending).routed) == ["a"]
+        await moving
+    finally:
+        await blocker.close()
+
+    assert (await post.send(run, "b")).routed == ()
+
+
+async def test_a_target_shard_that_moves_first_makes_the_turn_send_it_there(
+    post: Post, postgres_dsn: str, schema: str
+) -> None:
+    """The decision is made under the lock; the turn itself is not stale."""
+    run = await post.begin()
+    lease = post.bed.lease_of(BERT)
+    assert lease is not None
+    thief = await asyncpg.connect(postgres_dsn, server_settings={"search_path": schema})
+    try:
+        async with thief.transaction():
+            await thief.execute(
+                "update shards set owner = 'thief', epoch = epoch + 1 where shard = $1", lease.shard
+            )
+            sending = asyncio.ensure_future(post.send(run, "a"))
+            await waiting_for(thief)
+        assert (await sending).routed == ()
+    finally:
+        await thief.close()
+
+    assert await post.on_the_way() == ["a"]
+    assert await post.inbox() == []
+
+
+async def test_the_hook_hears_of_outbox_rows_before_the_turn_is_answered(
+    postgres_dsn: str, schema: str
+) -> None:
+    """In the order of `n`, with the very messages of the commit."""
+    async with post_office(postgres_dsn, schema, local_delivery=False) as post:
+        heard: list[OutboxRow] = []
+        answered: list[int] = []
+        post.store.set_outbox_hook(heard.extend)
+        runs = [await post.begin(AgentId("desk", f"a{n}")) for n in range(20)]
+        outs = [
+            [outgoing(n, to=BERT, id=f"{n}", sender=f"agent:{r.agent}") for n in range(3)]
+            for r in runs
+        ]
+
+        async def send(run_index: int) -> None:
+            run = runs[run_index]
+            await run.commit(run.turn(result("0"), outgoing=tuple(outs[run_index])))
+            answered.append(sum(row.message.sender == f"agent:{run.agent}" for row in heard))
+
+        await asyncio.gather(*(send(n) for n in range(20)))
+
+        assert answered == [3] * 20
+        assert [row.n for row in heard] == sorted(row.n for row in heard)
+        assert heard == await post.outbox()
+        assert {id(row.message) for row in heard} == {id(o.message) for row in outs for o in row}
+
+
+@pytest.mark.parametrize("what", ["request", "response"])
+async def test_a_turn_whose_answer_is_lost_still_tells_of_its_outbox_rows(
+    postgres_dsn: str, schema: str, what: str
+) -> None:
+    """Once, whether the server did it or not."""
+    async with (
+        FaultProxy.to(postgres_dsn) as proxy,
+        post_office(proxy.through(postgres_dsn), schema, local_delivery=False) as post,
+    ):
+        heard: list[OutboxRow] = []
+        post.store.set_outbox_hook(heard.extend)
+        run = await post.begin()
+        if what == "request":
+            loss = proxy.lose_request(request_has=b"needle")
+        else:
+            loss = proxy.lose_response(request_has=b"needle")
+
+        await post.send(run, "needle", "b")
+
+        assert loss.happened.is_set()
+        assert [row.message.id for row in heard] == ["needle", "b"]
+        assert heard == await post.outbox()
+
+
+async def test_a_dead_letter_goes_out_with_the_end_of_its_run(post: Post) -> None:
+    """Its row says why it was given up, and goes once the broker has it."""
+    heard: list[OutboxRow] = []
+    post.store.set_outbox_hook(heard.extend)
+    await post.send(await post.begin(), "a")
+    key = MessageKey(BERT, f"agent:{ANNA}", "a")
+    run, new = post.bed.turns_of_mail(key)
+    started = NewEntry(EntryKind.RUN_STARTED, "", {"agent": str(BERT)})
+    await run.commit(run.turn(started, create=new, bind=(key,)))
+    failed = NewEntry(EntryKind.RUN_FAILED, "", {"status": "failed", "error": {"message": "no"}})
+    end = Finish(RunStatus.FAILED, error={"message": "no"}, dead_letter="max_retries")
+
+    await run.commit(run.turn(failed, then=end))
+
+    assert [(row.message.id, row.dead_letter) for row in heard] == [("a", "max_retries")]
+    assert heard[0].message.target == BERT
+    assert heard == await post.outbox()
+    assert [letter.message.id for letter in await post.store.dead_letters()] == ["a"]
+    await post.store.forget_sent(heard)
+    assert await post.outbox() == []
+
+
+async def test_the_outbox_is_read_in_pages_and_tells_how_far_its_targets_were_read(
+    postgres_dsn: str, schema: str
+) -> None:
+    """By `n`, over all shards asked for, and no others."""
+    async with post_office(postgres_dsn, schema, local_delivery=False) as post:
+        runs = [await post.begin(AgentId("desk", f"a{n}")) for n in range(6)]
+        for n in range(4):
+            for run in runs:
+                await post.send(run, f"{run.agent.key}-{n}")
+        await post.store.ingest(post.batch(upto=9))
+        leases = list(post.bed.leases.values())
+
+        pages, after = [], -1
+        while page := await post.store.outbox(leases, after=after, limit=5):
+            pages.append(page)
+            after = page[-1].n
+
+        rows = [row for page in pages for row in page]
+        assert [len(page) for page in pages] == [5, 5, 5, 5, 4]
+        assert [row.message.id for row in rows] == [f"a{k}-{n}" for n in range(4) for k in range(6)]
+        assert {row.target_read for row in rows} == {9}
+        assert await post.store.outbox([]) == []
+        lease = post.bed.lease_of(BERT)
+        assert lease is not None
+        assert await post.store.outbox([lease]) == []
+
+
+async def test_messages_to_topics_are_still_refused(post: Post) -> None:
+    """No store publishes to them yet."""
+    run = await post.begin()
+    out = Outgoing(outgoing(to=BERT, id="a").message, f"agent:{ANNA}", TopicId("news"))
+
+    with pytest.raises(ContractError):
+        await post.store.commit(run.turn(result("0"), outgoing=(out,)))
+
+
+async def test_a_refused_turn_leaves_nothing_in_the_outbox(postgres_dsn: str, schema: str) -> None:
+    """Its neighbours' rows are there."""
+    async with post_office(postgres_dsn, schema, local_delivery=False) as post:
+        fine, stale = await post.begin(), await post.begin(AgentId("desk", "x"))
+        stale.seq = 5
+        turns = [
+            run.turn(result("0"), outgoing=(outgoing(to=BERT, id=i, sender=f"agent:{run.agent}"),))
+            for run, i in ((fine, "a"), (stale, "b"))
+        ]
+
+        outcomes = await asyncio.gather(*(post.store.commit(turn) for turn in turns))
+
+        assert isinstance(outcomes[0], Committed)
+        assert not isinstance(outcomes[1], Committed)
+        assert await post.on_the_way() == ["a"]

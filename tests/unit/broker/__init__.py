@@ -1,0 +1,1 @@
+"""Names, bytes and streams of the broker."""

@@ -1,0 +1,162 @@
+"""Subjects: what is built can be taken apart, and nothing else."""
+
+from __future__ import annotations
+
+import pytest
+
+from actors.errors import ContractError, InvalidNameError
+from actors.kernel.runtime.ids import AgentId, RunId, ShardId, TopicId
+from actors.kernel.runtime.shards import instance_shard, partition_shard, undeclared_shard
+from broker.errors import SubjectError
+from broker.subjects import Origin, Subjects, has_hash, untoken
+
+PLAIN = Subjects()
+NAMED = Subjects("ns-1")
+DESK = AgentId("desk", "1", "acme")
+ODD = AgentId("desk", "a.b*c> é%/\u2028", "acme")
+LONG = AgentId("desk", "k" * 200)
+RUN = RunId("a" * 32)
+
+
+def test_subjects_are_those_of_the_design() -> None:
+    """Each party has its own pattern, and a namespace goes before all of them."""
+    assert PLAIN.inbox(DESK) == "agent.v1.acme.desk.1.in"
+    assert PLAIN.external(DESK, "crm") == "agent.v1.acme.desk.1.ext.crm"
+    assert PLAIN.signal(DESK, "crm", RUN, "go") == f"agent.v1.acme.desk.1.sig.crm.{RUN}.go"
+    assert PLAIN.topic(TopicId("news", "bbc.uk")) == "topic.v1.default.news.bbc%2Euk"
+    assert PLAIN.dead(DESK) == "dead.v1.acme.desk.1"
+    assert PLAIN.host("h-1") == "host.v1.h-1"
+    assert NAMED.inbox(DESK) == "ns-1.agent.v1.acme.desk.1.in"
+    assert (PLAIN.stream("MAIL"), NAMED.stream("MAIL")) == ("MAIL", "ns-1_MAIL")
+
+
+@pytest.mark.parametrize("subjects", [PLAIN, NAMED, Subjects(partitions=3)])
+@pytest.mark.parametrize("agent", [DESK, ODD, AgentId("a.b", "x", "t.1"), AgentId("t", "h-1")])
+def test_a_stored_subject_tells_its_agent(subjects: Subjects, agent: AgentId) -> None:
+    """What is escaped comes back, also dots, stars, spaces and other scripts."""
+    assert subjects.parse_stored(subjects.stored(agent)) == agent
+    assert subjects.mailbox_of(subjects.stored(agent)) == agent
+
+
+def test_a_long_key_is_a_hash_that_only_a_claim_can_tell() -> None:
+    """A hash cannot be inverted, so the claim is hashed and compared."""
+    subject = PLAIN.stored(LONG)
+
+    assert has_hash(LONG)
+    assert not has_hash(ODD)
+    assert PLAIN.parse_stored(subject, LONG) == LONG
+    with pytest.raises(SubjectError, match="Actor-Target"):
+        PLAIN.parse_stored(subject)
+    with pytest.raises(SubjectError, match="not the mailbox"):
+        PLAIN.parse_stored(subject, AgentId("desk", "k" * 201))
+    assert PLAIN.stored(PLAIN.mailbox_of(subject)) == subject
+
+
+def test_a_key_that_looks_like_a_hash_needs_a_claim_too() -> None:
+    """A key of the form of a hash is never taken for the name behind one."""
+    literal = AgentId("desk", "h-" + "0" * 32)
+    assert has_hash(literal)
+    with pytest.raises(SubjectError):
+        PLAIN.parse_stored(PLAIN.stored(literal))
+    assert PLAIN.parse_stored(PLAIN.stored(literal), literal) == literal
+
+
+@pytest.mark.parametrize("agent", [DESK, ODD])
+def test_an_origin_tells_agent_publisher_run_and_name(agent: AgentId) -> None:
+    """Everything that may be trusted about an outsider's message is in its origin subject."""
+    external, signal = NAMED.external(agent, "crm.eu"), NAMED.signal(agent, "crm", RUN, "a.b")
+
+    assert NAMED.parse_origin(external) == Origin(agent, "crm.eu")
+    assert NAMED.parse_origin(signal) == Origin(agent, "crm", RUN, "a.b")
+
+
+def test_an_origin_with_a_hash_needs_the_right_claim() -> None:
+    """The claim is compared with the address."""
+    origin = PLAIN.external(LONG, "crm")
+
+    assert PLAIN.parse_origin(origin, LONG) == Origin(LONG, "crm")
+    for claimed in (None, DESK):
+        with pytest.raises(SubjectError):
+            PLAIN.parse_origin(origin, claimed)
+
+
+@pytest.mark.parametrize(
+    "subject",
+    [
+        "",
+        "mail",
+        "mail.desk.1.acme",
+        "mail.desk.1.acme.1.2",
+        "mail.desk.x.acme.1",
+        "mail.desk.99.acme.1",
+        "mail.desk.*.acme.1",
+        "mail.desk.12.acme.*",
+        "mail.desk.12.acme.>",
+        "mail.desk.12.acme.%61",
+        "mail.desk.12.acme.%2e",
+        "mail.desk.12.acme.%FF",
+        "mail.desk.12.acme.%00",
+        "mail.desk.12.acme.%",
+        "mail.desk.12.acme.",
+        "mail.desk.12.acme.~fan",
+        "mail.%2Edesk.12.acme.1",
+        "agent.v1.acme.desk.1.in",
+        "ns-1.mail.desk.12.acme.1",
+    ],
+)
+def test_a_malformed_stored_subject_is_refused(subject: str) -> None:
+    """Only canonical subjects with the right partition name an agent."""
+    with pytest.raises(SubjectError):
+        PLAIN.parse_stored(subject)
+
+
+@pytest.mark.parametrize(
+    "subject",
+    [
+        "",
+        "agent.v1.acme.desk.1.in",
+        "agent.v1.acme.desk.1.ext",
+        "agent.v1.acme.desk.1.ext.crm.x",
+        "agent.v1.acme.desk.1.sig.crm.run",
+        "agent.v1.acme.desk.1.sig.crm.run.name.x",
+        "agent.v1.acme.desk.1.ext.*",
+        "agent.v1.acme.desk.1.ext.%00",
+        "agent.v1.acme.desk.*.ext.crm",
+        "agent.v2.acme.desk.1.ext.crm",
+        "topic.v1.acme.news.bbc.ext.crm",
+        "mail.desk.1.acme.1",
+        f"agent.v1.acme.desk.1.sig.crm.run.h-{'0' * 32}",
+    ],
+)
+def test_a_malformed_origin_is_refused(subject: str) -> None:
+    """Neither mail of hosts nor posts count as an outsider's message."""
+    with pytest.raises(SubjectError):
+        PLAIN.parse_origin(subject)
+
+
+def test_each_shard_has_one_filter() -> None:
+    """A partition and an undeclared type are prefixes, an instance is one exact subject."""
+    assert PLAIN.filter_of(partition_shard("a.b", 3)) == "mail.a%2Eb.3.>"
+    assert PLAIN.filter_of(undeclared_shard("desk")) == "mail.desk.>"
+    assert NAMED.filter_of(instance_shard(ODD)) == NAMED.stored(ODD)
+    with pytest.raises(ContractError):
+        PLAIN.filter_of(ShardId("x:desk"))
+
+
+@pytest.mark.parametrize("namespace", ["A", "a.b", "a b", "*", "x" * 33, "é"])
+def test_a_namespace_is_one_plain_token(namespace: str) -> None:
+    """What would change the grammar of subjects is refused."""
+    with pytest.raises(InvalidNameError):
+        Subjects(namespace)
+
+
+@pytest.mark.parametrize("publisher", ["", "a\nb", "\x00", "x" * 257])
+def test_a_publisher_is_printable(publisher: str) -> None:
+    """A publisher's name becomes a sender, so it has the rule of keys."""
+    with pytest.raises(SubjectError):
+        PLAIN.external(DESK, publisher)
+
+
+def test_untoken_is_the_inverse_of_token() -> None:
+    """Runs of escaped bytes are one text."""
+    assert untoken("a%2Eb%C3%A9") == "a.bé"

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from broker.subjects import Subjects
 
 _log = logging.getLogger(__name__)
+PAUSE_AFTER: Final = 1000
+"""Subjects read from a list at a time: the loop has other things to do."""
 _NUDGES: Final = frozenset({"run", "mail", "signal", "cancel", "shards"})
 
 
@@ -185,7 +187,9 @@ class JetStreamConnection:
         while seen < total:
             page = await self._subjects_page(seen)
             subjects: dict[str, int] = page["state"].get("subjects") or {}
-            for subject in subjects:
+            for n, subject in enumerate(subjects, 1):
+                if n % PAUSE_AFTER == 0:
+                    await asyncio.sleep(0)
                 try:
                     agents.append(self._subjects.mailbox_of(subject))
                 except SubjectError:

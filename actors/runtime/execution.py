@@ -151,7 +151,8 @@ class Execution:
             signals=Signals(self.env.store, row.run_id, self._runlog),
             clock=self.env.clock, entropy=self.env.entropy, may_act=self.env.may_act,
             hooks=Hooks(self.agent, meta, self.env.clock), results=self.env.results,
-            recovering=row.status is RunStatus.RUNNING,
+            # A later attempt writes nothing before its first effect: it may have begun already.
+            recovering=self._history.started and row.status is not RunStatus.SUSPENDED,
         )  # fmt: skip
         self._ctx = RunContext(
             self._recorder, meta, store=self.env.store,

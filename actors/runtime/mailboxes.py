@@ -110,6 +110,7 @@ class Mailboxes:
         for shard in shards:
             for mailbox in self._by_shard.pop(shard, {}).values():
                 mailbox.spill()
+                mailbox.turns += 1  # what is being read for it is left
                 del self._by_agent[mailbox.agent_id]
 
     def clear(self) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 from actors.errors import ActorsError, ContractError
 from actors.kernel.runtime.scheduler import RunStatus
 from actors.kernel.runtime.shards import scope_of
+from actors.kernel.runtime.store import Serves
 from actors.runtime.handover import DRAIN_S, Handover
 from actors.runtime.signals import RESERVED
 from actors.runtime.tasks import TaskScope
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from actors.kernel.runtime.commit import HostReport, RunRow
     from actors.kernel.runtime.ids import HostIncarnation, RunId, ShardId
     from actors.kernel.runtime.scheduler import ShardLease
-    from actors.kernel.runtime.store import Nudge, RunStore, Serves
+    from actors.kernel.runtime.store import Nudge, RunStore
     from actors.runtime.registry import Registry
     from actors.runtime.worker import Worker
 
@@ -32,6 +33,7 @@ SCAN_S: Final = 5.0
 PAGE: Final = 500
 READ_AGAIN_S: Final = 1.0
 """Pause before mail is looked through again that the store could not give."""
+LEAVE_LIMIT_S: Final = 1.0
 _CLAIM_LIMIT: Final = 10_000
 _SIGNALS_LIMIT_S: Final = 120.0
 """Longer than a store waits for its server before it gives up."""
@@ -65,7 +67,7 @@ class Ownership:
         self._claiming = asyncio.Lock()
         self._arrival = self._before = -1
         self._declared: Serves | None = None
-        self._is_looking = False
+        self._is_looking = self._is_leaving = False
         self._handover = Handover(worker, self._release, drain_s=drain_s)
         self.on_shards: Callable[[], None] = lambda: None
         """Called when shards are ready to get mail, and when some were lost or given up."""
@@ -80,6 +82,15 @@ class Ownership:
         if self._heartbeat_s is not None:
             tasks.start(self._beat_for_ever(self._heartbeat_s), name="heartbeat")
 
+    async def leave(self) -> None:
+        """Want no shards any more: heartbeats then name them all as surplus, idle ones go at once."""
+        self._is_leaving = True
+        try:
+            async with asyncio.timeout(LEAVE_LIMIT_S):
+                await self._store.claim_shards(owner=self.owner, serves=Serves(), limit=0)
+        except (ActorsError, TimeoutError) as exc:
+            _log.warning("other hosts are not told that this one leaves", exc_info=exc)
+
     async def stop(self) -> None:
         """Give all shards up."""
         self._store.set_nudge_hook(None)
@@ -89,7 +100,7 @@ class Ownership:
         """Declare what is registered, take free shards, and read what is in them."""
         async with self._claiming:
             serves = self._registry.serves()
-            if not (serves.types or serves.agents):
+            if self._is_leaving or not (serves.types or serves.agents):
                 return
             if serves != self._declared:
                 await self._store.declare(serves)

@@ -46,7 +46,7 @@ class Recorder:
     results: ResultCache | None = None
     """Where results outlive a crash that keeps them from the log."""
     recovering: bool = False
-    """An execution before this one was broken off: its last results may be missing in the log. Until
+    """An execution before this one may have been broken off, its last results missing in the log. Until
     this one has recorded a result of its own; what comes behind that was never begun before."""
     unrepeatable: int = 0
     """How many at-most-once effects were begun and have no durable result yet."""

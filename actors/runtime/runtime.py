@@ -219,6 +219,8 @@ class Runtime:
         if not self._started:
             return
         self._started = False
+        if self._serve and drain_s > 0:
+            await self._ownership.leave()
         await self._worker.stop(drain_s=drain_s)
         await self._tasks.close()
         if self._serve:

@@ -15,8 +15,6 @@ from typing import TYPE_CHECKING, Final
 
 from actors.kernel.runtime.commit import (
     Arrived,
-    Commit,
-    Committed,
     Finish,
     LoadedRun,
     NewRun,
@@ -26,6 +24,7 @@ from actors.kernel.runtime.commit import (
 )
 from actors.kernel.runtime.ids import run_id_of_mail
 from actors.kernel.runtime.scheduler import RunStatus
+from actors.runtime.cancelling import end_cancelled
 from actors.runtime.endings import Endings
 from actors.runtime.execution import UNWIND_LIMIT_S, Ended, Environment, Execution
 from actors.runtime.mailbox import (
@@ -39,7 +38,6 @@ from actors.runtime.mailbox import (
     holding_of,
 )
 from actors.runtime.mailboxes import Mailboxes
-from actors.runtime.outcome import cancelled
 from actors.runtime.ready_queue import ReadyQueue
 from actors.runtime.refill import Refill
 from actors.runtime.shards import Shards, run_lease
@@ -496,20 +494,8 @@ class Worker:
         if not found or lease is None:
             self._mailboxes.forget_empty(mailbox)
             return
-        row = found[0].row
-        if not row.status.is_terminal:
-            verdict = cancelled(row.cancel_requested or "")
-            outcome = await self._store.commit(
-                Commit(
-                    run_lease(lease, row), row.last_seq, verdict.entries, verdict.then,
-                    attempt=row.attempt,
-                )
-            )  # fmt: skip
-            if not isinstance(outcome, Committed):
-                _log.warning(
-                    "a cancel met a change of the run", extra={"run": run_id, "why": str(outcome)}
-                )
-                return
+        if not await end_cancelled(self._store, lease, found[0].row):
+            return
         self._fresh.pop(run_id, None)
         mailbox.forget(run_id)
         self.endings.tell(run_id, None)

@@ -33,19 +33,19 @@ select h.incarnation, extract(epoch from h.expires_at - clock_timestamp())::floa
   from hosts h left join shards s on s.owner = h.incarnation
   where h.expires_at > clock_timestamp() group by h.incarnation, h.expires_at order by 1
 """
-# What waits, by agent type, and how much of it nobody alive is there to take.
+# What waits, by agent type, and how much of it nobody alive serves: a host may own what it does not
+# serve, to read its mail.
 SQL_WAITING: Final[LiteralString] = """
-with live as (
-  select s.shard from shards s join hosts h on h.incarnation = s.owner and h.expires_at > clock_timestamp())
-select w.type, sum(w.waiting)::int as waiting,
-    (sum(w.waiting) filter (where not w.is_owned))::int as unserved
+with served as (
+  select unnest(h.types) as type, null as shard from hosts h where h.expires_at > clock_timestamp()
+  union select null, unnest(h.shards) from hosts h where h.expires_at > clock_timestamp())
+select w.type, count(*)::int as waiting,
+    (count(*) filter (where not exists (select 1 from served s
+      where s.type = w.type or s.shard = w.shard)))::int as unserved
   from (
-    select agent_type(r.agent) as type, 1 as waiting, exists (
-        select 1 from live l where l.shard = r.shard) as is_owned
-      from runs r where r.ended_at is null
+    select agent_type(r.agent) as type, r.shard from runs r where r.ended_at is null
     union all
-    select agent_type(i.agent), 1, exists (select 1 from live l where l.shard = i.shard)
-      from inbox i where i.state = 'p') w
+    select agent_type(i.agent), i.shard from inbox i where i.state = 'p') w
   group by w.type order by w.type
 """
 SQL_SHARDS: Final[LiteralString] = """

@@ -1,4 +1,8 @@
-"""One host at a time over rows that survive it: memory in virtual time, PostgreSQL in real time."""
+"""One host at a time over rows that survive it: memory in virtual time, the others in real time.
+
+On PostgreSQL alone the sender's commit writes the receiver's row. On NATS, too, rows are PostgreSQL's,
+and everything that agents send travels through the broker.
+"""
 
 from __future__ import annotations
 
@@ -7,16 +11,19 @@ import itertools
 import secrets
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
+
+import pytest
 
 from actors.kernel.runtime.ids import AgentId, HostIncarnation, RunId
 from actors.kernel.runtime.log_entry import EntryKind
 from actors.kernel.runtime.scheduler import RetryPolicy
 from actors.runtime import RunContext, Runtime
+from actors.runtime.mail import Broker
 from tests.behaviour.agents import Acting, World
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
     from contextlib import AbstractAsyncContextManager
 
     from actors.kernel.agent.agent import Agent
@@ -25,9 +32,17 @@ if TYPE_CHECKING:
     from actors.kernel.runtime.commit import RunRow
     from actors.kernel.runtime.log_entry import RunLogEntry
     from actors.kernel.runtime.store import RunStore
+    from actors.kernel.runtime.transport import MailStore, Transport
 
 FAST: Final = RetryPolicy(max_retries=3, backoff_s=0.01, jitter=0)
 """Tries again at once, near enough."""
+
+LACKS: Final[Mapping[str, Mapping[str, str]]] = {
+    "memory": {"broker": "the sender's commit writes the receiver's row"},
+    "postgres": {"broker": "the sender's commit writes the receiver's row"},
+    "nats": {},
+}
+"""What a backend cannot do, and why. A test of it is skipped by name, never silently."""
 
 LIMIT_S: Final = 20.0
 """Seconds after which something that a test waits for counts as lost."""
@@ -46,7 +61,7 @@ class Bed:
     """A started runtime, and the power to let it die and to start another over the same rows.
 
     Attributes:
-        backend: ``memory`` or ``postgres``.
+        backend: ``memory``, ``postgres`` or ``nats``.
         suspend_after: See `Runtime`; 0 drops a waiting run at once, 5 keeps it hot in these tests.
         runtime: The host that lives now.
         world: What the test's effects do.
@@ -57,6 +72,8 @@ class Bed:
     open_store: OpenStore
     clock: Clock
     entropy: Entropy
+    open_transport: Callable[[HostIncarnation], Transport] | None = None
+    """Makes a host's way to the broker; None where there is none."""
     world: World = field(default_factory=World)
     agents: dict[AgentId, Agent] = field(default_factory=dict)
     _stores: AsyncExitStack = field(default_factory=AsyncExitStack)
@@ -81,15 +98,23 @@ class Bed:
         """Start a host that serves this bed's agents."""
         owner = HostIncarnation(f"{self._prefix}-{next(self._names)}")
         store = await self._stores.enter_async_context(self.open_store(owner))
-        options: dict[str, Any] = {"suspend_after": self.suspend_after, **settings}
-        runtime = Runtime(
-            store=store, clock=self.clock, entropy=self.entropy, owner=owner, **options
-        )
+        runtime = self._host(store, owner, suspend_after=self.suspend_after, **settings)
         for agent in self.agents.values():
             await runtime.register(agent)
         await runtime.start()
         self._runtime = runtime
+        if runtime.mail is not None:
+            await runtime.mail.ready()
         return runtime
+
+    def _host(self, store: RunStore, owner: HostIncarnation, **settings: Any) -> Runtime:
+        broker = None
+        if self.open_transport is not None:
+            broker = Broker(self.open_transport(owner), cast("MailStore", store))
+        return Runtime(
+            store=store, clock=self.clock, entropy=self.entropy, owner=owner, broker=broker,
+            **settings,
+        )  # fmt: skip
 
     async def stop(self) -> None:
         """Stop the host in good order."""
@@ -104,6 +129,7 @@ class Bed:
         leases = runtime.worker.shards
         runtime.crash()
         await asyncio.sleep(0)
+        await runtime._tasks.close()  # a dead process has no connections
         await self._stores.aclose()
         async with self.open_store(HostIncarnation(f"{self._prefix}-undertaker")) as store:
             await store.release_shards(leases)
@@ -132,9 +158,15 @@ class Bed:
         owner = HostIncarnation(f"{self._prefix}-rival-{next(self._names)}")
         async with (
             self.open_store(owner) as store,
-            Runtime(store=store, clock=self.clock, entropy=self.entropy, owner=owner) as runtime,
+            self._host(store, owner) as runtime,
         ):
             yield runtime
+
+    def needs(self, capability: str) -> None:
+        """Skip the test on a backend that declares to lack this."""
+        reason = LACKS[self.backend].get(capability)
+        if reason is not None:
+            pytest.skip(f"{self.backend} lacks {capability}: {reason}")
 
     # --- agents ---------------------------------------------------------------------------------
 

@@ -1,7 +1,8 @@
-"""The beds: {memory, PostgreSQL} and {waiting runs stay hot, waiting runs leave memory at once}.
+"""The beds: {memory, PostgreSQL, NATS} and {waiting runs stay hot, or leave memory at once}.
 
 The event loop is the parameter that chooses the backend: memory runs in virtual time, where no test
-sleeps and any socket is an error, PostgreSQL in a loop of the machine.
+sleeps and any socket is an error, the others in a loop of the machine. NATS means NATS for mail and
+PostgreSQL for rows, with nothing that agents send taking the short way inside the host.
 """
 
 from __future__ import annotations
@@ -12,11 +13,13 @@ import zlib
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
+import asyncpg
 import pytest
 
 from actors.runtime.backends.memory import MemoryStore
 from actors.runtime.clock import SystemClock, SystemEntropy
-from persistence.postgres import open_postgres_store
+from broker import JetStreamTransport
+from persistence.postgres import StoreSettings, open_postgres_store, open_store
 from tests.behaviour.bed import Bed
 from tests.harness import servers
 from tests.harness.simloop import SimClock, SimEntropy, SimLoop
@@ -26,7 +29,8 @@ if TYPE_CHECKING:
 
     from actors.kernel.runtime.ids import HostIncarnation
     from actors.kernel.runtime.store import RunStore
-    from tests.harness.servers import TestPostgres
+    from actors.kernel.runtime.transport import Transport
+    from tests.harness.servers import TestNats, TestPostgres
 
 _LOOP = "_asyncio_loop_factory"
 
@@ -39,21 +43,28 @@ def _real_loop() -> asyncio.AbstractEventLoop:
     return asyncio.new_event_loop()
 
 
+class _BrokeredLoop(asyncio.SelectorEventLoop):
+    """A loop of the machine, for the tests on NATS."""
+
+
 def pytest_asyncio_loop_factories(
     config: pytest.Config, item: pytest.Item
 ) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
     """Run every test of this folder once per backend."""
     del config, item
-    return {"memory": _virtual_loop, "postgres": _real_loop}
+    return {"memory": _virtual_loop, "postgres": _real_loop, "nats": _BrokeredLoop}
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests that need a PostgreSQL, so that `-m 'not postgres'` leaves them out."""
+    """Mark the tests that need a server, so that `-m 'not postgres'` leaves them out."""
+    postgres, nats = pytest.mark.postgres, pytest.mark.nats
+    marks = {_real_loop: [postgres], _BrokeredLoop: [postgres, nats]}
     for item in items:
         call = getattr(item, "callspec", None)
-        if call is not None and call.params.get(_LOOP) is _real_loop:
-            item.add_marker(pytest.mark.postgres)
+        loop = None if call is None else call.params.get(_LOOP)
+        for mark in marks.get(loop, ()):
+            item.add_marker(mark)
 
 
 @pytest.fixture(scope="session")
@@ -62,6 +73,14 @@ def behaviour_schema(postgres_server: TestPostgres) -> Iterator[str]:
     name = f"t_{secrets.token_hex(6)}"
     yield name
     asyncio.run(servers.drop_schema(postgres_server, name))
+
+
+@pytest.fixture(scope="session")
+def behaviour_namespace(nats_server: TestNats) -> Iterator[str]:
+    """One namespace for all tests of this folder: their agent types differ."""
+    name = f"t-{secrets.token_hex(6)}"
+    yield name
+    asyncio.run(servers.drop_namespace(nats_server, name))
 
 
 def _memory_bed(loop: SimLoop, suspend_after: float, seed: int) -> Bed:
@@ -90,6 +109,31 @@ def _postgres_bed(url: str, schema: str, suspend_after: float) -> Bed:
     return Bed("postgres", suspend_after, open_store, SystemClock(), SystemEntropy())
 
 
+def _nats_bed(nats: str, namespace: str, url: str, schema: str, suspend_after: float) -> Bed:
+    @asynccontextmanager
+    async def open_host(owner: HostIncarnation) -> AsyncIterator[RunStore]:
+        settings = StoreSettings(
+            url=url, schema=schema, owner=owner, lease_s=60, brokered=True, local_delivery=False
+        )
+        async with open_store(settings) as store:
+            await store.listening()
+            yield store
+
+    def open_transport(owner: HostIncarnation) -> Transport:
+        return JetStreamTransport(nats, namespace=namespace, owner=owner)
+
+    return Bed("nats", suspend_after, open_host, SystemClock(), SystemEntropy(), open_transport)
+
+
+async def _forget_shards(url: str, schema: str) -> None:
+    """Let no later host take over, and read, what the agents of a test that is over had."""
+    connection = await asyncpg.connect(url)
+    try:
+        await connection.execute(f"delete from {schema}.shards")
+    finally:
+        await connection.close()
+
+
 @pytest.fixture(params=[5.0, 0.0], ids=["hot", "drops"])
 async def bed(request: pytest.FixtureRequest) -> AsyncIterator[Bed]:
     """A started host without agents, on each backend and in both suspend modes."""
@@ -97,9 +141,19 @@ async def bed(request: pytest.FixtureRequest) -> AsyncIterator[Bed]:
     if isinstance(loop, SimLoop):
         seed = zlib.crc32(request.node.nodeid.encode())
         bed = _memory_bed(loop, request.param, seed)
+        await bed.start()
+        yield bed
+        await bed.stop()
+        return
+    url = request.getfixturevalue("postgres_server").url
+    schema = request.getfixturevalue("behaviour_schema")
+    if isinstance(loop, _BrokeredLoop):
+        nats = request.getfixturevalue("nats_server").url
+        namespace = request.getfixturevalue("behaviour_namespace")
+        bed = _nats_bed(nats, namespace, url, schema, request.param)
     else:
-        server = request.getfixturevalue("postgres_server")
-        bed = _postgres_bed(server.url, request.getfixturevalue("behaviour_schema"), request.param)
+        bed = _postgres_bed(url, schema, request.param)
     await bed.start()
     yield bed
     await bed.stop()
+    await _forget_shards(url, schema)

@@ -242,7 +242,7 @@ async def test_mail_that_comes_during_a_take_over_is_handled_once_and_in_order(b
 @pytest.mark.parametrize("method", ["open_runs", "load", "due", "pending_mail"])
 async def test_a_shard_that_could_not_be_read_is_read_again(bed: Bed, method: str) -> None:
     """The store fails in the middle of a take-over: nothing starts too early, nothing is forgotten."""
-    if bed.backend == "postgres":
+    if bed.backend != "memory":
         pytest.skip("in virtual time the next scan comes at once")
     order: list[object] = []
 

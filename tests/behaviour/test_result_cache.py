@@ -290,15 +290,17 @@ async def test_an_error_is_a_result_too(doom: Doom) -> None:
     assert bed.world.count["at_most_once"] == 1
 
 
+@pytest.mark.parametrize("crash_in", [1, 2])
 @pytest.mark.parametrize("verb", ["at_most_once", "llm"])
-async def test_a_new_attempt_wants_a_new_result(doom: Doom, verb: Verb) -> None:
-    """The error that ended an attempt is found after the crash, and not again by the next attempt."""
+async def test_a_new_attempt_wants_a_new_result(doom: Doom, verb: Verb, crash_in: int) -> None:
+    """The error that ended an attempt is found if that attempt is recovered, and not by the next."""
     bed = doom.bed
 
     def happen(calls: int) -> None:
         bed.world.count[verb] = calls
-        if calls == 1:
+        if calls == crash_in:
             doom.now()
+        if calls == 1:
             raise RetryAfter(0.01)
 
     async def call() -> str:
@@ -313,7 +315,7 @@ async def test_a_new_attempt_wants_a_new_result(doom: Doom, verb: Verb) -> None:
         return str(await ctx.step("call", call, effect="at_most_once"))
 
     run_id = await bed.submit(await bed.serve(act, model=DoomedModel(happen)))
-    await doom.recover(kept=1)
+    await doom.recover(kept=crash_in)
 
     assert await bed.result(run_id) == "Hello there"
     assert bed.world.count[verb] == 2
@@ -342,7 +344,7 @@ async def test_a_lost_cache_only_leaves_the_window_open(doom: Doom, verb: Verb) 
 
 
 async def test_only_what_may_have_been_under_way_is_looked_up(doom: Doom) -> None:
-    """Never in a run that did not crash; in one that did, until it has a result of its own."""
+    """Never in a first attempt that did not crash; in one that did, until it has a result of its own."""
     bed = doom.bed
 
     async def act(ctx: RunContext, inbox: list[Message]) -> list[str]:

@@ -8,6 +8,7 @@ import json
 import os
 import random
 import signal
+from collections import defaultdict, deque
 from typing import TYPE_CHECKING, Any
 
 import nats
@@ -61,17 +62,43 @@ async def _api(client: Any, what: str, body: dict[str, Any] | None = None) -> di
     return found
 
 
-def _drop(connection: JetStreamConnection, is_dropped: Callable[[], bool]) -> None:
-    """Lose deliveries on their way, as a slow consumer's client or a stolen pull would."""
+def _intercept(connection: JetStreamConnection, make: Callable[[Sink], Sink]) -> None:
+    """Put something between the line and the readers."""
     client = connection._client
     sid, sink = next((s, k) for s, k in client._sinks.items() if k == connection._pulls._arrived)
+    client._sinks[sid] = make(sink)
 
-    def lossy(subject: bytes, reply: bytes, data: bytes, headers: bytes) -> None:
-        if not (reply and is_dropped()):
-            sink(subject, reply, data, headers)
 
-    lossy_sink: Sink = lossy
-    client._sinks[sid] = lossy_sink
+def _drop(connection: JetStreamConnection, is_dropped: Callable[[], bool]) -> None:
+    """Lose deliveries on their way, as a slow consumer's client or a stolen pull would."""
+
+    def make(sink: Sink) -> Sink:
+        def lossy(subject: bytes, reply: bytes, data: bytes, headers: bytes) -> None:
+            if not (reply and is_dropped()):
+                sink(subject, reply, data, headers)
+
+        return lossy
+
+    _intercept(connection, make)
+
+
+def _delay(connection: JetStreamConnection, chance: random.Random) -> None:
+    """Deliver what is for one shard later than what is for another, as a busy server may."""
+    loop = asyncio.get_running_loop()
+    held: dict[bytes, deque[tuple[bytes, bytes, bytes, bytes]]] = defaultdict(deque)
+
+    def make(sink: Sink) -> Sink:
+        def late(subject: bytes, reply: bytes, data: bytes, headers: bytes) -> None:
+            if not reply:
+                sink(subject, reply, data, headers)
+                return
+            line = held[parse_ack_subject(reply)[0]]
+            line.append((subject, reply, data, headers))
+            loop.call_later(chance.choice((0, 0, 0.01)), lambda: sink(*line.popleft()))
+
+        return late
+
+    _intercept(connection, make)
 
 
 def test_both_forms_of_ack_subjects_are_understood() -> None:
@@ -94,13 +121,17 @@ async def test_the_ack_subjects_of_the_next_server_work(tmp_path: Path) -> None:
         await send_all(connection, [row(n, ALICE) for n in range(3)])
         async with reading(connection, ALICES) as batches:
             await take(connection, batches, 3)
-            replies = connection._pulls._readers
+            ((name, reader),) = connection._pulls._readers.items()
+            waiting = asyncio.create_task(anext(batches))
+            async with _client(f"nats://127.0.0.1:{port}") as client, asyncio.timeout(5):
+                floor = 0
+                while floor != 3:
+                    info = await _api(client, f"CONSUMER.INFO.MAIL.{name.decode()}")
+                    floor = info["ack_floor"]["consumer_seq"]
             await connection.send(row(3, ALICE))
-            await take(connection, batches, 1)
-            async with _client(f"nats://127.0.0.1:{port}") as client:
-                info = await _api(client, f"CONSUMER.INFO.MAIL.{next(iter(replies)).decode()}")
+            assert numbers([await waiting]) == [3]
 
-    assert info["ack_floor"]["consumer_seq"] == 3
+    assert len(reader._unacked[-1][1].split(b".")) > 9
 
 
 async def test_a_hundred_and_twenty_eight_shards_are_read_at_once(
@@ -375,7 +406,7 @@ async def test_an_idle_shard_moves_with_what_others_read(
 async def test_a_proof_of_idleness_never_passes_mail(
     own_nats: OwnNats, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
-    """Whatever is sent and whenever the server is stopped: what a proof covers was handed out."""
+    """However late deliveries are, and whenever the server is stopped: all it covers was handed out."""
     monkeypatch.setattr(reader_module, "PROVE_EVERY_S", 0.002)
     monkeypatch.setattr(reader_module, "EXPIRES_S", 1)
     monkeypatch.setattr(reader_module, "HEARTBEAT_S", 0)
@@ -388,6 +419,7 @@ async def test_a_proof_of_idleness_never_passes_mail(
     stored: dict[int, ShardId] = {}
 
     async with connect(server.url) as connection:
+        _delay(connection, chance)
 
         async def write() -> None:
             for n in range(400):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,14 +17,14 @@ from actors.kernel.runtime.transport import (
     StreamState,
 )
 from tests.conformance.bed import message, outgoing, result
-from tests.integration.persistence.hosts import host, store_of
+from tests.integration.persistence.hosts import host, sql, store_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
     from actors.kernel.runtime.commit import Arrived, Committed
+    from actors.kernel.runtime.ids import ShardId
     from actors.kernel.runtime.transport import (
-        IngestOutcome,
         OutboxRow,
         SentSignal,
         StreamRecord,
@@ -120,11 +120,6 @@ def ids_of(arrived: Sequence[Arrived]) -> list[str]:
     return [item.message.id for item in arrived]
 
 
-def count_of(outcomes: Sequence[IngestOutcome], kind: type) -> int:
-    """How many outcomes are of a kind."""
-    return sum(isinstance(outcome, kind) for outcome in outcomes)
-
-
 @asynccontextmanager
 async def post_office(url: str, schema: str, **settings: Any) -> AsyncIterator[Post]:
     """A host behind a broker that owns every shard; `local_delivery=False` sends all by it."""
@@ -135,3 +130,20 @@ async def post_office(url: str, schema: str, **settings: Any) -> AsyncIterator[P
 async def post_of(bed: Bed) -> Post:
     """The post of a host."""
     return Post(bed, await store_of(bed).stream(STATE))
+
+
+async def move_shard(giver: Post, taker: Post, shard: ShardId) -> None:
+    """Let another host own a shard, as its claim would; fair shares do not matter here."""
+    settings = taker.store.settings
+    lease = giver.bed.leases[shard]
+    rows = await sql(
+        settings.url,
+        settings.schema,
+        "update shards set owner = $2, epoch = epoch + 1 where shard = $1 and owner = $3"
+        " returning epoch",
+        shard,
+        taker.bed.owner,
+        lease.owner,
+    )
+    taker.bed.leases[shard] = replace(lease, owner=taker.bed.owner, epoch=rows[0]["epoch"])
+    del giver.bed.leases[shard]

@@ -17,7 +17,14 @@ from actors.kernel.runtime.scheduler import RunStatus
 from tests.conformance.bed import outgoing, result
 from tests.harness.proxy import FaultProxy
 from tests.integration.persistence.hosts import sql, waiting_for
-from tests.integration.persistence.mailing import ANNA, BERT, ids_of, post_of, post_office
+from tests.integration.persistence.mailing import (
+    ANNA,
+    BERT,
+    ids_of,
+    move_shard,
+    post_of,
+    post_office,
+)
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -35,11 +42,7 @@ async def post(postgres_dsn: str, schema: str) -> AsyncIterator[Post]:
 
 async def give_away(post: Post, other: Post, agent: AgentId) -> None:
     """Move the agent's shard to another host."""
-    lease = post.bed.lease_of(agent)
-    assert lease is not None
-    await post.store.release_shards([lease])
-    del post.bed.leases[lease.shard]
-    await other.bed.claim()
+    await move_shard(post, other, post.store.shard_of(agent))
 
 
 async def test_mail_between_agents_of_one_host_needs_no_broker(post: Post) -> None:

@@ -191,12 +191,23 @@ class MailService:
                     self._over.set()
                     return
                 guard_at = loop.time() + GUARD_S
-                # Mail that no shard accounts for would go unread: it gets its shard first.
-                if may_purge and not await self._rows.account_for(await connection.waiting()):
-                    await connection.purge(low)
-                    purged = low
+                if may_purge:
+                    purged = await self._purge(connection, stream, low)
             except ActorsError as exc:
                 _log.warning("mail upkeep is tried again", exc_info=exc)
+
+    async def _purge(self, connection: MailConnection, stream: StreamRecord, low: int) -> int:
+        """Remove mail that everybody has read; return what was known to be read before.
+
+        Mail that no shard accounts for would go unread: it gets its shard first. A type may be
+        declared meanwhile, whose shards have read nothing yet, so the lowest cursor is asked again;
+        what arrives in between is above the first answer.
+        """
+        if await self._rows.account_for(await connection.waiting()):
+            return 0
+        low = min(low, await self._rows.low_water(stream))
+        await connection.purge(low)
+        return low
 
     async def _guard(self, connection: MailConnection) -> StreamRecord:
         """Return the stream's record; another life of it begins if it is not the one that was read.

@@ -81,10 +81,11 @@ select o.n, o.body, o.dead, coalesce(c.sequence, 0) as target_read
     cross join lateral (select o.shard, o.n from outbox o
       where o.shard = s.shard and o.n > $2 order by o.n limit $3) p
     order by p.n limit $3) page
-  join outbox o on o.shard = page.shard and o.n = page.n
+  cross join lateral (select * from outbox o
+    where o.shard = page.shard and o.n = page.n offset 0) o
   left join types y on y.type = agent_type(o.target)
   left join cursors c on c.shard = shard_of(o.target, o.target_hash, y.mode, y.partitions)
-    and c.stream_epoch = present_stream_epoch() and o.dead is null
+    and c.stream_epoch = (select present_stream_epoch()) and o.dead is null
   order by o.n
 """
 SQL_FORGET_SENT: Final[LiteralString] = """

@@ -22,9 +22,9 @@ from actors.kernel.runtime.commit import (
 )
 from actors.kernel.runtime.fold import fold
 from actors.kernel.runtime.ids import AgentId, RunId
+from persistence.background import background
 from persistence.errors import translate
 from persistence.postgres.arrivals import Arrivals
-from persistence.postgres.background import background
 from persistence.postgres.committer import Committer
 from persistence.postgres.letters import redrive
 from persistence.postgres.link import Links, Outage

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from redis.exceptions import ResponseError
 
-from persistence.postgres.background import background
+from persistence.background import background
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable

@@ -8,10 +8,10 @@ import tempfile
 from pathlib import Path
 
 from compose.local import local_servers
-from tests.benchmarks import idle, outside, steps, suspended
+from tests.benchmarks import between, idle, outside, steps, suspended
 
 ON_POSTGRES = {"steps": steps.run, "suspended": suspended.run, "idle": idle.run}
-ON_BROKER = {"outside": outside.run}
+ON_BROKER = {"outside": outside.run, "between": between.run}
 
 
 async def run(names: list[str], scale: float) -> None:

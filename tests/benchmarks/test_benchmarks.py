@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.benchmarks import idle, outside, steps, suspended
+from tests.benchmarks import between, idle, outside, steps, suspended
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -35,7 +35,9 @@ async def test_the_broker_benchmark_prints_figures_beside_its_floor(
     postgres_dsn: str, nats_server: TestNats, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """So does the one that needs a broker."""
-    await outside.run(outside.Servers(postgres_dsn, nats_server.url), scale=0.02)
+    place = outside.Servers(postgres_dsn, nats_server.url)
+    await outside.run(place, scale=0.02)
+    await between.run(place, scale=0.02)
     _check(capsys.readouterr().out)
 
 

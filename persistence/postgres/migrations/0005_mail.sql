@@ -127,6 +127,7 @@ $$;
 
 -- Batches of mail, at most one of a shard, no message twice. Returned rows: refused batches (lease,
 -- stale), messages that were not known (arrived), runs with a new signal (signalled).
+-- Without bitmap scans the oldest rows of a pair are read in order, not all of them and then sorted.
 create function ingest_mail(me text,
   c_shard text[], c_owner text[], c_fence bigint[], c_epoch bigint[], c_sequence bigint[],
   c_at timestamptz[],
@@ -136,7 +137,7 @@ create function ingest_mail(me text,
   g_name text[], g_payload text[])
 returns table (batch int, outcome text, agent text, sender text, message_id text, arrival bigint,
   run_id text)
-language plpgsql set search_path from current as $$
+language plpgsql set search_path from current set enable_bitmapscan = off as $$
 #variable_conflict use_column
 declare
   held bigint[]; bad int[] := '{}'; living bigint; m_key bigint[]; m_n bigint[]; leaving tid[];
@@ -520,8 +521,8 @@ begin
   loop
     if exists (select 1 from runs r where agent_type(r.agent) = clash and r.open)
         or exists (select 1 from inbox n where agent_type(n.agent) = clash and n.state <> 'd')
-        or exists (select 1 from shards s join hosts h on h.incarnation = s.owner
-          where s.type = clash and h.expires_at > present())
+        or exists (select 1 from hosts h where h.expires_at > present() and (clash = any(h.types)
+          or exists (select 1 from shards s where s.type = clash and s.shard = any(h.shards))))
         or exists (select 1 from shards s join outbox o on o.shard = s.shard where s.type = clash) then
       raise exception '%|%', clash, was using errcode = 'CB002';
     end if;

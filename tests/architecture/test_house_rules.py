@@ -243,3 +243,18 @@ def test_no_file_names_a_place_on_somebodys_machine() -> None:
     ]
 
     assert found == []
+
+
+@pytest.mark.item(36)
+def test_nobody_reaches_into_a_scheduler() -> None:
+    """No attribute that begins with an underscore is read off anything called a scheduler."""
+    found = [
+        place(file, node)
+        for file in all_files()
+        for node in ast.walk(tree_of(file))
+        if isinstance(node, ast.Attribute)
+        if node.attr.startswith("_") and not node.attr.startswith("__")
+        if "scheduler" in ast.unparse(node.value).rpartition(".")[2].lower()
+    ]
+
+    assert found == []

@@ -5,21 +5,22 @@ from __future__ import annotations
 import asyncio
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from actors.errors import PersistenceError
+from actors.kernel.agent.message import Message
 from actors.kernel.runtime.commit import HostReport, Surplus
 from actors.kernel.runtime.log_entry import EntryKind
 from actors.runtime.execution import MAX_DEATHS
 from actors.runtime.ownership import SCAN_S
-from tests.harness.faulty_store import Faults, FaultyStore
+from tests.behaviour.bed import LIMIT_S
+from tests.harness.faulty_store import Faults, FaultyStore, Manner
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from actors.kernel.agent.message import Message
     from actors.kernel.runtime.ids import AgentId, HostIncarnation
     from actors.kernel.runtime.store import RunStore
     from actors.runtime import RunContext, Runtime
@@ -274,6 +275,30 @@ async def test_a_shard_that_could_not_be_read_is_read_again(bed: Bed, method: st
     await bed.until(lambda: len(order) == 4 or order[-1] == "mail")
     assert faults.struck
     assert order[:3] == ["holds", "queued", "mail"]
+
+
+@pytest.mark.item(37)
+async def test_a_delivery_whose_reading_fails_is_read_again(
+    bed: Bed, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The deliver hook returns at once; what goes wrong behind it is logged and tried again."""
+    faults = Faults(method="pending_mail")
+    bed.open_store = _faulty(bed, faults)
+    await bed.restart()
+    handled: asyncio.Queue[Any] = asyncio.Queue()
+
+    async def act(ctx: RunContext, inbox: list[Message]) -> None:
+        handled.put_nowait([message.payload for message in inbox])
+
+    agent = await bed.serve(act)
+    faults.nth, faults.manner = len(faults.calls), Manner.ERROR_BEFORE
+    message = Message.of(agent, "hi").sent_by("ext:shop")
+    await bed.runtime.inbox.deliver(agent, message)
+
+    async with asyncio.timeout(LIMIT_S):
+        assert await handled.get() == ["hi"]
+    assert faults.struck
+    assert any(record.exc_info for record in caplog.records)
 
 
 def _faulty(bed: Bed, faults: Faults) -> OpenStore:

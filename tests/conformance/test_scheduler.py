@@ -254,7 +254,7 @@ async def test_a_retry_waits_for_its_back_off(source: Source) -> None:
     assert await scheduler.pending_runs() == [run_id]
 
 
-@pytest.mark.item(125, 208)
+@pytest.mark.item(36, 125, 208)
 async def test_the_run_of_an_agent_is_the_one_that_holds_it(source: Source) -> None:
     """One that has begun, also while it waits; else the oldest queued one."""
     scheduler = source.scheduler()

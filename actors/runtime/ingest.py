@@ -73,6 +73,12 @@ class Ingest:
         self._store, self._rows, self._worker = store, rows, worker
         self._tasks, self._on_broken = tasks, on_broken
         self._writing: dict[ShardId, _Writing] = {}
+        self._has_news = False
+
+    def take_news(self) -> bool:
+        """Return whether a cursor moved since this was asked last."""
+        news, self._has_news = self._has_news, False
+        return news
 
     def routed(self, arrived: Sequence[Arrived]) -> None:
         """Offer rows that a turn of this host wrote, behind what came by the broker before.
@@ -113,7 +119,7 @@ class Ingest:
         try:
             match await self._until_written(batch):
                 case Ingested(arrived, signalled):
-                    is_written = True
+                    is_written = self._has_news = True
                     for item in arrived:
                         self._worker.offer(item)
                     for run_id, agent_id in signalled:

@@ -66,6 +66,11 @@ class Relay:
         """The connection is lost: what comes now is read from the outbox later."""
         self._connection = self._tasks = None
 
+    @property
+    def is_waiting(self) -> bool:
+        """Whether something was published that no receiver is known to have."""
+        return bool(self._queues or self._sent)
+
     # --- what goes out --------------------------------------------------------------------------
 
     def add(self, rows: Sequence[OutboxRow]) -> None:

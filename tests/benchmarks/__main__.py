@@ -11,7 +11,11 @@ from compose.local import local_servers
 from tests.benchmarks import between, idle, outside, steps, suspended
 
 ON_POSTGRES = {"steps": steps.run, "suspended": suspended.run, "idle": idle.run}
-ON_BROKER = {"outside": outside.run, "between": between.run}
+ON_BROKER = {
+    "outside": outside.run,
+    "between": between.run,
+    "idle-broker": idle.with_broker,
+}
 
 
 async def run(names: list[str], scale: float) -> None:

@@ -9,19 +9,21 @@ import asyncpg
 
 from actors.kernel.runtime.ids import HostIncarnation
 from actors.runtime import Runtime
-from compose import build_postgres_runtime
+from compose import build_postgres_runtime, build_runtime
 from compose.settings import read_settings
 from persistence.postgres import open_postgres_store
 from tests.benchmarks.bench import TYPE, agent_id, report
+from tests.benchmarks.outside import Servers
 from tests.benchmarks.steps import TenSteps
 
 _STATEMENTS = "select sum(xact_commit + xact_rollback) from pg_stat_database where datname = current_database()"
 
 
-async def idle(url: str, seconds: float) -> None:
+async def idle(url: str, nats_url: str | None, seconds: float) -> None:
     """Print an idle host's statements per second and share of a core.
 
-    The whole assembly: heartbeat thread, take-over watch, scans. A statement is a transaction here;
+    The whole assembly, with a broker if there is one: heartbeat thread, take-over watch, scans. A
+    statement is a transaction here;
     what the server does by itself in as long a time is taken off.
     """
     watch = await asyncpg.connect(url)
@@ -36,8 +38,14 @@ async def idle(url: str, seconds: float) -> None:
     try:
         await asyncio.sleep(settle_s)
         own = await statements_in(seconds)
-        settings = read_settings().model_copy(update={"db_schema": "bench_idle"})
-        async with build_postgres_runtime(url, settings=settings) as rt:
+        name = "bench_idle" if nats_url is None else "bench_idle_broker"
+        settings = read_settings().model_copy(update={"db_schema": name, "namespace": name})
+        building = (
+            build_postgres_runtime(url, settings=settings)
+            if nats_url is None
+            else build_runtime(nats_url, url, settings=settings)
+        )
+        async with building as rt:
             await rt.register_type(TYPE, TenSteps)
             await rt.result(await rt.submit(agent_id(0), None))
             await asyncio.sleep(settle_s)
@@ -47,7 +55,8 @@ async def idle(url: str, seconds: float) -> None:
     finally:
         await watch.close()
     report(
-        benchmark="idle", seconds=seconds, statements_per_s=round(statements / seconds, 2),
+        benchmark="idle", broker=nats_url is not None, seconds=seconds,
+        statements_per_s=round(statements / seconds, 2),
         limit_statements_per_s=2, core_share=round(cpu / seconds, 4), limit_core_share=0.01,
     )  # fmt: skip
 
@@ -68,4 +77,9 @@ async def cold_start(url: str) -> None:
 async def run(url: str, *, scale: float = 1.0) -> None:
     """Print both lines."""
     await cold_start(url)
-    await idle(url, max(3.0, 60.0 * scale))
+    await idle(url, None, max(3.0, 60.0 * scale))
+
+
+async def with_broker(servers: Servers, *, scale: float = 1.0) -> None:
+    """Print the idle line of the assembly with a broker."""
+    await idle(servers.postgres_url, servers.nats_url, max(3.0, 60.0 * scale))

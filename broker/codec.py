@@ -7,6 +7,7 @@ published, whatever its headers and its body claim.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import re
 from dataclasses import dataclass
@@ -157,7 +158,8 @@ class Decoder:
 
     def _sourced(self, wire: Wire, source: str) -> Received:
         """Decode what somebody outside published, and EDGE handed on."""
-        stream, number, origin = self._origin(wire, source)
+        stream, number, *_ = _parts(source)
+        origin = self._origin(wire, source, _claimed(wire.headers))
         agent = origin.agent
         if agent.key.startswith("~"):
             raise BadMessageError("a key that begins with '~' cannot be addressed from outside")
@@ -185,19 +187,13 @@ class Decoder:
             )
         return Received(wire.sequence, agent, sender, message_id, content, sourced=True)
 
-    def _origin(self, wire: Wire, source: str) -> tuple[str, str, Origin]:
-        """Return EDGE's name, the sequence there, and what the origin subject says."""
-        # nats-server: stream, sequence, filters, transforms, subject, and since 2.15 a sixth part.
-        # Several filters are parted by form feeds: only a single space ends a part.
-        parts = source.split(" ")
-        if len(parts) < 5 or _ORIGIN.fullmatch(" ".join(parts[:2])) is None:  # noqa: PLR2004
-            raise BadMessageError(f"header {wire_headers.STREAM_SOURCE} is {source!r}")
-        claimed = _claimed(wire.headers)
+    def _origin(self, wire: Wire, source: str, claimed: AgentId | None) -> Origin:
+        """Return what the origin subject says."""
         agent = self._subjects.parse_stored(wire.subject, claimed)
-        origin = self._subjects.parse_origin(parts[4], claimed)
+        origin = self._subjects.parse_origin(_parts(source)[4], claimed)
         if origin.agent != agent:
             raise BadMessageError(f"published to {origin.agent}, stored for {agent}")
-        return parts[0], parts[1], origin
+        return origin
 
     def _undecodable(self, wire: Wire, source: str | None, problem: str) -> Received:
         """Return the same for the same bytes at the same place, however often they are read."""
@@ -212,11 +208,15 @@ class Decoder:
             # of what that sender sent waits behind it.
             sender, message_id = _named_by_host(wire.headers) or (sender, None)
         else:
-            try:
-                stream, number, origin = self._origin(wire, source)
-                agent, sender = origin.agent, sender_of("ext", origin.publisher)
-            except (ContractError, ValueError):
-                pass
+            with contextlib.suppress(ContractError):
+                stream, number, *_ = _parts(source)
+            # A false claim does not hide who made it; where the subject holds a hash, only a true
+            # one tells whose it is.
+            for is_believed in (False, True):
+                with contextlib.suppress(ContractError, ValueError):
+                    claimed = _claimed(wire.headers) if is_believed else None
+                    origin = self._origin(wire, source, claimed)
+                    agent, sender = origin.agent, sender_of("ext", origin.publisher)
         if message_id is None:
             message_id = derive_id("undecodable", stream, number, _digest(wire.data))
         problem = problem[:_MAX_PROBLEM].replace("\x00", "")
@@ -224,6 +224,15 @@ class Decoder:
         return Received(
             wire.sequence, agent, sender, message_id, content, sourced=source is not None
         )
+
+
+def _parts(source: str) -> list[str]:
+    # nats-server: stream, sequence, filters, transforms, subject, and since 2.15 a sixth part.
+    # Several filters are parted by form feeds: only a single space ends a part.
+    parts = source.split(" ")
+    if len(parts) < 5 or _ORIGIN.fullmatch(" ".join(parts[:2])) is None:  # noqa: PLR2004
+        raise BadMessageError(f"header {wire_headers.STREAM_SOURCE} is {source!r}")
+    return parts
 
 
 def _claimed(headers: Mapping[str, str]) -> AgentId | None:
@@ -355,6 +364,8 @@ def _metadata(value: JsonValue) -> dict[str, str]:
 
 def _id_from_outside(headers: Mapping[str, str]) -> str | None:
     found = headers.get(wire_headers.MESSAGE_ID) or headers.get("ce-id")
+    if found and "\ufffd" in found:  # what is no UTF-8 reads like this, and two ids would be one
+        raise BadMessageError("the message id is no UTF-8")
     return _checked_id(found) if found else None
 
 

@@ -22,7 +22,7 @@ from broker.pulls import Pulls
 from broker.reader import ShardReader
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Sequence
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
     from datetime import datetime
 
     from actors.kernel.runtime.ids import HostIncarnation
@@ -46,6 +46,7 @@ class JetStreamConnection:
         requests: Open on it.
         subjects: The deployment's names.
         streams: The streams' names on the server.
+        ensure: Makes streams that were deleted, and sets settings right.
         inbox: Prefix of reply subjects of this connection.
         serial: Gives a number that no other consumer of this process has.
     """
@@ -57,6 +58,7 @@ class JetStreamConnection:
         *,
         subjects: Subjects,
         streams: StreamNames,
+        ensure: Callable[[], Awaitable[StreamNames]],
         inbox: str,
         serial: Callable[[], int],
     ) -> None:
@@ -64,6 +66,7 @@ class JetStreamConnection:
         self._requests = requests
         self._subjects = subjects
         self._mail = streams.mail
+        self._ensure = ensure
         self._serial = serial
         self._decoder = Decoder(subjects)
         self._pulls = Pulls(client, requests, f"{inbox}.pull", stream=streams.mail)
@@ -74,7 +77,7 @@ class JetStreamConnection:
     async def open(self, owner: HostIncarnation | None, on_nudge: Callable[[Nudge], None]) -> None:
         """Begin to take mail, and nudges for `owner`."""
         await self._pulls.open()
-        self._pulls.created = (await self.stream_state()).created
+        self._pulls.created = (await self._state()).created
         if owner is None:
             return
 
@@ -156,7 +159,11 @@ class JetStreamConnection:
     # --- the stream -----------------------------------------------------------------------------
 
     async def stream_state(self) -> StreamState:
-        """See `MailConnection.stream_state`."""
+        """See `MailConnection.stream_state`. Streams that are not there any more are made anew."""
+        await self._ensure()
+        return await self._state()
+
+    async def _state(self) -> StreamState:
         info = await self._requests.api_or_raise(f"STREAM.INFO.{self._mail}", {})
         state = info["state"]
         if state["messages"]:
@@ -178,6 +185,12 @@ class JetStreamConnection:
         if error.get("err_code") == NO_MESSAGE:
             return None
         raise refused(self._client, what, error)
+
+    async def forget_stream(self, state: StreamState) -> None:
+        """See `MailConnection.forget_stream`. The connection is given up."""
+        if (await self._state()).created == state.created:
+            await self._requests.api_or_raise(f"STREAM.DELETE.{self._mail}", {})
+        self._client.give_up(f"stream {self._mail} was rolled back, and is made anew")
 
     async def waiting(self) -> Sequence[AgentId]:
         """See `MailConnection.waiting`. An agent behind a hash is told as one of its shard."""

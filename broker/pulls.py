@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from nats.errors import Error as NatsError
@@ -22,6 +23,9 @@ _ACK_TOKENS: Final = 9
 """Of ``$JS.ACK.<stream>.<consumer>.<count>.<sequence>.<number>.<time>.<pending>``; the form of
 servers from 2.16 on has domain and account before the stream, and perhaps a token at the end."""
 _NEXT: Final = "$JS.API.CONSUMER.MSG.NEXT"
+CATCHING_UP: Final = 16
+"""Readers with a backlog that may ask at once: with 3 MiB each they stay below the 64 MiB at which a
+server cuts a client off as too slow, and in memory."""
 
 
 def parse_ack_subject(reply: bytes) -> tuple[bytes, int, int, int, int]:
@@ -30,6 +34,12 @@ def parse_ack_subject(reply: bytes) -> tuple[bytes, int, int, int, int]:
     at = 3 if len(tokens) == _ACK_TOKENS else 5
     count, sequence, number, stored_ns = map(int, tokens[at + 1 : at + 5])
     return tokens[at], count, sequence, number, stored_ns
+
+
+def parse_pending(reply: bytes) -> int:
+    """Return how many messages were left for the consumer when this one was delivered."""
+    tokens = reply.split(b".")
+    return int(tokens[8 if len(tokens) == _ACK_TOKENS else 10])
 
 
 class Delivered(NamedTuple):
@@ -61,6 +71,8 @@ class Pulls:
         self._stream = stream
         self.created: datetime | None = None
         """When this stream was made, as the connection found it."""
+        self.turns = asyncio.Semaphore(CATCHING_UP)
+        """Of readers with a backlog."""
         self._readers: dict[bytes, ShardReader] = {}
         self._newest = (0, 0)
 
@@ -119,8 +131,8 @@ class Pulls:
         if self._client.lost.is_set():
             raise self._client.lost_error("reading mail")
 
-    async def create_consumer(self, name: str, reader: ShardReader, config: dict[str, Any]) -> None:
-        """Create a consumer that delivers to the reader.
+    async def create_consumer(self, name: str, reader: ShardReader, config: dict[str, Any]) -> int:
+        """Create a consumer that delivers to the reader; return how many messages wait for it.
 
         Raises:
             BrokerError: It was not created, or another one stands under its name.
@@ -136,6 +148,7 @@ class Pulls:
             problem = f"it reads {made.get('filter_subject')} from {made.get('opt_start_seq')}"
             remedy = "Delete that consumer: its name is one of ours."
             raise RefusedError(self._client.address, what, problem, remedy)
+        return int(answer.get("num_pending", 0))
 
     async def drop_consumer(self, name: str) -> None:
         """Take no more from the consumer, and delete it without waiting for the answer."""

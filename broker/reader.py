@@ -3,7 +3,7 @@
 Why not nats-py's `fetch`: it stalls on orphaned requests, drops silently and costs three times as
 much. Here messages are put into the reader's buffer while the bytes are read, and more is asked for
 only when the caller comes for the next batch: one that takes none gets `MAX_BUFFERED` messages and
-about 4 MiB into memory, not more.
+about 4 MiB into memory, not more. Of many readers with a backlog only some ask at once, in turns.
 
 A consumer is used only as long as what it delivers is the next one, delivered for the first time.
 Whatever else happens (a drop, a redelivery, a deletion, silence), another one is made behind the
@@ -24,6 +24,7 @@ from actors.kernel.runtime.transport import Cursor, MailBatch
 from broker.api import instant_of
 from broker.codec import Wire
 from broker.headers import parse_headers
+from broker.pulls import parse_pending
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
@@ -102,6 +103,9 @@ class ShardReader:
         self._buffered_bytes = 0
         self._outstanding = 0
         """How many messages were asked for and have not come."""
+        self._backlog = 0
+        """How many messages wait in the stream, as far as is known."""
+        self._has_turn = False
         self._is_next_oversize = False
         self._broken = ""
         """Why the consumer is of no use any more."""
@@ -140,6 +144,8 @@ class ShardReader:
         elif code in {404, 408} or _PENDING in headers:
             left = int(headers.get(_PENDING, batch))
             self._is_next_oversize = left == batch and "MaxBytes" in words
+            if code in {404, 408}:
+                self._backlog = 0
             self._outstanding -= left
             self._wake.set()
         else:
@@ -180,11 +186,12 @@ class ShardReader:
                 elif self._broken:
                     await self._recreate()
                 else:
-                    await self._ask()
+                    await self._ask(is_my_turn=await self._turn())
                     await self._wait()
                     if self._now() >= self._prove_at and await self._prove_idle():
                         yield MailBatch(self._lease, self._upto, ())
         finally:
+            self._end_turn()
             await self._pulls.drop_consumer(self._consumer)
 
     async def _acknowledge(self) -> None:
@@ -214,13 +221,31 @@ class ShardReader:
         last = taken[-1]
         self._unacked.append((last.sequence, last.reply))
         self._advance(last.sequence, last.stored_ns)
+        self._backlog = parse_pending(last.reply)
         return MailBatch(self._lease, self._upto, received)
 
     def _advance(self, sequence: int, stored_ns: int) -> None:
         self._upto = Cursor(self._upto.stream_epoch, sequence, instant_of(stored_ns))
         self._prove_at = self._now() + PROVE_EVERY_S
 
-    async def _ask(self) -> None:
+    async def _turn(self) -> bool:
+        """Return whether to ask now. With a backlog, wait for a turn; the one before ends first."""
+        if not (self._backlog and self._outstanding):
+            self._end_turn()
+        if self._backlog and not self._outstanding:
+            await self._pulls.turns.acquire()
+            self._has_turn = True
+        return not self._backlog or not self._outstanding
+
+    def _end_turn(self) -> None:
+        if self._has_turn:
+            self._has_turn = False
+            self._pulls.turns.release()
+
+    async def _ask(self, *, is_my_turn: bool = False) -> None:
+        is_crowded = not self._has_turn or self._pulls.turns.locked()
+        if self._backlog and is_crowded and not is_my_turn:
+            return
         room = MAX_BUFFERED - len(self._buffer) - self._outstanding
         is_enough = self._outstanding > ASK_AGAIN_AT or self._buffered_bytes > KEEP_BYTES
         if is_enough or room <= 0 or self._broken:
@@ -276,7 +301,7 @@ class ShardReader:
         self._last = self._outstanding = 0
         self._broken = ""
         self._is_next_oversize = False
-        await self._pulls.create_consumer(self._consumer, self, self._config())
+        self._backlog = await self._pulls.create_consumer(self._consumer, self, self._config())
         self._prove_at = self._now() + PROVE_EVERY_S
 
     def _config(self) -> dict[str, Any]:
@@ -295,6 +320,7 @@ class ShardReader:
         }
 
     async def _recreate(self) -> None:
+        self._end_turn()
         facts = {"shard": self._lease.shard, "consumer": self._consumer, "why": self._broken}
         _log.warning("a shard's consumer is made anew", extra=facts)
         await self._pulls.drop_consumer(self._consumer)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import secrets
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from actors.kernel.runtime.shards import PARTITIONS
@@ -82,14 +83,16 @@ class JetStreamTransport:
         client.on_denied = requests.denied
         try:
             await requests.open()
-            streams = await ensure(
-                requests.api, self._subjects, deployment=deployment, replicas=self._replicas
+            making = partial(
+                ensure, requests.api, self._subjects, deployment=deployment, replicas=self._replicas
             )
+            streams = await making()
             connection = JetStreamConnection(
                 client,
                 requests,
                 subjects=self._subjects,
                 streams=streams,
+                ensure=making,
                 inbox=inbox,
                 serial=self._serial.__next__,
             )

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         MailConnection,
         MailStore,
         StreamRecord,
+        StreamState,
         Transport,
     )
     from actors.runtime.worker import Worker
@@ -134,6 +135,13 @@ class MailService:
                 self._outage.begins("the connection was given up")
             except (BrokerError, PersistenceError) as exc:
                 self._outage.begins(str(exc))
+            except ContractError as exc:
+                if not self._tried.is_set():
+                    raise
+                self._outage.is_refused(str(exc))  # until somebody sets the streams right
+            except Exception:  # noqa: BLE001 - a host that gets no mail any more would be a silent loss
+                _log.exception("the broker's connection broke off")
+                self._outage.begins("see the error before")
             await asyncio.sleep(pause_s)
             is_steady = loop.time() - begun > LONGEST_PAUSE_S
             pause_s = FIRST_PAUSE_S if is_steady else min(pause_s * 2, LONGEST_PAUSE_S)
@@ -178,20 +186,26 @@ class MailService:
     async def _keep_up(self, connection: MailConnection, stream: StreamRecord) -> None:
         """Look at the outbox and the stream again and again, and purge what nobody needs."""
         loop, purged = asyncio.get_running_loop(), 0
-        guard_at = loop.time() + GUARD_S
+        guard_at = loop.time()
         while True:
             await asyncio.sleep(UPKEEP_S)
+            is_due = loop.time() >= guard_at
             try:
-                await self._relay.look_again(self._worker.loaded_shards)
-                low = await self._rows.low_water(stream)
+                if is_due or self._relay.is_waiting:
+                    await self._relay.look_again(self._worker.loaded_shards)
+                low = (
+                    await self._rows.low_water(stream) if is_due or self._ingest.take_news() else 0
+                )
                 may_purge = low - purged >= PURGE_AT_LEAST
-                if not may_purge and loop.time() < guard_at:
+                if not may_purge and not is_due:
                     continue
                 if (await self._guard(connection)).epoch != stream.epoch:
                     self._over.set()
                     return
                 guard_at = loop.time() + GUARD_S
-                if may_purge:
+                # Mail that no shard accounts for would go unread: it gets its shard first.
+                is_accounted_for = not await self._rows.account_for(await connection.waiting())
+                if may_purge and is_accounted_for:
                     purged = await self._purge(connection, stream, low)
             except ActorsError as exc:
                 _log.warning("mail upkeep is tried again", exc_info=exc)
@@ -199,12 +213,9 @@ class MailService:
     async def _purge(self, connection: MailConnection, stream: StreamRecord, low: int) -> int:
         """Remove mail that everybody has read; return what was known to be read before.
 
-        Mail that no shard accounts for would go unread: it gets its shard first. A type may be
-        declared meanwhile, whose shards have read nothing yet, so the lowest cursor is asked again;
-        what arrives in between is above the first answer.
+        A type may have been declared meanwhile, whose shards have read nothing yet, so the lowest
+        cursor is asked again; what arrived in between is above the first answer.
         """
-        if await self._rows.account_for(await connection.waiting()):
-            return 0
         low = min(low, await self._rows.low_water(stream))
         await connection.purge(low)
         return low
@@ -213,29 +224,53 @@ class MailService:
         """Return the stream's record; another life of it begins if it is not the one that was read.
 
         A broker may lose what it acknowledged last, or all of it, and number what comes then from
-        there on.
+        there on. One that was rolled back is made anew: it would not get again what it had got from
+        outsiders and lost.
+
+        Raises:
+            BrokerError: The stream was rolled back, and is deleted now: connect again.
         """
         state = await connection.stream_state()
         known = await self._rows.stream(state)
+        while known.created == state.created:
+            highest = known.highest
+            if highest is None or highest.at is None:
+                return known
+            if await connection.stored_at(highest.sequence) == highest.at:
+                return known
+            known, before = await self._rows.stream(state), known
+            if known == before:  # else another host read on, and purged meanwhile
+                break
         highest = known.highest
-        is_same = known.created == state.created
-        if is_same and highest is not None and highest.at is not None:
-            is_same = await connection.stored_at(highest.sequence) == highest.at
-        if is_same:
-            return known
+        if known.created == state.created and await self._forget(connection, state):
+            msg = "the mail stream was rolled back, and is made anew"
+            raise BrokerError(msg)
         _log.error(
             "the mail stream is not the one that was read: all it holds is read again, and what was "
             "sent and not received is sent again. Nothing of that is lost; what outsiders published "
             "and no host had read is only as safe as the broker's disk",
             extra={
                 "stream": state.name,
-                "created": str(state.created),
+                "stream_created": str(state.created),
                 "was_created": str(known.created),
                 "read_up_to": highest.sequence if highest else 0,
                 "ends_at": state.last_sequence,
             },
         )
         return await self._rows.next_stream_epoch(known, state.created)
+
+    async def _forget(self, connection: MailConnection, state: StreamState) -> bool:
+        """Delete a stream that was rolled back; False when we may not."""
+        try:
+            await connection.forget_stream(state)
+        except BrokerError as exc:
+            _log.error(
+                "the mail stream was rolled back and cannot be deleted: delete it by hand, or what "
+                "outsiders published and no host had read may be missing",
+                extra={"problem": str(exc)},
+            )
+            return False
+        return True
 
 
 class Readers:
@@ -274,6 +309,7 @@ class _Outage:
 
     def __init__(self) -> None:
         self._since: float | None = None
+        self._refusal = ""
 
     def begins(self, problem: str) -> None:
         """Note that there is no connection."""
@@ -281,8 +317,16 @@ class _Outage:
             self._since = asyncio.get_running_loop().time()
             _log.warning("no broker: mail waits for it", extra={"problem": problem})
 
+    def is_refused(self, problem: str) -> None:
+        """Note that the broker is there, and cannot be used as it is."""
+        if problem != self._refusal:
+            self._refusal = problem
+            _log.error("the broker cannot be used; mail waits", extra={"problem": problem})
+        self.begins(problem)
+
     def ends(self) -> None:
         """Note that there is one."""
+        self._refusal = ""
         if self._since is not None:
             away_s = asyncio.get_running_loop().time() - self._since
             self._since = None

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from actors.kernel.runtime.commit import HostReport, RunRow
     from actors.kernel.runtime.ids import HostIncarnation, RunId, ShardId
     from actors.kernel.runtime.scheduler import ShardLease
+    from actors.kernel.runtime.shards import ShardScope
     from actors.kernel.runtime.store import Nudge, RunStore
     from actors.runtime.registry import Registry
     from actors.runtime.worker import Worker
@@ -88,6 +89,7 @@ class Ownership:
         try:
             async with asyncio.timeout(LEAVE_LIMIT_S):
                 await self._store.claim_shards(owner=self.owner, serves=Serves(), limit=0)
+                self.on_report(await self._store.heartbeat(self.owner, self._worker.shards))
         except (ActorsError, TimeoutError) as exc:
             _log.warning("other hosts are not told that this one leaves", exc_info=exc)
 
@@ -104,7 +106,7 @@ class Ownership:
                 return
             if serves != self._declared:
                 await self._store.declare(serves)
-                self._declared = serves
+                self._meet(serves)
             leases = await self._store.claim_shards(
                 owner=self.owner, serves=serves, limit=_CLAIM_LIMIT
             )
@@ -112,6 +114,15 @@ class Ownership:
                 self._worker.grant(lease)
             await self._load()
         self._look_for_mail()
+
+    def _meet(self, serves: Serves) -> None:
+        """Read anew what this host owned for want of anybody who serves it, and serves itself now."""
+        known, self._declared = self._declared or Serves(), serves
+        types, agents = set(serves.types) - set(known.types), set(serves.agents) - set(known.agents)
+        for lease in self._worker.shards:
+            scope = _scope_of(lease.shard)
+            if scope is not None and (scope.type in types or scope.agent in agents):
+                self._worker.held.read_anew(lease.shard)
 
     async def _load(self) -> None:
         """Read what runs in shards that are new here; what failed before is read again."""
@@ -299,7 +310,12 @@ class Ownership:
 
 
 def _is_one_agent(shard: ShardId) -> bool:
+    scope = _scope_of(shard)
+    return scope is not None and scope.agent is not None
+
+
+def _scope_of(shard: ShardId) -> ShardScope | None:
     try:
-        return scope_of(shard).agent is not None
+        return scope_of(shard)
     except ContractError:
-        return False  # a store may have names of its own
+        return None  # a store may have names of its own

@@ -55,9 +55,13 @@ class Shards:
     def grant(self, lease: ShardLease) -> None:
         """Hold a shard from now on; it has to be read."""
         self._leases[lease.shard] = lease
-        self.loading.add(lease.shard)
-        self.unread.add(lease.shard)
+        self.read_anew(lease.shard)
         self.draining.discard(lease.shard)
+
+    def read_anew(self, shard: ShardId) -> None:
+        """A shard that is held has to be read: nobody could be told before what is in it."""
+        self.loading.add(shard)
+        self.unread.add(shard)
 
     def holds(self, lease: ShardLease) -> bool:
         """Whether this very lease is held: the shard was not lost, and claimed again, since."""

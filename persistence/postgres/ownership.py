@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, LiteralString
 
 import asyncpg
 
-from actors.errors import RegistrationError
+from actors.errors import ContractError, RegistrationError
 from actors.kernel.runtime.commit import HostReport, Surplus
 from actors.kernel.runtime.ids import ShardId, partition_hash
 from actors.kernel.runtime.scheduler import ShardLease
@@ -29,11 +29,13 @@ SQL_DECLARE_AGENTS: Final[LiteralString] = (
     "select type, partitions from declare_agents($1,$2,$3,$4)"
 )
 SQL_CLAIM_SHARDS: Final[LiteralString] = (
-    "select shard, epoch, expires_at, late from claim_shards($1,$2,$3,$4,$5,$6,$7) order by shard"
+    "select shard, epoch, expires_at, late from claim_shards($1,$2,$3,$4,$5,$6,$7,$8)"
+    " order by shard"
 )
 SQL_RELEASE_SHARDS: Final[LiteralString] = "select release_shards($1,$2,$3,$4)"
 SQL_HEARTBEAT: Final[LiteralString] = "select shard, epoch, now, surplus from heartbeat($1,$2)"
 _OTHER_MODE: Final = "CB002"
+_OTHER_KIND_OF_MAIL: Final = "CB003"
 
 
 class Ownership:
@@ -81,7 +83,11 @@ class Ownership:
         return partition_shard(agent.type, partition_hash(agent) % self._partitions[agent.type])
 
     async def claim(self, owner: HostIncarnation, serves: Serves, limit: int) -> list[ShardLease]:
-        """See `RunStore.claim_shards`. A shard whose answer was lost comes with the next call."""
+        """See `RunStore.claim_shards`. A shard whose answer was lost comes with the next call.
+
+        Raises:
+            ContractError: Mail in this database goes another way than this host's.
+        """
         known = self._known.setdefault(owner, {})
         try:
             rows = await self._links.fetch(
@@ -93,11 +99,14 @@ class Ownership:
                 list(known),
                 limit,
                 self._settings.capacity,
+                self._settings.brokered,
             )
         except asyncpg.LockNotAvailableError:
             _log.warning("shards are busy; claiming them with the next try")
             return []
         except asyncpg.PostgresError as exc:
+            if exc.sqlstate == _OTHER_KIND_OF_MAIL:
+                raise _other_kind_of_mail(is_brokered=str(exc) == "brokered") from exc
             raise translate(exc, "claiming shards") from exc
         leases = [
             ShardLease(ShardId(row["shard"]), owner, row["epoch"], row["expires_at"])
@@ -177,4 +186,16 @@ def _one_or_the_other(type_: str, was: str) -> RegistrationError:
         f"agent type {type_!r} is in use as {known} and cannot be registered as {wanted}: a type "
         "is one or the other. Use another type name, or let its runs and messages end and stop "
         "its hosts"
+    )
+
+
+def _other_kind_of_mail(*, is_brokered: bool) -> ContractError:
+    if is_brokered:
+        return ContractError(
+            "mail in this database travels by a broker, and this host has none: its agents would "
+            "not get theirs. Set CALLBOARD_NATS_URL as its other hosts have it"
+        )
+    return ContractError(
+        "hosts without a broker serve in this database: they would not get this host's mail. "
+        "Stop them first, then start all with CALLBOARD_NATS_URL"
     )

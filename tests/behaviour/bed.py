@@ -13,17 +13,16 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
-import pytest
-
 from actors.kernel.runtime.ids import AgentId, HostIncarnation, RunId
 from actors.kernel.runtime.log_entry import EntryKind
 from actors.kernel.runtime.scheduler import RetryPolicy
 from actors.runtime import RunContext, Runtime
 from actors.runtime.mail import Broker
+from broker import JetStreamTransport
 from tests.behaviour.agents import Acting, World
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
     from contextlib import AbstractAsyncContextManager
 
     from actors.kernel.agent.agent import Agent
@@ -32,17 +31,10 @@ if TYPE_CHECKING:
     from actors.kernel.runtime.commit import RunRow
     from actors.kernel.runtime.log_entry import RunLogEntry
     from actors.kernel.runtime.store import RunStore
-    from actors.kernel.runtime.transport import MailStore, Transport
+    from actors.kernel.runtime.transport import MailStore
 
 FAST: Final = RetryPolicy(max_retries=3, backoff_s=0.01, jitter=0)
 """Tries again at once, near enough."""
-
-LACKS: Final[Mapping[str, Mapping[str, str]]] = {
-    "memory": {"broker": "the sender's commit writes the receiver's row"},
-    "postgres": {"broker": "the sender's commit writes the receiver's row"},
-    "nats": {},
-}
-"""What a backend cannot do, and why. A test of it is skipped by name, never silently."""
 
 LIMIT_S: Final = 20.0
 """Seconds after which something that a test waits for counts as lost."""
@@ -72,8 +64,8 @@ class Bed:
     open_store: OpenStore
     clock: Clock
     entropy: Entropy
-    open_transport: Callable[[HostIncarnation], Transport] | None = None
-    """Makes a host's way to the broker; None where there is none."""
+    broker_at: tuple[str, str] | None = None
+    """The broker's URL and the namespace there; None without a broker."""
     world: World = field(default_factory=World)
     agents: dict[AgentId, Agent] = field(default_factory=dict)
     _stores: AsyncExitStack = field(default_factory=AsyncExitStack)
@@ -98,7 +90,7 @@ class Bed:
         """Start a host that serves this bed's agents."""
         owner = HostIncarnation(f"{self._prefix}-{next(self._names)}")
         store = await self._stores.enter_async_context(self.open_store(owner))
-        runtime = self._host(store, owner, suspend_after=self.suspend_after, **settings)
+        runtime = self._host(store, owner, **{"suspend_after": self.suspend_after, **settings})
         for agent in self.agents.values():
             await runtime.register(agent)
         await runtime.start()
@@ -109,8 +101,10 @@ class Bed:
 
     def _host(self, store: RunStore, owner: HostIncarnation, **settings: Any) -> Runtime:
         broker = None
-        if self.open_transport is not None:
-            broker = Broker(self.open_transport(owner), cast("MailStore", store))
+        if self.broker_at is not None:
+            url, namespace = self.broker_at
+            transport = JetStreamTransport(url, namespace=namespace, owner=owner)
+            broker = Broker(transport, cast("MailStore", store))
         return Runtime(
             store=store, clock=self.clock, entropy=self.entropy, owner=owner, broker=broker,
             **settings,
@@ -161,12 +155,6 @@ class Bed:
             self._host(store, owner) as runtime,
         ):
             yield runtime
-
-    def needs(self, capability: str) -> None:
-        """Skip the test on a backend that declares to lack this."""
-        reason = LACKS[self.backend].get(capability)
-        if reason is not None:
-            pytest.skip(f"{self.backend} lacks {capability}: {reason}")
 
     # --- agents ---------------------------------------------------------------------------------
 

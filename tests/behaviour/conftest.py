@@ -18,7 +18,6 @@ import pytest
 
 from actors.runtime.backends.memory import MemoryStore
 from actors.runtime.clock import SystemClock, SystemEntropy
-from broker import JetStreamTransport
 from persistence.postgres import StoreSettings, open_postgres_store, open_store
 from tests.behaviour.bed import Bed
 from tests.harness import servers
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
 
     from actors.kernel.runtime.ids import HostIncarnation
     from actors.kernel.runtime.store import RunStore
-    from actors.kernel.runtime.transport import Transport
     from tests.harness.servers import TestNats, TestPostgres
 
 _LOOP = "_asyncio_loop_factory"
@@ -50,8 +48,10 @@ class _BrokeredLoop(asyncio.SelectorEventLoop):
 def pytest_asyncio_loop_factories(
     config: pytest.Config, item: pytest.Item
 ) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
-    """Run every test of this folder once per backend."""
-    del config, item
+    """Run every test of this folder once per backend; those marked `nats` are about the broker."""
+    del config
+    if item.get_closest_marker("nats"):
+        return {"nats": _BrokeredLoop}
     return {"memory": _virtual_loop, "postgres": _real_loop, "nats": _BrokeredLoop}
 
 
@@ -59,17 +59,28 @@ def pytest_asyncio_loop_factories(
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the tests that need a server, so that `-m 'not postgres'` leaves them out."""
     postgres, nats = pytest.mark.postgres, pytest.mark.nats
-    marks = {_real_loop: [postgres], _BrokeredLoop: [postgres, nats]}
+    marks: dict[object, list[pytest.MarkDecorator]] = {
+        _real_loop: [postgres],
+        _BrokeredLoop: [postgres, nats],
+    }
     for item in items:
         call = getattr(item, "callspec", None)
-        loop = None if call is None else call.params.get(_LOOP)
+        loop: object = None if call is None else call.params.get(_LOOP)
         for mark in marks.get(loop, ()):
             item.add_marker(mark)
 
 
 @pytest.fixture(scope="session")
 def behaviour_schema(postgres_server: TestPostgres) -> Iterator[str]:
-    """One schema for all tests of this folder: their agent types differ."""
+    """One schema for all tests of this folder on PostgreSQL alone: their agent types differ."""
+    name = f"t_{secrets.token_hex(6)}"
+    yield name
+    asyncio.run(servers.drop_schema(postgres_server, name))
+
+
+@pytest.fixture(scope="session")
+def brokered_schema(postgres_server: TestPostgres) -> Iterator[str]:
+    """Another one for the tests on NATS: hosts of one database are all with a broker, or none is."""
     name = f"t_{secrets.token_hex(6)}"
     yield name
     asyncio.run(servers.drop_schema(postgres_server, name))
@@ -109,7 +120,7 @@ def _postgres_bed(url: str, schema: str, suspend_after: float) -> Bed:
     return Bed("postgres", suspend_after, open_store, SystemClock(), SystemEntropy())
 
 
-def _nats_bed(nats: str, namespace: str, url: str, schema: str, suspend_after: float) -> Bed:
+def _nats_bed(nats: str, namespace: str, *, url: str, schema: str, suspend_after: float) -> Bed:
     @asynccontextmanager
     async def open_host(owner: HostIncarnation) -> AsyncIterator[RunStore]:
         settings = StoreSettings(
@@ -119,10 +130,7 @@ def _nats_bed(nats: str, namespace: str, url: str, schema: str, suspend_after: f
             await store.listening()
             yield store
 
-    def open_transport(owner: HostIncarnation) -> Transport:
-        return JetStreamTransport(nats, namespace=namespace, owner=owner)
-
-    return Bed("nats", suspend_after, open_host, SystemClock(), SystemEntropy(), open_transport)
+    return Bed("nats", suspend_after, open_host, SystemClock(), SystemEntropy(), (nats, namespace))
 
 
 async def _forget_shards(url: str, schema: str) -> None:
@@ -146,11 +154,12 @@ async def bed(request: pytest.FixtureRequest) -> AsyncIterator[Bed]:
         await bed.stop()
         return
     url = request.getfixturevalue("postgres_server").url
-    schema = request.getfixturevalue("behaviour_schema")
-    if isinstance(loop, _BrokeredLoop):
+    is_brokered = isinstance(loop, _BrokeredLoop)
+    schema = request.getfixturevalue("brokered_schema" if is_brokered else "behaviour_schema")
+    if is_brokered:
         nats = request.getfixturevalue("nats_server").url
         namespace = request.getfixturevalue("behaviour_namespace")
-        bed = _nats_bed(nats, namespace, url, schema, request.param)
+        bed = _nats_bed(nats, namespace, url=url, schema=schema, suspend_after=request.param)
     else:
         bed = _postgres_bed(url, schema, request.param)
     await bed.start()

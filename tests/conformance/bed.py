@@ -59,6 +59,7 @@ LACKS: Final[Mapping[str, Mapping[Capability, str]]] = {
         "nudges": "its rows belong to one process",
     },
     "postgres": {},
+    "brokered": {},
 }
 """What a backend cannot do, and why. A test of it is skipped by name, never silently."""
 

@@ -20,7 +20,7 @@ from actors.runtime.backends import (
     MemoryStore,
 )
 from actors.runtime.clock import SystemClock, SystemEntropy
-from persistence.postgres import open_postgres_store
+from persistence.postgres import StoreSettings, open_store
 from tests.conformance.bed import Bed
 from tests.conformance.clock import ManualClock
 from tests.conformance.source import Source
@@ -79,12 +79,16 @@ async def composed_bed() -> AsyncIterator[Bed]:
 
 
 @asynccontextmanager
-async def postgres_bed(url: str, schema: str) -> AsyncIterator[Bed]:
-    """A bed whose hosts are stores of their own on one schema."""
+async def postgres_bed(url: str, schema: str, *, brokered: bool = False) -> AsyncIterator[Bed]:
+    """A bed whose hosts are stores of their own on one schema.
+
+    With a broker, mail for agents of other hosts goes to the outbox; here all agents are one host's.
+    """
 
     @asynccontextmanager
     async def open_host(owner: HostIncarnation) -> AsyncIterator[RunStore]:
-        async with open_postgres_store(url, schema=schema, owner=owner) as store:
+        settings = StoreSettings(url=url, schema=schema, owner=owner, brokered=brokered)
+        async with open_store(settings) as store:
             await store.listening()
             yield store
 
@@ -98,13 +102,14 @@ async def postgres_bed(url: str, schema: str) -> AsyncIterator[Bed]:
             await connection.close()
 
     async with open_host(OWNER) as store:
-        yield Bed("postgres", store, OWNER, open_host, SystemClock(), lapse)
+        backend = "brokered" if brokered else "postgres"
+        yield Bed(backend, store, OWNER, open_host, SystemClock(), lapse)
 
 
 @asynccontextmanager
 async def bed_of(backend: str, request: pytest.FixtureRequest) -> AsyncIterator[Bed]:
     """A host on this backend that has claimed nothing."""
-    if backend != "postgres":
+    if backend not in ("postgres", "brokered"):
         async with {"memory": memory_bed, "composed": composed_bed}[backend]() as bed:
             yield bed
         return
@@ -112,13 +117,20 @@ async def bed_of(backend: str, request: pytest.FixtureRequest) -> AsyncIterator[
     # The fixture `schema` is asynchronous, and one of those cannot ask for another while it runs.
     schema = f"t_{secrets.token_hex(6)}"
     try:
-        async with postgres_bed(server.url, schema) as bed:
+        async with postgres_bed(server.url, schema, brokered=backend == "brokered") as bed:
             yield bed
     finally:
         await servers.drop_schema(server, schema)
 
 
-@pytest.fixture(params=["memory", "composed", pytest.param("postgres", marks=pytest.mark.postgres)])
+@pytest.fixture(
+    params=[
+        "memory",
+        "composed",
+        pytest.param("postgres", marks=pytest.mark.postgres),
+        pytest.param("brokered", marks=pytest.mark.postgres),
+    ]
+)
 async def fresh_bed(request: pytest.FixtureRequest) -> AsyncIterator[Bed]:
     """A host that has claimed nothing, on each backend."""
     async with bed_of(request.param, request) as bed:

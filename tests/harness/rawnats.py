@@ -7,6 +7,7 @@ tested from outside.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -143,7 +144,5 @@ async def raw_nats(url: str, *, inbox: str = "_INBOX_raw") -> AsyncIterator[RawN
         yield client
     finally:
         writer.close()
-        try:
+        with contextlib.suppress(OSError):  # the server was faster
             await writer.wait_closed()
-        except OSError:
-            pass  # The server was faster.

@@ -188,7 +188,7 @@ for _name in _OUTSIDE:
 class SimClock:
     """A `Clock` that tells a loop's virtual time, counted from `EPOCH`."""
 
-    def __init__(self, loop: SimLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
 
     def now(self) -> datetime:

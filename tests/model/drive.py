@@ -1,4 +1,4 @@
-"""Plays a `Case` on the real runtime over a `MemoryStore`, in a simulation, with faults."""
+"""Plays a `Case` on the real runtime, in virtual time, with faults."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from actors.kernel.agent.message import Message
 from actors.kernel.runtime.ids import run_id_of_submit
 from actors.kernel.runtime.scheduler import RunStatus
 from actors.runtime import Runtime
-from actors.runtime.backends.memory import MemoryStore
+from actors.runtime.mail import Broker
 from tests.harness.faulty_store import Faults, FaultyStore
 from tests.harness.simloop import SimClock, SimEntropy, simulate
 from tests.model.agent import AGENT, SINK, Execution, ProgramAgent, World
 from tests.model.endings import policy_of
+from tests.model.ground import MemoryGround
 from tests.model.reading import essential, seconds
 from tests.model.seeding import seed_store
 
@@ -27,7 +28,10 @@ if TYPE_CHECKING:
     from actors.kernel.runtime.ids import RunId
     from actors.kernel.runtime.log_entry import RunLogEntry
     from actors.kernel.runtime.store import RunStore
+    from actors.kernel.runtime.transport import MailStore
+    from tests.harness.heldloop import HeldLoop
     from tests.harness.simloop import SimLoop
+    from tests.model.ground import Ground
     from tests.model.history import Line
     from tests.model.program import Case
 
@@ -95,7 +99,8 @@ class Stage:
     """One play of one case."""
 
     case: Case
-    loop: SimLoop
+    loop: SimLoop | HeldLoop
+    ground: Ground
     suspend_after: float
     faults: Faults
     until: float
@@ -106,8 +111,7 @@ class Stage:
     def __post_init__(self) -> None:
         self._clock = SimClock(self.loop)
         self._entropy = SimEntropy(self.loop.seed)
-        self.store = MemoryStore(clock=self._clock)
-        self._outside = self.store.sibling()
+        self.store = self.ground.store
         self._world = World(self.case, self._names)
         self.run_id = run_id_of_submit(AGENT, f"submit:{CLIENT}", BOOT)
         self._died = asyncio.Event()
@@ -131,7 +135,7 @@ class Stage:
     async def _begin_in_the_middle(self) -> None:
         self.loop._virtual = seconds(self.prefix[-1].ts)
         self._world.begun = [one for one in self.before if one.at < self.loop.time()]
-        await seed_store(self._outside, self.case, self.prefix, BOOT)
+        await seed_store(self.store, self.case, self.prefix, BOOT)
         taken = [line.data["payload"] for line in essential(self.prefix) if "payload" in line.data]
         self._events = [event for event in self._events if event[2] not in taken]
         while self._events and self._events[0][0] <= self.loop.time():
@@ -149,17 +153,24 @@ class Stage:
             if runtime is not None:
                 runtime.crash()
 
-        store = FaultyStore(self.store.sibling(), self.faults, die)
-        runtime = Runtime(
-            store=cast("RunStore", store),
-            clock=self._clock,
-            entropy=self._entropy,
-            suspend_after=self.suspend_after,
-        )
-        if await self._or_died(self._live(runtime)):
-            await self._or_died(_stopped(runtime))
-            return True
-        store.bury()
+        async with self.ground.host() as stead:
+            store = FaultyStore(stead.store, self.faults, die)
+            broker = None
+            if stead.transport is not None:
+                broker = Broker(stead.transport, cast("MailStore", store))
+            runtime = Runtime(
+                store=cast("RunStore", store),
+                clock=self._clock,
+                entropy=self._entropy,
+                suspend_after=self.suspend_after,
+                owner=stead.owner,
+                broker=broker,
+            )
+            if await self._or_died(self._live(runtime)):
+                await self._or_died(_stopped(runtime))
+                return True
+            store.bury()
+            await runtime._tasks.close()
         await self._anchor()
         await self.store.release_shards(self.faults.leases)
         return False
@@ -192,8 +203,8 @@ class Stage:
         await _retried(lambda: runtime.submit(AGENT, message, retry_policy=policy))
         if self.faults.struck and self.seen.anchor is None:
             await self._anchor()
-        while not await self._is_over():  # noqa: ASYNC110 - virtual time costs nothing
-            await asyncio.sleep(0.5)
+        while not (await self._is_over() and await self.ground.is_settled()):  # noqa: ASYNC110
+            await asyncio.sleep(0.5)  # virtual time costs nothing
         await self._look()
 
     async def _is_over(self) -> bool:
@@ -237,14 +248,11 @@ class Stage:
 
     async def _deliver(self, at: float, name: str, payload: dict[str, Any]) -> None:
         if not name:
-            message = Message.of(AGENT, payload, id=f"mail{at}").sent_by("ext:test")
-            await self._outside.deliver([message])
+            await self.ground.send(payload, id=f"mail{at}")
             return
         while await self.store.run(self.run_id) is None:  # noqa: ASYNC110 - virtual time costs nothing
             await asyncio.sleep(0.01)
-        await self._outside.signal(
-            self.run_id, name, payload, message_id=f"{name}{at}", sender="ext:test"
-        )
+        await self.ground.signal(self.run_id, name, payload, id=f"{name}{at}")
 
     async def _names(self) -> tuple[tuple[str, str], ...]:
         return tuple(
@@ -294,7 +302,8 @@ def play(
     """
 
     async def main(loop: SimLoop) -> Observed:
-        stage = Stage(case, loop, suspend_after, faults or Faults(), until, prefix, before)
+        ground = MemoryGround(loop)
+        stage = Stage(case, loop, ground, suspend_after, faults or Faults(), until, prefix, before)
         return await stage.play()
 
     return simulate(main, seed=seed)[0]

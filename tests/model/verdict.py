@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from tests.harness.checks import broken_laws, side_by_side
 from tests.model.drive import play
@@ -16,6 +16,16 @@ if TYPE_CHECKING:
     from tests.model.history import Line
     from tests.model.model import Prediction
     from tests.model.program import Case
+
+
+class Play(Protocol):
+    """Returns what the runtime did with a case; see `drive.play`."""
+
+    def __call__(
+        self, case: Case, *, seed: int, suspend_after: float, until: float, faults: Faults | None
+    ) -> Observed:
+        """See the class."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +60,14 @@ def predict(case: Case, observed: Observed | None = None) -> Prediction:
 
 
 def play_both(
-    case: Case, *, seed: int = 0, suspend_after: float = 5.0, faults: Faults | None = None
+    case: Case,
+    *,
+    seed: int = 0,
+    suspend_after: float = 5.0,
+    faults: Faults | None = None,
+    play: Play = play,
 ) -> Played:
-    """Play a case, with one fault if `faults` says so.
+    """Play a case, with one fault if `faults` says so; `play` says on what.
 
     Raises:
         TieError: The case decides nothing.

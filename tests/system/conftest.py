@@ -9,13 +9,17 @@ import pytest
 
 from compose.runtime import build_postgres_runtime
 from compose.settings import Settings
+from tests.harness.rawnats import raw_nats
 from tests.integration.compose.commandline import Cli
+from tests.system.fleet import Rows
 from tests.system.processes import Hosts
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
     from actors.runtime import Runtime
+    from tests.harness.rawnats import RawNats
+    from tests.harness.servers import TestNats, TestRedis
 
 HERE = Path(__file__).parent
 
@@ -33,6 +37,33 @@ def hosts(postgres_dsn: str, schema: str, tmp_path: Path) -> Iterator[Hosts]:
     started = Hosts(postgres_dsn, schema, tmp_path)
     yield started
     started.end()
+
+
+@pytest.fixture
+def fleet(
+    hosts: Hosts, nats_server: TestNats, redis_server: TestRedis, namespace: str
+) -> Iterator[Hosts]:
+    """The same with a broker; no mail goes by any other way."""
+    hosts.more = {
+        "nats_url": nats_server.url, "redis_url": redis_server.url, "namespace": namespace,
+        "local_delivery": False,
+    }  # fmt: skip
+    yield hosts
+    hosts.end()  # before the namespace goes
+
+
+@pytest.fixture
+async def rows(postgres_dsn: str, schema: str) -> AsyncIterator[Rows]:
+    """A look into the test's tables."""
+    async with Rows.of(postgres_dsn, schema) as found:
+        yield found
+
+
+@pytest.fixture
+async def outsider(nats_server: TestNats) -> AsyncIterator[RawNats]:
+    """A connection of somebody who knows the broker only."""
+    async with raw_nats(nats_server.url) as connection:
+        yield connection
 
 
 @pytest.fixture

@@ -91,9 +91,13 @@ class Waiter:
 
     async def run(self, ctx: RunContext, inbox: list[Message]) -> list[Any]:
         """Note the beginning, then wait."""
-        for message in inbox:
-            self._notes.add(self.id, message)
         payload: Any = inbox[0].payload
+
+        async def note() -> None:  # once, however often this is replayed
+            for message in inbox:
+                self._notes.add(self.id, message)
+
+        await ctx.step("note", note)
         await ctx.sleep(payload.get("late_s", 0))
         return [await ctx.sleep_until_signal("go") for _ in range(payload.get("count", 0))]
 
@@ -151,7 +155,8 @@ class Bed:
     def subject(self, agent: AgentId, tail: str) -> str:
         """The subject of an agent with what follows the key."""
         address = f"{escaped(agent.tenant)}.{escaped(agent.type)}.{escaped(agent.key)}"
-        return f"{self.namespace}.agent.v1.{address}.{tail}"
+        prefix = f"{self.namespace}." if self.namespace else ""
+        return f"{prefix}agent.v1.{address}.{tail}"
 
     async def publish(
         self,
@@ -189,7 +194,7 @@ class Bed:
 
     async def handled(self, agent: AgentId, headers: Mapping[str, str] | None = None) -> list[Any]:
         """Return all that the agent was given before a message that is published now."""
-        fence = {FENCE: secrets.token_hex(8)}
+        fence: JsonValue = {FENCE: secrets.token_hex(8)}
         ack = await self.publish(agent, fence, publisher=FENCE, headers=headers)
         assert "error" not in ack, ack
         await self.notes.until(agent, fence)
@@ -245,9 +250,7 @@ def escaped(name: str) -> str:
 
 
 @asynccontextmanager
-async def make_bed(
-    postgres: TestPostgres, nats: TestNats, redis: TestRedis
-) -> AsyncIterator[Bed]:
+async def make_bed(postgres: TestPostgres, nats: TestNats, redis: TestRedis) -> AsyncIterator[Bed]:
     """Yield a bed with an outsider; no host runs yet. Its names are its own, and dropped at the end."""
     name = f"t-{secrets.token_hex(6)}"
     schema = name.replace("-", "_")

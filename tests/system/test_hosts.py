@@ -28,6 +28,8 @@ TEN = AgentId("ten", "a")
 WAITER = AgentId("waiter", "a")
 ALL = [f"value-{n}" for n in range(STEP_COUNT)]
 
+pytestmark = pytest.mark.usefixtures("fleet")
+
 
 async def until_suspended(client: Runtime, run_id: RunId) -> RunRow:
     """Return the run's row once it is no more than rows."""
@@ -73,7 +75,7 @@ async def test_code_that_does_not_end_is_dropped_when_the_drain_is_over(
     await hosts.serving(lease_s=60)
 
     row = await until_run(
-        client, run_id, lambda row: row.status is not RunStatus.RUNNING, "ended or parked"
+        client, run_id, lambda row: row.status.is_terminal or row.parked is not None, "at rest"
     )
     assert code == 0
     assert row.parked == "in_doubt" or row.status is RunStatus.COMPLETED
@@ -114,8 +116,8 @@ async def test_a_frozen_host_that_comes_back_can_write_nothing(
     second = await hosts.serving()
     result = await client.result(run_id)
     at_end = [entry async for entry in client.entries(run_id)]
-    first.send(signal.SIGCONT)
-    await first.until("a shard was lost to another host")
+    first.thaw()
+    await first.until_lost()
     afterwards = [entry async for entry in client.entries(run_id)]
     executions = executed(ledger)
 

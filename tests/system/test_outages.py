@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import signal
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
@@ -81,7 +82,7 @@ async def test_a_host_that_waits_for_its_server_ends_when_it_is_told(
     await asyncio.to_thread(server.stop)
     host = own_hosts.start()
     await host.until("waiting for PostgreSQL")
-    host.process.terminate()
+    host.send(signal.SIGTERM)
 
     assert await host.exit_code() == 0
 
@@ -106,7 +107,7 @@ async def test_a_run_outlasts_a_server_that_is_gone_for_ten_seconds(
     assert begun <= 6
     assert result == ALL
     assert [number for number, _ in executed(ledger)] == ONCE_EACH
-    assert host.process.poll() is None
+    assert host.is_alive
 
 
 async def test_a_run_outlasts_a_server_killed_in_the_middle_of_its_writes(

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 import subprocess
 import sys
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
-BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+from actors.kernel.runtime.ids import AgentId, token
+from broker import Subjects
+from broker.headers import TARGET
+from tests.unit.documents import ROOT, blocks, published
 
-
-def blocks(name: str, language: str) -> list[str]:
-    """Return the code blocks of one language in a document."""
-    text = (ROOT / name).read_text(encoding="utf-8")
-    return [code for found, code in BLOCK.findall(text) if found == language]
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def test_the_readme_example_runs_as_it_stands(tmp_path: Path) -> None:
@@ -43,3 +43,30 @@ def test_links_between_documents_lead_somewhere(name: str) -> None:
     missing = [link for link in links if not (path.parent / link).exists()]
 
     assert missing == []
+
+
+def test_every_published_subject_in_the_documents_is_one_for_outsiders() -> None:
+    """It leads to an agent, and the line below says what comes of it."""
+    commands = [one for block in blocks("docs/subjects.md", "sh") for one in published(block)]
+
+    assert len(commands) >= 14
+    for one in commands:
+        origin = Subjects().parse_origin(one.subject)
+        assert origin.publisher in {"crm", "shop"}
+        assert str(origin.agent) in one.outcome or one.outcome.startswith("nothing")
+
+
+def test_the_table_of_tokens_is_true() -> None:
+    """Each name makes the token beside it; the long one makes a hash, which is described."""
+    text = (ROOT / "docs" / "subjects.md").read_text(encoding="utf-8")
+    tables = text.partition("### Tokens")[2].partition("## Bodies")[0]
+    rows = dict(re.findall(r"^\| `(.*)` \| `(.*)` \|$", tables, re.MULTILINE))
+    long = re.findall(r"^\| 200 times `k` \| `(.*)` \|$", tables, re.MULTILINE)
+    said = b"\x00\x00\x00\x05token" + (200).to_bytes(4, "big") + b"k" * 200
+
+    assert len(rows) >= 8
+    assert {name: token(name) for name in rows} == rows
+    assert long == [token("k" * 200)]
+    assert long == ["h-" + hashlib.blake2b(said, digest_size=16).hexdigest()]
+    assert TARGET in tables
+    assert Subjects().external(AgentId("desk", "a b"), "crm").endswith(".a%20b.ext.crm")

@@ -171,6 +171,13 @@ class MailConnection(Protocol):
         """Return when this message of the mail stream was stored, None if it is not there."""
         ...
 
+    async def forget_stream(self, state: StreamState) -> None:
+        """Delete the mail stream if it is still this one; the next connection makes it anew.
+
+        What is unread of it comes again: from outboxes, and from where outsiders published it.
+        """
+        ...
+
     async def waiting(self) -> Sequence[AgentId]:
         """Return the agents that have messages in the mail stream."""
         ...

@@ -4,10 +4,11 @@
 -- Lock order: types (advisory), shards, the stream (advisory), runs; each by key.
 -- New tables and functions: takes no lock that anybody holds.
 
--- Whose streams are ours.
+-- Whose streams are ours, and whether mail goes by a broker: once it does, it always does.
 create table deployment (
   is_only boolean primary key default true check (is_only),
-  id text not null
+  id text not null,
+  brokered boolean not null default false
 );
 insert into deployment (id) values (gen_random_uuid()::text);
 

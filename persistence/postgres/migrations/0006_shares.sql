@@ -1,5 +1,5 @@
--- Fair shares of shards between hosts. Lock order: the host's own row, shards by key; nobody waits for
--- another host's row.
+-- Fair shares of shards between hosts. Lock order: the host's own row, the deployment, shards by key;
+-- nobody waits for another host's row.
 -- The new columns are added without a rewrite, under exclusive locks that last no longer than that.
 -- Nested loops are off where a few rows are expected and a thousand come (measured: 500 ms, not 10).
 
@@ -76,14 +76,30 @@ returns table (shard text, owner text, epoch bigint, rank int) language sql stab
     where f.kind = 'i' and f.shard in (select unnest(p_shards))
   union all
   -- Mail is read for those whom nobody serves too. What was given up waits a moment for a host that
-  -- is just starting.
+  -- is just starting; whose type is not declared has none to wait for.
   select f.shard, f.owner, f.epoch, 1 from free f
-    where (f.owner is not null or f.since < at - interval '2 s')
+    where (f.owner is not null or f.kind = 'u' or f.since < at - interval '2 s')
       and case f.kind
         when 'p' then f.type not in (select s.type from served s where s.type is not null)
         when 'i' then f.shard not in (select s.shard from served s where s.shard is not null)
         else true end
 $$;
+
+-- Hosts with and without a broker do not read each other's mail: refuse who is of the other kind. The
+-- first host with one makes the database brokered, when nobody serves without one any more.
+create function same_kind_of_mail(me text, p_brokered boolean, at timestamptz) returns void
+language plpgsql set search_path from current as $$
+declare is_brokered boolean;
+begin
+  select d.brokered into is_brokered from deployment d for update;
+  if is_brokered = p_brokered then return; end if;
+  if is_brokered or exists (select 1 from hosts h where h.incarnation <> me and h.expires_at >= at
+      and cardinality(h.types) + cardinality(h.shards) > 0) then
+    raise exception '%', case when is_brokered then 'brokered' else 'unbrokered' end
+      using errcode = 'CB003';
+  end if;
+  update deployment set brokered = true;
+end $$;
 
 drop function claim_shards(text, interval, text[], text[], text[], int);
 
@@ -91,7 +107,7 @@ drop function claim_shards(text, interval, text[], text[], text[], int);
 -- Who serves nothing takes nothing. Candidates are read without a lock, locked in key order, then
 -- compared again with what was read.
 create function claim_shards(me text, lease interval, p_types text[], p_shards text[],
-  p_known text[], p_limit int, p_capacity int default 1000)
+  p_known text[], p_limit int, p_capacity int default 1000, p_brokered boolean default false)
 returns table (shard text, epoch bigint, expires_at timestamptz, late boolean)
 language plpgsql set search_path from current set lock_timeout = '1s' set enable_nestloop = off as $$
 #variable_conflict use_column
@@ -103,6 +119,9 @@ begin
   update hosts h set types = p_types, shards = p_shards, capacity = p_capacity
     where h.incarnation = me
       and (h.types, h.shards, h.capacity) is distinct from (p_types, p_shards, p_capacity);
+  if found and cardinality(p_types) + cardinality(p_shards) > 0 then
+    perform same_kind_of_mail(me, p_brokered, at);
+  end if;
   delete from hosts d where d.incarnation in (
     select h.incarnation from hosts h where h.expires_at < at - interval '1 day'
       and not exists (select 1 from shards s where s.owner = h.incarnation)

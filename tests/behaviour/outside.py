@@ -1,0 +1,154 @@
+"""Whoever looks at mail from outside: another service at the broker, an onlooker at the rows."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import nats
+
+from actors.kernel.agent.message import Message
+from actors.kernel.runtime.log_entry import EntryKind
+from broker import Subjects
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+
+    from nats.aio.client import Client
+
+    from actors.kernel.runtime.ids import AgentId, RunId
+    from actors.runtime import RunContext
+    from tests.behaviour.bed import Bed
+
+
+@dataclass
+class Outsider:
+    """A service that publishes to agents with a NATS client of its own, and nothing of ours.
+
+    Attributes:
+        name: Its name in subjects.
+    """
+
+    client: Client
+    subjects: Subjects
+    name: str = "crm"
+
+    def named(self, name: str) -> Outsider:
+        """The same with another name."""
+        return Outsider(self.client, self.subjects, name)
+
+    async def send(self, agent: AgentId, payload: Any, *, id: str | None = None) -> None:  # noqa: A002
+        """Publish a message; returns when the broker has stored it."""
+        await self._publish(self.subjects.external(agent, self.name), payload, id)
+
+    async def send_all(self, agent: AgentId, payloads: Sequence[Any]) -> None:
+        """Publish messages in order, without waiting for each."""
+        subject = self.subjects.external(agent, self.name)
+        for payload in payloads[:-1]:
+            await self.client.publish(subject, json.dumps(payload).encode())
+        await self.send(agent, payloads[-1])
+
+    async def signal(
+        self,
+        agent: AgentId,
+        run_id: RunId,
+        name: str,
+        payload: Any,
+        *,
+        id: str | None = None,  # noqa: A002
+    ) -> None:
+        """Publish a signal for a run."""
+        await self._publish(self.subjects.signal(agent, self.name, run_id, name), payload, id)
+
+    async def _publish(self, subject: str, payload: Any, id: str | None) -> None:  # noqa: A002
+        headers = None if id is None else {"Nats-Msg-Id": id}
+        data = json.dumps(payload).encode()
+        answer = await self.client.request(subject, data, timeout=5, headers=headers)
+        assert "seq" in json.loads(answer.data), answer.data
+
+    async def newest(self, stream: str, subject: str) -> Any:
+        """The newest message of a subject: its number in the stream, and its headers."""
+        body = {"last_by_subj": subject}
+        while True:
+            answer = await self.ask(f"STREAM.MSG.GET.{stream}", body)
+            if "message" in answer:
+                return answer["message"]
+            await asyncio.sleep(0.01)
+
+    async def count(self, stream: str, subject: str) -> int:
+        """How many messages a stream holds under this subject or pattern."""
+        answer = await self.ask(f"STREAM.INFO.{stream}", {"subjects_filter": subject})
+        found: dict[str, int] = answer["state"].get("subjects") or {}
+        return sum(found.values())
+
+    async def ask(self, what: str, body: dict[str, Any]) -> dict[str, Any]:
+        """JetStream's answer to a request."""
+        answer = await self.client.request(f"$JS.API.{what}", json.dumps(body).encode(), timeout=5)
+        parsed: dict[str, Any] = json.loads(answer.data)
+        return parsed
+
+
+@asynccontextmanager
+async def outsider(bed: Bed) -> AsyncIterator[Outsider]:
+    """An outsider at the bed's broker."""
+    assert bed.broker_at is not None
+    url, namespace = bed.broker_at
+    client = await nats.connect(url, allow_reconnect=False)
+    try:
+        yield Outsider(client, Subjects(namespace))
+    finally:
+        await client.close()
+
+
+# --- rows ----------------------------------------------------------------------------------------
+
+
+async def received(bed: Bed, agent: AgentId) -> list[Message]:
+    """Every message that runs of the agent were given, as their logs tell it, by arrival."""
+    rows = await bed.runtime.store.list_runs(agent=agent, limit=10_000)
+    found: list[Message] = []
+    for row in sorted(rows, key=lambda row: row.arrival):
+        entries = await bed.log(row.run_id, EntryKind.MSG_RECEIVED)
+        found += [Message.from_json(entry.payload["message"]) for entry in entries]  # type: ignore[arg-type]
+    return found
+
+
+async def eventually(holds: Callable[[], Awaitable[object]]) -> None:
+    """Return once `holds()` does; for what only the store knows."""
+    async with asyncio.timeout(60):
+        while not await holds():  # noqa: ASYNC110 - there is no event to wait for
+            await asyncio.sleep(0.01)
+
+
+async def all_done(bed: Bed, agent: AgentId) -> None:
+    """Return when the agent has handled all its mail."""
+    await pending(bed, agent, 0)
+
+
+async def pending(bed: Bed, agent: AgentId, count: int) -> None:
+    """Return when so many messages of the agent are rows and not done."""
+
+    async def is_so() -> bool:
+        return await bed.runtime.store.pending_count(agent) == count
+
+    await eventually(is_so)
+
+
+async def nothing_leaves(bed: Bed) -> bool:
+    """Whether nothing is on its way from this host."""
+    mail = bed.runtime.mail
+    assert mail is not None
+    return await mail._rows.outbox(bed.runtime.worker.shards) == []
+
+
+def noting(got: list[object]) -> Callable[[RunContext, list[Message]], Awaitable[None]]:
+    """An act that notes payloads."""
+
+    async def act(ctx: RunContext, inbox: list[Message]) -> None:
+        del ctx
+        got.extend(m.payload for m in inbox)
+
+    return act

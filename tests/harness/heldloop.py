@@ -1,0 +1,159 @@
+"""A loop with real sockets in virtual time, so that programs on real servers take exactly as long as said.
+
+Time stands still while a server is asked something, and while something is on its way that somebody
+watches (`Held.expect`). Else it jumps to the next timer, as in a simulation. What is asked is
+counted where the drivers ask it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import heapq
+import selectors
+from collections import Counter
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+import asyncpg
+from typing_extensions import override
+
+from broker.api import Requests
+from tests.harness.simloop import DeadlockError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterator
+
+    import pytest
+
+DEADLOCK_S: Final = 10.0
+PATIENCE_S: Final = 2.0
+MOST_FORCED: Final = 60
+"""So often time goes on though something is under way; then that counts as lost."""
+
+_ASKS: Final = (
+    (asyncpg.Connection, ("close", "execute", "executemany", "fetch", "fetchrow", "fetchval")),
+    (Requests, ("call",)),
+)
+
+
+class Held:
+    """What holds the time: calls under way, and things expected."""
+
+    def __init__(self) -> None:
+        self._calls = 0
+        self._expected: Counter[str] = Counter()
+        self.before_ask: Callable[[], None] = lambda: None
+        """Called before a database is asked."""
+
+    def __repr__(self) -> str:
+        return f"{self._calls} calls, {dict(self._expected)}"
+
+    def forget(self) -> None:
+        """Expect nothing."""
+        self._expected.clear()
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether time stands still."""
+        return bool(self._calls or self._expected)
+
+    @contextmanager
+    def call(self) -> Iterator[None]:
+        """Something is under way."""
+        self._calls += 1
+        try:
+            yield
+        finally:
+            self._calls -= 1
+
+    def expect(self, name: str) -> None:
+        """Something was sent; time stands still until it came."""
+        self._expected[name] += 1
+
+    def came(self, name: str) -> None:
+        """It came, perhaps unexpectedly."""
+        self._expected.pop(name, None)
+
+
+class _Selector(selectors.DefaultSelector):
+    """Lets virtual time pass instead of waiting."""
+
+    loop: HeldLoop
+
+    @override
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        events = super().select(0)
+        if events or (timeout is not None and timeout <= 0):
+            return events
+        if self.loop.held.is_busy and (events := super().select(self.loop.patience_s)):
+            return events
+        if self.loop.jump():
+            return []
+        events = super().select(DEADLOCK_S)
+        if not events:
+            raise DeadlockError(f"nothing is ready and no timer is set: {asyncio.all_tasks()}")
+        return events
+
+
+class HeldLoop(asyncio.SelectorEventLoop):
+    """See the module's docstring.
+
+    Attributes:
+        held: What holds the time.
+        patience_s: Real seconds of silence after which time goes on all the same: what is waited
+            for may itself wait for a timer.
+        seed: Of chance.
+        forced: How often that was.
+    """
+
+    _scheduled: list[asyncio.TimerHandle]
+    _virtual = 0.0
+
+    def __init__(self) -> None:
+        selector = _Selector()
+        selector.loop = self
+        self.held = Held()
+        self.patience_s = PATIENCE_S
+        self.seed = self.forced = 0
+        super().__init__(selector)
+
+    @override
+    def time(self) -> float:
+        return self._virtual
+
+    def jump(self) -> bool:
+        """Go on to the next timer; False if there is none."""
+        while self._scheduled and self._scheduled[0].cancelled():
+            gone = heapq.heappop(self._scheduled)
+            gone._scheduled = False  # type: ignore[attr-defined]
+            self._timer_cancelled_count -= 1  # type: ignore[attr-defined]
+        if not self._scheduled:
+            return False
+        self.forced += self.held.is_busy
+        if self.forced > MOST_FORCED:
+            waits = "\n".join(map(str, asyncio.all_tasks(self)))
+            raise DeadlockError(f"{self.held} never ended\n{waits}")
+        self._virtual = max(self._virtual, self._scheduled[0].when())
+        return True
+
+    @contextmanager
+    def watching(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+        """Count what the drivers of this loop ask, while the block lasts."""
+        with monkeypatch.context() as patch:
+            for owner, names in _ASKS:
+                for name in names:
+                    patch.setattr(owner, name, self._counted(getattr(owner, name)))
+            patch.setattr(asyncpg, "connect", self._counted(asyncpg.connect))
+            yield
+
+    def _counted(self, ask: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+        @functools.wraps(ask)
+        async def counted(*args: Any, **kwargs: Any) -> Any:
+            if asyncio.get_running_loop() is not self:
+                return await ask(*args, **kwargs)
+            with self.held.call():
+                self.held.before_ask()
+                return await ask(*args, **kwargs)
+
+        return counted

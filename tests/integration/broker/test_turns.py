@@ -1,0 +1,68 @@
+"""Readers with a backlog ask in turns: what they have on its way together is bounded."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING
+
+from actors.kernel.runtime.ids import AgentId, partition_hash
+from actors.kernel.runtime.shards import PARTITIONS
+from broker import pulls
+from tests.integration.broker.lines import connect, numbers, reading, row, send_all, shards_of
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+    import pytest
+
+    from actors.kernel.runtime.transport import MailBatch
+    from tests.harness.servers import TestNats
+
+COUNT = 4800
+AGENTS = [AgentId("desk", f"a{i}") for i in range(40)]
+
+
+async def test_of_readers_with_a_backlog_only_some_have_mail_on_its_way(
+    nats_server: TestNats, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others get theirs when one of those was read to its end, and nothing is passed over."""
+    monkeypatch.setattr(pulls, "CATCHING_UP", 2)
+    async with connect(nats_server.url, namespace) as connection, AsyncExitStack() as stack:
+        for start in range(0, COUNT, 1200):
+            rows = range(start, start + 1200)
+            await send_all(connection, [row(n, AGENTS[n % 40]) for n in rows])
+        readers = [
+            await stack.enter_async_context(reading(connection, shard))
+            for shard in shards_of("desk")
+        ]
+        left = dict(Counter(partition_hash(AGENTS[n % 40]) % PARTITIONS for n in range(COUNT)))
+        first = [asyncio.ensure_future(anext(reader)) for reader in readers]
+        done, waiting = await asyncio.wait(first, timeout=0.5)
+        got: list[int] = []
+        rest = [
+            asyncio.ensure_future(_read_all(got, left.get(i, 0), one, reader))
+            for i, (one, reader) in enumerate(zip(first, readers, strict=True))
+            if i in left
+        ]
+        await asyncio.wait(rest, timeout=10)
+
+    assert len(done) == 2
+    assert len(waiting) == 14
+    assert sorted(got) == list(range(COUNT))
+
+
+async def _read_all(
+    got: list[int],
+    count: int,
+    first: asyncio.Future[MailBatch],
+    reader: AsyncGenerator[MailBatch, None],
+) -> None:
+    """Read so many messages."""
+    batch = await first
+    while (count := count - len(batch.received)) > 0:
+        got += numbers([batch])
+        batch = await anext(reader)
+    got += numbers([batch])
+    await reader.aclose()

@@ -1,0 +1,298 @@
+"""A ground of real servers: rows in PostgreSQL, mail by NATS, both in virtual time.
+
+The database's functions tell the time by a table of one row. It is written by another thread, while
+the loop stands still, before the first question after a jump. All cases of a run share one schema, in
+which nothing is left between them but the id of the deployment; each has streams of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import threading
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final, cast
+
+import asyncpg
+import nats
+from typing_extensions import override
+
+from actors.kernel.runtime.ids import HostIncarnation
+from actors.kernel.runtime.store import Serves
+from broker import JetStreamTransport, Subjects
+from persistence.postgres import PostgresStore, StoreSettings, open_store
+from tests.harness.faulty_store import Faults, Manner
+from tests.harness.heldloop import PATIENCE_S
+from tests.harness.simloop import EPOCH
+from tests.model.agent import AGENT, SINK
+from tests.model.drive import Stage
+from tests.model.ground import OUTSIDER, Stead
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Coroutine
+
+    from nats.aio.client import Client
+
+    from actors.kernel.runtime.ids import RunId
+    from actors.kernel.runtime.store import Nudge, RunStore
+    from actors.kernel.runtime.transport import IngestOutcome, MailBatch, MailConnection, Transport
+    from tests.harness.heldloop import Held, HeldLoop
+    from tests.model.drive import Observed
+    from tests.model.program import Case
+
+ERRORS: Final = (Manner.ERROR_BEFORE, Manner.ERROR_AFTER)
+FOR_EVER_S: Final = 1e6
+"""Virtual time jumps: leases and pings that end in between would say nothing."""
+
+# `clock_timestamp()` of these functions is found in the schema before it is found in pg_catalog.
+_TAKE_THE_CLOCK: Final = """
+create table clock (at timestamptz not null);
+insert into clock values (clock_timestamp());
+create function clock_timestamp() returns timestamptz language sql volatile
+  as $$ select at from {schema}.clock $$;
+do $$ declare f regprocedure; begin
+  for f in select p.oid from pg_proc p where p.pronamespace = '{schema}'::regnamespace
+      and p.prosrc like '%clock_timestamp()%' loop
+    execute format('alter function %s set search_path = {schema}, pg_catalog', f);
+  end loop;
+end $$
+"""
+_TABLES: Final = """
+select string_agg('delete from ' || tablename, ';') from pg_tables where schemaname = $1
+  and tablename not in ('clock', 'deployment', 'schema_migrations')
+"""
+
+
+class DatabaseClock:
+    """Tells the database what time it is; usable from a loop that must not go on meanwhile."""
+
+    def __init__(self, url: str, schema: str) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
+        self._told: float | None = None
+        connecting = asyncpg.connect(url, server_settings={"search_path": schema})
+        self._connection = self._run(_opened(connecting))
+
+    def _run(self, work: Coroutine[Any, Any, Any]) -> Any:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(timeout=30)
+
+    def tell(self, virtual_s: float) -> None:
+        """Make it so late, unless it is."""
+        if virtual_s != self._told:
+            at = EPOCH + timedelta(seconds=virtual_s)
+            self._run(self._connection.execute("update clock set at = $1", at))
+            self._told = virtual_s
+
+    def execute(self, sql: str) -> None:
+        """Execute statements."""
+        self._run(self._connection.execute(sql))
+
+    def value(self, sql: str, *args: object) -> Any:
+        """One value."""
+        return self._run(self._connection.fetchval(sql, *args))
+
+    def close(self) -> None:
+        """Close the connection and end the thread."""
+        self._run(self._connection.close())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+async def _opened(connecting: Any) -> Any:
+    return await connecting
+
+
+class _HeldTransport:
+    """Time stands still while a connection is made or closed."""
+
+    def __init__(self, transport: JetStreamTransport, held: Held) -> None:
+        self._transport, self._held = transport, held
+
+    @asynccontextmanager
+    async def connect(
+        self, *, deployment: str, on_nudge: Callable[[Nudge], None]
+    ) -> AsyncIterator[MailConnection]:
+        async with AsyncExitStack() as stack:
+            opening = self._transport.connect(deployment=deployment, on_nudge=on_nudge)
+            with self._held.call():
+                connection = await stack.enter_async_context(opening)
+            try:
+                yield connection
+            finally:
+                with self._held.call():
+                    await stack.aclose()
+
+
+class _TellingStore(PostgresStore):
+    """Says what came by the broker; whether it could be written does not matter for the time."""
+
+    held: Held
+
+    @override
+    async def ingest(self, batch: MailBatch) -> IngestOutcome:
+        try:
+            return await super().ingest(batch)
+        finally:
+            for item in batch.received:
+                self.held.came(item.message_id)
+
+
+@dataclass
+class BrokerGround:
+    """See `Ground`. Made by `theatre`, for one case.
+
+    Attributes:
+        store: For onlookers.
+        settings: Of the stores of hosts.
+        nats_url: Where the broker is.
+        subjects: Of this case's streams.
+        outside: A connection of an outside service.
+    """
+
+    store: RunStore
+    settings: StoreSettings
+    clock: DatabaseClock
+    nats_url: str
+    subjects: Subjects
+    outside: Client
+    held: Held
+    _names: itertools.count[int] = field(default_factory=itertools.count)
+
+    async def begin(self) -> None:
+        """Forget the case before, and let mail to the sink have a shard that any host reads."""
+        tables = self.clock.value(_TABLES, self.settings.schema)
+        self.clock.execute(tables)
+        await self.store.declare(Serves(agents=(SINK,)))
+
+    async def end(self) -> None:
+        """Delete the streams."""
+        names = await self._ask("$JS.API.STREAM.NAMES", {})
+        for name in names["streams"] or ():
+            if name.startswith(f"{self.subjects.namespace}_"):
+                await self._ask(f"$JS.API.STREAM.DELETE.{name}", {})
+
+    @asynccontextmanager
+    async def host(self) -> AsyncIterator[Stead]:
+        """See `Ground.host`."""
+        owner = HostIncarnation(f"host-{next(self._names)}")
+        store = _TellingStore(replace(self.settings, owner=owner))
+        store.held = self.held
+        namespace = self.subjects.namespace
+        transport = JetStreamTransport(self.nats_url, namespace=namespace, owner=owner)
+        async with store.running():
+            yield Stead(store, owner, cast("Transport", _HeldTransport(transport, self.held)))
+
+    async def send(self, payload: dict[str, Any], *, id: str) -> None:  # noqa: A002
+        """See `Ground.send`. Time stands still until some host has read it."""
+        await self._publish(self.subjects.external(AGENT, OUTSIDER), payload, id)
+
+    async def signal(
+        self,
+        run_id: RunId,
+        name: str,
+        payload: dict[str, Any],
+        *,
+        id: str,  # noqa: A002
+    ) -> None:
+        """See `Ground.signal`. Time stands still until some host has read it."""
+        await self._publish(self.subjects.signal(AGENT, OUTSIDER, run_id, name), payload, id)
+
+    async def is_settled(self) -> bool:
+        """See `Ground.is_settled`."""
+        return bool(self.clock.value("select not exists (select 1 from outbox)"))
+
+    async def _publish(self, subject: str, payload: dict[str, Any], id: str) -> None:  # noqa: A002
+        self.held.expect(id)
+        answer = await self._ask(subject, payload, {"Nats-Msg-Id": id})
+        assert "seq" in answer, answer
+
+    async def _ask(
+        self, subject: str, body: dict[str, Any], headers: dict[str, str] | None = None
+    ) -> dict[str, Any]:
+        with self.held.call():
+            data = json.dumps(body).encode()
+            answer = await self.outside.request(subject, data, timeout=60, headers=headers)
+        parsed: dict[str, Any] = json.loads(answer.data)
+        return parsed
+
+
+class Theatre:
+    """Plays cases one after the other on the same servers. Made by `theatre`."""
+
+    def __init__(
+        self,
+        loop: HeldLoop,
+        store: PostgresStore,
+        clock: DatabaseClock,
+        *,
+        nats_url: str,
+        namespace: str,
+        outside: Client,
+    ) -> None:
+        self._loop, self._store, self._clock = loop, store, clock
+        self._nats_url, self._namespace, self._outside = nats_url, namespace, outside
+        self._cases = itertools.count()
+
+    def play(
+        self, case: Case, *, seed: int, suspend_after: float, until: float, faults: Faults | None
+    ) -> Observed:
+        """Return what the runtime did with a case; see `drive.play`."""
+        self._loop.seed, self._loop.forced, self._loop._virtual = seed, 0, 0.0
+        self._loop.held.forget()
+        # After an error what is expected comes with the next try, for which time has to pass.
+        is_erring = faults is not None and faults.manner in ERRORS
+        self._loop.patience_s = 0.3 if is_erring else PATIENCE_S
+        return self._loop.run_until_complete(
+            self._play(case, suspend_after, until, faults or Faults())
+        )
+
+    async def _play(
+        self, case: Case, suspend_after: float, until: float, faults: Faults
+    ) -> Observed:
+        ground = BrokerGround(
+            self._store,
+            self._store.settings,
+            self._clock,
+            self._nats_url,
+            Subjects(f"{self._namespace}-{next(self._cases)}"),
+            self._outside,
+            self._loop.held,
+        )
+        await ground.begin()
+        try:
+            return await Stage(case, self._loop, ground, suspend_after, faults, until).play()
+        finally:
+            await ground.end()
+
+
+@asynccontextmanager
+async def theatre(
+    loop: HeldLoop, *, postgres_url: str, schema: str, nats_url: str, namespace: str
+) -> AsyncIterator[Theatre]:
+    """A theatre, closed at the end of the block."""
+    settings = StoreSettings(
+        url=postgres_url,
+        schema=schema,
+        owner=HostIncarnation("onlooker"),
+        lease_s=FOR_EVER_S,
+        brokered=True,
+        local_delivery=False,
+    )
+    async with AsyncExitStack() as stack:
+        with loop.held.call():
+            store = await stack.enter_async_context(open_store(settings))
+            await store.listening()
+            clock = DatabaseClock(postgres_url, schema)
+            stack.callback(clock.close)
+            clock.execute(_TAKE_THE_CLOCK.format(schema=schema))
+            loop.held.before_ask = lambda: clock.tell(loop.time())
+            outside = await nats.connect(
+                nats_url, allow_reconnect=False, ping_interval=int(FOR_EVER_S)
+            )
+            stack.push_async_callback(outside.close)
+        yield Theatre(loop, store, clock, nats_url=nats_url, namespace=namespace, outside=outside)

@@ -1,0 +1,142 @@
+"""Random programs on NATS and PostgreSQL: the runtime does what the model says there too.
+
+Time is virtual, the servers are real: what outsiders send and what agents send travels by the broker.
+`CALLBOARD_BROKER_PROGRAMS=2000 CALLBOARD_SEED=7` runs more, other programs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+from typing import TYPE_CHECKING, Final
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from broker import client, reader
+from tests.harness import servers
+from tests.harness.faulty_store import Faults
+from tests.harness.heldloop import HeldLoop
+from tests.model.broker_ground import FOR_EVER_S, theatre
+from tests.model.signs import TieError
+from tests.model.strategies import cases
+from tests.model.verdict import broken_promises, differences, play_both
+from tests.properties.corpus import CORPUS
+from tests.properties.test_programs import DEATHS, ERRORS, SEED, profile, report, seeded
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.harness.servers import TestNats, TestPostgres
+    from tests.model.broker_ground import Theatre
+    from tests.model.program import Case
+    from tests.model.verdict import Played
+
+COUNT: Final = int(os.environ.get("CALLBOARD_BROKER_PROGRAMS", "40"))
+FAULTS: Final = 45
+"""So many calls of the store a short case makes."""
+brief = settings(profile, max_examples=COUNT)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(3600 if SEED else 240),
+    # A host that dies leaves coroutines behind that never began.
+    pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+
+@pytest.fixture(scope="module")
+def stage(postgres_server: TestPostgres, nats_server: TestNats) -> Iterator[Theatre]:
+    """Where the cases of this module are played."""
+    loop, name = HeldLoop(), secrets.token_hex(6)
+    with pytest.MonkeyPatch.context() as patch:
+        # Virtual time jumps: silence, of which these make something, says nothing.
+        patch.setattr(reader, "SILENT_S", FOR_EVER_S)
+        patch.setattr(reader, "PROVE_EVERY_S", FOR_EVER_S)
+        patch.setattr(client, "PING_EVERY_S", int(FOR_EVER_S))
+        with loop.watching(patch):
+            opened = theatre(
+                loop,
+                postgres_url=postgres_server.url,
+                schema=f"t_{name}",
+                nats_url=nats_server.url,
+                namespace=f"t-{name}",
+            )
+            yield loop.run_until_complete(opened.__aenter__())
+            loop.run_until_complete(opened.__aexit__(None, None, None))
+    loop.close()
+    asyncio.run(servers.drop_namespace(nats_server, f"t-{name}"))
+    asyncio.run(servers.drop_schema(postgres_server, f"t_{name}"))
+
+
+def played(  # noqa: PLR0917
+    stage: Theatre, case: Case, seed: int, suspend_after: float, faults: Faults | None = None
+) -> Played:
+    """The case on both; one that decides nothing is left out."""
+    try:
+        return play_both(
+            case, seed=seed, suspend_after=suspend_after, faults=faults, play=stage.play
+        )
+    except TieError:
+        assume(False)
+        raise
+
+
+@pytest.mark.item(68, 69, 70, 99, 118, 193, 201)
+@pytest.mark.parametrize("suspend_after", [5.0, 0.0])
+@pytest.mark.parametrize("name", CORPUS)
+def test_a_fixed_program_is_as_predicted(stage: Theatre, name: str, suspend_after: float) -> None:
+    """Each of the corpus, hot and suspended."""
+    both = played(stage, CORPUS[name], 0, suspend_after)
+    found = differences(CORPUS[name], both.predicted, both.observed)
+    assert not found, report(found, CORPUS[name], 0)
+
+
+@pytest.mark.item(45, 68, 69, 70, 99, 100, 118, 163, 193, 201)
+@seeded
+@brief
+@given(case=cases(), seed=st.integers(0, 1_000_000))
+def test_the_runtime_does_what_the_model_says(stage: Theatre, case: Case, seed: int) -> None:
+    """Status, output, order, log, state, messages and executions are as predicted, hot and suspended."""
+    for suspend_after in (5.0, 0.0):
+        both = played(stage, case, seed, suspend_after)
+        found = differences(case, both.predicted, both.observed)
+        assert not found, report(found, case, seed)
+
+
+@pytest.mark.item(80, 172, 186, 189, 200, 485)
+@seeded
+@brief
+@given(
+    case=cases(),
+    seed=st.integers(0, 1_000_000),
+    faults=st.builds(Faults, nth=st.integers(0, FAULTS), manner=st.sampled_from(DEATHS)),
+    suspend_after=st.sampled_from([5.0, 0.0]),
+)
+def test_another_host_goes_on_exactly_where_one_died(  # noqa: PLR0917
+    stage: Theatre, case: Case, seed: int, faults: Faults, suspend_after: float
+) -> None:
+    """After a death at any store call, ingest and outbox included, the rest is what the model says."""
+    both = played(stage, case, seed, suspend_after, faults)
+    found = differences(case, both.predicted, both.observed)
+    assert not found, report(found, case, seed, faults)
+
+
+@pytest.mark.item(190, 200)
+@seeded
+@brief
+@given(
+    case=cases(),
+    seed=st.integers(0, 1_000_000),
+    faults=st.builds(Faults, nth=st.integers(0, FAULTS), manner=st.sampled_from(ERRORS)),
+    suspend_after=st.sampled_from([5.0, 0.0]),
+)
+def test_an_error_of_the_store_breaks_no_promise(  # noqa: PLR0917
+    stage: Theatre, case: Case, seed: int, faults: Faults, suspend_after: float
+) -> None:
+    """Whatever call fails, known or unknown outcome: nothing is doubled or lost on its way."""
+    both = played(stage, case, seed, suspend_after, faults)
+    found = broken_promises(case, both.observed)
+    assert not found, report(found, case, seed, faults)

@@ -1,0 +1,143 @@
+"""What `docs/subjects.md` shows is done by an outsider, and what it says about it is true."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from actors.kernel.runtime.ids import AgentId
+from tests.harness.rawnats import raw_nats
+from tests.integration.compose.commandline import Cli
+from tests.system.outsiders import Bed, Notes, Waiter
+from tests.system.waiting import until
+from tests.unit.documents import ROOT, Publish, blocks, published
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
+
+    from actors.kernel.runtime.ids import RunId
+    from tests.harness.servers import OwnNats, TestPostgres, TestRedis
+
+DOCUMENT = "docs/subjects.md"
+
+
+@pytest.fixture
+async def bed(
+    postgres_server: TestPostgres, own_nats: OwnNats, redis_server: TestRedis, schema: str
+) -> AsyncIterator[Bed]:
+    """A host without a namespace, so that the commands stand as they are."""
+    one = Bed(own_nats().url, postgres_server.url, redis_server.url, schema, "", Notes())
+    async with one.running(), one.connected():
+        await one.runtime.register_type("approval", lambda id_: Waiter(id_, one.notes))
+        yield one
+
+
+class Reader:
+    """Does what the document shows, one command after the other."""
+
+    def __init__(self, bed: Bed, run_id: RunId) -> None:
+        self._bed, self._run_id = bed, run_id
+        self._said: dict[str, Callable[..., Awaitable[None]]] = {
+            r"(\S+/.+) gets (\{.*\}) from (\S+)": self._gets,
+            r"nothing: .*": self._nothing,
+            r"dead letter of (\S+): (.*)": self._dead_letter,
+            r"the run of \S+ gets (.*)": self._run_gets,
+        }
+
+    async def do(self, command: Publish) -> None:
+        """Publish, then look whether it came to what is said."""
+        subject = command.subject.replace("RUN", self._run_id)
+        ack = await self._bed.outsider.publish(subject, command.body.encode(), command.headers)
+        assert "error" not in ack
+        for pattern, holds in self._said.items():
+            if found := re.fullmatch(pattern, command.outcome):
+                await holds(*found.groups())
+                return
+        pytest.fail(f"nobody knows how to check {command.outcome!r}")
+
+    async def _gets(self, agent: str, payload: str, sender: str) -> None:
+        handled = await self._bed.handled(AgentId.parse(agent))
+        assert (handled[-1].sender, handled[-1].payload) == (sender, json.loads(payload))
+
+    async def _nothing(self) -> None:
+        """What is handled once too often is seen at the end."""
+
+    async def _dead_letter(self, agent: str, words: str) -> None:
+        agent_id = AgentId.parse(agent)
+
+        async def has_come() -> bool:
+            return any(words in one.last_error for one in await self._bed.letters(agent_id))
+
+        await until(has_come, f"a dead letter of {agent}: {words}")
+
+    async def _run_gets(self, payload: str) -> None:
+        assert (await self._bed.ended(self._run_id)).result == [json.loads(payload)]
+
+
+@pytest.mark.item(33, 159, 199)
+async def test_every_command_of_the_document_does_what_is_said_below_it(
+    bed: Bed, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And the command line lists the dead letters that the document promises."""
+    run_id = await bed.started(AgentId("approval", "order-17"), "start", {"count": 1})
+    commands = [one for block in blocks(DOCUMENT, "sh") for one in published(block)]
+    reader = Reader(bed, run_id)
+    for command in commands:
+        await reader.do(command)
+    cli = Cli(bed.postgres_url, bed.schema, capsys)
+    listed = await cli.call("dlq", "list", "--agent", "desk/k4", "--json")
+    refused = await cli.call("dlq", "redrive", str(listed.data[0]["id"]))
+    handled = [one for found in bed.notes.handled.values() for one in found]
+    promised = [one for one in commands if " gets " in one.outcome and "run of" not in one.outcome]
+
+    assert len(commands) >= 14
+    assert [one["reason"] for one in listed.data] == ["undecodable"] * 3
+    assert "let its sender send it again" in refused.err
+    assert len([one for one in handled if one.sender != "ext:fence"]) == len(promised) + 1
+
+
+async def test_the_transcript_of_the_document_is_what_a_server_answers(bed: Bed) -> None:
+    """Byte counts included; both messages are handled."""
+    [transcript] = blocks(DOCUMENT, "nats")
+    steps = [(line[:1], line[2:]) for line in transcript.splitlines()]
+    host, port = bed.nats_url.removeprefix("nats://").split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    try:
+        for who, text in steps:
+            if who == "C":
+                writer.write(text.encode() + b"\r\n")
+                continue
+            async with asyncio.timeout(5):
+                said = (await reader.readline()).decode().rstrip()
+            assert re.fullmatch(re.escape(text).replace("…", ".*"), said), (text, said)
+    finally:
+        writer.close()
+        await writer.wait_closed()
+
+    assert await bed.payloads(AgentId("desk", "k7")) == [{"say": "hello"}, {"n": 1}]
+
+
+async def test_the_examples_publish_what_their_readme_says(bed: Bed) -> None:
+    """The script in Python is run twice, the one in shell is done by hand; each order counts once."""
+    program = str(ROOT / "examples" / "outside" / "publish.py")
+    server = bed.nats_url.removeprefix("nats://")
+    for _ in range(2):
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, program, server, "desk", "a b", "crm", "m-1", '{"order": 17}',
+            stdout=asyncio.subprocess.PIPE,
+        )  # fmt: skip
+        out, _ = await process.communicate()
+        assert json.loads(out)["stream"].startswith("EDGE_")
+    async with raw_nats(bed.nats_url) as shell:
+        for one in published((ROOT / "examples" / "outside" / "publish.sh").read_text()):
+            await shell.publish(one.subject, one.body.encode(), one.headers)
+    order = AgentId("desk", "order-17")
+
+    assert await bed.payloads(AgentId("desk", "a b")) == [{"order": 17}]
+    assert await bed.payloads(order) == [{"order": 17}]
+    assert len(await bed.letters(order)) == 1

@@ -1,0 +1,43 @@
+"""What stands in documents, for the tests that do it."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+ROOT: Final = Path(__file__).parents[2]
+BLOCK: Final = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+
+
+class Publish(NamedTuple):
+    """One `nats pub`, and what the line below it says comes of it."""
+
+    subject: str
+    body: str
+    headers: Mapping[str, str]
+    outcome: str
+
+
+def blocks(name: str, language: str) -> list[str]:
+    """Return the code blocks of one language in a document."""
+    text = (ROOT / name).read_text(encoding="utf-8")
+    return [code for found, code in BLOCK.findall(text) if found == language]
+
+
+def published(text: str) -> list[Publish]:
+    """Return the `nats pub -J SUBJECT BODY [-H NAME:VALUE]…` lines of a shell script, in order."""
+    lines = [line for line in text.splitlines() if line.startswith(("nats ", "# -> "))]
+    found = []
+    for line, below in zip(lines, [*lines[1:], ""], strict=True):
+        if line.startswith("# -> "):
+            continue
+        subject, body, *options = shlex.split(line.removeprefix("nats pub -J "))
+        assert options[::2] == ["-H"] * (len(options) // 2), line
+        headers = dict(option.split(":", 1) for option in options[1::2])
+        found.append(Publish(subject, body, headers, below.removeprefix("# -> ")))
+    return found

@@ -190,12 +190,11 @@ class MailService:
         while True:
             await asyncio.sleep(UPKEEP_S)
             is_due = loop.time() >= guard_at
+            is_read = self._ingest.take_news() or is_due
             try:
-                if is_due or self._relay.is_waiting:
+                if is_read or self._relay.is_waiting:  # what was read may have left dead letters
                     await self._relay.look_again(self._worker.loaded_shards)
-                low = (
-                    await self._rows.low_water(stream) if is_due or self._ingest.take_news() else 0
-                )
+                low = await self._rows.low_water(stream) if is_read else 0
                 may_purge = low - purged >= PURGE_AT_LEAST
                 if not may_purge and not is_due:
                     continue

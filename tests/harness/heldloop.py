@@ -46,6 +46,7 @@ class Held:
         self.before_ask: Callable[[], None] = lambda: None
         """Called before a database is asked."""
 
+    @override
     def __repr__(self) -> str:
         return f"{self._calls} calls, {dict(self._expected)}"
 

@@ -213,8 +213,11 @@ async def test_postgres_killed_under_load_costs_nothing_but_time(
 
 
 @pytest.mark.timeout(60 if WAITING <= 50_000 else 3600)
-async def test_a_host_that_finds_much_mail_takes_little_of_it_into_memory(load: Load) -> None:
+async def test_a_host_that_finds_much_mail_takes_little_of_it_into_memory(
+    own_nats: OwnNats, postgres_dsn: str, schema: str
+) -> None:
     """Three fifths wait for one agent, the rest for thousands; each is handled once, in order."""
+    load = Load(own_nats(durable=False).url, postgres_dsn, schema)
     many = max(WAITING // 50, 1)
     heap = load.nodes[0]
     async with load.host():

@@ -11,6 +11,8 @@ from tests.model.signs import TieError
 from tests.model.strategies import cases, finish
 from tests.properties.corpus import REJECT, attempt, once, sleep, step
 
+pytestmark = pytest.mark.timeout(240)
+
 
 def kinds(prediction: Prediction) -> list[str]:
     """The log as `kind position`."""

@@ -115,7 +115,7 @@ async def test_a_host_too_slow_for_the_server_is_cut_off_and_goes_on(
     load = Load(nats.url, postgres_dsn, schema)
     async with load.host():
         pass  # the streams are there
-    await load.publish("crm", 200, padding=32_000)
+    await load.publish("crm", 600, padding=32_000)
     async with load.host() as runtime:
         await until(load.is_read_in_part, "reading has begun")
         time.sleep(1)  # noqa: ASYNC251 - blocking is what is tested

@@ -286,7 +286,13 @@ class Ownership:
         elif nudge.kind == "signal" and agent_id is not None and run_id is not None:
             self._worker.signalled(run_id, agent_id)
         else:
-            self._tasks.start(self._follow(nudge), name=f"nudge {nudge.kind}")
+            self._tasks.start(self._follow_or_wait(nudge), name=f"nudge {nudge.kind}")
+
+    async def _follow_or_wait(self, nudge: Nudge) -> None:
+        try:
+            await self._follow(nudge)
+        except ActorsError as exc:
+            _log.warning("a hint is left to the next scan", extra={"problem": str(exc)})
 
     async def _follow(self, nudge: Nudge) -> None:
         """Read what a hint is about."""

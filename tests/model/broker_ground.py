@@ -12,7 +12,7 @@ import itertools
 import json
 import threading
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -32,18 +32,25 @@ from tests.model.drive import Stage
 from tests.model.ground import OUTSIDER, Stead
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Coroutine
+    from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 
     from nats.aio.client import Client
 
     from actors.kernel.runtime.ids import RunId
     from actors.kernel.runtime.store import Nudge, RunStore
-    from actors.kernel.runtime.transport import IngestOutcome, MailBatch, MailConnection, Transport
+    from actors.kernel.runtime.transport import (
+        IngestOutcome,
+        MailBatch,
+        MailConnection,
+        OutboxRow,
+        Transport,
+    )
     from tests.harness.heldloop import Held, HeldLoop
     from tests.model.drive import Observed
     from tests.model.program import Case
 
 ERRORS: Final = (Manner.ERROR_BEFORE, Manner.ERROR_AFTER)
+HEARTBEAT_S: Final = 3.0
 FOR_EVER_S: Final = 1e6
 """Virtual time jumps: leases and pings that end in between would say nothing."""
 
@@ -58,11 +65,24 @@ do $$ declare f regprocedure; begin
       and p.prosrc like '%clock_timestamp()%' loop
     execute format('alter function %s set search_path = {schema}, pg_catalog', f);
   end loop;
-end $$
+end $$;
+create table buried (owner text primary key);
+create function not_by_the_dead() returns trigger language plpgsql as $$ begin
+  return case when new.owner in (select owner from {schema}.buried) then null else new end;
+end $$;
+create trigger not_by_the_dead before update on shards
+  for each row execute function not_by_the_dead();
 """
 _TABLES: Final = """
 select string_agg('delete from ' || tablename, ';') from pg_tables where schemaname = $1
-  and tablename not in ('clock', 'deployment', 'schema_migrations')
+  and tablename not in ('buried', 'clock', 'deployment', 'schema_migrations')
+"""
+
+
+# Its death may have cut off a claim: nobody here knows what that got, or is going to get.
+_BURY: Final = """
+insert into buried values ('{owner}');
+update shards set owner = null, free_since = present() where owner = '{owner}'
 """
 
 
@@ -129,9 +149,18 @@ class _HeldTransport:
 
 
 class _TellingStore(PostgresStore):
-    """Says what came by the broker; whether it could be written does not matter for the time."""
+    """Says what came by the broker; whether it could be written does not matter for the time.
+
+    Attributes:
+        is_mute: Nobody hears of outbox rows, as if every host died right after its commits.
+    """
 
     held: Held
+    is_mute: bool
+
+    @override
+    def set_outbox_hook(self, hook: Callable[[Sequence[OutboxRow]], None] | None) -> None:
+        super().set_outbox_hook(None if self.is_mute else hook)
 
     @override
     async def ingest(self, batch: MailBatch) -> IngestOutcome:
@@ -152,6 +181,8 @@ class BrokerGround:
         nats_url: Where the broker is.
         subjects: Of this case's streams.
         outside: A connection of an outside service.
+        names: Numbers that no other host has.
+        is_mute: See `_TellingStore`.
     """
 
     store: RunStore
@@ -161,7 +192,8 @@ class BrokerGround:
     subjects: Subjects
     outside: Client
     held: Held
-    _names: itertools.count[int] = field(default_factory=itertools.count)
+    names: itertools.count[int]
+    is_mute: bool
 
     async def begin(self) -> None:
         """Forget the case before, and let mail to the sink have a shard that any host reads."""
@@ -179,13 +211,15 @@ class BrokerGround:
     @asynccontextmanager
     async def host(self) -> AsyncIterator[Stead]:
         """See `Ground.host`."""
-        owner = HostIncarnation(f"host-{next(self._names)}")
+        owner = HostIncarnation(f"host-{next(self.names)}")
         store = _TellingStore(replace(self.settings, owner=owner))
-        store.held = self.held
+        store.held, store.is_mute = self.held, self.is_mute
         namespace = self.subjects.namespace
         transport = JetStreamTransport(self.nats_url, namespace=namespace, owner=owner)
         async with store.running():
-            yield Stead(store, owner, cast("Transport", _HeldTransport(transport, self.held)))
+            held = cast("Transport", _HeldTransport(transport, self.held))
+            yield Stead(store, owner, held, HEARTBEAT_S)
+        self.clock.execute(_BURY.format(owner=owner))
 
     async def send(self, payload: dict[str, Any], *, id: str) -> None:  # noqa: A002
         """See `Ground.send`. Time stands still until some host has read it."""
@@ -222,7 +256,11 @@ class BrokerGround:
 
 
 class Theatre:
-    """Plays cases one after the other on the same servers. Made by `theatre`."""
+    """Plays cases one after the other on the same servers. Made by `theatre`.
+
+    Attributes:
+        is_mute: What agents send goes out only because hosts look for it.
+    """
 
     def __init__(
         self,
@@ -236,7 +274,8 @@ class Theatre:
     ) -> None:
         self._loop, self._store, self._clock = loop, store, clock
         self._nats_url, self._namespace, self._outside = nats_url, namespace, outside
-        self._cases = itertools.count()
+        self.is_mute = False
+        self._cases, self._hosts = itertools.count(), itertools.count()
 
     def play(
         self, case: Case, *, seed: int, suspend_after: float, until: float, faults: Faults | None
@@ -262,11 +301,21 @@ class Theatre:
             Subjects(f"{self._namespace}-{next(self._cases)}"),
             self._outside,
             self._loop.held,
+            self._hosts,
+            self.is_mute,
         )
         await ground.begin()
+        playing = asyncio.ensure_future(
+            Stage(case, self._loop, ground, suspend_after, faults, until).play()
+        )
+        self._loop.on_stuck = playing.cancel
         try:
-            return await Stage(case, self._loop, ground, suspend_after, faults, until).play()
+            return await playing
+        except asyncio.CancelledError:
+            held = self._loop.held
+            raise AssertionError(f"it never ends: {held}; {faults.calls}") from None
         finally:
+            self._loop.held.forget()
             await ground.end()
 
 

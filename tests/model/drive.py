@@ -164,6 +164,7 @@ class Stage:
                 entropy=self._entropy,
                 suspend_after=self.suspend_after,
                 owner=stead.owner,
+                heartbeat_s=stead.heartbeat_s,
                 broker=broker,
             )
             if await self._or_died(self._live(runtime)):
@@ -203,8 +204,11 @@ class Stage:
         await _retried(lambda: runtime.submit(AGENT, message, retry_policy=policy))
         if self.faults.struck and self.seen.anchor is None:
             await self._anchor()
-        while not (await self._is_over() and await self.ground.is_settled()):  # noqa: ASYNC110
-            await asyncio.sleep(0.5)  # virtual time costs nothing
+        while not await self._is_over():  # noqa: ASYNC110 - virtual time costs nothing
+            await asyncio.sleep(0.5)
+        limit = self.loop.time() + STUCK_S
+        while not await self.ground.is_settled() and self.loop.time() < limit:  # noqa: ASYNC110
+            await asyncio.sleep(0.5)
         await self._look()
 
     async def _is_over(self) -> bool:

@@ -25,11 +25,16 @@ OUTSIDER = "test"
 
 @dataclass(frozen=True, slots=True)
 class Stead:
-    """What a host stands on: its store, and its way to the broker if there is one."""
+    """What a host stands on: its store, and its way to the broker if there is one.
+
+    Attributes:
+        heartbeat_s: Where leases are kept by heartbeats; they also repair a claim whose answer was lost.
+    """
 
     store: RunStore
     owner: HostIncarnation | None = None
     transport: Transport | None = None
+    heartbeat_s: float | None = None
 
 
 class Ground(Protocol):

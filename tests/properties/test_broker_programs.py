@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from broker import client, reader
 from tests.harness import servers
-from tests.harness.faulty_store import Faults
+from tests.harness.faulty_store import Faults, Manner
 from tests.harness.heldloop import HeldLoop
 from tests.model.broker_ground import FOR_EVER_S, theatre
 from tests.model.signs import TieError
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from tests.model.program import Case
     from tests.model.verdict import Played
 
-COUNT: Final = int(os.environ.get("CALLBOARD_BROKER_PROGRAMS", "40"))
+COUNT: Final = int(os.environ.get("CALLBOARD_BROKER_PROGRAMS", "25"))
 FAULTS: Final = 45
 """So many calls of the store a short case makes."""
 brief = settings(profile, max_examples=COUNT)
@@ -66,6 +66,7 @@ def stage(postgres_server: TestPostgres, nats_server: TestNats) -> Iterator[Thea
             )
             yield loop.run_until_complete(opened.__aenter__())
             loop.run_until_complete(opened.__aexit__(None, None, None))
+            loop.run_until_complete(loop.end_tasks())
     loop.close()
     asyncio.run(servers.drop_namespace(nats_server, f"t-{name}"))
     asyncio.run(servers.drop_schema(postgres_server, f"t_{name}"))
@@ -92,6 +93,24 @@ def test_a_fixed_program_is_as_predicted(stage: Theatre, name: str, suspend_afte
     both = played(stage, CORPUS[name], 0, suspend_after)
     found = differences(CORPUS[name], both.predicted, both.observed)
     assert not found, report(found, CORPUS[name], 0)
+
+
+@pytest.mark.item(80, 172, 186, 189, 200, 485)
+@pytest.mark.parametrize("manner", DEATHS)
+@pytest.mark.parametrize("method", ["append", "commit", "ingest"])
+def test_a_death_at_every_write(
+    stage: Theatre, method: str, manner: Manner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a program that sends and gets mail: the next host sends what the dead one had promised."""
+    case, nth, is_struck = CORPUS["continued"], 0, True
+    monkeypatch.setattr(stage, "is_mute", True)
+    while is_struck:
+        faults = Faults(nth=nth, manner=manner, method=method)
+        suspend_after = 5.0 if nth % 2 else 0.0
+        both = play_both(case, suspend_after=suspend_after, faults=faults, play=stage.play)
+        found = differences(case, both.predicted, both.observed)
+        assert not found, report(found, case, 0, faults)
+        is_struck, nth = faults.struck, nth + 1
 
 
 @pytest.mark.item(45, 68, 69, 70, 99, 100, 118, 163, 193, 201)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from pydantic_core import PydanticSerializationError, to_json
 
 from actors.errors import NotSerializableError
 from actors.kernel.runtime.ids import partition_hash
-from actors.kernel.runtime.scheduler import RetryPolicy
+from actors.kernel.runtime.scheduler import DEFAULT_RETRY
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from actors.kernel.agent.message import Message
     from actors.kernel.runtime.commit import NewRun
 
-DEFAULT_RETRY: Final = RetryPolicy()
 
 RunColumns: TypeAlias = tuple[
     str,

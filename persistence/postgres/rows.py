@@ -10,9 +10,8 @@ from actors.kernel.agent.message import Message
 from actors.kernel.runtime.commit import Arrived, DeadLetter, LoadedRun, RunRow
 from actors.kernel.runtime.ids import AgentId, RunId
 from actors.kernel.runtime.log_entry import RunLogEntry
-from actors.kernel.runtime.scheduler import RetryPolicy, RunStatus
+from actors.kernel.runtime.scheduler import DEFAULT_RETRY, RetryPolicy, RunStatus
 from actors.kernel.runtime.wakeup import WakeSet
-from persistence.postgres.encode import DEFAULT_RETRY
 
 if TYPE_CHECKING:
     from persistence.postgres.link import Row

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
-from actors.kernel.runtime.scheduler import RetryPolicy, RunStatus
+from actors.kernel.runtime.scheduler import DEFAULT_RETRY, RetryPolicy, RunStatus
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -91,7 +91,7 @@ class NewRun:
     run_id: RunId
     agent_id: AgentId
     priority: int = 5
-    retry_policy: RetryPolicy = field(default_factory=RetryPolicy)
+    retry_policy: RetryPolicy = DEFAULT_RETRY
     parent: RunId | None = None
     root: RunId | None = None
     depth: int = 0
@@ -243,7 +243,7 @@ class RunRow:
     status: RunStatus
     priority: int = 5
     attempt: int = 0
-    retry_policy: RetryPolicy = field(default_factory=RetryPolicy)
+    retry_policy: RetryPolicy = DEFAULT_RETRY
     parent: RunId | None = None
     root: RunId | None = None
     depth: int = 0

@@ -74,6 +74,10 @@ class RetryPolicy(BaseModel):
         return max(0.0, wait * (1 + self.jitter * (2 * chance - 1)))
 
 
+DEFAULT_RETRY: Final = RetryPolicy()
+"""Shared by all runs that do not say otherwise."""
+
+
 RunRetryPolicy = RetryPolicy
 
 

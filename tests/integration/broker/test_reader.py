@@ -22,7 +22,6 @@ from broker.pulls import parse_ack_subject
 from tests.integration.broker.lines import (
     START,
     connect,
-    lease_of,
     number_of,
     numbers,
     plain_server,
@@ -336,7 +335,7 @@ async def test_a_caller_that_takes_nothing_gets_a_bounded_amount(
             taken = len((await anext(batches)).received)
             name = next(iter(connection._pulls._readers)).decode()
             reader = next(iter(connection._pulls._readers.values()))
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(20):
                 while len(reader._buffer) < reader_module.MAX_BUFFERED - taken:
                     await connection.stream_state()
             info = await _api(nc, f"CONSUMER.INFO.{namespace}_MAIL.{name}")

@@ -104,6 +104,21 @@ class UnknownRunError(ContractError):
         return f"no run {self.run_id!r}: list the known ones with `callboard runs list`"
 
 
+class UnknownApprovalError(ContractError):
+    """Nobody waits for this decision, or it was taken already."""
+
+    def __init__(self, approval_id: str, problem: str) -> None:
+        super().__init__(approval_id, problem)
+        self.approval_id, self.problem = approval_id, problem
+
+    @override
+    def __str__(self) -> str:
+        return (
+            f"approval {self.approval_id!r}: {self.problem}; list the open ones with "
+            "`callboard approvals list`"
+        )
+
+
 class IllegalTransitionError(ContractError):
     """A run was asked for a change of status that the life cycle does not have."""
 
@@ -118,6 +133,74 @@ class IllegalTransitionError(ContractError):
 
 class RegistrationError(ContractError):
     """An agent or agent type cannot be registered this way."""
+
+
+class OtherTenantError(ContractError):
+    """Something of one tenant was to reach another."""
+
+    def __init__(self, what: str, tenant: str) -> None:
+        super().__init__(what, tenant)
+        self.what, self.tenant = what, tenant
+
+    @override
+    def __str__(self) -> str:
+        return f"{self.what} is not of tenant {self.tenant!r}: nothing crosses tenants"
+
+
+class WaitCycleError(ContractError):
+    """Agents wait for each other in a circle, so none of them can ever go on.
+
+    Attributes:
+        agents: Each waits for the next, the last one for the first.
+    """
+
+    def __init__(self, agents: list[str]) -> None:
+        super().__init__(agents)
+        self.agents = agents
+
+    @override
+    def __str__(self) -> str:
+        circle = " waits for ".join([*self.agents, *self.agents[:1]])
+        return (
+            f"{circle}: none of them can go on. Use ctx.send where no answer is needed, or let one "
+            "of them answer in ctx.receive while it waits."
+        )
+
+
+class InvalidScheduleError(ContractError):
+    """A schedule's cron expression, time zone or instant makes no sense."""
+
+
+class UnknownScheduleError(ContractError):
+    """There is no schedule of this name."""
+
+    def __init__(self, name: str, tenant: str) -> None:
+        super().__init__(name, tenant)
+        self.name, self.tenant = name, tenant
+
+    @override
+    def __str__(self) -> str:
+        return f"tenant {self.tenant!r} has no schedule {self.name!r}"
+
+
+class ScheduleExistsError(ContractError):
+    """A schedule of this name is there, and is another one.
+
+    Attributes:
+        name: Of both.
+        differences: What differs, as ``part: there / wanted``.
+    """
+
+    def __init__(self, name: str, differences: list[str]) -> None:
+        super().__init__(name, differences)
+        self.name, self.differences = name, differences
+
+    @override
+    def __str__(self) -> str:
+        return (
+            f"schedule {self.name!r} is there with other values ({'; '.join(self.differences)}): "
+            "give it another name, or replace it"
+        )
 
 
 class EffectOutsideScopeError(ContractError):
@@ -342,15 +425,20 @@ class RunFailedError(RunError):
 
 
 class SpawnDenied(BudgetExhaustedError):  # noqa: N818 - the sources' name
-    """The tree's spawn budget has no place left."""
+    """The tree's spawn budget has no place left.
 
-    def __init__(self, parent: str, limit: int) -> None:
+    Attributes:
+        parent: The run that wanted to spawn.
+        limit: Which limit of the root's budget, with its number.
+    """
+
+    def __init__(self, parent: str, limit: str) -> None:
         super().__init__(parent, limit)
         self.parent, self.limit = parent, limit
 
     @override
     def __str__(self) -> str:
-        return f"run {self.parent} may not spawn: its tree's budget of {self.limit} runs is used up"
+        return f"run {self.parent} may not spawn: its tree has used up its budget ({self.limit})"
 
 
 # --- control signals: BaseException on purpose ---------------------------------------------------

@@ -12,15 +12,16 @@ import hashlib
 import re
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, get_args
 
 import msgpack
 from pydantic_core import from_json, to_json
 
 from actors.errors import ContractError, NotSerializableError
-from actors.kernel.agent.message import SCHEMA_VERSION, Message, sender_of
+from actors.kernel.agent.message import SCHEMA_VERSION, Message, SenderKind, sender_of
 from actors.kernel.json import check_json
 from actors.kernel.runtime.ids import AgentId, RunId, derive_id
+from actors.kernel.runtime.shards import letters_of, place_of
 from actors.kernel.runtime.transport import Received, SentSignal, Undecodable
 from broker import headers as wire_headers
 from broker.errors import BadMessageError
@@ -31,8 +32,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from actors.kernel.json import JsonValue
+    from actors.kernel.runtime.ids import TopicId
     from actors.kernel.runtime.transport import OutboxRow
-    from broker.subjects import Origin, Subjects
+    from broker.subjects import Origin, PostOrigin, Subjects
 
 MAX_BODY_BYTES: Final = 256 * 1024
 KEPT_BYTES: Final = 64 * 1024
@@ -41,6 +43,7 @@ NOBODY: Final = AgentId("invalid", "invalid")
 """Whose dead letter it is when the subject tells no agent."""
 
 MESSAGE_KIND: Final = "message"
+POST_KIND: Final = "post"
 DEAD_KIND: Final = "dead_letter"
 
 _FIELDS: Final = frozenset(
@@ -49,7 +52,7 @@ _FIELDS: Final = frozenset(
         *("reply_to", "correlation_id", "causation_id", "metadata"),
     )
 )
-_SENDERS: Final = ("agent:", "ext:", "client:", "topic:", "submit:")
+_SENDERS: Final = tuple(f"{kind}:" for kind in get_args(SenderKind))
 _TEXT: Final = re.compile(r"[^\x00-\x1f\x7f\ud800-\udfff]+")
 _ORIGIN: Final = re.compile(r"[!-~]{1,255} [0-9]{1,20}")
 _TRACE_PARENT: Final = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
@@ -76,7 +79,7 @@ class Wire:
 
 
 def encode(row: OutboxRow) -> tuple[dict[str, str], bytes]:
-    """Return headers and body of an outbox row, mail or dead letter.
+    """Return headers and body of an outbox row: mail, a dead letter, or a post for observers.
 
     A body over 256 KiB is cut, and a header tells its size: the receiver makes one dead letter of
     it. Left whole the broker would refuse it, and all that its sender sends to that agent after it
@@ -96,8 +99,12 @@ def encode(row: OutboxRow) -> tuple[dict[str, str], bytes]:
         letter = derive_id("dead", str(message.target), sender, message.id)
         headers[wire_headers.MESSAGE_ID] = letter  # outsiders' ids are not unique in a stream
         headers[wire_headers.REASON] = header_value(row.dead_letter)
-    if isinstance(message.target, AgentId) and has_hash(message.target):
-        headers[wire_headers.TARGET] = header_value(str(message.target))
+    place = message.target
+    if not isinstance(place, AgentId):
+        headers[wire_headers.KIND] = POST_KIND
+        place = place_of(place)
+    if has_hash(place):
+        headers[wire_headers.TARGET] = header_value(str(place))
     if len(body) > MAX_BODY_BYTES:
         headers[wire_headers.SIZE] = str(len(body))
         body = body[:KEPT_BYTES]
@@ -138,7 +145,10 @@ class Decoder:
         """Return what the message is; `Undecodable` content for what is none. Never raises."""
         source = wire.headers.get(wire_headers.STREAM_SOURCE)
         try:
-            return self._mail(wire) if source is None else self._sourced(wire, source)
+            if source is None:
+                return self._mail(wire)
+            is_post = self._subjects.is_post(wire.subject)
+            return self._post(wire, source) if is_post else self._sourced(wire, source)
         except (ContractError, ValueError, RecursionError, OverflowError) as exc:
             return self._undecodable(wire, source, str(exc))
 
@@ -157,15 +167,12 @@ class Decoder:
         return Received(wire.sequence, agent, sender, message.id, message)
 
     def _sourced(self, wire: Wire, source: str) -> Received:
-        """Decode what somebody outside published, and EDGE handed on."""
-        stream, number, *_ = _parts(source)
+        """Decode what somebody outside sent to an agent, and EDGE handed on."""
         origin = self._origin(wire, source, _claimed(wire.headers))
         agent = origin.agent
         if agent.key.startswith("~"):
             raise BadMessageError("a key that begins with '~' cannot be addressed from outside")
-        message_id = _id_from_outside(wire.headers)
-        if message_id is None:
-            message_id = derive_id("edge", stream, number, _digest(wire.data))
+        message_id = _id_from_outside(wire, source)
         sender = sender_of("ext", origin.publisher)
         content: Message | SentSignal
         if origin.run_id is not None and origin.name is not None:
@@ -174,18 +181,25 @@ class Decoder:
             payload = _json_data(_body(wire)) if wire.data else None
             content = SentSignal(origin.run_id, origin.name, payload)
         else:
-            payload = _json_data(_body(wire))
-            if type(payload) is not dict:
-                raise BadMessageError(f"the body is a {type(payload).__name__}, not a JSON object")
-            content = Message(
-                id=message_id,
-                target=agent,
-                payload=payload,
-                sender=sender,
-                created_at=wire.stored_at,
-                metadata=_metadata_from_outside(wire.headers),
-            )
+            content = _message_from_outside(wire, agent, sender, message_id)
         return Received(wire.sequence, agent, sender, message_id, content, sourced=True)
+
+    def _post(self, wire: Wire, source: str) -> Received:
+        """Decode what somebody outside posted to a topic, and EDGE handed on."""
+        origin = self._post_origin(wire, source, _claimed(wire.headers))
+        message_id = _id_from_outside(wire, source)
+        sender = sender_of("ext", origin.publisher)
+        post = _message_from_outside(wire, origin.topic, sender, message_id)
+        letters = letters_of(origin.topic)
+        return Received(wire.sequence, letters, sender, message_id, post, sourced=True)
+
+    def _post_origin(self, wire: Wire, source: str, claimed: AgentId | None) -> PostOrigin:
+        """Return what the origin subject of a post says."""
+        topic = self._subjects.parse_stored_post(wire.subject, claimed)
+        origin = self._subjects.parse_post_origin(_parts(source)[4], claimed)
+        if origin.topic != topic:
+            raise BadMessageError(f"posted to {origin.topic}, stored for {topic}")
+        return origin
 
     def _origin(self, wire: Wire, source: str, claimed: AgentId | None) -> Origin:
         """Return what the origin subject says."""
@@ -198,10 +212,7 @@ class Decoder:
     def _undecodable(self, wire: Wire, source: str | None, problem: str) -> Received:
         """Return the same for the same bytes at the same place, however often they are read."""
         stream, number = self._subjects.stream("MAIL"), str(wire.sequence)
-        try:
-            agent = self._subjects.parse_stored(wire.subject)
-        except ContractError:
-            agent = NOBODY
+        agent = self._letters_of(wire.subject)
         sender, message_id = "ext:invalid", None
         if source is None:
             # With its true sender and id the ingest finds its outbox row, which must go: the rest
@@ -215,8 +226,7 @@ class Decoder:
             for is_believed in (False, True):
                 with contextlib.suppress(ContractError, ValueError):
                     claimed = _claimed(wire.headers) if is_believed else None
-                    origin = self._origin(wire, source, claimed)
-                    agent, sender = origin.agent, sender_of("ext", origin.publisher)
+                    agent, sender = self._named_from_outside(wire, source, claimed)
         if message_id is None:
             message_id = derive_id("undecodable", stream, number, _digest(wire.data))
         problem = problem[:_MAX_PROBLEM].replace("\x00", "")
@@ -224,6 +234,25 @@ class Decoder:
         return Received(
             wire.sequence, agent, sender, message_id, content, sourced=source is not None
         )
+
+    def _letters_of(self, subject: str) -> AgentId:
+        """Return whose dead letter it is, as far as the stored subject tells it."""
+        try:
+            if self._subjects.is_post(subject):
+                return letters_of(self._subjects.parse_stored_post(subject))
+            return self._subjects.parse_stored(subject)
+        except ContractError:
+            return NOBODY
+
+    def _named_from_outside(
+        self, wire: Wire, source: str, claimed: AgentId | None
+    ) -> tuple[AgentId, str]:
+        """Return whose dead letter it is, and who sent it."""
+        if self._subjects.is_post(wire.subject):
+            topic, publisher = self._post_origin(wire, source, claimed)
+            return letters_of(topic), sender_of("ext", publisher)
+        origin = self._origin(wire, source, claimed)
+        return origin.agent, sender_of("ext", origin.publisher)
 
 
 def _parts(source: str) -> list[str]:
@@ -362,11 +391,31 @@ def _metadata(value: JsonValue) -> dict[str, str]:
 # --- what outsiders and hosts say in headers ----------------------------------------------------
 
 
-def _id_from_outside(headers: Mapping[str, str]) -> str | None:
-    found = headers.get(wire_headers.MESSAGE_ID) or headers.get("ce-id")
-    if found and "\ufffd" in found:  # what is no UTF-8 reads like this, and two ids would be one
+def _message_from_outside(
+    wire: Wire, target: AgentId | TopicId, sender: str, message_id: str
+) -> Message:
+    payload = _json_data(_body(wire))
+    if type(payload) is not dict:
+        raise BadMessageError(f"the body is a {type(payload).__name__}, not a JSON object")
+    return Message(
+        id=message_id,
+        target=target,
+        payload=payload,
+        sender=sender,
+        created_at=wire.stored_at,
+        metadata=_metadata_from_outside(wire.headers),
+    )
+
+
+def _id_from_outside(wire: Wire, source: str) -> str:
+    """Return the publisher's id; of a message without one, made of its place in EDGE."""
+    found = wire.headers.get(wire_headers.MESSAGE_ID) or wire.headers.get("ce-id")
+    if not found:
+        stream, number, *_ = _parts(source)
+        return derive_id("edge", stream, number, _digest(wire.data))
+    if "\ufffd" in found:  # what is no UTF-8 reads like this, and two ids would be one
         raise BadMessageError("the message id is no UTF-8")
-    return _checked_id(found) if found else None
+    return _checked_id(found)
 
 
 def _metadata_from_outside(headers: Mapping[str, str]) -> dict[str, str]:

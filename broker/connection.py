@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from nats.errors import Error as NatsError
 
 from actors.errors import ContractError
-from actors.kernel.runtime.ids import AgentId, RunId
+from actors.kernel.runtime.ids import AgentId, RunId, ShardId
 from actors.kernel.runtime.store import Nudge
 from actors.kernel.runtime.transport import StreamState
 from broker.api import NO_MESSAGE, Requests, instant_of, parse_nanoseconds, refused
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 PAUSE_AFTER: Final = 1000
 """Subjects read from a list at a time: the loop has other things to do."""
-_NUDGES: Final = frozenset({"run", "mail", "signal", "cancel", "shards"})
+_NUDGES: Final = frozenset({"run", "mail", "signal", "cancel", "fanout", "shards"})
 
 
 class JetStreamConnection:
@@ -109,12 +109,14 @@ class JetStreamConnection:
     async def send(self, row: OutboxRow) -> int:
         """See `MailConnection.send`. Cancelling it leaves open whether the broker has it."""
         target = row.message.target
-        if not isinstance(target, AgentId):
-            msg = f"message {row.message.id} is for {target}, which is no agent"
-            raise ContractError(msg)
         headers, body = encode(row)
-        of = self._subjects.inbox if row.dead_letter is None else self._subjects.dead
-        return await self._requests.publish(of(target), body, headers)
+        if not isinstance(target, AgentId):
+            subject = self._subjects.topic(target)
+        elif row.dead_letter is None:
+            subject = self._subjects.inbox(target)
+        else:
+            subject = self._subjects.dead(target)
+        return await self._requests.publish(subject, body, headers)
 
     def read(self, lease: ShardLease, cursor: Cursor) -> AsyncGenerator[MailBatch, None]:
         """See `MailConnection.read`."""
@@ -149,7 +151,8 @@ class JetStreamConnection:
     async def nudge(self, owner: HostIncarnation, nudge: Nudge) -> None:
         """See `MailConnection.nudge`."""
         agent = None if nudge.agent_id is None else str(nudge.agent_id)
-        body = json.dumps([nudge.kind, agent, nudge.run_id]).encode()
+        facts = [nudge.kind, agent, nudge.run_id, *([nudge.shard] if nudge.shard else ())]
+        body = json.dumps(facts).encode()
         await self._requests.tell("a nudge", self._subjects.host(owner), body)
 
     async def lost(self) -> None:
@@ -203,6 +206,8 @@ class JetStreamConnection:
             for n, subject in enumerate(subjects, 1):
                 if n % PAUSE_AFTER == 0:
                     await asyncio.sleep(0)
+                if self._subjects.is_post(subject):
+                    continue  # whoever reads mail has shards for all topics
                 try:
                     agents.append(self._subjects.mailbox_of(subject))
                 except SubjectError:
@@ -229,9 +234,10 @@ class JetStreamConnection:
 def _parse_nudge(data: bytes) -> Nudge | None:
     # A hint of another host, perhaps of another version: what cannot be read is no hint.
     try:
-        kind, agent, run_id = json.loads(data)
+        kind, agent, run_id, *rest = json.loads(data)
         if kind not in _NUDGES:
             return None
-        return Nudge(kind, agent and AgentId.parse(agent), run_id and RunId(run_id))
+        shard = ShardId(rest[0]) if rest and rest[0] else None
+        return Nudge(kind, agent and AgentId.parse(agent), run_id and RunId(run_id), shard)
     except (ValueError, TypeError, AttributeError, ContractError):
         return None

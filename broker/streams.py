@@ -13,6 +13,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from actors.errors import BrokerError
+from actors.kernel.runtime.shards import TOPICS
 from broker.errors import StreamMismatchError
 
 if TYPE_CHECKING:
@@ -85,7 +86,7 @@ class StreamPlan:
         )
 
     def mail(self, edge: str) -> Config:
-        """Return the mailboxes of all agents."""
+        """Return the mailboxes of all agents, and what outsiders post."""
         prefixed = self.subjects.prefixed
         partition = f"{{{{partition({self.subjects.partitions},1,2,3)}}}}"
         stored = prefixed(
@@ -93,11 +94,20 @@ class StreamPlan:
         )
         inboxes = prefixed("agent.v1.*.*.*.in")
         transforms = [{"src": prefixed(src), "dest": stored} for src in (_EXTERNAL, _SIGNALS)]
+        post = (
+            f"mail.{TOPICS}.{partition}.{{{{wildcard(1)}}}}.{{{{wildcard(2)}}}}.{{{{wildcard(3)}}}}"
+        )
+        posts = [{"src": prefixed(_OUTSIDE_POSTS), "dest": prefixed(post)}]
         return self._stream(
             self.subjects.stream("MAIL"),
-            ("agent.v1.*.*.*.in", "mail.*.*.*.*"),
+            ("agent.v1.*.*.*.in", "mail.*.*.*.*", f"mail.{TOPICS}.*.*.*.*"),
             subject_transform={"src": inboxes, "dest": stored},
-            sources=[{"name": edge, "subject_transforms": transforms}],
+            # Posts are a source of their own: with one transform more the other one would begin again,
+            # with all that EDGE holds.
+            sources=[
+                {"name": edge, "subject_transforms": transforms},
+                {"name": edge, "subject_transforms": posts},
+            ],
             discard="new",
             max_bytes=self.mail_max_bytes,
             max_age=0,
@@ -109,7 +119,7 @@ class StreamPlan:
         )
 
     def topic(self, edge: str) -> Config:
-        """Return the posts."""
+        """Return all posts, for whoever watches them: followers get theirs by rows and mail."""
         post = "topic.v1.{{wildcard(1)}}.{{wildcard(2)}}.{{wildcard(3)}}"
         prefixed = self.subjects.prefixed
         transform = {"src": prefixed(_OUTSIDE_POSTS), "dest": prefixed(post)}
@@ -210,7 +220,9 @@ async def _edge(api: Api, plan: StreamPlan) -> str:
             answer = await api(f"STREAM.CREATE.{config['name']}", config)
             if _code(answer) in (_OVERLAP, _NAME_IN_USE):
                 continue
-            _accept(answer, config)
+            _raise_for_stream(answer, config["name"])
+            if drift := _drift(answer["config"], config):
+                raise _not_taken(config["name"], drift)
             return str(config["name"])
         if not name.startswith(prefix):
             pattern = plan.subjects.prefixed(_EXTERNAL)
@@ -240,7 +252,7 @@ async def _config(api: Api, name: str) -> Config | None:
 
 async def _make(api: Api, wanted: Config) -> None:
     """Create the stream, or update what differs; settings not named here stay as they are."""
-    name = wanted["name"]
+    name, drift = wanted["name"], list[str]()
     for _ in range(_ATTEMPTS):
         found = await _config(api, name)
         if found is None:
@@ -252,16 +264,19 @@ async def _make(api: Api, wanted: Config) -> None:
             metadata = {**found.get("metadata", {}), **wanted["metadata"]}
             changed = {**found, **wanted, "metadata": metadata}
             answer = await api(f"STREAM.UPDATE.{name}", changed)
-        if _code(answer) not in (_NAME_IN_USE, _NOT_FOUND):  # else another host was faster
-            _accept(answer, wanted)
+        if _code(answer) in (_NAME_IN_USE, _NOT_FOUND):
+            continue  # another host was faster
+        _raise_for_stream(answer, name)
+        if not (drift := _drift(answer["config"], wanted)):
             return
+    if drift:
+        raise _not_taken(name, drift)
     msg = f"stream {name} is made and deleted again and again"
     raise BrokerError(msg)
 
 
-def _accept(answer: Mapping[str, Any], wanted: Config) -> None:
-    """Raise unless the server has the stream as wanted now."""
-    name = wanted["name"]
+def _raise_for_stream(answer: Mapping[str, Any], name: str) -> None:
+    """Raise unless the server made or updated the stream."""
     if _code(answer) == _OVERLAP:
         remedy = "Take them away from it, or give this deployment another namespace."
         raise StreamMismatchError(name, "another stream has some of its subjects", remedy)
@@ -269,9 +284,11 @@ def _accept(answer: Mapping[str, Any], wanted: Config) -> None:
         problem = f"the server refuses a setting: {answer['error'].get('description')}"
         raise StreamMismatchError(name, problem, _remedy(name))
     _raise_for(answer, name)
-    if drift := _drift(answer["config"], wanted):
-        problem = f"the server does not take {', '.join(drift)}"
-        raise StreamMismatchError(name, problem, "nats-server 2.14 or newer is needed.")
+
+
+def _not_taken(name: str, drift: list[str]) -> StreamMismatchError:
+    problem = f"the server does not take {', '.join(drift)}"
+    return StreamMismatchError(name, problem, "nats-server 2.14 or newer is needed.")
 
 
 def _check_deployment(found: Config, deployment: str) -> None:

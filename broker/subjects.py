@@ -8,15 +8,15 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 
 from actors.errors import InvalidNameError
-from actors.kernel.runtime.ids import KEY_RULE, AgentId, RunId, partition_hash, token
-from actors.kernel.runtime.shards import PARTITIONS, scope_of
+from actors.kernel.runtime.ids import KEY_RULE, AgentId, RunId, TopicId, partition_hash, token
+from actors.kernel.runtime.shards import PARTITIONS, TOPICS, place_of, scope_of
 from broker.errors import SubjectError
 from broker.headers import TARGET
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from actors.kernel.runtime.ids import ShardId, TopicId
+    from actors.kernel.runtime.ids import ShardId
 
 StreamName: TypeAlias = Literal["MAIL", "EDGE", "TOPIC", "DEAD"]
 
@@ -42,6 +42,13 @@ class Origin(NamedTuple):
     publisher: str
     run_id: RunId | None = None
     name: str | None = None
+
+
+class PostOrigin(NamedTuple):
+    """Who published a sourced post, and where, as the origin subject says it."""
+
+    topic: TopicId
+    publisher: str
 
 
 def untoken(text: str) -> str:
@@ -107,9 +114,12 @@ class Subjects:
         return self.prefixed(f"{head}.{token(run_id)}.{token(_name('signal', name))}")
 
     def topic(self, topic: TopicId) -> str:
-        """Return where hosts publish posts of the topic."""
-        address = f"{token(topic.tenant)}.{token(topic.type)}.{token(topic.source)}"
-        return self.prefixed(f"topic.v1.{address}")
+        """Return where hosts publish posts of the topic, and observers find all of them."""
+        return self.prefixed(f"topic.v1.{_address(place_of(topic))}")
+
+    def external_post(self, topic: TopicId, publisher: str) -> str:
+        """Return where an outside service publishes posts of the topic."""
+        return f"{self.topic(topic)}.ext.{_publisher(publisher)}"
 
     def dead(self, agent: AgentId) -> str:
         """Return where hosts publish dead letters of the agent."""
@@ -123,6 +133,16 @@ class Subjects:
         """Return the subject under which the mail stream stores what is for the agent."""
         return self.prefixed(_stored(agent, self.partitions))
 
+    def stored_post(self, topic: TopicId) -> str:
+        """Return the subject under which the mail stream stores what outsiders post there."""
+        place = place_of(topic)
+        partition = partition_hash(place) % self.partitions
+        return self.prefixed(f"mail.{TOPICS}.{partition}.{_address(place)}")
+
+    def is_post(self, subject: str) -> bool:
+        """Return whether the mail stream stored a post of an outsider here."""
+        return subject.startswith(self.prefixed(f"mail.{TOPICS}."))
+
     def filter_of(self, shard: ShardId) -> str:
         """Return the one filter of the shard's consumer.
 
@@ -132,9 +152,10 @@ class Subjects:
         scope = scope_of(shard)
         if scope.agent is not None:
             return self.stored(scope.agent)
+        type_ = scope.type if scope.type == TOPICS else token(scope.type)
         if scope.partition is None:
-            return self.prefixed(f"mail.{token(scope.type)}.>")
-        return self.prefixed(f"mail.{token(scope.type)}.{scope.partition}.>")
+            return self.prefixed(f"mail.{type_}.>")
+        return self.prefixed(f"mail.{type_}.{scope.partition}.>")
 
     def stream(self, name: StreamName) -> str:
         """Return the name of a stream; of EDGE its beginning (see `broker.streams`)."""
@@ -170,6 +191,33 @@ class Subjects:
                 tell the agent, or does not address the agent claimed.
         """
         return _parse_origin(self, subject, claimed)
+
+    def parse_stored_post(self, subject: str, claimed: AgentId | None = None) -> TopicId:
+        """Return the topic to which an outsider posted what the mail stream stored here.
+
+        Args:
+            subject: What the server says where it is stored.
+            claimed: Where the message says it belongs, with the names of the topic; needed where the
+                subject holds a hash.
+
+        Raises:
+            SubjectError: It is no such subject of this deployment, does not tell the topic, or is
+                not the one of the topic claimed.
+        """
+        return _parse_stored_post(self, subject, claimed)
+
+    def parse_post_origin(self, subject: str, claimed: AgentId | None = None) -> PostOrigin:
+        """Return what the origin subject of a sourced post says.
+
+        Args:
+            subject: Where the outsider published it.
+            claimed: See `parse_stored_post`.
+
+        Raises:
+            SubjectError: It is no outsider's post, does not tell the topic, or is not for the topic
+                claimed.
+        """
+        return _parse_post_origin(self, subject, claimed)
 
     def mailbox_of(self, subject: str) -> AgentId:
         """Return who has this mailbox; for one behind a hash, a stand-in of the same shard.
@@ -219,6 +267,33 @@ def _parse_origin(subjects: Subjects, subject: str, claimed: AgentId | None) -> 
         return Origin(agent, publisher)
     run_id = RunId(_name("run", _untoken_or_hash(tokens[5])))
     return Origin(agent, publisher, run_id, _name("signal", untoken(tokens[6])))
+
+
+@lru_cache(maxsize=65_536)
+def _parse_stored_post(subjects: Subjects, subject: str, claimed: AgentId | None) -> TopicId:
+    tokens = _tokens(subjects, subject, f"mail.{TOPICS}")
+    if len(tokens) != 4:  # noqa: PLR2004
+        raise SubjectError(subject, f"is not mail.{TOPICS}.<p>.<tenant>.<type>.<source>")
+    topic = _topic(subject, tokens[1:], claimed)
+    if subjects.stored_post(topic) != subject:
+        raise SubjectError(subject, f"is not where posts to {topic} are stored")
+    return topic
+
+
+@lru_cache(maxsize=65_536)
+def _parse_post_origin(subjects: Subjects, subject: str, claimed: AgentId | None) -> PostOrigin:
+    tokens = _tokens(subjects, subject, "topic.v1")
+    if len(tokens) != 5 or tokens[3] != "ext":  # noqa: PLR2004
+        raise SubjectError(subject, "is not topic.v1.<tenant>.<type>.<source>.ext.<publisher>")
+    topic = _topic(subject, tokens[:3], claimed)
+    return PostOrigin(topic, _name("publisher", _untoken_or_hash(tokens[4])))
+
+
+def _topic(subject: str, address: Sequence[str], claimed: AgentId | None) -> TopicId:
+    place = _agent(subject, address) if claimed is None else claimed
+    if _address(place) != ".".join(address):
+        raise SubjectError(subject, f"is not of the topic {place}")
+    return TopicId(place.type, place.key, place.tenant)
 
 
 def _tokens(subjects: Subjects, subject: str, head: str) -> list[str]:

@@ -11,18 +11,34 @@ from typing import TYPE_CHECKING
 from cyclopts import App, CycloptsError
 from rich.text import Text
 
-from actors.errors import ActorsError, ContractError, RunFailedError, UnknownRunError
+from actors.errors import (
+    ActorsError,
+    ContractError,
+    RunFailedError,
+    UnknownApprovalError,
+    UnknownRunError,
+    UnknownScheduleError,
+)
+from compose.commands.approvals import approve, deny, list_approvals
 from compose.commands.demo import demo
 from compose.commands.dlq import list_letters, redrive
 from compose.commands.doctor import doctor
 from compose.commands.exits import Exit
 from compose.commands.host import host
+from compose.commands.limits import delete_limit, list_limits, set_limit
 from compose.commands.migrate import migrate
 from compose.commands.output import console
+from compose.commands.run_ends import redrive as redrive_runs
+from compose.commands.run_ends import sweep
 from compose.commands.run_orders import cancel, resolve, signal
 from compose.commands.runs import list_runs, log, show
+from compose.commands.schedules import create as create_schedule
+from compose.commands.schedules import delete as delete_schedule
+from compose.commands.schedules import list_schedules, pause, resume, trigger
+from compose.commands.schedules import show as show_schedule
 from compose.commands.send import send
 from compose.commands.target import NoDataError
+from compose.commands.topics import follow, followers, publish, unfollow
 from compose.logs import write_logs
 from persistence.errors import DatabaseUnreachableError
 
@@ -43,15 +59,38 @@ app = App(
     version=lambda: version("callboard"),
 )
 runs = App(name="runs", help="Look at runs, stop them, decide what they cannot decide.")
+limits = App(name="limits", help="How many runs execute at once and start per second.")
 dlq = App(name="dlq", help="Messages that were given up, and giving them back.")
-_COMMANDS: tuple[Callable[..., object], ...] = (demo, host, send, migrate, doctor)
+approvals = App(name="approvals", help="What runs may do only if a person agrees.")
+schedules = App(name="schedules", help="Messages that come to agents by themselves.")
+_COMMANDS: tuple[Callable[..., object], ...] = (
+    *(demo, host, send, migrate, doctor),
+    *(publish, follow, unfollow, followers),
+)
 for _command in _COMMANDS:
     app.command(_command)
 app.command(runs)
 app.command(dlq)
+app.command(limits)
+app.command(schedules)
+app.command(approvals)
 runs.command(list_runs, name="list")
 for _command in (show, log, cancel, signal, resolve):
     runs.command(_command)
+runs.command(redrive_runs, name="redrive")
+runs.command(sweep)
+approvals.command(list_approvals, name="list")
+approvals.command(approve)
+approvals.command(deny)
+schedules.command(create_schedule, name="create")
+schedules.command(list_schedules, name="list")
+schedules.command(show_schedule, name="show")
+for _command in (pause, resume, trigger):
+    schedules.command(_command)
+schedules.command(delete_schedule, name="delete")
+limits.command(list_limits, name="list")
+limits.command(set_limit, name="set")
+limits.command(delete_limit, name="delete")
 dlq.command(list_letters, name="list")
 dlq.command(redrive)
 
@@ -90,7 +129,7 @@ def run(arguments: Sequence[str]) -> int:
 
 def _code(exc: ActorsError) -> Exit:
     match exc:
-        case UnknownRunError() | NoDataError():
+        case UnknownRunError() | UnknownApprovalError() | UnknownScheduleError() | NoDataError():
             return Exit.NOT_FOUND
         case DatabaseUnreachableError():
             return Exit.UNREACHABLE

@@ -18,6 +18,7 @@ from actors.kernel.runtime.ids import HostIncarnation
 from actors.runtime import Runtime
 from actors.runtime.clock import SystemEntropy
 from actors.runtime.mail import Broker
+from actors.runtime.sweeping import sweep_for_ever
 from actors.runtime.tasks import TaskScope
 from broker import JetStreamTransport
 from compose.local import local_postgres, local_servers
@@ -169,6 +170,9 @@ async def _assemble(
         if serve:
             tasks = await stack.enter_async_context(TaskScope())
             tasks.start(Takeover(store_settings, runtime.claim).run(), name="takeover")
+            if settings.retain_days is not None:
+                older_than_s = settings.retain_days * 86_400
+                tasks.start(sweep_for_ever(store, older_than_s=older_than_s), name="sweep")
             await _until_connected(runtime, settings)
         yield runtime
 

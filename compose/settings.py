@@ -35,6 +35,8 @@ class Settings(BaseSettings):
         drain_s: How long a host that was told to stop lets running code end.
         start_wait_s: How long to wait for a server that is not there; left out: for ever.
         outage_s: How long calls wait for a server that went away.
+        retain_days: Ended runs leave only a tombstone after so many days; left out: all is kept;
+            `CALLBOARD_RETAIN_DAYS`.
     """
 
     model_config = SettingsConfigDict(
@@ -55,6 +57,7 @@ class Settings(BaseSettings):
     drain_s: float = Field(default=30.0, ge=0)
     start_wait_s: float | None = Field(default=None, ge=0)
     outage_s: float = Field(default=60.0, ge=0)
+    retain_days: float | None = Field(default=None, gt=0)
 
     @model_validator(mode="after")
     def _beats_in_time(self) -> Self:

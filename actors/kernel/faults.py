@@ -2,7 +2,8 @@
 
 ``CALLBOARD_FAULT=commit:17:after`` kills the process right after the 17th round trip of `commit`;
 ``before`` kills it right before, ``freeze`` stops it (SIGSTOP) right before. Several are separated
-by commas. Points: ``append``, ``commit``, ``submit``, ``ingest``, ``publish``.
+by commas. Points: ``append``, ``commit``, ``submit``, ``ingest``, ``publish``,
+``post``, ``expand``, ``fire``.
 """
 
 from __future__ import annotations

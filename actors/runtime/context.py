@@ -8,18 +8,20 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias, TypeVar, ov
 
 from actors.errors import ContractError, DeadlineExceededError
 from actors.kernel.agent.llm import LLMResponse
-from actors.kernel.agent.message import Message
 from actors.kernel.agent.tools import InvocationResult, ToolCall
 from actors.kernel.json import canonical_json, recordable
-from actors.kernel.runtime.commit import Outgoing
 from actors.kernel.runtime.effects import EffectMode, args_hash
-from actors.kernel.runtime.ids import AgentId, message_id_of_run
 from actors.kernel.runtime.log_entry import EntryKind
+from actors.kernel.runtime.supervisor import RunHandle
 from actors.runtime.agent_state import AgentState
+from actors.runtime.approving import approval
 from actors.runtime.continuation import ContinueAsNew
+from actors.runtime.following import Following
 from actors.runtime.journaling import EffectCall, Effects, bounded, idempotency_key
-from actors.runtime.model_calls import chat_messages, complete
+from actors.runtime.model_calls import chat_messages, complete, has_limits
 from actors.runtime.scopes import Scope, Scopes
+from actors.runtime.spawning import Spawning
+from actors.runtime.talk import Talk
 from actors.runtime.waits import Waits
 
 if TYPE_CHECKING:
@@ -27,14 +29,19 @@ if TYPE_CHECKING:
 
     from actors.kernel.agent.agent import RunMeta
     from actors.kernel.agent.llm import GenerationOptions, LLMClient, StreamEvent
-    from actors.kernel.agent.message import ChatMessage
+    from actors.kernel.agent.message import ChatMessage, Message
+    from actors.kernel.agent.supervision import Supervision
     from actors.kernel.agent.tools import Tool, ToolInvoker
     from actors.kernel.json import JsonValue
-    from actors.kernel.runtime.ids import RunId
+    from actors.kernel.runtime.communication import Approval, AskOutcome, RunStatusSummary
+    from actors.kernel.runtime.follow_graph import FollowMode
+    from actors.kernel.runtime.ids import AgentId, RunId, TopicId
     from actors.kernel.runtime.scheduler import RetryPolicy
-    from actors.kernel.runtime.store import RunStore
+    from actors.kernel.runtime.supervisor import RunResult
+    from actors.runtime.environment import Environment
     from actors.runtime.groups import Selected
     from actors.runtime.recorder import Recorder
+    from actors.runtime.spawning import Child
     from actors.runtime.waits import Mail
 
 T = TypeVar("T")
@@ -57,23 +64,29 @@ class RunContext:
         recorder: Recorder,
         meta: RunMeta,
         *,
-        store: RunStore,
+        env: Environment,
         mail: Mail,
         tools: Sequence[Tool],
         invoker: ToolInvoker,
         model: LLMClient | None,
-        on_delta: Callable[[StreamEvent], None],
     ) -> None:
         self.meta = meta
-        self.state = AgentState(recorder, store)
+        self.state = AgentState(recorder, env.store)
         self._run = recorder
         self._effects = Effects(recorder)
         self._scopes = Scopes(recorder)
         self._waits = Waits(recorder, mail)
+        self._spawning = Spawning(recorder)
+        self._talk = Talk(
+            recorder, self._waits, self._effects, store=env.store, on_cancel=env.on_cancel
+        )
+        self._following = Following(recorder, self._effects, env.foreign_topics)
         self._tools = tools
         self._invoker = invoker
         self._model = model
-        self._on_delta = on_delta
+        self._on_delta: Callable[[StreamEvent], None] = lambda event: env.on_delta(
+            recorder.run_id, event
+        )
         self._patches: dict[str, bool] = {}
 
     # --- facts ----------------------------------------------------------------------------------
@@ -203,6 +216,7 @@ class RunContext:
 
         Raises:
             RuntimeError: The agent has no `model`.
+            BudgetExhaustedError: The tree has used up its execution budget.
         """
         model = self._model
         if model is None:
@@ -216,6 +230,7 @@ class RunContext:
             "llm", EntryKind.EFFECT_INTENT, EntryKind.LLM_CALL, model.model,
             canonical_json(words), EffectMode.IDEMPOTENT,
             functools.partial(complete, model, chat, options, self._on_delta),
+            counted=has_limits(self._run.row.supervision),
         )  # fmt: skip
         return LLMResponse.model_validate(await self._effects.perform(call))
 
@@ -277,21 +292,39 @@ class RunContext:
         """Return the agent's next plain message, or None after `timeout` seconds."""
         return await self._waits.receive(timeout)
 
+    async def approval(
+        self, what: str, args: Any = None, *, timeout: float | None = None
+    ) -> Approval:
+        """Ask a person whether something may be done, and wait for the decision: days, as rows only.
+
+        People see it with `callboard approvals list` or `Runtime.approvals`. A decision counts once, and
+        for these arguments only: with others, or at another place in the code, it is another request.
+
+        Args:
+            what: Name of what is to be done.
+            args: With what: JSON data, shown to the person.
+            timeout: Seconds after which the run goes on with ``expired``; None: it waits.
+        """
+        return await approval(self._run, self._waits, what, args, timeout=timeout)
+
     # --- branches ---------------------------------------------------------------------------------
 
-    async def gather(self, *coros: Coroutine[Any, Any, T]) -> list[T]:
+    async def gather(self, *coros: Coroutine[Any, Any, T] | RunHandle) -> list[Any]:
         """Run branches at the same time and return their results in order.
 
-        The first failure closes the others and is raised.
+        The first failure closes the others and is raised. A handle is a branch that joins the run.
         """
-        return await self._scopes.gather(*coros)
+        return await self._scopes.gather(*map(self._branch_of, coros))
 
-    async def select(self, *coros: Coroutine[Any, Any, Any]) -> Selected:
+    async def select(self, *coros: Coroutine[Any, Any, Any] | RunHandle) -> Selected:
         """Run branches at the same time; the first to end wins, the others are closed.
 
-        Returns ``(index, value)``; raises what the winner raised.
+        Returns ``(index, value)``; raises what the winner raised. A handle is a branch that joins the run.
         """
-        return await self._scopes.select(*coros)
+        return await self._scopes.select(*map(self._branch_of, coros))
+
+    def _branch_of(self, what: Coroutine[Any, Any, Any] | RunHandle) -> Coroutine[Any, Any, Any]:
+        return self.join(what) if isinstance(what, RunHandle) else what
 
     def scope(self) -> Scope:
         """Open a block for branches: ``async with ctx.scope() as s: b = s.start(work()); await b``."""
@@ -300,30 +333,135 @@ class RunContext:
     # --- talking ----------------------------------------------------------------------------------
 
     async def send(self, target: AgentId, payload: Message | Any) -> None:
-        """Send a message; it leaves with the next flush, once, in order per target."""
-        run = self._run
-        branch = run.turnstile.enter("send")
-        position = branch.take_position()
-        content = payload.payload if isinstance(payload, Message) else payload
-        content = recordable(content, where=f"message to {target}")
-        digest = args_hash([str(target), content])
-        place = run.meet(position, (EntryKind.MSG_SENT,), f"send {target}", digest)
-        if place is not None and place.end is not None:
-            return
-        earlier = run.history.places.get(position)
-        message_id = message_id_of_run(
-            self.run_id, position, earlier.sent_count if earlier is not None else 0
-        )
-        sender = f"agent:{self.agent_id}"
-        message = Message(
-            id=message_id, target=target, payload=content, sender=sender,
-            created_at=run.clock.now(), causation_id=self.run_id,
+        """Send a message; it leaves with the next flush, once, in order per target.
+
+        Raises:
+            OtherTenantError: The agent is another tenant's.
+        """
+        await self._talk.send(target, payload)
+
+    async def ask(
+        self,
+        target: AgentId | RunHandle,
+        msg: Message | Any,
+        *,
+        timeout: float,
+        idempotency_key: str | None = None,
+    ) -> AskOutcome:
+        """Send a question and return its one end: replied, timed out, target failed or cancelled.
+
+        The target answers with `reply`; when the run that has the question ends without, its end is
+        the answer.
+
+        Args:
+            target: An agent, or a run of one, whose end ends the ask even if it never saw the question.
+            msg: The question: JSON data, at most 200 KiB.
+            timeout: Seconds until the outcome is ``timed_out``; the target goes on.
+            idempotency_key: Questions of this run with the same key are one question.
+
+        Raises:
+            WaitCycleError: The target waits for this run, perhaps through others.
+            UnknownRunError: There is no such run.
+            OtherTenantError: The agent is another tenant's.
+            ContractError: The question is too long, or has no time limit.
+        """
+        return await self._talk.ask(target, msg, timeout=timeout, key=idempotency_key)
+
+    async def reply(self, to: Message, result: Any) -> None:
+        """Answer a question; it leaves with the next flush. What is no question is left alone."""
+        await self._talk.reply(to, result)
+
+    # --- topics -----------------------------------------------------------------------------------
+
+    async def follow(self, topic: TopicId | str, *, mode: FollowMode = "eager") -> None:
+        """Get what is published to a topic from now on, as messages with sender ``topic:…``.
+
+        Durable when it returns. Following again changes the mode at most.
+
+        Args:
+            topic: A topic, or ``type/source``; ``type`` alone is its source ``default``.
+            mode: ``eager``: a post wakes this agent as any message does. ``lazy``: it waits until
+                something else starts the agent, or a run of it asks with `receive`.
+
+        Raises:
+            OtherTenantError: The topic is another tenant's.
+        """
+        await self._following.follow(topic, mode)
+
+    async def unfollow(self, topic: TopicId | str) -> None:
+        """Get nothing of what is published to a topic once this has returned. Durable then.
+
+        Raises:
+            OtherTenantError: The topic is another tenant's.
+        """
+        await self._following.unfollow(topic)
+
+    async def emit(self, topic: TopicId | str, msg: Message | Any) -> None:
+        """Publish to a topic: each follower of that moment gets it once; it leaves with the next flush.
+
+        Costs the same for ten followers and for 100,000. Nobody following is no error.
+
+        Raises:
+            OtherTenantError: The topic is another tenant's.
+        """
+        await self._following.emit(topic, msg)
+
+    # --- other runs -------------------------------------------------------------------------------
+
+    async def spawn(
+        self,
+        child: Child,
+        boot: Message | Any = None,
+        *,
+        key: str | None = None,
+        supervision: Supervision | None = None,
+        priority: int | None = None,
+        retry_policy: RetryPolicy | None = None,
+    ) -> RunHandle:
+        """Start a run of another agent and return its handle at once; a replay starts none.
+
+        Args:
+            child: An agent, its id, or an agent type.
+            boot: The child's first message: JSON data; None: it starts with an empty inbox.
+            key: With a type: the agent's key; without it a new agent is made.
+            supervision: The child's terms. Budgets are those of the tree's root whatever it says.
+            priority: Lower first; the parent's by default.
+            retry_policy: How the child's failures are retried.
+
+        Raises:
+            SpawnDenied: The tree's budget has no place left.
+            OtherTenantError: The agent is another tenant's.
+            ContractError: The child would be a run of this run's own agent.
+        """
+        return await self._spawning.spawn(
+            child, boot, key=key, supervision=supervision, priority=priority,
+            retry_policy=retry_policy,
         )  # fmt: skip
-        run.log.record(
-            EntryKind.MSG_SENT, position,
-            {"message_id": message_id, "target": str(target), "hash": digest},
-        )  # fmt: skip
-        run.log.send(Outgoing(message, sender, target))
+
+    async def join(self, run: RunHandle | str) -> RunResult:
+        """Return how a run ended, when it has; also one that ended before, or was joined before.
+
+        Raises:
+            UnknownRunError: There is no such run.
+            WaitCycleError: That run waits for this one, perhaps through others.
+        """
+        return await self._talk.join(run)
+
+    async def cancel(self, run: RunHandle | str, *, reason: str = "") -> None:
+        """Ask a run and everything below it to stop; one that has ended is left alone.
+
+        Raises:
+            UnknownRunError: There is no such run.
+        """
+        await self._talk.cancel(run, reason)
+
+    async def status(self, run: RunHandle | str) -> RunStatusSummary:
+        """Return how far a run is; the same on replay.
+
+        Raises:
+            UnknownRunError: There is no such run.
+        """
+        return await self._talk.status(run)
 
     async def continue_as_new(self, input: Any = None) -> NoReturn:  # noqa: A002
         """Start the code again with one message whose payload is `input`; the log before it is history.

@@ -13,44 +13,58 @@ from actors.errors import (
     MiddlewareTermination,
     NonDeterminismError,
     RunSuspended,
+    SpawnDenied,
     SuspensionSwallowedError,
+    WaitCycleError,
 )
 from actors.kernel.agent.agent import RunMeta
 from actors.kernel.agent.cancellation import CancellationToken
-from actors.kernel.agent.message import Message, MessageKey
+from actors.kernel.agent.message import Message
 from actors.kernel.agent.middleware import HookKind
-from actors.kernel.agent.supervision import Supervision
+from actors.kernel.agent.supervision import HistoryRetention, Supervision
 from actors.kernel.json import recordable
-from actors.kernel.runtime.commit import CONTINUE, Arrived, Committed, Suspend
-from actors.kernel.runtime.ids import derive_id
+from actors.kernel.runtime.commit import CONTINUE, Finish, Suspend
 from actors.kernel.runtime.log_entry import EntryKind, NewEntry
 from actors.kernel.runtime.scheduler import RunStatus
 from actors.kernel.runtime.wakeup import WakeSet
+from actors.runtime.answers import Answers
+from actors.runtime.beginning import inbox_of
 from actors.runtime.context import RunContext
 from actors.runtime.continuation import ContinueAsNew
+from actors.runtime.environment import Ended
 from actors.runtime.history import History
 from actors.runtime.lifecycle import Hooks, call_agent
-from actors.runtime.outcome import Attempt, Verdict, cancelled, completed, judge, parked
+from actors.runtime.outcome import (
+    Attempt,
+    Verdict,
+    cancelled,
+    completed,
+    judge,
+    late,
+    parked,
+    with_orphans,
+)
 from actors.runtime.recorder import Recorder
 from actors.runtime.run_log import RunLog
 from actors.runtime.signals import RETRY, Signals
 from actors.runtime.tasks import start_task
 from actors.runtime.tool_invoker import DirectToolInvoker
 from actors.runtime.turnstile import Turnstile
-from actors.runtime.waits import message_of, message_payload
+from actors.runtime.waits import MAX_TIMER_S
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from actors.kernel.agent.agent import Agent
-    from actors.kernel.agent.llm import StreamEvent
-    from actors.kernel.clock import Clock, Entropy
-    from actors.kernel.runtime.commit import LoadedRun, NewRun, Then
-    from actors.kernel.runtime.effects import ResultCache
-    from actors.kernel.runtime.ids import AgentId
+    from actors.kernel.runtime.commit import (
+        Arrived,
+        Committed,
+        LoadedRun,
+        NewRun,
+        Then,
+        Wait,
+        WaitCycle,
+    )
     from actors.kernel.runtime.scheduler import Lease
-    from actors.kernel.runtime.store import RunStore
-    from actors.runtime.waits import Mail
+    from actors.runtime.environment import Environment, Refusals
 
 _log = logging.getLogger(__name__)
 
@@ -59,45 +73,6 @@ MAX_DEATHS: Final = 5
 
 UNWIND_LIMIT_S: Final = 10.0
 """How long an agent's code may go on after it was told to stop."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Environment:
-    """What executions of one worker share.
-
-    Attributes:
-        suspend_after: Seconds a run waits hot before it leaves memory.
-        mail_of: Returns the waiting messages of an agent that executes here.
-        on_routed: Told of inbox rows that a turn wrote here and now.
-        may_act: Whether the lease is good enough to touch the outside world.
-        on_delta: Told of pieces of a model's answer: run id and event.
-        results: Where results of model calls and at-most-once effects outlive a crash before the
-            commit; None: the log alone holds them.
-    """
-
-    store: RunStore
-    clock: Clock
-    entropy: Entropy
-    suspend_after: float
-    mail_of: Callable[[AgentId], Mail]
-    on_routed: Callable[[tuple[Arrived, ...]], None]
-    on_delta: Callable[[Any, StreamEvent], None]
-    may_act: Callable[[], bool]
-    results: ResultCache | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Ended:
-    """What the worker has to know when an execution is over.
-
-    `then` is None when nothing was written: the lease was lost (`lost`), or the run must be loaded
-    again. `again` asks for another execution at once.
-    """
-
-    then: Then | None
-    lost: bool = False
-    again: bool = False
-    output: Any = None
 
 
 @dataclass(slots=True)
@@ -111,6 +86,7 @@ class Execution:
     create: NewRun | None = None
     mail: tuple[Arrived, ...] = ()
     was_running: bool = False
+    refusals: Refusals = field(default_factory=dict)
     token: CancellationToken = field(default_factory=CancellationToken)
     _history: History = field(init=False)
     _turnstile: Turnstile = field(init=False)
@@ -122,6 +98,8 @@ class Execution:
     _expired: DeadlineExceededError | None = None
     _suspend: asyncio.TimerHandle | None = None
     _wake: Suspend | None = None
+    _open_waits: tuple[Wait, ...] | None = None
+    _is_late: bool = False
     _over: asyncio.Future[None] | None = None
     _output: Any = None
 
@@ -137,31 +115,36 @@ class Execution:
             on_committed=self._on_committed,
         )
         row = self.loaded.row
+        terms = row.supervision or Supervision(
+            run_id=row.run_id, root_id=row.root or row.run_id, parent_id=row.parent,
+            depth=row.depth, priority=row.priority,
+        )  # fmt: skip
         meta = RunMeta(
-            row.run_id, row.agent_id, self._history.attempt, self.token,
-            Supervision(
-                run_id=row.run_id, root_id=row.root or row.run_id, parent_id=row.parent,
-                depth=row.depth, priority=row.priority,
-            ),
+            row.run_id, row.agent_id, self._history.attempt, self.token, terms,
             row.deadline_at, row.trace,
         )  # fmt: skip
         self._recorder = Recorder(
-            run_id=row.run_id, agent_id=row.agent_id, history=self._history,
+            row=row, history=self._history, refusals=dict(self.refusals),
             turnstile=self._turnstile, log=self._runlog,
             signals=Signals(self.env.store, row.run_id, self._runlog),
+            answers=Answers(self.env.store, row.run_id, self._runlog),
             clock=self.env.clock, entropy=self.env.entropy, may_act=self.env.may_act,
             hooks=Hooks(self.agent, meta, self.env.clock), results=self.env.results,
             # A later attempt writes nothing before its first effect: it may have begun already.
             recovering=self._history.started and row.status is not RunStatus.SUSPENDED,
         )  # fmt: skip
         self._ctx = RunContext(
-            self._recorder, meta, store=self.env.store,
+            self._recorder, meta, env=self.env,
             mail=self.env.mail_of(row.agent_id),
             tools=tuple(getattr(self.agent, "tools", None) or ()),
             invoker=getattr(self.agent, "tool_invoker", None) or DirectToolInvoker(),
             model=getattr(self.agent, "model", None),
-            on_delta=lambda event: self.env.on_delta(row.run_id, event),
         )  # fmt: skip
+        if self._history.started:
+            self._recorder.answers.poke()
+        if self.was_running or (row.wake is not None and row.wake.runs):
+            self._runlog.known_waits = None
+        self._runlog.waits_of = lambda resting: self._ctx.waits.rows(resting=resting)
 
     # --- from outside ---------------------------------------------------------------------------
 
@@ -173,6 +156,11 @@ class Execution:
     def poke_signals(self) -> bool:
         """The run has new signals; False when it is leaving memory and did not see them."""
         self._ctx.waits.poke_signals()
+        return self._wake is None
+
+    def fail_wait(self, cycle: WaitCycle) -> bool:
+        """A wait can never end; False when the run is leaving memory and does not see that."""
+        self._ctx.waits.fail(cycle.position, circle_of(cycle))
         return self._wake is None
 
     def cancel(self, reason: str) -> None:
@@ -193,7 +181,8 @@ class Execution:
         is_ending = self._wake is not None or self._turnstile.unwinding is not None
         if not is_ending and not (self._over is not None and self._over.done()):
             self._is_handed_over = True
-            self._wake = Suspend(WakeSet(at=self.env.clock.now()))
+            keys = self._ctx.waits.wake_set().runs
+            self._wake = Suspend(WakeSet(at=self.env.clock.now(), runs=keys))
             self._interrupt(RunSuspended())
         self._arm_abandoning()
 
@@ -231,7 +220,18 @@ class Execution:
         if self.loaded.row.parked is not None:
             while await self._recorder.signals.take(RETRY) is not None:
                 pass  # they have had their effect: the run executes
-        inbox = self._open()
+        beginning = (self._runlog, self._history, self.loaded)
+        inbox = inbox_of(
+            *beginning, agent=self.agent, create=self.create, mail=self.mail,
+            was_running=self.was_running,
+        )  # fmt: skip
+        deadline = self.loaded.row.deadline_at
+        if (
+            deadline is not None
+            and self.env.clock.now() >= deadline
+            and not self.token.is_cancelled
+        ):
+            return await self._write(late(self._too_late(), self._history.attempt))
         hooks = self._recorder.hooks
         if hooks:
             await hooks.dispatch(HookKind.RUN_START)
@@ -243,43 +243,6 @@ class Execution:
             status = type(ended.then).__name__.lower() if ended.then else "dropped"
             await hooks.dispatch(HookKind.RUN_END, data={"status": status})
         return ended
-
-    def _open(self) -> list[Message]:
-        """Record how this execution begins and return the messages the code is given."""
-        log, history = self._runlog, self._history
-        if not history.started:
-            version = getattr(self.agent, "version", None)
-            payload: dict[str, Any] = {"agent": str(self.lease.agent_id)}
-            if version is not None:
-                payload["version"] = str(version)
-            log.record(EntryKind.RUN_STARTED, "", payload)
-            if self.create is not None:
-                log.create(self.create)
-            arrived = self.mail or self.loaded.messages
-            for index, item in enumerate(arrived):
-                log.record(EntryKind.MSG_RECEIVED, f"in.{index}", message_payload(item))
-                if item.run_id is None:
-                    log.bind(MessageKey(item.agent_id, item.sender, item.message.id))
-            return [item.message for item in arrived]
-        if self.was_running:
-            log.record(EntryKind.RUN_RESUMED, "", {"reason": "recovered"})
-        elif self.loaded.row.status is RunStatus.SUSPENDED:
-            log.record(EntryKind.RUN_RESUMED, "", {"reason": "woken"})
-        return self._recorded_inbox()
-
-    def _recorded_inbox(self) -> list[Message]:
-        continued = self._history.continued
-        if continued is not None:
-            row, generation = self.loaded.row, self._history.generation
-            return [
-                Message(
-                    id=derive_id("continued", row.run_id, generation), target=row.agent_id,
-                    payload=continued.payload["input"], sender=f"agent:{row.agent_id}",
-                    created_at=continued.ts,
-                )
-            ]  # fmt: skip
-        found = (message_of(entry.payload) for entry in self._history.inputs)
-        return [message for message in found if message is not None]
 
     async def _call(self, inbox: list[Message]) -> BaseException | None:
         """Run the agent's code in its own task; return what escaped it."""
@@ -318,13 +281,28 @@ class Execution:
 
     def _arm_deadline(self) -> asyncio.TimerHandle | None:
         limit: float | None = getattr(self.agent, "deadline_s", None)
-        if limit is None:
-            return None
-        return asyncio.get_running_loop().call_later(limit, self._expire, limit)
+        deadline = self.loaded.row.deadline_at
+        left = None
+        if deadline is not None:
+            left = max(0.0, (deadline - self.env.clock.now()).total_seconds())
+        loop = asyncio.get_running_loop()
+        if left is not None and (limit is None or left <= limit):
+            return loop.call_later(min(left, MAX_TIMER_S), self._expire_run)
+        return None if limit is None else loop.call_later(limit, self._expire, limit)
 
     def _expire(self, limit: float) -> None:
         self._expired = DeadlineExceededError(f"agent {self.lease.agent_id}", limit)
         self._interrupt(self._expired)
+
+    def _expire_run(self) -> None:
+        """The tree has had its time: unlike an attempt's, this end is final."""
+        self._is_late = True
+        self._interrupt(self._too_late())
+
+    def _too_late(self) -> DeadlineExceededError:
+        row = self.loaded.row
+        limit = (row.supervision and row.supervision.execution_budget.deadline_s) or 0.0
+        return DeadlineExceededError(f"run {row.run_id}", limit)
 
     # --- its end --------------------------------------------------------------------------------
 
@@ -346,6 +324,8 @@ class Execution:
     def _judge(self, error: BaseException | None) -> Verdict:
         if self.token.is_cancelled:
             return cancelled(self.token.reason)
+        if self._is_late:
+            return late(self._too_late(), self._history.attempt)
         if self._wake is not None or isinstance(self._turnstile.unwinding, ContinueAsNew):
             did = "returned" if error is None else f"raised {type(error).__name__}"
             error = SuspensionSwallowedError(str(self.lease.agent_id), did)
@@ -366,9 +346,10 @@ class Execution:
             return completed(self._output)
         if isinstance(error, asyncio.CancelledError):
             error = CancellationError("the agent's code cancelled itself")
+        row = self.loaded.row
         attempt = Attempt(
-            self._history.attempt, self.loaded.row.retry_policy, self._runlog.seq,
-            self.env.clock.now(), self.env.entropy.random(),
+            self._history.attempt, row.retry_policy, self._runlog.seq, self.env.clock.now(),
+            self.env.entropy.random(), tuple(self._history.failures), row.deadline_at,
         )  # fmt: skip
         return judge(error, attempt)
 
@@ -382,31 +363,55 @@ class Execution:
         return await self._write(Verdict((entry,), wake))
 
     async def _write(self, verdict: Verdict, *, again: bool = False) -> Ended:
+        terms = self.loaded.row.supervision
+        policy = terms.retention if terms is not None else HistoryRetention.RUN
+        verdict = with_orphans(verdict, policy, self._history.left_behind)
         for entry in verdict.entries:
             self._runlog.record(entry.kind, entry.position, entry.payload)
         try:
             # Attempts count from 1 again after continue_as_new, the only verdict that continues.
             attempt = 1 if verdict.then is CONTINUE else None
-            committed = await self._runlog.commit_end(verdict.then, attempt=attempt)
+            committed = await self._runlog.commit_end(
+                verdict.then, attempt=attempt, waits=self._left_open(verdict.then),
+                orphans=policy if isinstance(verdict.then, Finish) else None,
+            )  # fmt: skip
         except RunSuspended:
             return self._broken()
-        return Ended(verdict.then, again=again or committed.wake_now, output=self._output)
+        again = again or committed.wake_now or bool(committed.cycles)
+        refusals = {cycle.position: circle_of(cycle) for cycle in committed.cycles}
+        return Ended(verdict.then, again=again, output=self._output, refusals=refusals)
+
+    def _left_open(self, then: Then) -> tuple[Wait, ...] | None:
+        """Return the waits that are rows from now on; None: as they are."""
+        if isinstance(then, Suspend):
+            return self._open_waits
+        return None if isinstance(then, Finish) else ()
 
     def _broken(self) -> Ended:
         if self._stopped:
             return Ended(None)
-        if not (self._runlog.lost_lease or self._runlog.is_stale):
+        is_meant = self._runlog.is_stale or self._runlog.over_budget is not None
+        if not (self._runlog.lost_lease or is_meant):
             _log.warning(
                 "a run could not be written and is loaded again",
                 extra={"run": self.lease.run_id, "why": str(self._runlog.broken)},
             )
-        return Ended(None, lost=self._runlog.lost_lease, again=not self._runlog.lost_lease)
+        refusals = dict(self._recorder.refusals)
+        if (over := self._runlog.over_budget) is not None:
+            denied = SpawnDenied(self.lease.run_id, over.limit)
+            refusals |= dict.fromkeys(over.positions, denied)
+        lost = self._runlog.lost_lease
+        return Ended(None, lost=lost, again=not lost, refusals=refusals)
 
     # --- callbacks ------------------------------------------------------------------------------
 
     def _on_committed(self, committed: Committed) -> None:
         if committed.routed:
             self.env.on_routed(committed.routed)
+        if committed.nudges:
+            self.env.on_nudges(committed.nudges)
+        for cycle in committed.cycles:
+            self.fail_wait(cycle)
         if committed.cancel_requested is not None:
             self.cancel(committed.cancel_requested)
 
@@ -430,5 +435,14 @@ class Execution:
         if moves != self._turnstile.moves:
             self._on_idle()
             return
-        self._wake = Suspend(self._ctx.waits.wake_set())
+        wake = self._ctx.waits.wake_set()
+        deadline = self.loaded.row.deadline_at
+        if deadline is not None:
+            wake = replace(wake, at=min(wake.at or deadline, deadline))
+        self._wake, self._open_waits = Suspend(wake), self._ctx.waits.rows(resting=True)
         self._turnstile.unwind(RunSuspended())
+
+
+def circle_of(cycle: WaitCycle) -> WaitCycleError:
+    """Return the error that a wait in a circle raises."""
+    return WaitCycleError([str(agent) for agent in cycle.agents])

@@ -13,16 +13,24 @@ from actors.kernel.runtime.log_entry import EntryKind as K
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+    from datetime import datetime
 
     from actors.kernel.json import JsonValue
     from actors.kernel.runtime.log_entry import RunLogEntry
 
-BEGINS: Final = frozenset({K.EFFECT_INTENT, K.TOOL_CALLED, K.TIMER_SET})
+BEGINS: Final = frozenset({K.EFFECT_INTENT, K.TOOL_CALLED, K.TIMER_SET, K.ASK_SENT})
+COUNTED: Final = frozenset({K.MSG_SENT, K.ASK_SENT, K.CHILD_SPAWNED})
+"""What is sent and spawned at a position has a number there, so that another one has another id."""
+
 ENDS_OF: Final[dict[str, tuple[str, ...]]] = {
     K.EFFECT_INTENT: (K.EFFECT_RESULT, K.LLM_CALL),
     K.TOOL_CALLED: (K.TOOL_RESULT,),
     K.TIMER_SET: (K.TIMER_FIRED, K.MSG_RECEIVED),
+    K.ASK_SENT: (K.ASK_REPLIED, K.ASK_TIMEOUT, K.EFFECT_RESULT),
 }
+
+SUPERVISOR: Final = "sup."
+"""How positions of children begin that were spawned for a run from outside its code."""
 
 NO_PROGRESS: Final = frozenset({K.RUN_RESUMED, K.RUN_SUSPENDED, K.EFFECT_INTENT, K.TOOL_CALLED})
 """What a host that dies over and over in the same effect leaves behind."""
@@ -37,8 +45,14 @@ class Place:
     abandoned: RunLogEntry | None = None
     resolved: RunLogEntry | None = None
     sent_count: int = 0
+    """How many messages and children this position has made."""
     ends_void: bool = False
     """The recorded result ended an attempt: the effect executes anew."""
+
+    @property
+    def result(self) -> RunLogEntry | None:
+        """What the call gave, unless that ended an attempt: then it is made anew."""
+        return None if self.ends_void else self.end
 
 
 @dataclass(slots=True)
@@ -53,6 +67,9 @@ class History:
         deaths: How often in a row the run was found RUNNING by a new owner, without an entry between.
         pool_keys: State keys that pool entries set, with the seq of the last one.
         strict_left: Positions with strict entries that the code has not asked for yet.
+        children: Runs spawned in this generation, in order, with their agents.
+        joined: How runs ended that were joined in this generation, by id, as the log tells it.
+        failures: When the attempts of this generation failed.
     """
 
     places: dict[str, Place] = field(default_factory=dict)
@@ -65,6 +82,9 @@ class History:
     strict_left: set[str] = field(default_factory=set)
     inputs: list[RunLogEntry] = field(default_factory=list)
     continued: RunLogEntry | None = None
+    children: dict[str, str] = field(default_factory=dict)
+    joined: dict[str, dict[str, JsonValue]] = field(default_factory=dict)
+    failures: list[datetime] = field(default_factory=list)
     _limits: list[tuple[int, int]] = field(default_factory=list)
 
     @classmethod
@@ -79,6 +99,7 @@ class History:
         history.started = True
         failed = [e for e in current if e.kind == K.RUN_ATTEMPT_FAILED]
         history.attempt = 1 + len(failed)
+        history.failures = [e.ts for e in failed]
         history._limits = [(e.seq, int(str(e.payload["retry_from"]))) for e in failed]
         void = {
             int(str(e.payload["retry_from"])) for e in failed if e.payload.get("ending") is not None
@@ -102,6 +123,12 @@ class History:
         if entry.position.startswith("in."):
             self.inputs.append(entry)
             return
+        if kind == K.CHILD_SPAWNED:
+            self.children[str(entry.payload["child"])] = str(entry.payload["agent"])
+        elif kind == K.CHILD_COMPLETED:
+            self.joined[str(entry.payload["child"])] = entry.payload
+        if entry.position.startswith(SUPERVISOR):
+            return  # spawned for the run, not by its code
         self._place(entry, is_void=is_void)
 
     def _place(self, entry: RunLogEntry, *, is_void: bool) -> None:
@@ -109,6 +136,8 @@ class History:
         place = self.places.get(entry.position)
         if place is None:
             place = self.places[entry.position] = Place()
+        if kind in COUNTED:
+            place.sent_count += 1
         if kind == K.IN_DOUBT_RESOLVED:
             place.resolved = entry
         elif kind == K.EFFECT_ABANDONED:
@@ -119,8 +148,6 @@ class History:
             if place.begin is not None and not _belongs(place.begin, entry):
                 place.begin = None
             place.end, place.ends_void = entry, is_void
-            if kind == K.MSG_SENT:
-                place.sent_count += 1
             if kind == K.STATE_SET and not self.is_strict(entry.seq):
                 self.pool_keys[str(entry.payload["key"])] = entry.seq
 
@@ -162,6 +189,16 @@ class History:
         if self.is_strict(entry.seq) and not place.ends_void:
             raise NonDeterminismError(position, _describe(entry), f"{what} (hash {digest})")
         return None
+
+    @property
+    def left_behind(self) -> tuple[str, ...]:
+        """Children of this generation that nobody joined, in the order in which they were spawned."""
+        return tuple(child for child in self.children if child not in self.joined)
+
+    def sent_at(self, position: str) -> int:
+        """Return how many messages and children were made at `position`: the next one's number."""
+        place = self.places.get(position)
+        return place.sent_count if place is not None else 0
 
     def never_asked(self) -> str | None:
         """Return the first strict position the code did not ask for, if it has ended without it."""

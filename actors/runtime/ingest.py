@@ -59,6 +59,7 @@ class Ingest:
             what is committed has to be offered before anything younger of the shard is.
         on_broken: Called when reading cannot go on over this connection, or the stream began
             another life.
+        on_posted: Told of shards of this host that have followers of a post that came.
     """
 
     def __init__(
@@ -69,9 +70,10 @@ class Ingest:
         *,
         tasks: TaskScope,
         on_broken: Callable[[], None],
+        on_posted: Callable[[ShardId], None] = lambda _: None,
     ) -> None:
         self._store, self._rows, self._worker = store, rows, worker
-        self._tasks, self._on_broken = tasks, on_broken
+        self._tasks, self._on_broken, self._on_posted = tasks, on_broken, on_posted
         self._writing: dict[ShardId, _Writing] = {}
         self._has_news = False
 
@@ -118,12 +120,14 @@ class Ingest:
         shard, is_written = batch.lease.shard, False
         try:
             match await self._until_written(batch):
-                case Ingested(arrived, signalled):
+                case Ingested(arrived, signalled, posted):
                     is_written = self._has_news = True
                     for item in arrived:
                         self._worker.offer(item)
                     for run_id, agent_id in signalled:
                         self._worker.signalled(run_id, agent_id)
+                    for follower_shard in posted:
+                        self._on_posted(follower_shard)
                 case LeaseLost():
                     self._worker.lose(shard, epoch=batch.lease.epoch)
                 case StaleStream():

@@ -1,4 +1,4 @@
-"""Effects: look up, else begin, execute, record, flush; once for step, tool and llm.
+"""Effects: look up, else begin, execute, record, flush; once for all effect verbs.
 
 This is where an agent's side effects happen. The rules are docs/replay.md.
 """
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from actors.errors import (
     ActorsError,
+    BudgetExhaustedError,
     ContractError,
     DeadlineExceededError,
     EffectDidNotHappen,
@@ -23,9 +24,11 @@ from actors.errors import (
 )
 from actors.kernel.agent.middleware import HookKind as H
 from actors.kernel.json import JsonValue, recordable
+from actors.kernel.runtime.commit import BudgetDelta
 from actors.kernel.runtime.effects import Effect, EffectMode, result_key, text_hash
 from actors.kernel.runtime.log_entry import EntryKind
 from actors.runtime.error_record import mark_recorded, rebuild_error, record_error
+from actors.runtime.model_calls import spent
 from actors.runtime.signals import RESOLVE
 
 if TYPE_CHECKING:
@@ -66,7 +69,7 @@ class EffectCall:
     """One call of an effect verb.
 
     Attributes:
-        verb: ``step``, ``tool`` or ``llm``.
+        verb: ``step``, ``tool``, ``llm``, ``cancel`` or ``status``.
         begin: Kind of the entry that says it was begun.
         end: Kind of the entry that holds its result.
         name: The step's, tool's or model's.
@@ -74,6 +77,7 @@ class EffectCall:
         mode: What may happen when a crash leaves it without a result.
         execute: Does it; what it returns is recorded.
         reconcile: Finds out whether an effect in doubt happened.
+        counted: Whether it counts against the execution budget of the run's tree.
     """
 
     verb: str
@@ -84,6 +88,7 @@ class EffectCall:
     mode: EffectMode
     execute: Callable[[], Awaitable[Any]]
     reconcile: Callable[[str], Awaitable[Any]] | None = None
+    counted: bool = False
     digest: str = field(init=False)
     position: str = field(init=False, default="")
     id: str = field(init=False, default="")
@@ -122,9 +127,9 @@ class Effects:
         run = self._run
         branch = run.turnstile.enter(call.verb)
         call.position = branch.take_position()
-        place = run.meet(
-            call.position, (call.begin, call.end), f"{call.verb} {call.name}", call.digest
-        )
+        # A call that was over budget left a refusal in place of its intent.
+        kinds = (call.begin, call.end, EntryKind.EFFECT_RESULT)
+        place = run.meet(call.position, kinds, f"{call.verb} {call.name}", call.digest)
         recorded = await self._recorded(branch, call, place)
         if recorded is not None:
             return _outcome(recorded.seq, recorded.payload, call.mode)
@@ -171,7 +176,7 @@ class Effects:
             nonlocal before, may_be_kept
             before = run.log.seq
             may_be_kept = run.recovering and call.mode is EffectMode.IDEMPOTENT
-            if intent:
+            if intent and not call.counted:
                 self._begin(branch, call)
 
         await run.turnstile.begin(branch, call.verb, on_begin)
@@ -185,6 +190,10 @@ class Effects:
                 kept = await self._kept(branch, call)
                 if kept is not None:
                     return await self._conclude(branch, call, *kept)
+            if intent and call.counted:
+                refused = await self._begin_counted(branch, call)
+                if refused is not None:
+                    return await self._conclude(branch, call, call.intent, refused)
             is_idempotent = call.mode is EffectMode.IDEMPOTENT
             # Nothing outside is touched before what was recorded is durable.
             await run.log.durable(branch, before if is_idempotent else run.log.seq)
@@ -202,9 +211,24 @@ class Effects:
             call.begin, call.position, call.entry(mode=call.mode.value)
         )
 
+    async def _begin_counted(self, branch: Branch, call: EffectCall) -> dict[str, JsonValue] | None:
+        """Begin a call that the tree's budget has a place for, durably; return the refusal if not."""
+        run = self._run
+
+        def refused(limit: str) -> dict[str, JsonValue]:
+            text = f"the tree of run {run.run_id} has used up its budget ({limit})"
+            return call.entry(status="error", error=record_error(BudgetExhaustedError(text)))
+
+        async with run.one_model_call:
+            await run.log.durable(branch, run.log.seq)
+            run.turnstile.raise_if_interrupted(branch)
+            self._begin(branch, call)
+            run.log.spend(BudgetDelta(turns=1, position=call.position))
+            return await run.log.durable_unless_refused(branch, call.position, refused)
+
     async def _execute(self, branch: Branch, call: EffectCall) -> JsonValue:
         hooks = self._run.hooks
-        if hooks:
+        if hooks and call.verb in STARTS:
             await hooks.dispatch(STARTS[call.verb], name=call.name, position=call.position)
         token = _current_effect.set(call.id)
         payload = call.entry()
@@ -220,13 +244,20 @@ class Effects:
             _current_effect.reset(token)
         if not self._is_late(branch):
             self._keep(call, payload)
-        if hooks:
+        if hooks and call.verb in ENDS:
             data = {"status": payload["status"]}
             await hooks.dispatch(ENDS[call.verb], name=call.name, position=call.position, data=data)
         if self._is_late(branch):
             raise asyncio.CancelledError
         seq = self._run.log.record(call.end, call.position, payload)
+        self._count(call, payload)
         return await self._conclude(branch, call, seq, payload)
+
+    def _count(self, call: EffectCall, payload: dict[str, JsonValue]) -> None:
+        """Let what a model call used count with its result."""
+        used = spent(payload.get("value")) if call.counted else BudgetDelta()
+        if used.tokens or used.cost_usd:
+            self._run.log.spend(used)
 
     def _is_late(self, branch: Branch) -> bool:
         """Whether a result came after its execution was interrupted, and is dropped.
@@ -289,6 +320,7 @@ class Effects:
             "a result that a crash kept from the log was found",
             extra={"run": run.run_id, "position": call.position, "effect": call.name},
         )
+        self._count(call, payload)
         return run.log.record(call.end, call.position, payload), payload
 
 

@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from actors.errors import ActorsError, BrokerError, ContractError, PersistenceError
+from actors.kernel.runtime.shards import is_of_topics
+from actors.kernel.runtime.store import Nudge
 from actors.runtime.ingest import Ingest
 from actors.runtime.relay import Relay
 from actors.runtime.tasks import TaskScope
@@ -23,7 +26,7 @@ if TYPE_CHECKING:
     from actors.kernel.runtime.commit import Arrived
     from actors.kernel.runtime.ids import ShardId
     from actors.kernel.runtime.scheduler import ShardLease
-    from actors.kernel.runtime.store import Nudge, RunStore
+    from actors.kernel.runtime.store import RunStore
     from actors.kernel.runtime.transport import (
         MailConnection,
         MailStore,
@@ -74,10 +77,12 @@ class MailService:
         self._transport, self._rows = broker.transport, broker.rows
         self._worker, self._on_nudge = worker, on_nudge
         self._over, self._changed = asyncio.Event(), asyncio.Event()
+        self._posted = asyncio.Event()
         self._writes = TaskScope()
         self._ingest = Ingest(
-            store, broker.rows, worker, tasks=self._writes, on_broken=self._over.set
-        )
+            store, broker.rows, worker, tasks=self._writes, on_broken=self._over.set,
+            on_posted=lambda shard: on_nudge(Nudge("fanout", shard=shard)),
+        )  # fmt: skip
         self._relay = Relay(broker.rows, may_act=may_act)
         self._outage = _Outage()
         self.connected = asyncio.Event()
@@ -100,6 +105,10 @@ class MailService:
     def routed(self, arrived: Sequence[Arrived]) -> None:
         """A turn of this host wrote these inbox rows."""
         self._ingest.routed(arrived)
+
+    def look_for_posts(self) -> None:
+        """Something was published: observers at the broker are to see it soon."""
+        self._posted.set()
 
     def follow_shards(self) -> None:
         """Shards were taken or given up: read what is ours, and only that."""
@@ -156,6 +165,7 @@ class MailService:
                 tasks.start(self._watch(connection), name="broker connection")
                 tasks.start(self._follow_for_ever(readers), name="shards to read")
                 tasks.start(self._keep_up(connection, stream), name="mail upkeep")
+                tasks.start(self._show_posts(), name="posts for observers")
                 self._changed.set()
                 self.connected.set()
                 self._tried.set()
@@ -182,6 +192,19 @@ class MailService:
                 self._changed.set()
 
     # --- upkeep ---------------------------------------------------------------------------------
+
+    async def _show_posts(self) -> None:
+        """Send posts to the broker, for those who look on; followers do not need it."""
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(UPKEEP_S):
+                    await self._posted.wait()
+            self._posted.clear()
+            topics = [lease for lease in self._worker.loaded_shards if is_of_topics(lease.shard)]
+            try:
+                await self._relay.load(topics)
+            except ActorsError as exc:
+                _log.warning("posts are shown later", exc_info=exc)
 
     async def _keep_up(self, connection: MailConnection, stream: StreamRecord) -> None:
         """Look at the outbox and the stream again and again, and purge what nobody needs."""

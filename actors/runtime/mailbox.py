@@ -69,9 +69,9 @@ class Mailbox:
     """One agent's work. Kept small: there is one for every suspended run."""
 
     __slots__ = (
-        "adoption", "agent_id", "holding", "is_reading", "missed", "nudged", "plain", "priority",
-        "queue", "recovering", "room", "run_id", "shard", "spilled", "taken", "turns", "wake_at",
-        "wants_mail",
+        "adoption", "agent_id", "holding", "is_reading", "lazy", "missed", "nudged", "plain",
+        "priority", "queue", "recovering", "room", "run_id", "shard", "spilled", "taken", "turns",
+        "wake_at", "wants_mail",
     )  # fmt: skip
 
     def __init__(
@@ -82,6 +82,7 @@ class Mailbox:
         *,
         adoption: Adoption = Adoption.DONE,
         spilled: bool = False,
+        lazy: bool = False,
     ) -> None:
         self.agent_id = agent_id
         self.shard = shard
@@ -106,6 +107,8 @@ class Mailbox:
         """Mail may wait in the store: no new message is kept before that was read."""
         self.missed = False
         """It does."""
+        self.lazy = lazy
+        """Posts may wait in the store that start nothing: whatever else does is given them first."""
         self.is_reading = False
         """The store is being asked, beside the run that holds the agent."""
         self.taken: set[int] | None = None
@@ -125,7 +128,7 @@ class Mailbox:
             return False
         if self.knows(arrived.arrival):
             return False
-        if arrived.run_id is None and (self.spilled or not self._has_place):
+        if arrived.run_id is None and (self._has_unread or not self._has_place):
             self.note_mail()
         else:
             self._insert(arrived)
@@ -168,7 +171,11 @@ class Mailbox:
     @property
     def is_low(self) -> bool:
         """Whether mail has to be read before the next turn, or the next message, is decided on."""
-        return self.spilled and self.plain < self._enough
+        return self._has_unread and self.plain < self._enough
+
+    @property
+    def _has_unread(self) -> bool:
+        return self.spilled or self.lazy
 
     @property
     def _enough(self) -> int:
@@ -179,7 +186,7 @@ class Mailbox:
 
         When they cannot be read, or are out of date, `note_mail` has to say so.
         """
-        self.missed = False
+        self.missed = self.lazy = False
         known = self.plain + len(self.taken or ())
         free = min(self.room.each - self.plain, self.room.total - self.room.held)
         return known + max(free, self._enough - self.plain, 1)
@@ -308,7 +315,7 @@ class WaitingMail:
 
     def is_there(self) -> bool:
         """Whether one waits here; if not, the store is asked when it may have one."""
-        if not self._mailbox.has_mail and self._mailbox.spilled:
+        if not self._mailbox.has_mail and self._mailbox.is_low:
             self._read_more(self._mailbox)
         return self._mailbox.has_mail
 

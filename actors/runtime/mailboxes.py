@@ -54,7 +54,10 @@ class Mailboxes:
         if not self._registry.is_served(agent_id):
             adoption = Adoption.NOT_SERVED
         spilled = shard in self._shards.unread or adoption is not Adoption.DONE
-        mailbox = Mailbox(agent_id, shard, self._room, adoption=adoption, spilled=spilled)
+        lazy = shard in self._shards.lazy
+        mailbox = Mailbox(
+            agent_id, shard, self._room, adoption=adoption, spilled=spilled, lazy=lazy
+        )
         self._by_agent[agent_id] = mailbox
         self._by_shard.setdefault(shard, {})[agent_id] = mailbox
         return mailbox
@@ -74,6 +77,12 @@ class Mailboxes:
     def in_shards(self, shards: Iterable[ShardId]) -> list[Mailbox]:
         """Return the mailboxes of these shards."""
         return [m for shard in shards for m in self._by_shard.get(shard, {}).values()]
+
+    def have_lazy_mail(self, shard: ShardId) -> None:
+        """Some agents of a shard have mail in the store that nobody is told of."""
+        self._shards.lazy.add(shard)
+        for mailbox in self._by_shard.get(shard, {}).values():
+            mailbox.lazy = True
 
     def begin_adoption(self) -> set[ShardId]:
         """Return the shards with work of agents that are served now and whose runs were not read."""

@@ -23,6 +23,8 @@ from actors.runtime.error_record import origin_of, record_error
 if TYPE_CHECKING:
     from datetime import datetime
 
+    from actors.errors import DeadlineExceededError
+    from actors.kernel.agent.supervision import HistoryRetention
     from actors.kernel.json import JsonValue
     from actors.kernel.runtime.scheduler import RetryPolicy
 
@@ -45,6 +47,8 @@ class Attempt:
         last_seq: Where the log ends, everything recorded included.
         now: The instant of the failure.
         chance: In [0, 1), for the jitter of the wait.
+        failures: When earlier attempts failed.
+        deadline: When the run has to have ended.
     """
 
     number: int
@@ -52,6 +56,16 @@ class Attempt:
     last_seq: int
     now: datetime
     chance: float
+    failures: tuple[datetime, ...] = ()
+    deadline: datetime | None = None
+
+    @property
+    def recent(self) -> int:
+        """How many failures count, this one included: all, or those of the policy's last seconds."""
+        if self.policy.within_s is None:
+            return self.number
+        since = self.now - timedelta(seconds=self.policy.within_s)
+        return 1 + sum(at >= since for at in self.failures)
 
 
 def completed(output: JsonValue) -> Verdict:
@@ -72,6 +86,20 @@ def parked(reason: str, detail: str, position: str = "") -> Verdict:
     return Verdict((NewEntry(EntryKind.RUN_PARKED, "", payload),), Park(reason, position))
 
 
+def late(exc: DeadlineExceededError, number: int) -> Verdict:
+    """The time of the run, or of its tree, is over."""
+    return _failed("deadline_exceeded", exc, number)
+
+
+def with_orphans(verdict: Verdict, policy: HistoryRetention, children: tuple[str, ...]) -> Verdict:
+    """Return the verdict saying, if it ends the run, what becomes of children nobody joined."""
+    if not (children and isinstance(verdict.then, Finish)):
+        return verdict
+    payload: dict[str, JsonValue] = {"policy": policy.value, "children": list(children)}
+    orphans = NewEntry(EntryKind.ORPHANS_RESOLVED, "", payload)
+    return Verdict((*verdict.entries[:-1], orphans, verdict.entries[-1]), verdict.then)
+
+
 def judge(exc: BaseException, attempt: Attempt) -> Verdict:
     """Return what follows from an error that escaped `run()`; the table of docs/replay.md."""
     match exc:
@@ -80,11 +108,11 @@ def judge(exc: BaseException, attempt: Attempt) -> Verdict:
         case EffectInDoubtError():
             verdict = parked("in_doubt", str(exc), exc.position)
         case MiddlewareTermination():
-            verdict = _failed("guardrail_tripped", exc, attempt)
+            verdict = _failed("guardrail_tripped", exc, attempt.number)
         case BudgetExhaustedError():
-            verdict = _failed("budget_exhausted", exc, attempt)
+            verdict = _failed("budget_exhausted", exc, attempt.number)
         case TerminalError() | ContractError():
-            verdict = _failed("terminal", exc, attempt, dead_letter="explicit")
+            verdict = _failed("terminal", exc, attempt.number, dead_letter="explicit")
         case _:
             verdict = _crashed(exc, attempt)
     return verdict
@@ -95,8 +123,8 @@ def _crashed(exc: BaseException, attempt: Attempt) -> Verdict:
     origin = origin_of(exc)
     is_final = origin is not None and not origin.may_repeat
     if is_final or type(exc).__name__ in attempt.policy.non_retryable:
-        return _failed("terminal", exc, attempt, dead_letter="explicit")
-    exhausted = attempt.number > attempt.policy.max_retries
+        return _failed("terminal", exc, attempt.number, dead_letter="explicit")
+    exhausted = attempt.recent > attempt.policy.max_retries
     if not exhausted:
         return _retry(exc, attempt)
     if attempt.policy.on_exhausted == "pause":
@@ -104,16 +132,16 @@ def _crashed(exc: BaseException, attempt: Attempt) -> Verdict:
         stop = parked("retries", f"{type(exc).__name__}: {exc}")
         return Verdict((entry, *stop.entries), stop.then)
     dead = "max_retries" if attempt.policy.on_exhausted == "dead_letter" else None
-    return _failed("agent_crashed", exc, attempt, dead_letter=dead)
+    return _failed("agent_crashed", exc, attempt.number, dead_letter=dead)
 
 
 def _failed(
-    status: str, exc: BaseException, attempt: Attempt, dead_letter: str | None = None
+    status: str, exc: BaseException, number: int, dead_letter: str | None = None
 ) -> Verdict:
     error = record_error(exc)
     error.pop("args", None)
     error["status"] = status
-    payload: dict[str, JsonValue] = {"status": status, "error": error, "attempt": attempt.number}
+    payload: dict[str, JsonValue] = {"status": status, "error": error, "attempt": number}
     return Verdict(
         (NewEntry(EntryKind.RUN_FAILED, "", payload),),
         Finish(RunStatus.FAILED, error=error, dead_letter=dead_letter),
@@ -124,8 +152,10 @@ def _attempt_failed(exc: BaseException, attempt: Attempt) -> tuple[NewEntry, Ret
     origin = origin_of(exc)
     delay = exc.delay_s if isinstance(exc, RetryAfter) else None
     if delay is None:
-        delay = attempt.policy.delay_s(attempt.number, attempt.chance)
+        delay = attempt.policy.delay_s(attempt.recent, attempt.chance)
     at = attempt.now + timedelta(seconds=delay)
+    if attempt.deadline is not None:
+        at = min(at, max(attempt.deadline, attempt.now))
     error = record_error(exc)
     error.pop("args", None)
     retry_from = attempt.last_seq if origin is None else origin.seq

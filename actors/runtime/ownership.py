@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from actors.errors import ActorsError, ContractError
 from actors.kernel.runtime.scheduler import RunStatus
 from actors.kernel.runtime.shards import scope_of
 from actors.kernel.runtime.store import Serves
+from actors.kernel.runtime.wakeup import WakeSet
 from actors.runtime.handover import DRAIN_S, Handover
 from actors.runtime.signals import RESERVED
 from actors.runtime.tasks import TaskScope
@@ -30,6 +32,14 @@ _log = logging.getLogger(__name__)
 
 SCAN_S: Final = 5.0
 """How often the store is asked for timers, shards and mail that no nudge told of."""
+
+CIRCLE_S: Final = 15.0
+"""Age of the waits that a scan looks at for circles which two commits closed at one moment."""
+
+_ANY_AGE_S: Final = 1e9
+
+UNNOTICED_S: Final = 20.0
+"""Age of what a scan looks at because its hint may have been lost: several scans."""
 
 PAGE: Final = 500
 READ_AGAIN_S: Final = 1.0
@@ -72,6 +82,14 @@ class Ownership:
         self._handover = Handover(worker, self._release, drain_s=drain_s)
         self.on_shards: Callable[[], None] = lambda: None
         """Called when shards are ready to get mail, and when some were lost or given up."""
+        self.on_schedule: Callable[[], None] = lambda: None
+        """Called when a schedule of an agent here was written by another process."""
+        self.on_limits: Callable[[Nudge], None] = lambda _: None
+        """Called when another process has changed limits, or wants or has given back places."""
+        self.on_fanout: Callable[[ShardId], None] = lambda _: None
+        """Called when a shard of this host has followers of a new post."""
+        self.also_serves: tuple[str, ...] = ()
+        """Types whose shards hold no agents; claimed by a host that serves any agent."""
         worker.on_lost = self._on_lost
 
     async def start(self, tasks: TaskScope) -> None:
@@ -104,6 +122,7 @@ class Ownership:
             serves = self._registry.serves()
             if self._is_leaving or not (serves.types or serves.agents):
                 return
+            serves = replace(serves, types=(*serves.types, *self.also_serves))
             if serves != self._declared:
                 await self._store.declare(serves)
                 self._meet(serves)
@@ -131,6 +150,7 @@ class Ownership:
             await self._read_runs(shards)
             await self._read_timers(shards)
             self._worker.loaded(shards)
+            await self._look_for_circles(shards, younger_than_s=_ANY_AGE_S)
             self.on_shards()
 
     def _on_lost(self) -> None:
@@ -164,22 +184,34 @@ class Ownership:
         return is_queued and self._registry.is_served(run.agent_id)
 
     async def _read_signals(self, runs: Sequence[RunRow]) -> None:
-        """Wake runs whose signal came while nobody owned them."""
+        """Wake runs whose signal or answer came while nobody owned them."""
         async with TaskScope() as scope:
             for run in runs:
-                if run.parked is not None or (run.wake is not None and run.wake.signals):
+                wake = run.wake
+                if run.parked is not None or (wake is not None and (wake.signals or wake.runs)):
                     scope.start(self._look_for_signals(run), name=f"signals of {run.run_id}")
             await scope.settle(limit_s=_SIGNALS_LIMIT_S)
 
     async def _look_for_signals(self, run: RunRow) -> None:
-        awaited = run.wake.signals if run.wake is not None else ()
+        wake = run.wake or WakeSet()
+        awaited = (*wake.signals, *wake.runs)
         try:
-            found = [signal.name for signal in await self._store.signals(run.run_id)]
+            found = []
+            if wake.signals or run.parked is not None:
+                found += [signal.name for signal in await self._store.signals(run.run_id)]
+            if wake.runs:
+                found += [answer.key for answer in await self._store.answers(run.run_id)]
         except ActorsError:
             found = list(awaited)  # a replay looks again, and writes nothing when there is none
         is_parked = run.parked is not None
         if any(name in awaited or (is_parked and name.startswith(RESERVED)) for name in found):
             self._worker.signalled(run.run_id, run.agent_id)
+
+    async def _look_for_circles(self, shards: Sequence[ShardId], *, younger_than_s: float) -> None:
+        """Let waits fail that can never end, where no commit has seen that."""
+        if shards:
+            for cycle in await self._store.wait_cycles(shards, younger_than_s=younger_than_s):
+                self._worker.in_circle(cycle)
 
     # --- waiting mail ---------------------------------------------------------------------------
 
@@ -242,6 +274,9 @@ class Ownership:
                 shards = [lease.shard for lease in self._worker.loaded_shards]
                 await self.claim()
                 await self._read_timers(shards)
+                await self._look_for_circles(shards, younger_than_s=CIRCLE_S)
+                for nudge in await self._store.unnoticed(shards, younger_than_s=UNNOTICED_S):
+                    self.follow(nudge)
                 if self._is_looking:
                     continue
                 if last < 0:
@@ -285,6 +320,12 @@ class Ownership:
             self._worker.mail_waits(agent_id)
         elif nudge.kind == "signal" and agent_id is not None and run_id is not None:
             self._worker.signalled(run_id, agent_id)
+        elif nudge.kind == "fanout" and nudge.shard is not None:
+            self.on_fanout(nudge.shard)
+        elif nudge.kind == "schedule":
+            self.on_schedule()
+        elif nudge.kind in ("limits", "places"):
+            self.on_limits(nudge)
         else:
             self._tasks.start(self._follow_or_wait(nudge), name=f"nudge {nudge.kind}")
 

@@ -10,13 +10,14 @@ from actors.runtime.backends import (
     ComposedStore,
     EventLogView,
     InboxView,
-    InMemoryFollowGraph,
     JournalView,
     MemoryStore,
     PushAllFanout,
     SchedulerView,
     SignalBusView,
+    StoreFanout,
 )
+from actors.runtime.following import Topics
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from actors.kernel.runtime.inbox import Inbox
     from actors.kernel.runtime.log_entry import EventLog
     from actors.kernel.runtime.scheduler import Scheduler
-    from actors.kernel.runtime.store import RunStore
+    from actors.kernel.runtime.store import Nudge, RunStore
     from actors.kernel.runtime.wakeup import SignalBus
     from actors.runtime.worker import Worker
 
@@ -68,7 +69,14 @@ class Parts:
     """Event log, inbox, journal, scheduler, signal bus, follow graph and fan-out of one runtime."""
 
     def __init__(
-        self, store: RunStore, foreign: Foreign, *, clock: Clock, entropy: Entropy, worker: Worker
+        self,
+        store: RunStore,
+        foreign: Foreign,
+        *,
+        clock: Clock,
+        entropy: Entropy,
+        worker: Worker,
+        on_nudge: Callable[[Nudge], None] = lambda _: None,
     ) -> None:
         lease_of, shards = worker.lease_of, _shards(worker)
         self.event_log = foreign.event_log or EventLogView(store, lease_of=lease_of)
@@ -80,8 +88,21 @@ class Parts:
         self.signal_bus = foreign.signal_bus or SignalBusView(
             store, lease_of=lease_of, clock=clock, entropy=entropy, wake=_waker(worker)
         )
-        self.follow_graph = foreign.follow_graph or InMemoryFollowGraph()
-        self.fanout = foreign.fanout or PushAllFanout()
+        self.follow_graph = foreign.follow_graph or store.follows
+        self.fanout = foreign.fanout or _fanout(store, foreign, on_nudge)
+        self.topics = Topics(
+            self.follow_graph, self.fanout, self.inbox,
+            is_foreign_graph=foreign.follow_graph is not None,
+            is_foreign_fanout=foreign.fanout is not None or foreign.follow_graph is not None,
+        )  # fmt: skip
+
+
+def _fanout(
+    store: RunStore, foreign: Foreign, on_nudge: Callable[[Nudge], None]
+) -> FanoutStrategy:
+    if foreign.follow_graph is None:
+        return StoreFanout(store.posts, on_nudge=on_nudge)
+    return PushAllFanout()  # who follows by another graph has no rows here
 
 
 def _shards(worker: Worker) -> Callable[[], list[ShardId]]:

@@ -12,11 +12,21 @@ T = TypeVar("T")
 
 
 class ReadyQueue(Generic[T]):
-    """What can go on. Each item is in it once, however often it is offered."""
+    """What can go on. Each item is in it once, however often it is offered.
+
+    Of one priority every tenant with something to do has its turn before any has its next one, so a
+    tenant with thousands of items delays another's single item by one of its own. Higher numbers
+    wait as long as there are lower ones, for ever if those never end.
+    """
 
     def __init__(self) -> None:
         self._lanes: dict[int, OrderedDict[str, deque[T]]] = {}
         self._places: dict[T, tuple[int, str]] = {}
+        self.weights: dict[str, int] = {}
+        """How many items a tenant takes at its turn, where that is not one."""
+        self._taken = 0
+        """How many of those the tenant whose turn it is has had."""
+        self._turn: tuple[int, str] | None = None
 
     def __len__(self) -> int:
         return len(self._places)
@@ -24,12 +34,21 @@ class ReadyQueue(Generic[T]):
     def __contains__(self, item: T) -> bool:
         return item in self._places
 
-    def offer(self, item: T, *, priority: int, tenant: str) -> bool:
-        """Put an item at the end of its lane; False (and no change) when it is there already."""
+    def offer(self, item: T, *, priority: int, tenant: str, first: bool = False) -> bool:
+        """Put an item at the end of its lane; False (and no change) when it is there already.
+
+        `first` is for an item that had its turn and could not use it: it is the next of its lane.
+        """
         if item in self._places:
             return False
         self._places[item] = (priority, tenant)
-        self._lanes.setdefault(priority, OrderedDict()).setdefault(tenant, deque()).append(item)
+        lane = self._lanes.setdefault(priority, OrderedDict())
+        items = lane.setdefault(tenant, deque())
+        if first:
+            items.appendleft(item)
+            lane.move_to_end(tenant, last=False)
+        else:
+            items.append(item)
         return True
 
     def take(self, capacity: int) -> list[T]:
@@ -41,9 +60,19 @@ class ReadyQueue(Generic[T]):
             tenant, items = next(iter(lane.items()))
             taken.append(items.popleft())
             del self._places[taken[-1]]
-            lane.move_to_end(tenant)
+            if not self.weights or self._has_had_its_turn(priority, tenant):
+                lane.move_to_end(tenant)
             self._drop_empty(priority, tenant)
         return taken
+
+    def _has_had_its_turn(self, priority: int, tenant: str) -> bool:
+        if self._turn != (priority, tenant):
+            self._turn, self._taken = (priority, tenant), 0
+        self._taken += 1
+        if self._taken < self.weights.get(tenant, 1):
+            return False
+        self._turn = None
+        return True
 
     def discard(self, item: T) -> None:
         """Take an item out, if it is in it."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from actors.errors import NonDeterminismError
@@ -15,8 +15,10 @@ if TYPE_CHECKING:
 
     from actors.kernel.clock import Clock, Entropy
     from actors.kernel.json import JsonValue
+    from actors.kernel.runtime.commit import RunRow
     from actors.kernel.runtime.effects import ResultCache
     from actors.kernel.runtime.ids import AgentId, RunId
+    from actors.runtime.answers import Answers
     from actors.runtime.history import History, Place
     from actors.runtime.lifecycle import Hooks
     from actors.runtime.run_log import RunLog
@@ -31,12 +33,12 @@ LOOK_AGAIN_S: Final = 0.05
 class Recorder:
     """One execution of one run: its memory, its turns, its writing end."""
 
-    run_id: RunId
-    agent_id: AgentId
+    row: RunRow
     history: History
     turnstile: Turnstile
     log: RunLog
     signals: Signals
+    answers: Answers
     clock: Clock
     entropy: Entropy
     may_act: Callable[[], bool]
@@ -50,8 +52,22 @@ class Recorder:
     this one has recorded a result of its own; what comes behind that was never begun before."""
     unrepeatable: int = 0
     """How many at-most-once effects were begun and have no durable result yet."""
+    refusals: dict[str, Exception] = field(default_factory=dict)
+    """Calls that raise, by position, and record that: over budget, or waiting in a circle."""
+    one_model_call: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held while a model call is counted against the tree's budget: a turn begins one at most."""
     diverged: NonDeterminismError | None = None
     """Set once the code asked for something else than what the log has; nothing executes then."""
+
+    @property
+    def run_id(self) -> RunId:
+        """The run that executes."""
+        return self.row.run_id
+
+    @property
+    def agent_id(self) -> AgentId:
+        """Whose run it is."""
+        return self.row.agent_id
 
     def meet(
         self, position: str, kinds: tuple[EntryKind, ...], what: str, digest: str

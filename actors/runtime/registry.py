@@ -16,11 +16,17 @@ if TYPE_CHECKING:
 
 
 class Registry:
-    """Agents by id, factories by type. A type is one or the other."""
+    """Agents by id, factories by type. A type is one or the other.
+
+    What is registered last serves new runs. Versions before it are kept for the runs that began with
+    them; a factory's version is that of the agents it makes.
+    """
 
     def __init__(self) -> None:
         self._agents: dict[AgentId, Agent] = {}
         self._factories: dict[str, Callable[[AgentId], Agent]] = {}
+        self._older: dict[AgentId, list[Agent]] = {}
+        self._older_factories: dict[str, list[Callable[[AgentId], Agent]]] = {}
 
     def add(self, agent: Agent) -> None:
         """Serve one agent; another object with the same id replaces the first for new executions.
@@ -37,6 +43,9 @@ class Registry:
                 f"agent {agent.id}: type {agent.id.type!r} is registered with register_type already"
             )
             raise RegistrationError(msg)
+        known = self._agents.get(agent.id)
+        if known is not None and version_of(known) != version_of(agent):
+            self._older.setdefault(agent.id, []).insert(0, known)
         self._agents[agent.id] = agent
 
     def add_type(self, type_: str, factory: Callable[[AgentId], Agent]) -> None:
@@ -49,14 +58,29 @@ class Registry:
         if any(agent_id.type == type_ for agent_id in self._agents):
             msg = f"type {type_!r} has single agents: use register or register_type, not both"
             raise RegistrationError(msg)
+        known = self._factories.get(type_)
+        if known is not None and known is not factory:
+            self._older_factories.setdefault(type_, []).insert(0, known)
         self._factories[type_] = factory
 
     def find(self, agent_id: AgentId) -> Agent | None:
-        """Return the agent, or None when this host does not serve it."""
+        """Return the agent that new runs get, or None when this host does not serve it."""
         agent = self._agents.get(agent_id)
         if agent is None and (factory := self._factories.get(agent_id.type)):
             agent = factory(agent_id)
         return agent
+
+    def find_version(self, agent_id: AgentId, version: str) -> Agent | None:
+        """Return the agent in this version, the newest registered of it, or None."""
+        candidates = [self.find(agent_id), *self._older.get(agent_id, ())]
+        for agent in candidates:
+            if agent is not None and version_of(agent) == version:
+                return agent
+        for factory in self._older_factories.get(agent_id.type, ()):
+            agent = factory(agent_id)
+            if version_of(agent) == version:
+                return agent
+        return None
 
     def is_served(self, agent_id: AgentId) -> bool:
         """Whether `find` would return an agent."""
@@ -65,3 +89,9 @@ class Registry:
     def serves(self) -> Serves:
         """Return everything this host can execute."""
         return Serves(tuple(sorted(self._factories)), tuple(sorted(self._agents)))
+
+
+def version_of(agent: Agent) -> str | None:
+    """Return the version of an agent's code; None: it has none, and any code may go on with its runs."""
+    version = getattr(agent, "version", None)
+    return None if version is None else str(version)

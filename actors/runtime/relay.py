@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from actors.errors import ActorsError, BrokerError
 from actors.kernel.faults import armed
+from actors.kernel.runtime.ids import AgentId
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -148,7 +149,7 @@ class Relay:
                 await asyncio.sleep(AGAIN_S)
                 continue
             queue.popleft()
-            if row.dead_letter is not None:
+            if row.dead_letter is not None or not isinstance(row.message.target, AgentId):
                 await self._forget_one(row)
         if connection is self._connection:
             del self._queues[pair]

@@ -8,7 +8,7 @@ of `RunStore.commit`.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from actors.errors import ActorsError, ConcurrentAppendError, LeaseLostError, RunSuspended
@@ -20,17 +20,30 @@ from actors.kernel.runtime.commit import (
     Deleted,
     LeaseLost,
     Missing,
+    OverBudget,
     Then,
 )
 from actors.kernel.runtime.log_entry import EntryKind, NewEntry
 from actors.runtime.tasks import start_task
+from actors.runtime.turn import Parts, without
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from actors.kernel.agent.message import MessageKey
+    from actors.kernel.agent.supervision import HistoryRetention
     from actors.kernel.json import JsonValue
-    from actors.kernel.runtime.commit import CommitOutcome, NewRun, Outgoing, SignalKey
+    from actors.kernel.runtime.commit import (
+        Answer,
+        BudgetDelta,
+        CommitOutcome,
+        FollowChange,
+        NewRun,
+        Outgoing,
+        SignalKey,
+        Spawned,
+        Wait,
+    )
     from actors.kernel.runtime.scheduler import Lease
     from actors.kernel.runtime.store import RunStore
     from actors.runtime.branch import Branch
@@ -38,30 +51,6 @@ if TYPE_CHECKING:
     from actors.runtime.turnstile import Turnstile
 
 T = TypeVar("T")
-
-
-@dataclass(slots=True)
-class _Parts:
-    """What rides with the next flush beside entries."""
-
-    create: NewRun | None = None
-    bind: list[MessageKey] = field(default_factory=list)
-    outgoing: list[Outgoing] = field(default_factory=list)
-    take_signals: list[SignalKey] = field(default_factory=list)
-    state: dict[str, JsonValue | Deleted] = field(default_factory=dict)
-    first: bool = False
-    """The run's row has to become RUNNING."""
-
-    @property
-    def is_turn(self) -> bool:
-        return bool(
-            self.first
-            or self.bind
-            or self.outgoing
-            or self.take_signals
-            or self.state
-            or self.create
-        )
 
 
 class RunLog:
@@ -93,10 +82,18 @@ class RunLog:
         self._turnstile = turnstile
         self._on_committed = on_committed
         self._entries: list[NewEntry] = []
-        self._parts = _Parts(first=True)
+        self._parts = Parts(first=True)
         self._in_flight = False
         self._behind: asyncio.Task[Any] | None = None
+        self._showing: asyncio.Task[Any] | None = None
+        self._is_ending = False
         self._waiters: list[asyncio.Future[None]] = []
+        self.waits_of: Callable[[bool], tuple[Wait, ...]] = lambda _: ()
+        """Returns the run's open asks, joins and approvals; whether it is at rest is given."""
+        self.known_waits: tuple[Wait, ...] | None = ()
+        """Those that are rows; None: perhaps some of an execution that was broken off."""
+        self._refusable: dict[str, Callable[[str], dict[str, JsonValue]]] = {}
+        self._refused: dict[str, dict[str, JsonValue]] = {}
         turnstile.durable = self.seq
 
     @property
@@ -131,6 +128,40 @@ class RunLog:
         """Let the next flush consume a signal."""
         self._parts.take_signals.append(key)
 
+    def take_answer(self, key: str) -> None:
+        """Let the next flush consume an answer."""
+        self._parts.take_answers.append(key)
+
+    def answer(self, answer: Answer) -> None:
+        """Let an answer to another run leave with the next flush."""
+        self._parts.answers.append(answer)
+
+    def spawn(self, child: Spawned) -> None:
+        """Let the next flush create a child."""
+        self._parts.spawned.append(child)
+
+    def follow(self, change: FollowChange) -> None:
+        """Let the next flush change what the agent follows."""
+        self._parts.follows.append(change)
+
+    def spend(self, delta: BudgetDelta) -> None:
+        """Let the next flush count what was used."""
+        self._parts.spend(delta)
+
+    async def durable_unless_refused(
+        self, branch: Branch, position: str, refusal: Callable[[str], dict[str, JsonValue]]
+    ) -> dict[str, JsonValue] | None:
+        """Return when all is durable; what `refusal(limit)` gave if the call at `position` was refused.
+
+        Its own entry has become that refusal, so nothing else is disturbed.
+        """
+        self._refusable[position] = refusal
+        try:
+            await self.durable(branch, self.seq)
+        finally:
+            del self._refusable[position]
+        return self._refused.pop(position, None)
+
     def set_state(self, key: str, value: JsonValue | Deleted) -> None:
         """Let the next flush write a value of the agent's state."""
         self._parts.state[key] = value
@@ -153,14 +184,17 @@ class RunLog:
         finally:
             branch.flushing = False
 
-    async def _flush(self) -> None:
+    async def _flush(self, *, resting: bool = False) -> None:
+        if self._in_flight or self.broken is not None:
+            return  # somebody flushed before this one, beside the run, had its first step
         entries, self._entries = self._entries, []
-        parts, self._parts = self._parts, _Parts()
+        parts, self._parts = self._parts, Parts()
         expected = self._turnstile.durable
+        waits = self._new_waits(self.waits_of(resting))
         self._in_flight = True
         try:
-            if parts.is_turn:
-                await self._commit(self._turn(entries, parts, expected, CONTINUE))
+            if parts.is_turn or waits is not None:
+                await self._commit(self._turn(entries, parts, CONTINUE, waits))
             else:
                 await self._store.append(self.lease, entries, expected_seq=expected)
         except RunSuspended:
@@ -186,43 +220,58 @@ class RunLog:
 
     async def _commit(self, turn: Commit) -> Committed:
         outcome = await self._store.commit(turn)
+        while isinstance(outcome, OverBudget) and self._refusable.keys() >= set(outcome.positions):
+            refused = {p: self._refusable[p](outcome.limit) for p in outcome.positions}
+            self._refused.update(refused)
+            turn = without(turn, refused)
+            outcome = await self._store.commit(turn)
         if not isinstance(outcome, Committed):
             self.break_off(outcome)
             raise RunSuspended
+        if turn.waits is not None:
+            self.known_waits = turn.waits
         self._on_committed(outcome)
         return outcome
 
-    def _turn(self, entries: list[NewEntry], parts: _Parts, expected: int, then: Then) -> Commit:
-        return Commit(
-            lease=self.lease,
-            expected_seq=expected,
-            entries=tuple(entries),
-            then=then,
-            create=parts.create,
-            bind=tuple(parts.bind),
-            outgoing=tuple(parts.outgoing),
-            take_signals=tuple(parts.take_signals),
-            state=parts.state,
-            attempt=self.history.attempt,
-        )
+    def _turn(
+        self,
+        entries: list[NewEntry],
+        parts: Parts,
+        then: Then,
+        waits: tuple[Wait, ...] | None,
+    ) -> Commit:
+        expected, attempt = self._turnstile.durable, self.history.attempt
+        return parts.commit(self.lease, expected, entries, then, waits=waits, attempt=attempt)
 
-    async def commit_end(self, then: Then, *, attempt: int | None = None) -> Committed:
+    def _new_waits(self, waits: tuple[Wait, ...]) -> tuple[Wait, ...] | None:
+        return None if waits == self.known_waits else waits
+
+    async def commit_end(
+        self,
+        then: Then,
+        *,
+        attempt: int | None = None,
+        waits: tuple[Wait, ...] | None = None,
+        orphans: HistoryRetention | None = None,
+    ) -> Committed:
         """Write everything left together with what becomes of the run. The code has ended.
 
-        `attempt` is the run's from now on, when it is not the one that executed.
+        `attempt` is the run's from now on, when it is not the one that executed. `waits` are the open
+        ones of a run that suspends; None leaves the rows as they are.
 
         Raises:
             RunSuspended: The write failed; see `broken`.
         """
+        self._is_ending = True
         while self._in_flight:
             await self._flight_over()
         if self.broken is not None:
             raise RunSuspended
         entries, self._entries = self._entries, []
-        parts, self._parts = self._parts, _Parts()
-        turn = self._turn(entries, parts, self._turnstile.durable, then)
-        if attempt is not None:
-            turn = replace(turn, attempt=attempt)
+        parts, self._parts = self._parts, Parts()
+        new_waits = None if waits is None else self._new_waits(waits)
+        turn = self._turn(entries, parts, then, new_waits)
+        turn = replace(turn, orphans=orphans, attempt=attempt or turn.attempt)
         try:
             committed = await self._commit(turn)
         except ActorsError as exc:
@@ -247,16 +296,38 @@ class RunLog:
 
     def flush_behind(self) -> None:
         """Make durable what was recorded, beside the run: every branch waits for something outside."""
-        if self._entries and not self._in_flight and self.broken is None:
+        is_new = bool(self._entries) or self._new_waits(self.waits_of(True)) is not None
+        if is_new and not self._in_flight and self.broken is None:
             self._behind = start_task(
-                self._flush(), name=f"flush {self.lease.run_id}", done=_is_told
+                self._flush(resting=True), name=f"flush {self.lease.run_id}", done=_is_told
             )
+
+    def show_waits(self) -> None:
+        """Make open waits durable beside the run while others in it work: people look at them."""
+        if self._showing is None or self._showing.done():
+            self._showing = start_task(
+                self._show_waits(), name=f"show {self.lease.run_id}", done=_is_told
+            )
+
+    async def _show_waits(self) -> None:
+        while self.broken is None and self._new_waits(self.waits_of(False)) is not None:
+            if self._in_flight:
+                await self._flight_over()
+            elif self._is_ending:
+                return
+            else:
+                await self._flush()
 
     def break_off(self, why: BaseException | CommitOutcome) -> None:
         """Give this execution up: nothing more is written, all branches unwind."""
         if self.broken is None:
             self.broken = why
             self._turnstile.unwind(RunSuspended())
+
+    @property
+    def over_budget(self) -> OverBudget | None:
+        """What the tree's budget has no place for, if that broke this execution off."""
+        return self.broken if isinstance(self.broken, OverBudget) else None
 
     @property
     def lost_lease(self) -> bool:

@@ -2,43 +2,52 @@
 
 from __future__ import annotations
 
-import asyncio
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal, Self
 
-from actors.errors import ContractError, RunFailedError, UnknownRunError
-from actors.kernel.agent.message import Message
+from actors.kernel.agent.message import Message, sender_of
 from actors.kernel.json import recordable
-from actors.kernel.runtime.commit import NewRun
-from actors.kernel.runtime.ids import AgentId, HostIncarnation, RunId, check_name, run_id_of_submit
-from actors.kernel.runtime.scheduler import RetryPolicy, RunStatus
+from actors.kernel.runtime.ids import AgentId, HostIncarnation, RunId, TopicId
+from actors.kernel.runtime.scheduler import RetryPolicy
+from actors.kernel.runtime.shards import TOPICS
 from actors.kernel.runtime.store import Nudge
+from actors.runtime.approvals import Approvals
+from actors.runtime.backends import SupervisorView
 from actors.runtime.clock import SystemClock, SystemEntropy
-from actors.runtime.execution import Environment
+from actors.runtime.desk import Desk, own_tenant, run_id_of
+from actors.runtime.environment import Environment
+from actors.runtime.firing import ScheduleService
+from actors.runtime.following import ForeignTopics
+from actors.runtime.limiting import Limiting, Limits
 from actors.runtime.live import LiveEvents
 from actors.runtime.mail import Broker, MailService
 from actors.runtime.ownership import Ownership
 from actors.runtime.parts import Foreign, Parts
+from actors.runtime.postman import Postman
 from actors.runtime.registry import Registry
+from actors.runtime.schedules import Schedules
 from actors.runtime.signals import RESOLVE, RETRY, refuse_reserved
 from actors.runtime.tasks import TaskScope
 from actors.runtime.worker import Worker
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Callable, Sequence
     from types import TracebackType
 
     from actors.kernel.agent.agent import Agent
+    from actors.kernel.agent.supervision import ExecutionBudget, HistoryRetention, SpawnBudget
     from actors.kernel.clock import Clock, Entropy
     from actors.kernel.json import JsonValue
     from actors.kernel.runtime.commit import CancelReport, HostReport, RunRow
+    from actors.kernel.runtime.communication import RunStatusSummary
     from actors.kernel.runtime.effects import Journal, ResultCache
-    from actors.kernel.runtime.fanout import FanoutStrategy
-    from actors.kernel.runtime.follow_graph import FollowGraph
+    from actors.kernel.runtime.fanout import FanoutReport, FanoutStrategy
+    from actors.kernel.runtime.follow_graph import FollowGraph, FollowMode, Subscription
+    from actors.kernel.runtime.ids import ShardId
     from actors.kernel.runtime.inbox import Inbox
     from actors.kernel.runtime.log_entry import EventLog, RunLogEntry
     from actors.kernel.runtime.scheduler import Scheduler
     from actors.kernel.runtime.store import OnConflict, RunStore
+    from actors.kernel.runtime.supervisor import RunHandle, RunResult, Supervisor
     from actors.kernel.runtime.wakeup import SignalBus
 
 
@@ -102,7 +111,6 @@ class Runtime:
             signal_bus=signal_bus, follow_graph=follow_graph, fanout=fanout,
         )  # fmt: skip
         self._store = foreign.store(store, self._clock)
-        self._client = check_name("client", client)
         self._serve = serve
         self._registry = Registry()
         self._live = LiveEvents(self._clock)
@@ -110,6 +118,8 @@ class Runtime:
             store=self._store, clock=self._clock, entropy=self._entropy,
             suspend_after=suspend_after, mail_of=self._mail_of, on_routed=self._on_routed,
             on_delta=self._live.publish, may_act=may_act, results=results,
+            foreign_topics=(foreign_topics := ForeignTopics()),
+            on_nudges=self._on_nudges, on_cancel=self._on_cancel,
         )  # fmt: skip
         self._worker = Worker(env, self._registry, capacity=capacity)
         self._ownership = Ownership(
@@ -121,19 +131,61 @@ class Runtime:
             self._mail = MailService(
                 broker, self._store, self._worker, may_act=may_act, on_nudge=self._ownership.follow
             )
-            self._ownership.on_shards = self._mail.follow_shards
+            self._ownership.also_serves = (TOPICS,)
         self._parts = Parts(
-            self._store, foreign, clock=self._clock, entropy=self._entropy, worker=self._worker
-        )
+            self._store, foreign, clock=self._clock, entropy=self._entropy, worker=self._worker,
+            on_nudge=self._ownership.follow,
+        )  # fmt: skip
+        foreign_topics.use(self._parts.topics)
+        self._sender = sender_of("client", client)
+        self._wire_services()
         self._parts.inbox.set_deliver_hook(self._on_inbox_deliver)
+        self._desk = Desk(
+            self._store, self._worker, client=client, clock=self._clock, entropy=self._entropy
+        )
+        self._supervisor = SupervisorView(
+            self._store, lease_of=self._worker.lease_of, follow=self._ownership.follow
+        )
         self._tasks = TaskScope()
         self._started = False
+
+    def _wire_services(self) -> None:
+        """Make what runs beside the worker: schedules, limits, posts; each hears of its own hints."""
+        self._firing = ScheduleService(self._store, self._worker, self._clock)
+        self._ownership.on_schedule = self._firing.poke
+        self._ownership.on_shards = self._on_shards
+        self._limiting = Limiting(
+            self._store.limits, self._ownership.owner, self._worker.admission,
+            on_admitted=self._worker.start_ready,
+        )  # fmt: skip
+        self._ownership.on_limits = self._limiting.follow
+        self._limits = Limits(self._store.limits, on_change=self._limiting.read_now)
+        self._postman = Postman(self._store.posts, self._worker)
+        self._ownership.on_fanout = self._on_fanout
+
+    def _on_shards(self) -> None:
+        self._firing.poke()
+        self._postman.look_again()
+        if self._mail is not None:
+            self._mail.follow_shards()
+
+    def _on_fanout(self, shard: ShardId) -> None:
+        self._postman.look(shard)
+        if self._mail is not None:
+            self._mail.look_for_posts()
 
     def _on_inbox_deliver(self, agent_id: AgentId) -> None:
         self._ownership.follow(Nudge("mail", agent_id))
 
     def _mail_of(self, agent_id: AgentId) -> Any:
         return self._worker.mail_of(agent_id)
+
+    def _on_nudges(self, nudges: Sequence[Nudge]) -> None:
+        for nudge in nudges:
+            self._ownership.follow(nudge)
+
+    def _on_cancel(self, run_id: RunId, agent_id: AgentId, reason: str) -> None:
+        self._worker.cancel(run_id, agent_id, reason)
 
     def _on_routed(self, arrived: Any) -> None:
         (self._worker if self._mail is None else self._mail).routed(arrived)
@@ -181,6 +233,29 @@ class Runtime:
         return self._parts.fanout
 
     @property
+    def approvals(self) -> Approvals:
+        """What waits for a person's decision."""
+        return Approvals(self._store, on_answer=self._worker.signalled)
+
+    @property
+    def limits(self) -> Limits:
+        """How many runs execute at once and start per second, over all hosts."""
+        return self._limits
+
+    @property
+    def supervisor(self) -> Supervisor:
+        """The tree of runs, from outside of them."""
+        return self._supervisor
+
+    @property
+    def schedules(self) -> Schedules:
+        """Messages that come to agents by themselves: at an instant, or by a cron expression."""
+        return Schedules(
+            self._store, self._entropy, on_change=self._firing.poke,
+            on_arrived=self._worker.routed,
+        )  # fmt: skip
+
+    @property
     def owner(self) -> HostIncarnation:
         """This incarnation's name."""
         return self._ownership.owner
@@ -207,7 +282,11 @@ class Runtime:
             return
         self._started = True
         if self._serve:
+            await self._limiting.start()
             await self._ownership.start(self._tasks)
+            self._tasks.start(self._limiting.run(), name="limits")
+            self._tasks.start(self._firing.run(), name="schedules")
+            self._tasks.start(self._postman.run(), name="posts")
         if self._mail is not None:
             self._tasks.start(self._mail.run(), name="mail")
 
@@ -224,6 +303,7 @@ class Runtime:
         await self._worker.stop(drain_s=drain_s)
         await self._tasks.close()
         if self._serve:
+            await self._limiting.stop()
             await self._ownership.stop()
 
     def crash(self) -> None:
@@ -275,7 +355,7 @@ class Runtime:
 
     # --- work -----------------------------------------------------------------------------------
 
-    async def submit(
+    async def submit(  # noqa: PLR0913 - what a run can be given from outside
         self,
         agent_id: AgentId,
         msg: Message | Any,
@@ -285,6 +365,10 @@ class Runtime:
         max_retries: int = 3,
         retry_policy: RetryPolicy | None = None,
         on_conflict: OnConflict = "queue",
+        spawn_budget: SpawnBudget | None = None,
+        execution_budget: ExecutionBudget | None = None,
+        retention: HistoryRetention | None = None,
+        session_id: str | None = None,
     ) -> RunId:
         """Deliver a message and queue one run for it, in one commit; return the run's id.
 
@@ -300,41 +384,23 @@ class Runtime:
             retry_policy: How failures are retried.
             on_conflict: When the agent has an open run: wait behind it, join it, be rejected, or
                 cancel it first.
+            spawn_budget: How many runs may be spawned, by this one and all below; 50 by default.
+            execution_budget: What they all may spend; its deadline counts from now.
+            retention: What becomes of children that are open when the run ends.
+            session_id: Of the conversation it belongs to.
 
         Raises:
             RunConflictError: `on_conflict="reject"` and the agent is busy.
             ContractError: `tenant` is not the agent's.
         """
-        if tenant not in ("default", agent_id.tenant):
-            text = f"agent {agent_id} belongs to tenant {agent_id.tenant!r}, not {tenant!r}"
-            raise ContractError(text)
+        own_tenant(agent_id, tenant)
         message = msg if isinstance(msg, Message) else Message.of(agent_id, msg)
-        sender = f"submit:{self._client}"
-        run = NewRun(
-            run_id_of_submit(agent_id, sender, message.id), agent_id, priority=priority,
+        run = self._desk.new_run(
+            message, agent_id, priority=priority,
             retry_policy=retry_policy or RetryPolicy(max_retries=max_retries),
+            terms=(spawn_budget, execution_budget, retention, session_id),
         )  # fmt: skip
-        done = await self._store.submit(run, message.sent_by(sender), on_conflict=on_conflict)
-        if done.arrived is None:
-            await self._offer_known(done.run_id)
-        else:
-            is_new = done.run_id == run.run_id
-            self._worker.offer(done.arrived, new_run=run if is_new else None)
-            if on_conflict == "interrupt":
-                await self._tell_interrupted(agent_id)
-        return done.run_id
-
-    async def _offer_known(self, run_id: RunId) -> None:
-        """The first submit may have been written without an answer: nobody offered its run."""
-        for found in await self._store.load([run_id]):
-            if found.row.status is RunStatus.PENDING and found.row.last_seq < 0:
-                self._worker.adopt(found.row, found.messages)
-
-    async def _tell_interrupted(self, agent_id: AgentId) -> None:
-        """The store flagged the agent's open run; other hosts were nudged, this one was not."""
-        busy = await self._store.find_run_for_agent(agent_id)
-        if busy is not None and busy.cancel_requested is not None:
-            self._worker.cancel(busy.run_id, agent_id, busy.cancel_requested)
+        return await self._desk.submit(run, message, on_conflict)
 
     async def send(
         self, agent_id: AgentId, msg: Message | Any, *, sender: str | None = None
@@ -343,11 +409,46 @@ class Runtime:
 
         Returns False when the message id is known from this sender.
         """
-        message = msg if isinstance(msg, Message) else Message.of(agent_id, msg)
-        message = message.sent_by(sender or f"client:{self._client}")
-        arrived = await self._store.deliver([message])
-        self._worker.routed(tuple(arrived))
-        return bool(arrived)
+        return await self._desk.send(agent_id, msg, sender)
+
+    async def follow(
+        self,
+        follower: AgentId,
+        topic_type: str,
+        topic_source: str = "default",
+        *,
+        mode: FollowMode = "eager",
+    ) -> Subscription:
+        """Let an agent get what is published to a topic of its tenant from now on; durable then.
+
+        Following again changes the mode at most. What the modes mean says `RunContext.follow`.
+        """
+        topic = TopicId(topic_type, topic_source, follower.tenant)
+        return await self._parts.topics.follow(follower, topic, mode)
+
+    async def unfollow(
+        self, follower: AgentId, topic_type: str, topic_source: str = "default"
+    ) -> bool:
+        """End that; False when the agent did not follow the topic, which is no error."""
+        topic = TopicId(topic_type, topic_source, follower.tenant)
+        return await self._parts.topics.unfollow(follower, topic)
+
+    async def publish(
+        self,
+        topic_type: str,
+        topic_source: str,
+        msg: Message | Any,
+        *,
+        sender: str | None = None,
+        tenant: str = "default",
+    ) -> FanoutReport:
+        """Bring a message to every follower of this moment, once each; durable when this returns.
+
+        The same message id of the same sender again reaches nobody twice. No follower is no error.
+        `sender` is this client by default; followers find it in the message's metadata.
+        """
+        topic = TopicId(topic_type, topic_source, tenant)
+        return await self._parts.topics.publish(topic, msg, sender or self._sender)
 
     async def signal(
         self, run_id: RunId, name: str, payload: Any = None, *, message_id: str | None = None
@@ -361,7 +462,7 @@ class Runtime:
         """
         refuse_reserved(name)
         clean = recordable(payload, where=f"signal {name!r}")
-        return await self._signal(run_id, name, clean, message_id)
+        return await self._desk.signal(run_id, name, clean, message_id)
 
     async def resolve(
         self,
@@ -392,18 +493,7 @@ class Runtime:
         elif action == "fail":
             decision["error"] = error
         name = RETRY if position is None else f"{RESOLVE}{position}"
-        return await self._signal(run_id, name, decision, None)
-
-    async def _signal(
-        self, run_id: RunId, name: str, payload: JsonValue, message_id: str | None
-    ) -> bool:
-        outcome = await self._store.signal(
-            run_id, name, payload, message_id=message_id or self._entropy.token(),
-            sender=f"client:{self._client}",
-        )  # fmt: skip
-        if outcome.accepted and outcome.agent_id is not None:
-            self._worker.signalled(run_id, outcome.agent_id)
-        return outcome.accepted
+        return await self._desk.signal(run_id, name, decision, None)
 
     async def cancel(self, run_id: RunId, *, reason: str = "") -> CancelReport:
         """Ask a run and its subtree to stop.
@@ -413,10 +503,7 @@ class Runtime:
         Raises:
             UnknownRunError: There is no such run.
         """
-        report = await self._store.request_cancel(run_id, reason=reason)
-        for cancelled, agent_id in report.runs:
-            self._worker.cancel(cancelled, agent_id, reason)
-        return report
+        return await self._desk.cancel(run_id, reason)
 
     async def result(self, run_id: RunId) -> JsonValue:
         """Wait for the run's end and return its output.
@@ -425,12 +512,7 @@ class Runtime:
             UnknownRunError: There is no such run.
             RunFailedError: It failed for good or was cancelled.
         """
-        row = await self.wait(run_id)
-        if row.status is RunStatus.COMPLETED:
-            return row.result
-        error = row.error or {}
-        message = row.cancel_requested if row.status is RunStatus.CANCELLED else None
-        raise RunFailedError(run_id, row.status, str(message or error.get("message") or ""))
+        return await self._desk.result(run_id)
 
     async def wait(self, run_id: RunId) -> RunRow:
         """Wait for the run's end, here or on another host, and return its row.
@@ -438,30 +520,46 @@ class Runtime:
         Raises:
             UnknownRunError: There is no such run.
         """
-        ended = self._worker.endings.future_of(run_id)
-        try:
-            if self._worker.has(run_id) and (row := await ended) is not None:
-                return row
-            row = await self._store.run(run_id)
-            while row is not None and not row.status.is_terminal:
-                async with TaskScope() as scope:
-                    scope.start(self._follow_to_end(run_id, ended), name=f"wait {run_id}")
-                    await ended
-                ended = self._worker.endings.future_of(run_id)
-                row = await self._store.run(run_id)
-        finally:
-            ended.cancel()
-        if row is None:
-            raise UnknownRunError(run_id)
-        return row
+        return await self._desk.wait(run_id)
 
-    async def _follow_to_end(self, run_id: RunId, ended: asyncio.Future[RunRow | None]) -> None:
-        async for _ in self._store.tail(run_id):
-            pass
-        with suppress(asyncio.InvalidStateError):
-            ended.set_result(None)
+    async def join(self, run: RunHandle | RunId) -> RunResult:
+        """Wait for the run's end, here or on another host, and return how it ended.
+
+        Raises:
+            UnknownRunError: There is no such run.
+        """
+        return await self._desk.join(run_id_of(run))
+
+    async def redrive_run(self, run_id: RunId) -> RunId:
+        """Start a failed run's work again as a new run with the same messages; return its id. Once.
+
+        Raises:
+            UnknownRunError: There is no such run.
+            IllegalTransitionError: It has not failed.
+        """
+        return await self._desk.redrive_run(run_id)
 
     # --- reading --------------------------------------------------------------------------------
+
+    async def handle(self, run_id: RunId) -> RunHandle:
+        """Return the handle of a run, also of another process's.
+
+        Raises:
+            UnknownRunError: There is no such run.
+        """
+        return await self._desk.handle(run_id)
+
+    async def status(self, run: RunHandle | RunId) -> RunStatusSummary:
+        """Return how far a run is.
+
+        Raises:
+            UnknownRunError: There is no such run.
+        """
+        return await self._desk.status(run_id_of(run))
+
+    async def children(self, run_id: RunId) -> list[RunHandle]:
+        """Return the runs spawned by this one, in the order they were."""
+        return await self._desk.children(run_id)
 
     def entries(self, run_id: RunId, *, from_seq: int = 0) -> AsyncIterator[RunLogEntry]:
         """Yield the run's log from `from_seq` to its present end."""

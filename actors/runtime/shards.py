@@ -22,6 +22,7 @@ class Shards:
         unread: Their waiting mail is not looked through yet: an agent that was not heard of may
             have some.
         draining: To be given back: nothing starts.
+        lazy: They have rows that nobody was told of: an agent that starts reads its own first.
     """
 
     def __init__(self) -> None:
@@ -29,6 +30,7 @@ class Shards:
         self.loading: set[ShardId] = set()
         self.unread: set[ShardId] = set()
         self.draining: set[ShardId] = set()
+        self.lazy: set[ShardId] = set()
 
     def __contains__(self, shard: ShardId) -> bool:
         return shard in self._leases
@@ -60,8 +62,8 @@ class Shards:
 
     def read_anew(self, shard: ShardId) -> None:
         """A shard that is held has to be read: nobody could be told before what is in it."""
-        self.loading.add(shard)
-        self.unread.add(shard)
+        for phase in (self.loading, self.unread, self.lazy):
+            phase.add(shard)  # whether it has lazy rows is asked once it is read
 
     def holds(self, lease: ShardLease) -> bool:
         """Whether this very lease is held: the shard was not lost, and claimed again, since."""
@@ -73,7 +75,7 @@ class Shards:
         if not self.holds(lease):
             return False
         del self._leases[lease.shard]
-        for phase in (self.loading, self.unread, self.draining):
+        for phase in (self.loading, self.unread, self.draining, self.lazy):
             phase.discard(lease.shard)
         return True
 
@@ -84,7 +86,7 @@ class Shards:
     def clear(self) -> None:
         """Hold nothing."""
         self._leases.clear()
-        for phase in (self.loading, self.unread, self.draining):
+        for phase in (self.loading, self.unread, self.draining, self.lazy):
             phase.clear()
 
 

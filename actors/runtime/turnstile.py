@@ -10,17 +10,19 @@ from __future__ import annotations
 import asyncio
 import heapq
 import logging
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from actors.errors import EffectOutsideScopeError, ForeignCancellationError
 from actors.runtime.branch import Branch, Doing, innermost
+from actors.runtime.groups import Select
 from actors.runtime.tasks import start_task
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Awaitable, Callable, Coroutine
 
     from actors.runtime.groups import Group
 
+T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 
@@ -59,6 +61,11 @@ class Turnstile:
     def is_idle(self) -> bool:
         """Whether every branch waits for something outside."""
         return self._running == 0 and not self.working and self.unwinding is None
+
+    @property
+    def is_selecting(self) -> bool:
+        """Whether a branch waits in a `select`, so that another may end before it."""
+        return any(isinstance(group, Select) for group in self._groups)
 
     # --- branches -------------------------------------------------------------------------------
 
@@ -264,6 +271,18 @@ class Turnstile:
                 branch.future.set_result(None)
             else:
                 branch.future.set_exception(exc)
+
+    async def hold(self, branch: Branch, writing: Awaitable[T]) -> T:
+        """Await a flush and keep the turn: nobody else runs agent code meanwhile."""
+        branch.doing = Doing.WORK
+        self.working += 1
+        try:
+            return await writing
+        finally:
+            self.working -= 1
+            branch.doing = Doing.CODE
+            if self.unwinding is not None:
+                raise self.unwinding
 
     def release(self, branch: Branch) -> None:
         """Let the branch run agent code."""

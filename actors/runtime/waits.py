@@ -1,27 +1,29 @@
-"""Waiting verbs: sleep, signals, mail. Hot for a while, then the run is suspended and replayed."""
+"""Waiting verbs: sleep, signals, mail, answers. Hot for a while, then the run is suspended and replayed."""
 
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias
 
 from actors.kernel.agent.message import Message, MessageKey
+from actors.kernel.runtime.commit import Answer
 from actors.kernel.runtime.effects import args_hash
 from actors.kernel.runtime.log_entry import EntryKind as K
 from actors.kernel.runtime.wakeup import WakeSet
+from actors.runtime.error_record import record_error
 from actors.runtime.signals import refuse_reserved
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
     from actors.kernel.json import JsonValue
-    from actors.kernel.runtime.commit import Arrived, BufferedSignal
+    from actors.kernel.runtime.commit import Arrived, BufferedSignal, Wait
     from actors.runtime.branch import Branch
     from actors.runtime.recorder import Recorder
 
-_MAX_TIMER_S: Final = 86_400.0
+MAX_TIMER_S: Final = 86_400.0
 """The loop's timers are re-armed at least daily, so that a stepped clock is noticed."""
 
 
@@ -37,7 +39,8 @@ class Mail(Protocol):
         ...
 
 
-_Entry: TypeAlias = "tuple[K, str, dict[str, JsonValue]]"
+Payload: TypeAlias = "dict[str, JsonValue]"
+_Entry: TypeAlias = "tuple[K, str, Payload]"
 
 
 @dataclass(slots=True)
@@ -46,6 +49,30 @@ class _Wait:
     at: datetime | None = None
     signal: str | None = None
     mail: bool = False
+    row: Wait | None = None
+    """What an answer ends, as others see it."""
+    keep: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerWait:
+    """A wait that an answer ends.
+
+    Attributes:
+        verb: Who waits.
+        digest: Hash of the call.
+        prepare: Returns the wait as others see it, or what ends it at once.
+        entry_of: Returns the entry that records an answer.
+        late: Returns the entry that records the end of its time.
+        keep: Whether the answer stays for others who wait for it.
+    """
+
+    verb: str
+    digest: str
+    prepare: Callable[[], Awaitable[Wait | Answer | Exception]]
+    entry_of: Callable[[Answer], _Entry]
+    late: Callable[[], Awaitable[_Entry]] | None = None
+    keep: bool = False
 
 
 class Waits:
@@ -60,6 +87,8 @@ class Waits:
         self._run = recorder
         self._mail = mail
         self._active: dict[Branch, _Wait] = {}
+        self._open: dict[Branch, _Wait] = {}
+        """Also those that look, just now, whether what they wait for is there."""
 
     # --- verbs ----------------------------------------------------------------------------------
 
@@ -103,7 +132,7 @@ class Waits:
             }  # fmt: skip
             return K.SIGNAL_RECEIVED, position, payload
 
-        found = await self._end(branch, _Wait(verb, signal=name), received)
+        found = (await self._end(branch, _Wait(verb, signal=name), received)).found
         return found.signal.payload if found.signal is not None else None
 
     async def receive(self, timeout_s: float | None) -> Message | None:
@@ -132,10 +161,60 @@ class Waits:
             run.log.bind(MessageKey(mail.agent_id, mail.sender, mail.message.id))
             return K.MSG_RECEIVED, position, {**message_payload(mail), "hash": digest}
 
-        found = await self._end(branch, _Wait(verb, at=at, mail=True), received)
+        found = (await self._end(branch, _Wait(verb, at=at, mail=True), received)).found
         return found.mail.message if found.mail is not None else None
 
+    async def answer(
+        self, branch: Branch, position: str, wanted: AnswerWait
+    ) -> tuple[int, Payload]:
+        """Return the entry that ended a wait for an answer, with its seq; the branch has begun.
+
+        Its kind says whether it is a refusal.
+        """
+        run = self._run
+
+        def entry_of(found: _Found) -> _Entry:
+            if found.entry is not None:
+                return found.entry
+            assert found.answer is not None
+            return wanted.entry_of(found.answer)
+
+        def refused(exc: Exception) -> _Found:
+            payload = refusal(wanted.verb, wanted.digest, exc)
+            return _Found(entry=(K.EFFECT_RESULT, position, payload))
+
+        wait = _Wait(wanted.verb, keep=wanted.keep)
+
+        async def look() -> _Found | None:
+            """What ends the wait without anything new: a refusal, what is known, the end of time."""
+            exc = run.refusals.get(position)
+            if exc is None and wait.row is None:
+                known = await wanted.prepare()
+                if isinstance(known, Exception):
+                    exc = known
+                elif isinstance(known, Answer):
+                    return _Found(answer=known)
+                else:
+                    wait.row, wait.at = known, known.expires_at
+            return refused(exc) if exc is not None else None
+
+        async def late() -> _Found | None:
+            """A last look comes before the end of its time is recorded."""
+            run.answers.poke()
+            await run.answers.refresh()
+            if self._is_there(wait) or wanted.late is None:
+                return None
+            return _Found(entry=await wanted.late())
+
+        ended = await self._end(branch, wait, entry_of, look=look, late=late)
+        return ended.seq, ended.payload
+
     # --- from outside ---------------------------------------------------------------------------
+
+    def fail(self, position: str, exc: Exception) -> None:
+        """Let the wait for an answer at `position` raise an error, which is recorded."""
+        self._run.refusals[position] = exc
+        self._poke(lambda wait: wait.row is not None and wait.row.position == position)
 
     def poke_mail(self) -> None:
         """The agent has new mail."""
@@ -144,7 +223,8 @@ class Waits:
     def poke_signals(self) -> None:
         """The run has new signals."""
         self._run.signals.poke()
-        self._poke(lambda wait: wait.signal is not None)
+        self._run.answers.poke()
+        self._poke(lambda wait: wait.signal is not None or wait.row is not None)
 
     def _poke(self, concerns: Callable[[_Wait], bool]) -> None:
         for branch in [b for b, wait in self._active.items() if concerns(wait)]:
@@ -158,7 +238,20 @@ class Waits:
             at=min((wait.at for wait in waits if wait.at is not None), default=None),
             signals=tuple(sorted(names)),
             message=any(wait.mail for wait in waits),
+            runs=tuple(sorted({wait.row.key for wait in waits if wait.row is not None})),
         )
+
+    def rows(self, *, resting: bool) -> tuple[Wait, ...]:
+        """Return the waits that others can see, by position.
+
+        Only those of a run at rest can close a circle, and only if nothing else can go on in it.
+        """
+        waits = self._open.values()
+        rows = [wait.row for wait in waits if wait.row is not None]
+        must = resting and len(rows) == len(waits) == len(self._active)
+        must = must and not self._run.turnstile.is_selecting
+        must = must and all(row.kind != "approval" for row in rows)
+        return tuple(replace(row, must=must) for row in sorted(rows, key=_place))
 
     # --- waiting --------------------------------------------------------------------------------
 
@@ -167,52 +260,73 @@ class Waits:
         self._run.log.record(K.TIMER_SET, position, payload)
 
     async def _end(
-        self, branch: Branch, wait: _Wait, entry_of: Callable[[_Found], _Entry]
-    ) -> _Found:
+        self,
+        branch: Branch,
+        wait: _Wait,
+        entry_of: Callable[[_Found], _Entry],
+        *,
+        look: _Look | None = None,
+        late: _Look | None = None,
+    ) -> _Ended:
         """Return what ended the wait, recorded and durable, when it is this branch's turn.
 
-        A signal or message is consumed only by a branch that goes on with it: see `Turnstile.take`.
+        A signal, message or answer is consumed only by a branch that goes on with it: see
+        `Turnstile.take`. `look` and `late` find what ends it beside them, and at the end of its time.
         """
         run = self._run
-        ended: list[tuple[_Found, int]] = []
+        ended: list[_Ended] = []
 
         def record(found: _Found) -> None:
-            seq = run.log.record(*entry_of(found))
+            kind, position, payload = entry_of(found)
+            seq = run.log.record(kind, position, payload)
             run.turnstile.queue_turn(branch, seq)
-            ended.append((found, seq))
+            self._open.pop(branch, None)
+            ended.append(_Ended(found, seq, payload))
 
         def on_turn() -> None:
             found = self._consume(wait)
             if found is not None:
                 record(found)
 
+        self._open[branch] = wait
         try:
             while not ended:
                 if wait.signal is not None:
                     await run.signals.refresh()
-                if self._is_there(wait):
+                known = await look() if look is not None else None
+                if wait.row is not None:
+                    await run.answers.refresh()
+                if known is not None:
+                    record(known)
+                elif self._is_there(wait):
                     await run.turnstile.take(branch, wait.verb, on_turn)
                 elif wait.at is not None and run.clock.now() >= wait.at:
-                    record(_Found())
+                    known = await late() if late is not None else _Found()
+                    if known is not None:
+                        record(known)
                 else:
                     await self._pause(branch, wait)
-            [(found, seq)] = ended
-            await run.log.durable(branch, seq)
+            await run.log.durable(branch, ended[0].seq)
             await run.turnstile.await_turn(branch, wait.verb)
         except BaseException as exc:
             run.turnstile.interrupted(branch, wait.verb, exc)
             raise
-        return found
+        finally:
+            self._open.pop(branch, None)
+        return ended[0]
 
     async def _pause(self, branch: Branch, wait: _Wait) -> None:
         """Wait until somebody says that there may be something, or the time has come."""
         timer = None
         if wait.at is not None:
             delay = (wait.at - self._run.clock.now()).total_seconds()
-            delay = min(max(delay, 0.0), _MAX_TIMER_S)
+            delay = min(max(delay, 0.0), MAX_TIMER_S)
             loop = asyncio.get_running_loop()
             timer = loop.call_later(delay, self._run.turnstile.woken, branch)
         self._active[branch] = wait
+        is_for_people = wait.row is not None and wait.row.kind == "approval"
+        if is_for_people and self._run.turnstile.working > 1:
+            self._run.log.show_waits()  # else the run rests now, which writes them anyway
         try:
             await self._run.turnstile.wake(branch, wait.verb)
         finally:
@@ -223,12 +337,17 @@ class Waits:
     def _is_there(self, wait: _Wait) -> bool:
         if wait.signal is not None:
             return self._run.signals.is_there(wait.signal)
+        if wait.row is not None:
+            return self._run.answers.is_there(wait.row.key)
         return wait.mail and self._mail.is_there()
 
     def _consume(self, wait: _Wait) -> _Found | None:
         if wait.signal is not None:
             signal = self._run.signals.take_now(wait.signal)
             return _Found(signal=signal) if signal is not None else None
+        if wait.row is not None:
+            answer = self._run.answers.take_now(wait.row.key, keep=wait.keep)
+            return _Found(answer=answer) if answer is not None else None
         mail = self._mail.take()
         return _Found(mail=mail) if mail is not None else None
 
@@ -237,6 +356,29 @@ class Waits:
 class _Found:
     signal: BufferedSignal | None = None
     mail: Arrived | None = None
+    answer: Answer | None = None
+    entry: _Entry | None = None
+    """What is recorded as it is: the end of a time limit, or a refusal."""
+
+
+class _Ended(NamedTuple):
+    found: _Found
+    seq: int
+    payload: Payload
+
+
+_Look: TypeAlias = "Callable[[], Awaitable[_Found | None]]"
+
+
+def _place(wait: Wait) -> list[tuple[int, ...]]:
+    return [
+        tuple(int(part) for part in piece.split(".") if part) for piece in wait.position.split(":")
+    ]
+
+
+def refusal(verb: str, digest: str, exc: Exception) -> Payload:
+    """Return the payload of the entry that keeps why a call could not be done."""
+    return {"effect": verb, "hash": digest, "status": "error", "error": record_error(exc)}
 
 
 def _instant(value: JsonValue) -> datetime:

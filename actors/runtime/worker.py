@@ -24,9 +24,12 @@ from actors.kernel.runtime.commit import (
 )
 from actors.kernel.runtime.ids import run_id_of_mail
 from actors.kernel.runtime.scheduler import RunStatus
+from actors.runtime.admission import Admission, Entry
+from actors.runtime.beginning import place_of, row_of
 from actors.runtime.cancelling import end_cancelled
 from actors.runtime.endings import Endings
-from actors.runtime.execution import UNWIND_LIMIT_S, Ended, Environment, Execution
+from actors.runtime.environment import Ended, Environment, Refusals
+from actors.runtime.execution import UNWIND_LIMIT_S, Execution, circle_of
 from actors.runtime.mailbox import (
     Adoption,
     Holding,
@@ -46,8 +49,9 @@ from actors.runtime.tasks import TaskScope
 from actors.runtime.timers import Timers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
+    from actors.kernel.runtime.commit import WaitCycle
     from actors.kernel.runtime.ids import AgentId, RunId, ShardId
     from actors.kernel.runtime.scheduler import ShardLease
     from actors.runtime.registry import Registry
@@ -83,7 +87,12 @@ class Worker:
         self._mailboxes = Mailboxes(self._store, registry, self.held, self.room)
         self._executing: dict[RunId, Execution] = {}
         self._fresh: dict[RunId, NewRun] = {}
+        self._refusals: dict[RunId, Refusals] = {}
         self._ready: ReadyQueue[Mailbox] = ReadyQueue()
+        self.admission: Admission[Mailbox] = Admission(
+            self._ready, clock=lambda: asyncio.get_running_loop().time()
+        )
+        """Who of them may execute now, by the limits of the deployment."""
         self._busy = 0
         self.endings = Endings()
         self._tasks = TaskScope()
@@ -127,7 +136,7 @@ class Worker:
         if mailbox is None or run.run_id in self._executing or mailbox.run_id == run.run_id:
             return
         if run.status is RunStatus.PENDING and run.last_seq < 0:
-            for arrived in messages:
+            for arrived in messages or (place_of(run),):
                 self.offer(arrived, priority=run.priority)
         elif mailbox.adoption is Adoption.UNDER_WAY and not run.status.is_terminal:
             self._hold(mailbox, run)
@@ -234,6 +243,17 @@ class Worker:
             self._on_mail_read(mailbox)
             self._consider(mailbox)
 
+    def lazy_mail_waits(self, shard: ShardId) -> None:
+        """Agents of a shard have mail in the store that starts nothing by itself."""
+        self._mailboxes.have_lazy_mail(shard)
+
+    def lazy_mail_is_only_in(
+        self, shards: Collection[ShardId], *, among: Sequence[ShardLease]
+    ) -> None:
+        """Of shards that are held, these have such mail, and the others none."""
+        none = {lease.shard for lease in among if self.held.holds(lease)}.difference(shards)
+        self.held.lazy.difference_update(none)
+
     def _on_mail_read(self, mailbox: Mailbox) -> None:
         if self._mailboxes.is_known(mailbox):
             self._tell_of_mail(mailbox)
@@ -249,7 +269,7 @@ class Worker:
             self._wake(mailbox)
 
     def signalled(self, run_id: RunId, agent_id: AgentId) -> None:
-        """A signal for a run is in the store."""
+        """A signal or an answer for a run is in the store."""
         mailbox = self._mailboxes.find(agent_id)
         execution = self._executing.get(run_id)
         if execution is not None:
@@ -257,6 +277,20 @@ class Worker:
                 mailbox.nudged = True
         elif mailbox is not None and mailbox.run_id == run_id:
             self._wake_by_signal(mailbox)
+
+    def in_circle(self, cycle: WaitCycle) -> None:
+        """A wait of a run of ours can never end: it fails, in this execution or the next one."""
+        mailbox = self._mailboxes.find(cycle.agent_id)
+        if mailbox is None or mailbox.run_id != cycle.run_id:
+            return
+        execution = self._executing.get(cycle.run_id)
+        if execution is not None and execution.fail_wait(cycle):
+            return
+        self._refusals[cycle.run_id] = {cycle.position: circle_of(cycle)}
+        if execution is not None:
+            mailbox.nudged = True
+        elif mailbox.holding is Holding.SUSPENDED:
+            self._wake(mailbox)
 
     def cancel(self, run_id: RunId, agent_id: AgentId, reason: str) -> None:
         """A run of ours has to end; the flag is in the store already."""
@@ -316,7 +350,7 @@ class Worker:
             return  # somebody looks at it when it may
         mailbox.holding = Holding.READY
         self._ready.offer(mailbox, priority=mailbox.priority, tenant=mailbox.agent_id.tenant)
-        self._start_ready()
+        self.start_ready()
 
     def _on_timer(self, agent_id: AgentId) -> None:
         mailbox = self._mailboxes.find(agent_id)
@@ -324,17 +358,22 @@ class Worker:
             return
         self._wake(mailbox)
 
-    def _start_ready(self) -> None:
+    def start_ready(self) -> None:
+        """Start those who are ready, as far as the capacity goes and limits allow."""
         while self._ready and self._busy < self._capacity and not self._stopping:
             [mailbox] = self._ready.take(1)
             if not self._mailboxes.may_start(mailbox):
+                self.admission.forget(mailbox)
                 mailbox.set_aside()
                 continue
-            self._busy += 1
-            self._tasks.start(self._drive(mailbox), name=f"agent {mailbox.agent_id}")
+            entry = self.admission.admit(mailbox)
+            if entry is not None:
+                self._busy += 1
+                self._tasks.start(self._drive(entry), name=f"agent {mailbox.agent_id}")
 
-    async def _drive(self, mailbox: Mailbox) -> None:
+    async def _drive(self, entry: Entry[Mailbox]) -> None:
         """Execute what is next for an agent, and everything after it that can go on at once."""
+        mailbox = entry.item
         try:
             execution = await self._prepare(mailbox)
             while execution is not None and not self._stopping:
@@ -354,7 +393,8 @@ class Worker:
             self._try_later(mailbox)
         finally:
             self._busy -= 1
-            self._start_ready()
+            self.admission.leave(entry)
+            self.start_ready()
 
     async def _next(self, mailbox: Mailbox, ended: Ended) -> Execution | None:
         if self._stopping or ended.lost or not self._mailboxes.is_known(mailbox):
@@ -365,6 +405,7 @@ class Worker:
             mailbox.set_aside()
             return None
         is_next = mailbox.holding is Holding.NOTHING and mailbox.has_work and not self._ready
+        is_next = is_next and not self.admission.concerns(mailbox.agent_id)
         if is_next and self._mailboxes.may_start(mailbox):
             return await self._prepare(mailbox)
         self._consider(mailbox)
@@ -392,12 +433,12 @@ class Worker:
                 fresh = self._fresh.pop(run_id, None)
                 if fresh is None:
                     return await self._resume(mailbox, run_id)
-                return self._execution(mailbox, LoadedRun(_row_of(fresh), (), (first,)))
+                return self._execution(mailbox, LoadedRun(row_of(fresh), (), (first,)))
             case StartMail(mail=mail):
                 agent_id = mailbox.agent_id
                 run = NewRun(run_id_of_mail(agent_id, mail[0].sender, mail[0].message.id), agent_id)
                 mailbox.run_id = run.run_id
-                loaded = LoadedRun(_row_of(run), ())
+                loaded = LoadedRun(row_of(run), ())
                 return self._execution(mailbox, loaded, create=run, mail=mail)
 
     async def _resume(
@@ -442,14 +483,17 @@ class Worker:
             mailbox.holding = Holding.SUSPENDED
             return None
         return Execution(
-            self._env, agent, run_lease(lease, loaded.row), loaded, create, mail, was_running
-        )
+            self._env, agent, run_lease(lease, loaded.row), loaded, create, mail, was_running,
+            self._refusals.pop(loaded.row.run_id, {}),
+        )  # fmt: skip
 
     # --- what follows -----------------------------------------------------------------------------
 
     def _settle(self, mailbox: Mailbox, execution: Execution, ended: Ended) -> None:
         """Note what became of the run that was executed."""
         then, run_id = ended.then, execution.lease.run_id
+        if ended.refusals:
+            self._refusals[run_id] = ended.refusals
         if ended.lost:
             self.lose(mailbox.shard, epoch=execution.lease.epoch)
             return
@@ -494,9 +538,10 @@ class Worker:
         if not found or lease is None:
             self._mailboxes.forget_empty(mailbox)
             return
-        if not await end_cancelled(self._store, lease, found[0].row):
+        if not await end_cancelled(self._store, lease, found[0], self._env.on_nudges):
             return
         self._fresh.pop(run_id, None)
+        self._refusals.pop(run_id, None)
         mailbox.forget(run_id)
         self.endings.tell(run_id, None)
         self._consider(mailbox)
@@ -518,6 +563,7 @@ class Worker:
         self.held.clear()
         self._mailboxes.clear()
         self._ready.clear()
+        self.admission.clear()
 
     async def stop(self, *, drain_s: float = 0.0) -> None:
         """Start nothing, let executions end or suspend for `drain_s` seconds, then hand over the rest.
@@ -534,14 +580,11 @@ class Worker:
         await self._tasks.close()
 
     @property
+    def backlog(self) -> int:
+        """How many agents are ready and do not execute yet."""
+        return len(self._ready)
+
+    @property
     def load(self) -> int:
         """How many runs are in memory."""
         return self._busy
-
-
-def _row_of(run: NewRun) -> RunRow:
-    return RunRow(
-        run.run_id, run.agent_id, RunStatus.PENDING, priority=run.priority,
-        retry_policy=run.retry_policy, parent=run.parent, root=run.root, depth=run.depth,
-        deadline_at=run.deadline_at, version=run.version, trace=run.trace,
-    )  # fmt: skip

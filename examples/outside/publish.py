@@ -1,7 +1,5 @@
 """Publish one message to an agent without any library: publish.py HOST:PORT TYPE KEY ME ID JSON."""
 
-# ruff: noqa: INP001, T201 - a program of its own
-
 import re
 import socket
 import sys

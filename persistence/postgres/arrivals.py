@@ -10,7 +10,7 @@ from actors.errors import ContractError, RunConflictError, UnknownRunError
 from actors.kernel.faults import armed
 from actors.kernel.runtime.commit import Arrived, SignalOutcome
 from actors.kernel.runtime.ids import AgentId, RunId, partition_hash
-from actors.kernel.runtime.store import Submitted
+from actors.kernel.runtime.store import Nudge, Submitted
 from persistence.errors import translate
 from persistence.postgres.batch import Batcher, Call
 from persistence.postgres.encode import columns, json_text, message_text, run_columns
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 SQL_SUBMIT_RUNS: Final[LiteralString] = (
     "select i, run_id, arrival, fresh, local, busy from submit_runs"
-    "($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,$13,$14,$15,$16)"
+    "($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,$13,$14,$15,$16,$17)"
 )
 SQL_DELIVER_MAIL: Final[LiteralString] = (
     "select i, arrival, fresh, state from deliver_mail($1,$2,$3,$4,$5,$6)"
@@ -71,7 +71,7 @@ class Arrivals:
         self._submits: Batcher[_Submit, Submitted] = Batcher(self._flush_submits, limit=limit)
         self._mails: Batcher[_Mail, list[Arrived]] = Batcher(self._flush_mails, limit=limit)
         self._signals: Batcher[_Signal, SignalOutcome] = Batcher(self._flush_signals, limit=limit)
-        self._nudges: Batcher[tuple[str, AgentId], None] = Batcher(self._flush_nudges, limit=limit)
+        self._nudges: Batcher[tuple[str, Nudge], None] = Batcher(self._flush_nudges, limit=limit)
         self._fault = armed("submit")
         self.batchers = (self._submits, self._mails, self._signals, self._nudges)
 
@@ -96,10 +96,10 @@ class Arrivals:
         row = (run_id, name, json_text(payload, f"signal {name}"), sender, message_id)
         return await self._signals.call(_Signal(run_id, row))
 
-    def nudge_mail(self, owner: str, agent: AgentId) -> None:
-        """Tell another owner, soon, that one of its agents has mail."""
+    def nudge(self, owner: str, nudge: Nudge) -> None:
+        """Tell another owner, soon, what changed for one of its agents or shards."""
         # Nobody waits for a hint.
-        _ = self._nudges.call((owner, agent))
+        _ = self._nudges.call((owner, nudge))
 
     async def close(self) -> None:
         """Close the connection; the batchers have ended."""
@@ -122,7 +122,7 @@ class Arrivals:
                 await self._send_submits(call.args.mode, [call])
 
     async def _send_submits(self, mode: OnConflict, calls: list[Call[_Submit, Submitted]]) -> None:
-        args = columns((call.args.row for call in calls), 14)
+        args = columns((call.args.row for call in calls), 15)
         if self._fault is not None:
             self._fault.before()
         try:
@@ -193,11 +193,17 @@ class Arrivals:
             if not call.future.done():
                 call.fail(UnknownRunError(call.args.run_id))
 
-    async def _flush_nudges(self, calls: list[Call[tuple[str, AgentId], None]]) -> None:
-        wanted = {(call.args[0], "mail", str(call.args[1]), None) for call in calls}
+    async def _flush_nudges(self, calls: list[Call[tuple[str, Nudge], None]]) -> None:
+        wanted = {(owner, *nudge_row(nudge)) for owner, nudge in (call.args for call in calls)}
         for call in calls:
             call.answer(None)
         await self._fetch("nudging", SQL_NUDGE, self._me, *columns(wanted, 4))
+
+
+def nudge_row(nudge: Nudge) -> tuple[str, str | None, str | None]:
+    """Return kind, agent, and run or shard, as hints travel."""
+    agent = None if nudge.agent_id is None else str(nudge.agent_id)
+    return nudge.kind, agent, nudge.shard if nudge.kind == "fanout" else nudge.run_id
 
 
 def mail_row(message: Message) -> tuple[str, int, str, str, str]:

@@ -16,17 +16,20 @@ from pydantic_core import from_json
 
 from actors.kernel.agent.message import Message
 from actors.kernel.faults import armed
-from actors.kernel.runtime.commit import Arrived, Committed, Conflict, LeaseLost, Missing
+from actors.kernel.runtime.commit import Arrived, Committed, Conflict
+from actors.kernel.runtime.store import Nudge
 from actors.kernel.runtime.transport import OutboxRow
 from persistence.errors import DatabaseUnreachableError, is_passing, translate
 from persistence.postgres.batch import Batcher
 from persistence.postgres.encode import columns
 from persistence.postgres.link import KEYED, PASSING_RETRIES, Link, address
-from persistence.postgres.turn import Ended, Turn, Unit, Unknown, check_commit, units_of
+from persistence.postgres.outcomes import Verdicts, nudges_of
+from persistence.postgres.turn import Ended, Turn, Unit, check_commit, units_of
 from persistence.postgres.turn_columns import (
     COMMIT_ARGUMENTS,
     append_arguments,
     commit_arguments,
+    talk_arguments,
 )
 
 if TYPE_CHECKING:
@@ -45,7 +48,7 @@ SQL_APPEND_ENTRIES: Final[LiteralString] = (
     " from append_entries($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,$13)"
 )
 SQL_COMMIT_TURNS: Final = "select * from commit_turns({})".format(  # noqa: S608 - only $1, $2, …
-    ",".join(f"${n}" for n in range(1, COMMIT_ARGUMENTS + 3))
+    ",".join(f"${n}" for n in range(1, COMMIT_ARGUMENTS + 5))
 )
 SQL_FIND_TURNS: Final[LiteralString] = """
 select t.i::int, e.kind, e.position, e.payload::text as payload, r.cancel_requested,
@@ -66,6 +69,28 @@ select 'outbox' as outcome, o.target as agent, o.sender, o.message_id, o.n as ar
   from unnest($1::text[], $2::text[], $3::text[]) m(target, sender, message_id)
   join outbox o on o.target = m.target and o.sender = m.sender and o.message_id = m.message_id
 """
+# What the first turns would have been told to look after; posts are found by the owners' scans.
+SQL_FIND_NUDGES: Final[LiteralString] = """
+with t as (select * from unnest($1::text[]) t(run_id)),
+concerned as (
+  select 'run' as kind, r.run_id from t join runs r on r.parent = t.run_id and r.status = 'PENDING'
+  union
+  select 'signal', n.run_id from unnest($2::text[]) n(run_id)
+  union
+  select 'signal', r.parent from t join runs r on r.run_id = t.run_id and r.ended_at is not null
+  union
+  select 'signal', w.run_id from t join waits w on w.target_run = t.run_id
+  union
+  select 'signal', e.payload -> 'message' ->> 'reply_to' from t
+    join event_log e on e.run_id = t.run_id and e.kind = 'msg.received'
+  union
+  select 'cancel', c.run_id from t join runs r on r.run_id = t.run_id and r.ended_at is not null
+    join runs c on c.parent = t.run_id and c.cancel_requested is not null
+)
+select 1 as turn, c.kind as detail, r.agent, r.run_id as message_id, s.owner from concerned c
+  join runs r on r.run_id = c.run_id and r.ended_at is null
+  join shards s on s.shard = r.shard
+"""
 
 
 class Committer:
@@ -77,9 +102,9 @@ class Committer:
         outage: Outage,
         *,
         on_commit: Callable[[str], None],
-        on_foreign: Callable[[str, AgentId], None],
+        on_foreign: Callable[[str, Nudge], None],
     ) -> None:
-        """`on_commit(run_id)`: a log grew. `on_foreign(owner, agent)`: mail for another host."""
+        """`on_commit(run_id)`: a log grew. `on_foreign(owner, nudge)`: for another host."""
         self._settings, self._link = settings, Link(settings, outage, KEYED)
         self._on_commit, self._on_foreign = on_commit, on_foreign
         self._batcher: Batcher[Turn, TurnResult] = Batcher(self._flush, limit=settings.group_limit)
@@ -178,7 +203,8 @@ class Committer:
         else:
             args = commit_arguments(units)
             mode = (self._settings.brokered, self._settings.local_delivery)
-            rows = await connection.fetch(SQL_COMMIT_TURNS, *args, *mode, timeout=timeout)
+            rare = talk_arguments(units)
+            rows = await connection.fetch(SQL_COMMIT_TURNS, *args, *mode, *rare, timeout=timeout)
         if fault is not None:
             fault.after()
         return rows
@@ -186,30 +212,27 @@ class Committer:
     # --- outcomes ---------------------------------------------------------------------------------
 
     async def _answer(self, units: list[Unit], rows: list[Row], *, resent: bool) -> None:
-        refused: dict[int, TurnResult] = {}
-        notes: dict[int, Row] = {}
-        routed: list[Row] = []
-        posted: list[Row] = []
-        for row in rows:
-            outcome = row["outcome"]
-            if outcome == "routed":
-                routed.append(row)
-            elif outcome in ("outbox", "dead"):
-                posted.append(row)
-            elif outcome == "note":
-                notes[row["turn"]] = row
-            else:
-                refused[row["turn"]] = _refusal(row, refused.get(row["turn"]))
-        arrivals = self._route(units, routed) if routed else {}
-        if posted:
-            self._post(units, posted)
+        found = Verdicts(units, rows)
+        refused = found.refused
+        arrivals = self._route(units, found.routed) if found.routed else {}
+        nudges = nudges_of(units, found.nudges, self._on_foreign) if found.nudges else {}
+        if found.posted:
+            self._post(units, found.posted)
         for i, unit in enumerate(units, 1):
             if i in refused:
                 continue
-            if (note := notes.get(i)) is None:
-                self._committed(unit, None, arrivals.get(i, ()), wake=False)
-            else:
-                self._committed(unit, note["detail"], arrivals.get(i, ()), wake=note["wake"])
+            cancel, wake = None, False
+            if (note := found.notes.get(i)) is not None:
+                cancel, wake = note["detail"], note["wake"]
+            last = Committed(
+                unit.last,
+                cancel,
+                tuple(arrivals.get(i, ())),
+                wake,
+                tuple(found.cycles.get(i, ())),
+                tuple(nudges.get(i, ())),
+            )
+            self._committed(unit, last)
         if refused:
             await self._refuse([(units[i - 1], refused[i]) for i in refused], resent=resent)
 
@@ -232,16 +255,12 @@ class Committer:
                 for call in unit.calls:
                     await self._send([Unit(call)])
 
-    def _committed(
-        self, unit: Unit, cancel: str | None, routed: Sequence[Arrived], *, wake: bool
-    ) -> None:
+    def _committed(self, unit: Unit, last: Committed) -> None:
+        """Answer every call of the unit; the turn that closes it gets `last`."""
         seq = unit.turn.expected
         for call in unit.calls:
             seq += len(call.args.rows)
-            if call.args.commit is None:
-                call.answer(Committed(seq))
-            else:
-                call.answer(Committed(seq, cancel, tuple(routed), wake))
+            call.answer(Committed(seq) if call.args.commit is None else last)
         self._on_commit(unit.turn.lease.run_id)
 
     def _route(self, units: list[Unit], rows: list[Row]) -> dict[int, list[Arrived]]:
@@ -254,7 +273,7 @@ class Committer:
             arrivals.setdefault(i, []).append(arrived)
             owner = row["owner"]
             if owner is not None and owner != units[i - 1].turn.lease.owner:
-                self._on_foreign(owner, agent)
+                self._on_foreign(owner, Nudge("mail", agent))
         return arrivals
 
     def _post(self, units: list[Unit], rows: list[Row]) -> None:
@@ -302,12 +321,25 @@ class Committer:
         arrivals = self._route(done, routed)
         if keys and self._settings.brokered:
             self._post(done, await connection.fetch(SQL_FIND_POSTED, *columns(keys, 3)))
+        nudges = await self._nudges_again(connection, done)
         for i, (unit, row) in enumerate(there, 1):
-            self._committed(
-                unit, row["cancel_requested"], arrivals.get(i, ()), wake=bool(row["wake"])
-            )
+            cancel, wake = row["cancel_requested"], bool(row["wake"])
+            routed_here = tuple(arrivals.get(i, ()))
+            told = tuple(nudges.get(i, ()))
+            self._committed(unit, Committed(unit.last, cancel, routed_here, wake, nudges=told))
         left = set(map(id, units)) - set(map(id, done))
         return [unit for unit in units if id(unit) in left]
+
+    async def _nudges_again(
+        self, connection: Connection, done: list[Unit]
+    ) -> dict[int, list[Nudge]]:
+        """Tell whom the turns concern; circles of waits are found by the owners' next scans."""
+        if not done:
+            return {}
+        runs = [unit.turn.lease.run_id for unit in done]
+        named = [run_id for unit in done if unit.parts is not None for run_id in unit.parts.named]
+        rows = await connection.fetch(SQL_FIND_NUDGES, runs, named, timeout=self._settings.answer_s)
+        return nudges_of(done, rows, self._on_foreign)
 
 
 def _sent_by(units: list[Unit]) -> dict[tuple[str, str, str], tuple[int, Outgoing]]:
@@ -322,18 +354,3 @@ def _sent_by(units: list[Unit]) -> dict[tuple[str, str, str], tuple[int, Outgoin
 def _message_of(out: Outgoing) -> Message:
     message = out.message
     return message if message.sender == out.sender else replace(message, sender=out.sender)
-
-
-def _refusal(row: Row, before: TurnResult | None) -> TurnResult:
-    match row["outcome"]:
-        case "lease":
-            return LeaseLost()
-        case "unknown":
-            return Unknown()
-        case "ended":
-            return Ended(row["detail"])
-        case "conflict":
-            return Conflict(row["actual"])
-        case _:
-            known = before.what if isinstance(before, Missing) else ()
-            return Missing((*known, row["detail"]))

@@ -30,8 +30,9 @@ RunColumns: TypeAlias = tuple[
     "datetime | None",
     str | None,
     str | None,
+    str | None,
 ]
-"""run, agent, hash, priority, retry policy, parent, root, depth, deadline, version, trace."""
+"""run, agent, hash, priority, retry policy, parent, root, depth, deadline, version, trace, supervision."""
 
 
 def json_text(value: object, where: str) -> str:
@@ -69,6 +70,7 @@ def run_columns(run: NewRun) -> RunColumns:
         run.deadline_at,
         run.version,
         run.trace,
+        None if run.supervision is None else run.supervision.model_dump_json(),
     )
 
 

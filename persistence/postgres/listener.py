@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 import asyncpg
 from pydantic_core import from_json
 
-from actors.kernel.runtime.ids import AgentId, RunId
+from actors.kernel.runtime.ids import AgentId, RunId, ShardId
 from actors.kernel.runtime.store import Nudge
 from persistence.postgres.link import FIRST_PAUSE_S, LONGEST_PAUSE_S, connect
 
@@ -20,6 +20,14 @@ if TYPE_CHECKING:
     from persistence.postgres.settings import StoreSettings
 
 _log = logging.getLogger(__name__)
+
+
+def nudge_of(kind: str, agent: str | None, name: str | None) -> Nudge:
+    """Return the hint that says this; `name` is a run, or a shard for `fanout`."""
+    agent_id = None if agent is None else AgentId.parse(agent)
+    if kind == "fanout":
+        return Nudge("fanout", agent_id, shard=None if name is None else ShardId(name))
+    return Nudge(cast("Any", kind), agent_id, None if name is None else RunId(name))
 
 
 class Listener:
@@ -70,9 +78,8 @@ class Listener:
 
     def _heard(self, _connection: object, _pid: int, _channel: str, payload: object) -> None:
         try:
-            for kind, agent, run_id in from_json(str(payload)):
-                agent_id = None if agent is None else AgentId.parse(agent)
-                self._tell(Nudge(kind, agent_id, None if run_id is None else RunId(run_id)))
+            for kind, agent, name in from_json(str(payload)):
+                self._tell(nudge_of(kind, agent, name))
         except (ValueError, TypeError) as exc:
             _log.warning("a hint could not be read", extra={"problem": str(exc)})
 

@@ -15,7 +15,9 @@ from actors.errors import NotSerializableError
 from actors.kernel.agent.message import Message
 from actors.kernel.faults import armed
 from actors.kernel.runtime.commit import Arrived, LeaseLost
-from actors.kernel.runtime.ids import AgentId, RunId, partition_hash
+from actors.kernel.runtime.ids import AgentId, RunId, ShardId, TopicId, partition_hash
+from actors.kernel.runtime.shards import place_of
+from actors.kernel.runtime.store import Nudge
 from actors.kernel.runtime.transport import (
     Cursor,
     Ingested,
@@ -31,11 +33,10 @@ from persistence.postgres.encode import columns, json_text, message_text
 from persistence.postgres.link import KEYED, Link
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from datetime import datetime
 
     from actors.kernel.json import JsonValue
-    from actors.kernel.runtime.ids import ShardId
     from actors.kernel.runtime.scheduler import ShardLease
     from actors.kernel.runtime.transport import IngestOutcome, MailBatch, Received, StreamState
     from persistence.postgres.batch import Call
@@ -57,7 +58,8 @@ select c.shard, c.sequence, c.at from cursors c
 """
 SQL_INGEST_MAIL: Final[LiteralString] = (
     "select batch, outcome, agent, sender, message_id, arrival, run_id from ingest_mail"
-    "($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,$13,$14,$15,$16,$17,$18,$19,$20,$21,$22,$23)"
+    "($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,$13,$14,$15,$16,$17,$18,$19,$20,$21,$22,$23,"
+    "$24,$25,$26,$27,$28,$29)"
 )
 # After an unknown outcome: what is there and still waits was written by the first try, or is
 # offered twice, which does no harm.
@@ -74,7 +76,14 @@ select distinct r.run_id, r.agent
   join runs r on r.run_id = s.run_id and r.agent = g.agent
   where not s.consumed
 """
-# Of each shard no more than a page is looked at.
+# After an unknown outcome all shards are told that have followers to reach.
+SQL_FIND_POSTED: Final[LiteralString] = """
+select distinct x.shard as agent, s.owner as sender
+  from unnest($1::text[], $2::text[], $3::text[]) m(topic, sender, id)
+  join posts p on p.topic = m.topic and p.sender = m.sender and p.id = m.id
+  join fanouts x on x.seq = p.seq left join shards s on s.shard = x.shard
+"""
+# Of each shard no more than a page is looked at. What a topic's shard has is for no agent's inbox.
 SQL_OUTBOX: Final[LiteralString] = """
 select o.n, o.body, o.dead, coalesce(c.sequence, 0) as target_read
   from (select p.shard, p.n from unnest($1::text[]) s(shard)
@@ -86,6 +95,7 @@ select o.n, o.body, o.dead, coalesce(c.sequence, 0) as target_read
   left join types y on y.type = agent_type(o.target)
   left join cursors c on c.shard = shard_of(o.target, o.target_hash, y.mode, y.partitions)
     and c.stream_epoch = (select present_stream_epoch()) and o.dead is null
+    and page.shard <> 'u:~topic' and page.shard not like 'p:~topic:%'
   order by o.n
 """
 SQL_FORGET_SENT: Final[LiteralString] = """
@@ -112,16 +122,33 @@ class _Batch(NamedTuple):
     messages: dict[_Key, Message]
     signals: dict[tuple[str, ...], tuple[object, ...]]
     """By agent, sender, message id and run."""
+    posts: dict[_Key, tuple[object, ...]]
+    """By topic, sender and message id."""
 
 
 _Call: TypeAlias = "Call[_Batch, IngestOutcome]"
 
 
 class Mail:
-    """See `MailStore`; the outbox is written by the committer."""
+    """See `MailStore`; the outbox is written by the committer.
 
-    def __init__(self, settings: StoreSettings, outage: Outage, links: Links) -> None:
+    Args:
+        settings: Of the store.
+        outage: Shared by its connections.
+        links: For what is read.
+        on_foreign: Told of owners of other hosts that have followers of a new post.
+    """
+
+    def __init__(
+        self,
+        settings: StoreSettings,
+        outage: Outage,
+        links: Links,
+        *,
+        on_foreign: Callable[[str, Nudge], None],
+    ) -> None:
         self._me = settings.owner
+        self._on_foreign = on_foreign
         self._link, self._links = Link(settings, outage, KEYED), links
         self._batches: Batcher[_Batch, IngestOutcome] = Batcher(
             self._flush, limit=settings.group_limit
@@ -201,9 +228,7 @@ class Mail:
         keys = [
             (
                 row.message.sender,
-                str(row.message.target)
-                if row.dead_letter is None
-                else f"dead:{row.message.target}",
+                _outbox_target(row),
                 row.n,
             )
             for row in rows
@@ -248,7 +273,7 @@ class Mail:
             SQL_INGEST_MAIL, self._me, *_arguments(batches)
         )
         refused: dict[int, IngestOutcome] = {}
-        found: dict[str, list[Row]] = {"arrived": [], "signalled": []}
+        found: dict[str, list[Row]] = {"arrived": [], "signalled": [], "posted": []}
         for row in rows:
             outcome = row["outcome"]
             if outcome in found:
@@ -261,15 +286,28 @@ class Mail:
             found["arrived"] = await self._link.fetch(SQL_FIND_INGESTED, *keys)
             keys = columns((key for batch in kept for key in batch.signals), 4)
             found["signalled"] = await self._link.fetch(SQL_FIND_SIGNALLED, *keys)
+            keys = columns((key for batch in kept for key in batch.posts), 3)
+            found["posted"] = await self._link.fetch(SQL_FIND_POSTED, *keys)
         for i, outcome in refused.items():
             calls[i - 1].answer(outcome)
-        _answer([call for call in calls if not call.future.done()], **found)
+        mine, others = self._split(found["posted"])
+        for owner, shard in others:
+            self._on_foreign(owner, Nudge("fanout", shard=shard))
+        answered = [call for call in calls if not call.future.done()]
+        _answer(answered, found["arrived"], found["signalled"], mine)
+
+    def _split(self, posted: list[Row]) -> tuple[list[ShardId], list[tuple[str, ShardId]]]:
+        """Tell shards of ours that have followers to reach from those of living others."""
+        rows = [(row["sender"], ShardId(row["agent"])) for row in posted]
+        mine = [shard for owner, shard in rows if owner == self._me]
+        return mine, [row for row in rows if row[0] not in (None, self._me)]
 
 
 def _encoded(batch: MailBatch) -> _Batch:
     mail: dict[_Key, tuple[object, ...]] = {}
     messages: dict[_Key, Message] = {}
     signals: dict[tuple[str, ...], tuple[object, ...]] = {}
+    posts: dict[_Key, tuple[object, ...]] = {}
     for item in batch.received:
         key = (str(item.agent_id), item.sender, item.message_id)
         where = (key[0], partition_hash(item.agent_id), *key[1:])
@@ -279,6 +317,11 @@ def _encoded(batch: MailBatch) -> _Batch:
                 text = json_text(content.payload, f"signal {content.name}")
                 row = (*where, content.run_id, content.name, text)
                 signals.setdefault((*key, content.run_id), row)
+                continue
+            if isinstance(content, Message) and isinstance(content.target, TopicId):
+                topic, body = content.target, message_text(content, item.sender)
+                post = (str(topic), *key[1:])
+                posts.setdefault(post, (post[0], partition_hash(place_of(topic)), *key[1:], body))
                 continue
             if key in mail:
                 continue
@@ -290,7 +333,7 @@ def _encoded(batch: MailBatch) -> _Batch:
             content = Undecodable(str(exc), repr(content).encode(errors="replace")[:KEPT_BYTES])
         problem = content.problem.replace("\x00", "")
         mail.setdefault(key, (*where, _letter(item, content.data), problem, item.sourced))
-    return _Batch(batch.lease, batch.upto, mail, messages, signals)
+    return _Batch(batch.lease, batch.upto, mail, messages, signals, posts)
 
 
 def _letter(item: Received, data: bytes) -> str:
@@ -311,7 +354,7 @@ def _group_of(calls: list[_Call]) -> tuple[list[_Call], list[_Call]]:
     count = 0
     for call in calls:
         batch = call.args
-        count += len(batch.mail) + len(batch.signals)
+        count += len(batch.mail) + len(batch.signals) + len(batch.posts)
         if batch.lease.shard in shards or (group and count > GROUP_ROWS):
             later.append(call)
         else:
@@ -335,11 +378,14 @@ def _arguments(batches: list[_Batch]) -> list[Sequence[object]]:
     numbered = list(enumerate(batches, 1))
     mail = ((i, *row) for i, batch in numbered for row in batch.mail.values())
     signals = ((i, *row) for i, batch in numbered for row in batch.signals.values())
-    return [*columns(heads, 6), *columns(mail, 8), *columns(signals, 8)]
+    posts = ((i, *row) for i, batch in numbered for row in batch.posts.values())
+    return [*columns(heads, 6), *columns(mail, 8), *columns(signals, 8), *columns(posts, 6)]
 
 
-def _answer(calls: list[_Call], arrived: list[Row], signalled: list[Row]) -> None:
-    """Tell each call which of its messages and signals are new."""
+def _answer(
+    calls: list[_Call], arrived: list[Row], signalled: list[Row], posted: list[ShardId]
+) -> None:
+    """Tell each call which of its messages and signals are new; of posts, the first that had some."""
     whose: dict[_Key, int] = {}
     runs: dict[str, int] = {}
     for i, call in enumerate(calls):
@@ -359,4 +405,15 @@ def _answer(calls: list[_Call], arrived: list[Row], signalled: list[Row]) -> Non
         run_id = RunId(row["run_id"])
         woken[runs[run_id]].append((run_id, AgentId.parse(row["agent"])))
     for call, messages, signals in zip(calls, mail, woken, strict=True):
-        call.answer(Ingested(tuple(messages), tuple(signals)))
+        shards: tuple[ShardId, ...] = ()
+        if call.args.posts:
+            shards, posted = tuple(posted), []
+        call.answer(Ingested(tuple(messages), tuple(signals), shards))
+
+
+def _outbox_target(row: OutboxRow) -> str:
+    """Return the target as the outbox has it, which tells letters, posts and mail apart."""
+    target = str(row.message.target)
+    if row.dead_letter is not None:
+        return f"dead:{target}"
+    return f"topic:{target}" if isinstance(row.message.target, TopicId) else target

@@ -11,6 +11,7 @@ from pydantic_core import from_json
 from actors.kernel.runtime.commit import BufferedSignal, LoadedRun, Timer
 from actors.kernel.runtime.ids import AgentId, RunId
 from persistence.errors import translate
+from persistence.postgres.answers import answer_of
 from persistence.postgres.batch import Batcher, Call
 from persistence.postgres.link import KEYED, Link
 from persistence.postgres.rows import (
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
     from actors.kernel.json import JsonValue
-    from actors.kernel.runtime.commit import Arrived, DeadLetter, RunRow
+    from actors.kernel.runtime.commit import Answer, Arrived, DeadLetter, RunRow
     from actors.kernel.runtime.ids import ShardId
     from actors.kernel.runtime.log_entry import RunLogEntry
     from actors.kernel.runtime.scheduler import RunStatus
@@ -57,6 +58,10 @@ where r.run_id = any($1::text[])
 SQL_SIGNALS: Final[LiteralString] = """
 select s.run_id, s.name, s.n, s.payload from signals s
   where s.run_id = any($1::text[]) and not s.consumed order by s.n
+"""
+SQL_ANSWERS: Final[LiteralString] = """
+select c.parent, c.child, c.status, c.result, c.error, c.run, c.last_seq from completions c
+  where c.parent = any($1::text[]) and not c.consumed order by c.at nulls first, c.child
 """
 SQL_STATE: Final[LiteralString] = (
     "select a.agent, a.key, a.value from agent_state a where a.agent = any($1::text[])"
@@ -119,9 +124,10 @@ class Reads:
         self._signals: Batcher[RunId, list[BufferedSignal]] = Batcher(
             self._flush_signals, limit=limit
         )
+        self._answers: Batcher[RunId, list[Answer]] = Batcher(self._flush_answers, limit=limit)
         self._states: Batcher[str, dict[str, JsonValue]] = Batcher(self._flush_states, limit=limit)
         self._growth: dict[str, set[asyncio.Event]] = {}
-        self.batchers = (self._loads, self._signals, self._states)
+        self.batchers = (self._loads, self._signals, self._answers, self._states)
 
     async def close(self) -> None:
         """Close the connection; the batchers have ended."""
@@ -157,6 +163,17 @@ class Reads:
             found[row["run_id"]].append(signal)
         for call in calls:
             call.answer(list(found[call.args]))
+
+    async def answers(self, run_id: RunId) -> list[Answer]:
+        """See `RunStore.answers`."""
+        return await self._answers.call(run_id)
+
+    async def _flush_answers(self, calls: list[Call[RunId, list[Answer]]]) -> None:
+        found: dict[str, list[Row]] = {call.args: [] for call in calls}
+        for row in await self._keyed_rows(SQL_ANSWERS, list(found)):
+            found[row["parent"]].append(row)
+        for call in calls:
+            call.answer([answer_of(row) for row in found[call.args]])
 
     async def _flush_states(self, calls: list[Call[str, dict[str, JsonValue]]]) -> None:
         found: dict[str, list[tuple[str, str]]] = {call.args: [] for call in calls}
@@ -236,7 +253,9 @@ class Reads:
                     async with asyncio.timeout(TAIL_POLL_S):
                         await grown.wait()
                 except TimeoutError:
-                    continue
+                    row = await self.run(run_id)
+                    if row is not None and row.swept:
+                        return
         finally:
             waiting = self._growth[run_id]
             waiting.discard(grown)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final, LiteralString
 from pydantic_core import from_json
 
 from actors.kernel.agent.message import Message
+from actors.kernel.agent.supervision import Supervision
 from actors.kernel.runtime.commit import Arrived, DeadLetter, LoadedRun, RunRow
 from actors.kernel.runtime.ids import AgentId, RunId
 from actors.kernel.runtime.log_entry import RunLogEntry
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 RUN_COLUMNS: Final[LiteralString] = """
 r.run_id, r.agent, r.status, r.priority, r.attempt, r.retry_policy, r.parent, r.root, r.depth,
 r.wake, r.wake_at, r.parked, r.cancel_requested, r.result, r.error, r.deadline_at, r.version, r.trace,
-r.created_at, r.updated_at, r.arrival,
+r.created_at, r.updated_at, r.arrival, r.supervision, r.swept,
 coalesce((select max(e.seq) from event_log e where e.run_id = r.run_id), -1) as last_seq
 """
 _STATUS: Final = {status.value: status for status in RunStatus}
@@ -28,6 +29,7 @@ _STATUS: Final = {status.value: status for status in RunStatus}
 def run_of(row: Row) -> RunRow:
     """Return a row of RUN_COLUMNS."""
     policy, wake, result, error = row["retry_policy"], row["wake"], row["result"], row["error"]
+    terms = row["supervision"]
     return RunRow(
         run_id=row["run_id"],
         agent_id=AgentId.parse(row["agent"]),
@@ -51,6 +53,8 @@ def run_of(row: Row) -> RunRow:
         created_at=row["created_at"],
         updated_at=row["updated_at"],
         arrival=row["arrival"],
+        supervision=None if terms is None else Supervision.model_validate_json(terms),
+        swept=row["swept"],
     )
 
 

@@ -24,14 +24,19 @@ from actors.kernel.runtime.fold import fold
 from actors.kernel.runtime.ids import AgentId, RunId
 from persistence.background import background
 from persistence.errors import translate
+from persistence.postgres.answers import Answers
 from persistence.postgres.arrivals import Arrivals
 from persistence.postgres.committer import Committer
+from persistence.postgres.follows import Follows
 from persistence.postgres.letters import redrive
+from persistence.postgres.limits import PostgresLimits
 from persistence.postgres.link import Links, Outage
 from persistence.postgres.listener import Listener
 from persistence.postgres.mail import Mail
 from persistence.postgres.ownership import Ownership
 from persistence.postgres.reads import Reads
+from persistence.postgres.schedules import Schedules
+from persistence.postgres.sweep import sweep
 from persistence.postgres.turn import Ended, Unknown
 
 if TYPE_CHECKING:
@@ -42,6 +47,7 @@ if TYPE_CHECKING:
     from actors.kernel.agent.message import Message
     from actors.kernel.json import JsonValue
     from actors.kernel.runtime.commit import (
+        Answer,
         Arrived,
         BufferedSignal,
         Commit,
@@ -50,9 +56,12 @@ if TYPE_CHECKING:
         HostReport,
         LoadedRun,
         NewRun,
+        OpenWait,
         RunRow,
         SignalOutcome,
         Timer,
+        WaitCycle,
+        WaitKind,
     )
     from actors.kernel.runtime.ids import HostIncarnation, ShardId
     from actors.kernel.runtime.log_entry import NewEntry, RunLogEntry
@@ -80,19 +89,24 @@ class PostgresStore:
         self._links = Links(settings, outage, settings.readers)
         self._reads = Reads(settings, outage, self._links)
         self._arrivals = Arrivals(settings, outage)
+        self._answers = Answers(settings, outage)
         self._ownership = Ownership(settings, self._links)
-        self._mail = Mail(settings, outage, self._links)
+        self._mail = Mail(settings, outage, self._links, on_foreign=self._arrivals.nudge)
+        self._schedules = Schedules(settings, self._links)
+        self._limits = PostgresLimits(self._links)
+        self._follows = Follows(settings, outage, self._links)
         self._listener = Listener(settings, outage)
         self.committer = Committer(
             settings,
             outage,
             on_commit=self._reads.grew,
-            on_foreign=self._arrivals.nudge_mail,
+            on_foreign=self._arrivals.nudge,
         )
         self._batchers = (
             *self._reads.batchers,
             *self._arrivals.batchers,
             *self._mail.batchers,
+            *self._follows.batchers,
         )
 
     @asynccontextmanager
@@ -106,8 +120,10 @@ class PostgresStore:
             ):
                 yield
         finally:
+            await self._follows.close()
             await self._mail.close()
             await self._arrivals.close()
+            await self._answers.close()
             await self._reads.close()
             await self._links.close()
 
@@ -174,6 +190,10 @@ class PostgresStore:
             tuple((RunId(row["run_id"]), AgentId.parse(row["agent"])) for row in rows)
         )
 
+    async def answer(self, answer: Answer) -> SignalOutcome:
+        """See `RunStore.answer`."""
+        return await self._answers.answer(answer)
+
     # --- ownership --------------------------------------------------------------------------------
 
     async def declare(self, serves: Serves, *, partitions: int = 16) -> None:
@@ -237,6 +257,20 @@ class PostgresStore:
         """See `RunStore.signals`."""
         return await self._reads.signals(run_id)
 
+    async def answers(self, run_id: RunId) -> list[Answer]:
+        """See `RunStore.answers`."""
+        return await self._reads.answers(run_id)
+
+    async def wait_cycles(
+        self, shards: Sequence[ShardId], *, younger_than_s: float
+    ) -> list[WaitCycle]:
+        """See `RunStore.wait_cycles`."""
+        return await self._answers.wait_cycles(shards, younger_than_s)
+
+    async def unnoticed(self, shards: Sequence[ShardId], *, younger_than_s: float) -> list[Nudge]:
+        """See `RunStore.unnoticed`."""
+        return await self._answers.unnoticed(shards, younger_than_s)
+
     async def state(self, agent_id: AgentId) -> dict[str, JsonValue]:
         """See `RunStore.state`."""
         return await self._reads.state(agent_id)
@@ -276,6 +310,22 @@ class PostgresStore:
         """See `RunStore.list_runs`."""
         return await self._reads.list_runs(status, agent, parked=parked, limit=limit)
 
+    async def children(self, run_id: RunId) -> list[RunRow]:
+        """See `RunStore.children`."""
+        return await self._answers.children(run_id)
+
+    async def run_of_message(
+        self, agent_id: AgentId, sender: str, message_id: str
+    ) -> RunRow | None:
+        """See `RunStore.run_of_message`."""
+        return await self._answers.run_of_message(agent_id, sender, message_id)
+
+    async def waits(
+        self, *, kind: WaitKind | None = None, run_id: RunId | None = None, limit: int = 100
+    ) -> list[OpenWait]:
+        """See `RunStore.waits`."""
+        return await self._answers.waits(kind, run_id, limit)
+
     async def pending_count(self, agent_id: AgentId) -> int:
         """See `RunStore.pending_count`."""
         return await self._reads.pending_count(agent_id)
@@ -298,6 +348,40 @@ class PostgresStore:
     async def redrive(self, ids: Sequence[int]) -> list[Arrived]:
         """See `RunStore.redrive`."""
         return await redrive(self.settings, self._links, ids)
+
+    async def redrive_run(self, run_id: RunId) -> Submitted:
+        """See `RunStore.redrive_run`."""
+        return await self._answers.redrive_run(run_id)
+
+    async def sweep(self, *, older_than_s: float, limit: int = 200) -> int:
+        """See `RunStore.sweep`."""
+        return await sweep(self._links, older_than_s=older_than_s, limit=limit)
+
+    # --- limits -------------------------------------------------------------------------------------
+
+    @property
+    def limits(self) -> PostgresLimits:
+        """See `RunStore.limits`."""
+        return self._limits
+
+    # --- followers --------------------------------------------------------------------------------
+
+    @property
+    def follows(self) -> Follows:
+        """See `RunStore.follows`."""
+        return self._follows
+
+    @property
+    def posts(self) -> Follows:
+        """See `RunStore.posts`."""
+        return self._follows
+
+    # --- schedules ----------------------------------------------------------------------------------
+
+    @property
+    def schedules(self) -> Schedules:
+        """See `RunStore.schedules`."""
+        return self._schedules
 
     # --- mail by a broker ---------------------------------------------------------------------------
 

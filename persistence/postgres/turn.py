@@ -13,13 +13,16 @@ from actors.kernel.runtime.commit import (
     Finish,
     LeaseLost,
     Missing,
+    OverBudget,
     Park,
     Retry,
     Suspend,
 )
+from actors.kernel.runtime.follow_graph import check_topics
 from actors.kernel.runtime.ids import AgentId, partition_hash
 from actors.kernel.runtime.log_entry import EntryKind, check_entry
 from persistence.postgres.encode import json_text, message_text, run_columns
+from persistence.postgres.talk import runs_named, talk_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,7 +37,7 @@ _CONTINUED: Final = EntryKind.RUN_CONTINUED
 RUNNING: Final = "RUNNING"
 
 ThenColumns: TypeAlias = tuple[object, ...]
-"""status, attempt, wake, wake_at, parked, result, error, retry_from, dead_letter, log_from."""
+"""status, attempt, wake, wake_at, parked, result, error, retry_from, dead_letter."""
 
 
 class Ended:
@@ -55,7 +58,19 @@ class Unknown:
 class Parts:
     """What a commit writes beside entries, as rows of columns; encoded in the caller's time."""
 
-    __slots__ = ("bound", "children", "creates", "sent", "signals", "spawned", "state", "then")
+    __slots__ = (
+        "answers",
+        "bound",
+        "creates",
+        "named",
+        "orphans",
+        "sent",
+        "signals",
+        "spawned",
+        "state",
+        "talk",
+        "then",
+    )
 
     def __init__(self, commit: Commit) -> None:
         run_id, agent = commit.lease.run_id, str(commit.lease.agent_id)
@@ -63,9 +78,16 @@ class Parts:
         self.creates = commit.create is not None
         self.spawned = _spawned_rows(commit) if self.creates or commit.spawned else ()
         self.bound = [(run_id, agent, key.sender, key.message_id) for key in commit.bind]
-        self.sent = [_outgoing_row(out) for out in commit.outgoing]
+        self.sent = [
+            _outgoing_row(out, out.target)
+            for out in commit.outgoing
+            if isinstance(out.target, AgentId)
+        ]
         self.signals = [(run_id, key.n) for key in commit.take_signals]
-        self.children = [(run_id, child) for child in commit.take_completions]
+        self.answers = [(run_id, key) for key in commit.take_answers]
+        self.orphans = None if commit.orphans is None else commit.orphans.value
+        self.talk = talk_of(commit)
+        self.named = () if self.talk is None else runs_named(commit)
         self.state = [(agent, key, _state_text(value)) for key, value in commit.state.items()]
 
 
@@ -99,7 +121,7 @@ class Turn:
         return self.expected + len(self.rows)
 
 
-TurnResult: TypeAlias = Committed | LeaseLost | Conflict | Missing | Ended | Unknown
+TurnResult: TypeAlias = Committed | LeaseLost | Conflict | Missing | OverBudget | Ended | Unknown
 TurnCall: TypeAlias = "Call[Turn, TurnResult]"
 
 
@@ -197,8 +219,10 @@ def check_commit(commit: Commit) -> None:
     """Return if this store can write everything in the commit.
 
     Raises:
-        ContractError: It binds another agent's messages, creates another run, or spends a budget.
+        ContractError: It binds another agent's messages, or creates another run.
+        OtherTenantError: It follows or posts to a topic of another tenant.
     """
+    check_topics(commit)
     lease = commit.lease
     for key in commit.bind:
         if key.agent != lease.agent_id:
@@ -207,15 +231,9 @@ def check_commit(commit: Commit) -> None:
     if commit.create is not None and commit.create.run_id != lease.run_id:
         msg = f"the lease is for run {lease.run_id}, not for the created {commit.create.run_id}"
         raise ContractError(msg)
-    if commit.budget is not None:
-        raise ContractError("the PostgreSQL store keeps no budgets yet")
 
 
-def _outgoing_row(outgoing: Outgoing) -> tuple[str, int, str, str, str]:
-    target = outgoing.target
-    if not isinstance(target, AgentId):
-        msg = f"message to topic {target}: the PostgreSQL store does not publish to topics yet"
-        raise ContractError(msg)
+def _outgoing_row(outgoing: Outgoing, target: AgentId) -> tuple[str, int, str, str, str]:
     body = message_text(outgoing.message, outgoing.sender)
     return (str(target), partition_hash(target), outgoing.sender, outgoing.message.id, body)
 
@@ -225,7 +243,7 @@ def _spawned_rows(commit: Commit) -> list[tuple[object, ...]]:
     rows: list[tuple[object, ...]] = []
     if commit.create is not None:
         rows.append((None, *run_columns(commit.create)))
-    rows.extend((commit.lease.run_id, *run_columns(run)) for run in commit.spawned)
+    rows.extend((commit.lease.run_id, *run_columns(child.run)) for child in commit.spawned)
     return rows
 
 

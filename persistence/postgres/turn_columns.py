@@ -6,6 +6,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from persistence.postgres.encode import columns
+from persistence.postgres.talk import talk_argument
 from persistence.postgres.turn import RUNNING
 
 if TYPE_CHECKING:
@@ -14,8 +15,8 @@ if TYPE_CHECKING:
     from persistence.postgres.turn import Unit
 
 Column: TypeAlias = "Sequence[object]"
-COMMIT_ARGUMENTS: Final = 58
-_NOTHING: Final = (None,) * 7
+COMMIT_ARGUMENTS: Final = 60
+_NOTHING: Final = (None,) * 8
 
 
 def append_arguments(units: list[Unit]) -> list[Column]:
@@ -32,10 +33,10 @@ def append_arguments(units: list[Unit]) -> list[Column]:
 
 
 def commit_arguments(units: list[Unit]) -> list[Column]:
-    """Return the arguments of `commit_turns`, without its last two."""
+    """Return the arguments of `commit_turns`, without its last four."""
     fences, numbers = _fences(units)
     turns: list[tuple[object, ...]] = []
-    # spawned runs, bound messages, sent messages, signals, completions, state
+    # spawned runs, bound messages, sent messages, signals, answers, state
     rest: tuple[list[tuple[object, ...]], ...] = ([], [], [], [], [], [])
     for i, (unit, fence) in enumerate(zip(units, numbers, strict=True), 1):
         turn, parts = unit.turn, unit.parts
@@ -43,21 +44,34 @@ def commit_arguments(units: list[Unit]) -> list[Column]:
         if parts is None:
             turns.append((*head, False, RUNNING, unit.attempt, *_NOTHING, unit.log_from))
             continue
-        turns.append((*head, parts.creates, *parts.then, unit.log_from))
+        turns.append((*head, parts.creates, *parts.then, parts.orphans, unit.log_from))
         groups = (
             parts.spawned,
             parts.bound,
             parts.sent,
             parts.signals,
-            parts.children,
+            parts.answers,
             parts.state,
         )
         for rows, more in zip(rest, groups, strict=True):
             if more:
                 rows += [(i, *row) for row in more]
-    widths = (13, 5, 6, 3, 3, 4)
+    widths = (14, 5, 6, 3, 3, 4)
     tail = (columns(rows, width) for rows, width in zip(rest, widths, strict=True))
-    return [*fences, *columns(turns, 15), *_entry_columns(units), *chain.from_iterable(tail)]
+    return [*fences, *columns(turns, 16), *_entry_columns(units), *chain.from_iterable(tail)]
+
+
+def talk_arguments(units: list[Unit]) -> tuple[str | None, list[str]]:
+    """Return the last two arguments of `commit_turns`: what few turns have, and the runs it names."""
+    talking = [
+        (i, parts)
+        for i, unit in enumerate(units, 1)
+        if (parts := unit.parts) is not None and parts.talk is not None
+    ]
+    if not talking:
+        return None, []
+    argument = talk_argument((i, parts.talk) for i, parts in talking if parts.talk is not None)
+    return argument, [run_id for _, parts in talking for run_id in parts.named]
 
 
 def _fences(units: list[Unit]) -> tuple[list[Column], list[int]]:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from nats.aio.client import Client
 
-    from actors.kernel.runtime.ids import AgentId, RunId
+    from actors.kernel.runtime.ids import AgentId, RunId, TopicId
     from actors.runtime import RunContext
     from tests.behaviour.bed import Bed
 
@@ -50,6 +50,10 @@ class Outsider:
         for payload in payloads[:-1]:
             await self.client.publish(subject, json.dumps(payload).encode())
         await self.send(agent, payloads[-1])
+
+    async def post(self, topic: TopicId, payload: Any, *, id: str | None = None) -> None:  # noqa: A002
+        """Publish to a topic; returns when the broker has stored it."""
+        await self._publish(self.subjects.external_post(topic, self.name), payload, id)
 
     async def signal(
         self,
@@ -152,3 +156,13 @@ def noting(got: list[object]) -> Callable[[RunContext, list[Message]], Awaitable
         got.extend(m.payload for m in inbox)
 
     return act
+
+
+async def brought(bed: Bed) -> None:
+    """Return when all posts are in the inboxes of their followers here."""
+
+    async def is_so() -> bool:
+        shards = [lease.shard for lease in bed.runtime.worker.shards]
+        return await bed.runtime.store.posts.fanouts(shards) == []
+
+    await eventually(is_so)

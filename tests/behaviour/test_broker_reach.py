@@ -77,7 +77,7 @@ async def test_whole_types_and_single_agents_get_mail_alike(bed: Bed) -> None:
         [*keys, "1"]
     )
     assert sorted(key for key, p in got if isinstance(p, dict)) == sorted([*keys, "1"])
-    assert len(names["consumers"]) == PARTITIONS + 1
+    assert len(names["consumers"]) == PARTITIONS + 1 + PARTITIONS  # those of topics
 
 
 @pytest.mark.item(195)

@@ -8,12 +8,30 @@ import tempfile
 from pathlib import Path
 
 from compose.local import local_servers
-from tests.benchmarks import between, idle, outside, steps, suspended
+from tests.benchmarks import (
+    asks,
+    between,
+    children,
+    idle,
+    outside,
+    posts,
+    steps,
+    suspended,
+    timers,
+)
 
-ON_POSTGRES = {"steps": steps.run, "suspended": suspended.run, "idle": idle.run}
+ON_POSTGRES = {
+    "steps": steps.run,
+    "suspended": suspended.run,
+    "idle": idle.run,
+    "timers": timers.run,
+    "children": children.run,
+    "posts": posts.run,
+}
 ON_BROKER = {
     "outside": outside.run,
     "between": between.run,
+    "asks": asks.run,
     "idle-broker": idle.with_broker,
 }
 

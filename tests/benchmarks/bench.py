@@ -65,7 +65,7 @@ class Floor:
 
     def __init__(self, store: PostgresStore, leases: dict[str, ShardLease]) -> None:
         self.store = store
-        self._leases = leases
+        self.shards = leases
 
     @classmethod
     async def over(cls, store: PostgresStore) -> Floor:
@@ -77,7 +77,7 @@ class Floor:
 
     def lease(self, agent: AgentId, run_id: RunId) -> Lease:
         """Return the right to write a run."""
-        held = self._leases[self.store.shard_of(agent)]
+        held = self.shards[self.store.shard_of(agent)]
         return Lease(held.shard, held.owner, held.epoch, held.expires_at, run_id, agent, 1)
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.benchmarks import between, idle, outside, steps, suspended
+from tests.benchmarks import between, idle, outside, steps, suspended, timers
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 @pytest.mark.item(167)
 @pytest.mark.parametrize(
-    ("run", "scale"), [(steps.run, 0.02), (suspended.run, 0.05), (idle.run, 0.05)]
+    ("run", "scale"),
+    [(steps.run, 0.02), (suspended.run, 0.05), (idle.run, 0.05), (timers.run, 0.05)],
 )
 async def test_a_benchmark_prints_figures_beside_its_floor_or_limit(
     run: Callable[..., Awaitable[None]],

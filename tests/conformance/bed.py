@@ -22,6 +22,7 @@ from actors.kernel.runtime.commit import (
     Finish,
     NewRun,
     Outgoing,
+    Spawned,
     Suspend,
 )
 from actors.kernel.runtime.ids import (
@@ -29,6 +30,7 @@ from actors.kernel.runtime.ids import (
     HostIncarnation,
     RunId,
     ShardId,
+    run_id_of_child,
     run_id_of_mail,
     run_id_of_submit,
 )
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
     from contextlib import AbstractAsyncContextManager
 
+    from actors.kernel.agent.supervision import Supervision
     from actors.kernel.clock import Clock
     from actors.kernel.json import JsonValue
     from actors.kernel.runtime.commit import CommitOutcome, Deleted, SignalKey, Then
@@ -98,6 +101,15 @@ def result(position: str, value: JsonValue = None) -> NewEntry:
     )
 
 
+def child_spawned(child: Spawned) -> NewEntry:
+    """The parent's entry of a child."""
+    return NewEntry(
+        EntryKind.CHILD_SPAWNED,
+        child.position,
+        {"child": child.run.run_id, "agent": str(child.run.agent_id)},
+    )
+
+
 def suspended(wake: WakeSet) -> NewEntry:
     """The entry of a `Suspend`."""
     return NewEntry(EntryKind.RUN_SUSPENDED, "", {"wake": wake.to_json()})
@@ -139,6 +151,7 @@ class Turns:
     agent: AgentId = DESK
     attempt: int = 1
     seq: int = -1
+    root: RunId | None = None
     n: itertools.count[int] = field(default_factory=itertools.count)
 
     @property
@@ -164,7 +177,7 @@ class Turns:
         outgoing: tuple[Outgoing, ...] = (),
         take_signals: tuple[SignalKey, ...] = (),
         state: Mapping[str, JsonValue | Deleted] | None = None,
-        spawned: tuple[NewRun, ...] = (),
+        **parts: object,
     ) -> Commit:
         """The commit of these parts behind the last one."""
         return Commit(
@@ -177,9 +190,44 @@ class Turns:
             outgoing=outgoing,
             take_signals=take_signals,
             state=state or {},
-            spawned=spawned,
             attempt=self.attempt,
+            **parts,  # type: ignore[arg-type]
         )
+
+    def child(
+        self,
+        position: str,
+        agent: AgentId,
+        *,
+        boot: JsonValue | None = None,
+        supervision: Supervision | None = None,
+        depth: int = 1,
+    ) -> Spawned:
+        """A run to be spawned at this position, with a first message if there is one."""
+        run_id = run_id_of_child(self.run_id, position)
+        run = NewRun(
+            run_id,
+            agent,
+            parent=self.run_id,
+            root=self.root or self.run_id,
+            depth=depth,
+            supervision=supervision,
+        )
+        first = None
+        if boot is not None:
+            sender = f"spawn:{self.agent}"
+            first = message(boot, to=agent, id=f"boot-{run_id}", sender=sender)
+        return Spawned(run, position, first)
+
+    async def spawn(self, position: str, agent: AgentId, *, boot: JsonValue | None = None) -> Turns:
+        """A child of this run, created and not started, as its own worker holds it."""
+        child = self.child(position, agent, boot=boot)
+        await self.commit(self.turn(child_spawned(child), spawned=(child,)))
+        return self.of_child(child)
+
+    def of_child(self, child: Spawned) -> Turns:
+        """A spawned run, as its worker holds it."""
+        return Turns(self.bed, child.run.run_id, child.run.agent_id, root=child.run.root)
 
     async def send(self, commit: Commit) -> CommitOutcome:
         """What the store makes of it; the position follows a success."""
@@ -208,10 +256,23 @@ class Turns:
         """Let the run wait."""
         return await self.commit(self.turn(suspended(wake), then=Suspend(wake), **parts))  # type: ignore[arg-type]
 
-    async def complete(self, output: JsonValue = None) -> Committed:
+    async def complete(self, output: JsonValue = None, **parts: object) -> Committed:
         """End the run well."""
         finish = Finish(RunStatus.COMPLETED, output)
-        return await self.commit(self.turn(completed(output), then=finish))
+        return await self.commit(self.turn(completed(output), then=finish, **parts))  # type: ignore[arg-type]
+
+    async def fail(self, problem: str, **parts: object) -> Committed:
+        """End the run for good."""
+        error: dict[str, JsonValue] = {"type": "builtins:ValueError", "message": problem}
+        entry = NewEntry(EntryKind.RUN_FAILED, "", {"status": "error", "error": error})
+        finish = Finish(RunStatus.FAILED, error=error)
+        return await self.commit(self.turn(entry, then=finish, **parts))  # type: ignore[arg-type]
+
+    async def cancel(self, reason: str, **parts: object) -> Committed:
+        """End the run as cancelled, as an owner does without the run's code."""
+        entry = NewEntry(EntryKind.RUN_CANCELLED, "", {"reason": reason})
+        finish = Finish(RunStatus.CANCELLED)
+        return await self.commit(self.turn(entry, then=finish, **parts))  # type: ignore[arg-type]
 
 
 @dataclass
@@ -275,6 +336,7 @@ class Bed:
         on_conflict: OnConflict = "queue",
         policy: RetryPolicy | None = None,
         priority: int = 5,
+        supervision: Supervision | None = None,
     ) -> Submitted:
         """Submit one message as a client does."""
         sender = "submit:tests"
@@ -284,6 +346,7 @@ class Bed:
             agent,
             priority=priority,
             retry_policy=policy or RetryPolicy(),
+            supervision=supervision,
         )
         return await self.store.submit(new, msg, on_conflict=on_conflict)
 

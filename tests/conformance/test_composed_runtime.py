@@ -23,6 +23,9 @@ from actors.runtime.backends import (
 from actors.runtime.clock import SystemClock, SystemEntropy
 from actors.runtime.runtime import Runtime
 from tests.conformance.bed import DESK
+from tests.conformance.clock import ManualClock
+from tests.conformance.conftest import composed_bed
+from tests.conformance.talk import CLERK
 
 if TYPE_CHECKING:
     from actors.kernel.runtime.log_entry import RunLogEntry
@@ -45,6 +48,32 @@ class Greeter:
         """The step."""
         self.calls += 1
         return "hello"
+
+
+@pytest.mark.item(127, 153)
+async def test_a_childs_first_message_is_in_the_inbox_that_was_given() -> None:
+    """From the turn that spawns it until its end; the scheduler given knows the child, too."""
+    clock = ManualClock()
+    inbox = InMemoryInbox(clock=clock)
+    scheduler = InMemoryScheduler(clock=clock, entropy=SystemEntropy())
+    store = ComposedStore(clock=clock, inbox=inbox, scheduler=scheduler)
+    async with composed_bed() as bed:
+        bed.store = store
+        await bed.claim()
+        run = await bed.begin()
+
+        child = await run.spawn("c", CLERK, boot="go")
+        (boot,) = await inbox.drain(CLERK)
+        status = await scheduler.get_status(child.run_id)
+        mail = await store.pending_mail(agent=CLERK)
+        await child.start()
+        await child.complete()
+
+    assert (boot.payload, boot.sender) == ("go", f"spawn:{DESK}")
+    assert status is RunStatus.PENDING
+    assert mail == []
+    assert await inbox.pending_count(CLERK) == 0
+    assert await scheduler.get_status(child.run_id) is RunStatus.COMPLETED
 
 
 @pytest.mark.item(9, 10, 11, 12, 13, 188)

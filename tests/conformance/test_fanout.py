@@ -1,81 +1,148 @@
-"""The contract of every `FollowGraph` and every `FanoutStrategy`."""
+"""The contract of every `FanoutStrategy`, over every store."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
 
 import pytest
 from typing_extensions import override
 
-from actors.errors import ContractError, PersistenceError
-from actors.kernel.runtime.ids import AgentId, TopicId
-from actors.runtime.backends import InMemoryFollowGraph, InMemoryInbox, PushAllFanout
-from tests.conformance.bed import message
+from actors.errors import PersistenceError
+from actors.kernel.runtime.fanout import as_followed
+from actors.runtime.backends import (
+    HybridFanout,
+    InboxView,
+    InMemoryFollowGraph,
+    InMemoryInbox,
+    PushAllFanout,
+    StoreFanout,
+)
 from tests.conformance.clock import ManualClock
+from tests.conformance.posts import NEWS, bring, desks, follow, mail, post
 
 if TYPE_CHECKING:
     from actors.kernel.agent.message import Message
-    from actors.kernel.runtime.fanout import FanoutStrategy
-    from actors.kernel.runtime.follow_graph import FollowGraph
+    from actors.kernel.runtime.fanout import FanoutReport, FanoutStrategy
+    from actors.kernel.runtime.ids import AgentId
+    from actors.kernel.runtime.inbox import Inbox
+    from tests.conformance.bed import Bed
 
-NEWS = TopicId("news", "today")
-FANS = [AgentId("fan", str(n)) for n in range(3)]
-
-
-@pytest.fixture
-def graph() -> FollowGraph:
-    """An empty graph."""
-    return InMemoryFollowGraph()
+FANS: Final = desks(6)
+FEW: Final = 3
+"""The threshold of the hybrid: both sides of it are tested."""
 
 
-@pytest.fixture
-def fanout() -> FanoutStrategy:
-    """The strategy under test."""
-    return PushAllFanout()
+@dataclass
+class Publisher:
+    """A strategy over a bed, and what is to be done until posts have arrived."""
+
+    bed: Bed
+    strategy: FanoutStrategy
+    inbox: Inbox
+
+    async def publish(self, message: Message) -> tuple[FanoutReport, list[AgentId]]:
+        """Publish, let owners do their part; return who is woken by that."""
+        graph = self.bed.store.follows
+        report = await self.strategy.publish(NEWS, message, graph=graph, inbox=self.inbox)
+        return report, await bring(self.bed)
 
 
-async def followers(graph: FollowGraph, topic: TopicId = NEWS) -> list[AgentId]:
-    """Who follows the topic."""
-    return [subscription.follower async for subscription in graph.followers_of(topic)]
+@pytest.fixture(params=["push", "store", "hybrid"])
+def publisher(request: pytest.FixtureRequest, bed: Bed) -> Publisher:
+    """Each strategy over each store."""
+    store = StoreFanout(bed.store.posts)
+    strategies: dict[str, FanoutStrategy] = {
+        "push": PushAllFanout(),
+        "store": store,
+        "hybrid": HybridFanout(FEW, many=store),
+    }
+    inbox = InboxView(bed.store, lease_of=bed.lease_of, clock=bed.clock)
+    return Publisher(bed, strategies[request.param], inbox)
 
 
-@pytest.mark.item(137, 138)
-async def test_followers_and_following_agree(graph: FollowGraph) -> None:
-    """Following twice is following once; the mode may change, the beginning does not."""
-    other = TopicId("news", "sports")
-    first = await graph.follow(FANS[0], NEWS)
-    await graph.follow(FANS[1], NEWS)
-    await graph.follow(FANS[0], other)
-    again = await graph.follow(FANS[0], NEWS, mode="lazy")
+@pytest.mark.item(27, 94, 135, 241)
+@pytest.mark.parametrize("count", [1, FEW, FEW + 1, 6])
+async def test_a_post_reaches_every_follower_once(publisher: Publisher, count: int) -> None:
+    """However often it is published, and whatever the strategy is."""
+    bed, fans = publisher.bed, FANS[:count]
+    await follow(bed, fans)
 
-    assert await followers(graph) == FANS[:2]
-    assert await graph.following(FANS[0]) == [other, NEWS]
-    assert (again.since, again.mode) == (first.since, "lazy")
+    for _ in range(3):
+        await publisher.publish(post())
 
-
-@pytest.mark.item(137)
-async def test_topics_of_two_tenants_are_two_topics(graph: FollowGraph) -> None:
-    """And nobody follows a topic of another tenant."""
-    theirs, spy = TopicId("news", "today", "acme"), AgentId("fan", "x", "acme")
-    await graph.follow(FANS[0], NEWS)
-    await graph.follow(spy, theirs)
-
-    with pytest.raises(ContractError):
-        await graph.follow(spy, NEWS)
-
-    assert await followers(graph) == [FANS[0]]
-    assert await followers(graph, theirs) == [spy]
+    for fan in FANS:
+        expected = [as_followed(post(), fan)] if fan in fans else []
+        assert [row.message for row in await mail(bed, fan)] == expected
 
 
-@pytest.mark.item(139)
-async def test_unfollowing_what_is_not_followed_is_no_error(graph: FollowGraph) -> None:
-    """It says so; a real one ends the subscription on both sides."""
-    await graph.follow(FANS[0], NEWS)
+@pytest.mark.item(136, 241, 242)
+async def test_a_post_that_is_repeated_with_more_followers_stays_one(publisher: Publisher) -> None:
+    """Also when a hybrid takes the other way the second time."""
+    bed = publisher.bed
+    await follow(bed, FANS[:FEW])
+    await publisher.publish(post())
+    await follow(bed, FANS)
+    await publisher.publish(post())
 
-    assert await graph.unfollow(FANS[1], NEWS) is False
-    assert await graph.unfollow(FANS[0], NEWS) is True
-    assert await graph.unfollow(FANS[0], NEWS) is False
-    assert (await followers(graph), await graph.following(FANS[0])) == ([], [])
+    for fan in FANS[:FEW]:
+        assert len(await mail(bed, fan)) == 1
+
+
+@pytest.mark.item(27, 241)
+async def test_a_post_nobody_follows_is_no_error(publisher: Publisher) -> None:
+    """It reaches nobody."""
+    report, woken = await publisher.publish(post())
+
+    assert (report.delivered, report.known, report.failed, woken) == (0, 0, (), [])
+
+
+@pytest.mark.item(241)
+async def test_a_lazy_follower_gets_the_post(publisher: Publisher) -> None:
+    """It is there when the agent looks."""
+    bed = publisher.bed
+    await follow(bed, FANS[:1], mode="lazy")
+    await follow(bed, FANS[1:2])
+
+    _, woken = await publisher.publish(post())
+
+    assert FANS[0] not in woken
+    assert [len(await mail(bed, fan)) for fan in FANS[:3]] == [1, 1, 0]
+
+
+@pytest.mark.item(136, 242)
+async def test_a_hybrid_writes_once_above_its_threshold(bed: Bed) -> None:
+    """Few followers have the post when it returns; many have it when their owners went on."""
+    strategy = HybridFanout(FEW, many=StoreFanout(bed.store.posts))
+    inbox = InboxView(bed.store, lease_of=bed.lease_of, clock=bed.clock)
+    graph = bed.store.follows
+    await follow(bed, FANS[:FEW])
+    few = await strategy.publish(NEWS, post(id="few"), graph=graph, inbox=inbox)
+    at_once = [len(await mail(bed, fan)) for fan in FANS[:FEW]]
+    await follow(bed, FANS)
+
+    many = await strategy.publish(NEWS, post(id="many"), graph=graph, inbox=inbox)
+
+    assert (few.delivered, few.is_under_way, at_once) == (FEW, False, [1] * FEW)
+    assert (many.delivered, many.is_under_way) == (0, True)
+    assert [len(await mail(bed, fan)) for fan in FANS[:FEW]] == [1] * FEW
+    await bring(bed)
+    assert [len(await mail(bed, fan)) for fan in FANS] == [2] * FEW + [1] * (len(FANS) - FEW)
+
+
+async def test_a_host_is_told_of_its_own_shards(bed: Bed) -> None:
+    """So that it need not wait for its next scan."""
+    heard: list[str] = []
+    strategy = StoreFanout(bed.store.posts, on_nudge=lambda nudge: heard.append(nudge.kind))
+    inbox = InboxView(bed.store, lease_of=bed.lease_of, clock=bed.clock)
+    await follow(bed, FANS[:1])
+
+    await strategy.publish(NEWS, post(), graph=bed.store.follows, inbox=inbox)
+
+    assert heard == ["fanout"]
+
+
+# --- one by one, into an inbox of one's own -------------------------------------------------------
 
 
 class Refusing(InMemoryInbox):
@@ -90,50 +157,35 @@ class Refusing(InMemoryInbox):
         return await super().deliver(agent_id, msg, notify=notify)
 
 
-@pytest.mark.item(27, 135)
-async def test_a_post_reaches_every_follower_once(
-    graph: FollowGraph, fanout: FanoutStrategy
-) -> None:
-    """However often it is published; one that cannot be reached keeps it from nobody else."""
-    inbox = Refusing(clock=ManualClock())
+@pytest.mark.item(27, 135, 243)
+async def test_one_follower_that_cannot_be_reached_keeps_it_from_nobody_else() -> None:
+    """Publishing the same post again reaches those that were left out, and only them."""
+    inbox, graph = Refusing(clock=ManualClock()), InMemoryFollowGraph()
     inbox.refused = FANS[1]
     for fan in FANS:
         await graph.follow(fan, NEWS)
-    post = message("hello", id="p1")
 
-    first = await fanout.publish(NEWS, post, graph=graph, inbox=inbox)
+    first = await PushAllFanout().publish(NEWS, post(), graph=graph, inbox=inbox)
     inbox.refused = None
-    second = await fanout.publish(NEWS, post, graph=graph, inbox=inbox)
+    second = await PushAllFanout().publish(NEWS, post(), graph=graph, inbox=inbox)
 
-    assert (first.delivered, first.known, [agent for agent, _ in first.failed]) == (2, 0, [FANS[1]])
-    assert (second.delivered, second.known, second.failed) == (1, 2, ())
+    assert (first.delivered, first.known, [agent for agent, _ in first.failed]) == (5, 0, [FANS[1]])
+    assert (second.delivered, second.known, second.failed) == (1, 5, ())
     for fan in FANS:
-        (mail,) = await inbox.drain(fan)
-        assert (mail.payload, mail.target, mail.sender) == ("hello", fan, f"topic:{NEWS}")
+        (got,) = await inbox.drain(fan)
+        assert got == as_followed(post(), fan)
 
 
-@pytest.mark.item(27)
-async def test_a_post_nobody_follows_is_no_error(
-    graph: FollowGraph, fanout: FanoutStrategy
-) -> None:
-    """It reaches nobody."""
-    inbox = InMemoryInbox(clock=ManualClock())
-
-    report = await fanout.publish(NEWS, message(id="p"), graph=graph, inbox=inbox)
-
-    assert (report.delivered, report.known, report.failed) == (0, 0, ())
-
-
-async def test_a_lazy_follower_gets_the_post_without_being_woken(
-    graph: FollowGraph, fanout: FanoutStrategy
-) -> None:
-    """Only eager ones call the inbox's hook."""
-    inbox, woken = InMemoryInbox(clock=ManualClock()), list[AgentId]()
+@pytest.mark.item(135)
+async def test_only_eager_followers_call_the_inboxs_hook() -> None:
+    """A lazy one has the post all the same."""
+    inbox, graph = InMemoryInbox(clock=ManualClock()), InMemoryFollowGraph()
+    woken: list[AgentId] = []
     inbox.set_deliver_hook(woken.append)
     await graph.follow(FANS[0], NEWS, mode="lazy")
     await graph.follow(FANS[1], NEWS)
 
-    await fanout.publish(NEWS, message(id="p"), graph=graph, inbox=inbox)
+    await PushAllFanout().publish(NEWS, post(), graph=graph, inbox=inbox)
 
     assert woken == [FANS[1]]
     assert await inbox.pending_count(FANS[0]) == 1

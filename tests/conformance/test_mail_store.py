@@ -13,19 +13,22 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from actors.kernel.runtime.commit import Finish, LeaseLost
-from actors.kernel.runtime.ids import AgentId, HostIncarnation
+from actors.kernel.runtime.ids import AgentId, HostIncarnation, TopicId
 from actors.kernel.runtime.log_entry import EntryKind, NewEntry
 from actors.kernel.runtime.scheduler import RunStatus
+from actors.kernel.runtime.shards import TOPICS, topic_shard
 from actors.kernel.runtime.store import Serves
 from actors.kernel.runtime.transport import Ingested, StaleStream
 from actors.runtime.clock import SystemClock
-from broker import JetStreamTransport
+from broker import JetStreamTransport, Subjects
 from persistence.postgres import StoreSettings, open_store
 from tests.conformance.bed import Bed, Turns, outgoing, result
+from tests.harness.rawnats import raw_nats
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
+    from actors.kernel.runtime.scheduler import ShardLease
     from actors.kernel.runtime.transport import (
         Cursor,
         MailBatch,
@@ -41,6 +44,7 @@ SOLO = AgentId("solo", "1")
 """Registered by itself."""
 ANNA, BERT = AgentId("clerk", "anna"), AgentId("clerk", "bert")
 """Of a type that is registered whole."""
+NEWS = TopicId("news", "eu")
 NOVA = AgentId("nova", "1")
 """Of a type that nobody registered."""
 
@@ -113,7 +117,7 @@ async def open_line(url: str, schema: str, transport: Transport) -> AsyncIterato
     settings = StoreSettings(
         url=url, schema=schema, owner=owner, brokered=True, local_delivery=False
     )
-    serves = Serves(types=("clerk",), agents=(SOLO,))
+    serves = Serves(types=("clerk", TOPICS), agents=(SOLO,))
     async with open_store(settings) as store:
         await store.declare(serves)
         leases = await store.claim_shards(owner=owner, serves=serves, limit=100)
@@ -230,3 +234,64 @@ async def test_a_dead_letter_leaves_the_outbox_once_the_broker_has_it(line: Line
 
     assert await line.on_the_way() == []
     assert list(await line.connection.waiting()) == []
+
+
+# --- posts ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.item(27, 94, 243)
+async def test_an_outsiders_post_is_work_for_its_followers_owner_once(
+    line: Line, nats_server: TestNats, namespace: str
+) -> None:
+    """In the commit that moves the cursor; read again, or published again, it is known."""
+    await line.store.follows.follow(ANNA, NEWS)
+    subject = Subjects(namespace).external_post(NEWS, "crm")
+    async with raw_nats(nats_server.url) as outsider:
+        for _ in range(2):
+            await outsider.publish(subject, b'{"n": 1}', {"Nats-Msg-Id": "p-1"})
+    lease = line.bed.leases[topic_shard(NEWS)]
+    [start] = await line.store.cursors([lease], line.stream)
+    batch = await read_all(line, lease, start, 2)
+    lost = replace(batch, lease=replace(lease, epoch=lease.epoch - 1))
+    assert await line.store.ingest(lost) == LeaseLost()
+
+    followers = line.store.shard_of(ANNA)
+    assert await line.store.ingest(batch) == Ingested(posted=(followers,))
+    assert await line.store.ingest(batch) == Ingested()
+
+    [fanout] = await line.store.posts.fanouts([followers])
+    assert fanout.topic == NEWS
+    brought = await line.store.posts.expand(line.bed.leases[followers], fanout)
+    assert brought != LeaseLost()
+    [waiting] = await line.store.pending_mail(agent=ANNA)
+    assert waiting.message.metadata["publisher"] == "ext:crm"
+    assert (await line.store.cursors([lease], line.stream))[0].sequence == 2
+    assert await line.on_the_way() == []  # observers have it from the broker
+
+
+async def read_all(line: Line, lease: ShardLease, cursor: Cursor, count: int) -> MailBatch:
+    """So many messages of a shard, as one batch."""
+    batches: list[MailBatch] = []
+    async with aclosing(line.connection.read(lease, cursor)) as reading, asyncio.timeout(10):
+        async for batch in reading:
+            batches.append(batch)
+            if sum(len(one.received) for one in batches) >= count:
+                break
+    received = tuple(item for one in batches for item in one.received)
+    return replace(batches[-1], received=received)
+
+
+async def test_a_commits_post_waits_for_observers_until_the_broker_has_it(line: Line) -> None:
+    """In the outbox of its topic's shard, for no agent's inbox; forgotten once it is sent."""
+    post = outgoing("a", to=SOLO, id="a", sender=f"agent:{SOLO}")
+    post = replace(post, target=NEWS, message=replace(post.message, target=NEWS))
+    await line.turns.commit(line.turns.turn(result("a"), outgoing=(post,)))
+
+    senders = line.bed.lease_of(SOLO)
+    assert senders is not None
+    assert await line.store.outbox([senders]) == []
+    [row] = await line.store.outbox([line.bed.leases[topic_shard(NEWS)]])
+    assert (row.message.target, row.target_read) == (NEWS, 0)
+    assert await line.connection.send(row) > 0
+    await line.store.forget_sent([row])
+    assert await line.on_the_way() == []

@@ -29,7 +29,7 @@ from actors.kernel.runtime.commit import (
     SignalKey,
     Suspend,
 )
-from actors.kernel.runtime.ids import AgentId, RunId, run_id_of_child
+from actors.kernel.runtime.ids import AgentId, RunId
 from actors.kernel.runtime.log_entry import EntryKind, NewEntry
 from actors.kernel.runtime.scheduler import RunStatus
 from actors.kernel.runtime.wakeup import WakeSet
@@ -220,8 +220,8 @@ async def test_a_turn_writes_all_of_its_parts(bed: Bed) -> None:
     run = await bed.begin()
     await bed.store.signal(run.run_id, "go", 1, message_id="s", sender="client:x")
     (signal,) = await bed.store.signals(run.run_id)
-    child = NewRun(run_id_of_child(run.run_id, "1"), CLERK, parent=run.run_id, root=run.run_id)
-    wake = WakeSet(runs=(child.run_id,))
+    child = run.child("1", CLERK)
+    wake = WakeSet(runs=(child.run.run_id,))
 
     outcome = await run.suspend(
         wake,
@@ -232,7 +232,7 @@ async def test_a_turn_writes_all_of_its_parts(bed: Bed) -> None:
         spawned=(child,),
     )
 
-    row, child_row = await bed.store.run(run.run_id), await bed.store.run(child.run_id)
+    row, child_row = await bed.store.run(run.run_id), await bed.store.run(child.run.run_id)
     assert row is not None
     assert child_row is not None
     assert outcome.last_seq == 1
@@ -253,7 +253,7 @@ async def test_a_refused_turn_writes_none_of_its_parts(bed: Bed) -> None:
     """A turn short of one message leaves log, mail, state, signals and children as they were."""
     await bed.store.deliver([message(id="here")])
     run = await bed.begin()
-    child = NewRun(run_id_of_child(run.run_id, "1"), CLERK, parent=run.run_id)
+    child = run.child("1", CLERK)
 
     outcome = await run.send(
         run.turn(
@@ -269,7 +269,7 @@ async def test_a_refused_turn_writes_none_of_its_parts(bed: Bed) -> None:
     assert [m.message.id for m in await bed.store.pending_mail(agent=DESK)] == ["here"]
     assert await bed.store.pending_mail(agent=CLERK) == []
     assert await bed.store.state(DESK) == {}
-    assert await bed.store.run(child.run_id) is None
+    assert await bed.store.run(child.run.run_id) is None
     assert len(await log_of(bed, run.run_id)) == 1
 
 
@@ -299,7 +299,7 @@ async def test_a_stale_turn_does_not_harm_the_good_ones_beside_it(bed: Bed) -> N
 async def test_a_turn_sent_again_doubles_nothing(bed: Bed, end: str) -> None:
     """Whatever became of it, a second copy is refused; mail, child and entries are there once."""
     run = await bed.begin()
-    child = NewRun(run_id_of_child(run.run_id, "1"), CLERK, parent=run.run_id)
+    child = run.child("1", CLERK)
     parts = {"outgoing": (outgoing(to=CLERK, id="out"),), "spawned": (child,)}
     turn = {
         "continue": lambda: run.turn(result("0"), **parts),  # type: ignore[arg-type]

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
 from actors.errors import UnknownRunError
-from actors.kernel.runtime.commit import Committed, Finish, Missing, NewRun, SignalKey
-from actors.kernel.runtime.ids import AgentId, RunId, run_id_of_child
+from actors.kernel.runtime.commit import Committed, Missing, SignalKey
+from actors.kernel.runtime.ids import AgentId, RunId
 from actors.kernel.runtime.scheduler import RunStatus
 from actors.kernel.runtime.wakeup import WakeSet
-from tests.conformance.bed import DESK, completed, message, result
+from tests.conformance.bed import DESK, message, result
 
 if TYPE_CHECKING:
     from actors.kernel.runtime.store import Nudge
@@ -76,8 +75,7 @@ async def test_a_signal_needs_a_run(bed: Bed) -> None:
 async def test_a_suspension_that_is_over_before_it_begins_says_so(bed: Bed) -> None:
     """A signal, mail or an ended child that came first wakes the run at its suspend commit."""
     run = await bed.begin()
-    child = NewRun(run_id_of_child(run.run_id, "c"), CLERK, parent=run.run_id, root=run.run_id)
-    await run.commit(run.turn(result("0"), spawned=(child,)))
+    child = await run.spawn("c", CLERK)
     wakes = [
         WakeSet(signals=("no", "go")),
         WakeSet(message=True),
@@ -87,9 +85,8 @@ async def test_a_suspension_that_is_over_before_it_begins_says_so(bed: Bed) -> N
     before = [(await run.suspend(wake)).wake_now for wake in wakes]
     await bed.store.signal(run.run_id, "go", 1, message_id="s", sender="client:x")
     await bed.store.deliver([message(id="1")])
-    ended = replace(run, run_id=child.run_id, agent=CLERK, seq=-1)
-    await ended.start()
-    await ended.complete()
+    await child.start()
+    await child.complete()
     after = [(await run.suspend(wake)).wake_now for wake in wakes]
 
     assert before == [False, False, False]
@@ -137,23 +134,16 @@ async def test_of_a_signal_and_a_suspension_at_once_one_sees_the_other(bed: Bed)
 async def test_a_cancel_flags_the_whole_subtree(bed: Bed) -> None:
     """Every open run below is told, those beside it are not, ended ones are left out."""
     run, other = await bed.begin(), await bed.begin(agent=CLERK)
-    tree: list[NewRun] = []
-    for depth, parent in enumerate([run.run_id, run.run_id, None, None]):
-        above = parent or tree[depth - 2].run_id
-        child = run_id_of_child(above, f"{depth}")
-        tree.append(NewRun(child, AgentId("clerk", f"c{depth}"), parent=above, root=run.run_id))
-        spawner = (
-            run
-            if above == run.run_id
-            else replace(run, run_id=above, agent=tree[depth - 2].agent_id, seq=-1)
-        )
-        await spawner.commit(spawner.turn(result(f"{depth}"), spawned=(tree[-1],)))
-    ended = replace(run, run_id=tree[2].run_id, agent=tree[2].agent_id, seq=-1)
-    await ended.commit(ended.turn(completed(), then=Finish(RunStatus.COMPLETED)))
+    tree: list[Turns] = []
+    for n, above in enumerate([run, run, None, None]):
+        tree.append(await (above or tree[n - 2]).spawn(f"{n}", AgentId("clerk", f"c{n}")))
+    await tree[2].complete()
 
     report = await bed.store.request_cancel(run.run_id, reason="enough")
 
-    told = {run.run_id: DESK} | {new.run_id: new.agent_id for new in tree if new is not tree[2]}
+    told = {run.run_id: DESK} | {
+        child.run_id: child.agent for child in tree if child is not tree[2]
+    }
     assert dict(report.runs) == told
     for run_id in told:
         row = await bed.store.run(run_id)
@@ -180,9 +170,8 @@ async def test_a_child_of_a_run_that_is_to_stop_is_born_so(bed: Bed) -> None:
     """The flag is inherited by what the run still spawns."""
     run = await bed.begin()
     await bed.store.request_cancel(run.run_id, reason="enough")
-    child = NewRun(run_id_of_child(run.run_id, "c"), CLERK, parent=run.run_id, root=run.run_id)
 
-    await run.commit(run.turn(result("0"), spawned=(child,)))
+    child = await run.spawn("c", CLERK)
 
     row = await bed.store.run(child.run_id)
     assert row is not None

@@ -6,7 +6,7 @@ import asyncio
 import inspect
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from actors.errors import PersistenceError
 
@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from actors.kernel.runtime.ids import RunId
     from actors.kernel.runtime.scheduler import ShardLease
     from actors.kernel.runtime.store import RunStore
+
+
+_PARTS: Final = ("follows", "posts", "schedules")
+"""Stores in the store."""
 
 
 class Manner(StrEnum):
@@ -79,6 +83,7 @@ class FaultyStore:
         self._faults = faults
         self._die = die
         self._dead = False
+        self._parts: list[FaultyStore] = []
 
     @classmethod
     def wrap(cls, store: RunStore, faults: Faults, die: Callable[[], None]) -> RunStore:
@@ -87,6 +92,10 @@ class FaultyStore:
 
     def __getattr__(self, name: str) -> Any:
         member = getattr(self._store, name)
+        if name in _PARTS:
+            part = FaultyStore(member, self._faults, self._die)
+            self._parts.append(part)
+            return part
         if not inspect.iscoroutinefunction(member):
             return member
 
@@ -121,13 +130,15 @@ class FaultyStore:
         return result
 
     async def _end(self) -> None:
-        self._dead = True
+        self.bury()
         self._die()
         await _never()
 
     def bury(self) -> None:
         """The host is dead: none of its calls does anything or returns any more."""
         self._dead = True
+        for part in self._parts:
+            part.bury()
 
 
 async def _never() -> None:

@@ -7,15 +7,18 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from actors.kernel.agent.message import Message
 from actors.kernel.agent.tools import Tool
-from actors.kernel.runtime.ids import AgentId
+from actors.kernel.runtime.communication import AskKind, AskOutcome
+from actors.kernel.runtime.ids import DEFAULT_TENANT, AgentId, RunId, TopicId
+from actors.kernel.runtime.supervisor import RunHandle
 from tests.harness.simloop import EPOCH
 from tests.model.program import Interpreter, make_error
+from tests.model.reading import plain_error
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from actors.kernel.agent.message import Message
     from tests.model.program import Call, Case, Code
 
 AGENT: AgentId = AgentId("program", "one")
@@ -28,10 +31,12 @@ class Execution:
 
     Attributes:
         host: The how-many-th host executed it.
-        log: What was durable when it began.
+        run_id: For which run.
+        log: What of that was durable when it began.
     """
 
     name: str
+    run_id: RunId
     number: int
     host: int
     at: float
@@ -44,11 +49,11 @@ class World:
 
     Attributes:
         host: The host that lives now; what another one does is a fault.
-        log: Returns the durable log: kinds and names.
+        log: Returns the durable log of a run: kinds and names.
     """
 
     case: Case
-    log: Callable[[], Awaitable[tuple[tuple[str, str], ...]]]
+    log: Callable[[RunId], Awaitable[tuple[tuple[str, str], ...]]]
     host: int = 0
     begun: list[Execution] = field(default_factory=list)
     ended: list[Execution] = field(default_factory=list)
@@ -61,16 +66,16 @@ class World:
             counts[one.name] = counts.get(one.name, 0) + 1
         return counts
 
-    async def execute(self, name: str, host: int) -> Any:
+    async def execute(self, name: str, host: int, run_id: RunId) -> Any:
         """Execute the effect once more: wait as scripted, then return or raise as scripted."""
-        durable = await self.log()
+        durable = await self.log(run_id)
         number = self.counts().get(name, 0)
         now = asyncio.get_running_loop().time()
-        execution = Execution(name, number, host, now, durable)
+        execution = Execution(name, run_id, number, host, now, durable)
         if host != self.host:
             self.ghosts.append(execution)
         self.begun.append(execution)
-        outcome = self.case.outcome(name.partition("@")[0], number)
+        outcome = self.case.outcome(name, number)
         if outcome["d"] > 0:
             await asyncio.sleep(outcome["d"])
         self.ended.append(execution)
@@ -87,23 +92,30 @@ class ProgramAgent:
         self._case = case
         self._world = world
         self._host = world.host
+        self._run_id = RunId("")
+        self._seen: list[Message] = []
+        self._handles: dict[str, RunHandle] = {}
         self.tools = [
             Tool("idempotent_tool", "", self._use, idempotent=True),
             Tool("at_most_once_tool", "", self._use),
         ]
 
     async def run(self, ctx: Any, inbox: list[Message]) -> Any:
-        """Interpret the program; a run that starts from mail only says what it got."""
-        boot = inbox[0].payload
-        if isinstance(boot, dict) and "mail" in boot:
+        """Interpret the program; a run of the first agent that mail starts only says what it got."""
+        boot = inbox[0].payload if inbox else None
+        is_first = str(self.id) == self._case.root
+        if is_first and not (isinstance(boot, dict) and ("boot" in boot or "trace" in boot)):
             return {"unread": [message.payload for message in inbox]}
-        return await self._drive(ctx, Interpreter(self._case.program, boot).main())
+        self._run_id, self._seen, self._handles = ctx.run_id, list(inbox), {}
+        program = self._case.program_of(self.id.type)
+        tag = "" if is_first else ctx.run_id[:6]
+        return await self._drive(ctx, Interpreter(program, boot, tag).main())
 
     async def _use(self, called: str, what: Any) -> Any:
-        return await self._world.execute(called, self._host)
+        return await self._world.execute(called, self._host, self._run_id)
 
     async def _step(self, name: str, *_args: Any) -> Any:
-        return await self._world.execute(name, self._host)
+        return await self._world.execute(name, self._host, self._run_id)
 
     async def _drive(self, ctx: Any, code: Code) -> Any:
         """Answer the calls of one generator; errors are thrown into it outside any handler."""
@@ -141,7 +153,10 @@ class ProgramAgent:
 
     async def _receive_verb(self, ctx: Any, call: Call) -> Any:
         message = await ctx.receive(timeout=call.args[0])
-        return None if message is None else message.payload
+        if message is None:
+            return None
+        self._seen.append(message)
+        return message.payload
 
     async def _now_verb(self, ctx: Any, _: Call) -> Any:
         now: datetime = await ctx.now()
@@ -163,7 +178,44 @@ class ProgramAgent:
         return await ctx.state.clear(call.args[0])
 
     async def _send_verb(self, ctx: Any, call: Call) -> Any:
-        await ctx.send(SINK, call.args[0])
+        await ctx.send(AgentId.parse(self._case.sink), call.args[0])
+
+    async def _tell_verb(self, ctx: Any, call: Call) -> Any:
+        await ctx.send(AgentId.parse(call.args[0]), call.args[1])
+
+    async def _emit_verb(self, ctx: Any, call: Call) -> Any:
+        await ctx.emit(_topic(call.args[0]), call.args[1])
+
+    async def _follow_verb(self, ctx: Any, call: Call) -> Any:
+        await ctx.follow(_topic(call.args[0]))
+
+    async def _unfollow_verb(self, ctx: Any, call: Call) -> Any:
+        await ctx.unfollow(_topic(call.args[0]))
+
+    async def _spawn_verb(self, ctx: Any, call: Call) -> Any:
+        handle: RunHandle = await ctx.spawn(call.args[0], call.args[1])
+        self._handles[handle.run_id] = handle
+        return handle.run_id
+
+    async def _stop_run_verb(self, ctx: Any, call: Call) -> Any:
+        await ctx.cancel(self._handles[call.args[0]])
+
+    async def _await_run_verb(self, ctx: Any, call: Call) -> Any:
+        result = await ctx.join(self._handles[call.args[0]])
+        return [result.status.value, result.output, plain_error(result.error)]
+
+    async def _ask_verb(self, ctx: Any, call: Call) -> Any:
+        target, payload, limit = call.args
+        return _said(await ctx.ask(AgentId.parse(target), payload, timeout=limit))
+
+    async def _ask_run_verb(self, ctx: Any, call: Call) -> Any:
+        child, payload, limit = call.args
+        return _said(await ctx.ask(self._handles[child], payload, timeout=limit))
+
+    async def _reply_verb(self, ctx: Any, call: Call) -> Any:
+        which, value = call.args
+        if self._seen:
+            await ctx.reply(self._seen[which % len(self._seen)], value)
 
     async def _patched_verb(self, ctx: Any, call: Call) -> Any:
         return await ctx.patched(call.args[0])
@@ -194,3 +246,15 @@ class ProgramAgent:
 
     async def _cancel_verb(self, _: Any, call: Call) -> Any:
         await call.args[0].cancel()
+
+
+def _topic(text: str) -> TopicId:
+    tenant, _, name = text.rpartition(":")
+    type_, source = name.split("/")
+    return TopicId(type_, source, tenant or DEFAULT_TENANT)
+
+
+def _said(outcome: AskOutcome) -> Any:
+    failed = outcome.kind in (AskKind.TARGET_FAILED, AskKind.TARGET_CANCELLED)
+    result = plain_error(outcome.result) if failed else outcome.result
+    return [outcome.kind.value, result, outcome.handle]

@@ -1,4 +1,4 @@
-"""A ground of real servers: rows in PostgreSQL, mail by NATS, both in virtual time.
+"""A ground of real servers: rows in PostgreSQL, mail by NATS or by rows, both in virtual time.
 
 The database's functions tell the time by a table of one row. It is written by another thread, while
 the loop stands still, before the first question after a jump. All cases of a run share one schema, in
@@ -14,20 +14,23 @@ import threading
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import asyncpg
 import nats
 from typing_extensions import override
 
-from actors.kernel.runtime.ids import HostIncarnation
+from actors.kernel.agent.message import Message
+from actors.kernel.runtime.commit import Committed
+from actors.kernel.runtime.ids import AgentId, HostIncarnation
 from actors.kernel.runtime.store import Serves
 from broker import JetStreamTransport, Subjects
 from persistence.postgres import PostgresStore, StoreSettings, open_store
 from tests.harness.faulty_store import Faults, Manner
 from tests.harness.heldloop import PATIENCE_S
 from tests.harness.simloop import EPOCH
-from tests.model.agent import AGENT, SINK
+from tests.model.agent import SINK
+from tests.model.crowd import Crowd
 from tests.model.drive import Stage
 from tests.model.ground import OUTSIDER, Stead
 
@@ -36,6 +39,7 @@ if TYPE_CHECKING:
 
     from nats.aio.client import Client
 
+    from actors.kernel.runtime.commit import Commit, CommitOutcome
     from actors.kernel.runtime.ids import RunId
     from actors.kernel.runtime.store import Nudge, RunStore
     from actors.kernel.runtime.transport import (
@@ -48,6 +52,8 @@ if TYPE_CHECKING:
     from tests.harness.heldloop import Held, HeldLoop
     from tests.model.drive import Observed
     from tests.model.program import Case
+
+T = TypeVar("T")
 
 ERRORS: Final = (Manner.ERROR_BEFORE, Manner.ERROR_AFTER)
 HEARTBEAT_S: Final = 3.0
@@ -157,10 +163,29 @@ class _TellingStore(PostgresStore):
 
     held: Held
     is_mute: bool
+    is_brokered: bool
+
+    @override
+    def set_nudge_hook(self, hook: Callable[[Nudge], None] | None) -> None:
+        def told(nudge: Nudge) -> None:
+            self.held.came(f"{nudge.kind} {nudge.run_id or nudge.agent_id}")
+            if hook is not None:
+                hook(nudge)
+
+        super().set_nudge_hook(None if hook is None else told)
 
     @override
     def set_outbox_hook(self, hook: Callable[[Sequence[OutboxRow]], None] | None) -> None:
         super().set_outbox_hook(None if self.is_mute else hook)
+
+    @override
+    async def commit(self, turn: Commit) -> CommitOutcome:
+        outcome = await super().commit(turn)
+        if isinstance(outcome, Committed) and self.is_brokered:
+            for out in turn.outgoing:
+                if isinstance(out.target, AgentId) and out.target.type != SINK.type:
+                    self.held.expect(out.message.id)
+        return outcome
 
     @override
     async def ingest(self, batch: MailBatch) -> IngestOutcome:
@@ -188,21 +213,23 @@ class BrokerGround:
     store: RunStore
     settings: StoreSettings
     clock: DatabaseClock
-    nats_url: str
-    subjects: Subjects
-    outside: Client
+    nats_url: str | None
+    subjects: Subjects | None
+    outside: Client | None
     held: Held
     names: itertools.count[int]
     is_mute: bool
 
-    async def begin(self) -> None:
-        """Forget the case before, and let mail to the sink have a shard that any host reads."""
+    async def begin(self, cases: Sequence[Case]) -> None:
+        """Forget the cases before, and let mail to sinks have a shard that any host reads."""
         tables = self.clock.value(_TABLES, self.settings.schema)
         self.clock.execute(tables)
-        await self.store.declare(Serves(agents=(SINK,)))
+        await self.store.declare(Serves(agents=tuple(AgentId.parse(case.sink) for case in cases)))
 
     async def end(self) -> None:
         """Delete the streams."""
+        if self.subjects is None:
+            return
         names = await self._ask("$JS.API.STREAM.NAMES", {})
         for name in names["streams"] or ():
             if name.startswith(f"{self.subjects.namespace}_"):
@@ -214,19 +241,32 @@ class BrokerGround:
         owner = HostIncarnation(f"host-{next(self.names)}")
         store = _TellingStore(replace(self.settings, owner=owner))
         store.held, store.is_mute = self.held, self.is_mute
+        store.is_brokered = self.subjects is not None
+        if self.subjects is None:
+            async with store.running():
+                yield Stead(store, owner, None, HEARTBEAT_S)
+            self.clock.execute(_BURY.format(owner=owner))
+            return
         namespace = self.subjects.namespace
+        assert self.nats_url is not None
         transport = JetStreamTransport(self.nats_url, namespace=namespace, owner=owner)
         async with store.running():
             held = cast("Transport", _HeldTransport(transport, self.held))
             yield Stead(store, owner, held, HEARTBEAT_S)
         self.clock.execute(_BURY.format(owner=owner))
 
-    async def send(self, payload: dict[str, Any], *, id: str) -> None:  # noqa: A002
+    async def send(self, agent: AgentId, payload: dict[str, Any], *, id: str) -> None:  # noqa: A002
         """See `Ground.send`. Time stands still until some host has read it."""
-        await self._publish(self.subjects.external(AGENT, OUTSIDER), payload, id)
+        if self.subjects is None:
+            self.held.expect(f"mail {agent}")
+            message = Message.of(agent, payload, id=id).sent_by(f"ext:{OUTSIDER}")
+            await self.store.deliver([message])
+            return
+        await self._publish(self.subjects.external(agent, OUTSIDER), payload, id)
 
     async def signal(
         self,
+        agent: AgentId,
         run_id: RunId,
         name: str,
         payload: dict[str, Any],
@@ -234,7 +274,14 @@ class BrokerGround:
         id: str,  # noqa: A002
     ) -> None:
         """See `Ground.signal`. Time stands still until some host has read it."""
-        await self._publish(self.subjects.signal(AGENT, OUTSIDER, run_id, name), payload, id)
+        if self.subjects is None:
+            self.held.expect(f"signal {run_id}")
+            sender = f"ext:{OUTSIDER}"
+            told = await self.store.signal(run_id, name, payload, message_id=id, sender=sender)
+            if not told.accepted:
+                self.held.came(f"signal {run_id}")
+            return
+        await self._publish(self.subjects.signal(agent, OUTSIDER, run_id, name), payload, id)
 
     async def is_settled(self) -> bool:
         """See `Ground.is_settled`."""
@@ -248,6 +295,7 @@ class BrokerGround:
     async def _ask(
         self, subject: str, body: dict[str, Any], headers: dict[str, str] | None = None
     ) -> dict[str, Any]:
+        assert self.outside is not None
         with self.held.call():
             data = json.dumps(body).encode()
             answer = await self.outside.request(subject, data, timeout=60, headers=headers)
@@ -268,9 +316,9 @@ class Theatre:
         store: PostgresStore,
         clock: DatabaseClock,
         *,
-        nats_url: str,
+        nats_url: str | None,
         namespace: str,
-        outside: Client,
+        outside: Client | None,
     ) -> None:
         self._loop, self._store, self._clock = loop, store, clock
         self._nats_url, self._namespace, self._outside = nats_url, namespace, outside
@@ -281,8 +329,7 @@ class Theatre:
         self, case: Case, *, seed: int, suspend_after: float, until: float, faults: Faults | None
     ) -> Observed:
         """Return what the runtime did with a case; see `drive.play`."""
-        self._loop.seed, self._loop.forced, self._loop._virtual = seed, 0, 0.0
-        self._loop.held.forget()
+        self._begin(seed)
         # After an error what is expected comes with the next try, for which time has to pass.
         is_erring = faults is not None and faults.manner in ERRORS
         self._loop.patience_s = 0.3 if is_erring else PATIENCE_S
@@ -290,30 +337,58 @@ class Theatre:
             self._play(case, suspend_after, until, faults or Faults())
         )
 
+    def play_crowd(
+        self, cases: Sequence[Case], untils: Sequence[float], *, seed: int, suspend_after: float
+    ) -> list[Observed]:
+        """Return what the runtime did with many cases at a time, each in its own tenant."""
+        self._begin(seed)
+        return self._loop.run_until_complete(
+            self._on_new_ground(
+                cases,
+                lambda ground: Crowd(cases, self._loop, ground, suspend_after, untils).play(),
+                lambda: f"{len(cases)} cases",
+            )
+        )
+
+    def _begin(self, seed: int) -> None:
+        self._loop.seed, self._loop.forced, self._loop._virtual = seed, 0, 0.0
+        self._loop.held.forget()
+        self._loop.patience_s = PATIENCE_S
+
     async def _play(
         self, case: Case, suspend_after: float, until: float, faults: Faults
     ) -> Observed:
+        return await self._on_new_ground(
+            [case],
+            lambda ground: Stage(case, self._loop, ground, suspend_after, faults, until).play(),
+            lambda: str(faults.calls),
+        )
+
+    async def _on_new_ground(
+        self,
+        cases: Sequence[Case],
+        play: Callable[[BrokerGround], Coroutine[Any, Any, T]],
+        told: Callable[[], str],
+    ) -> T:
         ground = BrokerGround(
             self._store,
             self._store.settings,
             self._clock,
             self._nats_url,
-            Subjects(f"{self._namespace}-{next(self._cases)}"),
+            Subjects(f"{self._namespace}-{next(self._cases)}") if self._nats_url else None,
             self._outside,
             self._loop.held,
             self._hosts,
             self.is_mute,
         )
-        await ground.begin()
-        playing = asyncio.ensure_future(
-            Stage(case, self._loop, ground, suspend_after, faults, until).play()
-        )
+        await ground.begin(cases)
+        playing = asyncio.ensure_future(play(ground))
         self._loop.on_stuck = playing.cancel
         try:
             return await playing
         except asyncio.CancelledError:
             held = self._loop.held
-            raise AssertionError(f"it never ends: {held}; {faults.calls}") from None
+            raise AssertionError(f"it never ends: {held}; {told()}") from None
         finally:
             self._loop.held.forget()
             await ground.end()
@@ -321,7 +396,7 @@ class Theatre:
 
 @asynccontextmanager
 async def theatre(
-    loop: HeldLoop, *, postgres_url: str, schema: str, nats_url: str, namespace: str
+    loop: HeldLoop, *, postgres_url: str, schema: str, nats_url: str | None, namespace: str
 ) -> AsyncIterator[Theatre]:
     """A theatre, closed at the end of the block."""
     settings = StoreSettings(
@@ -329,8 +404,8 @@ async def theatre(
         schema=schema,
         owner=HostIncarnation("onlooker"),
         lease_s=FOR_EVER_S,
-        brokered=True,
-        local_delivery=False,
+        brokered=nats_url is not None,
+        local_delivery=nats_url is None,
     )
     async with AsyncExitStack() as stack:
         with loop.held.call():
@@ -340,8 +415,10 @@ async def theatre(
             stack.callback(clock.close)
             clock.execute(_TAKE_THE_CLOCK.format(schema=schema))
             loop.held.before_ask = lambda: clock.tell(loop.time())
-            outside = await nats.connect(
-                nats_url, allow_reconnect=False, ping_interval=int(FOR_EVER_S)
-            )
-            stack.push_async_callback(outside.close)
+            outside = None
+            if nats_url is not None:
+                outside = await nats.connect(
+                    nats_url, allow_reconnect=False, ping_interval=int(FOR_EVER_S)
+                )
+                stack.push_async_callback(outside.close)
         yield Theatre(loop, store, clock, nats_url=nats_url, namespace=namespace, outside=outside)

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from typing_extensions import override
+
 from actors.errors import ActorsError, PersistenceError
 from actors.kernel.agent.message import Message
-from actors.kernel.runtime.ids import run_id_of_submit
+from actors.kernel.agent.supervision import SpawnBudget
+from actors.kernel.runtime.ids import AgentId, RunId, run_id_of_submit
 from actors.kernel.runtime.scheduler import RunStatus
 from actors.runtime import Runtime
 from actors.runtime.mail import Broker
 from tests.harness.faulty_store import Faults, FaultyStore
 from tests.harness.simloop import SimClock, SimEntropy, simulate
-from tests.model.agent import AGENT, SINK, Execution, ProgramAgent, World
+from tests.model.agent import Execution, ProgramAgent, World
+from tests.model.anchor import Anchor, agents_of, anchor
 from tests.model.endings import policy_of
 from tests.model.ground import MemoryGround
 from tests.model.reading import essential, seconds
@@ -25,7 +30,6 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine, Sequence
 
     from actors.kernel.runtime.commit import Arrived, RunRow
-    from actors.kernel.runtime.ids import RunId
     from actors.kernel.runtime.log_entry import RunLogEntry
     from actors.kernel.runtime.store import RunStore
     from actors.kernel.runtime.transport import MailStore
@@ -46,12 +50,26 @@ STUCK_S: Final = 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class Anchor:
-    """The run is loaded anew after a fault: when, and what the log and the world are then."""
+class Other:
+    """A run beside the submitted one, as it was found at the end."""
 
-    at: float
-    log: list[RunLogEntry]
-    counts: dict[str, int]
+    row: RunRow
+    entries: list[RunLogEntry]
+    refolded: RunRow | None
+
+    @property
+    def status(self) -> str:
+        """Its status in the model's words."""
+        return status_of(self.row)
+
+
+def status_of(row: RunRow | None) -> str:
+    """Return a run's status in the model's words."""
+    if row is None:
+        return "MISSING"
+    if row.parked is not None:
+        return "PARKED"
+    return row.status.value if row.status.is_terminal else "WAITING"
 
 
 @dataclass(slots=True)
@@ -60,7 +78,7 @@ class Observed:
 
     Attributes:
         anchor: From where the model has to go on, if there was a fault.
-        unread: Numbers of messages that went to later runs, in order, and of those still waiting.
+        unread: What later runs of the first agent got, in order, and what still waits.
         stuck: How many messages wait though the agent is free.
         sent: Messages that lie in the sink's inbox.
         calls: Names of the store calls made.
@@ -69,7 +87,7 @@ class Observed:
     row: RunRow | None = None
     entries: list[RunLogEntry] = field(default_factory=list)
     state: dict[str, Any] = field(default_factory=dict)
-    unread: list[int] = field(default_factory=list)
+    unread: list[Any] = field(default_factory=list)
     stuck: int = 0
     sent: list[Arrived] = field(default_factory=list)
     begun: list[Execution] = field(default_factory=list)
@@ -78,6 +96,9 @@ class Observed:
     anchor: Anchor | None = None
     calls: list[str] = field(default_factory=list)
     refolded: RunRow | None = None
+    others: dict[str, Other] = field(default_factory=dict)
+    states: dict[str, dict[str, Any]] = field(default_factory=dict)
+    waiting: dict[str, list[Arrived]] = field(default_factory=dict)
 
     @property
     def log(self) -> list[Line]:
@@ -87,11 +108,7 @@ class Observed:
     @property
     def status(self) -> str:
         """The run's status in the model's words."""
-        if self.row is None:
-            return "MISSING"
-        if self.row.parked is not None:
-            return "PARKED"
-        return self.row.status.value if self.row.status.is_terminal else "WAITING"
+        return status_of(self.row)
 
 
 @dataclass
@@ -109,11 +126,15 @@ class Stage:
     seen: Observed = field(default_factory=Observed)
 
     def __post_init__(self) -> None:
-        self._clock = SimClock(self.loop)
-        self._entropy = SimEntropy(self.loop.seed)
+        self.agent = AgentId.parse(self.case.root)
+        self.parts: dict[str, Any] = {
+            "clock": SimClock(self.loop),
+            "entropy": _Even(self.loop.seed),
+            "suspend_after": self.suspend_after,
+        }
         self.store = self.ground.store
         self._world = World(self.case, self._names)
-        self.run_id = run_id_of_submit(AGENT, f"submit:{CLIENT}", BOOT)
+        self.run_id = run_id_of_submit(self.agent, f"submit:{CLIENT}", BOOT)
         self._died = asyncio.Event()
         events: list[tuple[float, str, dict[str, Any]]] = [
             (at, name, {"n": n}) for n, (at, name) in enumerate(self.case.signals)
@@ -126,7 +147,7 @@ class Stage:
         """Play the case to its end and look at what is left."""
         if self.prefix:
             await self._begin_in_the_middle()
-        arrivals = asyncio.ensure_future(self._arrive())
+        arrivals = asyncio.ensure_future(self.arrive())
         while not await self._host():
             pass
         arrivals.cancel()
@@ -160,12 +181,10 @@ class Stage:
                 broker = Broker(stead.transport, cast("MailStore", store))
             runtime = Runtime(
                 store=cast("RunStore", store),
-                clock=self._clock,
-                entropy=self._entropy,
-                suspend_after=self.suspend_after,
                 owner=stead.owner,
                 heartbeat_s=stead.heartbeat_s,
                 broker=broker,
+                **self.parts,
             )
             if await self._or_died(self._live(runtime)):
                 await self._or_died(_stopped(runtime))
@@ -177,8 +196,13 @@ class Stage:
         return False
 
     async def _anchor(self) -> None:
-        entries = [entry async for entry in self.store.entries(self.run_id)]
-        self.seen.anchor = Anchor(self.loop.time(), entries, self._world.counts())
+        self.seen.anchor = await anchor(
+            self.store,
+            self.case,
+            self.run_id,
+            at=self.loop.time(),
+            counts=self._world.counts(),
+        )
 
     async def _loaded(self, run_ids: Sequence[RunId]) -> None:
         if self.seen.anchor is None and self.run_id in run_ids:
@@ -199,24 +223,40 @@ class Stage:
     async def _live(self, runtime: Runtime) -> None:
         await _retried(runtime.start)
         await _retried(lambda: runtime.register(ProgramAgent(self.case, self._world)))
-        message = Message.of(AGENT, {"boot": True}, id=BOOT)
-        policy = policy_of(self.case.retry)
-        await _retried(lambda: runtime.submit(AGENT, message, retry_policy=policy))
+        for type_ in self.case.cast:
+            await _retried(functools.partial(runtime.register_type, type_, self.make))
+        await self.submit(runtime)
         if self.faults.struck and self.seen.anchor is None:
             await self._anchor()
-        while not await self._is_over():  # noqa: ASYNC110 - virtual time costs nothing
+        while not await self.is_over():  # noqa: ASYNC110 - virtual time costs nothing
             await asyncio.sleep(0.5)
         limit = self.loop.time() + STUCK_S
         while not await self.ground.is_settled() and self.loop.time() < limit:  # noqa: ASYNC110
             await asyncio.sleep(0.5)
-        await self._look()
+        await self.look()
 
-    async def _is_over(self) -> bool:
+    async def submit(self, runtime: Runtime) -> None:
+        """Start the case."""
+        message = Message.of(self.agent, {"boot": True}, id=BOOT)
+        policy = policy_of(self.case.retry)
+        more: dict[str, Any] = {}
+        if self.case.budget:
+            more["spawn_budget"] = SpawnBudget(**self.case.budget)
+        await _retried(lambda: runtime.submit(self.agent, message, retry_policy=policy, **more))
+
+    def make(self, agent_id: AgentId) -> ProgramAgent:
+        """Return an agent of the case."""
+        return ProgramAgent(self.case, self._world, id=agent_id)
+
+    async def is_over(self) -> bool:
+        """Whether nothing is left to do."""
         row = await self.store.run(self.run_id)
+        if self.case.cast and not await self._are_others_over():
+            return False
         if row is not None and row.status.is_terminal:
             now = self.loop.time()
             last = max([*self.case.mail, 0.0]) + 0.5
-            waiting = await self.store.pending_count(AGENT)
+            waiting = await self.store.pending_count(self.agent)
             return now > last and (not waiting or now > max(self.until, last) + STUCK_S)
         arrived = max([at for at, _ in self.case.signals] + self.case.mail, default=0.0)
         if self.loop.time() < max(self.until, arrived) + SETTLE_S:
@@ -224,27 +264,56 @@ class Stage:
         waits = row is not None and row.status is RunStatus.SUSPENDED and row.wake_at is None
         return waits or self.loop.time() > self.until + STUCK_S * 10
 
-    async def _look(self) -> None:
+    async def _are_others_over(self) -> bool:
+        """Whether no other run has anything left to do."""
+        if self.loop.time() < self.until + 0.5:
+            return False
+        rows = await self.store.list_runs(limit=10_000)
+        waits = [row for row in rows if not row.status.is_terminal and self._is_other(row)]
+        is_at_rest = all(
+            row.status is RunStatus.SUSPENDED and row.wake_at is None for row in waits
+        )
+        return is_at_rest or self.loop.time() > self.until + STUCK_S * 10
+
+    def _is_other(self, row: RunRow) -> bool:
+        """Whether a run is of this case, and not of its first agent."""
+        return row.agent_id.tenant == self.agent.tenant and row.agent_id != self.agent
+
+    async def look(self) -> None:
+        """Read what is left of the case."""
         seen, store = self.seen, self.store
         seen.unread = []
         seen.row = await store.run(self.run_id)
         seen.entries = [entry async for entry in store.entries(self.run_id)]
         seen.refolded = await store.refold(self.run_id)
-        seen.state = await store.state(AGENT)
-        seen.sent = await store.pending_mail(agent=SINK)
-        for run in sorted(await store.list_runs(agent=AGENT), key=lambda run: run.arrival):
+        seen.state = await store.state(self.agent)
+        seen.sent = await store.pending_mail(agent=AgentId.parse(self.case.sink))
+        for run in sorted(await store.list_runs(agent=self.agent), key=lambda run: run.arrival):
             result: Any = run.result
             if run.run_id != self.run_id and result is not None:
-                seen.unread += [one["mail"] for one in result["unread"]]
-        waiting = await store.pending_mail(agent=AGENT)
-        payloads: list[Any] = [one.message.payload for one in waiting]
-        seen.unread += [payload["mail"] for payload in payloads]
+                seen.unread += result["unread"]
+        waiting = await store.pending_mail(agent=self.agent)
+        seen.unread += [one.message.payload for one in waiting]
+        await self._look_at_others()
         if seen.row is not None and seen.row.status.is_terminal:
-            seen.stuck = await store.pending_count(AGENT)
+            seen.stuck = await store.pending_count(self.agent)
         seen.begun, seen.ended = self._world.begun, self._world.ended
         seen.ghosts, seen.calls = self._world.ghosts, self.faults.calls
 
-    async def _arrive(self) -> None:
+    async def _look_at_others(self) -> None:
+        seen, store = self.seen, self.store
+        if not self.case.cast:
+            return
+        for run in await store.list_runs(limit=10_000):
+            if self._is_other(run):
+                entries = [entry async for entry in store.entries(run.run_id)]
+                refolded = await store.refold(run.run_id)
+                seen.others[run.run_id] = Other(run, entries, refolded)
+        for agent in agents_of(self.case, [one.row for one in seen.others.values()]):
+            seen.states[str(agent)] = await store.state(agent)
+            seen.waiting[str(agent)] = await store.pending_mail(agent=agent)
+
+    async def arrive(self) -> None:
         """Deliver signals and mail at their times, as another process would."""
         for event in self._events:
             await asyncio.sleep(event[0] - self.loop.time())
@@ -252,19 +321,27 @@ class Stage:
 
     async def _deliver(self, at: float, name: str, payload: dict[str, Any]) -> None:
         if not name:
-            await self.ground.send(payload, id=f"mail{at}")
+            await self.ground.send(self.agent, payload, id=f"mail{at}")
             return
         while await self.store.run(self.run_id) is None:  # noqa: ASYNC110 - virtual time costs nothing
             await asyncio.sleep(0.01)
-        await self.ground.signal(self.run_id, name, payload, id=f"{name}{at}")
+        await self.ground.signal(self.agent, self.run_id, name, payload, id=f"{name}{at}")
 
-    async def _names(self) -> tuple[tuple[str, str], ...]:
+    async def _names(self, run_id: RunId) -> tuple[tuple[str, str], ...]:
         return tuple(
             [
                 (entry.kind, str(entry.payload.get("name", "")))
-                async for entry in self.store.entries(self.run_id)
+                async for entry in self.store.entries(run_id)
             ]
         )
+
+
+class _Even(SimEntropy):
+    """Draws nothing for pauses, so that those of runs with the default policy are known."""
+
+    @override
+    def random(self) -> float:
+        return 0.5
 
 
 async def _stopped(runtime: Runtime) -> None:

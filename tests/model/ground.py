@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 from actors.kernel.agent.message import Message
 from actors.runtime.backends.memory import MemoryStore
 from tests.harness.simloop import SimClock
-from tests.model.agent import AGENT
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from contextlib import AbstractAsyncContextManager
 
-    from actors.kernel.runtime.ids import HostIncarnation, RunId
+    from actors.kernel.runtime.ids import AgentId, HostIncarnation, RunId
     from actors.kernel.runtime.store import RunStore
     from actors.kernel.runtime.transport import Transport
     from tests.harness.simloop import SimLoop
@@ -50,12 +49,13 @@ class Ground(Protocol):
         """What a new host stands on, as long as it lives."""
         ...
 
-    async def send(self, payload: dict[str, Any], *, id: str) -> None:  # noqa: A002
+    async def send(self, agent: AgentId, payload: dict[str, Any], *, id: str) -> None:  # noqa: A002
         """Send mail to the agent, as an outside service."""
         ...
 
     async def signal(
         self,
+        agent: AgentId,
         run_id: RunId,
         name: str,
         payload: dict[str, Any],
@@ -83,12 +83,13 @@ class MemoryGround:
         """See `Ground.host`."""
         yield Stead(self._first.sibling())
 
-    async def send(self, payload: dict[str, Any], *, id: str) -> None:  # noqa: A002
+    async def send(self, agent: AgentId, payload: dict[str, Any], *, id: str) -> None:  # noqa: A002
         """See `Ground.send`."""
-        await self._outside.deliver([Message.of(AGENT, payload, id=id).sent_by(f"ext:{OUTSIDER}")])
+        await self._outside.deliver([Message.of(agent, payload, id=id).sent_by(f"ext:{OUTSIDER}")])
 
     async def signal(
         self,
+        agent: AgentId,
         run_id: RunId,
         name: str,
         payload: dict[str, Any],

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-BEGINS: Final = ("effect.intent", "tool.called", "timer.set")
+BEGINS: Final = ("effect.intent", "tool.called", "timer.set", "ask.sent")
+NUMBERED: Final = ("msg.sent", "ask.sent", "child.spawned")
 RUN_KINDS: Final = ("run.suspended", "run.resumed")
 
 
@@ -32,6 +33,7 @@ class Record:
     begin: int | None = None
     end: int | None = None
     sent: int = 0
+    """How many messages and children were made here."""
     abandoned: int | None = None
 
 
@@ -78,13 +80,13 @@ class Memory:
         if not line.position or line.position.startswith("in."):
             return
         record = self.records.setdefault(line.position, Record())
+        record.sent += line.kind in NUMBERED
         if line.kind == "effect.abandoned":
             record.abandoned = seq
         elif line.kind in BEGINS:
             record.begin, record.end, record.abandoned = seq, None, None
         else:
             record.end = seq
-            record.sent += line.kind == "msg.sent"
             if record.begin is not None and not _belong(self.log[record.begin], line):
                 record.begin = record.abandoned = None
 
@@ -128,6 +130,7 @@ def _belong(begin: Line, end: Line) -> bool:
         "effect.intent": ("effect.result",),
         "tool.called": ("tool.result",),
         "timer.set": ("timer.fired", "msg.received"),
+        "ask.sent": ("ask.replied", "ask.timeout", "effect.result"),
     }
     digest = begin.data["hash"]
     return end.kind in pairs[begin.kind] and end.data.get("hash", digest) == digest

@@ -1,31 +1,48 @@
-"""The exact model: what a run of a `Case` must do, by docs/replay.md, without tasks and without a store.
+"""The exact model: what the runs of a `Case` must do, by docs/replay.md, without tasks and without a store.
 
-It is given a log (empty, or as a crash left it) and a time, and says how the log goes on. It never
-suspends: with and without suspensions a run's log has to be the same.
+It is told of a scene (nothing but a submitted message, or what a crash left) and says how every log
+goes on. It never suspends: with and without suspensions a run's log has to be the same. Runs meet only
+in mailboxes, answers and their tree's account; what two of them do there in the same instant has no
+defined order, and such cases are refused (`TieError`).
 """
 
 from __future__ import annotations
 
 import heapq
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
 
-from typing_extensions import override
-
-from actors.errors import EffectInDoubtError
-from actors.kernel.runtime.ids import RunId
-from tests.model.branches import Branch, CancelledError, Group, Wait, innermost_open
-from tests.model.endings import end_of_attempt
-from tests.model.history import DivergenceError, Line, Memory
-from tests.model.program import Interpreter
-from tests.model.signs import ContinueSignal, TieError
-from tests.model.verbs import TIE_S, Verbs
-from tests.model.world import Outside
+from actors.kernel.runtime.ids import AgentId, message_id_of_post, run_id_of_mail
+from tests.model.run import Run
+from tests.model.signs import TIE_S, RefusedSignal, TieError
+from tests.model.world import OUTSIDER, Answer, Box, Left, Letter, Scene
+from tests.model.endings import TERMINAL
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from tests.model.history import Line
     from tests.model.program import Case
+
+BOOT: Final = Letter("boot", "submit:local", {"boot": True})
+MAX_MESSAGES: Final = 100
+TOPIC: Final = "news"
+"""How the names of topics begin."""
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """How one run went on.
+
+    Attributes:
+        status: COMPLETED, FAILED, CANCELLED, PARKED, or WAITING for something that never comes.
+        log: All entries but run.suspended and run.resumed.
+    """
+
+    agent: str
+    status: str
+    log: list[Line]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +50,15 @@ class Prediction:
     """What has to be found afterwards.
 
     Attributes:
-        status: COMPLETED, FAILED, PARKED, or WAITING for something that never comes.
-        log: All entries but run.suspended and run.resumed.
-        state: The agent's state.
+        status: Of the submitted run.
+        log: Its log.
+        state: Its agent's state.
         executions: By effect name, how often it began to execute.
-        ended_at: Virtual time of the last entry.
+        ended_at: Virtual time of the last entry of any run.
         unread: Numbers of the messages that no receive took.
+        runs: All other runs, by id, but those that only read what came after the first had ended.
+        states: Of the other agents that have any.
+        waiting: Ids of letters that wait for other agents.
     """
 
     status: str
@@ -46,18 +66,21 @@ class Prediction:
     state: dict[str, Any]
     executions: dict[str, int]
     ended_at: float
-    unread: list[int]
+    unread: list[Any]
+    runs: dict[str, Told] = field(default_factory=dict)
+    states: dict[str, dict[str, Any]] = field(default_factory=dict)
+    waiting: dict[str, list[str]] = field(default_factory=dict)
 
 
-class Model(Verbs):
+class Model:
     """See the module's docstring.
 
     Args:
         case: What runs.
-        log: How the log begins; empty for a new run.
-        now: Virtual time at which the run begins to execute.
-        executions: How often each effect executed before.
-        values: What `random` and `uuid` gave, by position, in order; taken from the runtime's log.
+        run_id: Of the submitted run.
+        scene: Where it goes on; None: at the beginning.
+        now: When it begins, without a scene.
+        values: What `random` and `uuid` gave, by run and position, in order; taken from the logs.
     """
 
     def __init__(
@@ -65,314 +88,361 @@ class Model(Verbs):
         case: Case,
         *,
         run_id: str = "run",
-        log: Sequence[Line] = (),
+        scene: Scene | None = None,
         now: float = 0.0,
-        executions: Mapping[str, int] | None = None,
-        values: Mapping[str, Sequence[Any]] | None = None,
+        values: Mapping[str, Mapping[str, Sequence[Any]]] | None = None,
     ) -> None:
-        self.case = case
-        self.run_id = RunId(run_id)
-        self.log = list(log)
-        taken = {repr(line.data["payload"]) for line in log if "payload" in line.data}
-        arrivals = [(at, name, {"n": n}) for n, (at, name) in enumerate(case.signals)]
-        arrivals += [(at, "", {"mail": n}) for n, at in enumerate(case.mail)]
-        arrivals = sorted(one for one in arrivals if repr(one[2]) not in taken)
-        self.world = Outside(now, arrivals, dict(executions or {}), values or {})
-        self.memory = Memory(self.log)
-        self._reset()
+        self.case, self.values = case, values or {}
+        self.scene = scene or Scene(now, [Left(run_id, case.root, [], (BOOT,))])
+        self.now = self.scene.at
+        self.executions = dict(self.scene.executions)
+        self.soon: deque[Callable[[], None]] = deque()
+        self.boxes: dict[str, Box] = {}
+        self.runs: dict[str, Run] = {}
+        self.answers: dict[tuple[str, str], Answer] = {}
+        self._known: set[tuple[str, str]] = set()
+        self._follows: dict[str, tuple[float, object, set[str]]] = {}
+        self._spent: dict[str, tuple[float, str]] = {}
+        self._events: list[tuple[float, int, Callable[[], bool], Callable[[], None]]] = []
+        self._numbers = 0
+        self._later: list[Any] = list(self.scene.read)
+        self.root_id = next(left.run_id for left in self.scene.runs if left.agent == case.root)
+        self._set()
 
-    def _reset(self) -> None:
-        self.set_here: dict[str, Any] = {}
-        self.ready: list[Branch] = []
-        self.groups: list[Group] = []
-        self.parents: dict[int, Branch] = {}
-        self.hits: list[Branch] = []
-        self.misses: list[Branch] = []
-        self.out: list[Branch] = []
-        self.events: list[tuple[float, int, Branch, Wait]] = []
-        self.begun_at: dict[str, float] = {}
-        self.given: tuple[float, Branch | None] = (-1.0, None)
-        self.ends = 0
-        self.numbers = 0
+    def _set(self) -> None:
+        """Put everything where the scene has it."""
+        for topic, follower in self.scene.follows:
+            self._follows.setdefault(topic, (-1.0, None, set()))[2].add(follower)
+        for agent, letters in self.scene.waiting.items():
+            self.box(agent).waiting = list(letters)
+        for run_id, key, answer in self.scene.answers:
+            self._known.add((run_id, key))
+            if answer is not None:
+                self.answers[run_id, key] = answer
+        arrivals = [
+            (at, f"{name}{at}", name, {"n": n}) for n, (at, name) in enumerate(self.case.signals)
+        ]
+        arrivals += [(at, f"mail{at}", "", {"mail": n}) for n, at in enumerate(self.case.mail)]
+        taken = [line.data["payload"] for left in self.scene.runs for line in left.log
+                 if line.kind == "signal.received"]
+        self._arrivals = deque(
+            sorted(
+                (one for one in arrivals
+                 if one[1] not in self.scene.arrived and one[3] not in taken),
+                key=lambda one: one[0],
+            )
+        )
+        for left in self.scene.runs:
+            run = self.runs[left.run_id] = Run(self, left)
+            for line in left.log:
+                _fold_state(run.box.state, line)
+            if run.is_open:
+                run.box.holder = run
+
+    def box(self, agent: str) -> Box:
+        """Return an agent."""
+        return self.boxes.setdefault(agent, Box(agent))
 
     def predict(self) -> Prediction:
-        """Return how the run goes on and ends.
+        """Return how everything goes on and ends.
 
         Raises:
-            TieError: Two events happen at the same time.
+            TieError: Two events that concern each other happen at the same time.
         """
-        if not self.log:
-            self.record("run.started", "", {})
-            self.record("msg.received", "in.0", {"boot": True})
-        self.world.arrive(self.world.now)
-        status = _status_of(self.log[-1])
-        while not status:
-            last = self.log[-1]
-            if last.kind == "run.attempt_failed":
-                self.world.arrive(last.data["at"])
-            status = self._attempt()
-        self.world.arrivals, rest = [], self.world.arrivals
-        unread = [one["mail"] for one in self.world.mail]
-        unread += [payload["mail"] for _, name, payload in rest if not name]
+        while self._arrivals and self._arrivals[0][0] <= self.now:
+            _, letter_id, name, payload = self._arrivals.popleft()
+            if name:
+                self.runs[self.root_id].signals.append((name, payload))
+            else:
+                self.box(self.case.root).waiting.append(Letter(letter_id, OUTSIDER, payload))
+        for run in [run for run in self.runs.values() if run.status == ""]:
+            self.soon.append(run.start)
+        for box in list(self.boxes.values()):
+            if box.holder is None and box.waiting:
+                self._make_due(box)
+        while self._step():
+            pass
+        return self._prediction()
+
+    def _prediction(self) -> Prediction:
+        told = {
+            run_id: Told(run.box.agent, run.status or "WAITING", run.log)
+            for run_id, run in self.runs.items()
+        }
+        root = told.pop(self.root_id)
+        box = self.box(self.case.root)
+        payloads = [letter.payload for letter in box.waiting] + self._later
+        last = max(run.log[-1].at for run in self.runs.values() if run.log)
+        others = [one for one in self.boxes.values() if one is not box]
         return Prediction(
-            status, self.log, self.state(), self.world.executions, self.log[-1].at, unread
+            status=root.status,
+            log=root.log,
+            state=box.state,
+            executions=self.executions,
+            ended_at=last,
+            unread=payloads,
+            runs=told,
+            states={one.agent: one.state for one in others if one.state},
+            waiting={one.agent: [x.id for x in one.waiting] for one in others if one.waiting},
         )
 
-    @override
-    def record(self, kind: str, position: str, data: dict[str, Any]) -> int:
-        """Put an entry at the end of the log and return its seq."""
-        self.log.append(Line(kind, position, data, self.world.now))
-        return len(self.log) - 1
+    # --- time -------------------------------------------------------------------------------------
 
-    @override
-    def state(self) -> dict[str, Any]:
-        """Return the agent's state as it is stored now."""
-        state: dict[str, Any] = {}
-        for line in self.log:
-            if line.kind == "state.set":
-                if line.data.get("deleted"):
-                    state.pop(line.data["key"], None)
-                else:
-                    state[line.data["key"]] = line.data["value"]
-        return state
+    def at(self, when: float, is_wanted: Callable[[], bool], act: Callable[[], None]) -> None:
+        """Call `act` at a time, if it is still wanted then."""
+        self._numbers += 1
+        heapq.heappush(self._events, (max(when, self.now), self._numbers, is_wanted, act))
 
-    # --- one attempt ------------------------------------------------------------------------------
+    def is_due(self, _: Run) -> bool:
+        """Whether the next event comes in this instant."""
+        return bool(self._events) and self._events[0][0] < self.now + TIE_S
 
-    def _attempt(self) -> str:
-        """Run the code once from its top; return the status if the run has ended or is stuck."""
-        self._reset()
-        self.memory = Memory.of(self.log)
-        code = Interpreter(self.case.program, self.memory.boot).main()
-        generation = self.memory.generation
-        root = Branch(f"{generation}:" if generation else "", [(code, None)])
-        self.ready.append(root)
-        try:
-            while not root.ended:
-                if not self._turn():
-                    return "WAITING"
-        except ContinueSignal as signal:
-            self.record("run.continued", "", {"generation": generation + 1, "input": signal.boot})
-            return ""
-        except DivergenceError:
-            self.record("run.parked", "", {"reason": "non_determinism"})
-            return "PARKED"
-        if root.error is None and self.memory.unasked:
-            self.record("run.parked", "", {"reason": "non_determinism"})
-            return "PARKED"
-        for kind, data in end_of_attempt(self, root):
-            self.record(kind, "", data)
-        return _status_of(self.log[-1])
-
-    def _turn(self) -> bool:
-        """Do the first thing that applies; False when nothing will ever happen."""
-        if self.ready:
-            self.advance(self.ready.pop(0))
-        elif not (self._step_groups() or self._release_hit() or self._begin_misses()):
-            return self._next_event()
-        return True
-
-    def advance(
-        self, branch: Branch, value: Any = None, error: BaseException | None = None
-    ) -> None:
-        """Run the branch's code until it waits or ends."""
-        branch.wait = None
-        while branch.wait is None:
-            code, scope = branch.stack[-1]
-            ended, call = False, None
-            try:
-                call = code.send(value) if error is None else code.throw(error)
-                value = error = None
-            except StopIteration as stop:
-                ended, value, error = True, stop.value, None
-            except (ContinueSignal, DivergenceError):
-                raise
-            except BaseException as exc:  # noqa: BLE001 - the branch's outcome
-                ended, value, error = True, None, exc
-            if call is not None:
-                try:
-                    value = self.call(branch, call)
-                except (ContinueSignal, DivergenceError):
-                    raise
-                except BaseException as exc:  # noqa: BLE001 - thrown into the code
-                    error = exc
-            elif ended and self._leave(branch, scope, value, error):
-                return
-
-    def _leave(
-        self, branch: Branch, scope: Group | None, value: Any, error: BaseException | None
-    ) -> bool:
-        """The innermost code has ended; True when the branch has."""
-        branch.stack.pop()
-        if scope is None:
-            self.ends += 1
-            branch.ended, branch.value, branch.error = self.ends, value, error
-            if branch.closed:
-                for position, verb in branch.begun.items():
-                    self.abandon(position, verb)
+    def _step(self) -> bool:
+        """Let the next thing happen; False when nothing will any more."""
+        if self.soon:
+            self.soon.popleft()()
             return True
-        scope.value, scope.error = value, error
-        if branch.closed:
-            branch.groups.remove(scope)
-            self.groups.remove(scope)
-            return False
-        scope.kind = "scope"
-        branch.wait = Wait("group", group=scope)
-        return False
-
-    def abandon(self, position: str, verb: str) -> None:
-        """Note that nobody waits for a begun effect any more."""
-        record = self.memory.records.get(position)
-        if self.begun_at.get(position) == self.world.now:
-            raise TieError(f"the effect at {position} is closed in the instant in which it begins")
-        known = None if record is None or record.end is not None else record.abandoned
-        if known is None or not self.memory.is_strict(known):
-            self.record("effect.abandoned", position, {"effect": verb})
-
-    # --- rule 1: groups -------------------------------------------------------------------------------
-
-    @override
-    def open_group(self, branch: Branch, group: Group) -> None:
-        """Remember a group of which `branch` is the parent."""
-        self.groups.append(group)
-        branch.groups.append(group)
-        self.parents[id(group)] = branch
-
-    def _step_groups(self) -> bool:
-        for group in reversed(self.groups):
-            parent = self.parents[id(group)]
-            if parent.wait is None or parent.wait.group is not group or parent.closed:
-                continue
-            to_close = self._decide(group)
-            if to_close is None:
-                continue
-            loser = next((child for child in to_close if not child.ended), None)
-            if loser is not None:
-                self._close(loser)
-            else:
-                self._let_go(parent, group)
-            return True
-        return False
-
-    def _decide(self, group: Group) -> list[Branch] | None:
-        """Return whom to close before the parent goes on; None if it has to wait."""
-        ended = sorted((c for c in group.children if c.ended and not c.closed), key=_ended)
-        failed = [c for c in ended if c.error is not None and c not in group.joined]
-        match group.kind:
-            case "cancel":
-                return [group.one] if group.one else []
-            case "join":
-                return [] if group.one and group.one.ended else None
-            case "select":
-                group.chosen = group.chosen or (ended[0] if ended else None)
-                return group.children if group.chosen else None
-            case _:
-                group.chosen = group.chosen or (failed[0] if failed else None)
-                if group.chosen or group.error is not None:
-                    return group.children
-                return [] if all(child.ended for child in group.children) else None
-
-    def _close(self, child: Branch) -> None:
-        target = innermost_open(child)
-        target.closed = True
-        if target in self.ready:
-            self.ready.remove(target)
-            self.ends += 1
-            target.ended = self.ends
-            target.stack[-1][0].close()
-            return
-        self.advance(target, error=CancelledError())
-
-    def _let_go(self, parent: Branch, group: Group) -> None:
-        if group.kind not in ("join", "cancel"):
-            self.groups.remove(group)
-            parent.groups.remove(group)
-        value, error = self.outcome_of(group)
-        group.one = None
-        self.advance(parent, value, error)
-
-    # --- rules 2 and 3 -----------------------------------------------------------------------------------
-
-    def _release_hit(self) -> bool:
-        waiting = [b for b in self.hits if b.wait is not None and b.wait.kind == "hit"]
-        self.hits = [branch for branch in waiting if not branch.closed]
-        if not self.hits:
-            return False
-        branch = min(self.hits, key=_awaited)
-        self.hits.remove(branch)
-        assert branch.wait is not None
-        value, error = self.outcome_at(branch.wait)
-        self.advance(branch, value, error)
-        return True
-
-    def _begin_misses(self) -> bool:
-        misses, self.misses = self.misses, []
-        begun = [b for b in misses if b.wait is not None and b.wait.kind == "miss" and not b.closed]
-        doubtful = []
-        for branch in begun:
-            assert branch.wait is not None
-            if not self.begin(branch, branch.wait):
-                doubtful.append(branch)
-        if begun:
-            given = self.offer()
-            due = bool(self.events) and self.events[0][0] < self.world.now + TIE_S
-            if len(doubtful) + given > 1 or (doubtful and due):
-                raise TieError("two branches go on from one instant")
-        for branch in doubtful:
-            assert branch.wait is not None
-            error = EffectInDoubtError(self.run_id, branch.wait.position, branch.wait.plan[3])
-            self.advance(branch, error=error)
-        return bool(begun)
-
-    # --- what happens outside ---------------------------------------------------------------------------
-
-    @override
-    def at(self, when: float, branch: Branch, wait: Wait) -> None:
-        """Let `happen` be called for the wait at a time, if the branch still waits for that."""
-        self.numbers += 1
-        heapq.heappush(self.events, (max(when, self.world.now), self.numbers, branch, wait))
-
-    def _next_event(self) -> bool:
-        while self.events and self.events[0][2].wait is not self.events[0][3]:
-            heapq.heappop(self.events)
-        timer = self.events[0][0] if self.events else None
-        arrival = self.world.arrivals[0][0] if self.world.arrivals else None
-        if timer is None and (arrival is None or not self.out):
+        while self._events and not self._events[0][2]():
+            heapq.heappop(self._events)
+        timer = self._events[0][0] if self._events else None
+        arrival = self._arrivals[0][0] if self._arrivals else None
+        if timer is None and arrival is None:
             return False
         if timer is not None and (arrival is None or timer <= arrival):
-            when, _, branch, wait = heapq.heappop(self.events)
+            when, _, _, act = heapq.heappop(self._events)
             self._refuse_tie(when)
-            self.world.now = max(self.world.now, when)
-            self.happen(branch, wait)
+            self.now = max(self.now, when)
+            act()
         else:
             assert arrival is not None
-            _, name, payload = self.world.arrivals.pop(0)
+            _, letter_id, name, payload = self._arrivals.popleft()
             self._refuse_tie(arrival)
-            self.world.now = max(self.world.now, arrival)
-            self.world.signals += [(name, payload)] if name else []
-            self.world.mail += [] if name else [payload]
-            self.offer()
+            self.now = max(self.now, arrival)
+            if name:
+                root = self.runs[self.root_id]
+                root.signals.append((name, payload))
+                root.poke()
+            else:
+                self.deliver(self.case.root, Letter(letter_id, OUTSIDER, payload), object())
         return True
 
     def _refuse_tie(self, when: float) -> None:
-        near = [at for at, _, branch, wait in self.events if branch.wait is wait]
-        near += [at for at, _, _ in self.world.arrivals[:1]]
+        near = [at for at, _, is_wanted, _ in self._events if at < when + TIE_S and is_wanted()]
+        near += [one[0] for one in list(self._arrivals)[:1]]
         if any(abs(at - when) < TIE_S for at in near):
             raise TieError(f"two events at {when:.6f} s")
 
+    # --- mail -------------------------------------------------------------------------------------
 
-def _status_of(line: Line) -> str:
-    kinds = {
-        "run.completed": "COMPLETED",
-        "run.failed": "FAILED",
-        "run.parked": "PARKED",
-        "run.cancelled": "CANCELLED",
-    }
-    return kinds.get(line.kind, "")
+    def deliver(self, agent: str, letter: Letter, cause: object) -> None:
+        """Put a letter into an agent's inbox."""
+        if agent == self.case.sink:
+            return
+        box = self.box(agent)
+        at, last = box.last
+        if abs(at - self.now) < TIE_S and (last is not cause or box.holder is None):
+            raise TieError(f"two letters for {agent} at {self.now:.6f} s")
+        if abs(box.started_at - self.now) < TIE_S:
+            raise TieError(f"a letter for {agent} in the instant in which it starts")
+        box.last = (self.now, cause)
+        box.waiting.append(letter)
+        if box.holder is None:
+            self._make_due(box)
+        else:
+            self.soon.append(box.holder.poke)
+
+    def _make_due(self, box: Box) -> None:
+        if not box.is_due:
+            box.is_due = True
+            self.soon.append(lambda: self._start_next(box))
+
+    def _start_next(self, box: Box) -> None:
+        box.is_due = False
+        if box.holder is not None or not box.waiting:
+            return
+        letters, box.waiting = box.waiting[:MAX_MESSAGES], box.waiting[MAX_MESSAGES:]
+        if box.agent == self.case.root:
+            self._later += [letter.payload for letter in letters]
+            return
+        box.started_at = self.now
+        run_id = run_id_of_mail(AgentId.parse(box.agent), letters[0].sender, letters[0].id)
+        run = self.runs[run_id] = Run(self, Left(run_id, box.agent, [], tuple(letters)))
+        box.holder = run
+        run.start()
+
+    def run_of(self, agent: str, letter_id: str, target: str | None) -> str | None:
+        """Return the run that has a letter, else the one that holds the agent, else `target`."""
+        for run in self.runs.values():
+            if run.box.agent == agent and letter_id in run.by_id:
+                return str(run.run_id)
+        holder = self.box(agent).holder
+        return str(holder.run_id) if holder is not None else target
+
+    # --- turns ------------------------------------------------------------------------------------
+
+    def commit(self, run: Run, seqs: Iterable[int]) -> None:
+        """Let out what a turn of a run has for others.
+
+        Raises:
+            RefusedSignal: The tree has no place for what it spawns.
+        """
+        cause = run.cause = object()
+        lines = [(seq, run.log[seq]) for seq in seqs]
+        spawned = [(seq, line) for seq, line in lines if line.kind == "child.spawned"]
+        if spawned:
+            self._count(run, [line.position for _, line in spawned])
+        for seq, line in spawned:
+            self._spawn(run, seq, line, cause)
+        for seq, line in lines:
+            _fold_state(run.box.state, line)
+            if line.kind == "follow.changed":
+                self._change_follow(run, line, cause)
+            if seq in run.extra and line.kind == "effect.result":
+                letter, value = run.extra[seq]
+                if letter.asker is not None:
+                    answer = Answer("replied", str(run.run_id), value)
+                    self.answer(letter.asker, letter.id, answer)
+        for seq, line in lines:
+            self._send(run, seq, line, cause)
+
+    def _send(self, run: Run, seq: int, line: Line, cause: object) -> None:
+        sender = f"agent:{run.box.agent}"
+        if line.kind == "ask.sent":
+            agent, payload = run.extra[seq]
+            letter = Letter(line.data["message_id"], sender, payload, str(run.run_id))
+            self.deliver(agent, letter, cause)
+        elif line.kind == "msg.sent":
+            target, message_id = line.data["target"], line.data["message_id"]
+            if not target.rpartition(":")[2].startswith(TOPIC):
+                self.deliver(target, Letter(message_id, sender, line.data["payload"]), cause)
+                return
+            at, by, followers = self._follows.get(target, (-1.0, None, set()))
+            if abs(at - self.now) < TIE_S and by is not run:
+                raise TieError("a post in the instant of a follow")
+            post = Letter(
+                message_id_of_post(sender, message_id), f"topic:{target}", line.data["payload"]
+            )
+            for follower in sorted(followers):
+                self.deliver(follower, post, cause)
+
+    def _change_follow(self, run: Run, line: Line, cause: object) -> None:
+        del cause
+        topic = line.data["topic"]
+        followers = self._follows.get(topic, (0.0, None, set()))[2]
+        if line.data["following"]:
+            followers.add(run.box.agent)
+        else:
+            followers.discard(run.box.agent)
+        self._follows[topic] = (self.now, run, followers)
+
+    # --- trees ------------------------------------------------------------------------------------
+
+    def _count(self, run: Run, positions: Sequence[str]) -> None:
+        """Refuse a turn that spawns more than its tree may."""
+        terms = self.case.budget if run.tree == self.root_id else {}
+        tree = [one for one in self.runs.values() if one.tree == run.tree and one.parent]
+        places, limit = 10_000, ""
+        if "max_runs" in terms:
+            places, limit = terms["max_runs"] - len(tree), f"max_runs {terms['max_runs']}"
+        most = terms.get("max_concurrent")
+        if most is not None:
+            free = most - sum(one.is_open for one in tree)
+            if free < places:
+                places, limit = free, f"max_concurrent {most}"
+            ends = (one for one in tree if one.cancel is not None or not one.is_open)
+            if any(abs(one.active_at - self.now) < TIE_S for one in ends if one.parent != run.run_id):
+                raise TieError("a spawn in the instant in which a place may be given back")
+        at, by = self._spent.get(run.tree, (-1.0, ""))
+        if terms and abs(at - self.now) < TIE_S and by != run.run_id:
+            raise TieError("two runs of a tree spawn in one instant")
+        self._spent[run.tree] = (self.now, str(run.run_id))
+        if len(positions) > places:
+            raise RefusedSignal(positions[max(places, 0) :], limit)
+
+    def _spawn(self, run: Run, seq: int, line: Line, cause: object) -> None:
+        child_id, agent, letter_id = line.data["child"], line.data["agent"], line.data["boot"]
+        letters: tuple[Letter, ...] = ()
+        if letter_id is not None:
+            letters = (Letter(letter_id, f"spawn:{run.box.agent}", run.extra[seq]),)
+        left = Left(
+            child_id, agent, [], letters, str(run.run_id), run.tree, "", run.cancel
+        )
+        child = self.runs[child_id] = Run(self, left)
+        child.born = cause
+        child.box.holder = child
+        self.soon.append(child.start)
+
+    def cancel(self, run_id: str, reason: str, *, cause: object = None) -> None:
+        """Ask a run and all below it to stop."""
+        for run in self._subtree(run_id):
+            if not run.is_open:
+                continue
+            is_new = cause is not None and run.born is cause
+            if abs(run.active_at - self.now) < TIE_S or (not run.log and not is_new):
+                raise TieError("a cancel in an instant in which the run does something")
+            if run.cancel is None:
+                run.cancel = reason
+            self.soon.append(run.stop)
+
+    def _subtree(self, run_id: str) -> list[Run]:
+        found = [self.runs[run_id]] if run_id in self.runs else []
+        for run in found:
+            found += [one for one in self.runs.values() if one.parent == run.run_id]
+        return found
+
+    def ended(self, run: Run) -> None:
+        """Answer everybody who waits for the end of a run, end its children, and free its agent."""
+        if run.parent is not None:
+            self.answer(run.parent, str(run.run_id), self.answer_of(run))
+        for other in list(self.runs.values()):
+            for key, target in other.rows.items():
+                if target == run.run_id:
+                    self.answer(str(other.run_id), key, self.answer_of(run))
+        for letter in run.by_id.values():
+            if letter.asker is not None:
+                self.answer(letter.asker, letter.id, self.answer_of(run))
+        reason = f"parent run {run.run_id} has ended"
+        for child in [one for one in self.runs.values() if one.parent == run.run_id]:
+            self.cancel(str(child.run_id), reason, cause=run.cause)
+        run.rows = {}
+        if run.box.holder is run:
+            run.box.holder = None
+            if run.box.waiting:
+                self._make_due(run.box)
+
+    def look_at_rows(self, run: Run) -> None:
+        """A run that is waited for and has ended answers at once."""
+        for key, target in run.rows.items():
+            other = self.runs.get(target)
+            if other is not None and not other.is_open:
+                self.answer(str(run.run_id), key, self.answer_of(other))
+
+    def answer(self, run_id: str, key: str, answer: Answer) -> None:
+        """Keep an answer, unless there is one already."""
+        run = self.runs.get(run_id)
+        if run is not None and (run_id, key) not in self._known:
+            self._known.add((run_id, key))
+            self.answers[run_id, key] = answer
+            self.soon.append(run.poke)
+
+    @staticmethod
+    def answer_of(run: Run) -> Answer:
+        """Return how a run has ended."""
+        last = run.log[-1]
+        assert run.status in TERMINAL
+        by = str(run.run_id)
+        match run.status:
+            case "COMPLETED":
+                return Answer("completed", by, last.data["output"])
+            case "FAILED":
+                return Answer("failed", by, None, last.data["error"])
+            case _:
+                return Answer("cancelled", by, None, {"message": last.data["reason"]})
 
 
-def _ended(branch: Branch) -> int:
-    return branch.ended
-
-
-def _awaited(branch: Branch) -> int:
-    return branch.wait.seq if branch.wait is not None else -1
+def _fold_state(state: dict[str, Any], line: Line) -> None:
+    if line.kind == "state.set":
+        if line.data.get("deleted"):
+            state.pop(line.data["key"], None)
+        else:
+            state[line.data["key"]] = line.data["value"]

@@ -9,16 +9,20 @@ an ``op`` and, where it calls ctx, a ``label`` that no other statement has:
 ``get`` key, into · ``set`` key, value · ``clear`` key · ``send`` payload · ``patched`` id ·
 ``gather`` branches · ``select`` branches · ``scope`` branches, body · ``join`` child ·
 ``cancel`` child · ``try`` body, catch, handler, final · ``raise`` error · ``reraise`` ·
-``if`` cond, then, else · ``continue`` limit · ``check``.
+``if`` cond, then, else · ``continue`` limit · ``check`` ·
+``ask`` to, payload, d, into · ``ask_child`` child, payload, d, into · ``reply`` which, value · ``spawn`` type, boot ·
+``await_child`` child, into · ``stop_child`` child · ``tell`` to, payload · ``emit`` topic, payload ·
+``follow`` topic · ``unfollow`` topic.
 
-An expression is ``{"var": name}`` or ``{"list": [...]}`` or JSON data that stands for itself. `d` is in
+`to` is an agent as text; `child` and `which` count children spawned and messages received so far, around. An expression is ``{"var": name}`` or ``{"list": [...]}`` or JSON data that stands for itself. `d` is in
 virtual seconds.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Generator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeAlias
 
 from actors.errors import RetryAfter, TerminalError
@@ -80,6 +84,9 @@ class Case:
         signals: ``[at, name]``, by time of arrival.
         mail: Times at which a message arrives.
         retry: Arguments of the `RetryPolicy`.
+        cast: Programs of other agents, by type; each run of such an agent runs it.
+        budget: Arguments of the root's `SpawnBudget`.
+        tenant: Whose all agents are; empty: the default one. See `in_tenant`.
     """
 
     program: Block
@@ -87,11 +94,59 @@ class Case:
     signals: list[tuple[float, str]] = field(default_factory=list)
     mail: list[float] = field(default_factory=list)
     retry: dict[str, Any] = field(default_factory=dict)
+    cast: dict[str, Block] = field(default_factory=dict)
+    budget: dict[str, Any] = field(default_factory=dict)
+    tenant: str = ""
 
-    def outcome(self, label: str, execution: int) -> dict[str, Any]:
-        """Return what the execution with this number (0 is the first) does."""
+    @property
+    def root(self) -> str:
+        """The agent of the submitted run."""
+        return self.named("program/one")
+
+    @property
+    def sink(self) -> str:
+        """Where messages go that nobody reads."""
+        return self.named("sink/model")
+
+    def named(self, name: str) -> str:
+        """Return an agent, or a topic, of the case's tenant."""
+        return f"{self.tenant}:{name}" if self.tenant else name
+
+    def outcome(self, name: str, execution: int) -> dict[str, Any]:
+        """Return what the execution with this number (0 is the first) of an effect does."""
+        label, _, rest = name.partition("@")
         outcomes = self.script.get(label) or [{"d": 0.0, "ok": None}]
-        return outcomes[min(execution, len(outcomes) - 1)]
+        outcome = outcomes[min(execution, len(outcomes) - 1)]
+        return {**outcome, "d": outcome["d"] * pace_of(rest.partition("/")[2])}
+
+    def program_of(self, type_: str) -> Block:
+        """Return what agents of a type run."""
+        return self.cast.get(type_.rpartition(":")[2], self.program)
+
+
+def in_tenant(case: Case, tenant: str) -> Case:
+    """Return the case with everything in a tenant, where it meets no other."""
+
+    def moved(value: Any) -> Any:
+        if isinstance(value, list):
+            return [moved(one) for one in value]
+        if not isinstance(value, dict):
+            return value
+        return {
+            key: f"{tenant}:{part}" if key in ("to", "topic") else moved(part)
+            for key, part in value.items()
+        }
+
+    cast = {type_: moved(part) for type_, part in case.cast.items()}
+    return replace(case, program=moved(case.program), cast=cast, tenant=tenant)
+
+
+def pace_of(tag: str) -> float:
+    """Return how slow a run is: two runs of one program do not do the same at the same time."""
+    if not tag:
+        return 1.0
+    part = int.from_bytes(hashlib.blake2b(tag.encode(), digest_size=4).digest(), "big") / 2**32
+    return 1.0 + 0.4 * part
 
 
 DEFAULT_RETRY: Final = {"max_retries": 2, "backoff_s": 1.3, "factor": 2.0, "jitter": 0.0}
@@ -100,8 +155,10 @@ DEFAULT_RETRY: Final = {"max_retries": 2, "backoff_s": 1.3, "factor": 2.0, "jitt
 class Interpreter:
     """One start of a program from its top."""
 
-    def __init__(self, program: Block, boot: Json) -> None:
+    def __init__(self, program: Block, boot: Json, tag: str = "") -> None:
         self._program = program
+        self._tag, self._pace = f"/{tag}" if tag else "", pace_of(tag)
+        self._children: list[Json] = []
         self._boot = boot if isinstance(boot, dict) else {}
         self._generation = int(self._boot.get("generation", 0))
         self._vars: dict[str, Json] = {}
@@ -140,6 +197,9 @@ class Interpreter:
             return [self._value(one) for one in expr["list"]]
         return expr
 
+    def _paced(self, seconds: float | None) -> float | None:
+        return None if seconds is None else round(seconds * self._pace, 6)
+
     def _keep(self, stmt: Stmt, value: Json) -> Json:
         if stmt.get("into"):
             self._vars[stmt["into"]] = value
@@ -148,26 +208,26 @@ class Interpreter:
     def _do_step(self, stmt: Stmt, _: Any) -> Code:
         args = [self._value(arg) for arg in stmt.get("args", [])]
         mode, label = stmt.get("mode", "idempotent"), stmt["label"]
-        name = f"{label}@{self._generation}"
+        name = f"{label}@{self._generation}{self._tag}"
         return self._keep(stmt, (yield from self._ask(label, "step", name, mode, args)))
 
     def _do_tool(self, stmt: Stmt, _: Any) -> Code:
         args: dict[str, Any] = {"what": [self._value(arg) for arg in stmt.get("args", [])]}
         mode, label = stmt.get("mode", "idempotent"), stmt["label"]
-        args["called"] = f"{label}@{self._generation}"
+        args["called"] = f"{label}@{self._generation}{self._tag}"
         return self._keep(stmt, (yield from self._ask(label, "tool", mode, args)))
 
     def _do_sleep(self, stmt: Stmt, _: Any) -> Code:
-        return (yield from self._ask(stmt["label"], "sleep", stmt["d"]))
+        return (yield from self._ask(stmt["label"], "sleep", self._paced(stmt["d"])))
 
     def _do_sleep_until(self, stmt: Stmt, _: Any) -> Code:
-        return (yield from self._ask(stmt["label"], "sleep_until", stmt["d"]))
+        return (yield from self._ask(stmt["label"], "sleep_until", self._paced(stmt["d"])))
 
     def _do_signal(self, stmt: Stmt, _: Any) -> Code:
         return self._keep(stmt, (yield from self._ask(stmt["label"], "signal", stmt["name"])))
 
     def _do_receive(self, stmt: Stmt, _: Any) -> Code:
-        return self._keep(stmt, (yield from self._ask(stmt["label"], "receive", stmt["d"])))
+        return self._keep(stmt, (yield from self._ask(stmt["label"], "receive", self._paced(stmt["d"]))))
 
     def _do_now(self, stmt: Stmt, _: Any) -> Code:
         return (yield from self._ask(stmt["label"], "now"))
@@ -225,6 +285,59 @@ class Interpreter:
 
     def _do_cancel(self, stmt: Stmt, children: dict[int, Any]) -> Code:
         return (yield from self._ask(stmt["label"], "cancel", children[stmt["child"]]))
+
+    def _do_ask(self, stmt: Stmt, _: Any) -> Code:
+        payload, limit = self._value(stmt["payload"]), self._paced(stmt["d"])
+        asked = self._ask(stmt["label"], "ask", stmt["to"], payload, limit)
+        return self._keep(stmt, (yield from asked))
+
+    def _do_ask_child(self, stmt: Stmt, _: Any) -> Code:
+        child = self._child(stmt)
+        payload, limit = self._value(stmt["payload"]), self._paced(stmt["d"])
+        if child is None:
+            return None
+        asked = self._ask(stmt["label"], "ask_run", child, payload, limit)
+        return self._keep(stmt, (yield from asked))
+
+    def _do_reply(self, stmt: Stmt, _: Any) -> Code:
+        value = self._value(stmt["value"])
+        return (yield from self._ask(stmt["label"], "reply", stmt["which"], value))
+
+    def _do_spawn(self, stmt: Stmt, _: Any) -> Code:
+        boot = self._value(stmt["boot"])
+        child = yield from self._ask(stmt["label"], "spawn", stmt["type"], boot)
+        self._children.append(child)
+        return child
+
+    def _child(self, stmt: Stmt) -> Json:
+        n = len(self._children)
+        return self._children[stmt["child"] % n] if n else None
+
+    def _do_await_child(self, stmt: Stmt, _: Any) -> Code:
+        child = self._child(stmt)
+        if child is None:
+            return None
+        return self._keep(stmt, (yield from self._ask(stmt["label"], "await_run", child)))
+
+    def _do_stop_child(self, stmt: Stmt, _: Any) -> Code:
+        child = self._child(stmt)
+        if child is None:
+            return None
+        return (yield from self._ask(stmt["label"], "stop_run", child))
+
+    def _do_tell(self, stmt: Stmt, _: Any) -> Code:
+        payload = self._value(stmt["payload"])
+        return (yield from self._ask(stmt["label"], "tell", stmt["to"], payload))
+
+    def _do_emit(self, stmt: Stmt, _: Any) -> Code:
+        payload = self._value(stmt["payload"])
+        return (yield from self._ask(stmt["label"], "emit", stmt["topic"], payload))
+
+    def _do_follow(self, stmt: Stmt, _: Any) -> Code:
+        return (yield from self._ask(stmt["label"], "follow", stmt["topic"]))
+
+    def _do_unfollow(self, stmt: Stmt, _: Any) -> Code:
+        return (yield from self._ask(stmt["label"], "unfollow", stmt["topic"]))
 
     def _do_try(self, stmt: Stmt, children: dict[int, Any]) -> Code:
         try:

@@ -17,6 +17,8 @@ NEAR_S: Final = 2e-3
 """Times that differ by less are the same; effects differ by far more."""
 
 _INSTANTS: Final = (
+    "ask.sent",
+    "child.spawned",
     "effect.abandoned",
     "effect.intent",
     "msg.sent",
@@ -28,6 +30,10 @@ _INSTANTS: Final = (
 )
 
 _PLAIN: Final = {
+    "child.spawned": ("child", "agent", "boot", "hash"),
+    "follow.changed": ("topic", "following", "hash"),
+    "orphans.resolved": ("policy", "children"),
+    "run.cancelled": ("reason",),
     "effect.abandoned": ("effect",),
     "effect.intent": ("effect", "name", "hash", "mode"),
     "tool.called": ("effect", "name", "hash", "mode"),
@@ -69,10 +75,21 @@ def _data(kind: str, payload: dict[str, Any], number: dict[int, int]) -> dict[st
     data: dict[str, Any] = {}
     if kind == "timer.set":
         data = {"at": seconds(payload["at"]), "hash": payload["hash"], "verb": payload["verb"]}
-    elif kind == "msg.received" and "hash" in payload:
-        data = {"payload": payload["message"]["payload"], "hash": payload["hash"]}
     elif kind == "msg.received":
-        data = {"boot": True}
+        message = payload["message"]
+        data = {"payload": message["payload"], "id": message["id"]}
+        data |= {"hash": payload["hash"]} if "hash" in payload else {"boot": True}
+    elif kind == "ask.sent":
+        data = {key: payload[key] for key in ("target", "message_id", "hash")}
+        data["at"] = seconds(payload["at"])
+    elif kind in ("ask.replied", "ask.timeout"):
+        data = {key: payload[key] for key in ("outcome", "handle", "hash")}
+        if kind == "ask.replied":
+            failed = str(payload["outcome"]).startswith("target_")
+            data["result"] = plain_error(payload["result"]) if failed else payload["result"]
+    elif kind == "child.completed":
+        data = {key: payload.get(key) for key in ("child", "status", "output", "hash")}
+        data["error"] = plain_error(payload.get("error"))
     elif kind == "run.attempt_failed":
         data = {
             "attempt": payload["attempt"],
@@ -91,7 +108,8 @@ def _result(payload: dict[str, Any]) -> dict[str, Any]:
         key: payload[key] for key in ("effect", "name", "hash", "status") if key in payload
     }
     if payload["status"] == "error":
-        return {**data, "error": _error(payload["error"])}
+        data["error"] = _error(payload["error"])
+        return data
     value = payload.get("value")
     if payload["effect"] == "tool" and isinstance(value, dict):
         text = value.get("text", "") if value["status"] != "ok" else ""
@@ -104,6 +122,13 @@ def _result(payload: dict[str, Any]) -> dict[str, Any]:
 def _error(record: dict[str, Any]) -> dict[str, Any]:
     name = str(record["type"]).rpartition(":")[2].rpartition(".")[2]
     return {"type": name, "message": record["message"]}
+
+
+def plain_error(record: Any) -> Any:
+    """Return an error as others are told of it, without what only a person reads."""
+    if not isinstance(record, dict):
+        return record
+    return _error(record) if "type" in record else {"message": record["message"]}
 
 
 def settled(lines: Sequence[Line]) -> list[Line]:

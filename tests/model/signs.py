@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
+
+TIE_S: Final = 20e-6
+"""Two events closer than this have no defined order: the case is not a fair one."""
 
 
 class TieError(Exception):
@@ -15,3 +18,11 @@ class ContinueSignal(BaseException):
     def __init__(self, boot: Any) -> None:
         super().__init__()
         self.boot = boot
+
+
+class RefusedSignal(BaseException):
+    """The tree has no place for what these positions spawn; `limit` says why."""
+
+    def __init__(self, positions: list[str], limit: str) -> None:
+        super().__init__()
+        self.positions, self.limit = positions, limit

@@ -18,7 +18,7 @@ ERRORS: Final = (
     *("ScriptedError", "ScriptedError", "ScriptedError", "ValueError", "ValueError"),
     *("AwkwardError", "RetryAfter", "TerminalError"),
 )
-CATCHES: Final = ("Exception", "ScriptedError", "ValueError", "EffectError", "RetryAfter", None)
+CATCHES: Final = ("Exception", "SpawnDenied", "ScriptedError", "ValueError", "EffectError", "RetryAfter", None)
 SIGNALS: Final = ("go", "stop")
 UNIT_S: Final = 0.7
 """Durations are small multiples of it, each a little off, so that no two events coincide."""
@@ -123,6 +123,7 @@ def _scope(parts: tuple[list[Block], Block, list[tuple[str, int]]]) -> Stmt:
 
 _once = _weighted((3, leaves), (1, _composites(leaves)))
 _twice = _weighted((2, leaves), (3, _composites(_once)))
+
 _retry = st.fixed_dictionaries(
     {
         "max_retries": st.sampled_from([2, 3, 1, 0]),
@@ -130,6 +131,79 @@ _retry = st.fixed_dictionaries(
         "non_retryable": st.sampled_from([(), (), ("ValueError",)]),
     }
 )
+
+# --- runs that talk -------------------------------------------------------------------------------
+
+LEVELS: Final = 3
+"""An agent asks, tells and spawns only those of higher levels: no circles, and an end."""
+_which = st.integers(0, 2)
+_lead = _effect("step", st.lists(_ok, min_size=1, max_size=1))
+
+
+def type_of(level: int) -> str:
+    """Return the type of the agents of a level; the first is the submitted run's."""
+    return "program" if level == 0 else f"p{level}"
+
+
+def _led(stmt: tuple[Stmt, Stmt | None]) -> Stmt:
+    """A statement that begins at a time of its own, if it is led by a step."""
+    talk, lead = stmt
+    return talk if lead is None else {"op": "if", "cond": 1, "then": [lead, talk], "else": []}
+
+
+def _talk(level: int) -> st.SearchStrategy[Stmt]:
+    limit = st.integers(1, 16)
+    choices: list[tuple[int, st.SearchStrategy[Any]]] = []
+    if level + 1 < LEVELS:
+        type_ = st.sampled_from([type_of(n) for n in range(level + 1, LEVELS)])
+        to = st.tuples(type_, st.sampled_from(["a", "a", "b"])).map("/".join)
+        choices += [
+            (4, _stmt("ask", to=to, payload=_expr, d=limit, into=_var)),
+            (4, _stmt("spawn", type=type_, boot=st.one_of(st.none(), _expr))),
+            (3, _stmt("await_child", child=_which, into=_var)),
+            (2, _stmt("ask_child", child=_which, payload=_expr, d=limit, into=_var)),
+            (2, _stmt("stop_child", child=_which)),
+            (2, _stmt("tell", to=to, payload=_expr)),
+            (2, _stmt("emit", topic=st.just(f"news{level}/default"), payload=_expr)),
+        ]
+    if level > 0:
+        choices += [(8, _stmt("reply", which=_which, value=_expr))]
+    topics = [f"news{n}/default" for n in range(level or 2)]
+    for op in ("follow", "follow", "unfollow"):
+        choices += [(1, _stmt(op, topic=st.sampled_from(topics)))]
+    lead = _weighted((3, _lead), (1, st.none()))
+    return st.tuples(_weighted(*choices), lead).map(_led)
+
+
+def _talker(level: int) -> st.SearchStrategy[Stmt]:
+    """A statement of an agent that talks."""
+    leaf = _weighted((2, leaves), (4, _talk(level)))
+    return _weighted((4, leaf), (2, _composites(leaf)))
+
+
+def _part(level: int) -> st.SearchStrategy[Block]:
+    """A program of the cast; it rarely does anything in the instant in which it starts."""
+    lead = st.lists(_lead, min_size=1, max_size=1)
+    first = _weighted((5, lead), (1, st.just([])))
+    rest = st.lists(_talker(level), max_size=4)
+    return st.tuples(first, rest).map(lambda both: [*both[0], *both[1]])
+
+
+_parts = [_part(level) for level in range(LEVELS)]
+_budgets = st.fixed_dictionaries(
+    {}, optional={"max_runs": st.integers(1, 3), "max_concurrent": st.integers(1, 2)}
+)
+
+
+@st.composite
+def talking_cases(draw: st.DrawFn) -> Case:
+    """Return a small random case of several agents."""
+    program = draw(st.lists(_talker(0), min_size=2, max_size=5))
+    signals = draw(st.lists(st.tuples(st.integers(0, 12), st.sampled_from(SIGNALS)), max_size=2))
+    mail = draw(st.lists(st.integers(0, 12), max_size=2))
+    cast = {type_of(level): draw(_parts[level]) for level in range(1, LEVELS)}
+    budget = draw(_weighted((2, st.just({})), (1, _budgets)))
+    return finish(program, signals, mail, draw(_retry), cast=cast, budget=budget)
 
 
 @st.composite
@@ -148,6 +222,9 @@ def finish(
     signals: list[tuple[int, str]] | None = None,
     mail: list[int] | None = None,
     retry: dict[str, Any] | None = None,
+    *,
+    cast: dict[str, Block] | None = None,
+    budget: dict[str, Any] | None = None,
 ) -> Case:
     """Return the case of a raw program: labels given, ticks made into seconds that differ."""
     script: dict[str, list[dict[str, Any]]] = {}
@@ -158,6 +235,8 @@ def finish(
         signals=[(_seconds(at, f"signal {n}"), name) for n, (at, name) in enumerate(signals or [])],
         mail=[_seconds(at, f"mail {n}") for n, at in enumerate(mail or [])],
         retry=dict(retry or {}),
+        cast={type_: _finish(part, labels, script) for type_, part in (cast or {}).items()},
+        budget=dict(budget or {}),
     )
 
 

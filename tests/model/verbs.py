@@ -2,36 +2,41 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any, Final
 
-from actors.errors import CancellationError, EffectError, RunError
+from actors.errors import CancellationError, EffectError, RunError, SpawnDenied
 from actors.kernel.runtime.effects import args_hash
 from actors.kernel.runtime.ids import message_id_of_run
 from tests.model.branches import Branch, CancelledError, Group, Wait
 from tests.model.history import DivergenceError, Line
 from tests.model.program import AwkwardError, make_error
-from tests.model.signs import ContinueSignal, TieError
+from tests.model.signs import TIE_S, ContinueSignal, TieError
+from tests.model.world import iso
 
 if TYPE_CHECKING:
     from actors.kernel.runtime.ids import RunId
     from tests.model.history import Memory, Record
+    from tests.model.model import Model
     from tests.model.program import Call, Case
-    from tests.model.world import Outside
+    from tests.model.world import Box, Letter
 
-SINK: Final = "sink/model"
-TIE_S: Final = 20e-6
-"""Two events closer than this have no defined order: the case is not a fair one."""
+EFFECTS: Final = ("step", "tool", "cancel")
 _MARK: Final = "__model_seq__"
 
 
 class Verbs:
-    """The half of the model that knows the verbs; `Model` knows whose turn it is."""
+    """The half of a run that knows the verbs; `Run` knows whose turn it is."""
 
     case: Case
     run_id: RunId
     log: list[Line]
     memory: Memory
-    world: Outside
+    world: Model
+    box: Box
+    signals: list[tuple[str, Any]]
+    seen: list[Letter]
+    by_id: dict[str, Letter]
     set_here: dict[str, Any]
     ready: list[Branch]
     hits: list[Branch]
@@ -42,10 +47,6 @@ class Verbs:
 
     def record(self, kind: str, position: str, data: dict[str, Any]) -> int:
         """Put an entry at the end of the log."""
-        raise NotImplementedError
-
-    def state(self) -> dict[str, Any]:
-        """Return the stored state."""
         raise NotImplementedError
 
     def open_group(self, branch: Branch, group: Group) -> None:
@@ -88,7 +89,7 @@ class Verbs:
         position = f"{branch.prefix}{branch.calls}"
         mine = [line for line in self.log if line.position == position]
         n = sum(line.data.get("effect") in ("random", "uuid") for line in mine)
-        values = self.world.values.get(position, ())
+        values = self.world.values.get(self.run_id, {}).get(position, ())
         return values[n] if n < len(values) else f"drawn at {position}, {n}"
 
     def _patched(self, _: Branch, name: str) -> bool:
@@ -114,7 +115,7 @@ class Verbs:
             value = self.log[record.end].data["value"]
             if self.memory.is_strict(record.end) or not here or value == self.set_here[key]:
                 return value
-        value = self.set_here[key] if here else self.state().get(key)
+        value = self.set_here[key] if here else self.box.state.get(key)
         self._value(position, "state.get", digest, value)
         return value
 
@@ -138,13 +139,17 @@ class Verbs:
         self.record("state.set", position, data)
 
     def _send(self, branch: Branch, payload: Any) -> None:
-        position, digest = branch.take_position(), args_hash([SINK, payload])
+        self.send_to(branch, self.case.sink, payload)
+
+    def send_to(self, branch: Branch, target: str, payload: Any) -> None:
+        """Send a message to an agent or a topic."""
+        position, digest = branch.take_position(), args_hash([target, payload])
         record = self.memory.find(position, ("msg.sent",), digest)
         if record is not None:
             return
         before = self.memory.records.get(position)
         message_id = message_id_of_run(self.run_id, position, before.sent if before else 0)
-        data = {"message_id": message_id, "target": SINK, "hash": digest, "payload": payload}
+        data = {"message_id": message_id, "target": target, "hash": digest, "payload": payload}
         self.record("msg.sent", position, data)
 
     def _continue(self, _: Branch, boot: Any) -> None:
@@ -213,7 +218,7 @@ class Verbs:
         self._timer(branch, "sleep", args_hash(["sleep", float(seconds)]), self.world.now + seconds)
 
     def _sleep_until(self, branch: Branch, at: float) -> None:
-        digest = args_hash(["until", self.world.iso(at)])
+        digest = args_hash(["until", iso(at)])
         self._timer(branch, "sleep_until", digest, at)
 
     def _receive(self, branch: Branch, timeout: float | None) -> None:
@@ -233,12 +238,12 @@ class Verbs:
     def begin(self, branch: Branch, wait: Wait) -> bool:
         """Begin an effect or a wait at the live frontier; False if an effect is in doubt."""
         verb, wait.kind = wait.plan[0], "out"
-        if verb not in ("step", "tool"):
+        if verb not in EFFECTS:
             self.out.append(branch)
             if verb != "signal" and wait.plan[1] is not None:
                 self.at(wait.plan[1], branch, wait)
             return True
-        effect, mode, digest, name, does = wait.plan
+        effect, mode, digest, name = wait.plan[:4]
         record = wait.record
         is_open = record is not None and record.begin is not None and record.end is None
         if is_open and mode == "at_most_once":
@@ -249,25 +254,41 @@ class Verbs:
             self.record(kind, wait.position, data)
             branch.begun[wait.position] = effect
         self.begun_at[wait.position] = self.world.now
+        return True
+
+    def execute(self, branch: Branch, wait: Wait) -> None:
+        """Execute an effect that has begun; what was recorded before it is durable."""
+        does = wait.plan[4]
         n = self.world.executions.get(does, 0)
         self.world.executions[does] = n + 1
-        outcome = self.case.outcome(does.partition("@")[0], n)
+        outcome = self.case.outcome(does, n)
         wait.plan = (*wait.plan, outcome, f"{does}#{n}")
         self.at(self.world.now + outcome["d"], branch, wait)
-        return True
 
     def happen(self, branch: Branch, wait: Wait) -> None:
         """The time of a wait has come: record it, so that the branch can go on in its turn."""
         if wait.plan[0] in ("step", "tool"):
             effect, outcome, text = wait.plan[0], *wait.plan[5:]
             rest = _came_of(effect, outcome, text)
-            seq = self._result(wait.position, wait.plan, rest)
-            del branch.begun[wait.position]
-        else:
-            self._give(branch)
-            self.out.remove(branch)
-            seq = self.record("timer.fired", wait.position, {})
-        self._await_hit(branch, seq)
+            self.conclude(branch, wait, rest)
+            return
+        self._give(branch)
+        self.out.remove(branch)
+        kind, data = self.lapsed(wait)
+        self._await_hit(branch, self.record(kind, wait.position, data))
+
+    def conclude(self, branch: Branch, wait: Wait, rest: dict[str, Any]) -> None:
+        """Record what came of an effect; the branch goes on in its turn."""
+        del branch.begun[wait.position]
+        self._await_hit(branch, self._result(wait.position, wait.plan, rest))
+
+    def lapsed(self, wait: Wait) -> tuple[str, dict[str, Any]]:
+        """Return kind and data of the entry that says that a wait's time has come."""
+        raise NotImplementedError
+
+    def answer_of(self, wait: Wait) -> tuple[str, dict[str, Any]] | None:
+        """Return kind and data of the entry that ends an ask or a join, if its answer is there."""
+        raise NotImplementedError
 
     def offer(self) -> bool:
         """Give what has arrived to those that wait for it; True if somebody got something.
@@ -283,12 +304,11 @@ class Verbs:
             assert branch.wait is not None
             self._give(branch)
             self.out.remove(branch)
-            buffer: list[Any] = self.world.mail
             if kind == "signal.received":
-                buffer = self.world.signals
-                buffer.remove((data["name"], data["payload"]))
+                self.signals.remove((data["name"], data["payload"]))
             elif kind == "msg.received":
-                buffer.remove(data["payload"])
+                letter = self.box.waiting.pop(0)
+                self.by_id[letter.id] = letter
             self._await_hit(branch, self.record(kind, branch.wait.position, data))
         return bool(takers)
 
@@ -307,19 +327,30 @@ class Verbs:
         assert branch.wait is not None
         verb, what, digest = branch.wait.plan[:3]
         if verb == "signal":
-            for name, payload in self.world.signals:
+            for name, payload in self.signals:
                 if name == what:
                     data = {"name": name, "payload": payload, "hash": digest}
                     return [("signal.received", data)]
-        elif verb == "receive" and self.world.mail:
-            return [("msg.received", {"payload": self.world.mail[0], "hash": digest})]
+        elif verb == "receive" and self.box.waiting:
+            letter = self.box.waiting[0]
+            data = {"payload": letter.payload, "id": letter.id, "hash": digest}
+            return [("msg.received", data)]
+        elif verb in ("ask", "join"):
+            found = self.answer_of(branch.wait)
+            return [] if found is None else [found]
         return []
 
     def outcome_at(self, wait: Wait) -> tuple[Any, BaseException | None]:
         """Return the value, or the error, that an entry gives to the branch that awaits it."""
         line = self.log[wait.seq]
+        if line.kind == "msg.received":
+            self.seen.append(self.by_id[line.data["id"]])
         if line.kind in ("signal.received", "msg.received"):
             return line.data["payload"], None
+        if line.kind == "child.completed":
+            return [line.data[key] for key in ("status", "output", "error")], None
+        if line.kind in ("ask.replied", "ask.timeout"):
+            return [line.data.get(key) for key in ("outcome", "result", "handle")], None
         if line.data.get("status") == "error":
             error = rebuilt(line.data["error"])
             setattr(error, _MARK, wait.seq)
@@ -419,6 +450,9 @@ def error_record(error: BaseException) -> dict[str, Any]:
 def rebuilt(record: dict[str, Any]) -> Exception:
     """Return the error as authors see it."""
     name, text = record["type"], record["message"]
+    if name == SpawnDenied.__name__:
+        parent, limit = re.fullmatch(r"run (\S+) .*\((.*)\)", text).groups()  # type: ignore[union-attr]
+        return SpawnDenied(parent, limit)
     if name == AwkwardError.__name__:
         return EffectError(f"{AwkwardError.__module__}:{name}", text)
     if name == "RetryAfter":

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from tests.harness.checks import broken_laws, side_by_side
 from tests.model.drive import play
 from tests.model.model import Model
+from tests.model.promises import broken_talk
 from tests.model.reading import drawn, essential, same, same_line, settled
+from tests.model.signs import TieError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
     from tests.harness.faulty_store import Faults
     from tests.model.drive import Observed
     from tests.model.history import Line
@@ -37,26 +41,25 @@ class Played:
 
 
 def predict(case: Case, observed: Observed | None = None) -> Prediction:
-    """Return the model's prediction; from where the run went on, if there was a fault.
+    """Return the model's prediction; from where the runs went on, if there was a fault.
 
-    What chance gave the runtime is taken from its log.
+    What chance gave the runtime is taken from its logs.
 
     Raises:
         TieError: The case decides nothing.
     """
     if observed is None or observed.row is None:
         return Model(case).predict()
-    run_id, values, anchor = observed.row.run_id, drawn(observed.log), observed.anchor
+    run_id, anchor = observed.row.run_id, observed.anchor
+    values = {run_id: drawn(observed.log)}
+    values |= {other: drawn(essential(one.entries)) for other, one in observed.others.items()}
     if anchor is None:
         return Model(case, run_id=run_id, values=values).predict()
-    return Model(
-        case,
-        run_id=run_id,
-        values=values,
-        log=essential(anchor.log),
-        now=anchor.at,
-        executions=anchor.counts,
-    ).predict()
+    if not anchor.is_fair:
+        raise TieError("posts were under way when the fault came")
+    if not anchor.scene.runs:
+        return Model(case, run_id=run_id, values=values, now=anchor.at).predict()
+    return Model(case, scene=anchor.scene, values=values).predict()
 
 
 def play_both(
@@ -80,21 +83,48 @@ def play_both(
 def differences(case: Case, predicted: Prediction, observed: Observed) -> list[str]:
     """Return in words what the runtime did otherwise than predicted, and the laws it broke."""
     found = broken_promises(case, observed)
-    left, right = settled(predicted.log), settled(observed.log)
-    if len(left) != len(right) or not all(map(same_line, left, right)):
-        found.append("the logs differ (first line the model's, ≠ below it the runtime's):")
-        found.append(side_by_side(left, right, equal=same_line))
+    found += _unlike(predicted.log, observed.log, "")
     pairs = {
         "status": (predicted.status, observed.status),
         "state": (predicted.state, observed.state),
         "executions": (predicted.executions, _counts(observed)),
-        "unread messages": (sorted(predicted.unread), sorted(observed.unread)),
-        "messages sent": (_sent(predicted), _arrived(observed)),
+        "unread messages": (_sorted(predicted.unread), _sorted(observed.unread)),
+        "messages sent": (sorted(_sent(case, predicted)), sorted(_arrived(observed))),
+        "runs": (sorted(predicted.runs), sorted(observed.others)),
+        "states": (predicted.states, {a: state for a, state in observed.states.items() if state}),
+        "waiting": (
+            predicted.waiting,
+            {a: [one.message.id for one in mail] for a, mail in observed.waiting.items() if mail},
+        ),
     }
     for what, (mine, its) in pairs.items():
         if not same(mine, its):
             found.append(f"{what}: predicted {mine}, found {its}")
+    for run_id, other in observed.others.items():
+        told = predicted.runs.get(run_id)
+        head = f"run {run_id} of {other.row.agent_id}"
+        if told is None:
+            lines = "\n".join(map(str, essential(other.entries)))
+            found.append(f"{head}: {other.status}, not predicted:\n{lines}")
+            continue
+        found += _unlike(told.log, essential(other.entries), f"{head}: ")
+        if told.status != other.status:
+            found.append(f"{head}: predicted {told.status}, found {other.status}")
     return found
+
+
+def _sorted(values: Iterable[Any]) -> list[Any]:
+    return sorted(values, key=repr)
+
+
+def _unlike(predicted: Sequence[Line], log: Sequence[Line], head: str) -> list[str]:
+    left, right = settled(predicted), settled(log)
+    if len(left) == len(right) and all(map(same_line, left, right)):
+        return []
+    return [
+        f"{head}the logs differ (first line the model's, ≠ below it the runtime's):",
+        side_by_side(left, right, equal=same_line),
+    ]
 
 
 def broken_promises(case: Case, observed: Observed) -> list[str]:
@@ -102,11 +132,17 @@ def broken_promises(case: Case, observed: Observed) -> list[str]:
     found = broken_laws(observed.entries)
     found += executed_twice(observed)
     found += [f"{one.name} executed by a dead host" for one in observed.ghosts]
-    read = [line.data["payload"]["mail"] for line in observed.log if _is_mail(line)]
-    if sorted([*read, *observed.unread]) != list(range(len(case.mail))):
-        found.append(
-            f"of {len(case.mail)} messages {read} were received, {observed.unread} came later"
-        )
+    for run_id, other in observed.others.items():
+        head = f"run {run_id} of {other.row.agent_id}: "
+        found += [f"{head}{law}" for law in broken_laws(other.entries)]
+        if other.refolded != other.row:
+            found.append(f"{head}the row is {other.row}, its log says {other.refolded}")
+    read = [line.data["payload"] for line in observed.log if line.kind == "msg.received"]
+    mail = [one["mail"] for one in [*read, *observed.unread] if _is_mail(one)]
+    if sorted(mail) != list(range(len(case.mail))):
+        text = f"of {len(case.mail)} messages {read} were received, {observed.unread} came later"
+        found.append(text)
+    found += broken_talk(observed)
     if observed.stuck:
         found.append(f"{observed.stuck} messages wait though the agent is free")
     if len(set(_arrived(observed))) != len(observed.sent):
@@ -116,8 +152,8 @@ def broken_promises(case: Case, observed: Observed) -> list[str]:
     return found
 
 
-def _is_mail(line: Line) -> bool:
-    return line.kind == "msg.received" and "payload" in line.data
+def _is_mail(payload: Any) -> bool:
+    return isinstance(payload, dict) and "mail" in payload
 
 
 def executed_twice(observed: Observed) -> list[str]:
@@ -129,8 +165,10 @@ def executed_twice(observed: Observed) -> list[str]:
     found: list[str] = []
     open_intents: set[tuple[str, str]] = set()
     intents: dict[str, int] = {}
-    for line in observed.log:
-        key = (line.position, str(line.data.get("hash")))
+    logs = {observed.row.run_id: observed.log} if observed.row is not None else {}
+    logs |= {run_id: essential(one.entries) for run_id, one in observed.others.items()}
+    for run_id, line in [(run_id, line) for run_id, log in logs.items() for line in log]:
+        key = (f"{run_id} {line.position}", str(line.data.get("hash")))
         if line.data.get("mode") == "at_most_once":
             if key in open_intents:
                 found.append(f"a second intent at {line.position}, in doubt before")
@@ -139,7 +177,7 @@ def executed_twice(observed: Observed) -> list[str]:
         elif line.kind in ("effect.result", "tool.result"):
             open_intents.discard(key)
         elif line.kind == "in_doubt.resolved":
-            open_intents = {one for one in open_intents if one[0] != line.position}
+            open_intents = {one for one in open_intents if one[0] != key[0]}
     for one in observed.begun:
         durable = sum(kind == "effect.intent" and name == one.name for kind, name in one.log)
         if one.name in intents and durable <= one.number:
@@ -154,8 +192,10 @@ def _counts(observed: Observed) -> dict[str, int]:
     return counts
 
 
-def _sent(predicted: Prediction) -> list[str]:
-    return [line.data["message_id"] for line in predicted.log if line.kind == "msg.sent"]
+def _sent(case: Case, predicted: Prediction) -> list[str]:
+    logs = [predicted.log, *(one.log for one in predicted.runs.values())]
+    lines = [line for log in logs for line in log if line.kind == "msg.sent"]
+    return [line.data["message_id"] for line in lines if line.data["target"] == case.sink]
 
 
 def _arrived(observed: Observed) -> list[str]:

@@ -1,46 +1,110 @@
-"""What happens outside the runs of the model: time, arrivals, chance, how often effects executed."""
+"""What the runs of the model share: mailboxes, letters, answers, and what a fault leaves of them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from tests.harness.simloop import EPOCH
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from tests.model.history import Line
+    from tests.model.run import Run
+
+OUTSIDER: Final = "ext:test"
+NEVER: Final = -1.0
 
 
-@dataclass(slots=True)
-class Outside:
-    """See the module's docstring.
+@dataclass(frozen=True, slots=True)
+class Letter:
+    """A message in an inbox, or of a run.
 
     Attributes:
-        arrivals: ``(at, name, payload)`` by time; the name of a signal, or empty for a message.
-        values: What chance gave, by position, in order.
-        signals: Arrived and not consumed.
-        mail: Arrived and not consumed.
+        asker: The run that asks, if this is an ask.
     """
 
-    now: float
-    arrivals: list[tuple[float, str, Any]]
-    executions: dict[str, int]
-    values: Mapping[str, Sequence[Any]]
-    signals: list[tuple[str, Any]] = field(default_factory=list)
-    mail: list[Any] = field(default_factory=list)
+    id: str
+    sender: str
+    payload: Any
+    asker: str | None = None
 
-    def arrive(self, until: float) -> None:
-        """Put into the buffers what arrives up to a time."""
-        self.now = max(self.now, until)
-        while self.arrivals and self.arrivals[0][0] <= self.now:
-            _, name, payload = self.arrivals.pop(0)
-            if name:
-                self.signals.append((name, payload))
-            else:
-                self.mail.append(payload)
 
-    @staticmethod
-    def iso(seconds: float) -> str:
-        """Return the instant as text."""
-        return (EPOCH + timedelta(seconds=seconds)).isoformat()
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What ends an ask or a join.
+
+    Attributes:
+        status: ``replied``, ``completed``, ``failed`` or ``cancelled``.
+        by: The run that answers.
+    """
+
+    status: str
+    by: str
+    result: Any = None
+    error: dict[str, Any] | None = None
+
+
+@dataclass(eq=False, slots=True)
+class Box:
+    """One agent: its inbox, its state, and the run that holds it.
+
+    Attributes:
+        is_due: The agent's next run is about to start.
+        last: When a letter came last, and what brought it.
+        started_at: When the last run began that waiting letters started.
+    """
+
+    agent: str
+    waiting: list[Letter] = field(default_factory=list)
+    state: dict[str, Any] = field(default_factory=dict)
+    holder: Run | None = None
+    is_due: bool = False
+    last: tuple[float, object] = (NEVER, None)
+    started_at: float = NEVER
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """What a run has when the model begins to tell of it.
+
+    Attributes:
+        letters: Messages that are the run's, by arrival.
+        status: Empty, or how it has ended.
+        cancel: Why it was asked to stop.
+    """
+
+    run_id: str
+    agent: str
+    log: list[Line]
+    letters: tuple[Letter, ...] = ()
+    parent: str | None = None
+    root: str | None = None
+    status: str = ""
+    cancel: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """Everything durable at one moment, and what was executed before.
+
+    Attributes:
+        arrived: Ids of letters that are in.
+        read: What runs of the first agent have read that came after the submitted one.
+        answers: Run, key, and the answer; None when it was taken.
+        follows: Topic and follower.
+    """
+
+    at: float
+    runs: list[Left]
+    executions: dict[str, int] = field(default_factory=dict)
+    arrived: frozenset[str] = frozenset()
+    waiting: dict[str, list[Letter]] = field(default_factory=dict)
+    read: list[Any] = field(default_factory=list)
+    answers: list[tuple[str, str, Answer | None]] = field(default_factory=list)
+    follows: list[tuple[str, str]] = field(default_factory=list)
+
+
+def iso(seconds: float) -> str:
+    """Return the instant as text."""
+    return (EPOCH + timedelta(seconds=seconds)).isoformat()

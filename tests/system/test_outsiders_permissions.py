@@ -83,6 +83,21 @@ async def test_a_publisher_reaches_the_agents_of_its_tenant_under_its_own_name(
         assert await until_handled(bed, MINE, 1) == ["ext:crm"]
 
 
+async def test_a_publisher_posts_to_topics_of_its_tenant_under_its_own_name(
+    bed: Bed, port: int
+) -> None:
+    """A follower gets the post; so does one of a tenant with an account of its own."""
+    for agent, user, service in ((MINE, "crm", "crm"), (OTHERS, "acme", "billing")):
+        await bed.runtime.follow(agent, "news", "1")
+        subject = f"topic.v1.{agent.tenant}.news.1.ext.{service}"
+        async with raw_nats(url_of(port, user), inbox=f"_INBOX_{user}") as outsider:
+            await outsider.publish(subject, b'{"n": 7}')
+        await bed.notes.until(agent, {"n": 7})
+        [post] = [one for one in bed.notes.handled[agent] if one.payload == {"n": 7}]
+
+        assert post.metadata["publisher"] == f"ext:{service}"
+
+
 async def test_a_tenant_with_an_account_of_its_own_gets_its_acknowledgement_too(
     bed: Bed, port: int
 ) -> None:
@@ -104,8 +119,11 @@ async def test_a_tenant_with_an_account_of_its_own_gets_its_acknowledgement_too(
         "agent.v1.default.desk.1.in",
         "mail.desk.0.default.1",
         "mail.desk.0.default.~fan",
+        "mail.~topic.0.default.news.1",
         "dead.v1.default.desk.1",
         "topic.v1.default.news.1",
+        "topic.v1.default.news.1.ext.shop",
+        "topic.v1.acme.news.1.ext.crm",
         "host.v1.abc",
         "$JS.API.STREAM.DELETE.MAIL",
         "$JS.API.STREAM.PURGE.MAIL",
@@ -138,6 +156,9 @@ async def test_a_publisher_can_hear_nothing_but_its_own_answers(
         "agent.v1.default.desk.1.ext.acme",
         "agent.v1.acme.desk.1.in",
         "mail.desk.0.acme.~fan",
+        "mail.~topic.0.acme.news.1",
+        "topic.v1.acme.news.1",
+        "topic.v1.default.news.1.ext.acme",
         "dead.v1.acme.desk.1",
         "$JS.API.STREAM.DELETE.MAIL",
         "$JS.API.INFO",

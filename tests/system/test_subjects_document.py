@@ -43,6 +43,7 @@ class Reader:
     def __init__(self, bed: Bed, run_id: RunId) -> None:
         self._bed, self._run_id = bed, run_id
         self._said: dict[str, Callable[..., Awaitable[None]]] = {
+            r"(\S+), which follows \S+, gets (\{.*\}) from (\S+)": self._follower_gets,
             r"(\S+/.+) gets (\{.*\}) from (\S+)": self._gets,
             r"nothing: .*": self._nothing,
             r"dead letter of (\S+): (.*)": self._dead_letter,
@@ -63,6 +64,11 @@ class Reader:
     async def _gets(self, agent: str, payload: str, sender: str) -> None:
         handled = await self._bed.handled(AgentId.parse(agent))
         assert (handled[-1].sender, handled[-1].payload) == (sender, json.loads(payload))
+
+    async def _follower_gets(self, agent: str, payload: str, sender: str) -> None:
+        follower = AgentId.parse(agent)
+        await self._bed.notes.until(follower, json.loads(payload))
+        assert self._bed.notes.handled[follower][-1].sender == sender
 
     async def _nothing(self) -> None:
         """What is handled once too often is seen at the end."""
@@ -87,6 +93,7 @@ async def test_every_command_of_the_document_does_what_is_said_below_it(
     run_id = await bed.started(AgentId("approval", "order-17"), "start", {"count": 1})
     commands = [one for block in blocks(DOCUMENT, "sh") for one in published(block)]
     reader = Reader(bed, run_id)
+    await bed.runtime.follow(AgentId("desk", "k8"), "news", "eu")
     for command in commands:
         await reader.do(command)
     cli = Cli(bed.postgres_url, bed.schema, capsys)

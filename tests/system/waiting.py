@@ -21,9 +21,11 @@ PATIENCE_S: Final = 20.0
 _POLL_S: Final = 0.01
 
 
-async def until(holds: Callable[[], bool | Awaitable[bool]], what: str) -> None:
-    """Return once it holds; fail after 20 seconds."""
-    deadline = time.monotonic() + PATIENCE_S
+async def until(
+    holds: Callable[[], bool | Awaitable[bool]], what: str, *, limit_s: float = PATIENCE_S
+) -> None:
+    """Return once it holds; fail after 20 seconds, or what the test allows."""
+    deadline = time.monotonic() + limit_s
     while True:
         found = holds()
         if await found if inspect.isawaitable(found) else found:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Final, Literal, Self, TypeAlias
+from typing import Final, Literal, Self, TypeAlias, get_args
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -14,8 +14,8 @@ from actors.kernel.json import JsonValue, recordable
 from actors.kernel.runtime.ids import AgentId, RunId, TopicId
 
 SCHEMA_VERSION: Final = 1
-SenderKind: TypeAlias = Literal["agent", "ext", "client", "topic", "submit"]
-_SENDER_KINDS: Final = ("agent:", "ext:", "client:", "topic:", "submit:")
+SenderKind: TypeAlias = Literal["agent", "ext", "client", "topic", "submit", "spawn", "schedule"]
+_SENDER_KINDS: Final = tuple(f"{kind}:" for kind in get_args(SenderKind))
 
 _payload_types: dict[str, type[BaseModel]] = {}
 
@@ -32,11 +32,11 @@ class Message:
     Attributes:
         id: Unique per (agent, sender); sending the same id again is a no-op for at least 8 days.
         target: Who gets it.
-        sender: Typed sender (``agent:type/key``, ``ext:…``, ``client:…``, ``topic:…``, ``submit:…``)
-            or None before it is sent.
+        sender: Typed sender (``agent:type/key``, ``ext:…``, ``client:…``, ``topic:…``, ``submit:…``,
+            ``spawn:<parent agent>``, ``schedule:…``) or None before it is sent.
         payload: JSON data. A registered payload kind is a dict with a ``kind`` key.
         reply_to: The asking run, if this is an ask.
-        correlation_id: Connects an ask and its reply.
+        correlation_id: Connects an ask and its reply: the ask's own id.
         causation_id: Id of the message or effect that caused this one.
         metadata: Small text values, for example trace context. Never message content.
     """

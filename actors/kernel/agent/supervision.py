@@ -8,7 +8,11 @@ from pydantic import BaseModel, ConfigDict, Field
 
 
 class HistoryRetention(StrEnum):
-    """What happens to children, and to a run's turns, when the run ends."""
+    """What happens to open children, and to a run's turns, when the run ends.
+
+    RUN: children are cancelled. PERMANENT: they become the root's. NONE: they are cancelled, and the
+    next sweep takes the run's log.
+    """
 
     RUN = "run"
     PERMANENT = "permanent"
@@ -16,7 +20,12 @@ class HistoryRetention(StrEnum):
 
 
 class SpawnBudget(BaseModel):
-    """How many runs a tree may have. Counted at the root, tree-wide."""
+    """How many runs a tree may have. Counted at the root, tree-wide.
+
+    Attributes:
+        max_runs: Runs spawned over the life of the tree; the root itself does not count.
+        max_concurrent: Spawned runs that have not ended.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -25,7 +34,14 @@ class SpawnBudget(BaseModel):
 
 
 class ExecutionBudget(BaseModel):
-    """What a tree may spend. Counted at the root, tree-wide. None means no limit."""
+    """What a tree may spend. Counted at the root, tree-wide. None means no limit.
+
+    Attributes:
+        max_tokens: Of model calls, input and output. Calls under way when it is reached end.
+        max_cost_usd: As their usage tells it.
+        max_turns: Model calls; exact.
+        deadline_s: Seconds from the root's creation, for every run of the tree.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 
 from actors.kernel.runtime.scheduler import DEFAULT_RETRY, RetryPolicy, RunStatus
 
@@ -12,10 +12,13 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from actors.kernel.agent.message import Message, MessageKey
+    from actors.kernel.agent.supervision import HistoryRetention, Supervision
     from actors.kernel.json import JsonValue
+    from actors.kernel.runtime.follow_graph import FollowMode
     from actors.kernel.runtime.ids import AgentId, RunId, ShardId, TopicId
     from actors.kernel.runtime.log_entry import NewEntry, RunLogEntry
     from actors.kernel.runtime.scheduler import Lease, ShardLease
+    from actors.kernel.runtime.store import Nudge
     from actors.kernel.runtime.wakeup import WakeSet
 
 
@@ -86,6 +89,8 @@ class NewRun:
         deadline_at: When it has to have ended.
         version: Code version it is pinned to.
         trace: W3C traceparent of what caused it.
+        supervision: Its terms, where they are not the defaults; the budgets of a root's count for the
+            whole tree, those of others are copies.
     """
 
     run_id: RunId
@@ -98,11 +103,31 @@ class NewRun:
     deadline_at: datetime | None = None
     version: str | None = None
     trace: str | None = None
+    supervision: Supervision | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Spawned:
+    """A child to be created with its parent's turn.
+
+    Attributes:
+        run: With parent, root and depth set; born with its parent's cancel flag.
+        position: Of the spawn in the parent, to name it when the tree's budget refuses it.
+        boot: The child's first message, bound to it, with sender ``spawn:<parent's agent>``; None: it
+            starts with an empty inbox.
+    """
+
+    run: NewRun
+    position: str
+    boot: Message | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Outgoing:
-    """One message leaving with a commit. `message.id`, `sender` and target identify it for ever."""
+    """One message leaving with a commit. `message.id`, `sender` and target identify it for ever.
+
+    To a topic it is a post: every follower of the commit's moment gets it.
+    """
 
     message: Message
     sender: str
@@ -116,6 +141,102 @@ class SignalKey(NamedTuple):
     n: int
 
 
+# --- what runs wait for from each other -------------------------------------------------------
+
+AnswerStatus: TypeAlias = Literal[
+    "replied", "completed", "failed", "cancelled", "approved", "denied"
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What ends a wait of a run. The first answer with its key counts; later ones change nothing.
+
+    Kept until it is taken, also when it comes before anybody waits, or after the wait is over.
+
+    Attributes:
+        run_id: Who waits for it.
+        key: What it waits for: the id of an ask's message, of a run (join), of an approval.
+        status: ``replied`` by the target's code; ``completed``, ``failed`` or ``cancelled``: how the
+            run ended that was joined or held the question; ``approved`` or ``denied`` by a person.
+        result: What was replied, or returned.
+        error: Type and message, for ``failed``; ``{"message": reason}`` for ``cancelled``.
+        by: The run that answered.
+        last_seq: Where its log ends then; -1 when unknown.
+    """
+
+    run_id: RunId
+    key: str
+    status: AnswerStatus
+    result: JsonValue = None
+    error: dict[str, JsonValue] | None = None
+    by: RunId | None = None
+    last_seq: int = -1
+
+
+WaitKind: TypeAlias = Literal["ask", "join", "approval"]
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """An open ask, join or approval as others see it.
+
+    Attributes:
+        position: Where in the run it stands.
+        kind: What is waited for.
+        key: Of the answer that ends it.
+        agent: The agent waited for; None for a person.
+        target_run: The run waited for: its end answers, even if it never sees a question.
+        must: Whether the run can do nothing else until the answer comes: such waits make cycles.
+        request: What a person is asked.
+        expires_at: When the wait ends by itself.
+    """
+
+    position: str
+    kind: WaitKind
+    key: str
+    agent: AgentId | None = None
+    target_run: RunId | None = None
+    must: bool = False
+    request: JsonValue = None
+    expires_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OpenWait:
+    """A wait, whose it is, and since when."""
+
+    run_id: RunId
+    agent_id: AgentId
+    wait: Wait
+    since: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class WaitCycle:
+    """Waits that can never end: each of `agents` waits for the next, the last one for the first.
+
+    Attributes:
+        run_id: Whose wait has to fail.
+        agent_id: Whose run that is, `agents[0]`.
+        position: Of that wait.
+        agents: Around the cycle.
+    """
+
+    run_id: RunId
+    agent_id: AgentId
+    position: str
+    agents: tuple[AgentId, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FollowChange:
+    """The run's agent follows a topic from now on, or, with `mode` None, not any more."""
+
+    topic: TopicId
+    mode: FollowMode | None
+
+
 class Deleted:
     """Marks a state key as removed."""
 
@@ -127,12 +248,20 @@ DELETED: Final = Deleted()
 
 @dataclass(frozen=True, slots=True)
 class BudgetDelta:
-    """What a turn adds to the tree's account, at the root."""
+    """What a turn adds to the tree's account, at the root. Only for trees with an execution budget.
 
-    runs: int = 0
+    Attributes:
+        tokens: Used, input and output.
+        cost_usd: Spent.
+        turns: Model calls that begin; such a turn is refused when the budget has no place for them,
+            or tokens or money are used up already.
+        position: Of the call that begins, to name it when it is refused.
+    """
+
     tokens: int = 0
     cost_usd: float = 0.0
     turns: int = 0
+    position: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,9 +277,15 @@ class Commit:
         bind: Pending messages that become this run's; all must still be pending.
         outgoing: Messages to send, in this order.
         take_signals: Buffered signals consumed; all must still be there.
-        take_completions: Children whose results are consumed.
+        take_answers: Keys of answers consumed; all must still be there.
         state: Values of the agent's state to write; `DELETED` removes a key.
-        spawned: Children to create.
+        spawned: Children to create, counted against the tree's budget.
+        answers: Replies to asks that this run's agent got.
+        waits: All waits that are open now, in place of those before; None: they are as they were.
+            A run's waits are gone when it ends.
+        follows: Applied in order, before any post of this turn.
+        orphans: With `Finish`: what becomes of children that are still open. RUN and NONE: they and
+            all below are asked to stop; PERMANENT: they become children of the root.
         budget: What this turn spends.
         attempt: The attempt that is executing, 1 for the first; kept with the run.
     """
@@ -163,9 +298,13 @@ class Commit:
     bind: tuple[MessageKey, ...] = ()
     outgoing: tuple[Outgoing, ...] = ()
     take_signals: tuple[SignalKey, ...] = ()
-    take_completions: tuple[RunId, ...] = ()
+    take_answers: tuple[str, ...] = ()
     state: Mapping[str, JsonValue | Deleted] = field(default_factory=dict)
-    spawned: tuple[NewRun, ...] = ()
+    spawned: tuple[Spawned, ...] = ()
+    answers: tuple[Answer, ...] = ()
+    waits: tuple[Wait, ...] | None = None
+    follows: tuple[FollowChange, ...] = ()
+    orphans: HistoryRetention | None = None
     budget: BudgetDelta | None = None
     attempt: int = 1
 
@@ -194,12 +333,18 @@ class Committed:
         cancel_requested: Reason, if somebody asked this run to stop.
         routed: Outgoing messages that became inbox rows here and now; known ids are left out.
         wake_now: After `Suspend`: something it waits for is there already; run it again.
+        cycles: Waits of this run that can never end.
+        nudges: What this turn changed for agents of this host's shards: children to start (run),
+            answers for waiting runs (signal), runs to stop (cancel), posts to bring to followers
+            (fanout). Other owners are told by the store.
     """
 
     last_seq: int
     cancel_requested: str | None = None
     routed: tuple[Arrived, ...] = ()
     wake_now: bool = False
+    cycles: tuple[WaitCycle, ...] = ()
+    nudges: tuple[Nudge, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,13 +367,22 @@ class Missing:
 
 
 @dataclass(frozen=True, slots=True)
-class SpawnRefused:
-    """The tree's budget has no place for the spawns at these positions."""
+class OverBudget:
+    """The tree's budget has no place for what the turn begins at these positions; nothing was written.
+
+    Execute the run again from what is durable, and let these calls raise. Of several spawns the
+    first ones that fit are not named.
+
+    Attributes:
+        positions: Of spawns, or of a model call.
+        limit: Which limit, with its number, for example ``max_runs 50``.
+    """
 
     positions: tuple[str, ...]
+    limit: str
 
 
-CommitOutcome: TypeAlias = Committed | LeaseLost | Conflict | Missing | SpawnRefused
+CommitOutcome: TypeAlias = Committed | LeaseLost | Conflict | Missing | OverBudget
 
 
 # --- rows as the worker reads them ----------------------------------------------------------------
@@ -261,6 +415,10 @@ class RunRow:
     updated_at: datetime | None = None
     arrival: int = 0
     """Place of its first message in the agent's queue."""
+    supervision: Supervision | None = None
+    """Its terms as stored; None: the defaults."""
+    swept: bool = False
+    """A tombstone: ended long ago, its log, result and messages are gone."""
 
 
 @dataclass(frozen=True, slots=True)

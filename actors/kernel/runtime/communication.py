@@ -42,6 +42,60 @@ class AskOutcome(BaseModel):
     last_seq: int = Field(default=-1, ge=-1)
 
 
+class ApprovalStatus(StrEnum):
+    """The three ends of a request for approval."""
+
+    APPROVED = "approved"
+    DENIED = "denied"
+    EXPIRED = "expired"
+
+
+class Approval(BaseModel):
+    """What a person decided, or that nobody did in time.
+
+    Attributes:
+        status: Which end.
+        by: Who decided; None when nobody did.
+        comment: What they said about it.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    status: ApprovalStatus
+    by: str | None = None
+    comment: str = ""
+
+    @property
+    def is_approved(self) -> bool:
+        """Whether it may be done."""
+        return self.status is ApprovalStatus.APPROVED
+
+
+class ApprovalRequest(BaseModel):
+    """Something that a run may do only if a person agrees.
+
+    Attributes:
+        id: Names it; depends on the run, the place in its code and the exact arguments, so a decision
+            counts for nothing else.
+        run_id: Who asks.
+        agent_id: Whose run that is, as text.
+        what: Name of what is to be done.
+        args: With what.
+        since: When it was asked.
+        expires_at: When the run goes on without a decision.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    id: str
+    run_id: str
+    agent_id: str
+    what: str
+    args: JsonValue = None
+    since: AwareDatetime
+    expires_at: AwareDatetime | None = None
+
+
 class RunStatusSummary(BaseModel):
     """How far a run is, without its contents.
 

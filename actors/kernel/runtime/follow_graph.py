@@ -5,10 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
+from actors.errors import OtherTenantError
+from actors.kernel.runtime.ids import TopicId
+
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from actors.kernel.runtime.ids import AgentId, TopicId
+    from actors.kernel.runtime.commit import Commit
+    from actors.kernel.runtime.ids import AgentId
 
 FollowMode: TypeAlias = Literal["eager", "lazy"]
 """eager: a post wakes the follower. lazy: it gets the row but is not woken."""
@@ -27,6 +31,30 @@ class Subscription:
     since: int = 0
 
 
+def check_follow(follower: AgentId, topic: TopicId) -> None:
+    """Return if the agent may follow the topic.
+
+    Raises:
+        OtherTenantError: They are of two tenants.
+    """
+    if follower.tenant != topic.tenant:
+        raise OtherTenantError(f"topic {topic}", follower.tenant)
+
+
+def check_topics(commit: Commit) -> None:
+    """Return if the turn follows and posts within its tenant.
+
+    Raises:
+        OtherTenantError: It does not.
+    """
+    agent = commit.lease.agent_id
+    for change in commit.follows:
+        check_follow(agent, change.topic)
+    for out in commit.outgoing:
+        if isinstance(out.target, TopicId):
+            check_follow(agent, out.target)
+
+
 class FollowGraph(Protocol):
     """Subscriptions, by topic and by follower. Never crosses tenants."""
 
@@ -36,7 +64,7 @@ class FollowGraph(Protocol):
         """Subscribe; following again changes the mode at most and keeps `since`.
 
         Raises:
-            ContractError: Follower and topic are of two tenants.
+            OtherTenantError: Follower and topic are of two tenants.
         """
         ...
 

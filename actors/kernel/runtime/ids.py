@@ -138,6 +138,14 @@ def message_id_of_run(run_id: RunId, position: str, n: int = 0) -> str:
     return derive_id("message", run_id, position, n)
 
 
+def message_id_of_post(sender: str, message_id: str) -> str:
+    """Return the id under which followers get what `sender` published.
+
+    SHA-256, which SQL has, too: `post_id` computes the same.
+    """
+    return hashlib.sha256(f"post\n{sender}\n{message_id}".encode()).hexdigest()[:32]
+
+
 def token(text: str) -> str:
     """Return `text` as one subject token: other bytes than ``[A-Za-z0-9_-]`` are ``%XX``.
 

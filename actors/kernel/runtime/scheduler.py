@@ -54,6 +54,7 @@ class RetryPolicy(BaseModel):
         max_backoff_s: Upper limit of one wait in seconds.
         jitter: Random part of each wait, as a fraction of it (0.2 = ±20 %).
         non_retryable: Class names of errors that end the run at once.
+        within_s: Only failures of the last so many seconds count (restart intensity); None: all.
         on_exhausted: What happens when no retry is left: the run fails, is parked for an
             operator, or fails with its messages dead-lettered.
     """
@@ -66,6 +67,7 @@ class RetryPolicy(BaseModel):
     max_backoff_s: float = Field(default=300.0, ge=0)
     jitter: float = Field(default=0.2, ge=0, le=1)
     non_retryable: tuple[str, ...] = ()
+    within_s: float | None = Field(default=None, gt=0)
     on_exhausted: Literal["fail", "pause", "dead_letter"] = "dead_letter"
 
     def delay_s(self, attempt: int, chance: float) -> float:

@@ -6,13 +6,20 @@ The SQL function `shard_of` builds the same names.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from actors.errors import ContractError
-from actors.kernel.runtime.ids import AgentId, ShardId
+from actors.kernel.runtime.ids import AgentId, ShardId, partition_hash
+
+if TYPE_CHECKING:
+    from actors.kernel.runtime.ids import TopicId
 
 PARTITIONS: Final = 16
 """Partitions of a type, fixed for the life of a deployment."""
+
+TOPICS: Final = "~topic"
+"""The type of shards that hold topics: what outsiders publish there is read by their owners. No agent's
+type can have this name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +39,26 @@ def partition_shard(type_: str, partition: int) -> ShardId:
 def instance_shard(agent: AgentId) -> ShardId:
     """Return the shard of an agent that is registered by itself."""
     return ShardId(f"i:{agent.tenant}:{agent.type}/{agent.key}")
+
+
+def topic_shard(topic: TopicId, partitions: int = PARTITIONS) -> ShardId:
+    """Return the shard that reads what outsiders publish to the topic."""
+    return partition_shard(TOPICS, partition_hash(place_of(topic)) % partitions)
+
+
+def place_of(topic: TopicId) -> AgentId:
+    """Return the agent of the topic's names: what is computed of them is the same for both."""
+    return AgentId(topic.type, topic.source, topic.tenant)
+
+
+def is_of_topics(shard: ShardId) -> bool:
+    """Return whether the shard holds topics, not agents."""
+    return shard.startswith(f"p:{TOPICS}:")
+
+
+def letters_of(topic: TopicId) -> AgentId:
+    """Return whose dead letters those posts to the topic are that are no messages: ``topic/type/source``."""
+    return AgentId("topic", f"{topic.type}/{topic.source}"[:256], topic.tenant)
 
 
 def undeclared_shard(type_: str) -> ShardId:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from actors.kernel.agent.message import Message
     from actors.kernel.json import JsonValue
     from actors.kernel.runtime.commit import (
+        Answer,
         Arrived,
         BufferedSignal,
         CancelReport,
@@ -25,12 +26,19 @@ if TYPE_CHECKING:
         HostReport,
         LoadedRun,
         NewRun,
+        OpenWait,
         RunRow,
         SignalOutcome,
         Timer,
+        WaitCycle,
+        WaitKind,
     )
+    from actors.kernel.runtime.fanout import PostStore
+    from actors.kernel.runtime.follow_graph import FollowGraph
     from actors.kernel.runtime.ids import AgentId, HostIncarnation, RunId, ShardId
+    from actors.kernel.runtime.limits import LimitStore
     from actors.kernel.runtime.log_entry import NewEntry, RunLogEntry
+    from actors.kernel.runtime.schedule import ScheduleStore
     from actors.kernel.runtime.scheduler import Lease, RunStatus, ShardLease
 
 OnConflict: TypeAlias = Literal["queue", "join", "reject", "interrupt"]
@@ -40,13 +48,18 @@ OnConflict: TypeAlias = Literal["queue", "join", "reject", "interrupt"]
 class Nudge:
     """A hint that something changed for an agent; facts are read from the store.
 
-    `kind` run: a new queued run. mail: pending mail. signal: a buffered signal for `run_id`.
-    cancel: `run_id` was asked to stop. shards: look for shards to claim.
+    `kind` run: a new queued run. mail: pending mail. signal: a buffered signal or an answer for
+    `run_id`. cancel: `run_id` was asked to stop. fanout: posts for followers in `shard`.
+    schedule: a schedule of the agent was written. shards: look for shards to claim.
+    limits: a limit was changed. places: places of a limit are free, or wanted.
     """
 
-    kind: Literal["run", "mail", "signal", "cancel", "shards"]
+    kind: Literal[
+        "run", "mail", "signal", "cancel", "fanout", "schedule", "shards", "limits", "places"
+    ]
     agent_id: AgentId | None = None
     run_id: RunId | None = None
+    shard: ShardId | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +152,16 @@ class RunStore(Protocol):
         """
         ...
 
+    async def answer(self, answer: Answer) -> SignalOutcome:
+        """Keep what ends a wait of a run, and tell its owner; not accepted when the key has one.
+
+        For those who are no run: a person who decides, a supervisor from outside.
+
+        Raises:
+            UnknownRunError: There is no such run.
+        """
+        ...
+
     # --- ownership --------------------------------------------------------------------------------
 
     async def declare(self, serves: Serves, *, partitions: int = 16) -> None:
@@ -203,6 +226,27 @@ class RunStore(Protocol):
         """Return the run's signals that are not consumed, in arrival order."""
         ...
 
+    async def answers(self, run_id: RunId) -> list[Answer]:
+        """Return the run's answers that are not consumed, whether it waits for them or not."""
+        ...
+
+    async def wait_cycles(
+        self, shards: Sequence[ShardId], *, younger_than_s: float
+    ) -> list[WaitCycle]:
+        """Return cycles that two commits closed at the same moment, each once: one wait has to fail.
+
+        That of the greatest run id of the cycle, when its agent is in these shards.
+        """
+        ...
+
+    async def unnoticed(self, shards: Sequence[ShardId], *, younger_than_s: float) -> list[Nudge]:
+        """Return what the owner of these shards may not have heard of, because a hint was lost.
+
+        Children that wait to be started (run) and answers for suspended runs (signal), written within
+        so many seconds; open runs that were asked to stop (cancel).
+        """
+        ...
+
     async def state(self, agent_id: AgentId) -> dict[str, JsonValue]:
         """Return the agent's state."""
         ...
@@ -242,6 +286,22 @@ class RunStore(Protocol):
         """Return runs, newest first."""
         ...
 
+    async def children(self, run_id: RunId) -> list[RunRow]:
+        """Return the runs spawned by this one that are still its children, in the order of creation."""
+        ...
+
+    async def run_of_message(
+        self, agent_id: AgentId, sender: str, message_id: str
+    ) -> RunRow | None:
+        """Return the run that got this message, else the one that holds the agent, else None."""
+        ...
+
+    async def waits(
+        self, *, kind: WaitKind | None = None, run_id: RunId | None = None, limit: int = 100
+    ) -> list[OpenWait]:
+        """Return waits of open runs that have no answer yet, oldest first; of one kind, or of one run."""
+        ...
+
     async def pending_count(self, agent_id: AgentId) -> int:
         """Return how many messages of the agent are not done: pending ones and those of open runs."""
         ...
@@ -264,4 +324,51 @@ class RunStore(Protocol):
 
     async def redrive(self, ids: Sequence[int]) -> list[Arrived]:
         """Deliver dead letters again as new messages (id derived from the old one); each id once."""
+        ...
+
+    async def redrive_run(self, run_id: RunId) -> Submitted:
+        """Start a dead run's work again: a new run with the same messages, in one commit; once.
+
+        Its id is derived from the dead one's. It has no parent and the dead one's priority and policy.
+        Dead letters of the dead run count as redriven.
+
+        Raises:
+            UnknownRunError: There is no such run.
+            IllegalTransitionError: It has not failed.
+        """
+        ...
+
+    async def sweep(self, *, older_than_s: float, limit: int = 200) -> int:
+        """Take away what runs leave behind that ended longer ago; return how many were taken, of `limit`.
+
+        Log, result, signals and answers go; the row stays as a tombstone (`RunRow.swept`): its id and
+        its message's still name it, and it has a status. Runs with retention NONE go whatever their age.
+        Whoever joined one has its answer. Safe to call from several hosts at once.
+        """
+        ...
+
+    # --- followers ------------------------------------------------------------------------------------
+
+    @property
+    def follows(self) -> FollowGraph:
+        """Who follows what, in these rows."""
+        ...
+
+    @property
+    def posts(self) -> PostStore:
+        """Posts on their way to followers."""
+        ...
+
+    # --- schedules ------------------------------------------------------------------------------------
+
+    @property
+    def schedules(self) -> ScheduleStore:
+        """Messages that come by themselves."""
+        ...
+
+    # --- limits ---------------------------------------------------------------------------------------
+
+    @property
+    def limits(self) -> LimitStore:
+        """How many runs execute at once and start per second, over all hosts."""
         ...

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from actors.kernel.agent.message import Message
     from actors.kernel.json import JsonValue
     from actors.kernel.runtime.commit import Arrived, LeaseLost
-    from actors.kernel.runtime.ids import AgentId, HostIncarnation, RunId
+    from actors.kernel.runtime.ids import AgentId, HostIncarnation, RunId, ShardId
     from actors.kernel.runtime.scheduler import ShardLease
     from actors.kernel.runtime.store import Nudge
 
@@ -68,10 +68,12 @@ class Received:
 
     Attributes:
         sequence: Its place in the stream.
-        agent_id: The addressed agent, from the subject.
+        agent_id: The addressed agent, from the subject. Of a post: whose dead letter it is when it
+            is none.
         sender: Typed sender. For what came from outside it is taken from the origin subject.
         message_id: Id of the message; for one without, derived from its place in the stream.
-        content: What it is. A `Message` has target, sender and id set as above.
+        content: What it is. A `Message` has target, sender and id set as above; a post has its topic
+            as target.
         sourced: Whether it came from outside: no sender's outbox row belongs to it.
     """
 
@@ -107,9 +109,9 @@ class OutboxRow:
 
     Attributes:
         n: Place in the order of its (sender, target); grows over all rows.
-        message: With id, target (an agent) and sender set.
-        dead_letter: None for mail. Else the reason it was given up: it goes to the dead letters'
-            stream, and its row is deleted once the broker has it.
+        message: With id, target (an agent, or a topic for posts that observers are to see) and sender.
+        dead_letter: None for mail and posts. Else the reason it was given up: it goes to the dead
+            letters' stream. Rows of dead letters and posts are deleted once the broker has them.
         target_read: Sequence up to which the target's shard was read when this row was read from
             the store; 0 = unknown.
     """
@@ -240,10 +242,13 @@ class Ingested:
     Attributes:
         arrived: Messages that were not known, in order.
         signalled: Runs that have a new signal, with their agents.
+        posted: Shards of this host that have followers of a new post; other owners are told by the
+            store.
     """
 
     arrived: tuple[Arrived, ...] = ()
     signalled: tuple[tuple[RunId, AgentId], ...] = ()
+    posted: tuple[ShardId, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,9 +284,9 @@ class MailStore(Protocol):
     async def ingest(self, batch: MailBatch) -> IngestOutcome:
         """Write a batch to rows and move the cursor, in one commit; concurrent calls are grouped.
 
-        Known ids are dropped. Mail of a sender inside becomes a row only when all that the sender
-        sent to that agent before has: the sender's outbox tells. Its outbox row goes in the same
-        commit. Safe to call again.
+        Known ids are dropped. A post becomes work for the owners of its followers' shards, once. Mail
+        of a sender inside becomes a row only when all that the sender sent to that agent before has:
+        the sender's outbox tells. Its outbox row goes in the same commit. Safe to call again.
 
         Raises:
             PersistenceError: Outcome unknown after the time limit.

@@ -45,7 +45,7 @@ class WakeSet:
         at: The earliest timer, aware UTC.
         signals: Names of signals.
         message: Whether plain mail wakes it (`ctx.receive`).
-        runs: Runs whose end or answer wakes it.
+        runs: Keys of answers (`Answer.key`) that wake it.
     """
 
     at: datetime | None = None

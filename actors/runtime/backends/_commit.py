@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, assert_never
 
-from actors.errors import ContractError
 from actors.kernel.runtime.commit import (
     Committed,
     Conflict,
@@ -18,16 +17,24 @@ from actors.kernel.runtime.commit import (
     Suspend,
 )
 from actors.kernel.runtime.fold import TELLING, ends_execution
+from actors.kernel.runtime.follow_graph import check_topics
 from actors.kernel.runtime.ids import AgentId
 from actors.kernel.runtime.log_entry import EntryKind
 from actors.kernel.runtime.scheduler import RunStatus
-from actors.runtime.backends._rows import check_entries, pack
+from actors.runtime.backends._cycles import cycles_of
+from actors.runtime.backends._follows import change_and_post
+from actors.runtime.backends._records import pack
+from actors.runtime.backends._rows import check_entries
+from actors.runtime.backends._talk import answer_end, clear_waits, reply, set_waits
+from actors.runtime.backends._tree import give_place_back, over_budget, resolve_orphans, spawn
 
 if TYPE_CHECKING:
     from actors.kernel.runtime.commit import Arrived, Commit, CommitOutcome
     from actors.kernel.runtime.scheduler import Lease
+    from actors.kernel.runtime.store import Nudge
     from actors.kernel.runtime.wakeup import WakeSet
-    from actors.runtime.backends._rows import MemoryRows, RunRecord
+    from actors.runtime.backends._records import RunRecord
+    from actors.runtime.backends._rows import MemoryRows
 
 
 def fenced(rows: MemoryRows, lease: Lease) -> bool:
@@ -41,10 +48,10 @@ def write_turn(rows: MemoryRows, commit: Commit) -> CommitOutcome:
 
     Raises:
         InvalidEntryError: An entry's kind or payload is wrong; nothing was written.
-        ContractError: A message goes to a topic, which this store cannot do yet.
+        OtherTenantError: It follows or posts to a topic of another tenant; nothing was written.
     """
     check_entries(commit.entries)
-    check_targets(commit)
+    check_topics(commit)
     refused = refusal(rows, commit)
     if refused is not None:
         return refused
@@ -58,26 +65,34 @@ def write_turn(rows: MemoryRows, commit: Commit) -> CommitOutcome:
     if commit.take_signals:
         taken = {n for _, n in commit.take_signals}
         record.signals = [signal for signal in record.signals if signal.n not in taken]
-    record.completions.difference_update(commit.take_completions)
+    for answer_key in commit.take_answers:
+        record.answers[answer_key].is_taken = True
     _write_state(rows, commit)
-    for child in commit.spawned:
-        rows.create_run(child)
+    nudges = [*spawn(rows, commit), *reply(rows, record, commit.answers)]
+    nudges += change_and_post(rows, commit)
     routed = _route(rows, commit)
     settle(rows, record, commit)
-    wake_now = isinstance(commit.then, Suspend) and is_there(rows, record, commit.then.wake)
-    return Committed(record.last_seq, record.cancel_requested, routed, wake_now)
+    nudges += _settle_with_others(rows, record, commit)
+    return Committed(
+        record.last_seq,
+        record.cancel_requested,
+        routed,
+        wake_now=isinstance(commit.then, Suspend) and is_there(rows, record, commit.then.wake),
+        cycles=cycles_of(rows, record) if commit.waits else (),
+        nudges=tuple(dict.fromkeys(nudges)),
+    )
 
 
-def check_targets(commit: Commit) -> None:
-    """Return if every message of the turn goes to an agent.
-
-    Raises:
-        ContractError: One goes to a topic.
-    """
-    for out in commit.outgoing:
-        if not isinstance(out.target, AgentId):
-            msg = f"message {out.message.id} goes to topic {out.target}: posts are not built yet"
-            raise ContractError(msg)
+def _settle_with_others(rows: MemoryRows, record: RunRecord, commit: Commit) -> list[Nudge]:
+    """Write what the turn's end means for runs that wait for this one, or that it waits for."""
+    if not isinstance(commit.then, Finish):
+        return [] if commit.waits is None else set_waits(rows, record, commit.waits)
+    clear_waits(rows, record)
+    nudges = answer_end(rows, record)
+    give_place_back(rows, record)
+    nudges += resolve_orphans(rows, record, commit.orphans)
+    rows.end_run(record, dead_letter=commit.then.dead_letter)
+    return nudges
 
 
 def begins_attempt(commit: Commit) -> bool:
@@ -105,10 +120,9 @@ def settle(rows: MemoryRows, record: RunRecord, commit: Commit) -> None:
             record.error = pack(error)
         case Park(reason):
             record.status, record.parked = RunStatus.SUSPENDED, reason
-        case Finish(status, result, error, dead_letter):
+        case Finish(status, result, error):
             record.status = status
             record.result, record.error = pack(result), pack(error)
-            rows.end_run(record, dead_letter=dead_letter)
         case _:
             assert_never(commit.then)
 
@@ -119,7 +133,8 @@ def is_there(rows: MemoryRows, record: RunRecord, wake: WakeSet) -> bool:
         return True
     if any(signal.name in wake.signals for signal in record.signals):
         return True
-    return not record.completions.isdisjoint(wake.runs)
+    answers = (record.answers.get(key) for key in wake.runs)
+    return any(row is not None and not row.is_taken for row in answers)
 
 
 def refusal(rows: MemoryRows, commit: Commit) -> CommitOutcome | None:
@@ -146,9 +161,13 @@ def refusal(rows: MemoryRows, commit: Commit) -> CommitOutcome | None:
         missing += [
             f"signal {name} {n}" for name, n in commit.take_signals if (name, n) not in there
         ]
-    ended = record.completions if record else set()
-    missing += [f"completion {child}" for child in commit.take_completions if child not in ended]
-    return Missing(tuple(missing)) if missing else None
+    answers = record.answers if record else {}
+    missing += [
+        f"answer {key}"
+        for key in commit.take_answers
+        if (answer := answers.get(key)) is None or answer.is_taken
+    ]
+    return Missing(tuple(missing)) if missing else over_budget(rows, commit)
 
 
 def _record(rows: MemoryRows, commit: Commit) -> RunRecord:
@@ -170,7 +189,8 @@ def _write_state(rows: MemoryRows, commit: Commit) -> None:
 def _route(rows: MemoryRows, commit: Commit) -> tuple[Arrived, ...]:
     routed = []
     for out in commit.outgoing:
-        assert isinstance(out.target, AgentId), "checked before anything was written"
+        if not isinstance(out.target, AgentId):
+            continue
         row = rows.put_mail(out.message, out.sender, out.target)
         if row is not None:
             routed.append(row.arrived())

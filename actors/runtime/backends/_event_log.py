@@ -10,7 +10,7 @@ from pydantic_core import to_json
 
 from actors.errors import ConcurrentAppendError
 from actors.kernel.runtime.log_entry import check_entry
-from actors.runtime.backends._rows import LogLine
+from actors.runtime.backends._records import LogLine
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -5,8 +5,7 @@ from __future__ import annotations
 from itertools import count
 from typing import TYPE_CHECKING
 
-from actors.errors import ContractError
-from actors.kernel.runtime.follow_graph import Subscription
+from actors.kernel.runtime.follow_graph import Subscription, check_follow
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -27,9 +26,7 @@ class InMemoryFollowGraph:
         self, follower: AgentId, topic: TopicId, *, mode: FollowMode = "eager"
     ) -> Subscription:
         """See `FollowGraph.follow`."""
-        if follower.tenant != topic.tenant:
-            msg = f"agent {follower} may not follow {topic}: they are of two tenants"
-            raise ContractError(msg)
+        check_follow(follower, topic)
         subscriptions = self._by_topic.setdefault(topic, {})
         known = subscriptions.get(follower)
         since = known.since if known else next(self._numbers)

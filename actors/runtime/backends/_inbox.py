@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from actors.kernel.agent.message import MessageKey
 from actors.kernel.runtime.commit import DeadLetter
-from actors.runtime.backends._rows import InboxRow
+from actors.runtime.backends._records import InboxRow
 
 if TYPE_CHECKING:
     from collections.abc import Callable

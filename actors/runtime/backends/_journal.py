@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from actors.runtime.backends._rows import pack, unpack
+from actors.runtime.backends._records import pack, unpack
 
 if TYPE_CHECKING:
     from actors.kernel.runtime.effects import EffectId, EffectResult

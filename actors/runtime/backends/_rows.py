@@ -1,200 +1,31 @@
-"""The rows of the in-memory store. Author data is kept as JSON text: nobody can mutate history."""
+"""The rows of the in-memory store."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import count
 from typing import TYPE_CHECKING, Final, Literal
 
-from pydantic_core import from_json, to_json
+from pydantic_core import to_json
 
 from actors.errors import ContractError, UnknownRunError
 from actors.kernel.agent.message import Message, MessageKey
-from actors.kernel.runtime.commit import Arrived, DeadLetter, LoadedRun, NewRun, RunRow, Timer
-from actors.kernel.runtime.ids import AgentId, HostIncarnation, RunId, ShardId
-from actors.kernel.runtime.log_entry import TERMINAL_KINDS, NewEntry, RunLogEntry, check_entry
-from actors.kernel.runtime.scheduler import RunStatus
+from actors.kernel.runtime.commit import DeadLetter, NewRun
+from actors.kernel.runtime.ids import AgentId, RunId, ShardId
+from actors.kernel.runtime.log_entry import NewEntry, check_entry
+from actors.runtime.backends._follows import FollowRows
+from actors.runtime.backends._records import InboxRow, LogLine, RunRecord, ShardRow, unpack
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-    from datetime import datetime
 
     from actors.kernel.clock import Clock
-    from actors.kernel.json import JsonValue
     from actors.kernel.runtime.store import Nudge
-    from actors.kernel.runtime.wakeup import WakeSet
+    from actors.runtime.backends._tree import TreeAccount
 
 MEMORY_SHARD: Final = ShardId("memory")
-_NULL: Final = b"null"
-
-
-def pack(value: JsonValue) -> bytes:
-    """Return `value` as JSON text, keys in their order."""
-    return _NULL if value is None else to_json(value)
-
-
-def unpack(text: bytes) -> JsonValue:
-    """Return a fresh value of what `pack` stored."""
-    if text is _NULL:
-        return None
-    value: JsonValue = from_json(text)
-    return value
-
-
-@dataclass(slots=True)
-class LogLine:
-    """One stored entry; `entry()` makes a fresh value of it."""
-
-    seq: int
-    kind: str
-    position: str
-    payload: bytes
-    ts: datetime
-
-    def entry(self, run_id: RunId) -> RunLogEntry:
-        """Return the entry with a payload of its own."""
-        return RunLogEntry(
-            run_id, self.seq, self.kind, self.position, from_json(self.payload), self.ts
-        )
-
-
-@dataclass(slots=True)
-class InboxRow:
-    """One message of one agent; `body` is None once nobody can need it any more."""
-
-    key: MessageKey
-    arrival: int
-    shell: Message | None
-    payload: bytes
-    state: Literal["pending", "bound", "done"] = "pending"
-    run_id: RunId | None = None
-    submitted_run: RunId | None = None
-
-    @classmethod
-    def of(cls, key: MessageKey, message: Message, arrival: int) -> InboxRow:
-        """Return a pending row that shares nothing mutable with `message`."""
-        shell = replace(message, payload=None, metadata=dict(message.metadata))
-        return cls(key, arrival, shell, pack(message.payload))
-
-    def arrived(self) -> Arrived:
-        """Return the row as its reader sees it, with a message of its own."""
-        return Arrived(
-            self.message(), self.key.sender, self.key.agent, self.arrival, run_id=self.run_id
-        )
-
-    def message(self) -> Message:
-        """Return a fresh copy of the message."""
-        assert self.shell is not None, "a done message has no body"
-        return replace(self.shell, payload=unpack(self.payload), metadata=dict(self.shell.metadata))
-
-    def drop_body(self) -> None:
-        """Keep the key only, for dedup."""
-        self.state, self.shell, self.payload = "done", None, _NULL
-
-
-@dataclass(slots=True)
-class SignalRow:
-    """One buffered signal."""
-
-    name: str
-    n: int
-    payload: bytes
-
-
-@dataclass(slots=True)
-class RunRecord:
-    """One run: what caused it, its columns and its log."""
-
-    cause: NewRun
-    arrival: int
-    created_at: datetime
-    updated_at: datetime
-    status: RunStatus = RunStatus.PENDING
-    attempt: int = 0
-    wake: WakeSet | None = None
-    wake_at: datetime | None = None
-    parked: str | None = None
-    cancel_requested: str | None = None
-    result: bytes = _NULL
-    error: bytes = _NULL
-    log: list[LogLine] = field(default_factory=list)
-    bound: list[InboxRow] = field(default_factory=list)
-    children: list[RunId] = field(default_factory=list)
-    signals: list[SignalRow] = field(default_factory=list)
-    completions: set[str] = field(default_factory=set)
-    """Children that ended and whose results this run has not consumed."""
-    continued_at: int = 0
-    """Seq of the last `run.continued` entry: replay reads from there."""
-
-    @property
-    def last_seq(self) -> int:
-        """The seq of the last entry, -1 without one."""
-        return len(self.log) - 1
-
-    @property
-    def has_ended(self) -> bool:
-        """Whether the log ends with a terminal entry."""
-        return bool(self.log) and self.log[-1].kind in TERMINAL_KINDS
-
-    def base(self) -> RunRow:
-        """Return the row as it was before its first entry: what a refold starts from."""
-        cause = self.cause
-        return RunRow(
-            cause.run_id,
-            cause.agent_id,
-            RunStatus.PENDING,
-            priority=cause.priority,
-            retry_policy=cause.retry_policy,
-            parent=cause.parent,
-            root=cause.root or cause.run_id,
-            depth=cause.depth,
-            cancel_requested=self.cancel_requested,
-            deadline_at=cause.deadline_at,
-            version=cause.version,
-            trace=cause.trace,
-            created_at=self.created_at,
-            updated_at=self.updated_at,
-            arrival=self.arrival,
-        )
-
-    def row(self) -> RunRow:
-        """Return the row as readers see it."""
-        error = unpack(self.error)
-        return replace(
-            self.base(),
-            status=self.status,
-            attempt=self.attempt,
-            wake=self.wake,
-            wake_at=self.wake_at,
-            parked=self.parked,
-            last_seq=self.last_seq,
-            result=unpack(self.result),
-            error=error if isinstance(error, dict) else None,
-        )
-
-    def loaded(self) -> LoadedRun:
-        """Return the run as the worker that will execute it needs it."""
-        run_id = self.cause.run_id
-        entries = tuple(line.entry(run_id) for line in self.log[self.continued_at :])
-        messages = () if self.log else tuple(row.arrived() for row in self.bound)
-        return LoadedRun(self.row(), entries, messages)
-
-    def timer(self) -> Timer | None:
-        """Return when the run is to go on by itself, if it is."""
-        if self.wake_at is None or self.parked is not None:
-            return None
-        return Timer(self.cause.run_id, self.cause.agent_id, self.wake_at)
-
-
-@dataclass(slots=True)
-class ShardRow:
-    """Who owns the one shard, and under which epoch."""
-
-    owner: HostIncarnation | None = None
-    epoch: int = 0
-    expires_at: datetime | None = None
 
 
 class MemoryRows:
@@ -202,13 +33,20 @@ class MemoryRows:
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
-        self.shard = ShardRow()
+        self.home, self.shard = MEMORY_SHARD, ShardRow()
         self.types: dict[str, Literal["type", "agent"]] = {}
         self.runs: dict[RunId, RunRecord] = {}
         self.open_by_agent: defaultdict[AgentId, dict[RunId, RunRecord]] = defaultdict(dict)
         self.inbox: dict[MessageKey, InboxRow] = {}
         self.pending: dict[AgentId, dict[int, InboxRow]] = {}
         self.signal_ids: set[tuple[RunId, str, str]] = set()
+        self.waiting: dict[RunId, RunRecord] = {}
+        """Runs with open waits."""
+        self.waiters: dict[RunId, dict[RunId, None]] = {}
+        """By run waited for: who waits for it."""
+        self.accounts: dict[RunId, TreeAccount] = {}
+        """By root, since its tree's first spawn."""
+        self.follows = FollowRows()
         self.states: defaultdict[AgentId, dict[str, bytes]] = defaultdict(dict)
         self.dead: dict[int, tuple[DeadLetter, InboxRow]] = {}
         self.arrivals, self.signal_numbers, self.dead_ids = count(), count(), count(1)
@@ -267,6 +105,11 @@ class MemoryRows:
             return None
         return min(runs.values(), key=lambda run: (not run.log, run.arrival))
 
+    def started(self, agent_id: AgentId) -> RunRecord | None:
+        """Return the run that holds the agent: it has started and not ended."""
+        record = self.holder(agent_id)
+        return record if record is not None and record.log else None
+
     def subtree(self, record: RunRecord) -> list[RunRecord]:
         """Return the run and everything below it, parents first."""
         found = [record]
@@ -290,12 +133,15 @@ class MemoryRows:
 
     # --- mail ---------------------------------------------------------------------------------
 
-    def put_mail(self, message: Message, sender: str, agent_id: AgentId) -> InboxRow | None:
+    def put_mail(
+        self, message: Message, sender: str, agent_id: AgentId, *, is_lazy: bool = False
+    ) -> InboxRow | None:
         """Return a new pending row, or None when (agent, sender, id) is known."""
         key = MessageKey(agent_id, sender, message.id)
         if key in self.inbox:
             return None
         row = InboxRow.of(key, replace(message, sender=sender), next(self.arrivals))
+        row.is_lazy = is_lazy
         self.inbox[key] = row
         self.pending.setdefault(agent_id, {})[row.arrival] = row
         return row
@@ -318,9 +164,6 @@ class MemoryRows:
             row.drop_body()
         record.bound.clear()
         record.signals.clear()
-        parent = self.runs.get(record.cause.parent) if record.cause.parent else None
-        if parent is not None:
-            parent.completions.add(record.cause.run_id)
         runs = self.open_by_agent[record.cause.agent_id]
         runs.pop(record.cause.run_id, None)
         if not runs:

@@ -6,7 +6,7 @@ import asyncio
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
-from actors.runtime.backends._rows import pack, unpack
+from actors.runtime.backends._records import pack, unpack
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,9 +8,10 @@ from actors.errors import (
     ConcurrentAppendError,
     IllegalTransitionError,
     LeaseLostError,
+    SpawnDenied,
     UnknownRunError,
 )
-from actors.kernel.runtime.commit import Commit, Committed, Conflict, LeaseLost
+from actors.kernel.runtime.commit import Commit, Committed, Conflict, LeaseLost, OverBudget
 from actors.kernel.runtime.log_entry import EntryKind, NewEntry
 from actors.kernel.runtime.scheduler import Lease
 
@@ -70,6 +71,7 @@ class Author:
             LeaseLostError: The shard belongs to somebody else.
             ConcurrentAppendError: The run went on meanwhile.
             IllegalTransitionError: The run has ended, or what the turn takes is gone.
+        SpawnDenied: The tree's budget has no place for its children.
         """
         commit = Commit(
             lease,
@@ -91,6 +93,8 @@ def committed(lease: Lease, expected_seq: int, outcome: CommitOutcome) -> Commit
             raise LeaseLostError(lease.shard, lease.owner, lease.epoch)
         case Conflict(actual):
             raise ConcurrentAppendError(lease.run_id, expected_seq, actual)
+        case OverBudget(_, limit):
+            raise SpawnDenied(lease.run_id, limit)
         case _:
             raise IllegalTransitionError(lease.run_id, "gone", "written")
 

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from actors.kernel.clock import Clock
     from actors.kernel.json import JsonValue
     from actors.kernel.runtime.commit import (
+        Answer,
         Arrived,
         BufferedSignal,
         CancelReport,
@@ -45,15 +46,23 @@ if TYPE_CHECKING:
         HostReport,
         LoadedRun,
         NewRun,
+        OpenWait,
         RunRow,
         SignalOutcome,
+        Spawned,
         Then,
         Timer,
+        WaitCycle,
+        WaitKind,
     )
     from actors.kernel.runtime.effects import Journal
+    from actors.kernel.runtime.fanout import PostStore
+    from actors.kernel.runtime.follow_graph import FollowGraph
     from actors.kernel.runtime.ids import HostIncarnation, RunId, ShardId
     from actors.kernel.runtime.inbox import Inbox
+    from actors.kernel.runtime.limits import LimitStore
     from actors.kernel.runtime.log_entry import EventLog, NewEntry, RunLogEntry
+    from actors.kernel.runtime.schedule import ScheduleStore
     from actors.kernel.runtime.scheduler import Lease, RunStatus, Scheduler, ShardLease
     from actors.kernel.runtime.store import Nudge, OnConflict, Serves, Submitted
     from actors.kernel.runtime.wakeup import SignalBus
@@ -98,6 +107,7 @@ class ComposedStore:
         self._bus = signal_bus
         self._mirror = SchedulerMirror(scheduler) if scheduler is not None else None
         self._bound: dict[RunId, list[MessageKey]] = {}
+        self._rows.on_fired = self._put_fired
 
     # --- writing by the owner -------------------------------------------------------------------
 
@@ -133,6 +143,8 @@ class ComposedStore:
             if self._inbox is not None and isinstance(out.target, AgentId):
                 message = out.message.sent_by(out.sender)
                 await self._inbox.deliver(out.target, message, notify=False)
+        for child in commit.spawned:
+            await self._boot(child, f"spawn:{commit.lease.agent_id}")
         outcome = await self._rows.commit(commit)
         if isinstance(outcome, Committed):
             await self._tell(commit)
@@ -181,6 +193,10 @@ class ComposedStore:
     async def request_cancel(self, run_id: RunId, *, reason: str) -> CancelReport:
         """See `RunStore.request_cancel`."""
         return await self._rows.request_cancel(run_id, reason=reason)
+
+    async def answer(self, answer: Answer) -> SignalOutcome:
+        """See `RunStore.answer`."""
+        return await self._rows.answer(answer)
 
     # --- ownership --------------------------------------------------------------------------------
 
@@ -265,6 +281,20 @@ class ComposedStore:
         """See `RunStore.signals`. Signals given to the bus by others are not seen."""
         return await self._rows.signals(run_id)
 
+    async def answers(self, run_id: RunId) -> list[Answer]:
+        """See `RunStore.answers`."""
+        return await self._rows.answers(run_id)
+
+    async def wait_cycles(
+        self, shards: Sequence[ShardId], *, younger_than_s: float
+    ) -> list[WaitCycle]:
+        """See `RunStore.wait_cycles`."""
+        return await self._rows.wait_cycles(shards, younger_than_s=younger_than_s)
+
+    async def unnoticed(self, shards: Sequence[ShardId], *, younger_than_s: float) -> list[Nudge]:
+        """See `RunStore.unnoticed`."""
+        return await self._rows.unnoticed(shards, younger_than_s=younger_than_s)
+
     async def state(self, agent_id: AgentId) -> dict[str, JsonValue]:
         """See `RunStore.state`."""
         return await self._rows.state(agent_id)
@@ -308,6 +338,22 @@ class ComposedStore:
         """See `RunStore.list_runs`."""
         return await self._rows.list_runs(status=status, agent=agent, parked=parked, limit=limit)
 
+    async def children(self, run_id: RunId) -> list[RunRow]:
+        """See `RunStore.children`."""
+        return await self._rows.children(run_id)
+
+    async def run_of_message(
+        self, agent_id: AgentId, sender: str, message_id: str
+    ) -> RunRow | None:
+        """See `RunStore.run_of_message`."""
+        return await self._rows.run_of_message(agent_id, sender, message_id)
+
+    async def waits(
+        self, *, kind: WaitKind | None = None, run_id: RunId | None = None, limit: int = 100
+    ) -> list[OpenWait]:
+        """See `RunStore.waits`."""
+        return await self._rows.waits(kind=kind, run_id=run_id, limit=limit)
+
     async def pending_count(self, agent_id: AgentId) -> int:
         """See `RunStore.pending_count`."""
         if self._inbox is not None:
@@ -337,7 +383,66 @@ class ComposedStore:
                 await self._inbox.deliver(item.agent_id, item.message, notify=False)
         return arrived
 
+    async def redrive_run(self, run_id: RunId) -> Submitted:
+        """See `RunStore.redrive_run`."""
+        submitted = await self._rows.redrive_run(run_id)
+        row = await self._rows.run(submitted.run_id)
+        loaded = await self._rows.load([submitted.run_id])
+        if submitted.arrived is None or row is None:
+            return submitted
+        for item in loaded[0].messages:
+            key = MessageKey(item.agent_id, item.sender, item.message.id)
+            self._bound.setdefault(submitted.run_id, []).append(key)
+            if self._inbox is not None:
+                await self._inbox.deliver(item.agent_id, item.message, notify=False)
+        if self._mirror is not None:
+            await self._mirror.queued(row)
+        return submitted
+
+    # --- followers ----------------------------------------------------------------------------------
+
+    @property
+    def follows(self) -> FollowGraph:
+        """See `RunStore.follows`."""
+        return self._rows.follows
+
+    @property
+    def posts(self) -> PostStore:
+        """See `RunStore.posts`. What followers get is put into the inbox, too."""
+        return self._rows.posts_into(self._inbox)
+
+    # --- limits -------------------------------------------------------------------------------------
+
+    @property
+    def limits(self) -> LimitStore:
+        """See `RunStore.limits`."""
+        return self._rows.limits
+
+    # --- schedules ----------------------------------------------------------------------------------
+
+    @property
+    def schedules(self) -> ScheduleStore:
+        """See `RunStore.schedules`. What they send goes to the inbox, too."""
+        return self._rows.schedules
+
+    async def _put_fired(self, arrived: Sequence[Arrived]) -> None:
+        if self._inbox is not None:
+            for item in arrived:
+                await self._inbox.deliver(item.agent_id, item.message, notify=False)
+
+    async def sweep(self, *, older_than_s: float, limit: int = 200) -> int:
+        """See `RunStore.sweep`. A log that was given to the store keeps its entries."""
+        return await self._rows.sweep(older_than_s=older_than_s, limit=limit)
+
     # --- inside -------------------------------------------------------------------------------------
+
+    async def _boot(self, child: Spawned, sender: str) -> None:
+        if self._inbox is None or child.boot is None:
+            return
+        agent, boot = child.run.agent_id, child.boot.sent_by(sender)
+        if await self._inbox.deliver(agent, boot, notify=False):
+            key = MessageKey(agent, sender, boot.id)
+            self._bound.setdefault(child.run.run_id, []).append(key)
 
     async def _record(self, run_id: RunId, entries: Sequence[NewEntry], expected_seq: int) -> None:
         if self._journal is not None:
@@ -353,7 +458,7 @@ class ComposedStore:
         if commit.bind:
             self._bound.setdefault(run_id, []).extend(commit.bind)
         for child in commit.spawned:
-            row = await self._rows.run(child.run_id)
+            row = await self._rows.run(child.run.run_id)
             if self._mirror is not None and row is not None:
                 await self._mirror.queued(row)
         await self._tell_executing(commit.lease)

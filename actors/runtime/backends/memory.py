@@ -20,46 +20,55 @@ from actors.errors import (
     RunConflictError,
 )
 from actors.kernel.runtime.commit import (
+    Answer,
     Arrived,
     BufferedSignal,
     CancelReport,
     DeadLetter,
     HostReport,
     LoadedRun,
+    OpenWait,
     RunRow,
     SignalOutcome,
     Timer,
+    WaitCycle,
 )
 from actors.kernel.runtime.fold import fold
 from actors.kernel.runtime.ids import AgentId, RunId, ShardId, derive_id
 from actors.kernel.runtime.scheduler import RunStatus, ShardLease
 from actors.kernel.runtime.store import Nudge, Submitted
 from actors.runtime.backends._commit import fenced, refusal, write_turn
+from actors.runtime.backends._cycles import young_cycles
+from actors.runtime.backends._follows import MemoryFollows
+from actors.runtime.backends._limits import LimitRows, MemoryLimits
+from actors.runtime.backends._records import RunRecord, SignalRow, pack, unpack
 from actors.runtime.backends._rows import (
     MEMORY_SHARD,
     MemoryRows,
-    RunRecord,
-    SignalRow,
     agent_of_message,
     both_ways,
     check_entries,
-    pack,
     sender_of_message,
-    unpack,
 )
+from actors.runtime.backends._schedules import InMemorySchedules, ScheduleRows
+from actors.runtime.backends._sweep import sweep_runs
+from actors.runtime.backends._talk import keep_answer, open_waits
+from actors.runtime.backends._tree import ask_to_stop, children_of, redrive_dead
+from actors.runtime.backends._unnoticed import unnoticed
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
     from actors.kernel.agent.message import Message
     from actors.kernel.clock import Clock
     from actors.kernel.json import JsonValue
-    from actors.kernel.runtime.commit import Commit, CommitOutcome, NewRun
+    from actors.kernel.runtime.commit import Commit, CommitOutcome, NewRun, WaitKind
     from actors.kernel.runtime.ids import HostIncarnation
+    from actors.kernel.runtime.inbox import Inbox
     from actors.kernel.runtime.log_entry import NewEntry, RunLogEntry
     from actors.kernel.runtime.scheduler import Lease
     from actors.kernel.runtime.store import OnConflict, Serves
-    from actors.runtime.backends._rows import InboxRow
+    from actors.runtime.backends._records import InboxRow
 
 _NEVER: Final = datetime.max.replace(tzinfo=UTC)
 
@@ -76,6 +85,10 @@ class MemoryStore:
         self._clock = clock
         self._lease_s = lease_s
         self._rows = MemoryRows(clock)
+        self._schedules = ScheduleRows()
+        self._limits = LimitRows(clock, lease_s)
+        self.on_fired: Callable[[Sequence[Arrived]], Awaitable[None]] | None = None
+        """Told of messages that schedules have sent, before `fire` returns."""
 
     def sibling(self) -> MemoryStore:
         """Return a second store on the same rows, as another process would have it.
@@ -83,7 +96,8 @@ class MemoryStore:
         Its changes nudge this one's hook and the other way round.
         """
         other = MemoryStore(clock=self._clock, lease_s=self._lease_s)
-        other._rows = self._rows
+        other._rows, other._schedules = self._rows, self._schedules
+        other._limits = self._limits
         return other
 
     # --- writing by the owner -----------------------------------------------------------------
@@ -165,6 +179,14 @@ class MemoryStore:
     async def request_cancel(self, run_id: RunId, *, reason: str) -> CancelReport:
         """See `RunStore.request_cancel`."""
         return CancelReport(tuple(self._flag(self._rows.record(run_id), reason)))
+
+    async def answer(self, answer: Answer) -> SignalOutcome:
+        """See `RunStore.answer`."""
+        agent = self._rows.record(answer.run_id).cause.agent_id
+        if keep_answer(self._rows, answer) is None:
+            return SignalOutcome(accepted=False, agent_id=agent)
+        self._rows.nudge(self, Nudge("signal", agent, answer.run_id))
+        return SignalOutcome(accepted=True, agent_id=agent)
 
     # --- ownership ----------------------------------------------------------------------------
 
@@ -250,7 +272,8 @@ class MemoryStore:
         if agent is not None:
             found = list(pending.get(agent, {}).values())
         elif MEMORY_SHARD in shards:
-            found = [row for waiting in pending.values() for row in waiting.values()]
+            waiting = (row for rows in pending.values() for row in rows.values())
+            found = [row for row in waiting if not row.is_lazy]
             found.sort(key=lambda row: row.arrival)
         return [row.arrived() for row in islice((r for r in found if r.arrival > after), limit)]
 
@@ -264,6 +287,26 @@ class MemoryStore:
         record = self._rows.runs.get(run_id)
         rows = record.signals if record else []
         return [BufferedSignal(row.name, row.n, unpack(row.payload)) for row in rows]
+
+    async def answers(self, run_id: RunId) -> list[Answer]:
+        """See `RunStore.answers`."""
+        record = self._rows.runs.get(run_id)
+        rows = record.answers if record else {}
+        return [row.answer(run_id, key) for key, row in rows.items() if not row.is_taken]
+
+    async def wait_cycles(
+        self, shards: Sequence[ShardId], *, younger_than_s: float
+    ) -> list[WaitCycle]:
+        """See `RunStore.wait_cycles`."""
+        if MEMORY_SHARD not in shards:
+            return []
+        return young_cycles(self._rows, younger_than_s=younger_than_s)
+
+    async def unnoticed(self, shards: Sequence[ShardId], *, younger_than_s: float) -> list[Nudge]:
+        """See `RunStore.unnoticed`."""
+        if MEMORY_SHARD not in shards:
+            return []
+        return unnoticed(self._rows, younger_than_s=younger_than_s)
 
     async def state(self, agent_id: AgentId) -> dict[str, JsonValue]:
         """See `RunStore.state`."""
@@ -299,6 +342,8 @@ class MemoryStore:
                 for line in record.log[from_seq:] if record else ():
                     yield line.entry(run_id)
                     from_seq = line.seq + 1
+                if record and record.swept:
+                    return
                 if record and record.has_ended and from_seq > record.last_seq:
                     return
                 await news.wait()
@@ -332,6 +377,25 @@ class MemoryStore:
             and (parked is None or (run.parked is not None) == parked)
         )
         return [run.row() for run in islice(wanted, limit)]
+
+    async def children(self, run_id: RunId) -> list[RunRow]:
+        """See `RunStore.children`."""
+        return [child.row() for child in children_of(self._rows, run_id)]
+
+    async def run_of_message(
+        self, agent_id: AgentId, sender: str, message_id: str
+    ) -> RunRow | None:
+        """See `RunStore.run_of_message`."""
+        mail = self._rows.known(agent_id, sender, message_id)
+        run_id = mail.run_id if mail is not None else None
+        record = self._rows.runs[run_id] if run_id is not None else self._rows.started(agent_id)
+        return record.row() if record is not None else None
+
+    async def waits(
+        self, *, kind: WaitKind | None = None, run_id: RunId | None = None, limit: int = 100
+    ) -> list[OpenWait]:
+        """See `RunStore.waits`."""
+        return open_waits(self._rows, kind=kind, run_id=run_id, limit=limit)
 
     async def pending_count(self, agent_id: AgentId) -> int:
         """See `RunStore.pending_count`."""
@@ -367,6 +431,49 @@ class MemoryStore:
             arrived.append(self._rows.put_mail(message, row.key.sender, letter.agent_id))
         return self._arrive(arrived)
 
+    async def redrive_run(self, run_id: RunId) -> Submitted:
+        """See `RunStore.redrive_run`."""
+        submitted = redrive_dead(self._rows, run_id)
+        agent = self._rows.record(run_id).cause.agent_id
+        self._rows.nudge(self, Nudge("run", agent, submitted.run_id))
+        return submitted
+
+    # --- followers ----------------------------------------------------------------------------
+
+    @property
+    def follows(self) -> MemoryFollows:
+        """See `RunStore.follows`."""
+        return MemoryFollows(self._rows, self)
+
+    @property
+    def posts(self) -> MemoryFollows:
+        """See `RunStore.posts`."""
+        return MemoryFollows(self._rows, self)
+
+    def posts_into(self, inbox: Inbox | None) -> MemoryFollows:
+        """Return `posts`, with followers' messages delivered to this inbox, too."""
+        return MemoryFollows(self._rows, self, inbox)
+
+    # --- limits -------------------------------------------------------------------------------
+
+    @property
+    def limits(self) -> MemoryLimits:
+        """See `RunStore.limits`."""
+        return MemoryLimits(self._limits, lambda nudge: self._rows.nudge(self, nudge))
+
+    # --- schedules ----------------------------------------------------------------------------
+
+    @property
+    def schedules(self) -> InMemorySchedules:
+        """See `RunStore.schedules`."""
+        return InMemorySchedules(
+            self._clock, self._rows, self._schedules, source=self, on_fired=self.on_fired
+        )
+
+    async def sweep(self, *, older_than_s: float, limit: int = 200) -> int:
+        """See `RunStore.sweep`."""
+        return sweep_runs(self._rows, older_than_s=older_than_s, limit=limit)
+
     # --- inside -------------------------------------------------------------------------------
 
     def _known_submit(self, new_run: NewRun, message: Message, sender: str) -> Submitted | None:
@@ -383,11 +490,7 @@ class MemoryStore:
 
     def _flag(self, record: RunRecord, reason: str) -> list[tuple[RunId, AgentId]]:
         flagged = []
-        for run in self._rows.subtree(record):
-            if run.status.is_terminal:
-                continue
-            if run.cancel_requested is None:
-                run.cancel_requested = reason
+        for run in ask_to_stop(self._rows, record, reason):
             flagged.append((run.cause.run_id, run.cause.agent_id))
             self._rows.nudge(self, Nudge("cancel", run.cause.agent_id, run.cause.run_id))
         return flagged

@@ -8,12 +8,13 @@ import random
 from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 import nats
 import pytest
 
 from actors.kernel.agent.message import Message
-from actors.kernel.runtime.ids import AgentId, RunId, partition_hash
+from actors.kernel.runtime.ids import AgentId, RunId, TopicId, partition_hash
 from actors.kernel.runtime.transport import OutboxRow, SentSignal, Undecodable
 from broker.codec import Decoder, Wire, encode
 from broker.errors import StreamMismatchError
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from tests.harness.servers import TestNats
 
 DESK = AgentId("desk", "1", "acme")
+NEWS = TopicId("news", "bbc", "acme")
 RUN = RunId("c" * 32)
 
 
@@ -261,7 +263,7 @@ async def test_many_hosts_at_once_make_one_of_each(bed: Bed, *, present: bool) -
     assert len(set(made)) == 1
     assert len(await bed.mail(1)) == 1
     sources = (await bed.config(made[0].mail))["sources"]
-    assert [one["name"] for one in sources] == [made[0].edge]
+    assert [one["name"] for one in sources] == [made[0].edge] * 2
 
 
 async def _at_once(call: Callable[[], Awaitable[StreamNames]], count: int) -> list[StreamNames]:
@@ -343,6 +345,39 @@ async def test_a_post_from_outside_is_stored_with_those_of_hosts(bed: Bed) -> No
     state = await bed.state(names.topic, 1)
 
     assert state["subjects"] == {bed.subjects.prefixed("topic.v1.acme.news.bbc"): 1}
+
+
+@pytest.mark.parametrize("topic", [NEWS, TopicId("a.b", "é* /:>", "x-1"), TopicId("n", "k" * 200)])
+async def test_a_post_from_outside_is_also_mail_of_its_topic(bed: Bed, topic: TopicId) -> None:
+    """The server computes the same partition, and the origin tells topic and publisher."""
+    await bed.ensure()
+    headers = {"Actor-Target": quote(str(topic), safe="/:")}
+    await bed.js.publish(bed.subjects.external_post(topic, "crm"), b'{"n":1}', headers=headers)
+    [post] = await bed.mail(1)
+
+    assert isinstance(post.content, Message)
+    assert (post.content.target, post.sender, post.sourced) == (topic, "ext:crm", True)
+
+
+async def test_a_mail_stream_from_before_posts_gets_them_and_reads_nothing_twice(bed: Bed) -> None:
+    """It is updated in place: what EDGE has for agents stays read, what it has for topics comes."""
+    names = await bed.ensure()
+    config = await bed.config(names.mail)
+    old = {"sources": config["sources"][:1], "subjects": config["subjects"][:2]}
+    await bed.ask(f"STREAM.UPDATE.{names.mail}", **{**config, **old})
+    await bed.outside(bed.subjects.external(DESK, "crm"))
+    await bed.outside(bed.subjects.external_post(NEWS, "crm"))
+    await bed.mail(1)
+    created = (await bed.ask(f"STREAM.INFO.{names.mail}"))["created"]
+
+    await bed.ensure()
+    await bed.outside(bed.subjects.external(DESK, "crm"))
+
+    got = [one.content for one in await bed.mail(3)]
+    assert {one.target for one in got[1:] if isinstance(one, Message)} == {NEWS, DESK}
+    state = await bed.state(names.mail, 3)
+    assert state["messages"] == 3
+    assert (await bed.ask(f"STREAM.INFO.{names.mail}"))["created"] == created
 
 
 async def test_a_header_block_from_the_line_is_parsed_as_the_client_does(

@@ -11,9 +11,16 @@ import asyncpg
 import pytest
 
 from actors.errors import ConcurrentAppendError, ContractError, LeaseLostError
-from actors.kernel.agent.message import Message, MessageKey
-from actors.kernel.runtime.commit import Committed, Conflict, LeaseLost, Missing, Outgoing
-from actors.kernel.runtime.ids import AgentId, HostIncarnation, TopicId
+from actors.kernel.agent.message import MessageKey
+from actors.kernel.runtime.commit import (
+    Committed,
+    Conflict,
+    LeaseLost,
+    Missing,
+    NewRun,
+    Outgoing,
+)
+from actors.kernel.runtime.ids import AgentId, HostIncarnation, RunId
 from actors.kernel.runtime.log_entry import EntryKind, NewEntry
 from actors.kernel.runtime.store import Serves
 from tests.conformance.bed import DESK, message, result
@@ -64,7 +71,7 @@ async def test_refused_turns_leave_their_group_whole(
     ]
     commits[7] = replace(commits[7], lease=replace(commits[7].lease, epoch=9))
     commits[9] = replace(commits[9], expected_seq=3)
-    commits[11] = replace(commits[11], then=commits[11].then, take_completions=(runs[0].run_id,))
+    commits[11] = replace(commits[11], then=commits[11].then, take_answers=(runs[0].run_id,))
 
     outcomes = await asyncio.gather(*(bed.store.commit(commit) for commit in commits))
 
@@ -91,7 +98,7 @@ async def test_an_append_and_a_turn_of_one_run_are_one_unit(bed: Bed) -> None:
         bed.store.append(run.lease, [result("0")], expected_seq=0), bed.store.commit(good)
     )
     together = store_of(bed).committer.groups - before
-    bad = replace(run.turn(result("3")), expected_seq=3, take_completions=(run.run_id,))
+    bad = replace(run.turn(result("3")), expected_seq=3, take_answers=(run.run_id,))
     second = await asyncio.gather(
         bed.store.append(run.lease, [result("2")], expected_seq=2), bed.store.commit(bad)
     )
@@ -249,14 +256,15 @@ async def test_what_the_database_refuses_fails_its_own_call_only(bed: Bed) -> No
     assert await runs[1].append(result("0")) == 1
 
 
-async def test_a_commit_that_this_store_cannot_write_is_a_contract_error(bed: Bed) -> None:
-    """Topics and budgets come later; until then they are refused before anything is sent."""
+async def test_a_commit_that_no_store_can_write_is_a_contract_error(bed: Bed) -> None:
+    """A message of another agent, a run that is not the lease's: refused before anything is sent."""
     run = await bed.begin()
-    topic = TopicId("news")
-    post = Outgoing(Message("1", topic, "x", f"agent:{DESK}"), f"agent:{DESK}", topic)
+    key = MessageKey(AgentId("clerk", "1"), "client:tests", "1")
 
-    with pytest.raises(ContractError, match="topic"):
-        await bed.store.commit(run.turn(result("0"), outgoing=(post,)))
+    with pytest.raises(ContractError, match="cannot bind a message of clerk/1"):
+        await bed.store.commit(run.turn(result("0"), bind=(key,)))
+    with pytest.raises(ContractError, match="not for the created"):
+        await bed.store.commit(run.turn(create=NewRun(RunId("0" * 32), DESK)))
     assert len(await kinds(run)) == 1
 
 

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 import asyncpg
 import pytest
 
-from actors.errors import ContractError
-from actors.kernel.agent.message import MessageKey
+from actors.kernel.agent.message import Message, MessageKey
 from actors.kernel.runtime.commit import Committed, Finish, Outgoing
 from actors.kernel.runtime.ids import AgentId, TopicId
 from actors.kernel.runtime.log_entry import EntryKind, NewEntry
@@ -254,13 +253,19 @@ async def test_the_outbox_is_read_in_pages_and_tells_how_far_its_targets_were_re
         assert await post.store.outbox([lease]) == []
 
 
-async def test_messages_to_topics_are_still_refused(post: Post) -> None:
-    """No store publishes to them yet."""
-    run = await post.begin()
-    out = Outgoing(outgoing(to=BERT, id="a").message, f"agent:{ANNA}", TopicId("news"))
+async def test_a_post_of_a_turn_is_in_the_outbox_for_observers(
+    post: Post, postgres_dsn: str, schema: str
+) -> None:
+    """Once, for the owner of its topic's shard; followers get it from its rows."""
+    run, topic = await post.begin(), TopicId("news")
+    sender = f"agent:{ANNA}"
+    out = Outgoing(Message("a", topic, "x", sender), sender, topic)
 
-    with pytest.raises(ContractError):
-        await post.store.commit(run.turn(result("0"), outgoing=(out,)))
+    for position in ("0", "1"):
+        await run.commit(run.turn(result(position), outgoing=(out,)))
+
+    rows = await sql(postgres_dsn, schema, "select target, sender, message_id from outbox")
+    assert [tuple(row) for row in rows] == [("topic:news/default", sender, "a")]
 
 
 async def test_a_refused_turn_leaves_nothing_in_the_outbox(postgres_dsn: str, schema: str) -> None:

@@ -10,18 +10,21 @@ import msgpack
 import pytest
 
 from actors.kernel.agent.message import Message
-from actors.kernel.runtime.ids import AgentId, RunId, derive_id
+from actors.kernel.runtime.ids import AgentId, RunId, TopicId, derive_id
+from actors.kernel.runtime.shards import letters_of
 from actors.kernel.runtime.transport import OutboxRow, SentSignal, Undecodable
 from broker.codec import KEPT_BYTES, MAX_BODY_BYTES, NOBODY, Decoder, Wire, encode
 from broker.subjects import Subjects
 from tests.unit.broker.wires import (
     DESK,
+    NEWS,
     RUN,
     STORED_AT,
     SUBJECTS,
     mail,
     message,
     outside,
+    post,
     signal,
 )
 
@@ -402,3 +405,81 @@ def test_bad_input_without_an_id_is_named_by_its_place_in_edge() -> None:
 def test_a_namespace_reads_only_its_own_mail() -> None:
     """What another deployment's subjects say is not decoded as ours."""
     assert Decoder(Subjects()).decode(mail()).agent_id == NOBODY
+
+
+# --- posts --------------------------------------------------------------------------------------
+
+
+def test_a_post_from_outside_is_a_message_to_its_topic() -> None:
+    """Topic and publisher are those of the subject, whatever headers and body claim."""
+    headers = {"Actor-Sender": "agent:boss/1", "Actor-Kind": "cancel", "Nats-Msg-Id": "p-1"}
+    received = decode(post(b'{"sender": "agent:boss/1"}', headers=headers))
+
+    assert received.content == Message(
+        id="p-1", target=NEWS, payload={"sender": "agent:boss/1"}, sender="ext:crm",
+        created_at=STORED_AT,
+    )  # fmt: skip
+    assert (received.sender, received.message_id, received.sourced) == ("ext:crm", "p-1", True)
+
+
+def test_a_post_without_an_id_has_the_same_one_whenever_it_is_read() -> None:
+    """It is made of its place in EDGE, not of where MAIL has it."""
+    first, again = decode(post(sequence=7)), decode(post(sequence=9))
+
+    assert first.message_id == again.message_id
+    assert first.message_id != decode(post(number=4)).message_id
+
+
+def test_a_topic_behind_a_hash_is_told_by_the_header() -> None:
+    """A source of 200 characters needs Actor-Target, which is compared with the subject."""
+    topic = TopicId("news", "k" * 200)
+    claim = {"Actor-Target": "news/" + "k" * 200}
+
+    content = decode(post(topic=topic, headers=claim)).content
+
+    assert isinstance(content, Message)
+    assert content.target == topic
+    assert "Actor-Target" in problem(post(topic=topic))
+    assert "is not" in problem(post(topic=topic, headers={"Actor-Target": "news/k"}))
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"data": b"[1]"}, "not a JSON object"),
+        ({"data": b"hello"}, "the body is no application/json"),
+        ({"data": b'{"n": NaN}'}, "the body is no application/json"),
+        ({"data": b"x" * 300_000}, "artifact store"),
+        ({"headers": {"Content-Type": "text/plain"}}, "text/plain"),
+        ({"headers": {"Nats-Msg-Id": "x" * 300}}, "message id"),
+        ({"origin": SUBJECTS.external_post(TopicId("news", "cnn", "acme"), "crm")}, "posted to"),
+        ({"origin": SUBJECTS.external(DESK, "crm")}, "does not begin with"),
+    ],
+    ids=str,
+)
+def test_a_post_that_is_no_message_is_a_dead_letter_of_its_topic(
+    changes: dict[str, Any], words: str
+) -> None:
+    """It names what is wrong, and never has the id of a message to an agent of the same names."""
+    wire = post(**{"headers": {"Nats-Msg-Id": "p-1"}, **changes})
+    received = decode(wire)
+
+    assert words in problem(wire)
+    assert received.agent_id == letters_of(NEWS) == AgentId("topic", "news/bbc.uk", "acme")
+    assert received.message_id != "p-1"
+    assert received == decode(wire)
+
+
+def test_a_post_that_no_stream_sourced_is_refused() -> None:
+    """Hosts' posts are rows: nobody inside publishes where outsiders' posts are stored."""
+    assert "mail" in problem(post(headers={"Nats-Stream-Source": None}))
+
+
+def test_observers_get_a_post_with_its_kind_and_sender() -> None:
+    """The body is the stored form; a topic behind a hash is told by a header."""
+    topic = TopicId("news", "k" * 200)
+    headers, data = encode(OutboxRow(1, replace(message({"n": 1}), target=topic)))
+
+    assert (headers["Actor-Kind"], headers["Actor-Sender"]) == ("post", "agent:teller/7")
+    assert headers["Actor-Target"] == str(topic)
+    assert msgpack.unpackb(data)["topic"] is True

@@ -21,13 +21,15 @@ def test_a_cluster_keeps_three_copies_and_waits_for_its_disks() -> None:
 
 
 def test_mail_is_stored_by_type_partition_tenant_and_key() -> None:
-    """One transform for hosts and outsiders, in the namespace, with the deployment's partitions."""
+    """One transform for hosts and outsiders, and one for posts, all with the same partitions."""
     plan = StreamPlan(subjects=Subjects("ns", 4), deployment="d1")
     stored = "ns.mail.{{wildcard(2)}}.{{partition(4,1,2,3)}}.{{wildcard(1)}}.{{wildcard(3)}}"
     mail = plan.mail("ns_EDGE_1")
 
     assert mail["name"] == "ns_MAIL"
-    assert mail["subjects"] == ["ns.agent.v1.*.*.*.in", "ns.mail.*.*.*.*"]
+    assert mail["subjects"] == [
+        *("ns.agent.v1.*.*.*.in", "ns.mail.*.*.*.*", "ns.mail.~topic.*.*.*.*"),
+    ]
     assert mail["subject_transform"] == {"src": "ns.agent.v1.*.*.*.in", "dest": stored}
     assert mail["sources"] == [
         {
@@ -36,7 +38,17 @@ def test_mail_is_stored_by_type_partition_tenant_and_key() -> None:
                 {"src": "ns.agent.v1.*.*.*.ext.*", "dest": stored},
                 {"src": "ns.agent.v1.*.*.*.sig.*.*.*", "dest": stored},
             ],
-        }
+        },
+        {
+            "name": "ns_EDGE_1",
+            "subject_transforms": [
+                {
+                    "src": "ns.topic.v1.*.*.*.ext.*",
+                    "dest": "ns.mail.~topic.{{partition(4,1,2,3)}}"
+                    ".{{wildcard(1)}}.{{wildcard(2)}}.{{wildcard(3)}}",
+                }
+            ],
+        },
     ]
 
 

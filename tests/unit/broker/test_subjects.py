@@ -6,9 +6,15 @@ import pytest
 
 from actors.errors import ContractError, InvalidNameError
 from actors.kernel.runtime.ids import AgentId, RunId, ShardId, TopicId
-from actors.kernel.runtime.shards import instance_shard, partition_shard, undeclared_shard
+from actors.kernel.runtime.shards import (
+    TOPICS,
+    instance_shard,
+    partition_shard,
+    topic_shard,
+    undeclared_shard,
+)
 from broker.errors import SubjectError
-from broker.subjects import Origin, Subjects, has_hash, untoken
+from broker.subjects import Origin, PostOrigin, Subjects, has_hash, untoken
 
 PLAIN = Subjects()
 NAMED = Subjects("ns-1")
@@ -28,6 +34,73 @@ def test_subjects_are_those_of_the_design() -> None:
     assert PLAIN.host("h-1") == "host.v1.h-1"
     assert NAMED.inbox(DESK) == "ns-1.agent.v1.acme.desk.1.in"
     assert (PLAIN.stream("MAIL"), NAMED.stream("MAIL")) == ("MAIL", "ns-1_MAIL")
+
+
+@pytest.mark.parametrize("subjects", [PLAIN, NAMED, Subjects(partitions=3)])
+@pytest.mark.parametrize("topic", [TopicId("news", "bbc.uk"), TopicId("a.b", "é* /:>", "acme")])
+def test_the_subjects_of_a_post_tell_topic_and_publisher(
+    subjects: Subjects, topic: TopicId
+) -> None:
+    """Where it was published and where it is stored say the same, and the shard's filter has it."""
+    stored, origin = subjects.stored_post(topic), subjects.external_post(topic, "crm é")
+    shard = topic_shard(topic, subjects.partitions)
+
+    assert subjects.parse_stored_post(stored) == topic
+    assert subjects.parse_post_origin(origin) == PostOrigin(topic, "crm é")
+    assert subjects.is_post(stored)
+    assert not subjects.is_post(subjects.stored(DESK))
+    assert stored.startswith(subjects.filter_of(shard).removesuffix(">"))
+    assert origin == subjects.topic(topic) + ".ext.crm%20%C3%A9"
+
+
+@pytest.mark.parametrize(
+    "subject",
+    [
+        *("mail.~topic.3.acme.news", "mail.news.3.acme.bbc", "mail.~topic.x.acme.news.bbc"),
+        *("mail.~topic.0.acme.news.%41", "mail.~topic.0.~x.news.bbc", "mail.~topic.0.a.n.b.c"),
+    ],
+)
+def test_no_other_stored_subject_is_that_of_a_post(subject: str) -> None:
+    """Another partition, another number of tokens or another spelling is refused."""
+    with pytest.raises(SubjectError):
+        PLAIN.parse_stored_post(subject)
+
+
+@pytest.mark.parametrize(
+    "subject",
+    [
+        *(
+            "topic.v1.acme.news.bbc",
+            "topic.v1.acme.news.bbc.in.crm",
+            "agent.v1.acme.news.bbc.ext.crm",
+        ),
+        *("topic.v1.acme.news.bbc.ext", "topic.v1.acme.~x.bbc.ext.crm", "topic.v1.a.b.c.ext.crm.x"),
+    ],
+)
+def test_no_other_origin_is_that_of_a_post(subject: str) -> None:
+    """Hosts' own posts, messages to agents and what no name is are refused."""
+    with pytest.raises(SubjectError):
+        PLAIN.parse_post_origin(subject)
+
+
+def test_a_topic_behind_a_hash_needs_a_claim() -> None:
+    """The claim is hashed and compared, for both subjects."""
+    topic = TopicId("news", "k" * 200)
+    stored, origin = PLAIN.stored_post(topic), PLAIN.external_post(topic, "crm")
+
+    assert PLAIN.parse_stored_post(stored, AgentId("news", "k" * 200)) == topic
+    assert PLAIN.parse_post_origin(origin, AgentId("news", "k" * 200)).topic == topic
+    for claimed in (None, AgentId("news", "k" * 201)):
+        with pytest.raises(SubjectError):
+            PLAIN.parse_stored_post(stored, claimed)
+        with pytest.raises(SubjectError):
+            PLAIN.parse_post_origin(origin, claimed)
+
+
+def test_no_agent_has_the_type_of_topics() -> None:
+    """So no agent's mail is ever taken for a post."""
+    with pytest.raises(InvalidNameError):
+        AgentId(TOPICS, "1")
 
 
 @pytest.mark.parametrize("subjects", [PLAIN, NAMED, Subjects(partitions=3)])

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from actors.kernel.agent.message import Message
-from actors.kernel.runtime.ids import AgentId, RunId
+from actors.kernel.runtime.ids import AgentId, RunId, TopicId
 from actors.kernel.runtime.transport import OutboxRow
 from broker.codec import Wire, encode
 from broker.subjects import Subjects
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 SUBJECTS = Subjects("ns")
 DESK = AgentId("desk", "1", "acme")
 RUN = RunId("b" * 32)
+NEWS = TopicId("news", "bbc.uk", "acme")
 STORED_AT = datetime(2026, 1, 2, tzinfo=UTC)
 CREATED_AT = datetime(2026, 1, 1, 12, 30, 15, 123456, tzinfo=UTC)
 
@@ -48,6 +49,13 @@ def outside(data: bytes = b'{"n":1}', *, origin: str = "", number: int = 3, **ch
 def signal(data: bytes = b'{"n":1}', *, name: str = "approve", **changes: Any) -> Wire:
     """An outsider's signal."""
     return outside(data, origin=SUBJECTS.signal(DESK, "crm", RUN, name), **changes)
+
+
+def post(data: bytes = b'{"n":1}', *, topic: TopicId = NEWS, **changes: Any) -> Wire:
+    """An outsider's post."""
+    origin = SUBJECTS.external_post(topic, "crm")
+    changes = {"subject": SUBJECTS.stored_post(topic), **changes}
+    return outside(data, origin=changes.pop("origin", origin), **changes)
 
 
 def _changed(wire: Wire, changes: Mapping[str, Any]) -> Wire:

@@ -223,3 +223,29 @@ def test_every_message_is_taken_once_and_in_its_senders_order(seed: int) -> None
     assert sorted(item.arrival for item in got) == [*range(300)]
     assert [in_order(got, name) for name in unsent] == [[*range(k, 300, 7)] for k in range(7)]
     assert box.room.held == 0
+
+
+def test_lazy_mail_is_no_work_and_comes_before_what_is() -> None:
+    """Nothing starts for it; a message that comes waits in the store until it was read."""
+    box = mailbox()
+    box.lazy = True
+    assert (box.has_work, box.is_empty) == (False, True)
+
+    assert box.add(arrived(3))
+    assert (box.has_work, box.is_low, arrivals(box)) == (True, True, [])
+    read(box, [arrived(1), arrived(2), arrived(3)])
+
+    assert (arrivals(box), box.is_low) == ([1, 2, 3], False)
+
+
+def test_lazy_mail_that_comes_while_the_store_is_read_is_read_next_time() -> None:
+    """The page may not have it."""
+    box = mailbox()
+    box.add(arrived(1))
+    box.lazy = True
+    box.ask()
+    box.lazy = True
+    box.refill([arrived(1)], is_all=True)
+
+    assert box.is_low
+    assert not box.spilled

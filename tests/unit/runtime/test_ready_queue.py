@@ -26,3 +26,27 @@ def test_tenants_take_turns() -> None:
 
     assert queue.take(3) == ["big0", "small", "big1"]
     assert len(queue) == 998
+
+
+@pytest.mark.item(218)
+def test_a_tenant_of_weight_three_has_three_at_its_turn() -> None:
+    """The other one still has its turn after three."""
+    queue: ReadyQueue[str] = ReadyQueue()
+    queue.weights = {"big": 3}
+    for n in range(9):
+        queue.offer(f"big{n}", priority=5, tenant="big")
+        queue.offer(f"small{n}", priority=5, tenant="small")
+
+    tenants = "".join(name[0] for name in queue.take(12))
+    assert tenants == "bbbsbbbsbbbs"
+
+
+def test_one_that_could_not_use_its_turn_is_the_next_of_its_lane() -> None:
+    """Before its own tenant's others, and before other tenants; never before a lower number."""
+    queue: ReadyQueue[str] = ReadyQueue()
+    queue.offer("a1", priority=5, tenant="a")
+    queue.offer("b1", priority=5, tenant="b")
+    queue.offer("b0", priority=5, tenant="b", first=True)
+    queue.offer("urgent", priority=1, tenant="a")
+
+    assert queue.take(4) == ["urgent", "b0", "a1", "b1"]

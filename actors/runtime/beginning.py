@@ -1,0 +1,91 @@
+"""How an execution begins: what it records first, and the messages the code is given."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from actors.kernel.agent.message import Message, MessageKey
+from actors.kernel.runtime.commit import Arrived, NewRun, RunRow
+from actors.kernel.runtime.ids import derive_id
+from actors.kernel.runtime.log_entry import EntryKind
+from actors.kernel.runtime.scheduler import RunStatus
+from actors.runtime.waits import message_of, message_payload
+
+if TYPE_CHECKING:
+    from actors.kernel.agent.agent import Agent
+    from actors.kernel.runtime.commit import LoadedRun
+    from actors.runtime.history import History
+    from actors.runtime.run_log import RunLog
+
+
+def inbox_of(
+    log: RunLog,
+    history: History,
+    loaded: LoadedRun,
+    *,
+    agent: Agent,
+    create: NewRun | None,
+    mail: tuple[Arrived, ...],
+    was_running: bool,
+) -> list[Message]:
+    """Record how this execution begins and return the messages the code is given.
+
+    Args:
+        log: Where it is recorded.
+        history: What the log holds.
+        loaded: The run; its messages, if it was queued.
+        agent: Who runs.
+        create: The run, when waiting mail starts it.
+        mail: That mail.
+        was_running: Whether an execution before this one was broken off.
+    """
+    if not history.started:
+        version = getattr(agent, "version", None)
+        payload: dict[str, Any] = {"agent": str(loaded.row.agent_id)}
+        if version is not None:
+            payload["version"] = str(version)
+        log.record(EntryKind.RUN_STARTED, "", payload)
+        if create is not None:
+            log.create(create)
+        arrived = mail or loaded.messages
+        for index, item in enumerate(arrived):
+            log.record(EntryKind.MSG_RECEIVED, f"in.{index}", message_payload(item))
+            if item.run_id is None:
+                log.bind(MessageKey(item.agent_id, item.sender, item.message.id))
+        return [item.message for item in arrived]
+    if was_running:
+        log.record(EntryKind.RUN_RESUMED, "", {"reason": "recovered"})
+    elif loaded.row.status is RunStatus.SUSPENDED:
+        log.record(EntryKind.RUN_RESUMED, "", {"reason": "woken"})
+    return _recorded_inbox(history, loaded)
+
+
+def _recorded_inbox(history: History, loaded: LoadedRun) -> list[Message]:
+    continued = history.continued
+    if continued is not None:
+        row = loaded.row
+        return [
+            Message(
+                id=derive_id("continued", row.run_id, history.generation), target=row.agent_id,
+                payload=continued.payload["input"], sender=f"agent:{row.agent_id}",
+                created_at=continued.ts,
+            )
+        ]  # fmt: skip
+    found = (message_of(entry.payload) for entry in history.inputs)
+    return [message for message in found if message is not None]
+
+
+def row_of(run: NewRun) -> RunRow:
+    """Return the row of a run that was created just now."""
+    return RunRow(
+        run.run_id, run.agent_id, RunStatus.PENDING, priority=run.priority,
+        retry_policy=run.retry_policy, parent=run.parent, root=run.root, depth=run.depth,
+        deadline_at=run.deadline_at, version=run.version, trace=run.trace,
+        supervision=run.supervision,
+    )  # fmt: skip
+
+
+def place_of(run: RunRow) -> Arrived:
+    """Return what stands in its agent's queue for a run that has no message."""
+    nothing = Message(run.run_id, run.agent_id, None)
+    return Arrived(nothing, f"submit:{run.run_id}", run.agent_id, run.arrival, run.run_id)

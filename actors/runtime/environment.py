@@ -1,0 +1,81 @@
+"""What executions of one worker share, and what one tells when it is over."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from actors.runtime.following import ForeignTopics
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from actors.kernel.agent.llm import StreamEvent
+    from actors.kernel.clock import Clock, Entropy
+    from actors.kernel.runtime.commit import Arrived, Then
+    from actors.kernel.runtime.effects import ResultCache
+    from actors.kernel.runtime.ids import AgentId, RunId
+    from actors.kernel.runtime.store import Nudge, RunStore
+    from actors.runtime.waits import Mail
+
+Refusals: TypeAlias = "Mapping[str, Exception]"
+"""Calls, by position, that raise in the next execution and record that: over budget, or in a circle."""
+
+
+def _nobody(nudges: Sequence[Nudge]) -> None:
+    del nudges
+
+
+def _no_cancel(run_id: RunId, agent_id: AgentId, reason: str) -> None:
+    del run_id, agent_id, reason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Environment:
+    """What executions of one worker share.
+
+    Attributes:
+        suspend_after: Seconds a run waits hot before it leaves memory.
+        mail_of: Returns the waiting messages of an agent that executes here.
+        on_routed: Told of inbox rows that a turn wrote here and now.
+        may_act: Whether the lease is good enough to touch the outside world.
+        on_delta: Told of pieces of a model's answer: run id and event.
+        results: Where results of model calls and at-most-once effects outlive a crash before the
+            commit; None: the log alone holds them.
+        on_nudges: Told what a turn changed for other agents of this host.
+        on_cancel: Told of a run that `ctx.cancel` asked to stop, with agent and reason.
+        foreign_topics: A follow graph and a fan-out that were handed in.
+    """
+
+    store: RunStore
+    clock: Clock
+    entropy: Entropy
+    suspend_after: float
+    mail_of: Callable[[AgentId], Mail]
+    on_routed: Callable[[tuple[Arrived, ...]], None]
+    on_delta: Callable[[Any, StreamEvent], None]
+    may_act: Callable[[], bool]
+    results: ResultCache | None = None
+    on_nudges: Callable[[Sequence[Nudge]], None] = _nobody
+    on_cancel: Callable[[RunId, AgentId, str], None] = _no_cancel
+    foreign_topics: ForeignTopics = field(default_factory=ForeignTopics)
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """What the worker has to know when an execution is over.
+
+    Attributes:
+        then: What was written; None: nothing was, as the lease was lost (`lost`), or the run must be
+            loaded again.
+        lost: The shard belongs to somebody else.
+        again: Another execution is wanted at once.
+        output: What the code returned.
+        refusals: What that execution has to refuse.
+    """
+
+    then: Then | None
+    lost: bool = False
+    again: bool = False
+    output: Any = None
+    refusals: Refusals = field(default_factory=dict)

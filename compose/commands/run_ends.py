@@ -1,0 +1,108 @@
+"""`callboard runs redrive|sweep`: dead runs started again, old ones taken away."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Annotated, Final
+
+from cyclopts import Parameter
+
+from actors.errors import ContractError
+from actors.kernel.runtime.scheduler import RunStatus
+from actors.runtime.sweeping import sweep_all
+from compose.commands.exits import Exit
+from compose.commands.output import print_json, say
+from compose.commands.runs import known_run
+from compose.commands.target import HERE, Target
+
+if TYPE_CHECKING:
+    from actors.kernel.runtime.ids import RunId
+    from actors.runtime import Runtime
+
+_SPAN: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)(s|m|h|d)")
+_SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+_PAGE: Final = 1000
+
+
+async def redrive(
+    *runs: str,
+    every: Annotated[bool, Parameter(name="--all", negative="")] = False,
+    target: Target = HERE,
+) -> int:
+    """Start the work of dead runs again: each gets a new run with the same messages.
+
+    A dead run is one that failed for good. Its log stays as it is. Redriving it twice starts one run;
+    to try again after that, redrive the new one.
+
+    Examples:
+    `callboard runs redrive 0f3c…`;
+    `callboard runs redrive --all --json`
+
+    Parameters
+    ----------
+    runs
+        Ids of failed runs.
+    every
+        All failed runs, the newest 1000.
+    """
+    if every == bool(runs):
+        raise ContractError("name the runs to redrive, or give --all")
+    async with target.client() as runtime:
+        found = await _failed(runtime) if every else [await _id(runtime, run) for run in runs]
+        started = {run: await runtime.redrive_run(run) for run in found}
+    if target.json:
+        print_json([{"run": old, "redriven_as": new} for old, new in started.items()])
+        return Exit.OK
+    for old, new in started.items():
+        say(f"{old} goes on as {new}")
+    if not started:
+        say("no failed runs")
+    return Exit.OK
+
+
+async def _failed(runtime: Runtime) -> list[RunId]:
+    rows = await runtime.store.list_runs(status=[RunStatus.FAILED], limit=_PAGE)
+    return [row.run_id for row in rows if not row.swept]
+
+
+async def _id(runtime: Runtime, run: str) -> RunId:
+    row = await known_run(runtime, run)
+    if row.swept:
+        raise ContractError(f"run {run} was swept: what it was given is not kept any more")
+    return row.run_id
+
+
+async def sweep(*, older_than: str = "30d", target: Target = HERE) -> int:
+    """Take away what ended runs left behind: logs, results, signals. Tombstones stay.
+
+    Open runs are never touched. A host does this by itself when CALLBOARD_RETAIN_DAYS is set.
+
+    Examples:
+    `callboard runs sweep`;
+    `callboard runs sweep --older-than 12h --json`
+
+    Parameters
+    ----------
+    older_than
+        Runs that ended longer ago than this: a number with s, m, h or d.
+    """
+    seconds = span_s(older_than)
+    async with target.client() as runtime:
+        swept = await sweep_all(runtime.store, older_than_s=seconds)
+    if target.json:
+        print_json({"swept": swept, "older_than_s": seconds})
+    else:
+        say(f"swept {swept} run(s)")
+    return Exit.OK
+
+
+def span_s(text: str) -> float:
+    """Return a span such as ``90s``, ``15m``, ``12h`` or ``30d`` in seconds.
+
+    Raises:
+        ContractError: It is none.
+    """
+    found = _SPAN.fullmatch(text.strip())
+    if found is None:
+        raise ContractError(f"{text!r} is no span: give a number with s, m, h or d, such as 30d")
+    return float(found[1]) * _SECONDS[found[2]]

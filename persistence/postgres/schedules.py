@@ -1,0 +1,190 @@
+"""Schedules as rows: see the functions of migration 0010."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+from typing import TYPE_CHECKING, Final, LiteralString
+
+import asyncpg
+from pydantic_core import from_json
+
+from actors.kernel.agent.scheduled import tick_message
+from actors.kernel.faults import armed
+from actors.kernel.runtime.commit import Arrived
+from actors.kernel.runtime.ids import AgentId, partition_hash
+from actors.kernel.runtime.schedule import DueSchedule, Fired, Schedule
+from persistence.errors import translate
+from persistence.postgres.encode import columns, json_text, message_text
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from datetime import datetime
+
+    from actors.kernel.agent.message import Message
+    from actors.kernel.runtime.ids import ShardId
+    from actors.kernel.runtime.schedule import Tick
+    from actors.kernel.runtime.scheduler import ShardLease
+    from persistence.postgres.link import Links, Row
+    from persistence.postgres.settings import StoreSettings
+
+SQL_READ_CLOCK: Final[LiteralString] = "select present() as now"
+SQL_SELECT_SCHEDULE: Final[LiteralString] = (
+    "select agent, name, payload, cron, timezone, at, catch_up, is_paused, base_at, next_at, last_at,"
+    " revision from schedules where tenant = $1 and name = $2"
+)
+SQL_SELECT_SCHEDULES: Final[LiteralString] = (
+    "select agent, name, payload, cron, timezone, at, catch_up, is_paused, base_at, next_at, last_at,"
+    " revision from schedules where ($1::text is null or tenant = $1)"
+    " and (tenant, name) > ($2, $3) order by tenant, name limit $4"
+)
+SQL_SELECT_ZONED: Final[LiteralString] = (
+    "select agent, name, payload, cron, s.timezone, at, catch_up, is_paused, base_at, next_at,"
+    " last_at, revision from schedules s left join types y on y.type = agent_type(s.agent)"
+    " where s.cron is not null and s.timezone <> 'UTC' and s.next_at is not null and not s.is_paused"
+    " and shard_of(s.agent, s.hash, y.mode, y.partitions) = any($1)"
+    " and (s.tenant, s.name) > ($2, $3) order by s.tenant, s.name limit $4"
+)
+SQL_SELECT_DUE: Final[LiteralString] = (
+    "select agent, name, payload, cron, timezone, at, catch_up, is_paused, base_at, next_at, last_at,"
+    " revision, in_s from due_schedules($1,$2,$3)"
+)
+SQL_PUT_SCHEDULE: Final[LiteralString] = (
+    "select put_schedule($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,$13,$14,$15) as revision"
+)
+SQL_DELETE_SCHEDULE: Final[LiteralString] = (
+    "delete from schedules where tenant = $1 and name = $2 returning name"
+)
+SQL_FIRE_SCHEDULES: Final[LiteralString] = (
+    "select i, moved, arrival from fire_schedules($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,$13)"
+)
+SQL_DELETE_DONE: Final[LiteralString] = (
+    "delete from schedules where (tenant, name) in (select tenant, name from schedules"
+    " where next_at is null and last_at < statement_timestamp() - $1::interval"
+    " order by last_at limit $2) returning name"
+)
+_FIRST: Final = ("", "")
+
+
+class Schedules:
+    """See `ScheduleStore`."""
+
+    def __init__(self, settings: StoreSettings, links: Links) -> None:
+        self._settings, self._links = settings, links
+        self._fault = armed("fire")
+
+    async def now(self) -> datetime:
+        """See `ScheduleStore.now`."""
+        [row] = await self._fetch("reading the clock", SQL_READ_CLOCK)
+        now: datetime = row["now"]
+        return now
+
+    async def get(self, tenant: str, name: str) -> Schedule | None:
+        """See `ScheduleStore.get`."""
+        rows = await self._fetch("reading a schedule", SQL_SELECT_SCHEDULE, tenant, name)
+        return schedule_of(rows[0]) if rows else None
+
+    async def find(
+        self, *, tenant: str | None = None, after: tuple[str, str] | None = None, limit: int = 100
+    ) -> list[Schedule]:
+        """See `ScheduleStore.find`."""
+        rows = await self._fetch(
+            "reading schedules", SQL_SELECT_SCHEDULES, tenant, *(after or _FIRST), limit
+        )
+        return [schedule_of(row) for row in rows]
+
+    async def put(self, schedule: Schedule, *, expected: int | None) -> Schedule | None:
+        """See `ScheduleStore.put`."""
+        agent, new = schedule.agent_id, schedule
+        [row] = await self._fetch(
+            "writing a schedule", SQL_PUT_SCHEDULE, self._settings.owner, expected,
+            agent.tenant, new.name, str(agent), partition_hash(agent),
+            json_text(new.payload, f"schedule {new.name!r}"), new.cron, new.timezone, new.at,
+            new.catch_up, new.is_paused, new.base_at, new.next_at, new.last_at,
+        )  # fmt: skip
+        revision: int | None = row["revision"]
+        return None if revision is None else replace(schedule, revision=revision)
+
+    async def delete(self, tenant: str, name: str) -> bool:
+        """See `ScheduleStore.delete`."""
+        return bool(await self._fetch("deleting a schedule", SQL_DELETE_SCHEDULE, tenant, name))
+
+    async def due(
+        self, shards: Sequence[ShardId], *, within_s: float, limit: int = 1000
+    ) -> list[DueSchedule]:
+        """See `ScheduleStore.due`."""
+        rows = await self._fetch(
+            "reading due schedules",
+            SQL_SELECT_DUE,
+            list(shards),
+            timedelta(seconds=within_s),
+            limit,
+        )
+        return [DueSchedule(schedule_of(row), row["in_s"]) for row in rows]
+
+    async def zoned(
+        self, shards: Sequence[ShardId], *, after: tuple[str, str] | None = None, limit: int = 100
+    ) -> list[Schedule]:
+        """See `ScheduleStore.zoned`."""
+        rows = await self._fetch(
+            "reading schedules with zones",
+            SQL_SELECT_ZONED,
+            list(shards),
+            *(after or _FIRST),
+            limit,
+        )
+        return [schedule_of(row) for row in rows]
+
+    async def fire(self, leases: Sequence[ShardLease], ticks: Sequence[Tick]) -> Fired:
+        """See `ScheduleStore.fire`. One statement for all."""
+        messages = [_message_of(tick) for tick in ticks]
+        held = columns(((lease.shard, lease.owner, lease.epoch) for lease in leases), 3)
+        what = columns(map(_columns_of, ticks, messages), 10)
+        if self._fault is not None:
+            self._fault.before()
+        rows = await self._fetch("firing schedules", SQL_FIRE_SCHEDULES, *held, *what)
+        if self._fault is not None:
+            self._fault.after()
+        arrived = []
+        for row in rows:
+            message = messages[row["i"] - 1]
+            if message is not None and row["arrival"] is not None:
+                agent = ticks[row["i"] - 1].schedule.agent_id
+                arrived.append(Arrived(message, message.sender or "", agent, row["arrival"]))
+        return Fired(sum(row["moved"] for row in rows), tuple(arrived))
+
+    async def forget_done(self, *, older_than_s: float, limit: int = 1000) -> int:
+        """See `ScheduleStore.forget_done`."""
+        age = timedelta(seconds=older_than_s)
+        return len(await self._fetch("forgetting schedules", SQL_DELETE_DONE, age, limit))
+
+    async def _fetch(self, doing: str, sql: LiteralString, *args: object) -> list[Row]:
+        try:
+            return await self._links.fetch(sql, *args)
+        except asyncpg.PostgresError as exc:
+            raise translate(exc, doing) from exc
+
+
+def schedule_of(row: Row) -> Schedule:
+    """Return a row of `schedules`."""
+    return Schedule(
+        name=row["name"], agent_id=AgentId.parse(row["agent"]), payload=from_json(row["payload"]),
+        cron=row["cron"], timezone=row["timezone"], at=row["at"], catch_up=row["catch_up"],
+        is_paused=row["is_paused"], base_at=row["base_at"], next_at=row["next_at"],
+        last_at=row["last_at"], revision=row["revision"],
+    )  # fmt: skip
+
+
+def _message_of(tick: Tick) -> Message | None:
+    at = tick.schedule.next_at
+    return tick_message(tick.schedule, at) if tick.is_sent and at is not None else None
+
+
+def _columns_of(tick: Tick, message: Message | None) -> tuple[object, ...]:
+    one = tick.schedule
+    sender = None if message is None else message.sender
+    return (
+        one.tenant, one.name, one.revision, tick.base_at, tick.next_at, str(one.agent_id),
+        partition_hash(one.agent_id), sender, None if message is None else message.id,
+        None if message is None else message_text(message, sender),
+    )  # fmt: skip

@@ -1,0 +1,148 @@
+"""What few turns have, as the one JSON argument of `commit_turns`: null when no turn of a group has any.
+
+Spawns, answers, waits, what is spent, follows and posts. Author data goes as text inside it, so that it
+is stored as it was written.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from actors.kernel.runtime.ids import AgentId, TopicId, partition_hash
+from persistence.postgres.encode import json_text, message_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from actors.kernel.json import JsonValue
+    from actors.kernel.runtime.commit import Commit, Outgoing, Spawned, Wait
+
+TalkRow: TypeAlias = "dict[str, Any]"
+Talk: TypeAlias = "Mapping[str, list[TalkRow]]"
+"""spawns, answers, waits, spends, follows and posts of one turn, and `waiting` when waits are replaced."""
+
+_WAITING: Final = "waiting"
+
+
+def topic_hash(topic: TopicId) -> int:
+    """Return the hash that decides a topic's partition, as that of an agent of the same name."""
+    return partition_hash(AgentId(topic.type, topic.source, topic.tenant))
+
+
+def talk_of(commit: Commit) -> Talk | None:
+    """Return what the commit has of this, None for nothing."""
+    posts = [out for out in commit.outgoing if isinstance(out.target, TopicId)]
+    if not (
+        posts
+        or commit.spawned
+        or commit.answers
+        or commit.follows
+        or commit.waits is not None
+        or commit.budget is not None
+    ):
+        return None
+    sender = f"spawn:{commit.lease.agent_id}"
+    talk: dict[str, list[TalkRow]] = {
+        "spawns": [_spawn(child, sender) for child in commit.spawned],
+        "answers": _answers(commit),
+        "waits": [_wait(wait) for wait in commit.waits or ()],
+        "spends": _spends(commit),
+        "follows": _follows(commit),
+        "posts": [_post(out) for out in posts],
+    }
+    if commit.waits is not None:
+        talk[_WAITING] = [{}]
+    return talk
+
+
+def talk_argument(talks: Iterable[tuple[int, Talk]]) -> str | None:
+    """Return the argument for these turns, by number, None when there are none."""
+    merged: dict[str, list[Any]] = {}
+    for turn, talk in talks:
+        for name, rows in talk.items():
+            if name == _WAITING:
+                merged.setdefault(name, []).append(turn)
+            elif rows:
+                merged.setdefault(name, []).extend({"t": turn, **row} for row in rows)
+    return json_text(merged, "turn") if merged else None
+
+
+def runs_named(commit: Commit) -> list[str]:
+    """Return the runs of others that a commit answers or waits for; they are locked with its own."""
+    named: list[str] = [answer.run_id for answer in commit.answers]
+    named += [wait.target_run for wait in commit.waits or () if wait.target_run is not None]
+    return named
+
+
+def text_or_none(value: JsonValue, where: str) -> str | None:
+    """Return JSON data as text; None stays None."""
+    return None if value is None else json_text(value, where)
+
+
+def _spawn(child: Spawned, sender: str) -> TalkRow:
+    row: TalkRow = {"run": child.run.run_id, "place": child.position}
+    if child.boot is not None:
+        body = message_text(child.boot, sender)
+        row |= {"sender": sender, "id": child.boot.id, "body": body}
+    return row
+
+
+def _answers(commit: Commit) -> list[TalkRow]:
+    return [
+        {
+            "run": answer.run_id,
+            "key": answer.key,
+            "status": answer.status,
+            "result": text_or_none(answer.result, "reply"),
+            "error": text_or_none(answer.error, "reply"),
+            "by": answer.by,
+            "last": answer.last_seq,
+        }
+        for answer in commit.answers
+    ]
+
+
+def _wait(wait: Wait) -> TalkRow:
+    return {
+        "position": wait.position,
+        "key": wait.key,
+        "kind": wait.kind,
+        "agent": None if wait.agent is None else str(wait.agent),
+        "target": wait.target_run,
+        "must": wait.must,
+        "request": text_or_none(wait.request, "request"),
+        "expires_at": wait.expires_at,
+    }
+
+
+def _spends(commit: Commit) -> list[TalkRow]:
+    spent = commit.budget
+    if spent is None:
+        return []
+    return [
+        {
+            "tokens": spent.tokens,
+            "cost_usd": spent.cost_usd,
+            "turns": spent.turns,
+            "place": spent.position,
+        }
+    ]
+
+
+def _follows(commit: Commit) -> list[TalkRow]:
+    follower = partition_hash(commit.lease.agent_id)
+    return [
+        {"hash": follower, "topic": str(change.topic), "mode": change.mode}
+        for change in commit.follows
+    ]
+
+
+def _post(out: Outgoing) -> TalkRow:
+    assert isinstance(out.target, TopicId)
+    return {
+        "topic": str(out.target),
+        "hash": topic_hash(out.target),
+        "sender": out.sender,
+        "id": out.message.id,
+        "body": message_text(out.message, out.sender),
+    }

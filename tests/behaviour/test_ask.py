@@ -1,0 +1,364 @@
+"""Questions between agents: their four ends, circles, and what a crash or a late answer changes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from actors.errors import ContractError, OtherTenantError, TerminalError, WaitCycleError
+from actors.kernel.agent.message import Message
+from actors.kernel.runtime.commit import WaitCycle
+from actors.kernel.runtime.communication import AskKind, AskOutcome
+from actors.kernel.runtime.ids import AgentId, RunId
+from actors.kernel.runtime.log_entry import EntryKind as K
+from actors.kernel.runtime.scheduler import RetryPolicy, RunStatus
+from tests.behaviour.agents import Acting
+
+if TYPE_CHECKING:
+    from actors.runtime import RunContext
+    from tests.behaviour.bed import Bed
+
+ONCE = RetryPolicy(max_retries=0)
+
+
+async def echo(ctx: RunContext, inbox: list[Message]) -> Any:
+    """A target that replies."""
+    for message in inbox:
+        await ctx.reply(message, {"echo": message.payload})
+
+
+def _seen(outcome: AskOutcome) -> list[Any]:
+    return [outcome.kind.value, outcome.result, outcome.handle is not None]
+
+
+@pytest.mark.item(32, 85, 86, 87, 88, 89, 92, 244)
+async def test_a_question_is_replied_to(bed: Bed) -> None:
+    """The target sees who asks; its answer comes with its run and the end of its log."""
+    seen: list[Message] = []
+
+    async def answer(ctx: RunContext, inbox: list[Message]) -> None:
+        seen.extend(inbox)
+        await echo(ctx, inbox)
+
+    target = await bed.serve(answer)
+
+    async def act(ctx: RunContext, inbox: list[Message]) -> object:
+        del inbox
+        outcome = await ctx.ask(target, {"q": 1}, timeout=15)
+        return outcome.model_dump(mode="json")
+
+    run_id = await bed.submit(await bed.serve(act))
+    outcome = AskOutcome.model_validate(await bed.result(run_id))
+    assert (outcome.kind, outcome.result) == (AskKind.REPLIED, {"echo": {"q": 1}})
+    assert outcome.handle is not None
+    assert (await bed.row(outcome.handle)).agent_id == target  # type: ignore[arg-type]
+    assert outcome.last_seq >= 1
+    assert seen[0].reply_to == run_id
+    assert seen[0].correlation_id == seen[0].id
+    kinds = await bed.kinds(run_id)
+    assert (kinds.count(K.ASK_SENT), kinds.count(K.ASK_REPLIED)) == (1, 1)
+
+
+@pytest.mark.item(90, 91, 244, 245, 246, 247, 248)
+@pytest.mark.parametrize("by_handle", [False, True], ids=["agent", "handle"])
+@pytest.mark.parametrize("end", ["replies", "returns", "fails", "is cancelled", "is slow"])
+async def test_the_four_ends(bed: Bed, end: str, by_handle: bool) -> None:
+    """Exactly one of them, for agents and for runs; a slow target is alive and named."""
+
+    async def work(ctx: RunContext, inbox: list[Message]) -> object:
+        question = next((m for m in inbox if m.reply_to), None) or await ctx.receive(timeout=15)
+        assert question is not None
+        if end == "replies":
+            await ctx.reply(question, "answer")
+        if end == "fails":
+            raise TerminalError("broken")
+        if end == "is cancelled":
+            await ctx.cancel(ctx.run_id, reason="stopped")
+            await ctx.sleep(30)
+        if end == "is slow":
+            await ctx.sleep_until_signal("go")
+        return "output"
+
+    target = await bed.serve(work)
+
+    async def act(ctx: RunContext, inbox: list[Message]) -> object:
+        del inbox
+        handle = await ctx.spawn(target, "boot") if by_handle else None
+        outcome = await ctx.ask(handle or target, "q", timeout=1 if end == "is slow" else 15)
+        return outcome.model_dump(mode="json")
+
+    run_id = await bed.submit(await bed.serve(act), retry_policy=ONCE)
+    outcome = AskOutcome.model_validate(await bed.result(run_id))
+    expected = {
+        "replies": AskKind.REPLIED,
+        "returns": AskKind.REPLIED,
+        "fails": AskKind.TARGET_FAILED,
+        "is cancelled": AskKind.TARGET_CANCELLED,
+        "is slow": AskKind.TIMED_OUT,
+    }
+    assert outcome.kind is expected[end]
+    assert outcome.handle is not None
+    row = await bed.row(outcome.handle)  # type: ignore[arg-type]
+    assert row.agent_id == target
+    if end in {"replies", "returns"}:
+        assert outcome.result == ("answer" if end == "replies" else "output")
+    if end == "is slow" and not by_handle:  # a child is cancelled at its parent's end
+        assert not row.status.is_terminal
+        await bed.runtime.cancel(row.run_id)
+
+
+@pytest.mark.item(88, 109)
+async def test_a_reply_before_the_asker_waits_is_kept(bed: Bed) -> None:
+    """It is a row: a crash between the reply and the wait changes nothing, nor does another."""
+
+    async def answer(ctx: RunContext, inbox: list[Message]) -> str:
+        await echo(ctx, inbox)
+        await ctx.step("replied", bed.world.do, ctx.run_id)
+        return ctx.run_id
+
+    target = await bed.serve(answer)
+
+    async def asking(ctx: RunContext) -> object:
+        return (await ctx.ask(target, 1, timeout=15)).result
+
+    async def blocked(ctx: RunContext) -> object:
+        return await ctx.step("gate", bed.world.wait, "gate")
+
+    async def act(ctx: RunContext, inbox: list[Message]) -> object:
+        del inbox
+        return await ctx.gather(blocked(ctx), asking(ctx))
+
+    run_id = await bed.submit(await bed.serve(act))
+    await bed.until(lambda: bed.world.order)
+    await bed.ended(RunId(bed.world.order[0]))
+    await bed.restart()
+    bed.world.gates["gate"].set()
+    assert await bed.result(run_id) == [True, {"echo": 1}]
+    assert len(await bed.log(run_id, K.ASK_SENT)) == 1
+
+
+@pytest.mark.item(90, 91, 245)
+async def test_a_late_reply_changes_nothing(bed: Bed) -> None:
+    """The outcome stays timed_out, live and on every replay; the answer is kept beside."""
+
+    async def slow(ctx: RunContext, inbox: list[Message]) -> None:
+        await ctx.sleep_until_signal("go")
+        await ctx.reply(inbox[0], "late")
+
+    target = await bed.serve(slow)
+
+    async def act(ctx: RunContext, inbox: list[Message]) -> object:
+        del inbox
+        outcome = await ctx.ask(target, 1, timeout=2)
+        await ctx.step("mark", bed.world.do, "mark", outcome.handle)
+        await ctx.sleep_until_signal("again")
+        return outcome.kind.value
+
+    run_id = await bed.submit(await bed.serve(act))
+    mark = await bed.seen(run_id, K.EFFECT_RESULT, name="mark")
+    target_run = RunId(str(mark.payload["value"]))
+    await bed.runtime.signal(target_run, "go")
+    await bed.ended(target_run)
+    [answer] = await bed.runtime.store.answers(run_id)
+    assert (answer.status, answer.result) == ("replied", "late")
+    await bed.restart()
+    await bed.runtime.signal(run_id, "again")
+    assert await bed.result(run_id) == "timed_out"
+
+
+@pytest.mark.item(87, 105, 106, 108)
+async def test_asker_and_target_die_in_turn(bed: Bed) -> None:
+    """One question, one answer, whoever dies when."""
+
+    async def answer(ctx: RunContext, inbox: list[Message]) -> None:
+        await ctx.step("target", bed.world.wait, "target")
+        await echo(ctx, inbox)
+
+    target = await bed.serve(answer)
+
+    async def act(ctx: RunContext, inbox: list[Message]) -> object:
+        del inbox
+        outcome = await ctx.ask(target, 1, timeout=18)
+        await ctx.step("mark", bed.world.do, "mark")
+        await ctx.step("asker", bed.world.wait, "asker")
+        return _seen(outcome)
+
+    run_id = await bed.submit(await bed.serve(act))
+    await bed.seen(run_id, K.ASK_SENT)
+    await bed.restart()
+    bed.world.gates["target"].set()
+    await bed.seen(run_id, K.EFFECT_RESULT, name="mark")
+    await bed.restart()
+    bed.world.gates["asker"].set()
+    assert await bed.result(run_id) == ["replied", {"echo": 1}, True]
+    assert len(await bed.log(run_id, K.ASK_SENT)) == 1
+
+
+@pytest.mark.item(87)
+async def test_asked_before_it_is_registered(bed: Bed) -> None:
+    """The question waits for its agent."""
+    target = bed.name()
+
+    async def act(ctx: RunContext, inbox: list[Message]) -> object:
+        del inbox
+        return _seen(await ctx.ask(target, "early", timeout=15))
+
+    async def gather(ctx: RunContext, inbox: list[Message]) -> object:
+        del inbox
+        return _seen(await ctx.ask(target, "early", timeout=0.3))
+
+    early = await bed.submit(await bed.serve(gather))
+    assert await bed.result(early) == ["timed_out", None, False]
+    agent = Acting(target, echo)
+    bed.agents[target] = agent
+    await bed.runtime.register(agent)
+    assert await bed.play(act) == ["replied", {"echo": "early"}, True]
+
+
+@pytest.mark.item(32, 92)
+async def test_a_reply_to_no_question(bed: Bed) -> None:
+    """Nothing is sent and nothing raised."""
+
+    async def act(ctx: RunContext, inbox: list[Message]) -> object:
+        await ctx.reply(inbox[0], "why?")
+        await ctx.reply(Message.of(ctx.agent_id, 1, id="forged"), "why?")
+        return "fine"
+
+    assert await bed.play(act) == "fine"
+
+
+@pytest.mark.item(85)
+async def test_bad_questions(bed: Bed) -> None:
+    """No time limit, too long, another tenant: refused at the call."""
+    target = await bed.serve(echo)
+
+    async def body(ctx: RunContext) -> list[str]:
+        problems: list[str] = []
+        for agent, what, limit in (
+            (target, 1, 0.0),
+            (target, "x" * 300_000, 5.0),
+            (AgentId("x", "1", "elsewhere"), 1, 5.0),
+        ):
+            try:
+                await ctx.ask(agent, what, timeout=limit)
+            except ContractError as exc:
+                problems.append(type(exc).__name__)
+        return problems
+
+    for value in await bed.live_and_replayed(body):
+        assert value == ["ContractError", "ContractError", OtherTenantError.__name__]
+
+
+@pytest.mark.item(85)
+async def test_one_question_with_one_key(bed: Bed) -> None:
+    """Asked twice with the same key, the target sees it once and both get its answer."""
+    seen: list[str] = []
+
+    async def answer(ctx: RunContext, inbox: list[Message]) -> None:
+        seen.extend(message.id for message in inbox)
+        await echo(ctx, inbox)
+
+    target = await bed.serve(answer)
+
+    async def act(ctx: RunContext, inbox: list[Message]) -> object:
+        del inbox
+        first = await ctx.ask(target, 1, timeout=15, idempotency_key="k")
+        second = await ctx.ask(target, 1, timeout=15, idempotency_key="k")
+        return [first.result, second.result]
+
+    assert await bed.play(act) == [{"echo": 1}, {"echo": 1}]
+    assert len(set(seen)) == 1
+
+
+@pytest.mark.item(85, 110)
+@pytest.mark.parametrize("size", [1, 2])
+async def test_a_circle_of_questions_fails_at_once(bed: Bed, size: int) -> None:
+    """Whoever closes it gets the names; caught, its agent goes on and can answer."""
+    agents = [bed.name() for _ in range(size)]
+
+    def acting(index: int) -> Any:
+        async def act(ctx: RunContext, inbox: list[Message]) -> object:
+            try:
+                outcome = await ctx.ask(agents[(index + 1) % size], "q", timeout=15)
+            except WaitCycleError as exc:
+                for message in inbox:
+                    await ctx.reply(message, "closed")
+                return sorted(exc.agents)
+            for message in inbox:
+                await ctx.reply(message, outcome.result)
+            return outcome.kind.value
+
+        return act
+
+    for index, agent_id in enumerate(agents):
+        agent = Acting(agent_id, acting(index))
+        bed.agents[agent_id] = agent
+        await bed.runtime.register(agent)
+    run_id = await bed.submit(agents[0])
+    output = await bed.result(run_id)
+    names = sorted(map(str, agents))
+    assert output == (names if size == 1 else "replied")
+    refused = [
+        entry
+        for row in await bed.runtime.store.list_runs(status=[RunStatus.COMPLETED])
+        if row.agent_id in agents
+        for entry in await bed.log(row.run_id, K.EFFECT_RESULT)
+        if entry.payload.get("status") == "error"
+    ]
+    assert len(refused) == 1
+
+
+@pytest.mark.item(110)
+async def test_a_circle_no_header_shows(bed: Bed) -> None:
+    """Two runs that began apart ask each other: one of the two fails, naming both agents."""
+    agents = [bed.name(), bed.name()]
+    problems: list[list[str]] = []
+
+    def acting(index: int) -> Any:
+        async def act(ctx: RunContext, inbox: list[Message]) -> object:
+            await ctx.step("gate", bed.world.wait, "gate")
+            try:
+                return _seen(await ctx.ask(agents[1 - index], "q", timeout=15))
+            except WaitCycleError as exc:
+                problems.append(sorted(exc.agents))
+                raise
+
+        return act
+
+    for index, agent_id in enumerate(agents):
+        agent = Acting(agent_id, acting(index))
+        bed.agents[agent_id] = agent
+        await bed.runtime.register(agent)
+    runs = [await bed.submit(agent_id) for agent_id in agents]
+    for run_id in runs:
+        await bed.seen(run_id, K.EFFECT_INTENT)
+    bed.world.gates["gate"].set()
+    rows = [await bed.ended(run_id) for run_id in runs]
+    assert RunStatus.FAILED in {row.status for row in rows}
+    assert problems
+    assert all(found == sorted(map(str, agents)) for found in problems)
+
+
+@pytest.mark.item(110)
+async def test_a_circle_that_a_scan_finds(bed: Bed) -> None:
+    """Hot or out of memory, the wait it names fails, and the log keeps why."""
+    target = bed.name()
+
+    async def act(ctx: RunContext, inbox: list[Message]) -> object:
+        del inbox
+        try:
+            outcome = await ctx.ask(target, "q", timeout=600)
+        except WaitCycleError as exc:
+            return exc.agents
+        return outcome.kind.value
+
+    agent = await bed.serve(act)
+    run_id = await bed.submit(agent)
+    await bed.seen(run_id, K.ASK_SENT)
+    if bed.drops:
+        await bed.seen(run_id, K.RUN_SUSPENDED)
+    bed.runtime.worker.in_circle(WaitCycle(run_id, agent, "0", (agent, target)))
+    assert await bed.result(run_id) == [str(agent), str(target)]
+    [entry] = await bed.log(run_id, K.EFFECT_RESULT)
+    assert (entry.position, entry.payload["status"]) == ("0", "error")

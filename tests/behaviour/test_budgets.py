@@ -1,0 +1,157 @@
+"""What a tree may spend, when it has to have ended, and how often a run may fail."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from actors.errors import BudgetExhaustedError
+from actors.kernel.agent.supervision import ExecutionBudget
+from actors.kernel.runtime.log_entry import EntryKind as K
+from actors.kernel.runtime.scheduler import RetryPolicy, RunStatus
+from tests.behaviour.agents import ScriptedModel
+
+if TYPE_CHECKING:
+    from actors.kernel.agent.message import Message
+    from actors.runtime import RunContext
+    from tests.behaviour.bed import Bed
+
+
+async def asks_thrice(ctx: RunContext, inbox: list[Message]) -> Any:
+    """Calls the model three times and says how often it could."""
+    del inbox
+    done = 0
+    for n in range(3):
+        try:
+            await ctx.llm(f"q{n}")
+        except BudgetExhaustedError:
+            continue
+        done += 1
+    return done
+
+
+@pytest.mark.item(236, 238)
+async def test_model_calls_of_a_tree_are_counted_exactly(bed: Bed) -> None:
+    """Parent and child share the root's turns; what has no place is refused and not executed."""
+    model = ScriptedModel()
+    child = await bed.serve(asks_thrice, model=model)
+
+    async def act(ctx: RunContext, inbox: list[Message]) -> Any:
+        own = await asks_thrice(ctx, inbox)
+        return [own, (await ctx.join(await ctx.spawn(child, 1))).output]
+
+    agent = await bed.serve(act, model=model)
+    run_id = await bed.submit(agent, execution_budget=ExecutionBudget(max_turns=4))
+    assert await bed.result(run_id) == [3, 1]
+    assert model.calls == 4
+
+
+@pytest.mark.item(236)
+async def test_model_calls_at_once_are_counted_exactly(bed: Bed) -> None:
+    """Begun together in branches, only as many execute as there are places."""
+    model = ScriptedModel()
+
+    async def one(ctx: RunContext, n: int) -> bool:
+        try:
+            await ctx.llm(f"q{n}")
+        except BudgetExhaustedError:
+            return False
+        return True
+
+    async def act(ctx: RunContext, inbox: list[Message]) -> Any:
+        del inbox
+        return sum(await ctx.gather(*(one(ctx, n) for n in range(5))))
+
+    agent = await bed.serve(act, model=model)
+    run_id = await bed.submit(agent, execution_budget=ExecutionBudget(max_turns=2))
+    assert await bed.result(run_id) == 2
+    assert model.calls == 2
+
+
+@pytest.mark.item(236)
+async def test_tokens_end_a_run_that_does_not_catch_it(bed: Bed) -> None:
+    """10 tokens a call, 15 allowed: the third is refused, and the run fails for good."""
+    model = ScriptedModel()
+
+    async def act(ctx: RunContext, inbox: list[Message]) -> Any:
+        del inbox
+        for n in range(3):
+            await ctx.llm(f"q{n}")
+
+    agent = await bed.serve(act, model=model)
+    run_id = await bed.submit(agent, execution_budget=ExecutionBudget(max_tokens=15))
+    row = await bed.ended(run_id)
+    assert row.error is not None
+    assert (row.status, row.error["status"]) == (RunStatus.FAILED, "budget_exhausted")
+    assert model.calls == 2
+    assert len(await bed.log(run_id, K.RUN_ATTEMPT_FAILED)) == 0
+
+
+@pytest.mark.item(236)
+@pytest.mark.parametrize("at", ["a wait", "an effect", "its child"])
+async def test_a_deadline_ends_the_tree(bed: Bed, at: str) -> None:
+    """Suspended, hot or executing, the run fails in time, is not tried again, and nor is its child."""
+
+    async def forever(ctx: RunContext, inbox: list[Message]) -> Any:
+        del inbox
+        await ctx.sleep(60)
+
+    child = await bed.serve(forever)
+
+    async def act(ctx: RunContext, inbox: list[Message]) -> Any:
+        del inbox
+        if at == "a wait":
+            await ctx.sleep(60)
+        if at == "an effect":
+            await ctx.step("gate", bed.world.wait, "gate")
+        await ctx.join(await ctx.spawn(child, 1))
+
+    agent = await bed.serve(act)
+    run_id = await bed.submit(agent, execution_budget=ExecutionBudget(deadline_s=0.5))
+    row = await bed.ended(run_id)
+    assert row.error is not None
+    assert (row.status, row.error["status"]) == (RunStatus.FAILED, "deadline_exceeded")
+    for handle in await bed.runtime.children(run_id):
+        ended = await bed.ended(handle.run_id)
+        assert ended.status in {RunStatus.FAILED, RunStatus.CANCELLED}
+
+
+@pytest.mark.item(236)
+async def test_a_queued_run_meets_its_deadline(bed: Bed) -> None:
+    """Its turn comes too late: it fails without its code."""
+    begun: list[str] = []
+
+    async def act(ctx: RunContext, inbox: list[Message]) -> Any:
+        begun.append(str(inbox[0].payload))
+        await ctx.sleep(0.6)
+
+    agent = await bed.serve(act)
+    await bed.submit(agent, "first")
+    late = await bed.submit(agent, "late", execution_budget=ExecutionBudget(deadline_s=0.1))
+    row = await bed.ended(late)
+    assert row.error is not None
+    assert row.error["status"] == "deadline_exceeded"
+    assert "late" not in begun
+
+
+@pytest.mark.item(239)
+async def test_only_failures_of_the_last_seconds_count(bed: Bed) -> None:
+    """A run that fails rarely goes on for ever; one that fails too often in that time is given up."""
+    policy = RetryPolicy(max_retries=1, backoff_s=0.4, factor=1, jitter=0, within_s=0.3)
+    tries: list[int] = []
+
+    async def act(ctx: RunContext, inbox: list[Message]) -> Any:
+        del inbox
+        tries.append(ctx.meta.attempt)
+        if ctx.meta.attempt < 4:
+            raise ValueError("again")
+        return "at last"
+
+    run_id = await bed.submit(await bed.serve(act), retry_policy=policy)
+    assert await bed.result(run_id) == "at last"
+    often = policy.model_copy(update={"within_s": 60.0})
+    tries.clear()
+    row = await bed.ended(await bed.submit(await bed.serve(act), retry_policy=often))
+    assert row.status is RunStatus.FAILED
+    assert max(tries) == 2

@@ -1,0 +1,320 @@
+"""Followers get what is published: each once, in order, from the moment they follow on."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from actors.errors import OtherTenantError
+from actors.kernel.agent.message import Message
+from actors.kernel.runtime.ids import AgentId, TopicId
+from actors.kernel.runtime.log_entry import EntryKind
+from tests.behaviour.agents import Acting
+from tests.behaviour.outside import all_done, brought, noting, received
+
+if TYPE_CHECKING:
+    from actors.runtime import RunContext
+    from tests.behaviour.bed import Bed
+
+K = EntryKind
+
+
+def topic_of(bed: Bed, source: str = "default") -> TopicId:
+    """A topic that no other test has."""
+    return TopicId(bed.name().type, source)
+
+
+async def publish(bed: Bed, topic: TopicId, payload: Any, **more: Any) -> None:
+    """Publish from Python."""
+    await bed.runtime.publish(topic.type, topic.source, payload, **more)
+
+
+async def follower(bed: Bed, topic: TopicId, *, mode: Any = "eager") -> tuple[AgentId, list[Any]]:
+    """An agent that follows a topic, and what it got."""
+    got: list[Any] = []
+    agent = await bed.serve(noting(got))
+    await bed.runtime.follow(agent, topic.type, topic.source, mode=mode)
+    return agent, got
+
+
+# --- each follower once -----------------------------------------------------------------------------
+
+
+@pytest.mark.item(26, 27, 32, 95, 147)
+async def test_a_post_reaches_every_follower_once(bed: Bed) -> None:
+    """It starts a run without any submit; its sender is the topic, its publisher in the metadata."""
+    topic = topic_of(bed, "eu west/1")
+    followers = [await follower(bed, topic) for _ in range(5)]
+    await publish(bed, topic, {"n": 1})
+    await bed.until(lambda: all(got for _, got in followers))
+    await brought(bed)
+
+    for agent, got in followers:
+        await all_done(bed, agent)
+        [message] = await received(bed, agent)
+        assert got == [{"n": 1}]
+        assert (message.sender, message.target) == (f"topic:{topic}", agent)
+        assert message.metadata["publisher"] == "client:local"
+
+
+@pytest.mark.item(94, 95, 243)
+async def test_runs_follow_and_publish(bed: Bed) -> None:
+    """What follow and emit do is there for the next run and other agents, and once for each replay."""
+    topic = topic_of(bed)
+    got: list[object] = []
+
+    async def listen(ctx: RunContext, inbox: list[Message]) -> None:
+        if inbox[0].payload == "follow":
+            await ctx.follow(topic)
+        else:
+            got.extend(m.payload for m in inbox)
+
+    async def talk(ctx: RunContext, inbox: list[Message]) -> str:
+        for n in range(3):
+            await ctx.emit(f"{topic.type}/{topic.source}", {"n": n})
+            await ctx.step(f"s{n}", bed.world.do, "step")
+        await ctx.sleep_until_signal("go")
+        return "talked"
+
+    listener = await bed.serve(listen)
+    await bed.result(await bed.submit(listener, "follow"))
+    run_id = await bed.submit(await bed.serve(talk))
+    await bed.seen(run_id, K.EFFECT_RESULT, times=3)
+    await bed.restart()
+    await bed.runtime.signal(run_id, "go")
+    assert await bed.result(run_id) == "talked"
+    await bed.until(lambda: len(got) == 3)
+    await brought(bed)
+    await all_done(bed, listener)
+
+    assert got == [{"n": 0}, {"n": 1}, {"n": 2}]
+    posts = [m for m in await received(bed, listener) if m.sender == f"topic:{topic}"]
+    assert len({m.id for m in posts}) == 3
+    assert {m.metadata["publisher"] for m in posts} == {f"agent:{(await bed.row(run_id)).agent_id}"}
+    assert [e.payload["target"] for e in await bed.log(run_id, K.MSG_SENT)] == [str(topic)] * 3
+
+
+@pytest.mark.item(96, 138, 139)
+async def test_following_twice_is_following_once_and_unfollowing_ends_it(bed: Bed) -> None:
+    """Also from a run; ending what never began is no error, and following again begins anew."""
+    topic, other = topic_of(bed), topic_of(bed)
+    got: list[object] = []
+
+    async def act(ctx: RunContext, inbox: list[Message]) -> None:
+        for message in inbox:
+            if message.sender == "client:local":
+                verb = ctx.follow if message.payload == "follow" else ctx.unfollow
+                await verb(topic)
+                await verb(topic)
+            else:
+                got.append(message.payload)
+
+    agent = await bed.serve(act)
+    await bed.runtime.follow(agent, other.type)
+
+    async def tell(word: str) -> None:
+        await bed.runtime.send(agent, word)
+        await all_done(bed, agent)
+
+    await tell("unfollow")
+    await publish(bed, topic, "too early")
+    await tell("follow")
+    await publish(bed, topic, "heard")
+    await bed.until(lambda: got)
+    await tell("unfollow")
+    await publish(bed, topic, "too late")
+    assert not await bed.runtime.unfollow(agent, topic.type)
+    await tell("follow")
+    await publish(bed, topic, "heard again")
+    await publish(bed, other, "end")
+    await bed.until(lambda: "end" in got and "heard again" in got)
+    await brought(bed)
+    await all_done(bed, agent)
+
+    assert sorted(map(str, got)) == ["end", "heard", "heard again"]
+
+
+async def test_a_follow_is_recorded_and_durable_when_it_returns(bed: Bed) -> None:
+    """Before the run goes on: a post of that moment reaches it."""
+    topic = topic_of(bed)
+
+    async def body(ctx: RunContext) -> str:
+        await ctx.follow(topic, mode="lazy")
+        await ctx.unfollow(topic)
+        return await ctx.uuid()
+
+    values = await bed.live_and_replayed(body)
+
+    assert len(set(values)) == 1
+    [run] = await bed.runtime.store.list_runs(limit=1)
+    entries = await bed.log(run.run_id, K.FOLLOW_CHANGED)
+    assert [(e.payload["following"], e.payload.get("mode")) for e in entries] == [
+        (True, "lazy"), (False, None),
+    ]  # fmt: skip
+
+
+@pytest.mark.item(27)
+async def test_the_same_post_again_reaches_nobody_twice(bed: Bed) -> None:
+    """By publisher and message id; another publisher's post of that id is another post."""
+    topic = topic_of(bed)
+    agent, got = await follower(bed, topic)
+    post = Message.of(topic, "once", id="p-1")
+    for sender in ("ext:a", "ext:a", "ext:b"):
+        await publish(bed, topic, post, sender=sender)
+    await publish(bed, topic, "end")
+    await bed.until(lambda: "end" in got)
+    await brought(bed)
+    await all_done(bed, agent)
+
+    assert got == ["once", "once", "end"]
+
+
+@pytest.mark.item(27)
+async def test_publishing_to_nobody_is_no_error(bed: Bed) -> None:
+    """From Python and from a run; who follows afterwards does not get it."""
+    topic = topic_of(bed)
+
+    async def act(ctx: RunContext, inbox: list[Message]) -> str:
+        del inbox
+        await ctx.emit(topic, "unheard")
+        return "done"
+
+    await publish(bed, topic, "unheard")
+    assert await bed.play(act) == "done"
+    _, got = await follower(bed, topic)
+    await publish(bed, topic, "heard")
+    await bed.until(lambda: got)
+    await brought(bed)
+
+    assert got == ["heard"]
+
+
+# --- at the same moment -----------------------------------------------------------------------------
+
+
+async def test_follows_and_posts_at_the_same_moment_agree(bed: Bed) -> None:
+    """A follower gets every post from one on, none before it, and all of them in order."""
+    topic, count = topic_of(bed), 20
+    agents: dict[AgentId, list[Any]] = {}
+    for _ in range(8):
+        got: list[Any] = []
+        agents[await bed.serve(noting(got))] = got
+    followed: dict[AgentId, int] = {}
+    published = 0
+
+    async def follow(agent: AgentId, pause: int) -> None:
+        for _ in range(pause):
+            await asyncio.sleep(0)
+        await bed.runtime.follow(agent, topic.type)
+        followed[agent] = published
+
+    async def talk() -> None:
+        nonlocal published
+        for n in range(count):
+            await publish(bed, topic, n)
+            published = n + 1
+
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(talk())
+        for pause, agent in enumerate(agents):
+            tasks.create_task(follow(agent, pause * 5))
+    await publish(bed, topic, count)
+    await bed.until(lambda: all(count in got for got in agents.values()))
+    await brought(bed)
+
+    for agent, got in agents.items():
+        await all_done(bed, agent)
+        assert got == list(range(got[0], count + 1))
+        assert got[0] <= followed[agent] + 1
+
+
+# --- faults -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.item(135)
+async def test_a_follower_that_always_fails_keeps_nothing_from_the_others(bed: Bed) -> None:
+    """Its run fails; every other follower handles the post."""
+    topic = topic_of(bed)
+
+    async def fail(ctx: RunContext, inbox: list[Message]) -> None:
+        raise ValueError(inbox[0].payload)
+
+    bad = await bed.serve(fail)
+    await bed.runtime.follow(bad, topic.type)
+    followers = [await follower(bed, topic) for _ in range(3)]
+    for n in range(2):
+        await publish(bed, topic, n)
+    await bed.until(lambda: all(got == [0, 1] for _, got in followers))
+
+    assert await bed.runtime.store.pending_count(bad) > 0 or await bed.runtime.store.dead_letters(
+        agent=bad
+    )
+
+
+@pytest.mark.item(240, 242)
+async def test_subscriptions_and_posts_outlive_the_host(bed: Bed) -> None:
+    """A post that nobody had brought yet when the host died is brought by the next one, once."""
+    topic = topic_of(bed)
+    agent, got = await follower(bed, topic)
+    await publish(bed, topic, "before")
+    await bed.restart()
+    await publish(bed, topic, "after")
+    await bed.until(lambda: "after" in got)
+    await brought(bed)
+    await all_done(bed, agent)
+
+    assert [m.payload for m in await received(bed, agent)] == ["before", "after"]
+
+
+async def test_a_client_publishes_to_followers_of_a_host(bed: Bed) -> None:
+    """It executes nothing itself; the owner of the followers is told."""
+    topic = topic_of(bed)
+    agent, got = await follower(bed, topic)
+    async with bed.client() as client:
+        await client.publish(topic.type, topic.source, "hello")
+        await bed.until(lambda: got)
+    await all_done(bed, agent)
+
+    [message] = await received(bed, agent)
+    assert message.metadata["publisher"] == "client:other"
+
+
+# --- tenants --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.item(137)
+async def test_topics_of_two_tenants_are_two_topics(bed: Bed) -> None:
+    """The same names in another tenant reach nobody here, and nobody follows across."""
+    type_ = bed.name().type
+    got: dict[str, list[object]] = {"a": [], "b": []}
+    agents = {tenant: AgentId(type_, "1", tenant) for tenant in got}
+    for tenant, agent in agents.items():
+        bed.agents[agent] = Acting(agent, noting(got[tenant]))
+        await bed.runtime.register(bed.agents[agent])
+        await bed.runtime.follow(agent, type_)
+    await publish(bed, TopicId(type_), "for a", tenant="a")
+    await publish(bed, TopicId(type_), "for b", tenant="b")
+    await bed.until(lambda: all(got.values()))
+    await brought(bed)
+
+    assert got == {"a": ["for a"], "b": ["for b"]}
+
+
+@pytest.mark.parametrize("verb", ["follow", "unfollow", "emit"])
+async def test_a_run_reaches_no_topic_of_another_tenant(bed: Bed, verb: str) -> None:
+    """The call raises and nothing is recorded; the run goes on."""
+    topic = TopicId(bed.name().type, tenant="other")
+
+    async def act(ctx: RunContext, inbox: list[Message]) -> str:
+        del inbox
+        words = (topic, "x") if verb == "emit" else (topic,)
+        with pytest.raises(OtherTenantError, match="nothing crosses tenants"):
+            await getattr(ctx, verb)(*words)
+        return "went on"
+
+    run_id = await bed.submit(await bed.serve(act))
+
+    assert await bed.result(run_id) == "went on"
+    assert await bed.log(run_id, K.FOLLOW_CHANGED, K.MSG_SENT) == []

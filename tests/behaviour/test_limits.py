@@ -1,0 +1,170 @@
+"""Limits on one host: who waits, who does not, what gives a place back, and what a start is."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from actors.errors import ContractError
+from actors.kernel.runtime.ids import AgentId
+from actors.kernel.runtime.scheduler import RunStatus
+from tests.behaviour.agents import Acting
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from actors.kernel.agent.message import Message
+    from actors.runtime import RunContext
+    from tests.behaviour.bed import Bed
+
+
+class Room:
+    """Counts who is inside."""
+
+    def __init__(self) -> None:
+        self.inside = self.most = self.begun = 0
+
+    async def visit(self, ctx: RunContext, inbox: list[Message]) -> None:
+        """Be inside for a moment."""
+        del inbox
+        self.inside += 1
+        self.begun += 1
+        self.most = max(self.most, self.inside)
+        await ctx.step("visit", asyncio.sleep, 0.01)
+        self.inside -= 1
+
+
+async def serve_type(bed: Bed, act: Callable[[RunContext, list[Message]], Awaitable[Any]]) -> str:
+    """The name of a new type whose agents are this function."""
+    type_ = bed.name().type
+    await bed.runtime.register_type(type_, lambda agent_id: Acting(agent_id, act))
+    return type_
+
+
+@pytest.mark.item(218)
+async def test_no_more_than_the_limit_execute_and_all_come_to_it(bed: Bed) -> None:
+    """Twenty agents of a type, three at once; the list shows what is held of what is allowed."""
+    room = Room()
+    type_ = await serve_type(bed, room.visit)
+    await bed.runtime.limits.set(f"type:{type_}", max_concurrent=3)
+    runs = [await bed.submit(AgentId(type_, f"k{n}")) for n in range(20)]
+    for run_id in runs:
+        await bed.result(run_id)
+
+    assert (room.most, room.begun) == (3, 20)
+    [use] = [u for u in await bed.runtime.limits.list() if u.limit.scope.name == type_]
+    assert use.limit.max_concurrent == 3
+    assert use.held <= 3
+
+
+@pytest.mark.item(218)
+async def test_agents_over_a_limit_do_not_delay_others(bed: Bed) -> None:
+    """A hundred wait for a type of which none may execute; another type's run ends meanwhile."""
+    room, other = Room(), Room()
+    stopped, free = await serve_type(bed, room.visit), await serve_type(bed, other.visit)
+    await bed.runtime.limits.set(f"type:{stopped}", max_concurrent=0)
+    waiting = [await bed.submit(AgentId(stopped, f"k{n}")) for n in range(100)]
+    await bed.result(await bed.submit(AgentId(free, "1")))
+    assert (room.begun, other.begun) == (0, 1)
+    assert (await bed.row(waiting[0])).status is RunStatus.PENDING
+
+    await bed.runtime.limits.delete(f"type:{stopped}")
+    for run_id in waiting:
+        await bed.result(run_id)
+    assert room.begun == 100
+
+
+@pytest.mark.item(218)
+async def test_a_limit_set_by_another_process_is_obeyed_at_once(bed: Bed) -> None:
+    """A client stops one agent, and lets it go on: nothing is restarted, and nobody waits for a scan."""
+    room = Room()
+    type_ = await serve_type(bed, room.visit)
+    agent = AgentId(type_, "1")
+    await bed.result(await bed.submit(agent))
+    async with bed.client() as client:
+        await client.limits.set(f"agent:{agent}", max_concurrent=0)
+        await bed.until(lambda: bed.runtime.worker.admission.concerns(agent))
+        run_id = await bed.submit(agent)
+        await bed.result(await bed.submit(AgentId(type_, "2")))
+        assert room.begun == 2
+        await client.limits.set(f"agent:{agent}", max_concurrent=1)
+        await bed.result(run_id)
+
+    assert room.begun == 3
+
+
+@pytest.mark.item(218)
+async def test_a_run_that_leaves_memory_gives_its_place_back(bed: Bed) -> None:
+    """One waits for a signal, as rows; another one has its place; it goes on when it has one again."""
+    if not bed.drops and bed.backend != "memory":
+        pytest.skip("a hot wait keeps its place for five seconds, which only virtual time skips")
+
+    async def act(ctx: RunContext, inbox: list[Message]) -> Any:
+        if inbox[0].payload == "wait":
+            return await ctx.sleep_until_signal("go")
+        return "done"
+
+    type_ = await serve_type(bed, act)
+    await bed.runtime.limits.set(f"type:{type_}", max_concurrent=1)
+    waiting = await bed.submit(AgentId(type_, "1"), "wait")
+    assert await bed.result(await bed.submit(AgentId(type_, "2"), "go")) == "done"
+    await bed.runtime.signal(waiting, "go", 7)
+
+    assert await bed.result(waiting) == 7
+
+
+@pytest.mark.item(218)
+async def test_starts_come_at_the_rate_after_the_burst_and_going_on_is_none(bed: Bed) -> None:
+    """Two at once, then 40 a second; a run that is woken again and again needs one start."""
+    began: list[float] = []
+    loop = asyncio.get_running_loop()
+
+    async def act(ctx: RunContext, inbox: list[Message]) -> None:
+        del inbox
+        await ctx.step("begin", begin)
+        for _ in range(3):
+            await ctx.sleep(0.001)
+
+    async def begin() -> None:
+        began.append(loop.time())
+
+    type_ = await serve_type(bed, act)
+    await bed.runtime.limits.set(f"type:{type_}", rate_per_s=40, burst=2)
+    asked = loop.time()
+    runs = [await bed.submit(AgentId(type_, f"k{n}")) for n in range(12)]
+    for run_id in runs:
+        await bed.result(run_id)
+
+    for place, at in enumerate(began):
+        assert at - asked >= (place + 1 - 2) / 40 - 0.005, (
+            "nobody starts before the bucket allows it"
+        )
+    assert len(began) == 12
+
+
+@pytest.mark.item(218)
+async def test_a_cancelled_run_that_waits_at_a_limit_ends_at_once(bed: Bed) -> None:
+    """Its code was never called, and its agent's next run comes to its turn."""
+    room = Room()
+    type_ = await serve_type(bed, room.visit)
+    await bed.runtime.limits.set(f"type:{type_}", max_concurrent=0)
+    agent = AgentId(type_, "1")
+    first, second = await bed.submit(agent), await bed.submit(agent)
+    await bed.runtime.cancel(first, reason="no")
+    assert (await bed.ended(first)).status is RunStatus.CANCELLED
+    await bed.runtime.limits.set(f"type:{type_}", max_concurrent=1)
+    await bed.result(second)
+
+    assert room.begun == 1
+
+
+async def test_limits_that_make_no_sense_are_refused(bed: Bed) -> None:
+    """Nothing is set."""
+    before = await bed.runtime.limits.list()
+    for scope, numbers in (("desk", {"max_concurrent": 1}), ("type:desk", {"burst": 4})):
+        with pytest.raises(ContractError):
+            await bed.runtime.limits.set(scope, **numbers)
+
+    assert await bed.runtime.limits.list() == before

@@ -1,0 +1,108 @@
+"""A follow graph and a fan-out that are handed to the runtime are used, by it and by its runs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from actors.kernel.runtime.log_entry import EntryKind
+from actors.runtime.backends import InMemoryFollowGraph, PushAllFanout
+from tests.behaviour.outside import all_done, noting, received
+from tests.behaviour.test_follow import publish, topic_of
+
+if TYPE_CHECKING:
+    from actors.kernel.agent.message import Message
+    from actors.kernel.runtime.fanout import FanoutReport
+    from actors.kernel.runtime.follow_graph import FollowGraph
+    from actors.kernel.runtime.ids import AgentId, TopicId
+    from actors.kernel.runtime.inbox import Inbox
+    from actors.runtime import RunContext
+    from tests.behaviour.bed import Bed
+
+
+class Counting:
+    """A fan-out that keeps what it was asked to bring, and brings it."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[TopicId, str]] = []
+
+    async def publish(
+        self, topic: TopicId, msg: Message, *, graph: FollowGraph, inbox: Inbox
+    ) -> FanoutReport:
+        """See `FanoutStrategy.publish`."""
+        self.asked.append((topic, msg.id))
+        return await PushAllFanout().publish(topic, msg, graph=graph, inbox=inbox)
+
+
+async def following(graph: FollowGraph, topic: TopicId) -> list[AgentId]:
+    """Who follows a topic there."""
+    return [one.follower async for one in graph.followers_of(topic)]
+
+
+@pytest.mark.item(14, 15, 241, 243)
+async def test_both_are_used_from_python(bed: Bed) -> None:
+    """The graph is told who follows, the fan-out what is published; followers get it once."""
+    graph, fanout, topic = InMemoryFollowGraph(), Counting(), topic_of(bed)
+    await bed.restart(follow_graph=graph, fanout=fanout)
+    got: list[object] = []
+    agent = await bed.serve(noting(got))
+    await bed.runtime.follow(agent, topic.type)
+    assert await following(graph, topic) == [agent]
+
+    await publish(bed, topic, "hello")
+    await bed.until(lambda: got)
+    await bed.runtime.unfollow(agent, topic.type)
+    await all_done(bed, agent)
+
+    assert (got, [asked for asked, _ in fanout.asked]) == (["hello"], [topic])
+    assert await following(graph, topic) == []
+    assert [m.sender for m in await received(bed, agent)] == [f"topic:{topic}"]
+
+
+@pytest.mark.item(14, 15, 94, 95, 96, 243)
+async def test_what_a_run_asks_of_them_is_a_recorded_effect(bed: Bed) -> None:
+    """It happens once, whatever crashes afterwards, and a replay asks nobody."""
+    graph, fanout = InMemoryFollowGraph(), Counting()
+    topic, other = topic_of(bed), topic_of(bed)
+    await bed.restart(follow_graph=graph, fanout=fanout)
+    got: list[object] = []
+    listener = await bed.serve(noting(got))
+    await bed.runtime.follow(listener, topic.type)
+
+    async def act(ctx: RunContext, inbox: list[Message]) -> None:
+        del inbox
+        await ctx.follow(other)
+        await ctx.emit(topic, {"n": 1})
+        await ctx.unfollow(other)
+        await ctx.step("mark", bed.world.do, "mark")
+        await ctx.sleep_until_signal("go")
+
+    run_id = await bed.submit(await bed.serve(act))
+    await bed.marked(run_id)
+    await bed.until(lambda: got)
+    await all_done(bed, listener)
+    await bed.restart(follow_graph=graph, fanout=fanout)
+    await bed.runtime.signal(run_id, "go")
+    await bed.result(run_id)
+    await all_done(bed, listener)
+
+    assert (got, len(fanout.asked)) == ([{"n": 1}], 1)
+    assert await following(graph, other) == []
+    names = [e.payload["name"] for e in await bed.log(run_id, EntryKind.EFFECT_RESULT)]
+    assert names == [f"follow {other}", f"emit {topic}", f"unfollow {other}", "mark"]
+
+
+@pytest.mark.item(15)
+async def test_a_foreign_fan_out_asks_the_stores_graph(bed: Bed) -> None:
+    """Who follows is in the rows, as without it."""
+    fanout, topic = Counting(), topic_of(bed)
+    await bed.restart(fanout=fanout)
+    got: list[object] = []
+    agent = await bed.serve(noting(got))
+    await bed.runtime.follow(agent, topic.type)
+    await bed.restart(fanout=fanout)
+    await publish(bed, topic, "hello")
+    await bed.until(lambda: got)
+
+    assert (got, len(fanout.asked)) == (["hello"], 1)

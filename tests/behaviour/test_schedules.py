@@ -1,0 +1,394 @@
+"""Schedules on every bed: when they fire, what they send, and what changes them."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from actors.errors import InvalidScheduleError, ScheduleExistsError, UnknownScheduleError
+from actors.kernel.runtime.ids import HostIncarnation
+from actors.kernel.runtime.schedule import Tick
+from tests.behaviour.agents import Acting
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from actors.kernel.agent.message import Message
+    from actors.kernel.runtime.schedule import Schedule
+    from actors.runtime import RunContext
+    from actors.runtime.schedules import Schedules
+    from tests.behaviour.bed import Bed
+
+EVERY_SECOND = "* * * * * *"
+NEVER = "0 0 29 2 *"
+
+
+class Seen:
+    """Every message an agent got, and when."""
+
+    def __init__(self, bed: Bed) -> None:
+        self.bed = bed
+        self.messages: list[Message] = []
+        self.at: list[datetime] = []
+
+    async def __call__(self, ctx: RunContext, inbox: list[Message]) -> None:
+        """Note an inbox."""
+        del ctx
+        self.messages += inbox
+        self.at += [self.bed.clock.now()] * len(inbox)
+
+    @property
+    def payloads(self) -> list[Any]:
+        """What was in them."""
+        return [message.payload for message in self.messages]
+
+    @property
+    def ticks(self) -> list[str]:
+        """The instants they say they are for."""
+        return [message.metadata["scheduled_at"] for message in self.messages]
+
+
+def names(bed: Bed) -> Callable[[str], str]:
+    """Names that no other test of the folder has."""
+    return lambda name: f"{bed._prefix}.{name}"
+
+
+async def overdue(bed: Bed, schedule: Schedule, by_s: float) -> Schedule:
+    """Let the schedule's tick be so long ago, as after an outage."""
+    at = (await bed.runtime.store.schedules.now()) - timedelta(seconds=by_s)
+    old = replace(schedule, next_at=at, base_at=at - timedelta(seconds=1), at=schedule.at and at)
+    made = await bed.runtime.store.schedules.put(old, expected=schedule.revision)
+    assert made is not None
+    return made
+
+
+def api(bed: Bed) -> Schedules:
+    """The calls under test."""
+    return bed.runtime.schedules
+
+
+# --- firing ----------------------------------------------------------------------------------------
+
+
+async def test_a_delayed_message_comes_once_and_never_early(bed: Bed) -> None:
+    """With its payload, from the schedule's own sender; the schedule is done then."""
+    seen, name = Seen(bed), names(bed)("one")
+    agent = await bed.serve(seen)
+    made = await api(bed).create(name, agent, {"n": 1}, delay_s=0.3)
+    await bed.until(lambda: seen.messages)
+    found = await api(bed).get(name)
+
+    assert made.next_at is not None
+    assert seen.at[0] >= made.next_at
+    assert (seen.payloads, seen.messages[0].sender) == ([{"n": 1}], f"schedule:{name}")
+    assert seen.ticks == [made.next_at.isoformat()]
+    assert (found.state, found.last_at) == ("done", made.next_at)
+
+
+async def test_an_instant_far_away_is_kept_until_then_by_whoever_lives(bed: Bed) -> None:
+    """The host that knew of it dies; the next one fires it, not before its time."""
+    seen, name = Seen(bed), names(bed)("later")
+    agent = await bed.serve(seen)
+    at = (await bed.runtime.store.schedules.now()) + timedelta(seconds=1)
+    await api(bed).create(name, agent, 1, at=at)
+    await bed.restart()
+    await bed.until(lambda: seen.messages)
+
+    assert seen.at[0] >= at
+    assert seen.payloads == [1]
+
+
+async def test_a_cron_schedule_fires_every_tick_in_order(bed: Bed) -> None:
+    """Each second its own message, none twice, none left out."""
+    seen, name = Seen(bed), names(bed)("tick")
+    agent = await bed.serve(seen)
+    await api(bed).create(name, agent, cron=EVERY_SECOND)
+    await bed.until(lambda: len(seen.messages) >= 3)
+    await api(bed).delete(name)
+
+    ticks = [datetime.fromisoformat(one) for one in seen.ticks]
+    assert all(at >= tick for at, tick in zip(seen.at, ticks, strict=True))
+    assert {b - a for a, b in itertools.pairwise(ticks)} == {timedelta(seconds=1)}
+
+
+async def test_ticks_missed_in_an_outage_come_as_one_message(bed: Bed) -> None:
+    """It is for the first of them; the next one is in the future."""
+    seen, name = Seen(bed), names(bed)("missed")
+    agent = await bed.serve(seen)
+    made = await api(bed).create(name, agent, cron=NEVER)
+    await bed.crash()
+    async with bed.open_store(HostIncarnation(f"{bed._prefix}-operator")) as store:
+        at = (await store.schedules.now()) - timedelta(days=3)
+        old = replace(made, cron="0 * * * *", next_at=at, base_at=at - timedelta(hours=1))
+        assert await store.schedules.put(old, expected=made.revision)
+    await bed.start()
+    await bed.until(lambda: seen.messages)
+    found = await api(bed).get(name)
+
+    assert seen.ticks == [at.isoformat()]
+    assert found.next_at is not None
+    assert found.next_at > await bed.runtime.store.schedules.now()
+    assert found.last_at == at
+
+
+async def test_with_catch_up_all_every_missed_tick_comes(bed: Bed) -> None:
+    """In order, and then the plan goes on."""
+    seen, name = Seen(bed), names(bed)("all")
+    agent = await bed.serve(seen)
+    made = await api(bed).create(name, agent, cron=NEVER, catch_up="all")
+    at = (await bed.runtime.store.schedules.now()).replace(microsecond=0) - timedelta(days=2)
+    old = replace(made, cron="0 0 * * *", next_at=at, base_at=at)
+    await bed.runtime.store.schedules.put(old, expected=made.revision)
+    await bed.until(lambda: len(seen.messages) >= 3)
+    found = await api(bed).get(name)
+
+    midnights = [at.replace(hour=0, minute=0, second=0) + timedelta(days=n) for n in (1, 2)]
+    assert seen.ticks == [one.isoformat() for one in (at, *midnights)]
+    assert found.next_at == midnights[-1] + timedelta(days=1)
+
+
+async def test_mail_of_a_schedule_starts_a_run_and_is_received_by_one_that_waits(bed: Bed) -> None:
+    """As any other mail."""
+    got: list[Any] = []
+
+    async def act(ctx: RunContext, inbox: list[Message]) -> None:
+        got.extend(m.payload for m in inbox)
+        second = await ctx.receive()
+        assert second is not None
+        got.append(second.payload)
+
+    name = names(bed)
+    agent = await bed.serve(act)
+    run_id = await bed.submit(agent, "first")
+    await api(bed).create(name("mail"), agent, "second", delay_s=0.2)
+    await bed.ended(run_id)
+
+    assert got[-2:] == ["first", "second"]
+
+
+async def test_a_schedule_written_by_another_process_fires_at_its_time(bed: Bed) -> None:
+    """Its owner is told, and does not first find it when it looks again."""
+    seen, name = Seen(bed), names(bed)("client")
+    agent = await bed.serve(seen)
+    async with bed.client() as client:
+        made = await client.schedules.create(name, agent, delay_s=0.2)
+        await bed.until(lambda: seen.messages)
+
+    assert made.next_at is not None
+    assert seen.at[0] - made.next_at < timedelta(seconds=3)
+
+
+async def test_a_tick_for_an_agent_nobody_serves_comes_once_somebody_does(bed: Bed) -> None:
+    """Written before its type was known anywhere; nothing of it is lost."""
+    seen, name, agent = Seen(bed), names(bed), bed.name()
+    await api(bed).create(name("one"), agent, "one", delay_s=0)
+    made = await api(bed).create(name("cron"), agent, "cron", cron=NEVER)
+    await overdue(bed, made, by_s=60)
+    await bed.runtime.register(Acting(agent, seen))
+    await bed.until(lambda: len(seen.messages) >= 2)
+
+    assert sorted(seen.payloads) == ["cron", "one"]
+
+
+async def test_a_tick_whose_zone_has_new_rules_is_moved_before_it_fires(bed: Bed) -> None:
+    """A new owner looks through what was planned with an older zone database."""
+    seen, name = Seen(bed), names(bed)("zone")
+    agent = await bed.serve(seen)
+    made = await api(bed).create(name, agent, cron="30 3 1 1 *", timezone="Europe/Berlin")
+    assert made.next_at is not None
+    off = replace(made, next_at=made.next_at + timedelta(hours=1))
+    assert await bed.runtime.store.schedules.put(off, expected=made.revision)
+    await bed.restart()
+
+    async with asyncio.timeout(20):
+        while (await api(bed).get(name)).next_at != made.next_at:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+    assert seen.messages == []
+    assert (await api(bed).get(name)).last_at is None
+
+
+async def test_a_schedule_that_this_host_cannot_read_harms_no_other(bed: Bed) -> None:
+    """Its zone is not in the host's database: it stays due, and the others fire."""
+    seen, name = Seen(bed), names(bed)
+    agent = await bed.serve(seen)
+    made = await api(bed).create(name("bad"), agent, "bad", cron=NEVER)
+    at = (await bed.runtime.store.schedules.now()) - timedelta(seconds=1)
+    odd = replace(made, timezone="Mars/Olympus", next_at=at, base_at=at)
+    await bed.runtime.store.schedules.put(odd, expected=made.revision)
+    await api(bed).create(name("good"), agent, "good", delay_s=0.1)
+    await bed.until(lambda: seen.messages)
+    found = await api(bed).get(name("bad"))
+    await api(bed).delete(name("bad"))
+
+    assert seen.payloads == ["good"]
+    assert (found.next_at, found.last_at) == (at, None)
+
+
+# --- changing --------------------------------------------------------------------------------------
+
+
+async def test_creating_it_again_changes_nothing(bed: Bed) -> None:
+    """Same values, same schedule; a delay counts from the first call, also when it is over."""
+    seen, name = Seen(bed), names(bed)
+    agent = await bed.serve(seen)
+    for parts in ({"cron": NEVER, "timezone": "Europe/Berlin"}, {"delay_s": 0.05}):
+        key = name(next(iter(parts)))
+        first = await api(bed).create(key, agent, {"a": 1}, **parts)
+        again = await api(bed).create(key, agent, {"a": 1}, **parts)
+        assert first.next_at is not None
+        assert (first.next_at, first.base_at) == (again.next_at or first.next_at, again.base_at)
+    await bed.until(lambda: seen.messages)
+    await api(bed).create(name("delay_s"), agent, {"a": 1}, delay_s=0.05)
+
+    assert len(seen.messages) == 1
+
+
+async def test_another_schedule_of_the_same_name_is_refused_and_the_difference_named(
+    bed: Bed,
+) -> None:
+    """Unless it is to be replaced: then what is not new stays as it was."""
+    agent, name = await bed.serve(Seen(bed)), names(bed)("same")
+    made = await api(bed).create(name, agent, 1, cron=NEVER)
+    with pytest.raises(ScheduleExistsError, match="payload: 1 there / 2 wanted") as caught:
+        await api(bed).create(name, agent, 2, cron=NEVER)
+    assert caught.value.differences == ["payload: 1 there / 2 wanted"]
+    await api(bed).pause(name)
+    new = await api(bed).create(name, agent, 2, cron=NEVER, replace=True)
+    assert (new.payload, new.next_at, new.is_paused) == (2, made.next_at, True)
+    moved = await api(bed).create(name, agent, 2, cron="0 0 * * *", replace=True)
+    assert moved.next_at is not None
+    assert made.next_at is not None
+    assert moved.next_at < made.next_at
+
+
+async def test_a_paused_schedule_fires_nothing_until_it_is_resumed(bed: Bed) -> None:
+    """Then its next tick is after now: those of the pause are gone."""
+    seen, name = Seen(bed), names(bed)("pause")
+    agent = await bed.serve(seen)
+    await api(bed).create(name, agent, cron="0 0 * * *")
+    paused = await api(bed).pause(name)
+    await overdue(bed, paused, by_s=86_400)
+    assert await api(bed).pause(name) == await api(bed).get(name)
+    resumed = await api(bed).resume(name)
+
+    assert resumed.next_at is not None
+    assert resumed.next_at > await bed.runtime.store.schedules.now()
+    assert (resumed.state, seen.messages) == ("active", [])
+    assert await api(bed).resume(name) == resumed
+
+
+async def test_a_single_message_whose_time_passed_in_a_pause_comes_when_it_is_resumed(
+    bed: Bed,
+) -> None:
+    """A delayed message is not lost by a pause."""
+    seen, name = Seen(bed), names(bed)("pause-one")
+    agent = await bed.serve(seen)
+    await api(bed).create(name, agent, "late", delay_s=3600)
+    await overdue(bed, await api(bed).pause(name), by_s=1)
+    await api(bed).resume(name)
+    await bed.until(lambda: seen.messages)
+
+    assert seen.payloads == ["late"]
+
+
+async def test_trigger_sends_at_once_beside_the_plan_and_once_per_request(bed: Bed) -> None:
+    """Paused or not; the next tick stays what it was."""
+    seen, name = Seen(bed), names(bed)("trigger")
+    agent = await bed.serve(seen)
+    made = await api(bed).create(name, agent, "now", cron=NEVER)
+    sent = [await api(bed).trigger(name, request_id="r1") for _ in range(2)]
+    await api(bed).pause(name)
+    async with bed.client() as client:
+        sent += [await client.schedules.trigger(name, request_id="r2")]
+    sent += [await api(bed).trigger(name), await api(bed).trigger(name)]
+    await bed.until(lambda: len(seen.messages) >= 4)
+
+    assert sent == [True, False, True, True, True]
+    assert seen.payloads == ["now"] * 4
+    assert (await api(bed).get(name)).next_at == made.next_at
+
+
+async def test_a_deleted_schedule_is_gone(bed: Bed) -> None:
+    """It fires no more, it is not listed, and every call says that there is none."""
+    seen, name = Seen(bed), names(bed)("gone")
+    agent = await bed.serve(seen)
+    await api(bed).create(name, agent, delay_s=0.2)
+    await api(bed).delete(name)
+    calls = (api(bed).get, api(bed).pause, api(bed).resume, api(bed).trigger, api(bed).delete)
+    for call in calls:
+        with pytest.raises(UnknownScheduleError, match=r"'default' has no schedule"):
+            await call(name)
+    last = await api(bed).create(names(bed)("after"), agent, "after", delay_s=0.4)
+    await bed.until(lambda: seen.messages)
+
+    assert seen.payloads == ["after"]
+    listed = [one.name for one in await api(bed).list(tenant="default")]
+    assert last.name in listed
+    assert name not in listed
+
+
+async def test_changes_at_the_same_moment_all_count(bed: Bed) -> None:
+    """Pauses, resumes and replacements of one schedule by several callers lose nothing."""
+    agent, name = await bed.serve(Seen(bed)), names(bed)("race")
+    await api(bed).create(name, agent, 0, cron=NEVER)
+
+    async def change(n: int) -> None:
+        if n % 2:
+            await api(bed).pause(name)
+        else:
+            await api(bed).create(name, agent, n, cron=NEVER, replace=True)
+
+    await asyncio.gather(*(change(n) for n in range(8)))
+    found = await api(bed).get(name)
+
+    assert found.is_paused
+    assert found.payload in (0, 2, 4, 6)
+
+
+async def test_a_tick_fired_with_an_old_reading_does_nothing(bed: Bed) -> None:
+    """As by a host that read the schedule before somebody changed it."""
+    seen, name = Seen(bed), names(bed)("stale")
+    agent = await bed.serve(seen)
+    made = await api(bed).create(name, agent, 1, cron=NEVER)
+    await api(bed).pause(name)
+    leases = bed.runtime.worker.shards
+    fired = await bed.runtime.store.schedules.fire(leases, [Tick(made, made.base_at, made.next_at)])
+
+    assert fired.moved_count == 0
+
+
+# --- what is refused -------------------------------------------------------------------------------
+
+BAD: list[tuple[dict[str, Any], str]] = [
+    ({}, "one of cron, at and delay_s"),
+    ({"cron": NEVER, "delay_s": 1}, "one of cron, at and delay_s"),
+    ({"cron": "61 * * * *"}, r"'61 \* \* \* \*' is not valid \(bad minute\)"),
+    ({"cron": "every day"}, "wrong number of fields"),
+    ({"cron": "0 0 30 2 *"}, "bad day-of-month"),
+    ({"cron": NEVER, "timezone": "Europe/Atlantis"}, "Europe/Atlantis.*not known here"),
+    ({"cron": NEVER, "timezone": "../etc/passwd"}, "not known here"),
+    ({"cron": NEVER, "catch_up": "none"}, "'one' or 'all'"),
+    ({"at": datetime(2001, 1, 1, tzinfo=UTC)}, "2001-01-01T00:00:00.* has passed"),
+    ({"at": datetime(2101, 1, 1)}, "no offset from UTC"),  # noqa: DTZ001 - that is what is refused
+    ({"at": datetime(2101, 1, 1, tzinfo=UTC), "timezone": "Europe/Berlin"}, "for cron"),
+    ({"delay_s": -1}, "give 0 or more"),
+    ({"delay_s": float("nan")}, "give 0 or more"),
+    ({"delay_s": 1e18}, "too long"),
+]
+
+
+@pytest.mark.parametrize(("parts", "problem"), BAD)
+async def test_what_makes_no_sense_is_refused(
+    bed: Bed, parts: dict[str, Any], problem: str
+) -> None:
+    """At once, with what is wrong; nothing is written."""
+    agent, name = await bed.serve(Seen(bed)), names(bed)("bad")
+    with pytest.raises(InvalidScheduleError, match=problem):
+        await api(bed).create(name, agent, **parts)
+
+    assert await bed.runtime.store.schedules.get("default", name) is None

@@ -1,0 +1,229 @@
+"""Questions between agents: of one host, and of two with the broker between them.
+
+The floor commits the same turns by hand: the question, the target's whole run with its reply, and the
+turn that takes the answer. Between two hosts the question is published, pulled and ingested as well.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+from actors.kernel.agent.message import Message
+from actors.kernel.runtime.ids import AgentId, HostIncarnation
+from actors.kernel.runtime.store import Serves
+from actors.kernel.runtime.transport import Ingested
+from actors.runtime import Runtime
+from actors.runtime.mail import Broker
+from broker import JetStreamTransport
+from persistence.postgres import StoreSettings, open_store
+from tests.benchmarks.bench import PAYLOAD, TYPE, Floor, agent_id, many, report
+from tests.benchmarks.byhand import Asking, handle
+from tests.benchmarks.outside import Place, Servers
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from actors.kernel.runtime.commit import Arrived
+    from actors.kernel.runtime.scheduler import ShardLease
+    from actors.kernel.runtime.transport import MailConnection, StreamRecord
+    from persistence.postgres import PostgresStore
+
+EACH = 20
+"""Questions of one run, one after the other."""
+ASKER = "asker"
+PEERS = {("one host", 1): 126, ("one host", 64): 281}
+"""Restate, the best durable peer: asks per second, measured on a machine like this (DESIGN §14)."""
+
+
+class Asker:
+    """Asks one agent as often as it is told."""
+
+    def __init__(self, id: AgentId) -> None:  # noqa: A002
+        self.id = id
+
+    async def run(self, ctx: Any, inbox: list[Message]) -> None:
+        """Ask, one after the other."""
+        for _ in range(EACH):
+            outcome = await ctx.ask(agent_id(self.id.key), PAYLOAD, timeout=30)
+            assert outcome.kind == "replied", outcome
+
+
+class Answerer:
+    """Replies at once."""
+
+    def __init__(self, id: AgentId) -> None:  # noqa: A002
+        self.id = id
+
+    async def run(self, ctx: Any, inbox: list[Message]) -> None:
+        """Reply to each question."""
+        for message in inbox:
+            await ctx.reply(message, PAYLOAD)
+
+
+@asynccontextmanager
+async def _store(place: Place, owner: str, *, brokered: bool) -> AsyncIterator[PostgresStore]:
+    settings = StoreSettings(
+        url=place.servers.postgres_url, owner=HostIncarnation(owner), schema=place.schema,
+        brokered=brokered, local_delivery=not brokered,
+    )  # fmt: skip
+    async with open_store(settings) as store:
+        yield store
+
+
+# --- ours ---------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def _hosts(place: Place, *, two: bool) -> AsyncIterator[Runtime]:
+    """Yield the runtime of the askers; the answerers are served by it, or by a second host."""
+    async with AsyncExitStack() as stack:
+
+        async def host(name: str) -> Runtime:
+            owner = f"{place.name}-{name}"
+            store = await stack.enter_async_context(_store(place, owner, brokered=two))
+            broker = None
+            if two:
+                transport = JetStreamTransport(
+                    place.servers.nats_url, namespace=place.name, owner=HostIncarnation(owner)
+                )
+                broker = Broker(transport, store)
+            runtime = Runtime(store=store, owner=HostIncarnation(owner), broker=broker)
+            await stack.enter_async_context(runtime)
+            if runtime.mail is not None:
+                await runtime.mail.ready()
+            return runtime
+
+        asking = await host("asks")
+        answering = await host("answers") if two else asking
+        await answering.register_type(TYPE, Answerer)
+        await asking.register_type(ASKER, Asker)
+        yield asking
+
+
+async def ours(servers: Servers, *, runs: int, at_once: int, two: bool) -> float:
+    """Return asks per second."""
+    async with _hosts(Place(servers), two=two) as runtime:
+
+        async def one(index: int) -> None:
+            await runtime.result(await runtime.submit(AgentId(ASKER, str(index % at_once)), None))
+
+        return runs * EACH / await many(one, total=runs, at_once=at_once)
+
+
+# --- floors -------------------------------------------------------------------------------------
+
+
+async def floor_of_one(servers: Servers, *, runs: int, at_once: int) -> float:
+    """Return asks per second of the turns alone, on one store."""
+    place = Place(servers)
+    async with _store(place, place.name, brokered=False) as store:
+        hand = await Floor.over(store)
+
+        async def one(index: int) -> None:
+            asking = await Asking.begin(hand, agent_id(f"asks{index}"))
+            for position in range(EACH):
+                target = agent_id(f"answers{index}")
+                question, done = await asking.ask(target, position, PAYLOAD)
+                await handle(hand, done.routed[0], reply=PAYLOAD)
+                await asking.take(position, question.id)
+
+        return runs * EACH / await many(one, total=runs, at_once=at_once)
+
+
+class _FarSide:
+    """The second host by hand: reads what the first one published, and answers."""
+
+    def __init__(self, hand: Floor, leases: list[ShardLease]) -> None:
+        self._hand, self._leases = hand, leases
+        self._tasks: list[asyncio.Future[Any]] = []
+
+    async def start(self, connection: MailConnection, stream: StreamRecord) -> None:
+        """Read all shards."""
+        for lease in self._leases:
+            self._tasks.append(asyncio.ensure_future(self._read(connection, stream, lease)))
+
+    async def stop(self) -> None:
+        """Stop reading."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _read(
+        self, connection: MailConnection, stream: StreamRecord, lease: ShardLease
+    ) -> None:
+        [cursor] = await self._hand.store.cursors([lease], stream)
+        async for batch in connection.read(lease, cursor):
+            outcome = await self._hand.store.ingest(batch)
+            assert isinstance(outcome, Ingested), outcome
+            connection.ack(batch)
+            for arrived in outcome.arrived:
+                self._tasks.append(asyncio.ensure_future(self._answer(arrived)))
+
+    async def _answer(self, arrived: Arrived) -> None:
+        await handle(self._hand, arrived, reply=PAYLOAD)
+
+
+async def floor_of_two(servers: Servers, *, runs: int, at_once: int) -> float:
+    """Return asks per second with one way through the broker and a hint for the way back."""
+    place = Place(servers)
+    async with AsyncExitStack() as stack:
+        near = await stack.enter_async_context(_store(place, f"{place.name}a", brokered=True))
+        far = await stack.enter_async_context(_store(place, f"{place.name}b", brokered=True))
+        await far.declare(Serves((TYPE,)))
+        leases = await far.claim_shards(
+            owner=far.settings.owner, serves=Serves((TYPE,)), limit=1000
+        )
+        await near.declare(Serves((ASKER,)))
+        mine = await near.claim_shards(
+            owner=near.settings.owner, serves=Serves((ASKER,)), limit=1000
+        )
+        hand = Floor(near, {lease.shard: lease for lease in mine})
+        connecting = place.transport().connect(
+            deployment=await near.deployment(), on_nudge=lambda _: None
+        )
+        connection = await stack.enter_async_context(connecting)
+        stream = await near.stream(await connection.stream_state())
+        far_side = _FarSide(Floor(far, {lease.shard: lease for lease in leases}), leases)
+        await far_side.start(connection, stream)
+        sending: list[asyncio.Future[Any]] = []
+        near.set_outbox_hook(
+            lambda rows: sending.extend(asyncio.ensure_future(connection.send(r)) for r in rows)
+        )
+        told: dict[str, asyncio.Event] = {}
+        near.set_nudge_hook(
+            lambda nudge: told[nudge.run_id].set() if nudge.run_id in told else None
+        )
+        await near.listening()
+
+        async def one(index: int) -> None:
+            asking = await Asking.begin(hand, AgentId(ASKER, str(index)))
+            event = told[asking.run_id] = asyncio.Event()
+            for position in range(EACH):
+                event.clear()
+                question, _ = await asking.ask(agent_id(index), position, PAYLOAD)
+                await event.wait()
+                await asking.take(position, question.id)
+
+        took = await many(one, total=runs, at_once=at_once)
+        await far_side.stop()
+        near.set_outbox_hook(None)
+    return runs * EACH / took
+
+
+async def run(servers: Servers, *, scale: float = 1.0) -> None:
+    """Print a line for one host and two, each with 1 and 64 in flight."""
+    for two in (False, True):
+        for at_once in (1, 64):
+            runs = max(2, int((10 if at_once == 1 else 256) * scale))
+            place = "two hosts" if two else "one host"
+            measure = floor_of_two if two else floor_of_one
+            base = await measure(servers, runs=runs, at_once=at_once)
+            rate = await ours(servers, runs=runs, at_once=at_once, two=two)
+            peer = PEERS.get((place, at_once))
+            report(
+                benchmark="asks", between=place, in_flight=at_once, asks=runs * EACH,
+                floor_per_s=round(base), asks_per_s=round(rate), ratio=round(rate / base, 3),
+                goal=0.4, **({"times_restate": round(rate / peer, 1)} if peer else {}),
+            )  # fmt: skip

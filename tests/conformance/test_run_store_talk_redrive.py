@@ -1,0 +1,184 @@
+"""The contract of every `RunStore`: a dead run's work is started again."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
+from actors.errors import IllegalTransitionError, UnknownRunError
+from actors.kernel.agent.message import MessageKey
+from actors.kernel.agent.supervision import SpawnBudget
+from actors.kernel.runtime.commit import Finish
+from actors.kernel.runtime.ids import RunId
+from actors.kernel.runtime.log_entry import EntryKind, NewEntry
+from actors.kernel.runtime.scheduler import RetryPolicy, RunStatus
+from tests.conformance.bed import DESK, Turns, message, result, started
+from tests.conformance.talk import CLERK, row, terms
+
+if TYPE_CHECKING:
+    from actors.kernel.json import JsonValue
+    from actors.kernel.runtime.commit import Arrived
+    from tests.conformance.bed import Bed
+
+
+def received(n: int, arrived: Arrived, *, position: str = "in") -> NewEntry:
+    """The entry of a message that a run began with, or got."""
+    payload: dict[str, JsonValue] = {
+        "message": arrived.message.to_json(),
+        "arrival": arrived.arrival,
+    }
+    return NewEntry(EntryKind.MSG_RECEIVED, f"{position}.{n}", payload)
+
+
+async def begin(bed: Bed, *texts: str, **parts: object) -> Turns:
+    """A run that has started with these messages."""
+    submitted = await bed.submit(texts[0], **parts)  # type: ignore[arg-type]
+    assert submitted.arrived is not None
+    arrived = [submitted.arrived]
+    await bed.store.deliver([message(text, id=f"more-{text}") for text in texts[1:]])
+    arrived += await bed.store.pending_mail(agent=DESK)
+    run = Turns(bed, submitted.run_id)
+    await run.commit(
+        run.turn(
+            started(),
+            *(received(n, item) for n, item in enumerate(arrived)),
+            bind=tuple(MessageKey(DESK, m.sender, m.message.id) for m in arrived[1:]),
+        )
+    )
+    return run
+
+
+@pytest.mark.item(488)
+async def test_a_dead_run_is_started_again_with_its_messages(bed: Bed) -> None:
+    """A new run, pending, of the same agent, with copies of what the dead one began with, in order."""
+    policy = RetryPolicy(max_retries=7)
+    mine = terms("old", spawn=SpawnBudget(max_runs=3))
+    run = await begin(bed, "one", "two", policy=policy, priority=2, supervision=mine)
+    await run.fail("boom", orphans=None)
+
+    submitted = await bed.store.redrive_run(run.run_id)
+
+    (new,) = await bed.store.load([submitted.run_id])
+    assert submitted.arrived is not None
+    assert submitted.run_id != run.run_id
+    assert (new.row.status, new.row.agent_id, new.row.parent) == (RunStatus.PENDING, DESK, None)
+    assert (new.row.priority, new.row.retry_policy.max_retries) == (2, 7)
+    assert new.row.supervision is not None
+    assert new.row.supervision.spawn_budget == SpawnBudget(max_runs=3)
+    assert [m.message.payload for m in new.messages] == ["one", "two"]
+    assert new.row.arrival == new.messages[0].arrival
+    assert (await row(bed, run)).status is RunStatus.FAILED
+    assert await bed.store.pending_mail(agent=DESK) == []
+
+
+async def test_a_dead_run_is_started_again_once(bed: Bed) -> None:
+    """Whoever asks, and however often, at once or later, there is one new run."""
+    run = await begin(bed, "one")
+    await run.fail("boom")
+
+    several = await asyncio.gather(*(bed.store.redrive_run(run.run_id) for _ in range(5)))
+    later = await bed.store.redrive_run(run.run_id)
+
+    assert len({submitted.run_id for submitted in [*several, later]}) == 1
+    assert later.arrived is None
+    assert sum(submitted.arrived is not None for submitted in several) == 1
+    (new,) = await bed.store.load([later.run_id])
+    assert [m.message.payload for m in new.messages] == ["one"]
+
+
+async def test_a_redriven_run_may_die_and_be_redriven(bed: Bed) -> None:
+    """Its own id names the next one."""
+    run = await begin(bed, "one")
+    await run.fail("boom")
+    again = await bed.store.redrive_run(run.run_id)
+    (loaded,) = await bed.store.load([again.run_id])
+    second = Turns(bed, again.run_id)
+    await second.commit(second.turn(started(), received(0, loaded.messages[0])))
+    await second.fail("boom again")
+
+    third = await bed.store.redrive_run(second.run_id)
+
+    (new,) = await bed.store.load([third.run_id])
+    assert len({run.run_id, second.run_id, third.run_id}) == 3
+    assert [m.message.payload for m in new.messages] == ["one"]
+
+
+async def test_only_what_a_run_began_with_is_given_again(bed: Bed) -> None:
+    """Not what it received on the way, nor what a later generation began with."""
+    run = await begin(bed, "one")
+    await bed.store.deliver([message("later", id="later")])
+    (later,) = await bed.store.pending_mail(agent=DESK)
+    await run.commit(
+        run.turn(
+            received(0, later, position="4"),
+            bind=(MessageKey(DESK, later.sender, "later"),),
+        )
+    )
+    continued = NewEntry(EntryKind.RUN_CONTINUED, "", {"generation": 1, "input": "x"})
+    await run.commit(run.turn(continued, received(0, later)))
+    await run.fail("boom")
+
+    submitted = await bed.store.redrive_run(run.run_id)
+
+    (new,) = await bed.store.load([submitted.run_id])
+    assert [m.message.payload for m in new.messages] == ["one"]
+
+
+async def test_a_dead_child_is_started_again_as_a_root(bed: Bed) -> None:
+    """It is nobody's child, and counts in nobody's budget."""
+    root = await bed.begin()
+    child = await root.spawn("c", CLERK, boot="go")
+    (loaded,) = await bed.store.load([child.run_id])
+    await child.commit(child.turn(started(CLERK), received(0, loaded.messages[0])))
+    await child.fail("boom")
+
+    submitted = await bed.store.redrive_run(child.run_id)
+
+    (new,) = await bed.store.load([submitted.run_id])
+    assert (new.row.parent, new.row.root, new.row.depth) == (None, submitted.run_id, 0)
+    assert [m.message.payload for m in new.messages] == ["go"]
+
+
+async def test_only_a_failed_run_is_redriven(bed: Bed) -> None:
+    """Open, completed and cancelled ones are refused, an unknown one is an error."""
+    runs = [await bed.begin(), await bed.begin(agent=CLERK)]
+    await runs[1].complete()
+
+    for run in runs:
+        with pytest.raises(IllegalTransitionError):
+            await bed.store.redrive_run(run.run_id)
+    with pytest.raises(UnknownRunError):
+        await bed.store.redrive_run(RunId("0" * 32))
+
+
+async def test_a_dead_run_without_messages_is_started_again_empty(bed: Bed) -> None:
+    """A child that was spawned without a message begins as it began."""
+    root = await bed.begin()
+    child = await root.spawn("c", CLERK)
+    await child.commit(child.turn(started(CLERK), result("0")))
+    await child.fail("boom")
+
+    submitted = await bed.store.redrive_run(child.run_id)
+
+    (new,) = await bed.store.load([submitted.run_id])
+    assert new.messages == ()
+    assert new.row.status is RunStatus.PENDING
+
+
+@pytest.mark.item(488)
+async def test_dead_letters_of_a_redriven_run_count_as_redriven(bed: Bed) -> None:
+    """Otherwise giving them back as well would do the work twice."""
+    run = await begin(bed, "one", "two")
+    finish = Finish(RunStatus.FAILED, error={"message": "boom"}, dead_letter="max_retries")
+    error: JsonValue = {"type": "builtins:ValueError", "message": "boom"}
+    entry = NewEntry(EntryKind.RUN_FAILED, "", {"status": "error", "error": error})
+    await run.commit(run.turn(entry, then=finish))
+    letters = [letter.id for letter in await bed.store.dead_letters(agent=DESK)]
+
+    await bed.store.redrive_run(run.run_id)
+
+    assert len(letters) == 2
+    assert await bed.store.dead_letters(agent=DESK) == []
+    assert await bed.store.redrive(letters) == []

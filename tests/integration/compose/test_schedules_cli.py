@@ -1,0 +1,145 @@
+"""`callboard schedules` on a real PostgreSQL: what it prints, what it does, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from actors.kernel.runtime.ids import AgentId
+from actors.runtime.clock import SystemClock
+from tests.integration.compose.commandline import Cli
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+BERLIN: Final = ("--cron", "30 8 * * MON-FRI", "--timezone", "Europe/Berlin")
+
+
+@pytest.fixture
+def cli(postgres_dsn: str, schema: str, capsys: pytest.CaptureFixture[str]) -> Cli:
+    """The command line on the test's schema."""
+    return Cli(postgres_dsn, schema, capsys)
+
+
+def test_a_schedule_is_created_listed_shown_and_deleted(cli: Cli) -> None:
+    """For people words, for programs the whole of it."""
+    made = cli("schedules", "create", "report", "desk/main", '{"a": 1}', *BERLIN)
+    shown = cli("schedules", "show", "report", "--json").data
+    listed = cli("schedules", "list")
+    as_json = cli("schedules", "list", "--json").data
+    deleted = cli("schedules", "delete", "report")
+    empty = cli("schedules", "list")
+
+    assert made.code == listed.code == deleted.code == empty.code == 0
+    assert "30 8 * * MON-FRI Europe/Berlin" in made.out
+    assert "report" in listed.out
+    assert "desk/main" in listed.out
+    assert as_json == [shown]
+    assert {k: shown[k] for k in ("name", "agent", "payload", "state", "catch_up", "at")} == {
+        "name": "report", "agent": "desk/main", "payload": {"a": 1}, "state": "active",
+        "catch_up": "one", "at": None,
+    }  # fmt: skip
+    at = datetime.fromisoformat(shown["next_at"])
+    assert (at.hour in (6, 7), at.minute, at.tzinfo) == (True, 30, UTC)
+    assert (deleted.out.strip(), empty.out.strip()) == ("deleted report", "no schedules")
+
+
+def test_create_may_be_run_again_and_says_what_differs(cli: Cli) -> None:
+    """Exit code 2 for other values, until --replace is said."""
+    first = cli("schedules", "create", "report", "desk/main", "1", *BERLIN, "--json").data
+    again = cli("schedules", "create", "report", "desk/main", "1", *BERLIN, "--json").data
+    other = cli("schedules", "create", "report", "desk/main", "2", *BERLIN)
+    new = cli("schedules", "create", "report", "desk/main", "2", *BERLIN, "--replace", "--json")
+
+    assert again == first
+    assert other.code == 2
+    assert "payload: 1 there / 2 wanted" in other.err
+    assert new.data == {**first, "payload": 2}
+
+
+def test_pause_and_resume(cli: Cli) -> None:
+    """The state says so, and what is paused has no next time for people."""
+    cli("schedules", "create", "report", "acme:desk/main", *BERLIN)
+    states = [
+        cli("schedules", verb, "report", "--tenant", "acme", "--json").data["state"]
+        for verb in ("pause", "show", "resume", "resume")
+    ]
+
+    assert states == ["paused", "paused", "active", "active"]
+    assert cli("schedules", "list", "--tenant", "acme", "--json").data[0]["tenant"] == "acme"
+    assert cli("schedules", "list", "--tenant", "default", "--json").data == []
+
+
+async def test_messages_reach_the_agent(cli: Cli, tmp_path: Path) -> None:
+    """One by a delay, one by hand, and the same request not again."""
+    job = json.dumps({"ledger": str(tmp_path / "ledger")})
+    async with cli.host("ten") as host:
+        made = await cli.call("schedules", "create", "soon", "ten/a", job, "--delay-s", "0.2")
+        await cli.call("schedules", "create", "rare", "ten/b", job, "--cron", "0 0 29 2 *")
+        sent = [
+            (await cli.call("schedules", "trigger", "rare", "--request-id", "r1", "--json")).data[
+                "sent"
+            ]
+            for _ in range(2)
+        ]
+        for key in ("a", "b"):
+            while not (found := await host.store.list_runs(agent=AgentId("ten", key))):
+                pass
+            assert await host.result(found[0].run_id)
+
+    assert made.code == 0
+    assert sent == [True, False]
+    shown = await cli.call("schedules", "show", "soon", "--json")
+    assert shown.data["state"] == "done"
+
+
+def test_a_single_message_at_an_instant(cli: Cli) -> None:
+    """With its own offset; it is told in UTC."""
+    at = (SystemClock().now() + timedelta(days=400)).replace(microsecond=0)
+    there = at.astimezone(tz=None).isoformat()
+    made = cli("schedules", "create", "once", "desk/main", '"call"', "--at", there, "--json").data
+
+    assert made["next_at"] == made["at"] == at.isoformat()
+
+
+REFUSED: Final[list[tuple[list[str], int, str]]] = [
+    (["create", "x", "desk/a", "1", "--cron", "61 * * * *"], 2, "'61 * * * *' is not valid (bad minute)"),
+    (["create", "x", "desk/a", "1", "--cron", "* * * * *", "--timezone", "Mars/X"], 2, "'Mars/X' is not known"),
+    (["create", "x", "desk/a", "1", "--at", "2001-01-01T00:00:00+00:00"], 2, "has passed"),
+    (["create", "x", "desk/a", "1", "--at", "2101-01-01T00:00:00"], 2, "no offset from UTC"),
+    (["create", "x", "desk/a", "1", "--at", "tomorrow"], 2, "'tomorrow' is no instant"),
+    (["create", "x", "desk/a", "1", "--delay-s", "-1"], 2, "give 0 or more"),
+    (["create", "x", "desk/a", "1"], 2, "one of cron, at and delay_s"),
+    (["create", "x y", "desk/a", "1", "--delay-s", "1"], 2, "schedule name 'x y' is not valid"),
+    (["create", "x", "desk", "1", "--delay-s", "1"], 2, "agent id 'desk' is not valid"),
+    (["create", "x", "desk/a", "{", "--delay-s", "1"], 2, "the message"),
+    (["show", "nothing"], 4, "tenant 'default' has no schedule 'nothing'"),
+    (["pause", "nothing"], 4, "has no schedule 'nothing'"),
+    (["resume", "nothing"], 4, "has no schedule 'nothing'"),
+    (["trigger", "nothing"], 4, "has no schedule 'nothing'"),
+    (["delete", "nothing", "--tenant", "acme"], 4, "tenant 'acme' has no schedule 'nothing'"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("arguments", "code", "words"), REFUSED)
+def test_what_cannot_be_done_is_said_in_one_sentence(
+    cli: Cli, arguments: list[str], code: int, words: str
+) -> None:
+    """On stderr, with an exit code that says what kind of no it is."""
+    said = cli("schedules", *arguments)
+
+    assert (said.code, said.out) == (code, "")
+    assert words in said.err
+    assert said.err.count("\n") == 1
+    assert cli("schedules", "list", "--json").data == []
+
+
+def test_every_command_has_help_with_an_example(cli: Cli) -> None:
+    """`--help` shows a line that can be copied."""
+    for verb in ("create", "list", "show", "pause", "resume", "trigger", "delete"):
+        said = cli.bare("schedules", verb, "--help")
+        assert said.code == 0
+        assert f"callboard schedules {verb}" in said.out.replace("\n", " ")

@@ -1,0 +1,144 @@
+"""What is durable at one moment, read from a store, in the form in which the model goes on from it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from actors.kernel.agent.message import Message
+from actors.kernel.runtime.ids import AgentId, TopicId
+from tests.model.reading import essential, plain_error
+from tests.model.world import Answer, Left, Letter, Scene
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from actors.kernel.runtime.commit import Answer as StoredAnswer
+    from actors.kernel.runtime.commit import RunRow
+    from actors.kernel.runtime.ids import RunId
+    from actors.kernel.runtime.log_entry import RunLogEntry
+    from actors.kernel.runtime.store import RunStore
+    from tests.model.program import Case
+
+KEYS: Final = ("a", "b")
+"""Of agents that get mail."""
+TOPICS: Final = ("news0/default", "news1/default")
+
+
+@dataclass(frozen=True, slots=True)
+class Anchor:
+    """Everything is loaded anew after a fault: when, and what there is then.
+
+    Attributes:
+        log: Of the submitted run.
+        is_fair: Whether the model can go on from here; posts under way are not told of.
+    """
+
+    at: float
+    log: list[RunLogEntry]
+    counts: dict[str, int]
+    scene: Scene
+    is_fair: bool
+
+
+def agents_of(case: Case, rows: Iterable[RunRow] = ()) -> list[AgentId]:
+    """Return the agents of the cast that can have anything."""
+    root = AgentId.parse(case.root)
+    named = {AgentId(type_, key, root.tenant) for type_ in case.cast for key in KEYS}
+    mine = {row.agent_id for row in rows if row.agent_id.tenant == root.tenant}
+    return sorted(named | mine - {root})
+
+
+async def anchor(
+    store: RunStore, case: Case, first: RunId, *, at: float, counts: dict[str, int]
+) -> Anchor:
+    """Return everything durable now; `first` is the submitted run."""
+    rows = sorted(await store.list_runs(limit=10_000), key=lambda row: row.arrival)
+    root = AgentId.parse(case.root)
+    lefts: list[Left] = []
+    answers: list[tuple[str, str, Answer | None]] = []
+    log: list[RunLogEntry] = []
+    read: list[Letter] = []
+    arrived: set[str] = set()
+    for row in rows:
+        entries = [entry async for entry in store.entries(row.run_id)]
+        if row.run_id == first:
+            log = entries
+        elif row.agent_id == root:
+            read += _letters(entries)
+            continue
+        bound = [letter_of(one.message) for one in (await store.load([row.run_id]))[0].messages]
+        letters = {letter.id: letter for letter in [*bound, *_letters(entries)]}
+        arrived |= set(letters)
+        status = row.status.value if row.status.is_terminal else "PARKED" if row.parked else ""
+        lefts.append(
+            Left(
+                row.run_id,
+                str(row.agent_id),
+                essential(entries),
+                tuple(letters.values()),
+                row.parent,
+                row.root,
+                status,
+                row.cancel_requested,
+            )
+        )
+        answers += [(row.run_id, key, None) for key in _taken(entries)]
+        if not row.status.is_terminal:
+            for one in await store.answers(row.run_id):
+                answers.append((row.run_id, one.key, _answer(one)))
+    waiting: dict[str, list[Letter]] = {}
+    for agent in [root, *agents_of(case, rows)]:
+        mail = await store.pending_mail(agent=agent)
+        if mail:
+            waiting[str(agent)] = [letter_of(one.message) for one in mail]
+            arrived |= {one.message.id for one in mail}
+    follows, is_fair = [], True
+    if case.cast:
+        follows = await _follows(store)
+        shards = {store.shard_of(agent) for agent in [root, *agents_of(case, rows)]}
+        is_fair = not await store.posts.fanouts(sorted(shards))
+    arrived |= {letter.id for letter in read}
+    scene = Scene(
+        at,
+        lefts,
+        dict(counts),
+        frozenset(arrived),
+        waiting,
+        [letter.payload for letter in read],
+        answers,
+        follows,
+    )
+    return Anchor(at, log, counts, scene, is_fair)
+
+
+def _letters(entries: list[RunLogEntry]) -> list[Letter]:
+    bodies: list[Any] = [one.payload.get("message") for one in entries if one.kind == "msg.received"]
+    return [letter_of(Message.from_json(body)) for body in bodies]
+
+
+def letter_of(message: Message) -> Letter:
+    """Return a message in the model's form."""
+    return Letter(message.id, message.sender or "", message.payload, message.reply_to)
+
+
+def _answer(one: StoredAnswer) -> Answer:
+    by = one.by or ""
+    return Answer(one.status, by, one.result, plain_error(one.error))
+
+
+def _taken(entries: list[RunLogEntry]) -> list[str]:
+    """Return keys of answers that a run has taken."""
+    asked = {e.position: str(e.payload["message_id"]) for e in entries if e.kind == "ask.sent"}
+    joined = [str(e.payload["child"]) for e in entries if e.kind == "child.completed"]
+    replied = [e.position for e in entries if e.kind == "ask.replied"]
+    return [*joined, *(asked[position] for position in replied if position in asked)]
+
+
+async def _follows(store: RunStore) -> list[tuple[str, str]]:
+    found = []
+    for text in TOPICS:
+        topic = TopicId(*text.split("/"))
+        async for one in store.follows.followers_of(topic):
+            found.append((text, str(one.follower)))
+    return found

@@ -1,0 +1,102 @@
+"""Many cases at a time in one runtime, each in a tenant of its own: what makes real servers cheap.
+
+No faults here: a fault would concern all of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from actors.kernel.runtime.ids import AgentId
+from actors.runtime import Runtime
+from actors.runtime.mail import Broker
+from tests.harness.faulty_store import Faults
+from tests.model.drive import STUCK_S, Stage
+from tests.model.program import in_tenant
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from actors.kernel.runtime.store import RunStore
+    from actors.kernel.runtime.transport import MailStore
+    from tests.harness.heldloop import HeldLoop
+    from tests.harness.simloop import SimLoop
+    from tests.model.agent import ProgramAgent
+    from tests.model.drive import Observed
+    from tests.model.ground import Ground, Stead
+    from tests.model.program import Case
+
+TYPES: Final = ("program", "p1", "p2")
+
+
+def tenants(cases: Sequence[Case]) -> list[Case]:
+    """Return the cases, each in a tenant of its own."""
+    return [in_tenant(case, f"t{n}") for n, case in enumerate(cases)]
+
+
+class Crowd:
+    """One play of many cases.
+
+    Args:
+        cases: Each in a tenant of its own.
+        loop: In virtual time.
+        ground: What they are played on.
+        suspend_after: The runtime's.
+        untils: When each is predicted to end.
+    """
+
+    def __init__(
+        self,
+        cases: Sequence[Case],
+        loop: SimLoop | HeldLoop,
+        ground: Ground,
+        suspend_after: float,
+        untils: Sequence[float],
+    ) -> None:
+        self._loop, self._ground, self._until = loop, ground, max(untils)
+        self._stages = [
+            Stage(case, loop, ground, suspend_after, Faults(), until)
+            for case, until in zip(cases, untils, strict=True)
+        ]
+        self._of = {stage.agent.tenant: stage for stage in self._stages}
+
+    async def play(self) -> list[Observed]:
+        """Play all of them to their ends; return what is left of each."""
+        async with self._ground.host() as stead:
+            runtime = self._runtime(stead)
+            await runtime.start()
+            for type_ in TYPES:
+                await runtime.register_type(type_, self._make)
+            arrivals = [asyncio.ensure_future(stage.arrive()) for stage in self._stages]
+            for stage in self._stages:
+                await stage.submit(runtime)
+            await asyncio.sleep(max(self._until - self._loop.time(), 0.0) + 1.0)
+            for stage in self._stages:
+                while not await stage.is_over():  # noqa: ASYNC110 - virtual time costs nothing
+                    await asyncio.sleep(1.0)
+            limit = self._loop.time() + STUCK_S
+            while not await self._ground.is_settled() and self._loop.time() < limit:
+                await asyncio.sleep(0.5)
+            for stage in self._stages:
+                await stage.look()
+            for arrival in arrivals:
+                arrival.cancel()
+            await runtime.stop()
+        return [stage.seen for stage in self._stages]
+
+    def _make(self, agent_id: AgentId) -> ProgramAgent:
+        return self._of[agent_id.tenant].make(agent_id)
+
+    def _runtime(self, stead: Stead) -> Runtime:
+        broker: Any = None
+        if stead.transport is not None:
+            broker = Broker(stead.transport, cast("MailStore", stead.store))
+        parts = self._stages[0].parts
+        return Runtime(
+            store=cast("RunStore", stead.store),
+            owner=stead.owner,
+            heartbeat_s=stead.heartbeat_s,
+            broker=broker,
+            **parts,
+        )

@@ -1,0 +1,466 @@
+"""One run of the model: what it does by docs/replay.md, without tasks and without a store."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from typing_extensions import override
+
+from actors.errors import EffectInDoubtError
+from actors.kernel.runtime.ids import RunId, derive_id
+from tests.model.branches import Branch, CancelledError, Group, Wait, innermost_open
+from tests.model.endings import TERMINAL, end_of_attempt
+from tests.model.history import DivergenceError, Line, Memory
+from tests.model.program import Interpreter
+from tests.model.signs import TIE_S, ContinueSignal, RefusedSignal, TieError
+from tests.model.talk import Talk
+from tests.model.verbs import EFFECTS
+from tests.model.world import NEVER, Letter
+
+if TYPE_CHECKING:
+    from tests.model.model import Model
+    from tests.model.world import Left
+
+BEGUN: Final = tuple((verb,) for verb in EFFECTS)
+STOPS: Final = (ContinueSignal, DivergenceError, RefusedSignal, TieError)
+"""What goes through the code of a program without being seen."""
+
+
+class Run(Talk):
+    """See the module's docstring.
+
+    Args:
+        world: Where it runs.
+        left: What the run has already.
+    """
+
+    def __init__(self, world: Model, left: Left) -> None:
+        self.world, self.case = world, world.case
+        self.run_id = RunId(left.run_id)
+        self.box = world.box(left.agent)
+        self.parent, self.tree = left.parent, left.root or left.run_id
+        self.log = list(left.log)
+        self.flushed = len(self.log)
+        self.letters = list(left.letters)
+        self.by_id = {letter.id: letter for letter in left.letters}
+        self.status, self.cancel = left.status, left.cancel
+        self.signals: list[tuple[str, Any]] = []
+        self.rows: dict[str, str] = {}
+        self.refused: dict[str, str] = {}
+        self.extra: dict[int, Any] = {}
+        self.active_at = self.ended_at = NEVER
+        self.looked_at = 2 * NEVER
+        self.born: object = None
+        self.cause: object = None
+        self.epoch = 0
+        self.memory = Memory(self.log)
+        self._reset()
+
+    def _reset(self) -> None:
+        self.epoch += 1
+        self.set_here: dict[str, Any] = {}
+        self.ready: list[Branch] = []
+        self.groups: list[Group] = []
+        self.parents: dict[int, Branch] = {}
+        self.hits: list[Branch] = []
+        self.misses: list[Branch] = []
+        self.out: list[Branch] = []
+        self.working: list[tuple[Branch, Wait]] = []
+        self.begun_at: dict[str, float] = {}
+        self.given: tuple[float, Branch | None] = (NEVER, None)
+        self.trunk: Branch | None = None
+        self.lookups: list[Branch] = []
+        self.ends = 0
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the run has not ended."""
+        return self.status not in TERMINAL
+
+    @override
+    def record(self, kind: str, position: str, data: dict[str, Any]) -> int:
+        """Put an entry at the end of the log and return its seq."""
+        self.log.append(Line(kind, position, data, self.world.now))
+        return len(self.log) - 1
+
+    @override
+    def flush(self) -> None:
+        """Make durable what is recorded, and let out what goes to others.
+
+        Raises:
+            RefusedSignal: There is no place for what it spawns.
+        """
+        if self.flushed < len(self.log):
+            self.world.commit(self, range(self.flushed, len(self.log)))
+            self.flushed = len(self.log)
+
+    # --- its life -------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin, or go on with what the log says."""
+        if not self.is_open:
+            return
+        if self.cancel is not None:
+            self.stop()
+            return
+        last = self.log[-1] if self.log else None
+        if last is not None and last.kind == "run.attempt_failed" and last.data["at"] > self.world.now:
+            self._try_again(last.data["at"])
+            return
+        self._begin()
+        self.go()
+
+    def _try_again(self, when: float) -> None:
+        epoch = self.epoch
+
+        def again() -> None:
+            self._begin()
+            self.go()
+
+        self.world.at(when, lambda: self.epoch == epoch and self.is_open, again)
+
+    def _begin(self) -> None:
+        """Begin an attempt from the top of the code."""
+        self._reset()
+        if not self.log:
+            self.record("run.started", "", {})
+            for n, letter in enumerate(self.letters):
+                data = {"boot": True, "id": letter.id, "payload": letter.payload}
+                self.record("msg.received", f"in.{n}", data)
+        self.memory = Memory.of(self.log)
+        generation, boot = self.memory.generation, self.memory.boot
+        if generation:
+            self.seen = [Letter(derive_id("continued", self.run_id, generation), "", boot)]
+        else:
+            first = [line.data["id"] for line in self.log if line.position[:3] == "in."]
+            self.seen = [self.by_id[one] for one in first]
+            boot = self.seen[0].payload if self.seen else None
+        tag = "" if self.box.agent == self.case.root else self.run_id[:6]
+        program = self.case.program_of(self.box.agent.partition("/")[0])
+        code = Interpreter(program, boot, tag).main()
+        self.trunk = Branch(f"{generation}:" if generation else "", [(code, None)])
+        self.ready.append(self.trunk)
+
+    @override
+    def go(self) -> None:
+        """Do everything that needs nobody else."""
+        self.active_at = self.world.now
+        while self.is_open:
+            assert self.trunk is not None
+            generation = self.memory.generation
+            try:
+                while not self.trunk.ended:
+                    if not self._turn():
+                        self._rest()
+                        return
+                self._conclude()
+            except ContinueSignal as signal:
+                data = {"generation": generation + 1, "input": signal.boot}
+                self.record("run.continued", "", data)
+                self._end_turn()
+            except DivergenceError:
+                self.record("run.parked", "", {"reason": "non_determinism"})
+                self._ended("PARKED")
+                return
+            except RefusedSignal as signal:
+                self._refuse(signal)
+            else:
+                return
+            self._begin()
+
+    def _end_turn(self) -> None:
+        try:
+            self.flush()
+        except RefusedSignal as signal:
+            self._refuse(signal)
+
+    def _refuse(self, signal: RefusedSignal) -> None:
+        """Nothing of the turn is written; the run is executed again and these raise."""
+        if self.is_working:
+            raise TieError("a spawn is refused while effects execute")
+        del self.log[self.flushed :]
+        self.extra = {seq: what for seq, what in self.extra.items() if seq < self.flushed}
+        self.refused = dict.fromkeys(signal.positions, signal.limit)
+
+    @property
+    @override
+    def is_working(self) -> bool:
+        """Whether effects execute."""
+        self.working = [one for one in self.working if one[0].wait is one[1]]
+        return bool(self.working)
+
+    def _rest(self) -> None:
+        """Every branch waits for something outside: what is recorded becomes durable, waits are rows."""
+        if self.is_working:
+            return
+        self.flush()
+        self.rows = self.open_rows()
+        self.world.look_at_rows(self)
+
+    def poke(self) -> None:
+        """Something may be there that a branch waits for."""
+        if self.is_open and self.trunk is not None and self.offer():
+            self.flush()
+            self.go()
+
+    def _conclude(self) -> None:
+        """The code has ended."""
+        root = self.trunk
+        assert root is not None
+        if root.error is None and self.memory.unasked:
+            raise DivergenceError
+        ends = end_of_attempt(self, root)
+        status = TERMINAL_OF.get(ends[-1][0], "")
+        if status in TERMINAL:
+            self._name_orphans()
+        for kind, data in ends:
+            self.record(kind, "", data)
+        self.flush()
+        self.trunk = None
+        if status:
+            self._ended(status)
+        else:
+            self._try_again(self.log[-1].data["at"])
+
+    def _name_orphans(self) -> None:
+        children = self.left_behind()
+        if children:
+            self.record("orphans.resolved", "", {"policy": "run", "children": children})
+
+    def _ended(self, status: str) -> None:
+        self.status, self.trunk = status, None
+        self.epoch += 1
+        if self.flushed < len(self.log):
+            self.flush()
+        if status in TERMINAL:
+            self.ended_at = self.world.now
+            self.refuse_race()
+            self.world.ended(self)
+
+    def refuse_race(self) -> None:
+        """Who looks whether a run has ended, in the instant in which it ends, may see either."""
+        if abs(self.looked_at - self.ended_at) < TIE_S:
+            raise TieError("a run is looked at in the instant in which it ends")
+
+    def stop(self) -> None:
+        """It was asked to stop."""
+        if not self.is_open:
+            return
+        reason = self.cancel
+        self.memory = Memory.of(self.log) if self.log else self.memory
+        self._name_orphans()
+        self.record("run.cancelled", "", {"reason": reason})
+        try:
+            self.flush()
+        except RefusedSignal:
+            raise TieError("a spawn is refused in the instant of a cancel") from None
+        self._ended("CANCELLED")
+
+    # --- one attempt ------------------------------------------------------------------------------
+
+    def _turn(self) -> bool:
+        """Do the first thing that applies; False when only others can change anything."""
+        if self.ready:
+            self.advance(self.ready.pop(0))
+            return True
+        return self._step_groups() or self._release_hit() or self._begin_misses()
+
+    def advance(
+        self, branch: Branch, value: Any = None, error: BaseException | None = None
+    ) -> None:
+        """Run the branch's code until it waits or ends."""
+        branch.wait = None
+        while branch.wait is None:
+            code, scope = branch.stack[-1]
+            ended, call = False, None
+            try:
+                call = code.send(value) if error is None else code.throw(error)
+                value = error = None
+            except StopIteration as stop:
+                ended, value, error = True, stop.value, None
+            except STOPS:
+                raise
+            except BaseException as exc:  # noqa: BLE001 - the branch's outcome
+                ended, value, error = True, None, exc
+            if call is not None:
+                try:
+                    value = self.call(branch, call)
+                except STOPS:
+                    raise
+                except BaseException as exc:  # noqa: BLE001 - thrown into the code
+                    error = exc
+            elif ended and self._leave(branch, scope, value, error):
+                return
+
+    def _leave(
+        self, branch: Branch, scope: Group | None, value: Any, error: BaseException | None
+    ) -> bool:
+        """The innermost code has ended; True when the branch has."""
+        branch.stack.pop()
+        if scope is None:
+            self.ends += 1
+            branch.ended, branch.value, branch.error = self.ends, value, error
+            if branch.closed:
+                for position, verb in branch.begun.items():
+                    self.abandon(position, verb)
+            return True
+        scope.value, scope.error = value, error
+        if branch.closed:
+            branch.groups.remove(scope)
+            self.groups.remove(scope)
+            return False
+        scope.kind = "scope"
+        branch.wait = Wait("group", group=scope)
+        return False
+
+    def abandon(self, position: str, verb: str) -> None:
+        """Note that nobody waits for a begun effect any more."""
+        record = self.memory.records.get(position)
+        if self.begun_at.get(position) == self.world.now:
+            raise TieError(f"the effect at {position} is closed in the instant in which it begins")
+        known = None if record is None or record.end is not None else record.abandoned
+        if known is None or not self.memory.is_strict(known):
+            self.record("effect.abandoned", position, {"effect": verb})
+
+    # --- rule 1: groups -------------------------------------------------------------------------------
+
+    @override
+    def open_group(self, branch: Branch, group: Group) -> None:
+        """Remember a group of which `branch` is the parent."""
+        self.groups.append(group)
+        branch.groups.append(group)
+        self.parents[id(group)] = branch
+
+    def _step_groups(self) -> bool:
+        for group in reversed(self.groups):
+            parent = self.parents[id(group)]
+            if parent.wait is None or parent.wait.group is not group or parent.closed:
+                continue
+            to_close = self._decide(group)
+            if to_close is None:
+                continue
+            loser = next((child for child in to_close if not child.ended), None)
+            if loser is not None:
+                self._close(loser)
+            else:
+                self._let_go(parent, group)
+            return True
+        return False
+
+    def _decide(self, group: Group) -> list[Branch] | None:
+        """Return whom to close before the parent goes on; None if it has to wait."""
+        ended = sorted((c for c in group.children if c.ended and not c.closed), key=_ended)
+        failed = [c for c in ended if c.error is not None and c not in group.joined]
+        match group.kind:
+            case "cancel":
+                return [group.one] if group.one else []
+            case "join":
+                return [] if group.one and group.one.ended else None
+            case "select":
+                group.chosen = group.chosen or (ended[0] if ended else None)
+                return group.children if group.chosen else None
+            case _:
+                group.chosen = group.chosen or (failed[0] if failed else None)
+                if group.chosen or group.error is not None:
+                    return group.children
+                return [] if all(child.ended for child in group.children) else None
+
+    def _close(self, child: Branch) -> None:
+        target = innermost_open(child)
+        target.closed = True
+        if target in self.ready:
+            self.ready.remove(target)
+            self.ends += 1
+            target.ended = self.ends
+            target.stack[-1][0].close()
+            return
+        self.advance(target, error=CancelledError())
+
+    def _let_go(self, parent: Branch, group: Group) -> None:
+        if group.kind not in ("join", "cancel"):
+            self.groups.remove(group)
+            parent.groups.remove(group)
+        value, error = self.outcome_of(group)
+        group.one = None
+        self.advance(parent, value, error)
+
+    # --- rules 2 and 3 -----------------------------------------------------------------------------------
+
+    def _release_hit(self) -> bool:
+        waiting = [b for b in self.hits if b.wait is not None and b.wait.kind == "hit"]
+        self.hits = [branch for branch in waiting if not branch.closed]
+        if not self.hits:
+            return False
+        branch = min(self.hits, key=_awaited)
+        self.hits.remove(branch)
+        assert branch.wait is not None
+        value, error = self.outcome_at(branch.wait)
+        self.advance(branch, value, error)
+        return True
+
+    def _begin_misses(self) -> bool:
+        misses, self.misses = self.misses, []
+        begun = [b for b in misses if b.wait is not None and b.wait.kind == "miss" and not b.closed]
+        doubtful, self.lookups = [], []
+        for branch in begun:
+            assert branch.wait is not None
+            if not self.begin(branch, branch.wait):
+                doubtful.append(branch)
+        effects = [b for b in begun if b.wait is not None and b.wait.plan[:1] in BEGUN]
+        if effects:
+            self.flush()
+        for branch in effects:
+            if branch.wait is not None and branch not in doubtful:
+                self.working.append((branch, branch.wait))
+                self.execute(branch, branch.wait)
+        if begun:
+            given = self.offer()
+            due = self.world.is_due(self)
+            if len(doubtful) + given + len(self.lookups) > 1 or (doubtful and due):
+                raise TieError("two branches go on from one instant")
+        for branch in doubtful:
+            assert branch.wait is not None
+            error = EffectInDoubtError(self.run_id, branch.wait.position, branch.wait.plan[3])
+            self.advance(branch, error=error)
+        return bool(begun)
+
+    # --- time -----------------------------------------------------------------------------------------
+
+    @override
+    def at(self, when: float, branch: Branch, wait: Wait) -> None:
+        """Let `happen` be called for the wait at a time, if the branch still waits for that."""
+        epoch = self.epoch
+
+        def is_waited_for() -> bool:
+            return self.epoch == epoch and branch.wait is wait
+
+        def come() -> None:
+            self.happen(branch, wait)
+            self.flush_or_refuse()
+            self.go()
+
+        self.world.at(when, is_waited_for, come)
+
+    @override
+    def flush_or_refuse(self) -> None:
+        """Flush what a branch has recorded outside its turn."""
+        try:
+            self.flush()
+        except RefusedSignal as signal:
+            self._refuse(signal)
+            self._begin()
+
+
+TERMINAL_OF: Final = {
+    "run.completed": "COMPLETED",
+    "run.failed": "FAILED",
+    "run.parked": "PARKED",
+}
+
+
+def _ended(branch: Branch) -> int:
+    return branch.ended
+
+
+def _awaited(branch: Branch) -> int:
+    return branch.wait.seq if branch.wait is not None else -1

@@ -1,0 +1,131 @@
+"""The suite itself: a fault planted in what runs do with each other is found."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from actors.runtime.backends import _commit, _talk, _tree
+from actors.runtime.backends._follows import FollowRows
+from actors.runtime.backends._records import AnswerRow
+from actors.runtime.backends._rows import MemoryRows
+from actors.runtime.history import History
+from actors.runtime.talk import Talk, _Question
+from tests.harness.faulty_store import Faults, Manner
+from tests.model.drawing import drawn_cases
+from tests.model.strategies import talking_cases
+from tests.properties.talking import TALKING
+from tests.properties.test_planted_faults import FoundError, look
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from actors.kernel.runtime.commit import Answer
+    from actors.runtime.backends._records import RunRecord
+
+ENOUGH: Final = 100
+"""So many random programs, beside the corpus, have to be enough to find any of the faults."""
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240), pytest.mark.filterwarnings("ignore")]
+
+
+def places_are_not_given_back(patch: pytest.MonkeyPatch) -> None:
+    """A child that has ended still counts as open."""
+    patch.setattr(_commit, "give_place_back", lambda *_: None)
+
+
+def ends_answer_nobody(patch: pytest.MonkeyPatch) -> None:
+    """A run that ends leaves those without an answer who asked it, or joined it."""
+    patch.setattr(_commit, "answer_end", lambda *_: [])
+
+
+def the_last_answer_counts(patch: pytest.MonkeyPatch) -> None:
+    """A second answer takes the place of the first."""
+
+    def keep(rows: MemoryRows, answer: Answer) -> RunRecord:
+        record = rows.runs[answer.run_id]
+        record.answers[answer.key] = AnswerRow.of(answer)
+        return record
+
+    patch.setattr(_talk, "keep_answer", keep)
+
+
+def orphans_live_on(patch: pytest.MonkeyPatch) -> None:
+    """Children of a run that has ended are not asked to stop."""
+    patch.setattr(_commit, "resolve_orphans", lambda *_: [])
+
+
+def joined_children_are_orphans(patch: pytest.MonkeyPatch) -> None:
+    """A run names children among its orphans that it has joined."""
+    patch.setattr(History, "left_behind", property(lambda self: tuple(self.children)))
+
+
+def cancels_do_not_go_down(patch: pytest.MonkeyPatch) -> None:
+    """Only the run itself is asked to stop."""
+    patch.setattr(MemoryRows, "subtree", lambda _self, record: [record])
+
+
+def asked_again_on_replay(patch: pytest.MonkeyPatch) -> None:
+    """A replay forgets that it has asked."""
+    patch.setattr(_Question, "meet", lambda *_: None)
+
+
+def budgets_are_each_parents(patch: pytest.MonkeyPatch) -> None:
+    """Children are counted where they are spawned, not at the root."""
+    patch.setattr(_tree, "_root_of", lambda _rows, commit: commit.lease.run_id)
+
+
+def unfollowing_is_forgotten(patch: pytest.MonkeyPatch) -> None:
+    """Who has followed once gets every post."""
+    patch.setattr(FollowRows, "unfollow", lambda *_: False)
+
+
+def replies_leave_nothing(patch: pytest.MonkeyPatch) -> None:
+    """A reply is neither recorded nor sent."""
+
+    async def nothing(*_: object) -> None:
+        return None
+
+    patch.setattr(Talk, "reply", nothing)
+
+
+PLANTED = [
+    places_are_not_given_back,
+    ends_answer_nobody,
+    the_last_answer_counts,
+    orphans_live_on,
+    joined_children_are_orphans,
+    cancels_do_not_go_down,
+    asked_again_on_replay,
+    budgets_are_each_parents,
+    unfollowing_is_forgotten,
+    replies_leave_nothing,
+]
+
+
+def look_everywhere() -> None:
+    """What CI runs, in small."""
+    for case in TALKING.values():
+        look(case, 0.0)
+        look(case, 5.0)
+        for nth in range(16, 40, 4):
+            look(case, 0.0, Faults(nth=nth, manner=Manner.DIE_AFTER))
+    for case in drawn_cases(talking_cases(), ENOUGH, 1):
+        look(case, 0.0)
+        look(case, 5.0)
+
+
+def test_without_a_fault_nothing_is_found() -> None:
+    """What is found below is found because it was planted."""
+    look_everywhere()
+
+
+@pytest.mark.parametrize("plant", PLANTED, ids=lambda plant: plant.__name__)
+def test_a_planted_fault_is_found(
+    plant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the fault in place the comparison with the model fails."""
+    plant(monkeypatch)
+
+    with pytest.raises((FoundError, ExceptionGroup)):
+        look_everywhere()

@@ -1,0 +1,114 @@
+"""Random programs of several agents: every run does what the model says, hot, suspended, after a crash.
+
+`CALLBOARD_TALKING=20000 CALLBOARD_SEED=7` runs more, other programs.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Final
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.harness.faulty_store import Faults, Manner
+from tests.model.signs import TieError
+from tests.model.strategies import talking_cases
+from tests.model.verdict import broken_promises, differences, play_both
+from tests.properties.talking import TALKING
+from tests.properties.test_programs import DEATHS, ERRORS, SEED, played, profile, report, seeded
+
+if TYPE_CHECKING:
+    from tests.model.program import Case
+
+COUNT: Final = int(os.environ.get("CALLBOARD_TALKING", "350"))
+brief = settings(profile, max_examples=COUNT)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(3600 if SEED else 240),
+    # A host that dies leaves coroutines behind that never began.
+    pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+
+@pytest.mark.item(82, 83, 84, 85, 90, 92, 126, 129, 130, 234, 237, 239, 244, 245, 246, 247)
+@pytest.mark.parametrize("suspend_after", [5.0, 0.0])
+@pytest.mark.parametrize("name", TALKING)
+def test_a_fixed_program_is_as_predicted(name: str, suspend_after: float) -> None:
+    """Each of the corpus, in ten interleavings."""
+    case = TALKING[name]
+    for seed in range(10):
+        both = play_both(case, seed=seed, suspend_after=suspend_after)
+        found = differences(case, both.predicted, both.observed)
+        assert not found, report(found, case, seed)
+
+
+@pytest.mark.item(80, 126, 229, 232, 239, 485)
+@pytest.mark.parametrize("manner", DEATHS)
+@pytest.mark.parametrize("name", TALKING)
+def test_a_death_at_every_store_call(name: str, manner: Manner) -> None:
+    """The next host goes on with all runs as the model says; what the dead one had promised happens."""
+    case, nth, is_struck, wrong = TALKING[name], 0, True, []
+    while is_struck:
+        faults = Faults(nth=nth, manner=manner)
+        suspend_after = 5.0 if nth % 2 else 0.0
+        try:
+            both = play_both(case, suspend_after=suspend_after, faults=faults)
+        except TieError:
+            found = []
+        else:
+            found = differences(case, both.predicted, both.observed)
+        wrong += [report(found, case, 0, faults)] if found else []
+        is_struck, nth = faults.struck, nth + 1
+    assert not wrong, f"{len(wrong)} of {nth} points\n{wrong[-1]}"
+
+
+@pytest.mark.item(82, 83, 84, 85, 90, 91, 92, 94, 95, 96, 105, 126, 129, 130, 233, 234, 237, 238)
+@pytest.mark.item(239, 242, 244, 245, 246, 247, 248)
+@seeded
+@brief
+@given(talking_cases(), st.integers(0, 1_000_000))
+def test_runs_that_talk_do_what_the_model_says(case: Case, seed: int) -> None:
+    """Every log, output, state, message and execution of every run is as predicted, hot and suspended."""
+    for suspend_after in (5.0, 0.0):
+        both = played(case, seed, suspend_after)
+        found = differences(case, both.predicted, both.observed)
+        assert not found, report(found, case, seed)
+
+
+@pytest.mark.item(80, 126, 172, 189, 229, 485)
+@seeded
+@brief
+@given(
+    talking_cases(),
+    st.integers(0, 1_000_000),
+    st.builds(Faults, nth=st.integers(0, 80), manner=st.sampled_from(DEATHS)),
+    st.sampled_from([5.0, 0.0]),
+)
+def test_another_host_goes_on_with_all_of_them(
+    case: Case, seed: int, faults: Faults, suspend_after: float
+) -> None:
+    """After a death at any store call the rest of every run is what the model says."""
+    both = played(case, seed, suspend_after, faults)
+    found = differences(case, both.predicted, both.observed)
+    assert not found, report(found, case, seed, faults)
+
+
+@pytest.mark.item(190, 490)
+@seeded
+@brief
+@given(
+    talking_cases(),
+    st.integers(0, 1_000_000),
+    st.builds(Faults, nth=st.integers(0, 80), manner=st.sampled_from(ERRORS)),
+    st.sampled_from([5.0, 0.0]),
+)
+def test_an_error_of_the_store_breaks_no_promise_between_runs(
+    case: Case, seed: int, faults: Faults, suspend_after: float
+) -> None:
+    """Whatever call fails, known or unknown outcome: no letter, child or answer is doubled or lost."""
+    both = played(case, seed, suspend_after, faults)
+    found = broken_promises(case, both.observed)
+    assert not found, report(found, case, seed, faults)

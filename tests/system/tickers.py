@@ -1,0 +1,65 @@
+"""An agent that remembers for which instants it was sent something, and when it came."""
+
+from __future__ import annotations
+
+import itertools
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+from actors.kernel.runtime.ids import AgentId
+from tests.system.waiting import until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from actors.kernel.agent.agent import Agent
+    from actors.kernel.agent.message import Message
+    from actors.runtime import RunContext, Runtime
+
+
+class Ticker:
+    """Keeps, for each message of a schedule, its instant and the present."""
+
+    def __init__(self, agent_id: AgentId) -> None:
+        self.id = agent_id
+
+    async def run(self, ctx: RunContext, inbox: list[Message]) -> None:
+        """Handle everything in the inbox."""
+        known: Any = await ctx.state.get("ticks") or []
+        now = (await ctx.now()).isoformat()
+        new = [[message.metadata["scheduled_at"], now] for message in inbox]
+        await ctx.state.set("ticks", known + new)
+
+
+TICKERS: Final[dict[str, Callable[[AgentId], Agent]]] = {"ticker": Ticker}
+HERE: Final = "tests.system.tickers:TICKERS"
+EVERY_SECOND: Final = "* * * * * *"
+SECOND: Final = timedelta(seconds=1)
+
+
+def ticker(key: object) -> AgentId:
+    """One of them."""
+    return AgentId("ticker", str(key))
+
+
+async def ticks_of(client: Runtime, agent: AgentId) -> list[datetime]:
+    """The instants it was told of, in the order in which it was; none of them came early."""
+    found: Any = (await client.store.state(agent)).get("ticks", [])
+    pairs = [(datetime.fromisoformat(a), datetime.fromisoformat(b)) for a, b in found]
+    assert all(came >= tick for tick, came in pairs), pairs
+    return [tick for tick, _ in pairs]
+
+
+async def until_ticks(client: Runtime, agent: AgentId, count: int) -> list[datetime]:
+    """Return `ticks_of` once there are so many."""
+
+    async def is_enough() -> bool:
+        return len(await ticks_of(client, agent)) >= count
+
+    await until(is_enough, f"{count} ticks of {agent}")
+    return await ticks_of(client, agent)
+
+
+def gaps(ticks: list[datetime]) -> list[timedelta]:
+    """How far each is from the one before it."""
+    return [later - earlier for earlier, later in itertools.pairwise(ticks)]

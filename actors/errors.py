@@ -104,6 +104,21 @@ class UnknownRunError(ContractError):
         return f"no run {self.run_id!r}: list the known ones with `callboard runs list`"
 
 
+class RunSweptError(ContractError):
+    """The run ended so long ago that its result is not kept any more."""
+
+    def __init__(self, run_id: str, status: str) -> None:
+        super().__init__(run_id, status)
+        self.run_id, self.status = run_id, status
+
+    @override
+    def __str__(self) -> str:
+        return (
+            f"run {self.run_id} ended {self.status} and was swept: its result is gone; keep results "
+            "longer with CALLBOARD_RETAIN_DAYS, or take them in time"
+        )
+
+
 class UnknownApprovalError(ContractError):
     """Nobody waits for this decision, or it was taken already."""
 

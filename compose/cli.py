@@ -15,6 +15,7 @@ from actors.errors import (
     ActorsError,
     ContractError,
     RunFailedError,
+    RunSweptError,
     UnknownApprovalError,
     UnknownRunError,
     UnknownScheduleError,
@@ -129,7 +130,9 @@ def run(arguments: Sequence[str]) -> int:
 
 def _code(exc: ActorsError) -> Exit:
     match exc:
-        case UnknownRunError() | UnknownApprovalError() | UnknownScheduleError() | NoDataError():
+        case UnknownRunError() | UnknownApprovalError() | UnknownScheduleError():
+            return Exit.NOT_FOUND
+        case NoDataError() | RunSweptError():
             return Exit.NOT_FOUND
         case DatabaseUnreachableError():
             return Exit.UNREACHABLE

@@ -33,7 +33,11 @@ class Answers:
         async with self._looking:
             while not self._is_current:
                 self._is_current = True
-                found = await self._log.reading(self._store.answers(self._run_id))
+                try:
+                    found = await self._log.reading(self._store.answers(self._run_id))
+                except BaseException:
+                    self._is_current = False  # its branch was closed: the next one reads
+                    raise
                 self._waiting = {a.key: a for a in found if a.key not in self._taken}
 
     def is_there(self, key: str) -> bool:

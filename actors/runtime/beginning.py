@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from actors.kernel.agent.message import Message, MessageKey
@@ -9,11 +10,12 @@ from actors.kernel.runtime.commit import Arrived, NewRun, RunRow
 from actors.kernel.runtime.ids import derive_id
 from actors.kernel.runtime.log_entry import EntryKind
 from actors.kernel.runtime.scheduler import RunStatus
+from actors.runtime.registry import version_of
 from actors.runtime.waits import message_of, message_payload
 
 if TYPE_CHECKING:
     from actors.kernel.agent.agent import Agent
-    from actors.kernel.runtime.commit import LoadedRun
+    from actors.kernel.runtime.commit import LoadedRun, Spawned
     from actors.runtime.history import History
     from actors.runtime.run_log import RunLog
 
@@ -40,10 +42,10 @@ def inbox_of(
         was_running: Whether an execution before this one was broken off.
     """
     if not history.started:
-        version = getattr(agent, "version", None)
+        version = version_of(agent)
         payload: dict[str, Any] = {"agent": str(loaded.row.agent_id)}
         if version is not None:
-            payload["version"] = str(version)
+            payload["version"] = version
         log.record(EntryKind.RUN_STARTED, "", payload)
         if create is not None:
             log.create(create)
@@ -52,7 +54,8 @@ def inbox_of(
             log.record(EntryKind.MSG_RECEIVED, f"in.{index}", message_payload(item))
             if item.run_id is None:
                 log.bind(MessageKey(item.agent_id, item.sender, item.message.id))
-        return [item.message for item in arrived]
+        # What the code does to its messages changes neither the log nor what others were given.
+        return [item.message.copied() for item in arrived]
     if was_running:
         log.record(EntryKind.RUN_RESUMED, "", {"reason": "recovered"})
     elif loaded.row.status is RunStatus.SUSPENDED:
@@ -83,6 +86,14 @@ def row_of(run: NewRun) -> RunRow:
         deadline_at=run.deadline_at, version=run.version, trace=run.trace,
         supervision=run.supervision,
     )  # fmt: skip
+
+
+def place_of_child(child: Spawned, arrival: int) -> Arrived:
+    """Return what stands in its agent's queue for a run that was spawned just now."""
+    run, boot = child.run, child.boot
+    if boot is None:
+        return place_of(replace(row_of(run), arrival=arrival))
+    return Arrived(boot, boot.sender or "", run.agent_id, arrival, run.run_id)
 
 
 def place_of(run: RunRow) -> Arrived:

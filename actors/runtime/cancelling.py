@@ -41,7 +41,8 @@ async def end_cancelled(
         )
     )  # fmt: skip
     if not isinstance(outcome, Committed):
-        _log.warning(
+        # It has ended, or goes on, or is somebody else's now: who changed it sees its cancel flag.
+        _log.debug(
             "a cancel met a change of the run", extra={"run": run.run_id, "why": str(outcome)}
         )
     else:

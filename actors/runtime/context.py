@@ -17,6 +17,7 @@ from actors.runtime.agent_state import AgentState
 from actors.runtime.approving import approval
 from actors.runtime.continuation import ContinueAsNew
 from actors.runtime.following import Following
+from actors.runtime.history import PATCH
 from actors.runtime.journaling import EffectCall, Effects, bounded, idempotency_key
 from actors.runtime.model_calls import chat_messages, complete, has_limits
 from actors.runtime.scopes import Scope, Scopes
@@ -256,11 +257,10 @@ class RunContext:
         """
         run = self._run
         run.turnstile.enter("patched")
-        position = f"{run.generation_prefix}patch:{patch_id}"
+        position = f"{run.generation_prefix}{PATCH}{patch_id}"
         known = self._patches.get(patch_id)
         if known is None:
             known = run.history.places.get(position) is not None
-            run.history.strict_left.discard(position)
             if not known and not run.history.is_replaying():
                 digest = args_hash(["patched", patch_id])
                 payload: dict[str, JsonValue] = {

@@ -7,7 +7,7 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from actors.errors import ContractError, RunFailedError, UnknownRunError
+from actors.errors import ContractError, RunFailedError, RunSweptError, UnknownRunError
 from actors.kernel.agent.message import Message
 from actors.kernel.agent.supervision import (
     ExecutionBudget,
@@ -169,6 +169,8 @@ class Desk:
     async def result(self, run_id: RunId) -> JsonValue:
         """See `Runtime.result`."""
         row = await self.wait(run_id)
+        if row.swept:
+            raise RunSweptError(run_id, row.status)
         if row.status is RunStatus.COMPLETED:
             return row.result
         error = row.error or {}

@@ -12,10 +12,11 @@ if TYPE_CHECKING:
 
     from actors.kernel.agent.llm import StreamEvent
     from actors.kernel.clock import Clock, Entropy
-    from actors.kernel.runtime.commit import Arrived, Then
+    from actors.kernel.runtime.commit import Arrived, Spawned, Then
     from actors.kernel.runtime.effects import ResultCache
     from actors.kernel.runtime.ids import AgentId, RunId
     from actors.kernel.runtime.store import Nudge, RunStore
+    from actors.runtime.registry import Registry
     from actors.runtime.waits import Mail
 
 Refusals: TypeAlias = "Mapping[str, Exception]"
@@ -24,6 +25,10 @@ Refusals: TypeAlias = "Mapping[str, Exception]"
 
 def _nobody(nudges: Sequence[Nudge]) -> None:
     del nudges
+
+
+def _no_children(spawned: Sequence[tuple[Spawned, int]]) -> None:
+    del spawned
 
 
 def _no_cancel(run_id: RunId, agent_id: AgentId, reason: str) -> None:
@@ -35,6 +40,7 @@ class Environment:
     """What executions of one worker share.
 
     Attributes:
+        agents: What is served here, in all versions.
         suspend_after: Seconds a run waits hot before it leaves memory.
         mail_of: Returns the waiting messages of an agent that executes here.
         on_routed: Told of inbox rows that a turn wrote here and now.
@@ -43,11 +49,13 @@ class Environment:
         results: Where results of model calls and at-most-once effects outlive a crash before the
             commit; None: the log alone holds them.
         on_nudges: Told what a turn changed for other agents of this host.
+        on_spawned: Told of children for agents of this host, with their places in the queues.
         on_cancel: Told of a run that `ctx.cancel` asked to stop, with agent and reason.
         foreign_topics: A follow graph and a fan-out that were handed in.
     """
 
     store: RunStore
+    agents: Registry
     clock: Clock
     entropy: Entropy
     suspend_after: float
@@ -57,6 +65,7 @@ class Environment:
     may_act: Callable[[], bool]
     results: ResultCache | None = None
     on_nudges: Callable[[Sequence[Nudge]], None] = _nobody
+    on_spawned: Callable[[Sequence[tuple[Spawned, int]]], None] = _no_children
     on_cancel: Callable[[RunId, AgentId, str], None] = _no_cancel
     foreign_topics: ForeignTopics = field(default_factory=ForeignTopics)
 

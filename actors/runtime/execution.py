@@ -26,6 +26,7 @@ from actors.kernel.json import recordable
 from actors.kernel.runtime.commit import CONTINUE, Finish, Suspend
 from actors.kernel.runtime.log_entry import EntryKind, NewEntry
 from actors.kernel.runtime.scheduler import RunStatus
+from actors.kernel.runtime.store import Nudge
 from actors.kernel.runtime.wakeup import WakeSet
 from actors.runtime.answers import Answers
 from actors.runtime.beginning import inbox_of
@@ -33,7 +34,7 @@ from actors.runtime.context import RunContext
 from actors.runtime.continuation import ContinueAsNew
 from actors.runtime.environment import Ended
 from actors.runtime.history import History
-from actors.runtime.lifecycle import Hooks, call_agent
+from actors.runtime.lifecycle import Hooks, call_agent, clear_turns
 from actors.runtime.outcome import (
     Attempt,
     Verdict,
@@ -45,6 +46,7 @@ from actors.runtime.outcome import (
     with_orphans,
 )
 from actors.runtime.recorder import Recorder
+from actors.runtime.registry import version_of
 from actors.runtime.run_log import RunLog
 from actors.runtime.signals import RETRY, Signals
 from actors.runtime.tasks import start_task
@@ -93,6 +95,8 @@ class Execution:
     _runlog: RunLog = field(init=False)
     _recorder: Recorder = field(init=False)
     _ctx: RunContext = field(init=False)
+    _misfit: str | None = None
+    """Why this host's code must not go on with the run."""
     _stopped: bool = False
     _is_handed_over: bool = False
     _expired: DeadlineExceededError | None = None
@@ -105,6 +109,7 @@ class Execution:
 
     def __post_init__(self) -> None:
         self._history = History.of(self.loaded.entries)
+        self._choose_version()
         self.lease = replace(self.lease, attempt=self._history.attempt)
         self._turnstile = Turnstile(on_idle=self._on_idle, on_closed=self._on_closed)
         self._runlog = RunLog(
@@ -142,9 +147,26 @@ class Execution:
         )  # fmt: skip
         if self._history.started:
             self._recorder.answers.poke()
-        if self.was_running or (row.wake is not None and row.wake.runs):
+        was_waiting = row.parked is not None or (row.wake is not None and row.wake.runs)
+        if self.was_running or was_waiting:
             self._runlog.known_waits = None
         self._runlog.waits_of = lambda resting: self._ctx.waits.rows(resting=resting)
+
+    def _choose_version(self) -> None:
+        """A run goes on with the version of the agent that it began with, if that is served here."""
+        wanted, newest = self._history.version, version_of(self.agent)
+        if wanted is None or wanted == newest:
+            return
+        agent_id = self.loaded.row.agent_id
+        agent = self.env.agents.find_version(agent_id, wanted)
+        if agent is not None:
+            self.agent = agent
+            return
+        has = "one without a version" if newest is None else f"version {newest!r}"
+        self._misfit = (
+            f"the run began with version {wanted!r} of {agent_id}, the host that has it serves {has}:"
+            " serve the old one too, then resolve the run with --retry"
+        )
 
     # --- from outside ---------------------------------------------------------------------------
 
@@ -213,6 +235,14 @@ class Execution:
 
     async def run(self) -> Ended:
         """Replay, go on live, and write what became of the run."""
+        try:
+            return await self._run()
+        finally:
+            # Freed at once, not by the garbage collector: of many short runs that is half of the time.
+            self._turnstile.detach()
+            self._runlog.detach()
+
+    async def _run(self) -> Ended:
         deaths = self._history.deaths + 1  # the last one has left no entry
         if self.was_running and deaths >= MAX_DEATHS:
             detail = f"{deaths} hosts in a row died while executing this run"
@@ -220,6 +250,8 @@ class Execution:
         if self.loaded.row.parked is not None:
             while await self._recorder.signals.take(RETRY) is not None:
                 pass  # they have had their effect: the run executes
+        if self._misfit is not None:
+            return await self._write(parked("version", self._misfit))
         beginning = (self._runlog, self._history, self.loaded)
         inbox = inbox_of(
             *beginning, agent=self.agent, create=self.create, mail=self.mail,
@@ -254,6 +286,8 @@ class Execution:
             self._turnstile.adopt_root(self._recorder.generation_prefix)
             try:
                 self._output = await call_agent(self.agent, self._ctx, inbox)
+                if self._turnstile.unwinding is None:
+                    await clear_turns(self.agent, self._ctx.meta)
                 outcome.append(None)
             except BaseException as exc:  # noqa: BLE001 - judged in _close
                 outcome.append(exc)
@@ -311,15 +345,20 @@ class Execution:
             return self._broken()
         signal = self._turnstile.unwinding
         if isinstance(signal, ContinueAsNew) and error is signal:
-            entry = NewEntry(
-                EntryKind.RUN_CONTINUED, "",
-                {"generation": self._history.generation + 1, "input": signal.input},
-            )  # fmt: skip
-            return await self._write(Verdict((entry,), CONTINUE), again=True)
+            return await self._write(Verdict((self._continued(signal),), CONTINUE), again=True)
         has_left = self._is_handed_over or isinstance(error, RunSuspended)
         if self._wake is not None and has_left:
             return await self._leave(self._wake)
         return await self._write(self._judge(error))
+
+    def _continued(self, signal: ContinueAsNew) -> NewEntry:
+        """Return the entry that begins a generation, with the newest version of the agent."""
+        payload = {"generation": self._history.generation + 1, "input": signal.input}
+        newest = self.env.agents.find(self.loaded.row.agent_id)
+        version = None if newest is None else version_of(newest)
+        if version is not None:
+            payload["version"] = version
+        return NewEntry(EntryKind.RUN_CONTINUED, "", payload)
 
     def _judge(self, error: BaseException | None) -> Verdict:
         if self.token.is_cancelled:
@@ -371,6 +410,8 @@ class Execution:
         try:
             # Attempts count from 1 again after continue_as_new, the only verdict that continues.
             attempt = 1 if verdict.then is CONTINUE else None
+            if self._misfit is not None:
+                attempt = self.loaded.row.attempt  # none was made
             committed = await self._runlog.commit_end(
                 verdict.then, attempt=attempt, waits=self._left_open(verdict.then),
                 orphans=policy if isinstance(verdict.then, Finish) else None,
@@ -385,7 +426,8 @@ class Execution:
         """Return the waits that are rows from now on; None: as they are."""
         if isinstance(then, Suspend):
             return self._open_waits
-        return None if isinstance(then, Finish) else ()
+        is_untouched = isinstance(then, Finish) or self._misfit is not None
+        return None if is_untouched else ()
 
     def _broken(self) -> Ended:
         if self._stopped:
@@ -406,6 +448,8 @@ class Execution:
     # --- callbacks ------------------------------------------------------------------------------
 
     def _on_committed(self, committed: Committed) -> None:
+        if committed.spawned:
+            self._on_spawned(committed)
         if committed.routed:
             self.env.on_routed(committed.routed)
         if committed.nudges:
@@ -414,6 +458,13 @@ class Execution:
             self.fail_wait(cycle)
         if committed.cancel_requested is not None:
             self.cancel(committed.cancel_requested)
+
+    def _on_spawned(self, committed: Committed) -> None:
+        if committed.cancel_requested is None:
+            self.env.on_spawned(committed.spawned)
+            return
+        runs = [child.run for child, _ in committed.spawned]  # asked to stop as well: rows tell
+        self.env.on_nudges([Nudge("run", run.agent_id, run.run_id) for run in runs])
 
     def _on_closed(self, branch: Any) -> None:
         for position, verb in branch.begun.items():

@@ -32,6 +32,9 @@ ENDS_OF: Final[dict[str, tuple[str, ...]]] = {
 SUPERVISOR: Final = "sup."
 """How positions of children begin that were spawned for a run from outside its code."""
 
+PATCH: Final = "patch:"
+"""How positions of `patched` begin, behind the generation."""
+
 NO_PROGRESS: Final = frozenset({K.RUN_RESUMED, K.RUN_SUSPENDED, K.EFFECT_INTENT, K.TOOL_CALLED})
 """What a host that dies over and over in the same effect leaves behind."""
 
@@ -70,6 +73,7 @@ class History:
         children: Runs spawned in this generation, in order, with their agents.
         joined: How runs ended that were joined in this generation, by id, as the log tells it.
         failures: When the attempts of this generation failed.
+        version: Of the agent that began this generation; None: it has none.
     """
 
     places: dict[str, Place] = field(default_factory=dict)
@@ -85,6 +89,7 @@ class History:
     children: dict[str, str] = field(default_factory=dict)
     joined: dict[str, dict[str, JsonValue]] = field(default_factory=dict)
     failures: list[datetime] = field(default_factory=list)
+    version: str | None = None
     _limits: list[tuple[int, int]] = field(default_factory=list)
 
     @classmethod
@@ -97,6 +102,8 @@ class History:
         start = _generation_start(entries)
         current = entries[start:]
         history.started = True
+        version = current[0].payload.get("version")
+        history.version = None if version is None else str(version)
         failed = [e for e in current if e.kind == K.RUN_ATTEMPT_FAILED]
         history.attempt = 1 + len(failed)
         history.failures = [e.ts for e in failed]
@@ -154,6 +161,8 @@ class History:
     def _find_strict(self) -> None:
         for position, place in self.places.items():
             entry = place.end or place.begin
+            if PATCH in position:
+                continue  # who asks no more whether a patch applies takes its path in any case
             if entry is not None and self.is_strict(entry.seq) and not place.ends_void:
                 self.strict_left.add(position)
 

@@ -7,6 +7,7 @@ import logging
 from typing import TYPE_CHECKING, Any, Final
 
 from actors.kernel.agent.middleware import HookEvent, HookKind, InvocationContext
+from actors.kernel.agent.supervision import HistoryRetention
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from actors.kernel.agent.middleware import CallNext, Hook, Middleware
     from actors.kernel.clock import Clock
     from actors.kernel.json import JsonValue
+    from actors.kernel.storage.history import HistoryProvider
     from actors.runtime.context import RunContext
 
 _log = logging.getLogger(__name__)
@@ -35,6 +37,19 @@ async def call_agent(agent: Agent, ctx: RunContext, inbox: list[Message]) -> Any
     else:
         await _chain(list(middleware))(call)
     return call.output
+
+
+async def clear_turns(agent: Agent, meta: RunMeta) -> None:
+    """Clear what a run has said from its session, where the agent's context keeps it that long only.
+
+    Called when the code has returned, before the run's end is written: afterwards it is gone for sure.
+    A run without a session is a session of its own.
+    """
+    context: Any = getattr(agent, "context", None)
+    if getattr(context, "retention", None) is HistoryRetention.RUN:
+        history: HistoryProvider = context.history
+        session_id = meta.supervision.session_id or meta.run_id
+        await history.clear_run(meta.agent_id, session_id=session_id, run_id=meta.run_id)
 
 
 async def _final(call: InvocationContext) -> None:

@@ -97,9 +97,7 @@ class Parts:
         )  # fmt: skip
 
 
-def _fanout(
-    store: RunStore, foreign: Foreign, on_nudge: Callable[[Nudge], None]
-) -> FanoutStrategy:
+def _fanout(store: RunStore, foreign: Foreign, on_nudge: Callable[[Nudge], None]) -> FanoutStrategy:
     if foreign.follow_graph is None:
         return StoreFanout(store.posts, on_nudge=on_nudge)
     return PushAllFanout()  # who follows by another graph has no rows here

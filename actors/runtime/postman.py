@@ -142,6 +142,7 @@ class Postman:
 
     def _tell(self, shard: ShardId, brought: Expanded) -> None:
         if brought.lazy:
+            # First, so that nobody in the shard is given what comes after such a post before it.
             self._worker.lazy_mail_waits(shard)
-        for agent_id, arrival in brought.woken:
-            self._worker.mail_waits(agent_id, arrival)
+        for arrived in brought.woken:
+            self._worker.offer(arrived)

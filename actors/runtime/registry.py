@@ -72,15 +72,11 @@ class Registry:
 
     def find_version(self, agent_id: AgentId, version: str) -> Agent | None:
         """Return the agent in this version, the newest registered of it, or None."""
-        candidates = [self.find(agent_id), *self._older.get(agent_id, ())]
-        for agent in candidates:
-            if agent is not None and version_of(agent) == version:
-                return agent
-        for factory in self._older_factories.get(agent_id.type, ()):
-            agent = factory(agent_id)
-            if version_of(agent) == version:
-                return agent
-        return None
+        newest = self.find(agent_id)
+        found: list[Agent] = [] if newest is None else [newest]
+        found += self._older.get(agent_id, [])
+        found += [factory(agent_id) for factory in self._older_factories.get(agent_id.type, [])]
+        return next((agent for agent in found if version_of(agent) == version), None)
 
     def is_served(self, agent_id: AgentId) -> bool:
         """Whether `find` would return an agent."""

@@ -303,7 +303,7 @@ class RunLog:
             )
 
     def show_waits(self) -> None:
-        """Make open waits durable beside the run while others in it work: people look at them."""
+        """Make open waits, and the questions asked, durable beside the run while others in it work."""
         if self._showing is None or self._showing.done():
             self._showing = start_task(
                 self._show_waits(), name=f"show {self.lease.run_id}", done=_is_told
@@ -324,6 +324,12 @@ class RunLog:
             self.broken = why
             self._turnstile.unwind(RunSuspended())
 
+    def detach(self) -> None:
+        """Tell nobody any more, as `Turnstile.detach` does; not while a write is under way."""
+        if not self._in_flight:
+            self._on_committed = _ignore
+            self.waits_of = lambda _: ()
+
     @property
     def over_budget(self) -> OverBudget | None:
         """What the tree's budget has no place for, if that broke this execution off."""
@@ -338,6 +344,10 @@ class RunLog:
     def is_stale(self) -> bool:
         """Whether the log went on without this execution: load it again, same attempt."""
         return isinstance(self.broken, Conflict | Missing | ConcurrentAppendError)
+
+
+def _ignore(committed: Committed) -> None:
+    """Nobody has to know."""
 
 
 def _is_told(task: asyncio.Task[Any]) -> None:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from actors.kernel.agent.supervision import ExecutionBudget, HistoryRetention, SpawnBudget
     from actors.kernel.clock import Clock, Entropy
     from actors.kernel.json import JsonValue
-    from actors.kernel.runtime.commit import CancelReport, HostReport, RunRow
+    from actors.kernel.runtime.commit import CancelReport, HostReport, RunRow, Spawned
     from actors.kernel.runtime.communication import RunStatusSummary
     from actors.kernel.runtime.effects import Journal, ResultCache
     from actors.kernel.runtime.fanout import FanoutReport, FanoutStrategy
@@ -115,11 +115,11 @@ class Runtime:
         self._registry = Registry()
         self._live = LiveEvents(self._clock)
         env = Environment(
-            store=self._store, clock=self._clock, entropy=self._entropy,
+            store=self._store, agents=self._registry, clock=self._clock, entropy=self._entropy,
             suspend_after=suspend_after, mail_of=self._mail_of, on_routed=self._on_routed,
             on_delta=self._live.publish, may_act=may_act, results=results,
             foreign_topics=(foreign_topics := ForeignTopics()),
-            on_nudges=self._on_nudges, on_cancel=self._on_cancel,
+            on_nudges=self._on_nudges, on_spawned=self._on_spawned, on_cancel=self._on_cancel,
         )  # fmt: skip
         self._worker = Worker(env, self._registry, capacity=capacity)
         self._ownership = Ownership(
@@ -183,6 +183,9 @@ class Runtime:
     def _on_nudges(self, nudges: Sequence[Nudge]) -> None:
         for nudge in nudges:
             self._ownership.follow(nudge)
+
+    def _on_spawned(self, children: Sequence[tuple[Spawned, int]]) -> None:
+        self._worker.spawned(children)
 
     def _on_cancel(self, run_id: RunId, agent_id: AgentId, reason: str) -> None:
         self._worker.cancel(run_id, agent_id, reason)
@@ -511,6 +514,7 @@ class Runtime:
         Raises:
             UnknownRunError: There is no such run.
             RunFailedError: It failed for good or was cancelled.
+            RunSweptError: It ended so long ago that its result is not kept.
         """
         return await self._desk.result(run_id)
 
@@ -524,6 +528,8 @@ class Runtime:
 
     async def join(self, run: RunHandle | RunId) -> RunResult:
         """Wait for the run's end, here or on another host, and return how it ended.
+
+        Of a run that was swept that is its status alone.
 
         Raises:
             UnknownRunError: There is no such run.

@@ -61,7 +61,11 @@ class Signals:
         async with self._looking:
             while not self._is_current:
                 self._is_current = True
-                found = await self._log.reading(self._store.signals(self._run_id))
+                try:
+                    found = await self._log.reading(self._store.signals(self._run_id))
+                except BaseException:
+                    self._is_current = False  # its branch was closed: the next one reads
+                    raise
                 self._buffer = [s for s in found if SignalKey(s.name, s.n) not in self._taken]
 
     def is_there(self, name: str) -> bool:

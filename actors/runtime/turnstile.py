@@ -56,6 +56,11 @@ class Turnstile:
         self._hits: list[tuple[int, int, Branch]] = []
         self._misses: list[Branch] = []
         self._takers: list[Branch] = []
+        self._takers_together: list[Branch] = []
+
+    def detach(self) -> None:
+        """Tell nobody any more: the execution is over, and would be kept in memory by this."""
+        self._on_idle = self._on_closed = _ignore
 
     @property
     def is_idle(self) -> bool:
@@ -163,14 +168,17 @@ class Turnstile:
         self.look()
         await self._wait(branch, verb)
 
-    async def take(self, branch: Branch, verb: str, on_turn: Callable[[], None]) -> None:
+    async def take(
+        self, branch: Branch, verb: str, on_turn: Callable[[], None], *, together: bool = False
+    ) -> None:
         """Return after `on_turn` was called: when no recorded entry waits for its turn.
 
         So what is consumed is consumed by a branch that goes on with it: nobody recorded earlier can
-        win against it and close it. The branch works before and after.
+        win against it and close it. The branch works before and after. With `together` nobody else
+        could want the same: all such branches take in one go, and what they record is one flush.
         """
         branch.on_begin = on_turn
-        self._takers.append(branch)
+        (self._takers_together if together else self._takers).append(branch)
         await self._stop_work(branch, Doing.TAKE, verb)
 
     def raise_if_interrupted(self, branch: Branch) -> None:
@@ -337,6 +345,12 @@ class Turnstile:
         return bool(misses)
 
     def _take_next(self) -> bool:
+        together = [branch for branch in self._takers_together if branch.doing is Doing.TAKE]
+        self._takers_together.clear()
+        for branch in together:
+            self._set_to_work(branch)
+        if together:
+            return True
         while self._takers:
             branch = self._takers.pop(0)
             if branch.doing is Doing.TAKE:
@@ -435,3 +449,7 @@ def _current() -> asyncio.Task[Any] | None:
         return asyncio.current_task()
     except RuntimeError:
         return None
+
+
+def _ignore(*_: object) -> None:
+    """What nobody waits for any more."""

@@ -162,7 +162,7 @@ class Waits:
             return K.MSG_RECEIVED, position, {**message_payload(mail), "hash": digest}
 
         found = (await self._end(branch, _Wait(verb, at=at, mail=True), received)).found
-        return found.mail.message if found.mail is not None else None
+        return found.mail.message.copied() if found.mail is not None else None
 
     async def answer(
         self, branch: Branch, position: str, wanted: AnswerWait
@@ -299,7 +299,8 @@ class Waits:
                 if known is not None:
                     record(known)
                 elif self._is_there(wait):
-                    await run.turnstile.take(branch, wait.verb, on_turn)
+                    is_own = wait.row is not None
+                    await run.turnstile.take(branch, wait.verb, on_turn, together=is_own)
                 elif wait.at is not None and run.clock.now() >= wait.at:
                     known = await late() if late is not None else _Found()
                     if known is not None:
@@ -323,10 +324,10 @@ class Waits:
             delay = min(max(delay, 0.0), MAX_TIMER_S)
             loop = asyncio.get_running_loop()
             timer = loop.call_later(delay, self._run.turnstile.woken, branch)
+        looking = len(self._open) - len(self._active)
+        if wait.row is not None and self._run.turnstile.working > looking:
+            self._run.log.show_waits()  # else the run rests soon, which writes them anyway
         self._active[branch] = wait
-        is_for_people = wait.row is not None and wait.row.kind == "approval"
-        if is_for_people and self._run.turnstile.working > 1:
-            self._run.log.show_waits()  # else the run rests now, which writes them anyway
         try:
             await self._run.turnstile.wake(branch, wait.verb)
         finally:

@@ -16,44 +16,42 @@ from typing import TYPE_CHECKING, Final
 from actors.kernel.runtime.commit import (
     Arrived,
     Finish,
-    LoadedRun,
     NewRun,
     Retry,
     RunRow,
     Suspend,
 )
-from actors.kernel.runtime.ids import run_id_of_mail
 from actors.kernel.runtime.scheduler import RunStatus
 from actors.runtime.admission import Admission, Entry
-from actors.runtime.beginning import place_of, row_of
+from actors.runtime.beginning import place_of, place_of_child
 from actors.runtime.cancelling import end_cancelled
 from actors.runtime.endings import Endings
-from actors.runtime.environment import Ended, Environment, Refusals
-from actors.runtime.execution import UNWIND_LIMIT_S, Execution, circle_of
+from actors.runtime.execution import UNWIND_LIMIT_S, circle_of
 from actors.runtime.mailbox import (
     Adoption,
     Holding,
     Mailbox,
     Room,
-    StartMail,
-    StartRun,
     WaitingMail,
     holding_of,
 )
 from actors.runtime.mailboxes import Mailboxes
 from actors.runtime.ready_queue import ReadyQueue
 from actors.runtime.refill import Refill
-from actors.runtime.shards import Shards, run_lease
+from actors.runtime.shards import Shards
 from actors.runtime.signals import RESERVED
+from actors.runtime.starting import Starts
 from actors.runtime.tasks import TaskScope
 from actors.runtime.timers import Timers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
-    from actors.kernel.runtime.commit import WaitCycle
+    from actors.kernel.runtime.commit import Spawned, WaitCycle
     from actors.kernel.runtime.ids import AgentId, RunId, ShardId
     from actors.kernel.runtime.scheduler import ShardLease
+    from actors.runtime.environment import Ended, Environment
+    from actors.runtime.execution import Execution
     from actors.runtime.registry import Registry
 
 _log = logging.getLogger(__name__)
@@ -86,8 +84,6 @@ class Worker:
         """Called after a shard was lost or given up."""
         self._mailboxes = Mailboxes(self._store, registry, self.held, self.room)
         self._executing: dict[RunId, Execution] = {}
-        self._fresh: dict[RunId, NewRun] = {}
-        self._refusals: dict[RunId, Refusals] = {}
         self._ready: ReadyQueue[Mailbox] = ReadyQueue()
         self.admission: Admission[Mailbox] = Admission(
             self._ready, clock=lambda: asyncio.get_running_loop().time()
@@ -97,6 +93,7 @@ class Worker:
         self.endings = Endings()
         self._tasks = TaskScope()
         self._refill = Refill(self._store, self._tasks, self._on_mail_read)
+        self._starts = Starts(env, registry, self._mailboxes, self._refill, host=self)
         self._stopping = False
         self.timers = Timers(env.clock, self._on_timer)
 
@@ -139,15 +136,15 @@ class Worker:
             for arrived in messages or (place_of(run),):
                 self.offer(arrived, priority=run.priority)
         elif mailbox.adoption is Adoption.UNDER_WAY and not run.status.is_terminal:
-            self._hold(mailbox, run)
+            self.hold(mailbox, run)
             return
         # A run that this worker has seen may be further than its row said when that was read.
         if run.cancel_requested is not None:
             self.cancel(run.run_id, run.agent_id, run.cancel_requested)
         self._mailboxes.forget_empty(mailbox)
 
-    def _hold(self, mailbox: Mailbox, run: RunRow) -> None:
-        """A run that has started holds its agent."""
+    def hold(self, mailbox: Mailbox, run: RunRow) -> None:
+        """A run that has started holds its agent, and waits as its row says."""
         mailbox.run_id, mailbox.priority = run.run_id, run.priority
         mailbox.recovering = run.status is RunStatus.RUNNING
         wants_mail = run.wake is not None and run.wake.message
@@ -189,8 +186,10 @@ class Worker:
                 execution.drop("the shard was lost")
         self._mailboxes.forget_shards(shards)
         shard_of = self._store.shard_of
-        for run_id in [i for i, run in self._fresh.items() if shard_of(run.agent_id) in shards]:
-            del self._fresh[run_id]
+        for run_id in [
+            i for i, run in self._starts.fresh.items() if shard_of(run.agent_id) in shards
+        ]:
+            del self._starts.fresh[run_id]
         self.endings.look_again()
         self.on_lost()
         return gone
@@ -225,15 +224,24 @@ class Worker:
         if mailbox is None or not mailbox.add(arrived):
             return
         if new_run is not None:
-            self._fresh[new_run.run_id] = new_run
+            self._starts.fresh[new_run.run_id] = new_run
             priority = new_run.priority
         elif arrived.run_id is not None:
-            self._fresh.pop(arrived.run_id, None)  # it joined a queued run: load all its messages
+            self._starts.fresh.pop(
+                arrived.run_id, None
+            )  # it joined a queued run: load all its messages
         if mailbox.holding is Holding.NOTHING and priority is not None:
             mailbox.priority = priority
         if arrived.run_id is None:
             self._tell_of_mail(mailbox)
         self._consider(mailbox)
+
+    def spawned(self, children: Sequence[tuple[Spawned, int]]) -> None:
+        """A turn created these runs: each takes its place in its agent's queue."""
+        for child, arrival in children:
+            place = place_of_child(child, arrival)
+            new_run = child.run if child.boot is not None else None
+            self.offer(place, new_run=new_run, priority=child.run.priority)
 
     def mail_waits(self, agent_id: AgentId, arrival: int | None = None) -> None:
         """An agent has mail in the store: this message, or some; it is read when it is needed."""
@@ -286,7 +294,7 @@ class Worker:
         execution = self._executing.get(cycle.run_id)
         if execution is not None and execution.fail_wait(cycle):
             return
-        self._refusals[cycle.run_id] = {cycle.position: circle_of(cycle)}
+        self._starts.refusals[cycle.run_id] = {cycle.position: circle_of(cycle)}
         if execution is not None:
             mailbox.nudged = True
         elif mailbox.holding is Holding.SUSPENDED:
@@ -300,7 +308,7 @@ class Worker:
             return
         mailbox = self._mailboxes.of(agent_id)
         if mailbox is not None:
-            self._tasks.start(self._cancel_waiting(mailbox, run_id), name=f"cancel {run_id}")
+            self._tasks.start(self.cancel_waiting(mailbox, run_id), name=f"cancel {run_id}")
 
     def mail_of(self, agent_id: AgentId) -> WaitingMail:
         """Return the waiting messages of an agent that executes here, for `ctx.receive`."""
@@ -375,7 +383,7 @@ class Worker:
         """Execute what is next for an agent, and everything after it that can go on at once."""
         mailbox = entry.item
         try:
-            execution = await self._prepare(mailbox)
+            execution = await self._starts.prepare(mailbox)
             while execution is not None and not self._stopping:
                 run_id = execution.lease.run_id
                 self._executing[run_id] = execution
@@ -385,7 +393,7 @@ class Worker:
                     if self._executing.get(run_id) is execution:
                         del self._executing[run_id]
                 self._settle(mailbox, execution, ended)
-                execution = await self._next(mailbox, ended)
+                execution = await self.go_on(mailbox, ended)
         except Exception as exc:  # noqa: BLE001 - also a factory's own: no agent may stay stuck
             _log.warning(
                 "an agent is tried again", extra={"agent": str(mailbox.agent_id)}, exc_info=exc
@@ -396,96 +404,24 @@ class Worker:
             self.admission.leave(entry)
             self.start_ready()
 
-    async def _next(self, mailbox: Mailbox, ended: Ended) -> Execution | None:
+    async def go_on(self, mailbox: Mailbox, ended: Ended) -> Execution | None:
+        """Return the execution that follows one that is over, if it can begin at once."""
         if self._stopping or ended.lost or not self._mailboxes.is_known(mailbox):
             return None
         if mailbox.holding is Holding.EXECUTING and mailbox.run_id is not None and ended.again:
             if self._mailboxes.may_start(mailbox):
-                return await self._resume(mailbox, mailbox.run_id, broke_off=ended.then is None)
+                return await self._starts.resume(
+                    mailbox, mailbox.run_id, broke_off=ended.then is None
+                )
             mailbox.set_aside()
             return None
         is_next = mailbox.holding is Holding.NOTHING and mailbox.has_work and not self._ready
         is_next = is_next and not self.admission.concerns(mailbox.agent_id)
         if is_next and self._mailboxes.may_start(mailbox):
-            return await self._prepare(mailbox)
+            return await self._starts.prepare(mailbox)
         self._consider(mailbox)
         self._mailboxes.forget_empty(mailbox)
         return None
-
-    async def _prepare(self, mailbox: Mailbox) -> Execution | None:
-        """Return the execution of what is next for the agent."""
-        mailbox.holding = Holding.EXECUTING  # from here on nobody else starts it
-        if mailbox.run_id is not None:
-            broke_off = mailbox.taken is not None
-            return await self._resume(mailbox, mailbox.run_id, broke_off=broke_off)
-        await self._refill.fill(mailbox)
-        mailbox.holding = Holding.NOTHING
-        if not self._mailboxes.may_start(mailbox):
-            return None
-        turn = mailbox.next_turn()
-        if turn is None:  # what was queued has been cancelled
-            self._mailboxes.forget_empty(mailbox)
-            return None
-        mailbox.holding = Holding.EXECUTING
-        match turn:
-            case StartRun(run_id=run_id, first=first):
-                mailbox.run_id = run_id
-                fresh = self._fresh.pop(run_id, None)
-                if fresh is None:
-                    return await self._resume(mailbox, run_id)
-                return self._execution(mailbox, LoadedRun(row_of(fresh), (), (first,)))
-            case StartMail(mail=mail):
-                agent_id = mailbox.agent_id
-                run = NewRun(run_id_of_mail(agent_id, mail[0].sender, mail[0].message.id), agent_id)
-                mailbox.run_id = run.run_id
-                loaded = LoadedRun(row_of(run), ())
-                return self._execution(mailbox, loaded, create=run, mail=mail)
-
-    async def _resume(
-        self, mailbox: Mailbox, run_id: RunId, *, broke_off: bool = False
-    ) -> Execution | None:
-        if broke_off:  # what the execution had taken may not have been written: it waits again
-            mailbox.taken = None
-            mailbox.spill()
-        if broke_off or mailbox.wants_mail:
-            await self._refill.fill(mailbox)
-        found = await self._store.load([run_id])
-        if not found or found[0].row.status.is_terminal:
-            mailbox.free()
-            return await self._next(mailbox, Ended(None))
-        loaded = found[0]
-        if broke_off and loaded.row.status is RunStatus.PENDING and loaded.row.wake_at is not None:
-            mailbox.free()  # that it backs off was written, the answer was lost
-            self._hold(mailbox, loaded.row)
-            return None
-        if loaded.row.cancel_requested is not None:
-            await self._cancel_waiting(mailbox, run_id)
-            return None
-        was_running, mailbox.recovering = mailbox.recovering, False
-        mailbox.nudged = False
-        return self._execution(mailbox, loaded, was_running=was_running)
-
-    def _execution(
-        self,
-        mailbox: Mailbox,
-        loaded: LoadedRun,
-        *,
-        create: NewRun | None = None,
-        mail: tuple[Arrived, ...] = (),
-        was_running: bool = False,
-    ) -> Execution | None:
-        lease = self.held.get(mailbox.shard)
-        if lease is None or not self._mailboxes.may_start(mailbox):
-            mailbox.set_aside()
-            return None
-        agent = self._registry.find(mailbox.agent_id)
-        if agent is None:
-            mailbox.holding = Holding.SUSPENDED
-            return None
-        return Execution(
-            self._env, agent, run_lease(lease, loaded.row), loaded, create, mail, was_running,
-            self._refusals.pop(loaded.row.run_id, {}),
-        )  # fmt: skip
 
     # --- what follows -----------------------------------------------------------------------------
 
@@ -493,7 +429,7 @@ class Worker:
         """Note what became of the run that was executed."""
         then, run_id = ended.then, execution.lease.run_id
         if ended.refusals:
-            self._refusals[run_id] = ended.refusals
+            self._starts.refusals[run_id] = ended.refusals
         if ended.lost:
             self.lose(mailbox.shard, epoch=execution.lease.epoch)
             return
@@ -531,7 +467,7 @@ class Worker:
         look = self._wake if mailbox.run_id is not None else self._consider
         loop.call_later(RELOAD_WAIT_S, look, mailbox)
 
-    async def _cancel_waiting(self, mailbox: Mailbox, run_id: RunId) -> None:
+    async def cancel_waiting(self, mailbox: Mailbox, run_id: RunId) -> None:
         """End a run that is not in memory: its terminal entry is written without its code."""
         found = await self._store.load([run_id])
         lease = self.held.get(mailbox.shard)
@@ -540,8 +476,8 @@ class Worker:
             return
         if not await end_cancelled(self._store, lease, found[0], self._env.on_nudges):
             return
-        self._fresh.pop(run_id, None)
-        self._refusals.pop(run_id, None)
+        self._starts.fresh.pop(run_id, None)
+        self._starts.refusals.pop(run_id, None)
         mailbox.forget(run_id)
         self.endings.tell(run_id, None)
         self._consider(mailbox)
@@ -549,7 +485,7 @@ class Worker:
 
     def has(self, run_id: RunId) -> bool:
         """Whether the run is certain to end here, or to be lost with its shard, aloud."""
-        return run_id in self._fresh or run_id in self._executing
+        return run_id in self._starts.fresh or run_id in self._executing
 
     # --- stopping ---------------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from compose.collecting import collect_rarely
 from compose.commands.target import HERE, Target
 from compose.host import run_host
 from compose.logs import write_logs
@@ -61,4 +62,5 @@ async def host(  # noqa: PLR0913 - each is an option
         nats_url=nats_url, redis_url=redis_url, namespace=namespace, lease_s=lease_s,
         suspend_after=suspend_after, capacity=capacity, drain_s=drain_s,
     )  # fmt: skip
+    collect_rarely()
     await run_host(settings, module_attr)

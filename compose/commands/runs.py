@@ -145,6 +145,7 @@ def run_to_json(row: RunRow) -> dict[str, JsonValue]:
         "wake": row.wake.to_json() if row.wake is not None else None,
         "wake_at": _iso(row.wake_at), "last_seq": row.last_seq,
         "cancel_requested": row.cancel_requested, "result": row.result, "error": row.error,
+        "swept": row.swept,
         "created_at": _iso(row.created_at), "updated_at": _iso(row.updated_at),
     }  # fmt: skip
 
@@ -194,6 +195,7 @@ async def show(run: str, /, *, target: Target = HERE) -> None:
             ("why", detail), ("waits for", waits_text(row)),
             ("attempt", f"{row.attempt} of {row.retry_policy.max_retries + 1}"),
             ("log entries", str(row.last_seq + 1)),
+            ("kept", "a tombstone: the run was swept" if row.swept else ""),
             ("cancel", row.cancel_requested or ""), ("parent", row.parent or ""),
             ("created", f"{ago(row.created_at)} ago"), ("changed", f"{ago(row.updated_at)} ago"),
             ("output", _short(row.result) if row.status is RunStatus.COMPLETED else ""),

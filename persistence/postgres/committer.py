@@ -23,7 +23,7 @@ from persistence.errors import DatabaseUnreachableError, is_passing, translate
 from persistence.postgres.batch import Batcher
 from persistence.postgres.encode import columns
 from persistence.postgres.link import KEYED, PASSING_RETRIES, Link, address
-from persistence.postgres.outcomes import Verdicts, nudges_of
+from persistence.postgres.outcomes import Told, Verdicts, told_by
 from persistence.postgres.turn import Ended, Turn, Unit, check_commit, units_of
 from persistence.postgres.turn_columns import (
     COMMIT_ARGUMENTS,
@@ -87,7 +87,8 @@ concerned as (
   select 'cancel', c.run_id from t join runs r on r.run_id = t.run_id and r.ended_at is not null
     join runs c on c.parent = t.run_id and c.cancel_requested is not null
 )
-select 1 as turn, c.kind as detail, r.agent, r.run_id as message_id, s.owner from concerned c
+select 1 as turn, c.kind as detail, r.agent, r.run_id as message_id, null::bigint as arrival, s.owner
+  from concerned c
   join runs r on r.run_id = c.run_id and r.ended_at is null
   join shards s on s.shard = r.shard
 """
@@ -215,7 +216,7 @@ class Committer:
         found = Verdicts(units, rows)
         refused = found.refused
         arrivals = self._route(units, found.routed) if found.routed else {}
-        nudges = nudges_of(units, found.nudges, self._on_foreign) if found.nudges else {}
+        told = told_by(units, found.nudges, self._on_foreign) if found.nudges else {}
         if found.posted:
             self._post(units, found.posted)
         for i, unit in enumerate(units, 1):
@@ -230,8 +231,10 @@ class Committer:
                 tuple(arrivals.get(i, ())),
                 wake,
                 tuple(found.cycles.get(i, ())),
-                tuple(nudges.get(i, ())),
             )
+            if i in told:
+                nudges, spawned = tuple(told[i].nudges), tuple(told[i].spawned)
+                last = replace(last, nudges=nudges, spawned=spawned)
             self._committed(unit, last)
         if refused:
             await self._refuse([(units[i - 1], refused[i]) for i in refused], resent=resent)
@@ -325,21 +328,19 @@ class Committer:
         for i, (unit, row) in enumerate(there, 1):
             cancel, wake = row["cancel_requested"], bool(row["wake"])
             routed_here = tuple(arrivals.get(i, ()))
-            told = tuple(nudges.get(i, ()))
+            told = tuple(nudges[i].nudges) if i in nudges else ()
             self._committed(unit, Committed(unit.last, cancel, routed_here, wake, nudges=told))
         left = set(map(id, units)) - set(map(id, done))
         return [unit for unit in units if id(unit) in left]
 
-    async def _nudges_again(
-        self, connection: Connection, done: list[Unit]
-    ) -> dict[int, list[Nudge]]:
+    async def _nudges_again(self, connection: Connection, done: list[Unit]) -> dict[int, Told]:
         """Tell whom the turns concern; circles of waits are found by the owners' next scans."""
         if not done:
             return {}
         runs = [unit.turn.lease.run_id for unit in done]
         named = [run_id for unit in done if unit.parts is not None for run_id in unit.parts.named]
         rows = await connection.fetch(SQL_FIND_NUDGES, runs, named, timeout=self._settings.answer_s)
-        return nudges_of(done, rows, self._on_foreign)
+        return told_by(done, rows, self._on_foreign)
 
 
 def _sent_by(units: list[Unit]) -> dict[tuple[str, str, str], tuple[int, Outgoing]]:

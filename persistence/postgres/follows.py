@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final, LiteralString, NamedTuple
 
 import asyncpg
+from pydantic_core import from_json
 
 from actors.errors import ContractError
+from actors.kernel.agent.message import Message
 from actors.kernel.faults import armed
-from actors.kernel.runtime.commit import LeaseLost
+from actors.kernel.runtime.commit import Arrived, LeaseLost
 from actors.kernel.runtime.fanout import Expanded, Fanout, check_post
 from actors.kernel.runtime.follow_graph import Subscription, check_follow
 from actors.kernel.runtime.ids import AgentId, ShardId, TopicId, partition_hash
@@ -22,7 +25,6 @@ from persistence.postgres.link import KEYED, Link
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
-    from actors.kernel.agent.message import Message
     from actors.kernel.runtime.follow_graph import FollowMode
     from actors.kernel.runtime.scheduler import ShardLease
     from persistence.postgres.batch import Call
@@ -36,13 +38,17 @@ SQL_POST_TO_TOPICS: Final[LiteralString] = (
     "select i, shard, owner from post_to_topics($1,$2,$3,$4,$5,$6,$7)"
 )
 SQL_EXPAND_FANOUT: Final[LiteralString] = (
-    "select held, agents, arrivals, lazy, done from expand_fanout($1,$2,$3,$4,$5)"
+    "select held, body, agents, arrivals, lazy, done from expand_fanout($1,$2,$3,$4,$5)"
 )
+# After an unknown outcome; the post itself may have no body any more.
 SQL_FIND_EXPANDED: Final[LiteralString] = """
-select i.agent, i.arrival from posts p
+select array_agg(i.agent order by i.arrival) as agents,
+    array_agg(i.arrival order by i.arrival) as arrivals,
+    min(i.body::text) as body
+  from posts p
   join inbox i on i.shard = $1 and i.state = 'p' and i.sender = 'topic:' || p.topic
     and i.message_id = p.message_id
-  where p.seq = $2 order by i.arrival
+  where p.seq = $2
 """
 SQL_SWEEP_POSTS: Final[LiteralString] = "select sweep_posts($1) as taken"
 SQL_FOLLOWERS: Final[LiteralString] = """
@@ -204,18 +210,16 @@ class Follows:
         try:
             rows, again = await self._chunks.fetch_once_or_again(SQL_EXPAND_FANOUT, *args)
             row = rows[0]
-            woken = list(zip(row["agents"], row["arrivals"], strict=True))
+            found = row
             if again and row["held"]:
-                found = await self._chunks.fetch(SQL_FIND_EXPANDED, lease.shard, fanout.seq)
-                woken = [(one["agent"], one["arrival"]) for one in found]
+                [found] = await self._chunks.fetch(SQL_FIND_EXPANDED, lease.shard, fanout.seq)
         except (asyncpg.PostgresError, asyncpg.InterfaceError) as exc:
             raise translate(exc, "bringing a post to followers") from exc
         if self._expand_fault is not None:
             self._expand_fault.after()
         if not row["held"]:
             return LeaseLost()
-        told = tuple((AgentId.parse(agent), arrival) for agent, arrival in woken)
-        return Expanded(told, row["lazy"], row["done"])
+        return Expanded(_woken(found), row["lazy"], row["done"])
 
     async def lazy(self, shards: Sequence[ShardId]) -> set[ShardId]:
         """See `PostStore.lazy`."""
@@ -237,6 +241,19 @@ class Follows:
 
 def _change(follower: AgentId, topic: TopicId, mode: FollowMode | None) -> _Change:
     return _Change((str(follower), partition_hash(follower), str(topic), mode))
+
+
+def _woken(found: Row) -> tuple[Arrived, ...]:
+    """Return the followers' rows of one post: their messages differ in the target only."""
+    if not found["agents"]:
+        return ()
+    post = Message.from_json(from_json(found["body"]))
+    sender = post.sender or ""
+    ids = [AgentId.parse(agent) for agent in found["agents"]]
+    return tuple(
+        Arrived(replace(post, target=agent), sender, agent, arrival)
+        for agent, arrival in zip(ids, found["arrivals"], strict=True)
+    )
 
 
 def _topic(text: str) -> TopicId:

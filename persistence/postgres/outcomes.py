@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from actors.kernel.runtime.commit import Conflict, LeaseLost, Missing, OverBudget, WaitCycle
@@ -12,6 +13,7 @@ from persistence.postgres.turn import Ended, Unknown
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from actors.kernel.runtime.commit import Spawned
     from actors.kernel.runtime.store import Nudge
     from persistence.postgres.link import Row
     from persistence.postgres.turn import TurnResult, Unit
@@ -43,25 +45,37 @@ class Verdicts:
                 self.cycles.setdefault(turn, []).append(_cycle(units[turn - 1], row))
             else:
                 self.refused[turn] = _refusal(row, self.refused.get(turn))
+        if len(self.cycles) > 1:
+            self.cycles = _one_run_each(self.cycles)
 
 
-def nudges_of(
+@dataclass(slots=True)
+class Told:
+    """What one turn changed for its own host."""
+
+    nudges: dict[Nudge, None] = field(default_factory=dict)
+    spawned: list[tuple[Spawned, int]] = field(default_factory=list)
+
+
+def told_by(
     units: list[Unit], rows: list[Row], on_foreign: Callable[[str, Nudge], None]
-) -> dict[int, list[Nudge]]:
+) -> dict[int, Told]:
     """Return what each turn changed for its own host; other owners are told by `on_foreign`."""
-    found: dict[int, list[Nudge]] = {}
+    found: dict[int, Told] = {}
     for row in rows:
         owner = row["owner"]
         if owner is None:
             continue
         turn: int = row["turn"]
+        unit = units[turn - 1]
         nudge = nudge_of(row["detail"], row["agent"], row["message_id"])
-        if owner == units[turn - 1].turn.lease.owner:
-            known = found.setdefault(turn, [])
-            if nudge not in known:
-                known.append(nudge)
-        else:
+        told = found.setdefault(turn, Told())
+        if owner != unit.turn.lease.owner:
             on_foreign(owner, nudge)
+        elif nudge.kind == "run" and row["arrival"] is not None:
+            told.spawned.append((unit.child(nudge.run_id), row["arrival"]))
+        else:
+            told.nudges[nudge] = None
     return found
 
 
@@ -69,6 +83,23 @@ def _cycle(unit: Unit, row: Row) -> WaitCycle:
     lease = unit.turn.lease
     agents = tuple(AgentId.parse(agent) for agent in row["agent"].split("\n"))
     return WaitCycle(lease.run_id, lease.agent_id, row["detail"], agents)
+
+
+def _one_run_each(found: dict[int, list[WaitCycle]]) -> dict[int, list[WaitCycle]]:
+    """Return the circles without what several turns of a group say of one: the greatest run fails."""
+    fails: dict[tuple[AgentId, ...], str] = {}
+    for cycle in (cycle for cycles in found.values() for cycle in cycles):
+        circle = _from_the_least(cycle.agents)
+        fails[circle] = max(cycle.run_id, fails.get(circle, ""))
+    return {
+        turn: [c for c in cycles if fails[_from_the_least(c.agents)] == c.run_id]
+        for turn, cycles in found.items()
+    }
+
+
+def _from_the_least(agents: tuple[AgentId, ...]) -> tuple[AgentId, ...]:
+    n = min(range(len(agents)), key=lambda i: str(agents[i]))
+    return (*agents[n:], *agents[:n])
 
 
 def _refusal(row: Row, before: TurnResult | None) -> TurnResult:

@@ -239,28 +239,33 @@ class Reads:
 
     async def tail(self, run_id: RunId, from_seq: int) -> AsyncIterator[RunLogEntry]:
         """See `RunStore.tail`. Own commits are seen at once, others' in half a second."""
-        grown = asyncio.Event()
+        grown, idle = asyncio.Event(), 0
         self._growth.setdefault(run_id, set()).add(grown)
         try:
             while True:
                 grown.clear()
                 async for entry in self.entries(run_id, from_seq):
                     yield entry
-                    from_seq = entry.seq + 1
+                    from_seq, idle = entry.seq + 1, 0
                     if entry.is_terminal:
                         return
                 try:
                     async with asyncio.timeout(TAIL_POLL_S):
                         await grown.wait()
                 except TimeoutError:
-                    row = await self.run(run_id)
-                    if row is not None and row.swept:
+                    idle += 1
+                    # Its log may have been swept: seldom, so the run is asked ever more seldom.
+                    if idle.bit_count() == 1 and await self._is_swept(run_id):
                         return
         finally:
             waiting = self._growth[run_id]
             waiting.discard(grown)
             if not waiting:
                 del self._growth[run_id]
+
+    async def _is_swept(self, run_id: RunId) -> bool:
+        row = await self.run(run_id)
+        return row is not None and row.swept
 
     def grew(self, run_id: str) -> None:
         """Wake those who tail the run."""

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from actors.kernel.json import JsonValue
-    from actors.kernel.runtime.commit import Commit, Outgoing, Then
+    from actors.kernel.runtime.commit import Commit, Outgoing, Spawned, Then
+    from actors.kernel.runtime.ids import RunId
     from actors.kernel.runtime.log_entry import NewEntry
     from actors.kernel.runtime.scheduler import Lease
     from persistence.postgres.batch import Call
@@ -150,6 +151,12 @@ class Unit:
         """Messages that leave with the unit."""
         commit = self.calls[-1].args.commit
         return () if commit is None else commit.outgoing
+
+    def child(self, run_id: RunId | None) -> Spawned:
+        """The child with this id that the unit spawns."""
+        commit = self.calls[-1].args.commit
+        assert commit is not None, "only a whole turn spawns"
+        return next(child for child in commit.spawned if child.run.run_id == run_id)
 
     @property
     def attempt(self) -> int:

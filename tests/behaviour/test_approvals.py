@@ -280,7 +280,6 @@ async def test_a_race_with_an_approval_has_one_winner(bed: Bed) -> None:
     assert await bed.result(run_id) == 1
 
 
-@pytest.mark.item(165)
 async def test_a_cancelled_run_asks_no_more(bed: Bed) -> None:
     """Its request is gone from the list, and a decision is refused."""
     run_id = await bed.submit(await bed.serve(cashier), ORDER)

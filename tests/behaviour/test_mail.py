@@ -232,7 +232,7 @@ async def test_mail_of_another_process_wakes_the_agent(bed: Bed) -> None:
             await alone.wait()
 
 
-@pytest.mark.item(118, 201)
+@pytest.mark.item(93, 118, 201)
 async def test_send_leaves_once_and_in_order(bed: Bed) -> None:
     """Messages of a run arrive once each, although it is replayed, and in the order it sent them."""
     got = Collector()
@@ -403,7 +403,7 @@ async def test_mail_of_an_agent_that_is_not_served_is_not_held_in_memory(bed: Be
     await bed.submit(agent, "run")
     await _deliver(bed, agent, range(150, 160))
     assert bed.runtime.worker.room.held == 0
-    assert not bed.runtime.worker._fresh
+    assert not bed.runtime.worker._starts.fresh
     bed.agents |= served
     await bed.runtime.register(served[agent])
     await bed.runtime.send(agent, "last")

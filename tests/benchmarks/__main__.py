@@ -7,6 +7,7 @@ import asyncio
 import tempfile
 from pathlib import Path
 
+from compose.collecting import collect_rarely
 from compose.local import local_servers
 from tests.benchmarks import (
     asks,
@@ -15,6 +16,7 @@ from tests.benchmarks import (
     idle,
     outside,
     posts,
+    resume,
     steps,
     suspended,
     timers,
@@ -27,6 +29,7 @@ ON_POSTGRES = {
     "timers": timers.run,
     "children": children.run,
     "posts": posts.run,
+    "resume": resume.run,
 }
 ON_BROKER = {
     "outside": outside.run,
@@ -55,6 +58,7 @@ def main() -> None:
     parser.add_argument("names", nargs="*", choices=[*every, []], help="default: all")
     parser.add_argument("--scale", type=float, default=1.0, help="part of the full size")
     options = parser.parse_args()
+    collect_rarely()  # as a host does; the floors have the same
     asyncio.run(run(options.names or every, options.scale))
 
 

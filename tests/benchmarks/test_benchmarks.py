@@ -7,7 +7,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.benchmarks import between, idle, outside, steps, suspended, timers
+from tests.benchmarks import (
+    asks,
+    between,
+    children,
+    idle,
+    outside,
+    posts,
+    steps,
+    suspended,
+    timers,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -18,8 +28,16 @@ if TYPE_CHECKING:
 @pytest.mark.item(167)
 @pytest.mark.parametrize(
     ("run", "scale"),
-    [(steps.run, 0.02), (suspended.run, 0.05), (idle.run, 0.05), (timers.run, 0.05)],
+    [
+        (steps.run, 0.02),
+        (suspended.run, 0.05),
+        (idle.run, 0.05),
+        (timers.run, 0.05),
+        (children.run, 0.02),
+        (posts.run, 0.02),
+    ],
 )
+@pytest.mark.timeout(120)
 async def test_a_benchmark_prints_figures_beside_its_floor_or_limit(
     run: Callable[..., Awaitable[None]],
     scale: float,
@@ -31,7 +49,7 @@ async def test_a_benchmark_prints_figures_beside_its_floor_or_limit(
     _check(capsys.readouterr().out)
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(180)
 async def test_the_broker_benchmark_prints_figures_beside_its_floor(
     postgres_dsn: str, nats_server: TestNats, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -39,6 +57,7 @@ async def test_the_broker_benchmark_prints_figures_beside_its_floor(
     place = outside.Servers(postgres_dsn, nats_server.url)
     await outside.run(place, scale=0.02)
     await between.run(place, scale=0.02)
+    await asks.run(place, scale=0.02)
     _check(capsys.readouterr().out)
 
 

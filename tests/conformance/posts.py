@@ -62,7 +62,7 @@ async def bring(bed: Bed, *, limit: int = 2000) -> list[AgentId]:
             is_done = False
             while not is_done:
                 chunk = await once(bed, fanout, limit=limit)
-                woken += [agent for agent, _ in chunk.woken]
+                woken += [row.agent_id for row in chunk.woken]
                 is_done = chunk.is_done
     return woken
 

@@ -12,7 +12,6 @@ from actors.kernel.agent.supervision import ExecutionBudget, HistoryRetention, S
 from actors.kernel.runtime.commit import BudgetDelta, Committed, Conflict, OverBudget
 from actors.kernel.runtime.ids import AgentId
 from actors.kernel.runtime.scheduler import RunStatus
-from actors.kernel.runtime.store import Nudge
 from tests.conformance.bed import DESK, child_spawned, message, result
 from tests.conformance.talk import CLERK, answers, row, terms
 
@@ -50,7 +49,9 @@ async def test_a_child_comes_with_its_first_message(bed: Bed) -> None:
     assert (boot.message.payload, boot.sender) == ({"do": "it"}, f"spawn:{DESK}")
     assert boot.arrival == loaded.row.arrival
     assert await bed.store.pending_mail(agent=CLERK) == []
-    assert Nudge("run", CLERK, child.run.run_id) in outcome.nudges
+    assert [(born.run.run_id, arrival >= 0) for born, arrival in outcome.spawned] == [
+        (child.run.run_id, True)
+    ]
     assert [r.run_id for r in await bed.store.children(run.run_id)] == [child.run.run_id]
 
 

@@ -113,7 +113,9 @@ async def anchor(
 
 
 def _letters(entries: list[RunLogEntry]) -> list[Letter]:
-    bodies: list[Any] = [one.payload.get("message") for one in entries if one.kind == "msg.received"]
+    bodies: list[Any] = [
+        one.payload.get("message") for one in entries if one.kind == "msg.received"
+    ]
     return [letter_of(Message.from_json(body)) for body in bodies]
 
 

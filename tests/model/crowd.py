@@ -98,5 +98,6 @@ class Crowd:
             owner=stead.owner,
             heartbeat_s=stead.heartbeat_s,
             broker=broker,
+            capacity=10_000,
             **parts,
         )

@@ -270,9 +270,7 @@ class Stage:
             return False
         rows = await self.store.list_runs(limit=10_000)
         waits = [row for row in rows if not row.status.is_terminal and self._is_other(row)]
-        is_at_rest = all(
-            row.status is RunStatus.SUSPENDED and row.wake_at is None for row in waits
-        )
+        is_at_rest = all(row.status is RunStatus.SUSPENDED and row.wake_at is None for row in waits)
         return is_at_rest or self.loop.time() > self.until + STUCK_S * 10
 
     def _is_other(self, row: RunRow) -> bool:

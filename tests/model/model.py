@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from actors.kernel.runtime.ids import AgentId, message_id_of_post, run_id_of_mail
+from tests.model.endings import TERMINAL
 from tests.model.run import Run
 from tests.model.signs import TIE_S, RefusedSignal, TieError
 from tests.model.world import OUTSIDER, Answer, Box, Left, Letter, Scene
-from tests.model.endings import TERMINAL
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -123,12 +123,19 @@ class Model:
             (at, f"{name}{at}", name, {"n": n}) for n, (at, name) in enumerate(self.case.signals)
         ]
         arrivals += [(at, f"mail{at}", "", {"mail": n}) for n, at in enumerate(self.case.mail)]
-        taken = [line.data["payload"] for left in self.scene.runs for line in left.log
-                 if line.kind == "signal.received"]
+        taken = [
+            line.data["payload"]
+            for left in self.scene.runs
+            for line in left.log
+            if line.kind == "signal.received"
+        ]
         self._arrivals = deque(
             sorted(
-                (one for one in arrivals
-                 if one[1] not in self.scene.arrived and one[3] not in taken),
+                (
+                    one
+                    for one in arrivals
+                    if one[1] not in self.scene.arrived and one[3] not in taken
+                ),
                 key=lambda one: one[0],
             )
         )
@@ -350,7 +357,9 @@ class Model:
             if free < places:
                 places, limit = free, f"max_concurrent {most}"
             ends = (one for one in tree if one.cancel is not None or not one.is_open)
-            if any(abs(one.active_at - self.now) < TIE_S for one in ends if one.parent != run.run_id):
+            if any(
+                abs(one.active_at - self.now) < TIE_S for one in ends if one.parent != run.run_id
+            ):
                 raise TieError("a spawn in the instant in which a place may be given back")
         at, by = self._spent.get(run.tree, (-1.0, ""))
         if terms and abs(at - self.now) < TIE_S and by != run.run_id:
@@ -364,9 +373,7 @@ class Model:
         letters: tuple[Letter, ...] = ()
         if letter_id is not None:
             letters = (Letter(letter_id, f"spawn:{run.box.agent}", run.extra[seq]),)
-        left = Left(
-            child_id, agent, [], letters, str(run.run_id), run.tree, "", run.cancel
-        )
+        left = Left(child_id, agent, [], letters, str(run.run_id), run.tree, "", run.cancel)
         child = self.runs[child_id] = Run(self, left)
         child.born = cause
         child.box.holder = child

@@ -227,7 +227,9 @@ class Interpreter:
         return self._keep(stmt, (yield from self._ask(stmt["label"], "signal", stmt["name"])))
 
     def _do_receive(self, stmt: Stmt, _: Any) -> Code:
-        return self._keep(stmt, (yield from self._ask(stmt["label"], "receive", self._paced(stmt["d"]))))
+        return self._keep(
+            stmt, (yield from self._ask(stmt["label"], "receive", self._paced(stmt["d"])))
+        )
 
     def _do_now(self, stmt: Stmt, _: Any) -> Code:
         return (yield from self._ask(stmt["label"], "now"))

@@ -61,7 +61,9 @@ def _answers(observed: Observed, logs: dict[str, list[RunLogEntry]]) -> list[str
                 if status != entry.payload["status"]:
                     found.append(f"{run_id} was told {entry.payload}, the child is {status}")
             elif entry.kind == "ask.timeout":
-                asked = next(e for e in log if e.kind == "ask.sent" and e.position == entry.position)
+                asked = next(
+                    e for e in log if e.kind == "ask.sent" and e.position == entry.position
+                )
                 if entry.ts.isoformat() < str(asked.payload["at"]):
                     found.append(f"{run_id}: the ask at {entry.position} timed out too early")
     return found

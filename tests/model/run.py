@@ -93,6 +93,8 @@ class Run(Talk):
         if self.flushed < len(self.log):
             self.world.commit(self, range(self.flushed, len(self.log)))
             self.flushed = len(self.log)
+            self.rows = self.open_rows()
+            self.world.look_at_rows(self)
 
     # --- its life -------------------------------------------------------------------------------
 
@@ -104,7 +106,11 @@ class Run(Talk):
             self.stop()
             return
         last = self.log[-1] if self.log else None
-        if last is not None and last.kind == "run.attempt_failed" and last.data["at"] > self.world.now:
+        if (
+            last is not None
+            and last.kind == "run.attempt_failed"
+            and last.data["at"] > self.world.now
+        ):
             self._try_again(last.data["at"])
             return
         self._begin()
@@ -190,9 +196,12 @@ class Run(Talk):
         return bool(self.working)
 
     def _rest(self) -> None:
-        """Every branch waits for something outside: what is recorded becomes durable, waits are rows."""
-        if self.is_working:
-            return
+        """Every branch waits for something outside."""
+        if not self.is_working:
+            self._show()
+
+    def _show(self) -> None:
+        """What is recorded becomes durable, questions leave, waits are rows."""
         self.flush()
         self.rows = self.open_rows()
         self.world.look_at_rows(self)
@@ -418,6 +427,8 @@ class Run(Talk):
             due = self.world.is_due(self)
             if len(doubtful) + given + len(self.lookups) > 1 or (doubtful and due):
                 raise TieError("two branches go on from one instant")
+        if self.is_working and any(_asks(branch) for branch in begun):
+            self._show()
         for branch in doubtful:
             assert branch.wait is not None
             error = EffectInDoubtError(self.run_id, branch.wait.position, branch.wait.plan[3])
@@ -460,6 +471,12 @@ TERMINAL_OF: Final = {
 
 def _ended(branch: Branch) -> int:
     return branch.ended
+
+
+def _asks(branch: Branch) -> bool:
+    """Whether the branch waits for what another run does."""
+    wait = branch.wait
+    return wait is not None and wait.kind == "out" and wait.plan[0] in ("ask", "join")
 
 
 def _awaited(branch: Branch) -> int:

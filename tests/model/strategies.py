@@ -18,7 +18,15 @@ ERRORS: Final = (
     *("ScriptedError", "ScriptedError", "ScriptedError", "ValueError", "ValueError"),
     *("AwkwardError", "RetryAfter", "TerminalError"),
 )
-CATCHES: Final = ("Exception", "SpawnDenied", "ScriptedError", "ValueError", "EffectError", "RetryAfter", None)
+CATCHES: Final = (
+    "Exception",
+    "SpawnDenied",
+    "ScriptedError",
+    "ValueError",
+    "EffectError",
+    "RetryAfter",
+    None,
+)
 SIGNALS: Final = ("go", "stop")
 UNIT_S: Final = 0.7
 """Durations are small multiples of it, each a little off, so that no two events coincide."""

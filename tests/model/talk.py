@@ -56,7 +56,12 @@ class Talk(Verbs):
         n = before.sent if before else 0
         child, key = child_of(self.run_id, position, n)
         letter_id = None if boot is None else message_id_of_run(self.run_id, position, n)
-        data = {"child": child, "agent": self.case.named(f"{type_}/{key}"), "boot": letter_id, "hash": digest}
+        data = {
+            "child": child,
+            "agent": self.case.named(f"{type_}/{key}"),
+            "boot": letter_id,
+            "hash": digest,
+        }
         self.extra[self.record("child.spawned", position, data)] = boot
         if self.is_working:
             try:
@@ -215,12 +220,14 @@ class Talk(Verbs):
         if verb == "ask" and wait.plan[6] is not None:
             self.flush()
             other = self.world.runs[wait.plan[5]]
-            other.looked_at = self.world.now
             if not other.is_open:
-                other.refuse_race()
+                if wait.plan[5] not in self._joined():
+                    other.looked_at = self.world.now
+                    other.refuse_race()
                 found = self.world.answer_of(other)
                 self._found_out(branch, wait, "ask.replied", self._replied(wait, found))
                 return True
+            other.looked_at = self.world.now
             data, payload = wait.plan[6]
             self.lookups.append(branch)
             self.extra[self.record("ask.sent", wait.position, data)] = (wait.plan[4], payload)
@@ -228,6 +235,7 @@ class Talk(Verbs):
 
     def _found_out(self, branch: Branch, wait: Wait, kind: str, data: dict[str, Any]) -> None:
         self.lookups.append(branch)
+        self._give(branch)
         seq = self.record(kind, wait.position, data)
         self.flush()
         self._await_hit(branch, seq)
@@ -277,4 +285,3 @@ class Talk(Verbs):
 def ended(answer: Answer) -> dict[str, Any]:
     """Return how a joined run ended."""
     return {"status": answer.status.upper(), "output": answer.result, "error": answer.error}
-

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from tests.model.program import Case
 
 COUNT: Final = int(os.environ.get("CALLBOARD_CROWD", "1000"))
-AT_A_TIME: Final = 100
+AT_A_TIME: Final = 50
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(3600 if SEED else 290),

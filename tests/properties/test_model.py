@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 
-from tests.model.model import Model, Prediction
+from tests.model.model import BOOT, Model, Prediction
 from tests.model.program import Case
 from tests.model.signs import TieError
 from tests.model.strategies import cases, finish
+from tests.model.world import Left, Scene
 from tests.properties.corpus import REJECT, attempt, once, sleep, step
 
 pytestmark = pytest.mark.timeout(240)
@@ -64,7 +65,9 @@ def test_an_intent_without_a_result_is_in_doubt() -> None:
     case = finish([once(1)])
     whole = Model(case).predict().log
 
-    assert Model(case, log=whole[:3], executions={"a@0": 1}).predict().status == "PARKED"
+    left = Left("run", case.root, whole[:3], (BOOT,))
+
+    assert Model(case, scene=Scene(0.0, [left], {"a@0": 1})).predict().status == "PARKED"
 
 
 def test_two_events_at_one_time_are_refused() -> None:

@@ -11,7 +11,7 @@ from actors.runtime.backends._follows import FollowRows
 from actors.runtime.backends._records import AnswerRow
 from actors.runtime.backends._rows import MemoryRows
 from actors.runtime.history import History
-from actors.runtime.talk import Talk, _Question
+from actors.runtime.talk import Talk
 from tests.harness.faulty_store import Faults, Manner
 from tests.model.drawing import drawn_cases
 from tests.model.strategies import talking_cases
@@ -65,11 +65,6 @@ def cancels_do_not_go_down(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(MemoryRows, "subtree", lambda _self, record: [record])
 
 
-def asked_again_on_replay(patch: pytest.MonkeyPatch) -> None:
-    """A replay forgets that it has asked."""
-    patch.setattr(_Question, "meet", lambda *_: None)
-
-
 def budgets_are_each_parents(patch: pytest.MonkeyPatch) -> None:
     """Children are counted where they are spawned, not at the root."""
     patch.setattr(_tree, "_root_of", lambda _rows, commit: commit.lease.run_id)
@@ -96,7 +91,6 @@ PLANTED = [
     orphans_live_on,
     joined_children_are_orphans,
     cancels_do_not_go_down,
-    asked_again_on_replay,
     budgets_are_each_parents,
     unfollowing_is_forgotten,
     replies_leave_nothing,

@@ -32,6 +32,19 @@ def test_the_readme_example_runs_as_it_stands(tmp_path: Path) -> None:
     assert done.stdout.startswith("mail to Ada : Dear Ada,\n{'greeted': 'Ada'")
 
 
+def test_the_readme_conversation_runs_as_it_stands(tmp_path: Path) -> None:
+    """So does the second one, of agents that talk."""
+    script = tmp_path / "talk.py"
+    script.write_text(blocks("README.md", "python")[1], encoding="utf-8")
+
+    done = subprocess.run(
+        [sys.executable, str(script)], capture_output=True, text=True, timeout=30, check=False
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "{'claims': ['water is wet']}\n"
+
+
 @pytest.mark.parametrize(
     "name", ["README.md", *sorted(p.name for p in (ROOT / "docs").glob("*.md"))]
 )

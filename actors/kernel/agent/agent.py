@@ -45,7 +45,8 @@ class Agent(Protocol):
 
     Optional attributes: `model` (LLMClient), `tools` (list of Tool), `middleware`, `hooks`,
     `version` (text), `concurrency` ("serial" or "interleaved"), `retry` (RetryPolicy),
-    `deadline_s` (seconds one attempt may execute).
+    `deadline_s` (seconds one attempt may execute), `context` (its `history`, a `HistoryProvider`, and
+    `retention`: with RUN a run's turns are cleared when it completes).
     """
 
     @property

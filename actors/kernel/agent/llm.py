@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 
 
 class Usage(BaseModel):
-    """Tokens of one call. `cached` is the part of `input` that was read from a cache."""
+    """Tokens of one call. `cached` is the part of `input` that was read from a cache.
+
+    `cost_usd` is what the client says the call cost, in dollars; None: it does not know.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -26,6 +29,7 @@ class Usage(BaseModel):
     cached: int = Field(default=0, ge=0)
     output: int = Field(default=0, ge=0)
     reasoning: int = Field(default=0, ge=0)
+    cost_usd: float | None = Field(default=None, ge=0, allow_inf_nan=False)
 
     @property
     def total(self) -> int:
@@ -33,11 +37,13 @@ class Usage(BaseModel):
         return self.input + self.output
 
     def __add__(self, other: Usage) -> Usage:
+        costs = [usage.cost_usd for usage in (self, other) if usage.cost_usd is not None]
         return Usage(
             input=self.input + other.input,
             cached=self.cached + other.cached,
             output=self.output + other.output,
             reasoning=self.reasoning + other.reasoning,
+            cost_usd=sum(costs) if costs else None,
         )
 
 

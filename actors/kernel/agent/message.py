@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import Final, Literal, Self, TypeAlias, get_args
 
 from pydantic import BaseModel, ConfigDict, Field
+from pydantic_core import from_json, to_json
 
 from actors.errors import ContractError
 from actors.kernel.json import JsonValue, recordable
@@ -77,6 +78,13 @@ class Message:
             msg = f"sender {sender!r} must start with one of {', '.join(_SENDER_KINDS)}"
             raise ContractError(msg)
         return replace(self, sender=sender)
+
+    def copied(self) -> Message:
+        """Return this message with a payload and metadata of its own, for code that may change them."""
+        payload = self.payload
+        if isinstance(payload, dict | list):
+            payload = from_json(to_json(payload))
+        return replace(self, payload=payload, metadata=dict(self.metadata))
 
     def to_json(self) -> dict[str, JsonValue]:
         """Return the stored form: only what is set, instants as ISO 8601 text."""

@@ -334,9 +334,11 @@ class Committed:
         routed: Outgoing messages that became inbox rows here and now; known ids are left out.
         wake_now: After `Suspend`: something it waits for is there already; run it again.
         cycles: Waits of this run that can never end.
-        nudges: What this turn changed for agents of this host's shards: children to start (run),
-            answers for waiting runs (signal), runs to stop (cancel), posts to bring to followers
-            (fanout). Other owners are told by the store.
+        nudges: What this turn changed for agents of this host's shards: answers for waiting runs
+            (signal), runs to stop (cancel), posts to bring to followers (fanout), and, after an
+            unknown outcome, children to start (run). Other owners are told by the store.
+        spawned: Children of agents of this host's shards, each with its place in the agent's queue,
+            before all that was routed.
     """
 
     last_seq: int
@@ -345,6 +347,7 @@ class Committed:
     wake_now: bool = False
     cycles: tuple[WaitCycle, ...] = ()
     nudges: tuple[Nudge, ...] = ()
+    spawned: tuple[tuple[Spawned, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from actors.kernel.agent.message import Message
-    from actors.kernel.runtime.commit import LeaseLost
+    from actors.kernel.runtime.commit import Arrived, LeaseLost
     from actors.kernel.runtime.follow_graph import FollowGraph
     from actors.kernel.runtime.ids import ShardId
     from actors.kernel.runtime.inbox import Inbox
@@ -101,12 +101,13 @@ class Expanded:
     """Some followers of a shard have a post in their inbox now.
 
     Attributes:
-        woken: Eager followers with the arrival of their row; lazy ones are not named.
+        woken: The rows of eager followers, in the order of their arrival; lazy ones are not named.
+            They may share one payload: it is for reading.
         lazy: How many rows of lazy followers were written.
         is_done: Whether all followers of the shard have it.
     """
 
-    woken: tuple[tuple[AgentId, int], ...]
+    woken: tuple[Arrived, ...]
     lazy: int
     is_done: bool
 

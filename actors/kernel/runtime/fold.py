@@ -64,7 +64,7 @@ def fold(cause: RunRow, entries: Iterable[RunLogEntry]) -> RunRow:
             is_executing = False
         elif not is_executing and ends_execution(entry):
             changed = replace(changed, attempt=row.attempt + 1)
-        elif entry.kind == EntryKind.RUN_PARKED and last_kind == EntryKind.RUN_ATTEMPT_FAILED:
+        elif last_kind == EntryKind.RUN_ATTEMPT_FAILED and _is_out_of_retries(entry):
             changed = replace(changed, error=before.error)
         before, last_kind = row, entry.kind
         row = replace(changed, last_seq=entry.seq)
@@ -76,6 +76,10 @@ def ends_execution(entry: RunLogEntry | NewEntry) -> bool:
     if entry.kind == EntryKind.RUN_PARKED:
         return entry.payload["reason"] in ("non_determinism", "in_doubt")
     return entry.kind in (EntryKind.RUN_COMPLETED, EntryKind.RUN_FAILED)
+
+
+def _is_out_of_retries(entry: RunLogEntry) -> bool:
+    return entry.kind == EntryKind.RUN_PARKED and entry.payload["reason"] == "retries"
 
 
 def _step(row: RunRow, entry: RunLogEntry) -> RunRow | None:

@@ -3,6 +3,7 @@
 from actors.runtime.backends._event_log import InMemoryEventLog
 from actors.runtime.backends._fanout import HybridFanout, PushAllFanout, StoreFanout
 from actors.runtime.backends._follow_graph import InMemoryFollowGraph
+from actors.runtime.backends._history import InMemoryHistoryProvider
 from actors.runtime.backends._inbox import InMemoryInbox
 from actors.runtime.backends._journal import InMemoryJournal
 from actors.runtime.backends._scheduler import InMemoryScheduler
@@ -24,6 +25,7 @@ __all__ = [
     "HybridFanout",
     "InMemoryEventLog",
     "InMemoryFollowGraph",
+    "InMemoryHistoryProvider",
     "InMemoryInbox",
     "InMemoryJournal",
     "InMemoryScheduler",

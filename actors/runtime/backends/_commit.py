@@ -68,7 +68,8 @@ def write_turn(rows: MemoryRows, commit: Commit) -> CommitOutcome:
     for answer_key in commit.take_answers:
         record.answers[answer_key].is_taken = True
     _write_state(rows, commit)
-    nudges = [*spawn(rows, commit), *reply(rows, record, commit.answers)]
+    spawned = spawn(rows, commit)
+    nudges = reply(rows, record, commit.answers)
     nudges += change_and_post(rows, commit)
     routed = _route(rows, commit)
     settle(rows, record, commit)
@@ -80,6 +81,7 @@ def write_turn(rows: MemoryRows, commit: Commit) -> CommitOutcome:
         wake_now=isinstance(commit.then, Suspend) and is_there(rows, record, commit.then.wake),
         cycles=cycles_of(rows, record) if commit.waits else (),
         nudges=tuple(dict.fromkeys(nudges)),
+        spawned=spawned,
     )
 
 

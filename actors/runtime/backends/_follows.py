@@ -207,7 +207,7 @@ class MemoryFollows:
         if self._inbox is not None:
             for row in written:
                 await self._inbox.deliver(row.key.agent, row.message(), notify=False)
-        woken = tuple((row.key.agent, row.arrival) for row in written if not row.is_lazy)
+        woken = tuple(row.arrived() for row in written if not row.is_lazy)
         return Expanded(woken, len(written) - len(woken), is_done)
 
     async def lazy(self, shards: Sequence[ShardId]) -> set[ShardId]:

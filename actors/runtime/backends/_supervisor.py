@@ -199,6 +199,8 @@ class SupervisorView:
         )
         for nudge in committed.nudges:
             self._tell(nudge)
+        if committed.spawned:
+            self._tell(Nudge("run", child.run.agent_id, child.run.run_id))
         if committed.wake_now:
             self._tell(Nudge("signal", parent.agent_id, parent.run_id))
 

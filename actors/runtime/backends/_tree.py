@@ -89,8 +89,8 @@ def over_budget(rows: MemoryRows, commit: Commit) -> OverBudget | None:
     return None
 
 
-def spawn(rows: MemoryRows, commit: Commit) -> list[Nudge]:
-    """Create the turn's children with their first messages, and count them and what it spends."""
+def spawn(rows: MemoryRows, commit: Commit) -> tuple[tuple[Spawned, int], ...]:
+    """Create the turn's children, and count them and what it spends; return each with its arrival."""
     if commit.spawned or commit.budget is not None:
         account = _account(rows, _root_of(rows, commit))
         if commit.budget is not None:
@@ -100,7 +100,7 @@ def spawn(rows: MemoryRows, commit: Commit) -> list[Nudge]:
                 account.runs += 1
                 account.open += 1
                 _create(rows, child, f"spawn:{commit.lease.agent_id}")
-    return [Nudge("run", child.run.agent_id, child.run.run_id) for child in commit.spawned]
+    return tuple((child, rows.runs[child.run.run_id].arrival) for child in commit.spawned)
 
 
 def give_place_back(rows: MemoryRows, record: RunRecord) -> None:

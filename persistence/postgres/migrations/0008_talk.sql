@@ -256,25 +256,25 @@ end $$;
 
 -- What turns say to others: answers, waits, follows, posts. Returns whom to tell.
 create function talk(p_talk json, t_run text[], t_agent text[], p_bad int[], p_brokered boolean)
-returns table (t int, kind text, agent text, name text, owner text)
+returns table (t int, kind text, agent text, name text, owner text, place bigint)
 language plpgsql set search_path from current as $$
 #variable_conflict use_column
 declare first int;
 begin
   if p_talk -> 'spawns' is not null then
-    return query select x.t, 'run', r.agent, r.run_id, s.owner
+    return query select x.t, 'run', r.agent, r.run_id, s.owner, r.arrival
       from json_to_recordset(p_talk -> 'spawns') as x(t int, run text)
       join runs r on r.run_id = x.run left join shards s on s.shard = r.shard
-      where x.t <> all(p_bad);
+      where x.t <> all(p_bad) order by r.arrival;
   end if;
   if p_talk -> 'answers' is not null then
-    return query select x.t, 'signal', r.agent, r.run_id, s.owner
+    return query select x.t, 'signal', r.agent, r.run_id, s.owner, null::bigint
       from keep_replies(p_talk, t_run, p_bad) x
       join runs r on r.run_id = x.waiter and is_open(r.status)
       left join shards s on s.shard = r.shard;
   end if;
   if p_talk -> 'waiting' is not null then
-    return query select x.t, 'signal', r.agent, r.run_id, s.owner
+    return query select x.t, 'signal', r.agent, r.run_id, s.owner, null::bigint
       from keep_waits(p_talk, t_run, p_bad) x
       join runs r on r.run_id = x.waiter and is_open(r.status)
       left join shards s on s.shard = r.shard;
@@ -286,7 +286,7 @@ begin
       where f.t <> all(p_bad) having count(*) > 0;
   end if;
   if p_talk -> 'posts' is not null then
-    return query select a.first, 'fanout', null::text, x.shard, x.owner
+    return query select a.first, 'fanout', null::text, x.shard, x.owner, null::bigint
       from (select min(p.t) as first, array_agg(p.topic) as topics, array_agg(p.hash) as hashes,
           array_agg(p.sender) as senders, array_agg(p.id) as ids, array_agg(p.body) as bodies
         from json_to_recordset(p_talk -> 'posts')
@@ -840,7 +840,7 @@ begin
   -- 5. what the turns say to others; a reply comes before the end of who replies
   if p_talk is not null then
     return query select x.t, 'nudge', null::int, x.kind, false, x.agent, null::text, x.name,
-        null::bigint, x.owner
+        x.place, x.owner
       from talk(p_talk, t_run, t_agent, bad, p_brokered) x;
   end if;
 

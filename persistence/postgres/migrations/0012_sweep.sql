@@ -32,6 +32,7 @@ begin
   select coalesce(array_agg(k.run_id), '{}') into ids from (
     select r.run_id from runs r
       where r.run_id in (select s.run_id from sized s where s.before < 20000 limit most)
+        and not r.swept  -- another host may have been faster; this is looked at again under the lock
       order by r.run_id for no key update skip locked) k;
   if cardinality(ids) = 0 then return 0; end if;
   delete from event_log e where e.run_id = any(ids);

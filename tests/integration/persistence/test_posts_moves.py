@@ -101,7 +101,7 @@ async def test_a_chunk_whose_answer_is_lost_is_written_once(
         rest = await bring(bed, limit=3)
 
         assert loss.happened.is_set()
-        named = [agent for agent, _ in chunk.woken]
+        named = [row.agent_id for row in chunk.woken]
         assert set(fans[:3]) <= set(named)
         assert set(named) | set(rest) == set(fans)
         assert [len(await mail(bed, fan)) for fan in fans] == [2] * 9
@@ -178,7 +178,7 @@ async def test_two_owners_of_one_chunk_write_it_once(postgres_dsn: str, schema: 
                 chunk = await bed.store.posts.expand(bed.leases[fanout.shard], fanout, limit=1)
                 if isinstance(chunk, LeaseLost):
                     return woken
-                woken += [agent for agent, _ in chunk.woken]
+                woken += [row.agent_id for row in chunk.woken]
                 if chunk.is_done:
                     return woken
 
@@ -312,4 +312,4 @@ async def test_a_wrong_lease_brings_nothing(postgres_dsn: str, schema: str) -> N
         assert await bed.store.posts.expand(rival.leases[fanout.shard], fanout) == LeaseLost()
         chunk = await bed.store.posts.expand(bed.leases[fanout.shard], fanout)
         assert isinstance(chunk, Expanded)
-        assert [agent for agent, _ in chunk.woken] == [DESK]
+        assert [row.agent_id for row in chunk.woken] == [DESK]

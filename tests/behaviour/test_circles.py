@@ -1,0 +1,205 @@
+"""Agents that wait for each other: exactly one of the waits fails, whoever closed the circle when."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import asyncpg
+import pytest
+
+from actors.errors import WaitCycleError
+from actors.kernel.runtime.ids import RunId
+from actors.kernel.runtime.log_entry import EntryKind as K
+from tests.behaviour.agents import Acting
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from actors.kernel.agent.message import Message
+    from actors.kernel.runtime.ids import AgentId
+    from actors.runtime import RunContext, Runtime
+    from tests.behaviour.bed import Bed
+
+
+class Pair:
+    """Two agents whose first runs ask each other as soon as the gate is open; questions get replies."""
+
+    def __init__(self, bed: Bed) -> None:
+        self._bed = bed
+        self.agents = [bed.name(), bed.name()]
+        self.circles: list[list[str]] = []
+
+    def agent(self, index: int) -> Acting:
+        """One of the two."""
+        bed, other = self._bed, self.agents[1 - index]
+
+        async def act(ctx: RunContext, inbox: list[Message]) -> object:
+            if inbox[0].reply_to is not None:
+                await ctx.reply(inbox[0], "answered")
+                return "replied"
+            await ctx.step("gate", bed.world.wait, "gate")
+            try:
+                return (await ctx.ask(other, "q", timeout=60)).result
+            except WaitCycleError as exc:
+                if not await ctx.state.get("told"):
+                    await ctx.state.set("told", True)
+                    self.circles.append(sorted(exc.agents))
+                return "circle"
+
+        return Acting(self.agents[index], act)
+
+    async def ask_each_other(self, hosts: list[Runtime]) -> list[Any]:
+        """Return the runs, once both are at the gate; agent i is served by host i."""
+        bed = self._bed
+        for index, host in enumerate(hosts):
+            await host.register(self.agent(index))
+        runs = [await bed.submit(agent) for agent in self.agents]
+        for run_id in runs:
+            await bed.seen(run_id, K.EFFECT_INTENT)
+        return runs
+
+
+async def refused_waits(bed: Bed, run_id: RunId) -> int:
+    """How many waits of a run were refused for good."""
+    entries = await bed.log(run_id, K.EFFECT_RESULT)
+    return sum(entry.payload["effect"] == "ask" for entry in entries)
+
+
+@pytest.mark.item(85, 172)
+@pytest.mark.parametrize("hosts", [1, 2])
+async def test_two_that_ask_each_other_at_once(bed: Bed, hosts: int) -> None:
+    """One of them is told of the circle, the other one gets its answer; on one host and on two."""
+    if hosts == 2 and bed.backend == "memory":
+        pytest.skip("the hosts of one memory share a shard")
+    pair = Pair(bed)
+    async with bed.rival() as rival:
+        where = [bed.runtime, bed.runtime if hosts == 1 else rival]
+        runs = await pair.ask_each_other(where)
+        bed.world.gates["gate"].set()
+        outputs = [await bed.result(run_id) for run_id in runs]
+        refused = [await refused_waits(bed, run_id) for run_id in runs]
+    assert sorted(outputs) == ["answered", "circle"]
+    assert sorted(refused) == [0, 1]
+    assert pair.circles == [sorted(map(str, pair.agents))]
+
+
+@asynccontextmanager
+async def held_commits(url: str, schema: str) -> AsyncIterator[asyncio.Event]:
+    """Let every turn that writes a wait stop at its commit until the event is set.
+
+    Each has looked for circles by then, and none sees what the others have written.
+    """
+    release = asyncio.Event()
+    guard = await asyncpg.connect(url)
+    try:
+        await guard.execute("select pg_advisory_lock(4711)")
+        await guard.execute(f"""
+            create function {schema}.wait_at_commit() returns trigger language plpgsql as $$
+            begin
+              perform pg_advisory_xact_lock_shared(4711);
+              return null;
+            end $$;
+            create constraint trigger wait_at_commit after insert on {schema}.waits
+              deferrable initially deferred for each row
+              execute function {schema}.wait_at_commit();
+        """)
+        yield release
+    finally:
+        await guard.execute("select pg_advisory_unlock_all()")
+        await guard.execute(f"""
+            drop trigger wait_at_commit on {schema}.waits;
+            drop function {schema}.wait_at_commit();
+        """)
+        await guard.close()
+
+
+async def stopped_commits(url: str, count: int) -> None:
+    """Return when so many turns stand at their commit."""
+    watcher = await asyncpg.connect(url)
+    waiting = (
+        "select count(*) from pg_locks where locktype = 'advisory' and objid = 4711 and not granted"
+    )
+    try:
+        async with asyncio.timeout(20):
+            while await watcher.fetchval(waiting) < count:  # noqa: ASYNC110 - another session's lock
+                await asyncio.sleep(0.01)
+    finally:
+        await watcher.close()
+
+
+@pytest.mark.item(85, 172)
+async def test_a_circle_that_no_commit_sees(bed: Bed, request: pytest.FixtureRequest) -> None:
+    """Both commits are under way before either counts: the scan finds the circle, one wait fails."""
+    if bed.backend == "memory":
+        pytest.skip("commits of one process follow each other")
+    url = request.getfixturevalue("postgres_server").url
+    name = "behaviour_schema" if bed.backend == "postgres" else "brokered_schema"
+    schema = request.getfixturevalue(name)
+    pair = Pair(bed)
+    async with bed.rival() as rival:
+        runs = await pair.ask_each_other([bed.runtime, rival])
+        async with held_commits(url, schema):
+            bed.world.gates["gate"].set()
+            await stopped_commits(url, 2)
+        outputs = dict(zip(runs, [await bed.result(run_id) for run_id in runs], strict=True))
+        refused = {run_id: await refused_waits(bed, run_id) for run_id in runs}
+    greatest = max(runs)
+    assert outputs == {min(runs): "answered", greatest: "circle"}
+    assert refused == {min(runs): 0, greatest: 1}
+    assert pair.circles == [sorted(map(str, pair.agents))]
+
+
+@pytest.mark.item(83, 129)
+async def test_a_circle_through_a_queued_child(bed: Bed) -> None:
+    """A child queued behind its grandparent cannot begin: whoever joins it is told, and goes on."""
+    top, middle = bed.name(), bed.name()
+
+    async def at_the_top(ctx: RunContext, inbox: list[Message]) -> object:
+        if inbox[0].payload == "again":
+            return "begun"
+        result = await ctx.join(await ctx.spawn(middle, "m"))
+        return [result.status.value, result.output]
+
+    async def in_between(ctx: RunContext, inbox: list[Message]) -> object:
+        del inbox
+        handle = await ctx.spawn(top, "again")
+        try:
+            return (await ctx.join(handle)).output
+        except WaitCycleError as exc:
+            return sorted(exc.agents)
+
+    for agent in (Acting(top, at_the_top), Acting(middle, in_between)):
+        bed.agents[agent.id] = agent
+        await bed.runtime.register(agent)
+    run_id = await bed.submit(top, "first")
+    output = await bed.result(run_id)
+    assert output == ["COMPLETED", sorted(map(str, [top, middle]))]
+    [child] = await bed.runtime.children(run_id)
+    [queued] = await bed.runtime.children(child.run_id)
+    assert (await bed.ended(queued.run_id)).status.value == "CANCELLED"
+    assert K.RUN_STARTED not in await bed.kinds(queued.run_id)
+
+
+@pytest.mark.item(83)
+async def test_a_join_of_a_run_behind_ones_own_agent(bed: Bed) -> None:
+    """It can begin only after this run's end: refused at once, naming the agent."""
+    agent: list[AgentId] = []
+    queued: list[RunId] = []
+
+    async def act(ctx: RunContext, inbox: list[Message]) -> object:
+        if inbox[0].payload == "second":
+            return "begun"
+        await ctx.step("gate", bed.world.wait, "gate")
+        try:
+            return (await ctx.join(queued[0])).output
+        except WaitCycleError as exc:
+            return exc.agents
+
+    agent.append(await bed.serve(act))
+    run_id = await bed.submit(agent[0], "first")
+    queued.append(await bed.submit(agent[0], "second"))
+    bed.world.gates["gate"].set()
+    assert await bed.result(run_id) == [str(agent[0])]
+    assert await bed.result(queued[0]) == "begun"

@@ -1,0 +1,87 @@
+"""A handle is a name: who has a run's id can ask, join, look at and cancel it from anywhere."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from actors.errors import UnknownRunError
+from actors.kernel.runtime.ids import AgentId, RunId
+from actors.kernel.runtime.scheduler import RunStatus
+from actors.kernel.runtime.supervisor import RunHandle
+
+if TYPE_CHECKING:
+    from actors.kernel.agent.message import Message
+    from actors.runtime import RunContext
+    from tests.behaviour.bed import Bed
+
+
+async def answering(ctx: RunContext, inbox: list[Message]) -> str:
+    """A run that answers one question, then waits for its signal."""
+    del inbox
+    question = await ctx.receive()
+    assert question is not None
+    await ctx.reply(question, f"answer to {question.payload}")
+    return str(await ctx.sleep_until_signal("go"))
+
+
+async def spawned(bed: Bed) -> RunHandle:
+    """A child whose parent waits, and whose host has died since."""
+    child = await bed.serve(answering)
+
+    async def parent(ctx: RunContext, inbox: list[Message]) -> None:
+        del inbox
+        handle = await ctx.spawn(child, "boot")
+        assert pickle.loads(pickle.dumps(handle)) == handle
+        await ctx.step("mark", bed.world.do, handle.run_id)
+        await ctx.sleep_until_signal("never")
+
+    run_id = await bed.submit(await bed.serve(parent))
+    await bed.until(lambda: bed.world.order)
+    await bed.restart()
+    return RunHandle(RunId(bed.world.order[0]), child, run_id)
+
+
+@pytest.mark.item(254)
+async def test_another_process_has_the_same_handle(bed: Bed) -> None:
+    """Rebuilt from the id alone: the run is looked at, joined, and cancelled."""
+    handle = await spawned(bed)
+    async with bed.client() as client:
+        rebuilt = await client.handle(handle.run_id)
+        before = await client.status(rebuilt)
+        async with asyncio.timeout(20), asyncio.TaskGroup() as tasks:
+            joined = tasks.create_task(client.join(rebuilt))
+            await client.cancel(rebuilt.run_id, reason="enough")
+        after = await client.status(handle.run_id)
+        with pytest.raises(UnknownRunError):
+            await client.handle(RunId("0" * 32))
+
+    assert rebuilt == handle
+    assert not before.status.is_terminal
+    assert (joined.result().status, after.status) == (RunStatus.CANCELLED, RunStatus.CANCELLED)
+    assert joined.result().error == {"message": "enough"}
+
+
+@pytest.mark.item(254)
+async def test_another_run_uses_a_handle_it_was_told(bed: Bed) -> None:
+    """As text in a message: it asks the run, looks at it, joins it, and cancelling it late does nothing."""
+    handle = await spawned(bed)
+
+    async def stranger(ctx: RunContext, inbox: list[Message]) -> object:
+        told: Any = inbox[0].payload
+        rebuilt = RunHandle(RunId(told["run"]), AgentId.parse(told["agent"]))
+        outcome = await ctx.ask(rebuilt, "who", timeout=15)
+        status = await ctx.status(told["run"])
+        await ctx.step("tell", bed.runtime.signal, told["run"], "go", "done")
+        joined = await ctx.join(told["run"])
+        await ctx.cancel(rebuilt)
+        return [outcome.result, status.status.is_terminal, joined.output]
+
+    told = {"run": handle.run_id, "agent": str(handle.agent_id)}
+    run_id = await bed.submit(await bed.serve(stranger), told)
+
+    assert await bed.result(run_id) == ["answer to who", False, "done"]
+    assert (await bed.row(handle.run_id)).status is RunStatus.COMPLETED

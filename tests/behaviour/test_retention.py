@@ -1,0 +1,185 @@
+"""What ended runs leave behind goes after a while; who was told of them still finds them."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from actors.errors import RunFailedError, RunSweptError, UnknownRunError
+from actors.kernel.agent.message import Message
+from actors.kernel.agent.supervision import HistoryRetention
+from actors.kernel.runtime.log_entry import EntryKind as K
+from actors.kernel.runtime.scheduler import RetryPolicy, RunStatus
+from actors.runtime.sweeping import sweep_all, sweep_for_ever
+from actors.runtime.tasks import TaskScope
+
+if TYPE_CHECKING:
+    from actors.kernel.runtime.ids import RunId
+    from actors.runtime import RunContext
+    from tests.behaviour.bed import Bed
+
+ONCE = RetryPolicy(max_retries=0)
+
+
+async def shout(ctx: RunContext, inbox: list[Message]) -> object:
+    """An agent whose end its message chooses."""
+    await ctx.step("mark", lambda: inbox[0].payload)
+    if inbox[0].payload == "fail":
+        raise ValueError("as asked")
+    if inbox[0].payload == "wait":
+        return await ctx.sleep_until_signal("go")
+    return str(inbox[0].payload).upper()
+
+
+async def sweep(bed: Bed) -> int:
+    """Sweep all that has ended until now."""
+    await asyncio.sleep(0.01)  # the end has to lie in the past
+    return await sweep_all(bed.runtime.store, older_than_s=0)
+
+
+@pytest.mark.item(487)
+async def test_a_swept_run_says_so(bed: Bed) -> None:
+    """Its result is gone, aloud; its status and its place are known."""
+    agent = await bed.serve(shout)
+    run_id = await bed.submit(agent, "hello")
+    assert await bed.result(run_id) == "HELLO"
+
+    assert await sweep(bed) >= 1
+
+    with pytest.raises(RunSweptError) as said:
+        await bed.result(run_id)
+    assert (said.value.run_id, said.value.status) == (run_id, "COMPLETED")
+    joined = await bed.runtime.join(run_id)
+    assert (joined.status, joined.output) == (RunStatus.COMPLETED, None)
+    status = await bed.runtime.status(run_id)
+    assert (status.status, status.last_milestone) == (RunStatus.COMPLETED, None)
+    assert (await bed.runtime.handle(run_id)).agent_id == agent
+    async with asyncio.timeout(20):
+        assert [entry async for entry in bed.runtime.tail(run_id)] == []
+    assert await sweep(bed) == 0
+
+
+@pytest.mark.item(487)
+async def test_what_is_known_stays_known(bed: Bed) -> None:
+    """A message id that comes again starts nothing: it names the run that was swept."""
+    agent = await bed.serve(shout)
+    submitted, sent = Message.of(agent, "one"), Message.of(agent, "two")
+    run_id = await bed.submit(agent, submitted)
+    assert await bed.runtime.send(agent, sent)
+    await bed.result(run_id)
+    async with asyncio.timeout(20):
+        while await bed.runtime.store.pending_count(agent):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    assert await sweep(bed) >= 2
+
+    assert await bed.submit(agent, submitted) == run_id
+    assert await bed.runtime.send(agent, sent) is False
+    assert len(await bed.runtime.store.list_runs(agent=agent)) == 2
+
+
+@pytest.mark.item(487)
+async def test_a_failed_run_that_was_swept_has_failed(bed: Bed) -> None:
+    """Without its reason; it cannot be redriven any more, as its messages are gone."""
+    run_id = await bed.submit(await bed.serve(shout), "fail", retry_policy=ONCE)
+    with pytest.raises(RunFailedError):
+        await bed.result(run_id)
+    await sweep(bed)
+
+    with pytest.raises(RunSweptError):
+        await bed.result(run_id)
+    assert (await bed.runtime.join(run_id)).status is RunStatus.FAILED
+    with pytest.raises(UnknownRunError):
+        await bed.runtime.redrive_run(run_id)
+
+
+@pytest.mark.item(487)
+async def test_an_open_run_keeps_what_it_has(bed: Bed) -> None:
+    """Its log, its signals, the ends of its children: also of those that were swept."""
+    child = await bed.serve(shout)
+
+    async def act(ctx: RunContext, inbox: list[Message]) -> object:
+        del inbox
+        handle = await ctx.spawn(child, "hello")
+        await ctx.step("mark", bed.world.do, "mark")
+        await ctx.sleep_until_signal("go")
+        return [(await ctx.join(handle)).output, await ctx.sleep_until_signal("early")]
+
+    run_id = await bed.submit(await bed.serve(act))
+    await bed.marked(run_id)
+    (handle,) = await bed.runtime.children(run_id)
+    await bed.ended(handle.run_id)
+    await bed.runtime.signal(run_id, "early", "kept")
+    before = await bed.log(run_id)
+
+    assert await sweep(bed) >= 1
+
+    assert (await bed.row(handle.run_id)).swept
+    assert await bed.log(run_id) == before
+    await bed.restart()
+    await bed.runtime.signal(run_id, "go")
+    assert await bed.result(run_id) == ["HELLO", "kept"]
+
+
+@pytest.mark.item(487)
+async def test_a_run_that_is_to_leave_nothing_goes_at_once(bed: Bed) -> None:
+    """Retention NONE, whatever the host keeps of others."""
+    agent = await bed.serve(shout)
+    kept = await bed.submit(agent, "kept")
+    gone = await bed.submit(agent, "gone", retention=HistoryRetention.NONE)
+    for run_id in (kept, gone):
+        await bed.ended(run_id)
+    await asyncio.sleep(0.01)
+
+    await sweep_all(bed.runtime.store, older_than_s=3600)
+
+    assert (await bed.row(gone)).swept
+    assert await bed.result(kept) == "KEPT"
+
+
+@pytest.mark.item(487)
+async def test_a_host_sweeps_by_itself(bed: Bed) -> None:
+    """Again and again, what has grown old since."""
+    agent = await bed.serve(shout)
+    run_id = await bed.submit(agent, "hello")
+    await bed.result(run_id)
+    await asyncio.sleep(0.01)
+    async with TaskScope() as tasks:
+        tasks.start(sweep_for_ever(bed.runtime.store, older_than_s=0), name="sweep")
+        async with asyncio.timeout(20):
+            while not (await bed.row(run_id)).swept:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        if bed.backend == "memory":  # a minute is nothing there
+            later = await bed.submit(agent, "later")
+            await bed.ended(later)
+            await asyncio.sleep(61)
+            assert (await bed.row(later)).swept
+
+
+@pytest.mark.item(487)
+async def test_the_log_is_as_long_as_its_last_generation(bed: Bed) -> None:
+    """What a run did before `continue_as_new` is not read again, whether it was much or little."""
+
+    async def act(ctx: RunContext, inbox: list[Message]) -> object:
+        order: Any = inbox[0].payload
+        if order["left"]:
+            for _ in range(order["left"]):
+                await ctx.random()
+            await ctx.continue_as_new({"left": 0})
+        await ctx.step("mark", bed.world.do, "mark")
+        await ctx.sleep_until_signal("go")
+        return "done"
+
+    agent = await bed.serve(act)
+    lengths: dict[int, int] = {}
+    runs: dict[int, RunId] = {}
+    for n in (1_000, 10_000):
+        run_id = runs[n] = await bed.submit(agent, {"left": n})
+        await bed.seen(run_id, K.EFFECT_RESULT, name="mark")
+        (loaded,) = await bed.runtime.store.load([run_id])
+        lengths[n] = len(loaded.entries)
+        assert loaded.row.last_seq > n
+        await bed.runtime.signal(run_id, "go")
+        assert await bed.result(run_id) == "done"
+    assert max(lengths.values()) < 10

@@ -1,0 +1,314 @@
+"""Versions: a run goes on with the code that began it; changed code asks `patched`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from actors.kernel.runtime.log_entry import EntryKind as K
+from actors.kernel.runtime.scheduler import RunStatus
+from tests.behaviour.agents import Acting
+
+if TYPE_CHECKING:
+    from actors.kernel.agent.message import Message
+    from actors.kernel.runtime.commit import RunRow
+    from actors.kernel.runtime.ids import AgentId, RunId
+    from actors.runtime import RunContext
+    from tests.behaviour.bed import Bed
+
+
+def desk(bed: Bed, agent_id: AgentId, version: str | None) -> Acting:
+    """An agent that says which version of it executes, before and after a wait."""
+
+    async def mark() -> str | None:
+        bed.world.count["mark"] += 1
+        return version
+
+    async def act(ctx: RunContext, inbox: list[Message]) -> object:
+        del inbox
+        before = await ctx.step("mark", mark)
+        await ctx.sleep_until_signal("go")
+        return [before, version]
+
+    return Acting(agent_id, act, **({} if version is None else {"version": version}))
+
+
+async def serve(bed: Bed, *agents: Acting) -> AgentId:
+    """Register versions of one agent, in this order; later hosts serve the last one."""
+    for agent in agents:
+        bed.agents[agent.id] = agent
+        await bed.runtime.register(agent)
+    return agents[-1].id
+
+
+async def parked(bed: Bed, run_id: RunId) -> RunRow:
+    """The row of a run once it is parked."""
+    await bed.seen(run_id, K.RUN_PARKED)
+    row = await bed.row(run_id)
+    assert row == await bed.runtime.store.refold(run_id)
+    return row
+
+
+@pytest.mark.item(489)
+async def test_a_run_goes_on_with_the_version_that_began_it(bed: Bed) -> None:
+    """Two versions are served at once; new runs get the one that was registered last."""
+    agent_id = bed.name()
+    old_code, new_code = desk(bed, agent_id, "1"), desk(bed, agent_id, "2")
+    await serve(bed, old_code)
+    old = await bed.submit(agent_id)
+    await bed.marked(old)
+    await bed.crash()
+    bed.agents = {}
+    await bed.start()
+    await serve(bed, old_code, new_code)
+
+    await bed.runtime.signal(old, "go")
+    assert await bed.result(old) == ["1", "1"]
+    new = await bed.submit(agent_id)
+    await bed.runtime.signal(new, "go")
+    assert await bed.result(new) == ["2", "2"]
+    started = [(await bed.log(run_id, K.RUN_STARTED))[0] for run_id in (old, new)]
+    assert [entry.payload["version"] for entry in started] == ["1", "2"]
+
+
+@pytest.mark.item(489)
+@pytest.mark.parametrize("other", ["2", None], ids=["another", "none"])
+async def test_a_run_is_parked_where_its_version_is_missing(bed: Bed, other: str | None) -> None:
+    """No code of another version touches it; a host that has its own goes on when told to."""
+    agent_id = bed.name()
+    old_code, new_code = desk(bed, agent_id, "1"), desk(bed, agent_id, other)
+    await serve(bed, old_code)
+    run_id = await bed.submit(agent_id)
+    await bed.marked(run_id)
+    await bed.crash()
+    bed.agents = {agent_id: new_code}
+    await bed.start()
+    await bed.runtime.signal(run_id, "go")
+
+    row = await parked(bed, run_id)
+    assert (row.status, row.parked) == (RunStatus.SUSPENDED, "version")
+    detail = str((await bed.log(run_id, K.RUN_PARKED))[0].payload["detail"])
+    assert "'1'" in detail
+    assert (repr(other) if other else "without a version") in detail
+    assert str(agent_id) in detail
+    await bed.runtime.resolve(run_id)  # too early: it is parked again
+    await bed.seen(run_id, K.RUN_PARKED, times=2)
+    await bed.runtime.register(old_code)
+    await bed.runtime.resolve(run_id)
+
+    assert await bed.result(run_id) == ["1", "1"]
+    assert bed.world.count["mark"] == 1
+    assert (await bed.row(run_id)).status is RunStatus.COMPLETED
+
+
+@pytest.mark.item(489)
+async def test_a_retry_has_the_version_of_the_run(bed: Bed) -> None:
+    """Also when the newer version came between two attempts."""
+    agent_id, said = bed.name(), []
+
+    def version(name: str) -> Acting:
+        async def act(ctx: RunContext, inbox: list[Message]) -> str:
+            del inbox
+            said.append(name)
+            if ctx.meta.attempt == 1:
+                await bed.runtime.register(version("2"))
+                raise ValueError("once")
+            return name
+
+        return Acting(agent_id, act, version=name)
+
+    await bed.runtime.register(version("1"))
+    run_id = await bed.submit(agent_id)
+
+    assert await bed.result(run_id) == "1"
+    assert said == ["1", "1"]
+
+
+@pytest.mark.item(489)
+async def test_a_failed_attempt_is_parked_where_its_version_is_missing(bed: Bed) -> None:
+    """Before its next attempt begins; no attempt is counted."""
+    agent_id = bed.name()
+
+    async def fail(ctx: RunContext, inbox: list[Message]) -> None:
+        del ctx, inbox
+        raise ValueError("always")
+
+    await serve(bed, Acting(agent_id, fail, version="1"))
+    run_id = await bed.submit(agent_id, max_retries=3)  # the next attempt is seconds away
+    await bed.seen(run_id, K.RUN_ATTEMPT_FAILED)
+    await bed.crash()
+    bed.agents = {agent_id: desk(bed, agent_id, "2")}
+    await bed.start()
+
+    row = await parked(bed, run_id)
+    assert (row.parked, row.attempt) == ("version", 1)
+    await bed.runtime.cancel(run_id)
+    assert (await bed.ended(run_id)).status is RunStatus.CANCELLED
+
+
+@pytest.mark.item(489)
+async def test_continue_as_new_is_where_a_run_gets_the_new_version(bed: Bed) -> None:
+    """Its new generation begins with what was registered last, and is pinned to that."""
+    agent_id = bed.name()
+
+    def counter(name: str) -> Acting:
+        async def act(ctx: RunContext, inbox: list[Message]) -> object:
+            said: Any = inbox[0].payload
+            await ctx.step("mark", bed.world.do, "mark")
+            await ctx.sleep_until_signal("go")
+            said = [*said, name]
+            if len(said) < 3:
+                await ctx.continue_as_new(said)
+            return said
+
+        return Acting(agent_id, act, version=name)
+
+    await serve(bed, counter("1"))
+    run_id = await bed.submit(agent_id, [])
+    await bed.marked(run_id)
+    await bed.runtime.register(counter("2"))
+    await bed.runtime.signal(run_id, "go")
+    await bed.seen(run_id, K.EFFECT_RESULT, times=2, name="mark")
+    await bed.runtime.register(counter("3"))
+    bed.agents = {agent_id: counter("2")}
+    await bed.restart()
+    await bed.runtime.signal(run_id, "go")
+    await bed.seen(run_id, K.RUN_CONTINUED, times=2)
+    await bed.runtime.signal(run_id, "go")
+
+    assert await bed.result(run_id) == ["1", "2", "2"]
+    continued = await bed.log(run_id, K.RUN_CONTINUED)
+    assert [entry.payload["version"] for entry in continued] == ["2", "2"]
+
+
+@pytest.mark.item(489)
+async def test_without_versions_any_code_goes_on(bed: Bed) -> None:
+    """Replay compares what it asks for; a version that comes later is that of new runs."""
+    agent_id = bed.name()
+    await serve(bed, desk(bed, agent_id, None))
+    run_id = await bed.submit(agent_id)
+    await bed.marked(run_id)
+    await bed.crash()
+    bed.agents = {agent_id: desk(bed, agent_id, "2")}
+    await bed.start()
+    await bed.runtime.signal(run_id, "go")
+
+    assert await bed.result(run_id) == [None, "2"]
+    assert "version" not in (await bed.log(run_id, K.RUN_STARTED))[0].payload
+
+
+@pytest.mark.item(489)
+async def test_types_have_versions_too(bed: Bed) -> None:
+    """Those of the agents that their factories make."""
+    prefix = bed.name()
+    agent_id = type(prefix)(prefix.type, "7")
+    await bed.runtime.register_type(prefix.type, lambda one: desk(bed, one, "1"))
+    run_id = await bed.submit(agent_id)
+    await bed.marked(run_id)
+    await bed.runtime.register_type(prefix.type, lambda one: desk(bed, one, "2"))
+    other = await bed.submit(type(prefix)(prefix.type, "8"))
+    for one in (run_id, other):
+        await bed.runtime.signal(one, "go")
+
+    assert await bed.result(run_id) == ["1", "1"]
+    assert await bed.result(other) == ["2", "2"]
+
+
+@pytest.mark.item(74)
+async def test_patched_stays_true_over_attempts(bed: Bed) -> None:
+    """Also when the attempt that asked first failed with what it recorded before."""
+    paths: list[bool] = []
+
+    async def flaky() -> str:
+        bed.world.count["flaky"] += 1
+        if bed.world.count["flaky"] < 3:
+            raise ValueError("not yet")
+        return "done"
+
+    async def act(ctx: RunContext, inbox: list[Message]) -> object:
+        del inbox
+        paths.append(await ctx.patched("tax"))
+        return [await ctx.step("flaky", flaky), await ctx.patched("tax")]
+
+    run_id = await bed.submit(await bed.serve(act))
+
+    assert await bed.result(run_id) == ["done", True]
+    assert paths == [True, True, True]
+
+
+@pytest.mark.item(74)
+async def test_patched_stays_false_over_attempts_of_an_old_run(bed: Bed) -> None:
+    """Old code ran there in an attempt that counts: the next attempts take its path."""
+    new_code, paths = [False], []
+
+    async def act(ctx: RunContext, inbox: list[Message]) -> object:
+        del inbox
+        if new_code[0]:
+            paths.append(await ctx.patched("tax"))
+        await ctx.step("mark", bed.world.do, "mark")
+        await ctx.sleep_until_signal("go")
+        bed.world.count["tries"] += 1
+        if bed.world.count["tries"] < 3:
+            raise ValueError("not yet")
+        return paths[-1]
+
+    run_id = await bed.submit(await bed.serve(act))
+    await bed.marked(run_id)
+    new_code[0] = True
+    await bed.restart()
+    await bed.runtime.signal(run_id, "go")
+
+    assert await bed.result(run_id) is False
+    assert set(paths) == {False}
+    assert bed.world.count["mark"] == 1
+
+
+@pytest.mark.item(74)
+async def test_patched_is_asked_anew_in_each_generation(bed: Bed) -> None:
+    """After `continue_as_new` nothing of the old code stands before it."""
+    new_code = [False]
+
+    async def act(ctx: RunContext, inbox: list[Message]) -> object:
+        said: Any = inbox[0].payload
+        said = [*said, bool(new_code[0] and await ctx.patched("tax"))]
+        await ctx.step("mark", bed.world.do, "mark")
+        await ctx.sleep_until_signal("go")
+        if len(said) < 3:
+            await ctx.continue_as_new(said)
+        return said
+
+    run_id = await bed.submit(await bed.serve(act), [])
+    await bed.marked(run_id)
+    new_code[0] = True
+    await bed.restart()
+    await bed.runtime.signal(run_id, "go")
+    await bed.seen(run_id, K.RUN_CONTINUED, times=1)
+    await bed.runtime.signal(run_id, "go")
+    await bed.seen(run_id, K.RUN_CONTINUED, times=2)
+    await bed.restart()
+    await bed.runtime.signal(run_id, "go")
+
+    assert await bed.result(run_id) == [False, True, True]
+
+
+@pytest.mark.item(74)
+async def test_who_asks_no_more_takes_the_new_path(bed: Bed) -> None:
+    """The call may go once no run of the old code is left; runs that asked go on."""
+    asks = [True]
+
+    async def act(ctx: RunContext, inbox: list[Message]) -> object:
+        del inbox
+        is_new = await ctx.patched("tax") if asks[0] else True
+        await ctx.step("mark", bed.world.do, "mark")
+        await ctx.sleep_until_signal("go")
+        return [is_new, await ctx.patched("other")]
+
+    run_id = await bed.submit(await bed.serve(act))
+    await bed.marked(run_id)
+    asks[0] = False
+    await bed.restart()
+    await bed.runtime.signal(run_id, "go")
+
+    assert await bed.result(run_id) == [True, True]
+    assert bed.world.count["mark"] == 1

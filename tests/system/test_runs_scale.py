@@ -1,0 +1,118 @@
+"""More hosts do more at a time: the throughput of independent runs grows, and none is in two places."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import time
+from collections import Counter
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+
+from actors.kernel.runtime.ids import AgentId, partition_hash
+from actors.kernel.runtime.shards import PARTITIONS
+from compose.demo.ledger import append_line, lines_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from actors.kernel.agent.agent import Agent
+    from actors.kernel.agent.message import Message
+    from actors.runtime import RunContext, Runtime
+    from tests.system.fleet import Rows
+    from tests.system.processes import Hosts
+
+STEPS: Final = 4
+STEP_S: Final = 0.05
+CAPACITY: Final = 2
+"""Runs at a time on one host: so few that it sleeps nearly all of the time."""
+
+
+class Sleeper:
+    """A few steps that need no CPU; each leaves its time and process when it begins and when it ends."""
+
+    def __init__(self, agent_id: AgentId) -> None:
+        self.id = agent_id
+
+    async def run(self, ctx: RunContext, inbox: list[Message]) -> None:
+        """The payload is a ledger."""
+        ledger = str(inbox[0].payload)
+
+        async def step() -> None:
+            append_line(ledger, f"+ {self.id.key} {os.getpid()} {time.monotonic()}")
+            await asyncio.sleep(STEP_S)
+            append_line(ledger, f"- {self.id.key} {os.getpid()} {time.monotonic()}")
+
+        for n in range(STEPS):
+            await ctx.step(f"s{n}", step)
+
+
+SLEEPERS: Final[dict[str, Callable[[AgentId], Agent]]] = {"sleeper": Sleeper}
+SERVES: Final = f"{__name__}:SLEEPERS"
+
+
+def sleepers(round_: int) -> list[AgentId]:
+    """Return three agents of each partition, so that two hosts have the same work."""
+    names = (AgentId("sleeper", f"r{round_}-{n}") for n in itertools.count())
+    found: Counter[int] = Counter()
+    chosen: list[AgentId] = []
+    for agent in names:
+        partition = partition_hash(agent) % PARTITIONS
+        if found[partition] < 3:
+            found[partition] += 1
+            chosen.append(agent)
+        if len(chosen) == 3 * PARTITIONS:
+            return chosen
+    raise AssertionError
+
+
+async def throughput(client: Runtime, ledger: Path, round_: int) -> float:
+    """Return how many steps ended per second while the runs of a round executed."""
+    agents = sleepers(round_)
+    runs = [await client.submit(agent, str(ledger), priority=9) for agent in agents]
+    for run_id in runs:
+        await client.result(run_id)
+    times = [float(line.split()[3]) for line in lines_of(str(ledger))]
+    return len(times) / 2 / (max(times) - min(times))
+
+
+def problems(ledger: Path) -> list[str]:
+    """Return which runs were executed by two processes, or by one twice at a time."""
+    lines = [line.split() for line in lines_of(str(ledger))]
+    where: dict[str, set[str]] = {}
+    inside: Counter[str] = Counter()
+    wrong: list[Any] = []
+    for sign, key, pid, _ in lines:
+        where.setdefault(key, set()).add(pid)
+        inside[key] += 1 if sign == "+" else -1
+        wrong += [f"{key} is in two steps at once"] if inside[key] > 1 else []
+    begun = Counter(key for sign, key, *_ in lines if sign == "+")
+    return [
+        *wrong,
+        *(f"{key} was executed by {pids}" for key, pids in where.items() if len(pids) > 1),
+        *(f"{key} did {n} steps" for key, n in begun.items() if n != STEPS),
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(90)
+@pytest.mark.item(250)
+async def test_two_hosts_do_more_than_one_and_no_run_is_on_both(
+    hosts: Hosts, client: Runtime, rows: Rows, tmp_path: Path
+) -> None:
+    """At least half as much again, where sleeping is all there is to do; each step happens once."""
+    one = await hosts.serving(SERVES, capacity=CAPACITY, lease_s=5)
+    alone = await throughput(client, tmp_path / "alone", 1)
+    two = await hosts.serving(SERVES, capacity=CAPACITY, lease_s=5)
+    half = PARTITIONS // 2
+    await rows.until_owned("p:sleeper:", {one.name: half, two.name: half})
+    together = await throughput(client, tmp_path / "together", 2)
+
+    assert problems(tmp_path / "alone") == []
+    assert problems(tmp_path / "together") == []
+    taken = Counter(line.split()[2] for line in lines_of(str(tmp_path / "together")))
+    assert taken.keys() == {str(one.pid), str(two.pid)}
+    assert together / alone >= 1.5, f"{alone:.0f} steps/s on one host, {together:.0f} on two"

@@ -460,10 +460,14 @@ class Execution:
             self.cancel(committed.cancel_requested)
 
     def _on_spawned(self, committed: Committed) -> None:
-        if committed.cancel_requested is None:
-            self.env.on_spawned(committed.spawned)
-            return
-        runs = [child.run for child, _ in committed.spawned]  # asked to stop as well: rows tell
+        stopped = {nudge.run_id for nudge in committed.nudges if nudge.kind == "cancel"}
+        if committed.cancel_requested is not None:
+            stopped.update(child.run.run_id for child, _ in committed.spawned)
+        born = [place for place in committed.spawned if place[0].run.run_id not in stopped]
+        if born:
+            self.env.on_spawned(born)
+        # Those asked to stop in the moment of their birth never execute: their rows tell.
+        runs = [child.run for child, _ in committed.spawned if child.run.run_id in stopped]
         self.env.on_nudges([Nudge("run", run.agent_id, run.run_id) for run in runs])
 
     def _on_closed(self, branch: Any) -> None:

@@ -113,6 +113,8 @@ class Starts:
         if broke_off or mailbox.wants_mail:
             await self._refill.fill(mailbox)
         found = await self._env.store.load([run_id])
+        if mailbox.run_id != run_id:
+            return None  # a cancel has ended it meanwhile, and let the agent go on
         if not found or found[0].row.status.is_terminal:
             mailbox.free()
             self._worker.endings.tell(run_id, None)  # who was told that it ends here looks at its row

@@ -478,6 +478,10 @@ class Worker:
             return
         self._starts.fresh.pop(run_id, None)
         self._starts.refusals.pop(run_id, None)
+        execution = self._executing.get(run_id)
+        if execution is not None:  # it has begun meanwhile, in vain: it learns that at its next flush
+            execution.cancel(found[0].row.cancel_requested or "")
+            return
         mailbox.forget(run_id)
         self.endings.tell(run_id, None)
         self._consider(mailbox)

@@ -77,6 +77,7 @@ class ScriptedModel:
 
     pieces: tuple[str, ...] = ("Hel", "lo ", "there")
     model: str = "scripted-1"
+    cost_usd: float | None = None
     calls: int = 0
     asked: list[str] = field(default_factory=list)
 
@@ -103,7 +104,7 @@ class ScriptedModel:
         yield Completion(
             response=LLMResponse(
                 content=[ContentBlock(type="text", text=text)],
-                usage=Usage(input=7, output=len(self.pieces)),
+                usage=Usage(input=7, output=len(self.pieces), cost_usd=self.cost_usd),
                 model=self.model,
                 stop_reason="stop",
             )

@@ -108,7 +108,7 @@ async def test_the_four_ends(bed: Bed, end: str, by_handle: bool) -> None:
         await bed.runtime.cancel(row.run_id)
 
 
-@pytest.mark.item(88, 109)
+@pytest.mark.item(88, 92)
 async def test_a_reply_before_the_asker_waits_is_kept(bed: Bed) -> None:
     """It is a row: a crash between the reply and the wait changes nothing, nor does another."""
 
@@ -167,7 +167,7 @@ async def test_a_late_reply_changes_nothing(bed: Bed) -> None:
     assert await bed.result(run_id) == "timed_out"
 
 
-@pytest.mark.item(87, 105, 106, 108)
+@pytest.mark.item(87, 89, 92, 244)
 async def test_asker_and_target_die_in_turn(bed: Bed) -> None:
     """One question, one answer, whoever dies when."""
 
@@ -271,7 +271,7 @@ async def test_one_question_with_one_key(bed: Bed) -> None:
     assert len(set(seen)) == 1
 
 
-@pytest.mark.item(85, 110)
+@pytest.mark.item(85)
 @pytest.mark.parametrize("size", [1, 2])
 async def test_a_circle_of_questions_fails_at_once(bed: Bed, size: int) -> None:
     """Whoever closes it gets the names; caught, its agent goes on and can answer."""
@@ -309,7 +309,7 @@ async def test_a_circle_of_questions_fails_at_once(bed: Bed, size: int) -> None:
     assert len(refused) == 1
 
 
-@pytest.mark.item(110)
+@pytest.mark.item(85)
 async def test_a_circle_no_header_shows(bed: Bed) -> None:
     """Two runs that began apart ask each other: one of the two fails, naming both agents."""
     agents = [bed.name(), bed.name()]
@@ -340,7 +340,7 @@ async def test_a_circle_no_header_shows(bed: Bed) -> None:
     assert all(found == sorted(map(str, agents)) for found in problems)
 
 
-@pytest.mark.item(110)
+@pytest.mark.item(85)
 async def test_a_circle_that_a_scan_finds(bed: Bed) -> None:
     """Hot or out of memory, the wait it names fails, and the log keeps why."""
     target = bed.name()
@@ -362,3 +362,22 @@ async def test_a_circle_that_a_scan_finds(bed: Bed) -> None:
     assert await bed.result(run_id) == [str(agent), str(target)]
     [entry] = await bed.log(run_id, K.EFFECT_RESULT)
     assert (entry.position, entry.payload["status"]) == ("0", "error")
+
+
+@pytest.mark.item(85, 244)
+async def test_a_question_leaves_while_another_branch_works(bed: Bed) -> None:
+    """A long effect of one branch keeps no question of another from leaving, nor its answer."""
+    target = await bed.serve(echo)
+
+    async def act(ctx: RunContext, inbox: list[Message]) -> object:
+        del inbox
+
+        async def ask() -> Any:
+            await ctx.sleep(0.01)
+            outcome = await ctx.ask(target, 1, timeout=15)
+            bed.world.gates["answered"].set()
+            return outcome.result
+
+        return await ctx.gather(ctx.step("gate", bed.world.wait, "answered"), ask())
+
+    assert await bed.result(await bed.submit(await bed.serve(act))) == [True, {"echo": 1}]

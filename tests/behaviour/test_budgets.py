@@ -31,7 +31,6 @@ async def asks_thrice(ctx: RunContext, inbox: list[Message]) -> Any:
     return done
 
 
-@pytest.mark.item(236, 238)
 async def test_model_calls_of_a_tree_are_counted_exactly(bed: Bed) -> None:
     """Parent and child share the root's turns; what has no place is refused and not executed."""
     model = ScriptedModel()
@@ -47,7 +46,6 @@ async def test_model_calls_of_a_tree_are_counted_exactly(bed: Bed) -> None:
     assert model.calls == 4
 
 
-@pytest.mark.item(236)
 async def test_model_calls_at_once_are_counted_exactly(bed: Bed) -> None:
     """Begun together in branches, only as many execute as there are places."""
     model = ScriptedModel()
@@ -69,7 +67,6 @@ async def test_model_calls_at_once_are_counted_exactly(bed: Bed) -> None:
     assert model.calls == 2
 
 
-@pytest.mark.item(236)
 async def test_tokens_end_a_run_that_does_not_catch_it(bed: Bed) -> None:
     """10 tokens a call, 15 allowed: the third is refused, and the run fails for good."""
     model = ScriptedModel()
@@ -88,7 +85,30 @@ async def test_tokens_end_a_run_that_does_not_catch_it(bed: Bed) -> None:
     assert len(await bed.log(run_id, K.RUN_ATTEMPT_FAILED)) == 0
 
 
-@pytest.mark.item(236)
+async def test_what_model_calls_cost_is_counted(bed: Bed) -> None:
+    """40 cents a call, one dollar allowed: the fourth is refused; a client that tells no cost is free."""
+    paid, free = ScriptedModel(cost_usd=0.4), ScriptedModel()
+
+    async def act(ctx: RunContext, inbox: list[Message]) -> Any:
+        del inbox
+        done = 0
+        for n in range(5):
+            try:
+                await ctx.llm(f"q{n}")
+            except BudgetExhaustedError:
+                break
+            done += 1
+        return done
+
+    outputs = []
+    for model in (paid, free):
+        agent = await bed.serve(act, model=model)
+        budget = ExecutionBudget(max_cost_usd=1.0)
+        outputs.append(await bed.result(await bed.submit(agent, execution_budget=budget)))
+    assert outputs == [3, 5]
+    assert (paid.calls, free.calls) == (3, 5)
+
+
 @pytest.mark.parametrize("at", ["a wait", "an effect", "its child"])
 async def test_a_deadline_ends_the_tree(bed: Bed, at: str) -> None:
     """Suspended, hot or executing, the run fails in time, is not tried again, and nor is its child."""
@@ -117,7 +137,6 @@ async def test_a_deadline_ends_the_tree(bed: Bed, at: str) -> None:
         assert ended.status in {RunStatus.FAILED, RunStatus.CANCELLED}
 
 
-@pytest.mark.item(236)
 async def test_a_queued_run_meets_its_deadline(bed: Bed) -> None:
     """Its turn comes too late: it fails without its code."""
     begun: list[str] = []
@@ -135,7 +154,7 @@ async def test_a_queued_run_meets_its_deadline(bed: Bed) -> None:
     assert "late" not in begun
 
 
-@pytest.mark.item(239)
+@pytest.mark.item(63, 166)
 async def test_only_failures_of_the_last_seconds_count(bed: Bed) -> None:
     """A run that fails rarely goes on for ever; one that fails too often in that time is given up."""
     policy = RetryPolicy(max_retries=1, backoff_s=0.4, factor=1, jitter=0, within_s=0.3)

@@ -67,7 +67,7 @@ async def refused_waits(bed: Bed, run_id: RunId) -> int:
     return sum(entry.payload["effect"] == "ask" for entry in entries)
 
 
-@pytest.mark.item(85, 172)
+@pytest.mark.item(85)
 @pytest.mark.parametrize("hosts", [1, 2])
 async def test_two_that_ask_each_other_at_once(bed: Bed, hosts: int) -> None:
     """One of them is told of the circle, the other one gets its answer; on one host and on two."""
@@ -129,7 +129,7 @@ async def stopped_commits(url: str, count: int) -> None:
         await watcher.close()
 
 
-@pytest.mark.item(85, 172)
+@pytest.mark.item(85)
 async def test_a_circle_that_no_commit_sees(bed: Bed, request: pytest.FixtureRequest) -> None:
     """Both commits are under way before either counts: the scan finds the circle, one wait fails."""
     if bed.backend == "memory":

@@ -59,6 +59,31 @@ async def test_a_post_reaches_every_follower_once(bed: Bed) -> None:
         assert message.metadata["publisher"] == "client:local"
 
 
+@pytest.mark.item(242)
+async def test_what_a_follower_does_to_a_post_is_seen_by_nobody_else(bed: Bed) -> None:
+    """Neither by other followers of the post, nor in the log."""
+    topic = topic_of(bed)
+    got: list[Any] = []
+
+    async def act(ctx: RunContext, inbox: list[Message]) -> None:
+        post: Any = inbox[0].payload
+        got.append(list(post["lines"]))
+        post["lines"].append(str(ctx.run_id))
+        inbox[0].metadata["seen"] = "yes"
+
+    agents = [await bed.serve(act) for _ in range(4)]
+    for agent in agents:
+        await bed.runtime.follow(agent, topic.type, topic.source)
+    await publish(bed, topic, {"lines": ["one"]})
+    await bed.until(lambda: len(got) == 4)
+
+    assert got == [["one"]] * 4
+    for agent in agents:
+        await all_done(bed, agent)
+        [message] = await received(bed, agent)
+        assert (message.payload, "seen" in message.metadata) == ({"lines": ["one"]}, False)
+
+
 @pytest.mark.item(94, 95, 243)
 async def test_runs_follow_and_publish(bed: Bed) -> None:
     """What follow and emit do is there for the next run and other agents, and once for each replay."""

@@ -32,7 +32,7 @@ async def wait_for_go(ctx: RunContext, inbox: list[Message]) -> Any:
     return await ctx.sleep_until_signal("go")
 
 
-@pytest.mark.item(82, 83, 127, 128, 229, 230, 231, 233, 234, 235, 255)
+@pytest.mark.item(82, 83, 127, 128, 228, 232, 233, 235, 255)
 async def test_a_child_is_spawned_and_joined(bed: Bed) -> None:
     """It has its own log; the parent's has child.spawned and child.completed, once each."""
     child = await bed.serve(double)
@@ -58,7 +58,7 @@ async def test_a_child_is_spawned_and_joined(bed: Bed) -> None:
     assert handle == RunHandle(child_run, child, run_id)
 
 
-@pytest.mark.item(126, 128, 234)
+@pytest.mark.item(82, 126, 128, 234)
 async def test_replay_finds_the_same_child(bed: Bed) -> None:
     """However often the parent dies, there is one child, and its agent has the key drawn once."""
     child = await bed.serve(wait_for_go)
@@ -75,7 +75,7 @@ async def test_replay_finds_the_same_child(bed: Bed) -> None:
     await bed.runtime.cancel(values[0])
 
 
-@pytest.mark.item(105, 129, 168, 230)
+@pytest.mark.item(83, 105, 129, 168, 230)
 @pytest.mark.parametrize("when", ["ended", "waiting"])
 async def test_join_takes_a_child_that_ended_before_or_later(bed: Bed, when: str) -> None:
     """The parent is woken when it waits, and waits for nothing when the child has ended."""
@@ -103,7 +103,7 @@ async def test_join_takes_a_child_that_ended_before_or_later(bed: Bed, when: str
     assert await bed.result(run_id) == ["went", "went"]
 
 
-@pytest.mark.item(106, 108)
+@pytest.mark.item(83, 129, 232)
 async def test_a_parent_that_dies_after_its_child_ended_gets_its_result(bed: Bed) -> None:
     """The answer is a row: it waits for whoever owns the parent next."""
     child = await bed.serve(wait_for_go)
@@ -125,7 +125,7 @@ async def test_a_parent_that_dies_after_its_child_ended_gets_its_result(bed: Bed
     assert await bed.result(run_id) == "kept"
 
 
-@pytest.mark.item(83, 105)
+@pytest.mark.item(83)
 async def test_gather_and_select_take_handles(bed: Bed) -> None:
     """A handle among the branches is joined; select's winner is the child that ended first."""
     child, slow = await bed.serve(double), await bed.serve(wait_for_go)
@@ -145,7 +145,7 @@ async def test_gather_and_select_take_handles(bed: Bed) -> None:
     assert await bed.play(act) == [[0, 2, 4], 1, 18]
 
 
-@pytest.mark.item(83)
+@pytest.mark.item(83, 84, 233, 255)
 async def test_how_a_child_failed_is_a_result(bed: Bed) -> None:
     """Join raises nothing: status and error say what happened, also for one that was cancelled."""
 
@@ -171,7 +171,7 @@ async def test_how_a_child_failed_is_a_result(bed: Bed) -> None:
     ]  # fmt: skip
 
 
-@pytest.mark.item(229, 231)
+@pytest.mark.item(126, 128, 229)
 @pytest.mark.parametrize("moment", ["before", "after"])
 async def test_a_death_around_the_commit_of_a_spawn(bed: Bed, moment: str) -> None:
     """Before it there is no child yet, after it there is one; the replay ends with one."""
@@ -248,7 +248,7 @@ async def test_spawns_of_one_turn_over_budget(bed: Bed) -> None:
     assert await bed.result(run_id) == [[0, 2], 2]
 
 
-@pytest.mark.item(236)
+@pytest.mark.item(237)
 async def test_a_denied_spawn_disturbs_no_effect_of_another_branch(bed: Bed) -> None:
     """An at-most-once effect that executes meanwhile is executed once and not in doubt."""
     child = await bed.serve(double)
@@ -414,7 +414,7 @@ async def test_cancel_reaches_three_levels(bed: Bed) -> None:
         assert entry.payload["reason"] == "stop it"
 
 
-@pytest.mark.item(233, 239)
+@pytest.mark.item(239)
 @pytest.mark.parametrize(
     "policy", [HistoryRetention.RUN, HistoryRetention.PERMANENT], ids=["run", "permanent"]
 )
@@ -454,7 +454,7 @@ async def test_depth_is_not_limited(bed: Bed) -> None:
     assert await bed.result(root) == 40
 
 
-@pytest.mark.item(237)
+@pytest.mark.item(236, 237)
 async def test_max_concurrent_gives_places_back(bed: Bed) -> None:
     """An end makes room for the next child."""
     child = await bed.serve(double)

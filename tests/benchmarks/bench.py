@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
     from actors.kernel.json import JsonValue
-    from actors.kernel.runtime.ids import RunId
+    from actors.kernel.runtime.ids import RunId, ShardId
     from actors.kernel.runtime.scheduler import ShardLease
     from persistence.postgres import PostgresStore
 
@@ -63,7 +63,7 @@ async def open_runtime(url: str, **settings: Any) -> AsyncIterator[Runtime]:
 class Floor:
     """The store without a runtime: leases of all shards, taken by hand."""
 
-    def __init__(self, store: PostgresStore, leases: dict[str, ShardLease]) -> None:
+    def __init__(self, store: PostgresStore, leases: dict[ShardId, ShardLease]) -> None:
         self.store = store
         self.shards = leases
 

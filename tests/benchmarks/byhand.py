@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from actors.kernel.agent.message import Message, MessageKey
 from actors.kernel.runtime.commit import (
@@ -21,11 +21,14 @@ from actors.kernel.runtime.log_entry import NewEntry
 from actors.kernel.runtime.scheduler import RunStatus
 
 if TYPE_CHECKING:
+    from actors.kernel.json import JsonValue
     from actors.kernel.runtime.commit import Arrived
     from actors.kernel.runtime.ids import AgentId, RunId
     from tests.benchmarks.bench import Floor
 
 HASH = "0" * 16
+
+Payload: TypeAlias = "dict[str, JsonValue]"
 
 
 async def committed(hand: Floor, commit: Commit) -> Committed:
@@ -66,7 +69,7 @@ class Asking:
         key = message_id_of_run(self.run_id, str(position))
         sender = f"agent:{self.agent}"
         question = Message(key, target, payload, sender, reply_to=self.run_id, correlation_id=key)
-        sent = {"target": str(target), "message_id": key, "timeout_s": 30.0, "hash": HASH}
+        sent: Payload = {"target": str(target), "message_id": key, "timeout_s": 30.0, "hash": HASH}
         done = await self.turn(
             NewEntry(K.ASK_SENT, str(position), sent),
             outgoing=(Outgoing(question, sender, target),),
@@ -77,7 +80,7 @@ class Asking:
     async def take(self, position: int, key: str) -> None:
         """Read the answer and write the turn that takes it."""
         [answer] = await self.hand.store.answers(self.run_id)
-        outcome = {"outcome": answer.status, "result": answer.result, "last_seq": answer.last_seq}
+        outcome: Payload = {"outcome": answer.status, "result": answer.result, "last_seq": answer.last_seq}
         await self.turn(
             NewEntry(K.ASK_REPLIED, str(position), outcome), take_answers=(key,), waits=()
         )
@@ -87,13 +90,13 @@ def handled(arrived: Arrived, output: Any, *, answers: tuple[Answer, ...] = ()) 
     """Return the parts of the one turn of a run that a message starts and that ends at once."""
     agent, message = arrived.agent_id, arrived.message
     run_id = run_id_of_mail(agent, arrived.sender, message.id)
-    received = {"message": message.to_json(), "arrival": arrived.arrival}
+    received: Payload = {"message": message.to_json(), "arrival": arrived.arrival}
     entries = [
         NewEntry(K.RUN_STARTED, "", {"agent": str(agent)}),
         NewEntry(K.MSG_RECEIVED, "in.0", received),
     ]
     if answers:
-        replied = {"effect": "reply", "hash": HASH, "status": "ok", "value": True}
+        replied: Payload = {"effect": "reply", "hash": HASH, "status": "ok", "value": True}
         entries.append(NewEntry(K.EFFECT_RESULT, "0", replied))
     entries.append(NewEntry(K.RUN_COMPLETED, "", {"output": output}))
     return {

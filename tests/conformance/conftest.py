@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
@@ -27,9 +28,10 @@ from tests.conformance.source import Source
 from tests.harness import servers
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Iterator
 
     from actors.kernel.runtime.store import RunStore
+    from tests.harness.servers import TestPostgres
 
 OWNER = HostIncarnation("host-1")
 LEASE_S = 10.0
@@ -114,13 +116,21 @@ async def bed_of(backend: str, request: pytest.FixtureRequest) -> AsyncIterator[
             yield bed
         return
     server = request.getfixturevalue("postgres_server")
-    # The fixture `schema` is asynchronous, and one of those cannot ask for another while it runs.
-    schema = f"t_{secrets.token_hex(6)}"
+    schema = request.getfixturevalue("conformance_schemas")[backend]
     try:
         async with postgres_bed(server.url, schema, brokered=backend == "brokered") as bed:
             yield bed
     finally:
-        await servers.drop_schema(server, schema)
+        await servers.empty_schema(server, schema)
+
+
+@pytest.fixture(scope="session")
+def conformance_schemas(postgres_server: TestPostgres) -> Iterator[dict[str, str]]:
+    """One schema for all tests on PostgreSQL, and one for those of hosts with a broker; emptied between."""
+    names = {backend: f"t_{secrets.token_hex(6)}" for backend in ("postgres", "brokered")}
+    yield names
+    for name in names.values():
+        asyncio.run(servers.drop_schema(postgres_server, name))
 
 
 @pytest.fixture(

@@ -81,19 +81,19 @@ async def test_a_limit_is_kept_as_it_was_set_until_it_is_replaced_or_deleted(bed
 async def test_places_are_never_more_than_the_limit_and_free_ones_go_to_whoever_wants(
     bed: Bed,
 ) -> None:
-    """One host has all five; what it gives back the other gets, and no more."""
-    await bed.store.limits.set(Limit(scope=DESK, max_concurrent=5))
+    """One host has all six; what it gives back the other gets, and no more."""
+    await bed.store.limits.set(Limit(scope=DESK, max_concurrent=6))
     async with two_hosts(bed) as (one, other):
-        assert (await one.claim(0, 5)).held == 5
+        assert (await one.claim(0, 6)).held == 6
         refused = await other.claim(0, 4)
         assert (refused.held, refused.contended) == (0, False)
-        told = await one.claim(5, 5)
-        assert (told.held, told.share, told.contended) == (5, 3, True)
+        told = await one.claim(6, 6)
+        assert (told.held, told.share, told.contended) == (6, 3, True)
         assert (await one.claim(3, 3)).held == 3
-        assert (await other.claim(0, 4)).held == 2
+        assert (await other.claim(0, 4)).held == 3
 
         [use] = await bed.store.limits.list()
-        assert (use.held, use.wanting, use.hosts) == (5, 2, 2)
+        assert (use.held, use.wanting, use.hosts) == (6, 1, 2)
 
 
 async def test_saying_the_same_again_changes_nothing(bed: Bed) -> None:

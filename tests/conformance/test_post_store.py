@@ -49,6 +49,20 @@ async def test_every_follower_gets_a_post_once(bed: Bed, count: int) -> None:
         assert row.message == as_followed(post(), fan)
 
 
+@pytest.mark.item(242)
+async def test_whoever_brings_a_post_is_given_the_rows_that_it_wrote(bed: Bed) -> None:
+    """As they are read from the store, so that nobody has to read them."""
+    fans = desks(6)
+    await follow(bed, fans)
+    await bed.store.posts.publish(post({"text": "hello"}))
+
+    chunks = [await once(bed, fanout) for fanout in await bed.store.posts.fanouts(bed.shards)]
+
+    given = {row.agent_id: row for chunk in chunks for row in chunk.woken}
+    assert given == {fan: row for fan in fans for row in await mail(bed, fan)}
+    assert len(given) == 6
+
+
 @pytest.mark.item(94, 136, 242)
 @pytest.mark.timeout(120)
 async def test_ten_thousand_followers_get_a_post_in_chunks(bed: Bed) -> None:
@@ -61,7 +75,9 @@ async def test_ten_thousand_followers_get_a_post_in_chunks(bed: Bed) -> None:
 
     assert Counter(woken) == Counter(fans)
     assert await bed.store.posts.fanouts(bed.shards) == []
-    waiting = [row.agent_id for row in await bed.store.pending_mail(shards=bed.shards, limit=20_000)]
+    waiting = [
+        row.agent_id for row in await bed.store.pending_mail(shards=bed.shards, limit=20_000)
+    ]
     assert Counter(waiting) == Counter(fans)
 
 

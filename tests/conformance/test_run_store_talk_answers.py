@@ -39,7 +39,7 @@ OTHER = AgentId("clerk", "8")
 # --- replies --------------------------------------------------------------------------------------
 
 
-@pytest.mark.item(228)
+@pytest.mark.item(88)
 async def test_a_reply_is_there_before_anybody_waits(bed: Bed) -> None:
     """It is kept with its value and its author, and a suspension that comes later is over at once."""
     asker = await bed.begin()

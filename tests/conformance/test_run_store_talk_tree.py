@@ -144,7 +144,7 @@ async def test_a_cancel_and_a_spawn_at_once_leave_no_child_behind(bed: Bed) -> N
         assert below.cancel_requested == "enough"
 
 
-@pytest.mark.item(254)
+@pytest.mark.item(91)
 async def test_who_got_a_message_can_be_asked(bed: Bed) -> None:
     """The run that it is bound to, also after its end; else the run that holds the agent."""
     await bed.store.deliver([message(to=CLERK, id="waits")])

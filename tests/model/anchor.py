@@ -138,9 +138,8 @@ def _taken(entries: list[RunLogEntry]) -> list[str]:
 
 
 async def _follows(store: RunStore) -> list[tuple[str, str]]:
-    found = []
+    found: list[tuple[str, str]] = []
     for text in TOPICS:
         topic = TopicId(*text.split("/"))
-        async for one in store.follows.followers_of(topic):
-            found.append((text, str(one.follower)))
+        found += [(text, str(x.follower)) async for x in store.follows.followers_of(topic)]
     return found

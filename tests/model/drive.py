@@ -27,7 +27,7 @@ from tests.model.reading import essential, seconds
 from tests.model.seeding import seed_store
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Sequence
+    from collections.abc import Awaitable, Callable, Coroutine, Sequence
 
     from actors.kernel.runtime.commit import Arrived, RunRow
     from actors.kernel.runtime.log_entry import RunLogEntry
@@ -142,6 +142,9 @@ class Stage:
         events += [(at, "", {"mail": n}) for n, at in enumerate(self.case.mail)]
         self._events = sorted(events, key=lambda event: event[0])
         self.faults.on_load = self._loaded
+        self.list_runs: Callable[[], Awaitable[list[RunRow]]] = lambda: self.store.list_runs(
+            limit=10_000
+        )
 
     async def play(self) -> Observed:
         """Play the case to its end and look at what is left."""
@@ -268,7 +271,7 @@ class Stage:
         """Whether no other run has anything left to do."""
         if self.loop.time() < self.until + 0.5:
             return False
-        rows = await self.store.list_runs(limit=10_000)
+        rows = await self.list_runs()
         waits = [row for row in rows if not row.status.is_terminal and self._is_other(row)]
         is_at_rest = all(row.status is RunStatus.SUSPENDED and row.wake_at is None for row in waits)
         return is_at_rest or self.loop.time() > self.until + STUCK_S * 10
@@ -302,7 +305,7 @@ class Stage:
         seen, store = self.seen, self.store
         if not self.case.cast:
             return
-        for run in await store.list_runs(limit=10_000):
+        for run in await self.list_runs():
             if self._is_other(run):
                 entries = [entry async for entry in store.entries(run.run_id)]
                 refolded = await store.refold(run.run_id)

@@ -34,6 +34,10 @@ def end_of_attempt(run: Run, root: Branch) -> list[tuple[str, dict[str, Any]]]:
         return [("run.completed", {"output": root.value})]
     if isinstance(error, EffectInDoubtError):
         return [("run.parked", {"reason": "in_doubt"})]
+    return _end_by(error, run)
+
+
+def _end_by(error: BaseException, run: Run) -> list[tuple[str, dict[str, Any]]]:
     if isinstance(error, BudgetExhaustedError):
         return [("run.failed", {"status": "budget_exhausted", "error": error_record(error)})]
     attempt = run.memory.attempts + 1

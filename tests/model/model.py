@@ -366,7 +366,7 @@ class Model:
             raise TieError("two runs of a tree spawn in one instant")
         self._spent[run.tree] = (self.now, str(run.run_id))
         if len(positions) > places:
-            raise RefusedSignal(positions[max(places, 0) :], limit)
+            raise RefusedSignal(list(positions[max(places, 0) :]), limit)
 
     def _spawn(self, run: Run, seq: int, line: Line, cause: object) -> None:
         child_id, agent, letter_id = line.data["child"], line.data["agent"], line.data["boot"]

@@ -10,12 +10,14 @@ an ``op`` and, where it calls ctx, a ``label`` that no other statement has:
 ``gather`` branches · ``select`` branches · ``scope`` branches, body · ``join`` child ·
 ``cancel`` child · ``try`` body, catch, handler, final · ``raise`` error · ``reraise`` ·
 ``if`` cond, then, else · ``continue`` limit · ``check`` ·
-``ask`` to, payload, d, into · ``ask_child`` child, payload, d, into · ``reply`` which, value · ``spawn`` type, boot ·
-``await_child`` child, into · ``stop_child`` child · ``tell`` to, payload · ``emit`` topic, payload ·
+``ask`` to, payload, d, into · ``ask_child`` child, payload, d, into · ``reply`` which, value ·
+``spawn`` type, boot · ``await_child`` child, into · ``stop_child`` child · ``tell`` to, payload ·
+``emit`` topic, payload ·
 ``follow`` topic · ``unfollow`` topic.
 
-`to` is an agent as text; `child` and `which` count children spawned and messages received so far, around. An expression is ``{"var": name}`` or ``{"list": [...]}`` or JSON data that stands for itself. `d` is in
-virtual seconds.
+`to` is an agent as text; `child` and `which` count children spawned and messages received so far,
+around. An expression is ``{"var": name}`` or ``{"list": [...]}`` or JSON data that stands for itself.
+`d` is in virtual seconds.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ def _mail(observed: Observed, logs: dict[str, list[RunLogEntry]]) -> list[str]:
                     sent.add(str(entry.payload["message_id"]))
             message: Any = entry.payload.get("message")
             if entry.kind == "msg.received":
-                got[f"{entry.payload['message']['target']} {message['id']}"] += 1
+                got[f"{message['target']} {message['id']}"] += 1
     for agent, mail in observed.waiting.items():
         for one in mail:
             got[f"{agent} {one.message.id}"] += 1

@@ -94,7 +94,7 @@ class Talk(Verbs):
         position, digest = branch.take_position(), args_hash(["reply", letter.id, value])
         record = self.memory.find(position, ("effect.result",), digest)
         if record is None or record.end is None:
-            data = {"effect": "reply", "hash": digest, "status": "ok"}
+            data: dict[str, Any] = {"effect": "reply", "hash": digest, "status": "ok"}
             data["value"] = letter.asker is not None
             self.extra[self.record("effect.result", position, data)] = (letter, value)
 

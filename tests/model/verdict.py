@@ -51,8 +51,8 @@ def predict(case: Case, observed: Observed | None = None) -> Prediction:
     if observed is None or observed.row is None:
         return Model(case).predict()
     run_id, anchor = observed.row.run_id, observed.anchor
-    values = {run_id: drawn(observed.log)}
-    values |= {other: drawn(essential(one.entries)) for other, one in observed.others.items()}
+    values = {str(run_id): drawn(observed.log)}
+    values |= {str(other): drawn(essential(one.entries)) for other, one in observed.others.items()}
     if anchor is None:
         return Model(case, run_id=run_id, values=values).predict()
     if not anchor.is_fair:
@@ -165,8 +165,8 @@ def executed_twice(observed: Observed) -> list[str]:
     found: list[str] = []
     open_intents: set[tuple[str, str]] = set()
     intents: dict[str, int] = {}
-    logs = {observed.row.run_id: observed.log} if observed.row is not None else {}
-    logs |= {run_id: essential(one.entries) for run_id, one in observed.others.items()}
+    logs = {str(observed.row.run_id): observed.log} if observed.row is not None else {}
+    logs |= {str(run_id): essential(one.entries) for run_id, one in observed.others.items()}
     for run_id, line in [(run_id, line) for run_id, log in logs.items() for line in log]:
         key = (f"{run_id} {line.position}", str(line.data.get("hash")))
         if line.data.get("mode") == "at_most_once":

@@ -5,8 +5,8 @@ must be equal to. The rules:
 
 - An empty log is a run that waits for its first attempt: PENDING, attempt 0.
 - ``run.suspended``, ``run.parked``, ``run.attempt_failed`` and the three terminal kinds set the
-  status; ``cancel.requested`` changes nothing. Any other entry was written by code that executes:
-  RUNNING, waiting for nothing.
+  status; ``cancel.requested`` and ``orphans.resolved`` change nothing. Any other entry was written by
+  code that executes: RUNNING, waiting for nothing.
 - The first executed entry, and the first one after a failed attempt, begin the next attempt; from
   ``run.continued`` on it is attempt 1 again. An attempt may leave nothing but its end (see
   `ends_execution`), which then counts as executed.
@@ -37,6 +37,7 @@ TELLING: Final = TERMINAL_KINDS | {
     EntryKind.RUN_PARKED,
     EntryKind.RUN_ATTEMPT_FAILED,
     EntryKind.CANCEL_REQUESTED,
+    EntryKind.ORPHANS_RESOLVED,
 }
 """Kinds that tell a status, or nothing; all others are written by code that executes."""
 
@@ -108,7 +109,7 @@ def _step(row: RunRow, entry: RunLogEntry) -> RunRow | None:
                 wake_at=_instant(payload["at"]),
                 error=_object(payload["error"]),
             )
-        case EntryKind.CANCEL_REQUESTED:
+        case EntryKind.CANCEL_REQUESTED | EntryKind.ORPHANS_RESOLVED:
             changed = row
     return changed
 

@@ -13,6 +13,7 @@ from tests.harness.servers.postgres import (
     OwnPostgres,
     TestPostgres,
     drop_schema,
+    empty_schema,
     own_postgres_factory,
 )
 from tests.harness.servers.redis import REDIS, OwnRedis, TestRedis, own_redis_factory
@@ -41,6 +42,7 @@ __all__ = [
     "docker_answers",
     "drop_namespace",
     "drop_schema",
+    "empty_schema",
     "freeze",
     "own_nats_factory",
     "own_postgres_factory",

@@ -80,6 +80,22 @@ async def drop_schema(postgres: TestPostgres, schema: str) -> None:
     assert not leaked, f"the test left {len(leaked)} connections open, last doing: {leaked}"
 
 
+async def empty_schema(postgres: TestPostgres, schema: str) -> None:
+    """Leave the tables as the migrations made them; a tenth of the time that making them takes.
+
+    Raises:
+        AssertionError: See `drop_schema`.
+    """
+    connection = await asyncpg.connect(postgres.url, server_settings={"lock_timeout": "10s"})
+    try:
+        leaked = [] if postgres.source == "url" else await _end_leaked_sessions(connection)
+        rows = await connection.fetch(_EMPTYING, schema)
+        await connection.execute(";".join(row["sql"] for row in rows))
+    finally:
+        await connection.close()
+    assert not leaked, f"the test left {len(leaked)} connections open, last doing: {leaked}"
+
+
 async def _end_leaked_sessions(connection: asyncpg.Connection) -> list[str]:
     # A server process outlives its closed connection by some milliseconds.
     with contextlib.suppress(TimeoutError):
@@ -93,4 +109,11 @@ async def _end_leaked_sessions(connection: asyncpg.Connection) -> list[str]:
 _OTHERS = """
     select pid, query from pg_stat_activity
     where backend_type = 'client backend' and pid <> pg_backend_pid()
+"""
+_EMPTYING = """
+    select format('delete from %I.%I', schemaname, tablename) as sql from pg_tables
+      where schemaname = $1 and tablename not in ('schema_migrations', 'deployment')
+    union all
+    select format('select setval(%L, %s, false)', format('%I.%I', schemaname, sequencename), start_value)
+      from pg_sequences where schemaname = $1
 """

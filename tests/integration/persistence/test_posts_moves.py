@@ -101,6 +101,8 @@ async def test_a_chunk_whose_answer_is_lost_is_written_once(
         rest = await bring(bed, limit=3)
 
         assert loss.happened.is_set()
+        for row in chunk.woken:
+            assert row in await mail(bed, row.agent_id)
         named = [row.agent_id for row in chunk.woken]
         assert set(fans[:3]) <= set(named)
         assert set(named) | set(rest) == set(fans)

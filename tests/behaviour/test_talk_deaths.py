@@ -1,0 +1,105 @@
+"""An asker and its target on a host that dies at every commit in turn: one question, one answer."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import pytest
+
+from actors.kernel.runtime.log_entry import EntryKind as K
+from actors.kernel.runtime.scheduler import RunStatus
+from tests.harness.faulty_store import Faults, FaultyStore, Manner
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
+
+    from actors.kernel.agent.message import Message
+    from actors.kernel.runtime.ids import AgentId, HostIncarnation, RunId
+    from actors.kernel.runtime.store import RunStore
+    from actors.runtime import RunContext
+    from tests.behaviour.bed import Bed
+
+Act: TypeAlias = "Callable[[RunContext, list[Message]], Awaitable[Any]]"
+
+
+@asynccontextmanager
+async def dying_at(bed: Bed, faults: Faults, died: asyncio.Event) -> AsyncIterator[None]:
+    """Within the block this bed's hosts have stores that die where `faults` says."""
+    before = bed.open_store
+
+    @asynccontextmanager
+    async def open_store(owner: HostIncarnation) -> AsyncIterator[RunStore]:
+        async with before(owner) as store:
+            yield FaultyStore.wrap(store, faults, died.set)
+
+    bed.open_store = open_store
+    try:
+        yield
+    finally:
+        bed.open_store = before
+
+
+async def ended_or_dead(bed: Bed, run_id: RunId, died: asyncio.Event) -> bool:
+    """Return whether the host died before the run had ended."""
+    async with asyncio.timeout(20):
+        while not died.is_set():
+            row = await bed.runtime.store.run(run_id)
+            if row is not None and row.status.is_terminal:
+                return False
+            await asyncio.sleep(0.01)
+    return True
+
+
+def asking(bed: Bed, target: AgentId) -> Act:
+    """The asker's code."""
+
+    async def act(ctx: RunContext, inbox: list[Message]) -> object:
+        del inbox
+        await ctx.step("mark", bed.world.do, f"mark {ctx.run_id}")
+        outcome = await ctx.ask(target, 21, timeout=60)
+        await ctx.sleep(0.01)
+        return [outcome.kind.value, outcome.result]
+
+    return act
+
+
+@pytest.mark.item(32, 85, 87, 88, 89, 92, 244, 248)
+@pytest.mark.parametrize("manner", [Manner.DIE_BEFORE, Manner.DIE_AFTER], ids=["before", "after"])
+@pytest.mark.timeout(120)
+async def test_whoever_dies_at_whatever_commit(bed: Bed, manner: Manner) -> None:
+    """The outcome is the reply, the question was sent once, the target's effect happened once."""
+    if bed.backend == "nats":
+        pytest.skip("two host processes die at every commit in tests/system")
+
+    async def answer(ctx: RunContext, inbox: list[Message]) -> str:
+        doubled = await ctx.step("double", bed.world.do, f"double {ctx.run_id}", 42)
+        await ctx.reply(inbox[0], doubled)
+        await ctx.sleep(0.01)
+        return "done"
+
+    struck = 0
+    for nth in range(40):
+        target = await bed.serve(answer)
+        asker = await bed.serve(asking(bed, target))
+        faults, died = Faults(nth=nth, manner=manner, method="commit"), asyncio.Event()
+        async with dying_at(bed, faults, died):
+            await bed.restart()
+            run_id = await bed.submit(asker)
+            has_died = await ended_or_dead(bed, run_id, died)
+            struck += has_died
+        if has_died:
+            await bed.restart()
+        assert await bed.result(run_id) == ["replied", 42], f"commit {nth}"
+        assert len(await bed.log(run_id, K.ASK_SENT)) == 1
+        assert len(await bed.log(run_id, K.ASK_REPLIED)) == 1
+        [target_run] = await bed.runtime.store.list_runs(agent=target)
+        assert (await bed.ended(target_run.run_id)).status is RunStatus.COMPLETED
+        recorded = await bed.log(target_run.run_id, K.EFFECT_RESULT)
+        assert [entry.payload["effect"] for entry in recorded] == ["step", "reply"]
+        for name in (f"double {target_run.run_id}", f"mark {run_id}"):
+            assert bed.world.count[name] <= 2  # again only in the one window, before its record
+        if not has_died:
+            break
+    assert struck >= 6

@@ -327,6 +327,8 @@ class Ownership:
         elif nudge.kind in ("limits", "places"):
             self.on_limits(nudge)
         else:
+            if nudge.kind == "cancel" and run_id is not None:
+                self._worker.look_before_start(run_id)
             self._tasks.start(self._follow_or_wait(nudge), name=f"nudge {nudge.kind}")
 
     async def _follow_or_wait(self, nudge: Nudge) -> None:

@@ -117,7 +117,8 @@ class Starts:
             return None  # a cancel has ended it meanwhile, and let the agent go on
         if not found or found[0].row.status.is_terminal:
             mailbox.free()
-            self._worker.endings.tell(run_id, None)  # who was told that it ends here looks at its row
+            # Who was told that it ends here looks at its row.
+            self._worker.endings.tell(run_id, None)
             return await self._worker.go_on(mailbox, Ended(None))
         loaded = found[0]
         if broke_off and loaded.row.status is RunStatus.PENDING and loaded.row.wake_at is not None:

@@ -227,9 +227,8 @@ class Worker:
             self._starts.fresh[new_run.run_id] = new_run
             priority = new_run.priority
         elif arrived.run_id is not None:
-            self._starts.fresh.pop(
-                arrived.run_id, None
-            )  # it joined a queued run: load all its messages
+            # It joined a queued run: load all its messages.
+            self._starts.fresh.pop(arrived.run_id, None)
         if mailbox.holding is Holding.NOTHING and priority is not None:
             mailbox.priority = priority
         if arrived.run_id is None:
@@ -299,6 +298,10 @@ class Worker:
             mailbox.nudged = True
         elif mailbox.holding is Holding.SUSPENDED:
             self._wake(mailbox)
+
+    def look_before_start(self, run_id: RunId) -> None:
+        """A run was flagged: should it start before anybody has read that, its row is read first."""
+        self._starts.fresh.pop(run_id, None)
 
     def cancel(self, run_id: RunId, agent_id: AgentId, reason: str) -> None:
         """A run of ours has to end; the flag is in the store already."""
@@ -479,7 +482,8 @@ class Worker:
         self._starts.fresh.pop(run_id, None)
         self._starts.refusals.pop(run_id, None)
         execution = self._executing.get(run_id)
-        if execution is not None:  # it has begun meanwhile, in vain: it learns that at its next flush
+        if execution is not None:
+            # It has begun meanwhile, in vain, and learns that at its next flush.
             execution.cancel(found[0].row.cancel_requested or "")
             return
         mailbox.forget(run_id)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pytest
@@ -45,9 +45,11 @@ async def ended_or_dead(bed: Bed, run_id: RunId, died: asyncio.Event) -> bool:
     """Return whether the host died before the run had ended."""
     async with asyncio.timeout(20):
         while not died.is_set():
-            row = await bed.runtime.store.run(run_id)
-            if row is not None and row.status.is_terminal:
-                return False
+            with suppress(TimeoutError):
+                async with asyncio.timeout(2):  # a call that a death meets never returns
+                    row = await bed.runtime.store.run(run_id)
+                if row is not None and row.status.is_terminal:
+                    return False
             await asyncio.sleep(0.01)
     return True
 

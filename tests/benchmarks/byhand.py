@@ -80,7 +80,11 @@ class Asking:
     async def take(self, position: int, key: str) -> None:
         """Read the answer and write the turn that takes it."""
         [answer] = await self.hand.store.answers(self.run_id)
-        outcome: Payload = {"outcome": answer.status, "result": answer.result, "last_seq": answer.last_seq}
+        outcome: Payload = {
+            "outcome": answer.status,
+            "result": answer.result,
+            "last_seq": answer.last_seq,
+        }
         await self.turn(
             NewEntry(K.ASK_REPLIED, str(position), outcome), take_answers=(key,), waits=()
         )

@@ -424,6 +424,8 @@ class Run(Talk):
                 self.execute(branch, branch.wait)
         if begun:
             given = self.offer()
+            if given:
+                self.flush()
             due = self.world.is_due(self)
             if len(doubtful) + given + len(self.lookups) > 1 or (doubtful and due):
                 raise TieError("two branches go on from one instant")

@@ -40,7 +40,7 @@ FAULTS: Final = 45
 brief = settings(profile, max_examples=COUNT)
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.timeout(3600 if SEED else 240),
+    pytest.mark.timeout(3600 if SEED else 120),
     # A host that dies leaves coroutines behind that never began.
     pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning"),
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from tests.model.broker_ground import Theatre
     from tests.model.program import Case
 
-COUNT: Final = int(os.environ.get("CALLBOARD_CROWD", "1000"))
-PARTS: Final = 10
+COUNT: Final = int(os.environ.get("CALLBOARD_CROWD", "200"))
+PARTS: Final = 4
 AT_A_TIME: Final = 50
 pytestmark = [
     pytest.mark.slow,

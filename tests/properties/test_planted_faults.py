@@ -154,14 +154,14 @@ def look_everywhere() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(120)
 def test_without_a_fault_nothing_is_found() -> None:
     """What is found below is found because it was planted."""
     look_everywhere()
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(120)
 @pytest.mark.parametrize("plant", PLANTED, ids=lambda plant: plant.__name__)
 @pytest.mark.filterwarnings("ignore")
 def test_a_planted_fault_is_found(

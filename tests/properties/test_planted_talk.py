@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 ENOUGH: Final = 100
 """So many random programs, beside the corpus, have to be enough to find any of the faults."""
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240), pytest.mark.filterwarnings("ignore")]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(120), pytest.mark.filterwarnings("ignore")]
 
 
 def places_are_not_given_back(patch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 from hypothesis import HealthCheck, Phase, assume, given, settings
@@ -19,12 +19,12 @@ from tests.model.strategies import cases
 from tests.model.verdict import broken_promises, differences, play_both
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from tests.model.program import Case
     from tests.model.verdict import Played
 
-COUNT: Final = int(os.environ.get("CALLBOARD_PROGRAMS", "500"))
+COUNT: Final = int(os.environ.get("CALLBOARD_PROGRAMS", "300"))
 SEED: Final = os.environ.get("CALLBOARD_SEED")
 # A host that dies leaves coroutines behind that never began.
 pytestmark = [
@@ -34,6 +34,16 @@ pytestmark = [
 
 DEATHS: Final = (Manner.DIE_BEFORE, Manner.DIE_AFTER)
 ERRORS: Final = (Manner.ERROR_BEFORE, Manner.ERROR_AFTER)
+PARTS: Final = 4
+"""Each property is several tests, none of which takes long."""
+SEEDS: Final = st.integers(0, 1_000_000)
+SUSPENDED: Final = st.sampled_from([5.0, 0.0])
+
+
+def faults_of(manners: Sequence[Manner], most: int) -> st.SearchStrategy[Faults]:
+    """Return faults at one of the first store calls."""
+    return st.builds(Faults, nth=st.integers(0, most), manner=st.sampled_from(manners))
+
 
 profile = settings(
     max_examples=COUNT,
@@ -69,56 +79,60 @@ def report(found: list[str], case: Case, seed: int, faults: Faults | None = None
     return "\n".join([*head, *found]) if found else ""
 
 
-@pytest.mark.timeout(3600 if SEED else 240)
+def for_each(
+    part: int, count: int, holds: Callable[..., None], *drawn: st.SearchStrategy[Any]
+) -> None:
+    """Call `holds` with one part of so many random cases; no two parts have the same."""
+    test = settings(profile, max_examples=count // PARTS)(given(*drawn)(holds))
+    hypothesis_seed(int(SEED or 1) * PARTS + part)(test)()
+
+
+parts = pytest.mark.parametrize("part", range(PARTS))
+limit = pytest.mark.timeout(3600 if SEED else 120)
+
+
+@limit
 @pytest.mark.slow
 @pytest.mark.item(45, 68, 69, 70, 71, 72, 73, 74, 99, 100, 101, 102)
 @pytest.mark.item(124, 154, 163, 165, 169, 170, 171, 182, 183, 184, 185, 187, 188, 190, 193)
-@seeded
-@profile
-@given(cases(), st.integers(0, 1_000_000))
-def test_the_runtime_does_what_the_model_says(case: Case, seed: int) -> None:
+@parts
+def test_the_runtime_does_what_the_model_says(part: int) -> None:
     """Status, output, order, log, state, messages and executions are as predicted, hot and suspended."""
-    for suspend_after in (5.0, 0.0):
-        both = played(case, seed, suspend_after)
-        found = differences(case, both.predicted, both.observed)
-        assert not found, report(found, case, seed)
+
+    def holds(case: Case, seed: int) -> None:
+        for suspend_after in (5.0, 0.0):
+            both = played(case, seed, suspend_after)
+            found = differences(case, both.predicted, both.observed)
+            assert not found, report(found, case, seed)
+
+    for_each(part, COUNT, holds, cases(), SEEDS)
 
 
-@pytest.mark.timeout(3600 if SEED else 240)
+@limit
 @pytest.mark.slow
 @pytest.mark.item(80, 172, 186, 189, 485, 490)
-@seeded
-@profile
-@given(
-    cases(),
-    st.integers(0, 1_000_000),
-    st.builds(Faults, nth=st.integers(0, 40), manner=st.sampled_from(DEATHS)),
-    st.sampled_from([5.0, 0.0]),
-)
-def test_another_host_goes_on_exactly_where_one_died(
-    case: Case, seed: int, faults: Faults, suspend_after: float
-) -> None:
+@parts
+def test_another_host_goes_on_exactly_where_one_died(part: int) -> None:
     """After a death at any store call the rest is what the model says of the log left behind."""
-    both = played(case, seed, suspend_after, faults)
-    found = differences(case, both.predicted, both.observed)
-    assert not found, report(found, case, seed, faults)
+
+    def holds(case: Case, seed: int, faults: Faults, suspend_after: float) -> None:
+        both = played(case, seed, suspend_after, faults)
+        found = differences(case, both.predicted, both.observed)
+        assert not found, report(found, case, seed, faults)
+
+    for_each(part, COUNT, holds, cases(), SEEDS, faults_of(DEATHS, 40), SUSPENDED)
 
 
-@pytest.mark.timeout(3600 if SEED else 240)
+@limit
 @pytest.mark.slow
 @pytest.mark.item(190, 490)
-@seeded
-@profile
-@given(
-    cases(),
-    st.integers(0, 1_000_000),
-    st.builds(Faults, nth=st.integers(0, 40), manner=st.sampled_from(ERRORS)),
-    st.sampled_from([5.0, 0.0]),
-)
-def test_an_error_of_the_store_breaks_no_promise(
-    case: Case, seed: int, faults: Faults, suspend_after: float
-) -> None:
+@parts
+def test_an_error_of_the_store_breaks_no_promise(part: int) -> None:
     """Whatever call fails, known or unknown outcome: no effect, message or entry is doubled or lost."""
-    both = played(case, seed, suspend_after, faults)
-    found = broken_promises(case, both.observed)
-    assert not found, report(found, case, seed, faults)
+
+    def holds(case: Case, seed: int, faults: Faults, suspend_after: float) -> None:
+        both = played(case, seed, suspend_after, faults)
+        found = broken_promises(case, both.observed)
+        assert not found, report(found, case, seed, faults)
+
+    for_each(part, COUNT, holds, cases(), SEEDS, faults_of(ERRORS, 40), SUSPENDED)

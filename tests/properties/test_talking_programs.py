@@ -9,24 +9,32 @@ import os
 from typing import TYPE_CHECKING, Final
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from tests.harness.faulty_store import Faults, Manner
 from tests.model.signs import TieError
 from tests.model.strategies import talking_cases
 from tests.model.verdict import broken_promises, differences, play_both
 from tests.properties.talking import TALKING
-from tests.properties.test_programs import DEATHS, ERRORS, SEED, played, profile, report, seeded
+from tests.properties.test_programs import (
+    DEATHS,
+    ERRORS,
+    SEED,
+    SEEDS,
+    SUSPENDED,
+    faults_of,
+    for_each,
+    parts,
+    played,
+    report,
+)
 
 if TYPE_CHECKING:
     from tests.model.program import Case
 
-COUNT: Final = int(os.environ.get("CALLBOARD_TALKING", "350"))
-brief = settings(profile, max_examples=COUNT)
+COUNT: Final = int(os.environ.get("CALLBOARD_TALKING", "200"))
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.timeout(3600 if SEED else 240),
+    pytest.mark.timeout(3600 if SEED else 120),
     # A host that dies leaves coroutines behind that never began.
     pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning"),
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
@@ -67,48 +75,40 @@ def test_a_death_at_every_store_call(name: str, manner: Manner) -> None:
 
 @pytest.mark.item(82, 83, 84, 85, 90, 91, 92, 94, 95, 96, 105, 126, 129, 130, 233, 234, 237, 238)
 @pytest.mark.item(239, 242, 244, 245, 246, 247, 248)
-@seeded
-@brief
-@given(talking_cases(), st.integers(0, 1_000_000))
-def test_runs_that_talk_do_what_the_model_says(case: Case, seed: int) -> None:
+@parts
+def test_runs_that_talk_do_what_the_model_says(part: int) -> None:
     """Every log, output, state, message and execution of every run is as predicted, hot and suspended."""
-    for suspend_after in (5.0, 0.0):
-        both = played(case, seed, suspend_after)
-        found = differences(case, both.predicted, both.observed)
-        assert not found, report(found, case, seed)
+
+    def holds(case: Case, seed: int) -> None:
+        for suspend_after in (5.0, 0.0):
+            both = played(case, seed, suspend_after)
+            found = differences(case, both.predicted, both.observed)
+            assert not found, report(found, case, seed)
+
+    for_each(part, COUNT, holds, talking_cases(), SEEDS)
 
 
 @pytest.mark.item(80, 126, 172, 189, 229, 485)
-@seeded
-@brief
-@given(
-    talking_cases(),
-    st.integers(0, 1_000_000),
-    st.builds(Faults, nth=st.integers(0, 80), manner=st.sampled_from(DEATHS)),
-    st.sampled_from([5.0, 0.0]),
-)
-def test_another_host_goes_on_with_all_of_them(
-    case: Case, seed: int, faults: Faults, suspend_after: float
-) -> None:
+@parts
+def test_another_host_goes_on_with_all_of_them(part: int) -> None:
     """After a death at any store call the rest of every run is what the model says."""
-    both = played(case, seed, suspend_after, faults)
-    found = differences(case, both.predicted, both.observed)
-    assert not found, report(found, case, seed, faults)
+
+    def holds(case: Case, seed: int, faults: Faults, suspend_after: float) -> None:
+        both = played(case, seed, suspend_after, faults)
+        found = differences(case, both.predicted, both.observed)
+        assert not found, report(found, case, seed, faults)
+
+    for_each(part, COUNT, holds, talking_cases(), SEEDS, faults_of(DEATHS, 80), SUSPENDED)
 
 
 @pytest.mark.item(190, 490)
-@seeded
-@brief
-@given(
-    talking_cases(),
-    st.integers(0, 1_000_000),
-    st.builds(Faults, nth=st.integers(0, 80), manner=st.sampled_from(ERRORS)),
-    st.sampled_from([5.0, 0.0]),
-)
-def test_an_error_of_the_store_breaks_no_promise_between_runs(
-    case: Case, seed: int, faults: Faults, suspend_after: float
-) -> None:
+@parts
+def test_an_error_of_the_store_breaks_no_promise_between_runs(part: int) -> None:
     """Whatever call fails, known or unknown outcome: no letter, child or answer is doubled or lost."""
-    both = played(case, seed, suspend_after, faults)
-    found = broken_promises(case, both.observed)
-    assert not found, report(found, case, seed, faults)
+
+    def holds(case: Case, seed: int, faults: Faults, suspend_after: float) -> None:
+        both = played(case, seed, suspend_after, faults)
+        found = broken_promises(case, both.observed)
+        assert not found, report(found, case, seed, faults)
+
+    for_each(part, COUNT, holds, talking_cases(), SEEDS, faults_of(ERRORS, 80), SUSPENDED)

@@ -152,8 +152,10 @@ async def test_the_workers_maps_are_empty_after_many_runs(bed: Bed) -> None:
         assert row.status in (wanted, RunStatus.COMPLETED)
     worker = bed.runtime.worker
     await bed.until(lambda: not (worker.load or worker.endings._waiters))
-    for name in ("_executing", "_fresh", "_mailboxes", "_ready"):
+    for name in ("_executing", "_mailboxes", "_ready"):
         assert len(getattr(worker, name)) == 0, name
+    assert worker._starts.fresh == {}
+    assert worker._starts.refusals == {}
 
 
 @pytest.mark.item(2, 40)

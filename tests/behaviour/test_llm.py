@@ -54,7 +54,9 @@ async def test_the_log_of_a_call(bed: Bed) -> None:
     assert kinds[2:] == ["effect.intent", "llm.call", "run.completed"]
     [call] = await bed.log(run_id, EntryKind.LLM_CALL)
     assert call.payload["model"] == "scripted-1"
-    assert call.payload["usage"] == {"input": 7, "cached": 0, "output": 3, "reasoning": 0}
+    assert call.payload["usage"] == {
+        "input": 7, "cached": 0, "output": 3, "reasoning": 0, "cost_usd": None,
+    }  # fmt: skip
 
 
 class PausingModel(ScriptedModel):

@@ -264,8 +264,8 @@ class Load:
         return list(answer.get("consumers") or ())
 
     async def has_consumers(self) -> bool:
-        """Whether there is one for every shard."""
-        return len(await self.consumers()) == PARTITIONS
+        """Whether there is one for every shard, of the agents and of topics."""
+        return len(await self.consumers()) == 2 * PARTITIONS
 
     async def edge(self) -> str:
         """Return the name of the stream that takes what outsiders publish."""

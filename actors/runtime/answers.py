@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING
+
+from actors.runtime.lookout import Lookout
 
 if TYPE_CHECKING:
     from actors.kernel.runtime.commit import Answer
@@ -21,24 +22,19 @@ class Answers:
         self._log = log
         self._waiting: dict[str, Answer] = {}
         self._taken: dict[str, Answer] = {}
-        self._is_current = True
-        self._looking = asyncio.Lock()
+        self._lookout = Lookout(is_current=True)
 
     def poke(self) -> None:
         """There may be new ones, or some from before this execution."""
-        self._is_current = False
+        self._lookout.poke()
 
     async def refresh(self) -> None:
         """Read what has come. A second branch waits for what the first one reads."""
-        async with self._looking:
-            while not self._is_current:
-                self._is_current = True
-                try:
-                    found = await self._log.reading(self._store.answers(self._run_id))
-                except BaseException:
-                    self._is_current = False  # its branch was closed: the next one reads
-                    raise
-                self._waiting = {a.key: a for a in found if a.key not in self._taken}
+        await self._lookout.refresh(self._read)
+
+    async def _read(self) -> None:
+        found = await self._log.reading(self._store.answers(self._run_id))
+        self._waiting = {a.key: a for a in found if a.key not in self._taken}
 
     def is_there(self, key: str) -> bool:
         """Whether `take_now` would return an answer."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from actors.runtime.following import ForeignTopics
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
@@ -16,23 +14,12 @@ if TYPE_CHECKING:
     from actors.kernel.runtime.effects import ResultCache
     from actors.kernel.runtime.ids import AgentId, RunId
     from actors.kernel.runtime.store import Nudge, RunStore
+    from actors.runtime.following import ForeignTopics
     from actors.runtime.registry import Registry
     from actors.runtime.waits import Mail
 
 Refusals: TypeAlias = "Mapping[str, Exception]"
 """Calls, by position, that raise in the next execution and record that: over budget, or in a circle."""
-
-
-def _nobody(nudges: Sequence[Nudge]) -> None:
-    del nudges
-
-
-def _no_children(spawned: Sequence[tuple[Spawned, int]]) -> None:
-    del spawned
-
-
-def _no_cancel(run_id: RunId, agent_id: AgentId, reason: str) -> None:
-    del run_id, agent_id, reason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,11 +50,11 @@ class Environment:
     on_routed: Callable[[tuple[Arrived, ...]], None]
     on_delta: Callable[[Any, StreamEvent], None]
     may_act: Callable[[], bool]
+    on_nudges: Callable[[Sequence[Nudge]], None]
+    on_spawned: Callable[[Sequence[tuple[Spawned, int]]], None]
+    on_cancel: Callable[[RunId, AgentId, str], None]
+    foreign_topics: ForeignTopics
     results: ResultCache | None = None
-    on_nudges: Callable[[Sequence[Nudge]], None] = _nobody
-    on_spawned: Callable[[Sequence[tuple[Spawned, int]]], None] = _no_children
-    on_cancel: Callable[[RunId, AgentId, str], None] = _no_cancel
-    foreign_topics: ForeignTopics = field(default_factory=ForeignTopics)
 
 
 @dataclass(frozen=True, slots=True)

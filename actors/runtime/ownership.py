@@ -213,6 +213,11 @@ class Ownership:
             for cycle in await self._store.wait_cycles(shards, younger_than_s=younger_than_s):
                 self._worker.in_circle(cycle)
 
+    async def _look_for_lost_hints(self, shards: Sequence[ShardId]) -> None:
+        if shards:
+            for nudge in await self._store.unnoticed(shards, younger_than_s=UNNOTICED_S):
+                self.follow(nudge)
+
     # --- waiting mail ---------------------------------------------------------------------------
 
     def _look_for_mail(self) -> None:
@@ -275,8 +280,7 @@ class Ownership:
                 await self.claim()
                 await self._read_timers(shards)
                 await self._look_for_circles(shards, younger_than_s=CIRCLE_S)
-                for nudge in await self._store.unnoticed(shards, younger_than_s=UNNOTICED_S):
-                    self.follow(nudge)
+                await self._look_for_lost_hints(shards)
                 if self._is_looking:
                     continue
                 if last < 0:

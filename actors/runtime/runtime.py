@@ -121,7 +121,7 @@ class Runtime:
             foreign_topics=(foreign_topics := ForeignTopics()),
             on_nudges=self._on_nudges, on_spawned=self._on_spawned, on_cancel=self._on_cancel,
         )  # fmt: skip
-        self._worker = Worker(env, self._registry, capacity=capacity)
+        self._worker = Worker(env, capacity=capacity)
         self._ownership = Ownership(
             self._store, owner or HostIncarnation(self._entropy.token()), self._registry,
             self._worker, heartbeat_s=heartbeat_s,

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Final
 
 from actors.errors import ContractError
 from actors.kernel.runtime.commit import SignalKey
+from actors.runtime.lookout import Lookout
 
 if TYPE_CHECKING:
     from actors.kernel.runtime.commit import BufferedSignal
@@ -44,12 +44,11 @@ class Signals:
         self._log = log
         self._buffer: list[BufferedSignal] = []
         self._taken: set[SignalKey] = set()
-        self._is_current = False
-        self._looking = asyncio.Lock()
+        self._lookout = Lookout(is_current=False)
 
     def poke(self) -> None:
         """There may be new ones."""
-        self._is_current = False
+        self._lookout.poke()
 
     async def take(self, name: str) -> BufferedSignal | None:
         """Consume and return the oldest signal of this name, or None."""
@@ -58,15 +57,11 @@ class Signals:
 
     async def refresh(self) -> None:
         """Read what has come. A second branch waits for what the first one reads."""
-        async with self._looking:
-            while not self._is_current:
-                self._is_current = True
-                try:
-                    found = await self._log.reading(self._store.signals(self._run_id))
-                except BaseException:
-                    self._is_current = False  # its branch was closed: the next one reads
-                    raise
-                self._buffer = [s for s in found if SignalKey(s.name, s.n) not in self._taken]
+        await self._lookout.refresh(self._read)
+
+    async def _read(self) -> None:
+        found = await self._log.reading(self._store.signals(self._run_id))
+        self._buffer = [s for s in found if SignalKey(s.name, s.n) not in self._taken]
 
     def is_there(self, name: str) -> bool:
         """Whether `take_now` would find one."""

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from actors.runtime.mailbox import Mailbox
     from actors.runtime.mailboxes import Mailboxes
     from actors.runtime.refill import Refill
-    from actors.runtime.registry import Registry
     from actors.runtime.shards import Shards
 
 
@@ -49,7 +48,6 @@ class Starts:
 
     Args:
         env: What executions share.
-        registry: The agents served here.
         mailboxes: Say who may start.
         refill: Reads mail that is not in memory.
         host: Is told of runs that cannot be executed.
@@ -58,13 +56,12 @@ class Starts:
     def __init__(
         self,
         env: Environment,
-        registry: Registry,
         mailboxes: Mailboxes,
         refill: Refill,
         *,
         host: Host,
     ) -> None:
-        self._env, self._registry = env, registry
+        self._env = env
         self._mailboxes, self._refill, self._worker = mailboxes, refill, host
         self.fresh: dict[RunId, NewRun] = {}
         """Runs submitted here that nobody has to load."""
@@ -145,7 +142,7 @@ class Starts:
         if lease is None or not self._mailboxes.may_start(mailbox):
             mailbox.set_aside()
             return None
-        agent = self._registry.find(mailbox.agent_id)
+        agent = self._env.agents.find(mailbox.agent_id)
         if agent is None:
             mailbox.holding = Holding.SUSPENDED
             return None

@@ -52,7 +52,6 @@ if TYPE_CHECKING:
     from actors.kernel.runtime.scheduler import ShardLease
     from actors.runtime.environment import Ended, Environment
     from actors.runtime.execution import Execution
-    from actors.runtime.registry import Registry
 
 _log = logging.getLogger(__name__)
 
@@ -65,24 +64,20 @@ class Worker:
 
     Args:
         env: What executions share; `mail_of` and `on_routed` are this worker's.
-        registry: The agents served here.
         capacity: How many runs are in memory at once; hot waiting ones count.
         room: How many waiting messages are in memory at once.
     """
 
-    def __init__(
-        self, env: Environment, registry: Registry, *, capacity: int, room: Room | None = None
-    ) -> None:
+    def __init__(self, env: Environment, *, capacity: int, room: Room | None = None) -> None:
         self._env = env
         self._store = env.store
-        self._registry = registry
         self._capacity = capacity
         self.room = room or Room()
         self.held = Shards()
         """The shards, and how far each is."""
         self.on_lost: Callable[[], None] = lambda: None
         """Called after a shard was lost or given up."""
-        self._mailboxes = Mailboxes(self._store, registry, self.held, self.room)
+        self._mailboxes = Mailboxes(self._store, env.agents, self.held, self.room)
         self._executing: dict[RunId, Execution] = {}
         self._ready: ReadyQueue[Mailbox] = ReadyQueue()
         self.admission: Admission[Mailbox] = Admission(
@@ -93,7 +88,7 @@ class Worker:
         self.endings = Endings()
         self._tasks = TaskScope()
         self._refill = Refill(self._store, self._tasks, self._on_mail_read)
-        self._starts = Starts(env, registry, self._mailboxes, self._refill, host=self)
+        self._starts = Starts(env, self._mailboxes, self._refill, host=self)
         self._stopping = False
         self.timers = Timers(env.clock, self._on_timer)
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from actors.kernel.runtime.ids import AgentId, TopicId, partition_hash
+from actors.kernel.runtime.ids import TopicId, partition_hash
+from actors.kernel.runtime.shards import place_of
 from persistence.postgres.encode import json_text, message_text
 
 if TYPE_CHECKING:
@@ -22,11 +23,6 @@ Talk: TypeAlias = "Mapping[str, list[TalkRow]]"
 """spawns, answers, waits, spends, follows and posts of one turn, and `waiting` when waits are replaced."""
 
 _WAITING: Final = "waiting"
-
-
-def topic_hash(topic: TopicId) -> int:
-    """Return the hash that decides a topic's partition, as that of an agent of the same name."""
-    return partition_hash(AgentId(topic.type, topic.source, topic.tenant))
 
 
 def talk_of(commit: Commit) -> Talk | None:
@@ -141,7 +137,7 @@ def _post(out: Outgoing) -> TalkRow:
     assert isinstance(out.target, TopicId)
     return {
         "topic": str(out.target),
-        "hash": topic_hash(out.target),
+        "hash": partition_hash(place_of(out.target)),
         "sender": out.sender,
         "id": out.message.id,
         "body": message_text(out.message, out.sender),

@@ -6,24 +6,19 @@ Time is virtual, the servers are real: what outsiders send and what agents send 
 
 from __future__ import annotations
 
-import asyncio
 import os
-import secrets
 from typing import TYPE_CHECKING, Final
 
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from broker import client, reader
-from tests.harness import servers
 from tests.harness.faulty_store import Faults, Manner
-from tests.harness.heldloop import HeldLoop
-from tests.model.broker_ground import FOR_EVER_S, theatre
 from tests.model.signs import TieError
 from tests.model.strategies import cases
 from tests.model.verdict import broken_promises, differences, play_both
 from tests.properties.corpus import CORPUS
+from tests.properties.stage import opened_stage
 from tests.properties.test_programs import DEATHS, ERRORS, SEED, profile, report, seeded
 
 if TYPE_CHECKING:
@@ -50,26 +45,8 @@ pytestmark = [
 @pytest.fixture(scope="module")
 def stage(postgres_server: TestPostgres, nats_server: TestNats) -> Iterator[Theatre]:
     """Where the cases of this module are played."""
-    loop, name = HeldLoop(), secrets.token_hex(6)
-    with pytest.MonkeyPatch.context() as patch:
-        # Virtual time jumps: silence, of which these make something, says nothing.
-        patch.setattr(reader, "SILENT_S", FOR_EVER_S)
-        patch.setattr(reader, "PROVE_EVERY_S", FOR_EVER_S)
-        patch.setattr(client, "PING_EVERY_S", int(FOR_EVER_S))
-        with loop.watching(patch):
-            opened = theatre(
-                loop,
-                postgres_url=postgres_server.url,
-                schema=f"t_{name}",
-                nats_url=nats_server.url,
-                namespace=f"t-{name}",
-            )
-            yield loop.run_until_complete(opened.__aenter__())
-            loop.run_until_complete(opened.__aexit__(None, None, None))
-            loop.run_until_complete(loop.end_tasks())
-    loop.close()
-    asyncio.run(servers.drop_namespace(nats_server, f"t-{name}"))
-    asyncio.run(servers.drop_schema(postgres_server, f"t_{name}"))
+    with opened_stage(postgres_server, nats_server) as stage:
+        yield stage
 
 
 def played(  # noqa: PLR0917

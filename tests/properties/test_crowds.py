@@ -6,22 +6,17 @@ plays more, other programs.
 
 from __future__ import annotations
 
-import asyncio
 import os
-import secrets
 from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from broker import client, reader
-from tests.harness import servers
-from tests.harness.heldloop import HeldLoop
-from tests.model.broker_ground import FOR_EVER_S, theatre
 from tests.model.crowd import tenants
 from tests.model.drawing import drawn_cases
 from tests.model.signs import TieError
 from tests.model.strategies import talking_cases
 from tests.model.verdict import differences, predict
+from tests.properties.stage import opened_stage
 from tests.properties.talking import TALKING
 from tests.properties.test_programs import SEED, report
 
@@ -47,26 +42,8 @@ def stage(
     request: pytest.FixtureRequest, postgres_server: TestPostgres, nats_server: TestNats
 ) -> Iterator[Theatre]:
     """Where the cases of this module are played."""
-    loop, name = HeldLoop(), secrets.token_hex(6)
-    with pytest.MonkeyPatch.context() as patch:
-        # Virtual time jumps: silence, of which these make something, says nothing.
-        patch.setattr(reader, "SILENT_S", FOR_EVER_S)
-        patch.setattr(reader, "PROVE_EVERY_S", FOR_EVER_S)
-        patch.setattr(client, "PING_EVERY_S", int(FOR_EVER_S))
-        with loop.watching(patch):
-            opened = theatre(
-                loop,
-                postgres_url=postgres_server.url,
-                schema=f"t_{name}",
-                nats_url=nats_server.url if request.param == "nats" else None,
-                namespace=f"t-{name}",
-            )
-            yield loop.run_until_complete(opened.__aenter__())
-            loop.run_until_complete(opened.__aexit__(None, None, None))
-            loop.run_until_complete(loop.end_tasks())
-    loop.close()
-    asyncio.run(servers.drop_namespace(nats_server, f"t-{name}"))
-    asyncio.run(servers.drop_schema(postgres_server, f"t_{name}"))
+    with opened_stage(postgres_server, nats_server, brokered=request.param == "nats") as stage:
+        yield stage
 
 
 def wrong(stage: Theatre, cases: Sequence[Case], seed: int, suspend_after: float) -> list[str]:

@@ -19,30 +19,25 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def test_the_readme_example_runs_as_it_stands(tmp_path: Path) -> None:
-    """The first Python block of the README is a whole program and prints what it promises."""
+def readme_prints(tmp_path: Path, index: int) -> str:
+    """What a Python block of the README prints when it is run as it stands."""
     script = tmp_path / "readme.py"
-    script.write_text(blocks("README.md", "python")[0], encoding="utf-8")
-
+    script.write_text(blocks("README.md", "python")[index], encoding="utf-8")
     done = subprocess.run(
         [sys.executable, str(script)], capture_output=True, text=True, timeout=30, check=False
     )
-
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("mail to Ada : Dear Ada,\n{'greeted': 'Ada'")
+    return done.stdout
+
+
+def test_the_readme_example_runs_as_it_stands(tmp_path: Path) -> None:
+    """The first Python block of the README is a whole program and prints what it promises."""
+    assert readme_prints(tmp_path, 0).startswith("mail to Ada : Dear Ada,\n{'greeted': 'Ada'")
 
 
 def test_the_readme_conversation_runs_as_it_stands(tmp_path: Path) -> None:
     """So does the second one, of agents that talk."""
-    script = tmp_path / "talk.py"
-    script.write_text(blocks("README.md", "python")[1], encoding="utf-8")
-
-    done = subprocess.run(
-        [sys.executable, str(script)], capture_output=True, text=True, timeout=30, check=False
-    )
-
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == "{'claims': ['water is wet']}\n"
+    assert readme_prints(tmp_path, 1) == "{'claims': ['water is wet']}\n"
 
 
 @pytest.mark.parametrize(

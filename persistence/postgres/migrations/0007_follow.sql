@@ -225,23 +225,24 @@ returns table (shard text, owner text) language sql set search_path from current
     from write_posts(p_topic, p_hash, p_sender, p_id, p_body, p_brokered) w where w.shard is not null
 $$;
 
--- Write the rows of a shard's next followers. `held`: whether the caller still owns the shard.
+-- Write the rows of a shard's next followers. `held`: whether the caller still owns the shard. `body`: the
+-- message of the first of `agents`; theirs differ in the target only.
 create function expand_fanout(p_shard text, p_owner text, p_epoch bigint, p_seq bigint, p_limit int)
-returns table (held boolean, agents text[], arrivals bigint[], lazy int, done boolean)
+returns table (held boolean, body text, agents text[], arrivals bigint[], lazy int, done boolean)
 language plpgsql set search_path from current set enable_seqscan = off as $$
 #variable_conflict use_column
-declare begun text; of_topic text; of_post text; template text; upto text; met int;
+declare begun text; of_topic text; of_post text; template text;
 begin
   perform 1 from shards s where s.shard = p_shard and s.owner = p_owner and s.epoch = p_epoch
     for share;
   if not found then
-    return query select false, '{}'::text[], '{}'::bigint[], 0, false;
+    return query select false, null::text, '{}'::text[], '{}'::bigint[], 0, false;
     return;
   end if;
   select x.after, x.topic into begun, of_topic from fanouts x
     where x.shard = p_shard and x.seq = p_seq for update;
   if not found then
-    return query select true, '{}'::text[], '{}'::bigint[], 0, true;
+    return query select true, null::text, '{}'::text[], '{}'::bigint[], 0, true;
     return;
   end if;
   select p.message_id, p.body into of_post, template from posts p where p.seq = p_seq;
@@ -274,7 +275,9 @@ begin
       update posts p set shards_left = p.shards_left - 1,
           body = case when p.shards_left > 1 then p.body end
         from ended e where p.seq = e.seq)
-    select true, t.agents, t.arrivals, t.lazy::int, c.met < p_limit from told t, counted c;
+    select true, template || to_json(t.agents[1])::text || '}', t.agents, t.arrivals, t.lazy::int,
+        c.met < p_limit
+      from told t, counted c;
 end $$;
 
 -- Take away what nobody needs: ends of follows that no post on its way has to know, and posts that

@@ -6,7 +6,7 @@
 
 alter table runs
   add column supervision json,
-  add column if not exists swept boolean not null default false;
+  add column swept boolean not null default false;
 
 -- `parent` waits, `child` is what for: the id of an ask's message, of a run, of an approval. The key is
 -- what makes the ends of an ask exclusive. `run` answered.

@@ -1,9 +1,8 @@
 -- What ended runs leave behind goes after a while; their rows stay as tombstones, so that an id given
 -- twice still names the run it named before. Ids of messages are kept for 8 days at least.
--- The column is added without a rewrite; the indexes are built under a lock that keeps writers of `runs`
+-- The indexes are built under a lock that keeps writers of `runs`
 -- and `inbox` waiting: seconds for millions of rows. Old hosts go on: they never read what was swept.
 
-alter table runs add column if not exists swept boolean not null default false;
 create index runs_to_sweep on runs (ended_at) where ended_at is not null and not swept;
 -- Runs of which nothing is to be kept do not wait for their time.
 create index runs_of_no_trace on runs (run_id)

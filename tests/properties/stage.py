@@ -1,0 +1,48 @@
+"""Where programs are played on real servers in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+
+from broker import client, reader
+from tests.harness import servers
+from tests.harness.heldloop import HeldLoop
+from tests.model.broker_ground import FOR_EVER_S, theatre
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.harness.servers import TestNats, TestPostgres
+    from tests.model.broker_ground import Theatre
+
+
+@contextmanager
+def opened_stage(
+    postgres: TestPostgres, nats: TestNats, *, brokered: bool = True
+) -> Iterator[Theatre]:
+    """A theatre with a schema and a namespace of its own, both gone at the end of the block."""
+    loop, name = HeldLoop(), secrets.token_hex(6)
+    with pytest.MonkeyPatch.context() as patch:
+        # Virtual time jumps: silence, of which these make something, says nothing.
+        patch.setattr(reader, "SILENT_S", FOR_EVER_S)
+        patch.setattr(reader, "PROVE_EVERY_S", FOR_EVER_S)
+        patch.setattr(client, "PING_EVERY_S", int(FOR_EVER_S))
+        with loop.watching(patch):
+            opened = theatre(
+                loop,
+                postgres_url=postgres.url,
+                schema=f"t_{name}",
+                nats_url=nats.url if brokered else None,
+                namespace=f"t-{name}",
+            )
+            yield loop.run_until_complete(opened.__aenter__())
+            loop.run_until_complete(opened.__aexit__(None, None, None))
+            loop.run_until_complete(loop.end_tasks())
+    loop.close()
+    asyncio.run(servers.drop_namespace(nats, f"t-{name}"))
+    asyncio.run(servers.drop_schema(postgres, f"t_{name}"))

@@ -72,7 +72,9 @@ def command(verb: str, rest: list[str], venv: Path) -> list[str]:
 def environment(venv: Path) -> dict[str, str]:
     """The variables under which a command finds the environment's programs first."""
     path = os.pathsep.join([str(bin_dir(venv)), os.environ.get("PATH", os.defpath)])
-    kept = {name: value for name, value in os.environ.items() if name != "PYTHONHOME"}
+    # Without compiled modules each of the many processes that tests start would compile all it imports.
+    dropped = ("PYTHONHOME", "PYTHONDONTWRITEBYTECODE")
+    kept = {name: value for name, value in os.environ.items() if name not in dropped}
     return {**kept, "PATH": path, "VIRTUAL_ENV": str(venv)}
 
 

@@ -6,38 +6,45 @@ in memory; `compose` has the durable ones, with the same calls.
 
 from __future__ import annotations
 
-from actors.errors import (
-    ActorsError,
-    BudgetExhaustedError,
-    EffectDidNotHappen,
-    EffectError,
-    EffectInDoubtError,
-    RetryAfter,
-    RunFailedError,
-    SpawnDenied,
-    TerminalError,
-    WaitCycleError,
-)
-from actors.kernel.agent.agent import Agent
-from actors.kernel.agent.message import ChatMessage, Message
-from actors.kernel.agent.supervision import (
-    ExecutionBudget,
-    HistoryRetention,
-    SpawnBudget,
-    Supervision,
-)
-from actors.kernel.agent.tools import InvocationResult, Tool
-from actors.kernel.runtime.communication import AskKind, AskOutcome, RunStatusSummary
-from actors.kernel.runtime.ids import AgentId, RunId, TopicId
-from actors.kernel.runtime.scheduler import RetryPolicy, RunStatus
-from actors.kernel.runtime.supervisor import RunHandle, RunResult
-from actors.runtime import RunContext, Runtime, Selected, idempotency_key
-from actors.runtime.decorator import agent
+from typing import TYPE_CHECKING
+
+from actors.exports import lazy_exports
+
+if TYPE_CHECKING:
+    from actors.errors import (
+        ActorsError,
+        BudgetExhaustedError,
+        EffectDidNotHappen,
+        EffectError,
+        EffectInDoubtError,
+        RetryAfter,
+        RunFailedError,
+        SpawnDenied,
+        TerminalError,
+        WaitCycleError,
+    )
+    from actors.kernel.agent.agent import Agent
+    from actors.kernel.agent.message import ChatMessage, Message
+    from actors.kernel.agent.supervision import (
+        ExecutionBudget,
+        HistoryRetention,
+        SpawnBudget,
+        Supervision,
+    )
+    from actors.kernel.agent.tools import ApprovalPolicy, InvocationResult, Risk, Tool
+    from actors.kernel.runtime.communication import AskKind, AskOutcome, RunStatusSummary
+    from actors.kernel.runtime.ids import AgentId, RunId, TopicId
+    from actors.kernel.runtime.scheduler import RetryPolicy, RunStatus
+    from actors.kernel.runtime.supervisor import RunHandle, RunResult
+    from actors.kernel.secrets import Secret
+    from actors.runtime import RunContext, Runtime, Selected, idempotency_key
+    from actors.runtime.decorator import agent
 
 __all__ = [
     "ActorsError",
     "Agent",
     "AgentId",
+    "ApprovalPolicy",
     "AskKind",
     "AskOutcome",
     "BudgetExhaustedError",
@@ -51,6 +58,7 @@ __all__ = [
     "Message",
     "RetryAfter",
     "RetryPolicy",
+    "Risk",
     "RunContext",
     "RunFailedError",
     "RunHandle",
@@ -59,6 +67,7 @@ __all__ = [
     "RunStatus",
     "RunStatusSummary",
     "Runtime",
+    "Secret",
     "Selected",
     "SpawnBudget",
     "SpawnDenied",
@@ -70,3 +79,64 @@ __all__ = [
     "agent",
     "idempotency_key",
 ]
+
+_HOMES = {
+    "actors.errors": (
+        "ActorsError",
+        "BudgetExhaustedError",
+        "EffectDidNotHappen",
+        "EffectError",
+        "EffectInDoubtError",
+        "RetryAfter",
+        "RunFailedError",
+        "SpawnDenied",
+        "TerminalError",
+        "WaitCycleError",
+    ),
+    "actors.kernel.agent.agent": ("Agent",),
+    "actors.kernel.agent.message": (
+        "ChatMessage",
+        "Message",
+    ),
+    "actors.kernel.agent.supervision": (
+        "ExecutionBudget",
+        "HistoryRetention",
+        "SpawnBudget",
+        "Supervision",
+    ),
+    "actors.kernel.agent.tools": (
+        "ApprovalPolicy",
+        "InvocationResult",
+        "Risk",
+        "Tool",
+    ),
+    "actors.kernel.runtime.communication": (
+        "AskKind",
+        "AskOutcome",
+        "RunStatusSummary",
+    ),
+    "actors.kernel.runtime.ids": (
+        "AgentId",
+        "RunId",
+        "TopicId",
+    ),
+    "actors.kernel.runtime.scheduler": (
+        "RetryPolicy",
+        "RunStatus",
+    ),
+    "actors.kernel.runtime.supervisor": (
+        "RunHandle",
+        "RunResult",
+    ),
+    "actors.kernel.secrets": ("Secret",),
+    "actors.runtime": (
+        "RunContext",
+        "Runtime",
+        "Selected",
+        "idempotency_key",
+    ),
+    "actors.runtime.decorator": ("agent",),
+}
+
+if not TYPE_CHECKING:
+    __getattr__ = lazy_exports(__name__, _HOMES)

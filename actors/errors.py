@@ -119,6 +119,18 @@ class RunSweptError(ContractError):
         )
 
 
+class UnservedError(ContractError):
+    """No host that lives serves agents of this type, so that nobody would answer."""
+
+    def __init__(self, agent: str) -> None:
+        super().__init__(agent)
+        self.agent = agent
+
+    @override
+    def __str__(self) -> str:
+        return f"nobody serves {self.agent}: start a host that does, or correct the agent's type"
+
+
 class UnknownApprovalError(ContractError):
     """Nobody waits for this decision, or it was taken already."""
 

@@ -1,4 +1,4 @@
-"""Requests and their answers: JetStream's API, and publishes with their acknowledgements.
+"""Requests and their answers: JetStream's API, publishes with their acknowledgements, and clients' calls.
 
 One subscription takes all answers and finds the waiting call by the last token of the subject;
 nats-py's `request` and `js.publish` cost three to ten times as much and hide why they failed.
@@ -9,13 +9,14 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from nats.errors import ConnectionClosedError, MaxPayloadError
 from nats.errors import Error as NatsError
 
-from broker.client import (
+from broker.nats_client import (
     SEND_BUFFER_BYTES,
     NoAnswerError,
     NotPermittedError,
@@ -24,7 +25,9 @@ from broker.client import (
 )
 
 if TYPE_CHECKING:
-    from broker.client import Client
+    from collections.abc import Callable, Generator, Mapping
+
+    from broker.nats_client import Client
 
 API_LIMIT_S: Final = 5.0
 PUBLISH_LIMIT_S: Final = 2.0
@@ -32,6 +35,21 @@ NO_MESSAGE: Final = 10037
 """JetStream's error code for a sequence at which there is nothing."""
 _NO_RESPONDERS: Final = b"NATS/1.0 503"
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class Reply(NamedTuple):
+    """What came to a reply subject: the data, and the raw block of headers."""
+
+    data: bytes
+    headers: bytes
+
+
+Taker: TypeAlias = "Callable[[Reply | ServerError], None]"
+"""Given what comes to a reply subject, and why nothing more will. It must not raise."""
+
+
+class BodyTooLargeError(ServerError):
+    """The server would close the connection for a message of this size; it was not sent."""
 
 
 class Requests:
@@ -43,16 +61,18 @@ class Requests:
     """
 
     def __init__(self, client: Client, inbox: str) -> None:
-        self._client = client
+        self.client = client
         self._inbox = inbox
         self._skip = len(inbox) + 1
         self._numbers = itertools.count()
-        self._waiting: dict[bytes, tuple[str, asyncio.Future[bytes]]] = {}
+        self._takers: dict[bytes, tuple[str, Taker]] = {}
         self._loop = asyncio.get_running_loop()
 
     async def open(self) -> None:
         """Begin to take answers."""
-        await self._client.listen(f"{self._inbox}.*", self._answered)
+        await self.client.listen(f"{self._inbox}.*", self._came)
+
+    # --- JetStream ------------------------------------------------------------------------------
 
     async def publish(self, subject: str, body: bytes, headers: dict[str, str]) -> int:
         """Publish to a stream and return the sequence under which it was stored.
@@ -61,13 +81,12 @@ class Requests:
             BrokerError: The stream refused, or no acknowledgement came within 2 seconds.
         """
         doing = f"publishing to {subject}"
-        if self._client.pending_data_size > SEND_BUFFER_BYTES:
-            problem = f"{SEND_BUFFER_BYTES >> 20} MiB wait to be sent already"
-            raise ServerError(self._client.address, doing, problem, "Send again later.")
-        answer = await self.call(doing, subject, body, headers=headers, limit_s=PUBLISH_LIMIT_S)
-        ack: dict[str, Any] = json.loads(answer)
+        answer = await self.request(doing, subject, body, headers=headers, limit_s=PUBLISH_LIMIT_S)
+        ack = self._object(doing, answer.data)
         if "error" in ack:
-            raise refused(self._client, doing, ack["error"])
+            raise refused(self.client, doing, ack["error"])
+        if type(ack.get("seq")) is not int:
+            raise self._no_answer_of_jetstream(doing, answer.data)
         return int(ack["seq"])
 
     async def api(self, what: str, body: dict[str, Any]) -> dict[str, Any]:
@@ -77,9 +96,8 @@ class Requests:
             BrokerError: None came within 5 seconds, or JetStream is not there.
         """
         subject = f"$JS.API.{what}"
-        answer = await self.call(what, subject, json.dumps(body).encode(), limit_s=API_LIMIT_S)
-        parsed: dict[str, Any] = json.loads(answer)
-        return parsed
+        answer = await self.request(what, subject, json.dumps(body).encode(), limit_s=API_LIMIT_S)
+        return self._object(what, answer.data)
 
     async def api_or_raise(self, what: str, body: dict[str, Any]) -> dict[str, Any]:
         """Return JetStream's answer to a request that must succeed.
@@ -89,93 +107,137 @@ class Requests:
         """
         answer = await self.api(what, body)
         if "error" in answer:
-            raise refused(self._client, what, answer["error"])
+            raise refused(self.client, what, answer["error"])
         return answer
 
-    async def call(
+    def _object(self, doing: str, answer: bytes) -> dict[str, Any]:
+        try:
+            found = json.loads(answer)
+        except ValueError:
+            found = None
+        if not isinstance(found, dict):
+            raise self._no_answer_of_jetstream(doing, answer)
+        return found
+
+    def _no_answer_of_jetstream(self, doing: str, answer: bytes) -> ServerError:
+        problem = f"the answer is none of JetStream's: {answer[:80]!r}"
+        return ServerError(self.client.address, doing, problem, "Look for who else answers there.")
+
+    # --- calls ----------------------------------------------------------------------------------
+
+    async def request(
         self,
         doing: str,
         subject: str,
         body: bytes,
         *,
-        headers: dict[str, str] | None = None,
+        headers: Mapping[str, str] | None = None,
         limit_s: float,
-    ) -> bytes:
-        """Publish with a reply subject of our own and return the answer's data."""
-        if self._client.lost.is_set():
-            raise self._client.lost_error(doing)
-        token = b"%d" % next(self._numbers)
-        future: asyncio.Future[bytes] = self._loop.create_future()
-        self._waiting[token] = (subject.lower(), future)
-        limit = self._loop.call_later(limit_s, self._expired, token, doing, limit_s)
+    ) -> Reply:
+        """Publish with a reply subject of our own and return what comes there first.
+
+        Raises:
+            NoAnswerError: Nothing came in time.
+            RefusedError: Nobody is subscribed to the subject; it was not delivered.
+            BrokerError: As for `tell`.
+        """
+        future: asyncio.Future[Reply] = self._loop.create_future()
+
+        def take(reply: Reply | ServerError) -> None:
+            if future.done():
+                return
+            if isinstance(reply, ServerError):
+                future.set_exception(reply)
+            else:
+                future.set_result(reply)
+
+        def expired() -> None:
+            remedy = "Try again; if that persists, look at the server's load and log."
+            words = f"no answer within {limit_s:g} s"
+            take(NoAnswerError(self.client.address, doing, words, remedy))
+
+        limit = self._loop.call_later(limit_s, expired)
+        token, reply = self._expect(subject, take)
         try:
-            reply = f"{self._inbox}.{token.decode()}"
-            await self._publish(doing, subject, body, reply=reply, headers=headers)
+            await self.tell(doing, subject, body, reply=reply, headers=headers)
             return await future
         finally:
             limit.cancel()
-            del self._waiting[token]
+            del self._takers[token]
+            if future.done() and not future.cancelled():
+                future.exception()  # it is raised above, or nobody wants it any more
 
-    async def tell(self, doing: str, subject: str, body: bytes) -> None:
-        """Publish without waiting for anything.
+    @contextmanager
+    def taking(self, subject: str, taker: Taker) -> Generator[str]:
+        """Let `taker` have what is answered from `subject`; yields the reply subject."""
+        token, reply = self._expect(subject, taker)
+        try:
+            yield reply
+        finally:
+            del self._takers[token]
 
-        Raises:
-            BrokerError: The connection is lost.
-        """
-        if self._client.lost.is_set():
-            raise self._client.lost_error(doing)
-        await self._publish(doing, subject, body)
+    def _expect(self, subject: str, taker: Taker) -> tuple[bytes, str]:
+        token = b"%d" % next(self._numbers)
+        self._takers[token] = (subject.lower(), taker)
+        return token, f"{self._inbox}.{token.decode()}"
 
-    async def _publish(
+    async def tell(
         self,
         doing: str,
         subject: str,
         body: bytes,
         *,
         reply: str = "",
-        headers: dict[str, str] | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> None:
+        """Publish without waiting for anything.
+
+        Raises:
+            ConnectionLostError: It is, and perhaps was not before the message went out.
+            BrokerError: It was not sent.
+        """
+        client = self.client
+        if client.lost.is_set():
+            raise client.lost_error(doing)
+        if client.pending_data_size > SEND_BUFFER_BYTES:
+            problem = f"{SEND_BUFFER_BYTES >> 20} MiB wait to be sent already"
+            raise ServerError(client.address, doing, problem, "Send again later.")
         try:
-            await self._client.publish(subject, body, reply, headers)
+            await client.publish(subject, body, reply, dict(headers) if headers else None)
         except ConnectionClosedError as exc:
-            raise self._client.lost_error(doing) from exc
+            raise client.lost_error(doing) from exc
         except MaxPayloadError as exc:
-            problem = f"{len(body)} bytes are more than the server takes"
-            remedy = f"Its max_payload is {self._client.max_payload} bytes: raise it."
-            raise ServerError(self._client.address, doing, problem, remedy) from exc
+            problem = f"the body has {len(body)} bytes, the server takes {client.max_payload}"
+            raise BodyTooLargeError(
+                client.address, doing, problem, "Raise its max_payload."
+            ) from exc
         except (NatsError, OSError) as exc:
             remedy = "Send again on a new connection."
-            raise ServerError(self._client.address, doing, str(exc), remedy) from exc
+            raise ServerError(client.address, doing, str(exc), remedy) from exc
+
+    # --- what comes -----------------------------------------------------------------------------
 
     def denied(self, subject: str, words: str) -> None:
         """Fail the calls that wait for answers from this subject (in lower case)."""
-        for asked, future in self._waiting.values():
-            if asked == subject and not future.done():
-                future.set_exception(not_permitted(self._client, asked, words))
+        for asked, taker in tuple(self._takers.values()):
+            if asked == subject:
+                taker(not_permitted(self.client, asked, words))
 
     def fail_all(self) -> None:
         """Fail every call: the connection is lost."""
-        for subject, future in self._waiting.values():
-            if not future.done():
-                future.set_exception(self._client.lost_error(f"waiting for {subject}"))
+        for subject, taker in tuple(self._takers.values()):
+            taker(self.client.lost_error(f"waiting for {subject}"))
 
-    def _answered(self, subject: bytes, _reply: bytes, data: bytes, headers: bytes) -> None:
-        asked, future = self._waiting.get(subject[self._skip :], ("", None))
-        if future is None or future.done():
+    def _came(self, subject: bytes, _reply: bytes, data: bytes, headers: bytes) -> None:
+        asked, taker = self._takers.get(subject[self._skip :], ("", None))
+        if taker is None:
             return
-        if headers and headers.startswith(_NO_RESPONDERS):
+        if headers.startswith(_NO_RESPONDERS):
             problem = "nobody there takes it"
             remedy = "Start nats-server with JetStream enabled, and let ensure() make the streams."
-            future.set_exception(RefusedError(self._client.address, asked, problem, remedy, 503))
+            taker(RefusedError(self.client.address, asked, problem, remedy, 503))
         else:
-            future.set_result(data)
-
-    def _expired(self, token: bytes, doing: str, limit_s: float) -> None:
-        _, future = self._waiting[token]
-        if not future.done():
-            problem = f"no answer within {limit_s:g} s"
-            remedy = "Try again; if that persists, look at the server's load and log."
-            future.set_exception(NoAnswerError(self._client.address, doing, problem, remedy))
+            taker(Reply(data, headers))
 
 
 def refused(client: Client, doing: str, error: dict[str, Any]) -> RefusedError:
@@ -187,7 +249,9 @@ def refused(client: Client, doing: str, error: dict[str, Any]) -> RefusedError:
 
 def not_permitted(client: Client, doing: str, words: str) -> NotPermittedError:
     """Return a violation of permissions as an error."""
-    remedy = "Grant it to the hosts' user in the server's configuration."
+    remedy = "Grant it to this user in the server's configuration (`callboard nats-config`)."
+    if ".stream." in doing.lower():
+        remedy = f"Let `callboard migrate --streams` make them with the admin's login. Or: {remedy}"
     return NotPermittedError(client.address, doing, words, remedy)
 
 

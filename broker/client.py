@@ -1,238 +1,420 @@
-"""nats-py's client with what JetStream at speed needs, and its errors in our words.
+"""`ActorClient`: what another Python service needs to work with agents, over NATS alone.
 
-Three private methods of nats-py 2.16 are overridden. `_process_msg`: of the 22 µs that it spends on a
-message (headers, queue, task), 17 go, and with the queue goes the dropping of messages by a slow
-consumer. `_read_loop` and `_flusher`: whatever ends them, the connection is lost, also where nats-py
-calls nobody.
+Importing it needs nats-py and none of the runtime's other libraries. See docs/clients.md.
+
+A call is a `Request`, checked (`client_requests`), published until it is answered (`client_line`, and
+`client_tries` says what follows from attempts that were not), and its answer is read (`client_answers`).
+A stream of events is the same question asked again from where it broke off (`client_events`).
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import re
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
-from urllib.parse import urlsplit
+import math
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
 
-from nats.aio.client import Client as NatsClient
-from nats.errors import Error as NatsError
-from nats.errors import NoServersError
-from typing_extensions import override
-
-from actors.errors import BrokerError
+from actors.kernel.runtime.ids import token
+from broker import client_answers as answers
+from broker.client_errors import (
+    AskTimeoutError,
+    BadRequestError,
+    ClientError,
+    ConflictError,
+    NotPermittedError,
+    OutcomeUnknownError,
+    RunCancelledError,
+    RunFailedError,
+    TooLargeError,
+    UnknownRunError,
+    UnreachableError,
+    UnservedError,
+)
+from broker.client_events import Watch
+from broker.client_line import Line
+from broker.client_requests import Desk, bad, checked_run, checked_wait
+from broker.client_values import Event, Patience, Result, RunRef, Status
+from broker.nats_client import Server
+from broker.permissions import may_be_answered
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Callable
+    from collections.abc import AsyncGenerator, Callable, Sequence
+    from types import TracebackType
 
-Sink: TypeAlias = "Callable[[bytes, bytes, bytes, bytes], None]"
-"""Called on the event loop with subject, reply subject, data and raw headers. It must not raise."""
+    from actors.kernel.json import JsonValue
+    from actors.kernel.runtime.ids import AgentId, TopicId
+    from broker.client_requests import Request
 
-PING_EVERY_S: Final = 5
-PINGS_UNANSWERED: Final = 2
-"""A server that is silent for 15 seconds counts as lost."""
-SEND_BUFFER_BYTES: Final = 64 * 1024 * 1024
-CLOSE_LIMIT_S: Final = 2.0
-_DENIED: Final = re.compile(r'permissions violation for (publish|subscription) to "([^"]*)"')
+__all__ = [
+    "ActorClient",
+    "AskTimeoutError",
+    "BadRequestError",
+    "ClientError",
+    "ConflictError",
+    "Event",
+    "NotPermittedError",
+    "OutcomeUnknownError",
+    "Patience",
+    "Result",
+    "RunCancelledError",
+    "RunFailedError",
+    "RunRef",
+    "Status",
+    "TooLargeError",
+    "UnknownRunError",
+    "UnreachableError",
+    "UnservedError",
+]
 
-
-class ServerError(BrokerError):
-    """The server at this address could not do something.
-
-    Attributes:
-        server: Host and port, never credentials.
-        doing: What was tried.
-        problem: What the server said, or did not say.
-        remedy: What to do about it.
-        code: JetStream's error code, 0 if it gave none.
-    """
-
-    def __init__(  # noqa: PLR0917 - an error pickles by its positional arguments
-        self, server: str, doing: str, problem: str, remedy: str, code: int = 0
-    ) -> None:
-        super().__init__(server, doing, problem, remedy, code)
-        self.server, self.doing, self.problem = server, doing, problem
-        self.remedy, self.code = remedy, code
-
-    @override
-    def __str__(self) -> str:
-        code = f" (error {self.code})" if self.code else ""
-        return f"NATS at {self.server}: {self.doing}: {self.problem}{code}. {self.remedy}"
+OnConflict: TypeAlias = Literal["queue", "join", "reject", "interrupt"]
+FollowMode: TypeAlias = Literal["eager", "lazy"]
 
 
-class UnreachableError(ServerError):
-    """No connection came about."""
+class ActorClient:
+    """One service's way to the agents of one tenant. An async context manager; for one event loop.
 
+    Every call that changes something has an id, made once for the call and used for each of its
+    attempts, so nothing is done twice, whatever is lost on the way. Attempts are repeated, also over
+    new connections and other hosts, until `timeout`. Then `OutcomeUnknownError` says that it was sent
+    and not answered; calling again with that id is safe. Payloads are JSON data, up to 256 KiB.
 
-class ConnectionLostError(ServerError):
-    """The connection is gone; nothing more comes of it."""
+    Calls of one client that go to the same agent arrive in the order in which they were made: those of
+    `send` and `signal` among each other, and those of `submit`. A call waits for the answer to the one
+    before.
 
+    Cancelling a call stops the waiting; whether it was done is then open, as after a time-out.
 
-class NoAnswerError(ServerError):
-    """The server did not answer within the time limit; whether it acted is unknown."""
-
-
-class NotPermittedError(ServerError):
-    """The account's permissions do not allow it."""
-
-
-class RefusedError(ServerError):
-    """JetStream answered with an error."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Server:
-    """Where the broker is, and how to log in there."""
-
-    urls: tuple[str, ...]
-    name: str = "callboard"
-    connect_timeout_s: float = 5.0
-    user_credentials: str | None = None
-    """Path of a credentials file."""
-    tls: ssl.SSLContext | None = None
-
-    @property
-    def address(self) -> str:
-        """Hosts and ports, for messages: no user, no password."""
-        return ", ".join(_address(url) for url in self.urls)
-
-
-class Client(NatsClient):
-    """One connection. It never reconnects: what it had buffered would go out unguarded.
-
-    Attributes:
-        lost: Set when the connection is of no use any more, for whatever reason.
-        address: The server's host and port.
-    """
-
-    def __init__(self, address: str) -> None:
-        super().__init__()
-        self.lost = asyncio.Event()
-        self.address = address
-        self.on_lost: Callable[[], None] | None = None
-        self.on_denied: Callable[[str, str], None] | None = None
-        """Told of a refused publish: the subject, in lower case as nats-py has it, and the words."""
-        self._sinks: dict[int, Sink] = {}
-        self._why = ""
-        self._last_error: Exception | None = None
-
-    async def listen(self, subject: str, sink: Sink) -> None:
-        """Subscribe; `sink` is called while the bytes are read, so it has to be quick."""
-        self._sinks[self._sid + 1] = sink
-        await self.subscribe(subject)
-
-    def give_up(self, why: str) -> None:
-        """Count the connection as lost, and say why."""
-        self._why = self._why or why
-        if not self.lost.is_set():
-            self.lost.set()
-            if self.on_lost is not None:
-                self.on_lost()
-
-    def lost_error(self, doing: str) -> ConnectionLostError:
-        """Return what to raise when something needs the connection that is lost."""
-        why = self._why or str(self._last_error or self.last_error or "it was closed")
-        problem = f"the connection is lost: {why}"
-        return ConnectionLostError(self.address, doing, problem, "Connect again.")
-
-    async def shut(self) -> None:
-        """Close the connection, within `CLOSE_LIMIT_S`."""
-        if self._flush_queue is not None:  # else nothing was opened
-            with contextlib.suppress(TimeoutError, OSError, NatsError):
-                async with asyncio.timeout(CLOSE_LIMIT_S):
-                    await self.close()
-        self.give_up("it was closed")
-
-    async def on_error(self, error: Exception) -> None:
-        """Remember what nats-py reports beside the calls; map refused subjects to their callers."""
-        denied = _DENIED.search(str(error))
-        if denied is None:
-            self._last_error = error
-        elif denied[1] == "subscription":
-            self.give_up(str(error))
-        elif self.on_denied is not None:
-            self.on_denied(denied[2], str(error))
-
-    @property
-    def reported(self) -> Exception | None:
-        """The last error that nats-py reported beside the calls."""
-        return self._last_error
-
-    @override
-    async def _process_msg(
-        self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes | None
-    ) -> None:
-        sink = self._sinks.get(sid)
-        if sink is None:
-            await super()._process_msg(sid, subject, reply, data, headers)  # type: ignore[arg-type]
-        else:
-            sink(subject, reply, data, headers or b"")
-
-    @override
-    async def _read_loop(self) -> None:
-        try:
-            await super()._read_loop()
-        except OSError as exc:  # while nats-py closed what was reset
-            self.give_up(str(exc))
-        finally:
-            self.give_up("")
-
-    @override
-    async def _flusher(self) -> None:
-        try:
-            await super()._flusher()
-        except OSError as exc:
-            self.give_up(str(exc))
-
-
-async def open_client(server: Server, *, inbox_prefix: str) -> Client:
-    """Return a connected client; tries every address once.
+    Args:
+        servers: ``nats://HOST:PORT``, or several of one cluster.
+        publisher: This service's name. Agents see the sender ``ext:<publisher>``.
+        tenant: Whose agents.
+        namespace: Of the deployment.
+        user_credentials: Path of a credentials file.
+        nkeys_seed: Path of a file with an nkey seed.
+        tls: Context for encrypted connections.
+        inbox_prefix: First token of the subjects of answers, ``_INBOX_<publisher>`` if not given.
+            Nobody else may subscribe to it.
+        timeout: Seconds for a call, where it has none of its own.
+        patience: When to try again.
 
     Raises:
-        UnreachableError: No server of the list could be used.
+        BadRequestError: A name or the prefix is not valid.
     """
-    client = Client(server.address)
-    options: dict[str, Any] = {"tls": server.tls} if server.tls is not None else {}
-    try:
-        async with asyncio.timeout(server.connect_timeout_s * (len(server.urls) + 1)):
-            await client.connect(
-                servers=list(server.urls),
-                name=server.name,
-                error_cb=client.on_error,
-                allow_reconnect=False,
-                max_reconnect_attempts=1,
-                reconnect_time_wait=0,
-                connect_timeout=server.connect_timeout_s,  # type: ignore[arg-type] # any number works
-                ping_interval=PING_EVERY_S,
-                max_outstanding_pings=PINGS_UNANSWERED,
-                pending_size=2 * SEND_BUFFER_BYTES,
-                inbox_prefix=inbox_prefix,
-                user_credentials=server.user_credentials,
-                **options,
-            )
-    except (NatsError, OSError, TimeoutError, ValueError) as exc:
-        await client.shut()
-        reason = client.reported if isinstance(exc, NoServersError) else exc
-        raise _unreachable(server, reason or exc) from exc
-    except asyncio.CancelledError:
-        await client.shut()
-        raise
-    return client
+
+    def __init__(  # noqa: PLR0913
+        self,
+        servers: str | Sequence[str],
+        *,
+        publisher: str,
+        tenant: str = "default",
+        namespace: str = "",
+        user_credentials: str | None = None,
+        nkeys_seed: str | None = None,
+        tls: ssl.SSLContext | None = None,
+        inbox_prefix: str | None = None,
+        timeout: float = 30.0,
+        patience: Patience | None = None,
+    ) -> None:
+        self._desk = Desk.of(namespace=namespace, tenant=tenant, publisher=publisher)
+        self._timeout = checked_wait("ActorClient", timeout)
+        self._patience = patience or Patience()
+        server = Server(
+            urls=(servers,) if isinstance(servers, str) else tuple(servers),
+            name=publisher,
+            user_credentials=user_credentials,
+            nkey_seed_file=nkeys_seed,
+            tls=tls,
+        )
+        prefix = inbox_prefix or f"_INBOX_{token(publisher)}"
+        if not may_be_answered(f"{prefix}."):
+            problem = "hosts answer only to inboxes (_INBOX…), and not to their own"
+            raise BadRequestError(f"inbox_prefix {prefix!r}", problem, "Choose another one.")
+        self._line = Line(server, inbox_prefix=prefix, patience=self._patience)
+
+    async def __aenter__(self) -> Self:
+        """Connect.
+
+        Raises:
+            UnreachableError: No server could be used.
+            NotPermittedError: This user may not have answers at `inbox_prefix`.
+        """
+        await self._line.open()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        exc: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close the connection. Calls that still wait fail."""
+        await self._line.close()
+
+    # --- messages -------------------------------------------------------------------------------
+
+    async def send(self, agent: AgentId | str, payload: JsonValue, *, id: str | None = None) -> str:  # noqa: A002
+        """Send an agent mail, and return the message's id once the broker has stored it.
+
+        It needs no host: what is stored waits for one. The payload is an object.
+
+        Args:
+            agent: ``type/key``.
+            payload: What the agent is given.
+            id: The same one again is the same message; a fresh one if not given.
+
+        Raises:
+            BadRequestError, TooLargeError, NotPermittedError: It was not sent, or refused.
+            UnservedError: The streams are not there: no host has ever run in this namespace.
+            UnreachableError, OutcomeUnknownError: There was no acknowledgement in time.
+        """
+        return await self._store(self._desk.send(agent, payload, id))
+
+    async def publish(
+        self,
+        topic: TopicId | str,
+        payload: JsonValue,
+        *,
+        id: str | None = None,  # noqa: A002
+    ) -> str:
+        """Post to all agents that follow a topic, ``type/source``; else like `send`."""
+        return await self._store(self._desk.publish(topic, payload, id))
+
+    async def signal(
+        self,
+        run: RunRef | str,
+        name: str,
+        payload: JsonValue = None,
+        *,
+        id: str | None = None,  # noqa: A002
+    ) -> None:
+        """Send a run a signal; one to a run that has ended is dropped.
+
+        With the `RunRef` of `submit` it is stored by the broker and needs no host, else a host takes it.
+
+        Raises:
+            UnknownRunError: No run has this id; told where only the id is given.
+            ClientError: As for `send`.
+        """
+        if isinstance(run, RunRef):
+            await self._store(self._desk.signal(run, name, payload, id))
+            return
+        await self._read(self._desk.signal_by_id(run, name, payload, id))
+
+    # --- runs -----------------------------------------------------------------------------------
+
+    async def submit(
+        self,
+        agent: AgentId | str,
+        payload: JsonValue,
+        *,
+        id: str | None = None,  # noqa: A002
+        on_conflict: OnConflict = "queue",
+        priority: int = 5,
+    ) -> RunRef:
+        """Start a run, durably on return.
+
+        Args:
+            agent: ``type/key``.
+            payload: What the agent is given.
+            id: The same one again is the same run.
+            on_conflict: When the agent is busy: wait behind it, join its run, be rejected, or
+                interrupt it.
+            priority: Lower goes first.
+
+        Raises:
+            ConflictError: The agent is busy, and the call asked to be rejected then.
+            UnservedError, UnreachableError, OutcomeUnknownError: There was no answer in time.
+            BadRequestError, TooLargeError, NotPermittedError: It was refused.
+        """
+        request = self._desk.submit(
+            agent, payload, message_id=id, on_conflict=on_conflict, priority=priority
+        )
+        told = await self._read(request, "run")
+        return RunRef(str(told["run"]), str(self._desk.agent(agent)))
+
+    async def ask(
+        self,
+        agent: AgentId | str,
+        payload: JsonValue,
+        *,
+        id: str | None = None,  # noqa: A002
+        timeout: float | None = None,
+        on_conflict: OnConflict = "queue",
+        priority: int = 5,
+    ) -> JsonValue:
+        """Start a run, wait for its end, and return its output. A host that dies meanwhile is no matter.
+
+        Args:
+            agent: ``type/key``.
+            payload: What the agent is given.
+            id: The same one again is the same run, and gives the same answer.
+            timeout: Seconds, up to 3,600.
+            on_conflict: See `submit`.
+            priority: See `submit`.
+
+        Raises:
+            AskTimeoutError: The run goes on; the error has its `run_id`.
+            RunFailedError, RunCancelledError: How it ended instead.
+            ClientError: As for `submit`.
+        """
+        limit_s = checked_wait(f"ask {agent}", self._timeout if timeout is None else timeout)
+        request = self._desk.ask(
+            agent, payload, message_id=id, on_conflict=on_conflict, priority=priority
+        )
+        asked, answer = await self._wait(request.waiting, limit_s)
+        output: JsonValue = answers.read(asked, answer)
+        return output
+
+    async def result(self, run: RunRef | str, *, timeout: float | None = None) -> Result:
+        """Wait for a run's end and return how it ended; it raises nothing for one that failed.
+
+        Args:
+            run: What `submit` gave, or an id.
+            timeout: Seconds; None waits as long as the run takes, while hosts answer.
+
+        Raises:
+            AskTimeoutError: It has not ended in time, and goes on.
+            UnknownRunError: No run has this id.
+            UnservedError, UnreachableError, OutcomeUnknownError: Nothing was heard in time.
+        """
+        run_id = _id_of(run)
+        doing = f"result of run {run_id}"
+        limit_s = None if timeout is None else checked_wait(doing, timeout)
+
+        def request(wait_s: float) -> Request:
+            facts = {"run": run_id, "timeout": round(wait_s, 3)}
+            return self._desk.api("result", facts, doing=doing)
+
+        asked, answer = await self._wait(request, limit_s)
+        return answers.result_of(run_id, answers.read_object(asked, answer, "status"))
+
+    async def status(self, run: RunRef | str) -> Status:
+        """Return how far a run is.
+
+        Raises:
+            UnknownRunError: No run has this id.
+            UnservedError, UnreachableError, OutcomeUnknownError: There was no answer in time.
+        """
+        run_id = _id_of(run)
+        doing = f"status of run {run_id}"
+        told = await self._read(self._desk.api("status", {"run": run_id}, doing=doing), "status")
+        return answers.status_of(run_id, told)
+
+    async def cancel(self, run: RunRef | str, reason: str = "") -> bool:
+        """Ask a run and its subtree to stop; False when it had ended. Raises what `status` does."""
+        run_id = _id_of(run)
+        facts = {"run": run_id, "reason": reason}
+        told = await self._read(self._desk.api("cancel", facts, doing=f"cancel run {run_id}"))
+        return bool(told.get("cancelled"))
+
+    def events(self, run: RunRef | str, from_: int = 0) -> AsyncGenerator[Event]:
+        """Yield what happens in a run, from an entry on, live, until its end mark.
+
+        Entries come once each and in order, over lost connections and hosts that die; deltas may be
+        lost then. Those of an attempt that is over are left out, and `Event.is_restart` marks where a
+        model call begins anew. Close it when you leave early: ``async with aclosing(events)``.
+
+        Args:
+            run: What `submit` gave, or an id.
+            from_: The first entry's number; who has seen entry n goes on with n + 1.
+
+        Raises:
+            UnknownRunError: No run has this id.
+            UnservedError, UnreachableError: Nothing was heard for the client's `timeout`.
+        """
+        run_id = _id_of(run)
+        if type(from_) is not int or from_ < 0:
+            doing, remedy = f"events of run {run_id}", "Give the number of an entry, from 0."
+            raise bad(doing, f"from_={from_!r}", remedy)
+        watch = Watch(
+            self._line, self._desk, run_id, patience=self._patience, limit_s=self._timeout
+        )
+        return watch.events(from_)
+
+    # --- topics, and what there is --------------------------------------------------------------
+
+    async def follow(
+        self, agent: AgentId | str, topic: TopicId | str, mode: FollowMode = "eager"
+    ) -> None:
+        """Let an agent follow a topic, ``type/source``; again is no matter.
+
+        Raises:
+            ClientError: As for `status`; `BadRequestError` for a mode that is none.
+        """
+        facts, doing = self._following("follow", agent, topic)
+        if mode not in {"eager", "lazy"}:
+            raise bad(doing, f"mode={mode!r}", "Use eager or lazy.")
+        await self._read(self._desk.api("follow", {**facts, "mode": mode}, doing=doing))
+
+    async def unfollow(self, agent: AgentId | str, topic: TopicId | str) -> bool:
+        """End that; False when it did not follow. Raises what `follow` does."""
+        facts, doing = self._following("unfollow", agent, topic)
+        told = await self._read(self._desk.api("unfollow", facts, doing=doing))
+        return bool(told.get("followed"))
+
+    async def describe(self) -> Any:
+        """Return the document of the agents that are served: types, schemas, topics."""
+        request = self._desk.api("describe", {}, doing="describe")
+        return answers.read(request, await self._answer(request))
+
+    # --- how ------------------------------------------------------------------------------------
+
+    def _following(
+        self, verb: str, agent: AgentId | str, topic: TopicId | str
+    ) -> tuple[dict[str, str], str]:
+        follower, place = self._desk.agent(agent), self._desk.topic(topic)
+        facts = {"agent": str(follower), "topic": f"{place.type}/{place.source}"}
+        return facts, f"{verb} {place} by {follower}"
+
+    async def _answer(self, request: Request) -> answers.Answer:
+        return await self._line.exchange(
+            request, limit_s=self._timeout, attempt_s=self._patience.attempt_s
+        )
+
+    async def _read(self, request: Request, *fields: str) -> dict[str, Any]:
+        return answers.read_object(request, await self._answer(request), *fields)
+
+    async def _store(self, request: Request) -> str:
+        error = answers.stored_failure(request, await self._answer(request))
+        if error is not None:
+            raise error
+        assert request.id is not None
+        return request.id
+
+    async def _wait(
+        self, request: Callable[[float], Request], limit_s: float | None
+    ) -> tuple[Request, answers.Answer]:
+        """Ask for a run's end, a few seconds at a time: a host that died is noticed after them.
+
+        Args:
+            request: Makes the one in which a host waits for so many seconds.
+            limit_s: For all together; None has none, as long as hosts answer.
+        """
+        now, patience = asyncio.get_running_loop().time, self._patience
+        until = now() + (math.inf if limit_s is None else limit_s)
+        told_s = limit_s or self._timeout
+        run_id, is_taken = None, False
+        while True:
+            left_s = self._timeout if limit_s is None else max(until - now(), 0.001)
+            wait_s = min(patience.slice_s, left_s)
+            asked = request(wait_s)
+            try:
+                answer = await self._line.exchange(
+                    asked,
+                    limit_s=left_s + patience.grace_s,
+                    attempt_s=wait_s + patience.grace_s,
+                    may_be_done=is_taken,
+                )
+            except OutcomeUnknownError as exc:
+                if run_id is None:
+                    raise
+                raise answers.not_in_time(asked, run_id, told_s) from exc
+            if answer.code != answers.TIMED_OUT:
+                return asked, answer
+            run_id, is_taken = answers.run_of(answer) or run_id, True
+            if now() >= until:
+                raise answers.not_in_time(asked, run_id, told_s)
 
 
-def _unreachable(server: Server, reason: Exception) -> UnreachableError:
-    words = str(reason) or ("no answer in time" if isinstance(reason, TimeoutError) else "")
-    remedy = (
-        "Check the user, password or credentials file."
-        if "uthorization" in words or "uthentication" in words
-        else "Start nats-server there, or set the right URL (nats://HOST:PORT)."
-    )
-    return UnreachableError(server.address, "connecting", words or type(reason).__name__, remedy)
-
-
-def _address(url: str) -> str:
-    with contextlib.suppress(ValueError):
-        parts = urlsplit(url if "//" in url else f"nats://{url}")
-        return f"{parts.hostname}:{parts.port or 4222}"
-    return "an invalid URL"
+def _id_of(run: RunRef | str) -> str:
+    return checked_run(run.run_id if isinstance(run, RunRef) else run)

@@ -15,17 +15,27 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Final, get_args
 
 import msgpack
-from pydantic_core import from_json, to_json
+from pydantic_core import to_json
 
-from actors.errors import ContractError, NotSerializableError
+from actors.errors import ContractError
 from actors.kernel.agent.message import SCHEMA_VERSION, Message, SenderKind, sender_of
-from actors.kernel.json import check_json
 from actors.kernel.runtime.ids import AgentId, RunId, derive_id
 from actors.kernel.runtime.shards import letters_of, place_of
-from actors.kernel.runtime.transport import Received, SentSignal, Undecodable
+from actors.kernel.runtime.transport import KEPT_BYTES, Received, SentSignal, Undecodable
 from broker import headers as wire_headers
+from broker.bodies import (
+    check_size,
+    checked_id,
+    claimed_target,
+    json_data,
+    metadata_from_outside,
+    outsiders_id,
+    parse_body,
+    trace_context,
+)
 from broker.errors import BadMessageError
 from broker.headers import header_text, header_value
+from broker.limits import MAX_BODY_BYTES, TEXT
 from broker.subjects import has_hash
 
 if TYPE_CHECKING:
@@ -36,8 +46,6 @@ if TYPE_CHECKING:
     from actors.kernel.runtime.transport import OutboxRow
     from broker.subjects import Origin, PostOrigin, Subjects
 
-MAX_BODY_BYTES: Final = 256 * 1024
-KEPT_BYTES: Final = 64 * 1024
 """So much of a body that is no message stays for the person who looks at it."""
 NOBODY: Final = AgentId("invalid", "invalid")
 """Whose dead letter it is when the subject tells no agent."""
@@ -53,15 +61,9 @@ _FIELDS: Final = frozenset(
     )
 )
 _SENDERS: Final = tuple(f"{kind}:" for kind in get_args(SenderKind))
-_TEXT: Final = re.compile(r"[^\x00-\x1f\x7f\ud800-\udfff]+")
+_EDGE: Final = re.compile(r"(?:[a-z0-9_-]{1,32}_)?EDGE_[0-9a-z]+")
 _ORIGIN: Final = re.compile(r"[!-~]{1,255} [0-9]{1,20}")
-_TRACE_PARENT: Final = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
-_TRACE_STATE: Final = re.compile(r"[ -~]{1,512}")
-_MAX_ID_BYTES: Final = 256
-_MAX_ATTRIBUTE: Final = 1024
 _MAX_PROBLEM: Final = 500
-_CONTENT_TYPES: Final = (wire_headers.CONTENT_TYPE, "content-type", "ce-datacontenttype")
-_CLOUD_EVENT: Final = ("ce-id", "ce-source", "ce-type", "ce-subject", "ce-time")
 
 
 @dataclass(slots=True)
@@ -109,7 +111,7 @@ def encode(row: OutboxRow) -> tuple[dict[str, str], bytes]:
         headers[wire_headers.SIZE] = str(len(body))
         body = body[:KEPT_BYTES]
     if message.metadata:
-        headers |= _trace_context(message.metadata)
+        headers |= trace_context(message.metadata)
     return headers, body
 
 
@@ -118,18 +120,6 @@ def _pack(body: dict[str, JsonValue]) -> tuple[bytes, str]:
         return msgpack.packb(body), wire_headers.MSGPACK
     except (OverflowError, ValueError, TypeError):  # an integer of more than 64 bits, for example
         return to_json(body), wire_headers.JSON
-
-
-def _trace_context(source: Mapping[str, str]) -> dict[str, str]:
-    """Return the W3C trace context in `source`, without what is not well-formed."""
-    parent = source.get(wire_headers.TRACE_PARENT)
-    if parent is None or _TRACE_PARENT.fullmatch(parent) is None:
-        return {}
-    found = {wire_headers.TRACE_PARENT: parent}
-    state = source.get(wire_headers.TRACE_STATE)
-    if state is not None and _TRACE_STATE.fullmatch(state):
-        found[wire_headers.TRACE_STATE] = state
-    return found
 
 
 # --- reading ------------------------------------------------------------------------------------
@@ -155,12 +145,12 @@ class Decoder:
     def _mail(self, wire: Wire) -> Received:
         """Decode what a host published."""
         headers = wire.headers
-        agent = self._subjects.parse_stored(wire.subject, _claimed(headers))
+        agent = self._subjects.parse_stored(wire.subject, claimed_target(headers))
         kind = headers.get(wire_headers.KIND)
         if kind != MESSAGE_KIND:
             raise BadMessageError(f"header {wire_headers.KIND} is {kind!r}, not {MESSAGE_KIND!r}")
-        _check_size(int(headers.get(wire_headers.SIZE, 0)))
-        message = _message(_body(wire), agent)
+        check_size(int(headers.get(wire_headers.SIZE, 0)))
+        message = _message(parse_body(wire.data, wire.headers), agent)
         sender = message.sender or ""
         if header_value(sender) != headers.get(wire_headers.SENDER):
             raise BadMessageError(f"header {wire_headers.SENDER} is not the body's {sender!r}")
@@ -168,7 +158,7 @@ class Decoder:
 
     def _sourced(self, wire: Wire, source: str) -> Received:
         """Decode what somebody outside sent to an agent, and EDGE handed on."""
-        origin = self._origin(wire, source, _claimed(wire.headers))
+        origin = self._origin(wire, source, claimed_target(wire.headers))
         agent = origin.agent
         if agent.key.startswith("~"):
             raise BadMessageError("a key that begins with '~' cannot be addressed from outside")
@@ -178,7 +168,7 @@ class Decoder:
         if origin.run_id is not None and origin.name is not None:
             if origin.name.startswith("~"):
                 raise BadMessageError("a signal's name that begins with '~' is not for outsiders")
-            payload = _json_data(_body(wire)) if wire.data else None
+            payload = _payload_from_outside(wire) if wire.data else None
             content = SentSignal(origin.run_id, origin.name, payload)
         else:
             content = _message_from_outside(wire, agent, sender, message_id)
@@ -186,7 +176,7 @@ class Decoder:
 
     def _post(self, wire: Wire, source: str) -> Received:
         """Decode what somebody outside posted to a topic, and EDGE handed on."""
-        origin = self._post_origin(wire, source, _claimed(wire.headers))
+        origin = self._post_origin(wire, source, claimed_target(wire.headers))
         message_id = _id_from_outside(wire, source)
         sender = sender_of("ext", origin.publisher)
         post = _message_from_outside(wire, origin.topic, sender, message_id)
@@ -225,7 +215,7 @@ class Decoder:
             # one tells whose it is.
             for is_believed in (False, True):
                 with contextlib.suppress(ContractError, ValueError):
-                    claimed = _claimed(wire.headers) if is_believed else None
+                    claimed = claimed_target(wire.headers) if is_believed else None
                     agent, sender = self._named_from_outside(wire, source, claimed)
         if message_id is None:
             message_id = derive_id("undecodable", stream, number, _digest(wire.data))
@@ -264,71 +254,6 @@ def _parts(source: str) -> list[str]:
     return parts
 
 
-def _claimed(headers: Mapping[str, str]) -> AgentId | None:
-    target = headers.get(wire_headers.TARGET)
-    return None if target is None else AgentId.parse(header_text(target))
-
-
-def _check_size(size: int) -> None:
-    if size > MAX_BODY_BYTES:
-        raise BadMessageError(
-            f"the body has {size} bytes, {MAX_BODY_BYTES} are the limit: use the artifact store "
-            "and send its reference"
-        )
-
-
-def _body(wire: Wire) -> JsonValue:
-    """Return the body as Python values; whether they are JSON data is not checked here."""
-    data = wire.data
-    _check_size(len(data))
-    media_type = _media_type(wire.headers)
-    try:
-        if media_type == wire_headers.MSGPACK:
-            return _unpack(data)
-        if media_type == wire_headers.JSON:
-            value: JsonValue = from_json(data, allow_inf_nan=False)
-            return value
-    except ValueError as exc:
-        detail = str(exc) or type(exc).__name__
-        raise BadMessageError(f"the body is no {media_type}: {detail}") from exc
-    raise BadMessageError(
-        f"{wire_headers.CONTENT_TYPE} is {media_type!r}, not {wire_headers.JSON} or "
-        f"{wire_headers.MSGPACK}"
-    )
-
-
-def _media_type(headers: Mapping[str, str]) -> str:
-    for name in _CONTENT_TYPES:
-        if found := headers.get(name):
-            known = found in (wire_headers.MSGPACK, wire_headers.JSON)
-            return found if known else found.partition(";")[0].strip().lower()
-    return wire_headers.JSON
-
-
-def _unpack(data: bytes) -> JsonValue:
-    size = len(data)
-    value: JsonValue = msgpack.unpackb(
-        data,
-        strict_map_key=True,
-        max_str_len=size,
-        max_array_len=size,
-        max_map_len=size,
-        max_bin_len=0,
-        max_ext_len=0,
-    )
-    return value
-
-
-def _json_data(value: JsonValue) -> JsonValue:
-    """Return `value` if it could be recorded: no NUL, no NaN, not too deep."""
-    try:
-        check_json(value, where="payload")
-    except NotSerializableError as exc:
-        problem = f"holds a {exc.type_name}: {exc.problem or 'that is not JSON data'}"
-        raise BadMessageError(f"the payload {problem}") from exc
-    return value
-
-
 def _message(body: JsonValue, agent: AgentId) -> Message:
     """Return the message in the body of a host.
 
@@ -346,7 +271,7 @@ def _message(body: JsonValue, agent: AgentId) -> Message:
         raise BadMessageError(f"is for {body.get('target')!r}, stored for {agent}")
     if "payload" not in body:
         raise BadMessageError("has no payload")
-    payload = _json_data(body["payload"])
+    payload = json_data(body["payload"])
     sender = _text(body, "sender")
     if not sender.startswith(_SENDERS):
         raise BadMessageError(f"sender {sender!r} is of no known kind")
@@ -354,7 +279,7 @@ def _message(body: JsonValue, agent: AgentId) -> Message:
     if created_at.tzinfo is None:
         raise BadMessageError("created_at has no time zone")
     return Message(
-        id=_checked_id(_text(body, "id")),
+        id=checked_id(_text(body, "id")),
         target=agent,
         payload=payload,
         sender=sender,
@@ -373,12 +298,6 @@ def _text(body: dict[str, JsonValue], name: str) -> str:
     return value
 
 
-def _checked_id(text: str) -> str:
-    if _TEXT.fullmatch(text) is None or len(text.encode()) > _MAX_ID_BYTES:
-        raise BadMessageError(f"a message id is 1 to {_MAX_ID_BYTES} bytes of printable text")
-    return text
-
-
 def _metadata(value: JsonValue) -> dict[str, str]:
     if type(value) is not dict:
         raise BadMessageError("metadata is not a map")
@@ -391,10 +310,31 @@ def _metadata(value: JsonValue) -> dict[str, str]:
 # --- what outsiders and hosts say in headers ----------------------------------------------------
 
 
+def _id_from_outside(wire: Wire, source: str) -> str:
+    """Return the publisher's id; of a message without one, made of its place in EDGE."""
+    found = wire.headers.get(wire_headers.MESSAGE_ID) or wire.headers.get("ce-id")
+    if found:
+        return outsiders_id(found)
+    stream, number, *_ = _parts(source)
+    return derive_id("edge", stream, number, _digest(wire.data))
+
+
+def _payload_from_outside(wire: Wire) -> JsonValue:
+    """Return the body, which an outsider wrote.
+
+    An acknowledgement goes wherever a publisher asks for it, with nobody's permissions: to an agent
+    of another tenant, too, as if another publisher had written it.
+    """
+    payload = json_data(parse_body(wire.data, wire.headers))
+    if type(payload) is dict and _EDGE.fullmatch(str(payload.get("stream"))):
+        raise BadMessageError("is the broker's acknowledgement of another message")
+    return payload
+
+
 def _message_from_outside(
     wire: Wire, target: AgentId | TopicId, sender: str, message_id: str
 ) -> Message:
-    payload = _json_data(_body(wire))
+    payload = _payload_from_outside(wire)
     if type(payload) is not dict:
         raise BadMessageError(f"the body is a {type(payload).__name__}, not a JSON object")
     return Message(
@@ -403,31 +343,8 @@ def _message_from_outside(
         payload=payload,
         sender=sender,
         created_at=wire.stored_at,
-        metadata=_metadata_from_outside(wire.headers),
+        metadata=metadata_from_outside(wire.headers),
     )
-
-
-def _id_from_outside(wire: Wire, source: str) -> str:
-    """Return the publisher's id; of a message without one, made of its place in EDGE."""
-    found = wire.headers.get(wire_headers.MESSAGE_ID) or wire.headers.get("ce-id")
-    if not found:
-        stream, number, *_ = _parts(source)
-        return derive_id("edge", stream, number, _digest(wire.data))
-    if "\ufffd" in found:  # what is no UTF-8 reads like this, and two ids would be one
-        raise BadMessageError("the message id is no UTF-8")
-    return _checked_id(found)
-
-
-def _metadata_from_outside(headers: Mapping[str, str]) -> dict[str, str]:
-    """Return attributes of a CloudEvent and the trace context, cut to a sane length."""
-    if len(headers) == 1:
-        return {}
-    found = _trace_context(headers)
-    for name in _CLOUD_EVENT:
-        value = headers.get(name)
-        if value and _TEXT.fullmatch(value):
-            found[name] = value[:_MAX_ATTRIBUTE]
-    return found
 
 
 def _named_by_host(headers: Mapping[str, str]) -> tuple[str, str] | None:
@@ -436,10 +353,10 @@ def _named_by_host(headers: Mapping[str, str]) -> tuple[str, str] | None:
     if not sender or not message_id:
         return None
     try:
-        sender, message_id = header_text(sender), _checked_id(header_text(message_id))
+        sender, message_id = header_text(sender), checked_id(header_text(message_id))
     except (BadMessageError, ValueError):
         return None
-    named = sender.startswith(_SENDERS) and _TEXT.fullmatch(sender) is not None
+    named = sender.startswith(_SENDERS) and TEXT.fullmatch(sender) is not None
     return (sender, message_id) if named else None
 
 

@@ -15,9 +15,9 @@ from actors.kernel.runtime.ids import AgentId, RunId, ShardId
 from actors.kernel.runtime.store import Nudge
 from actors.kernel.runtime.transport import StreamState
 from broker.api import NO_MESSAGE, Requests, instant_of, parse_nanoseconds, refused
-from broker.client import CLOSE_LIMIT_S
 from broker.codec import Decoder, encode
 from broker.errors import SubjectError
+from broker.nats_client import CLOSE_LIMIT_S
 from broker.pulls import Pulls
 from broker.reader import ShardReader
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from actors.kernel.runtime.ids import HostIncarnation
     from actors.kernel.runtime.scheduler import ShardLease
     from actors.kernel.runtime.transport import Cursor, MailBatch, OutboxRow
-    from broker.client import Client
+    from broker.nats_client import Client
     from broker.streams import StreamNames
     from broker.subjects import Subjects
 
@@ -239,5 +239,5 @@ def _parse_nudge(data: bytes) -> Nudge | None:
             return None
         shard = ShardId(rest[0]) if rest and rest[0] else None
         return Nudge(kind, agent and AgentId.parse(agent), run_id and RunId(run_id), shard)
-    except (ValueError, TypeError, AttributeError, ContractError):
+    except (ValueError, TypeError, AttributeError, ContractError, RecursionError):
         return None

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from nats.errors import Error as NatsError
 
 from broker.api import NO_MESSAGE, instant_of, not_permitted, parse_nanoseconds, refused
-from broker.client import RefusedError
 from broker.headers import parse_headers
+from broker.nats_client import RefusedError
 
 if TYPE_CHECKING:
     from datetime import datetime
 
     from broker.api import Requests
-    from broker.client import Client
+    from broker.nats_client import Client
     from broker.reader import ShardReader
 
 _ACK: Final = b"$JS.ACK."

@@ -28,8 +28,9 @@ MAX_CONSUMERS: Final = 6000
 EDGE_MAX_MESSAGE_BYTES: Final = 512 * 1024
 """More is refused at publish; 256 KiB to this becomes a dead letter that says why."""
 MAIL_MAX_MESSAGE_BYTES: Final = 1024 * 1024
+EXTERNAL: Final = "agent.v1.*.*.*.ext.*"
+"""Messages of outsiders; whichever stream holds these subjects is EDGE."""
 
-_EXTERNAL: Final = "agent.v1.*.*.*.ext.*"
 _SIGNALS: Final = "agent.v1.*.*.*.sig.*.*.*"
 _OUTSIDE_POSTS: Final = "topic.v1.*.*.*.ext.*"
 _POSTS: Final = "topic.v1.*.*.*"
@@ -76,7 +77,7 @@ class StreamPlan:
         nothing = self.subjects.prefixed("dead.v1.none.none.none.none")
         return self._stream(
             name,
-            (_EXTERNAL, _SIGNALS, _OUTSIDE_POSTS),
+            (EXTERNAL, _SIGNALS, _OUTSIDE_POSTS),
             sources=[{"name": self.subjects.stream("DEAD"), "filter_subject": nothing}],
             discard="new",
             max_age=_nanoseconds(timedelta(days=7)),
@@ -93,7 +94,7 @@ class StreamPlan:
             f"mail.{{{{wildcard(2)}}}}.{partition}.{{{{wildcard(1)}}}}.{{{{wildcard(3)}}}}"
         )
         inboxes = prefixed("agent.v1.*.*.*.in")
-        transforms = [{"src": prefixed(src), "dest": stored} for src in (_EXTERNAL, _SIGNALS)]
+        transforms = [{"src": prefixed(src), "dest": stored} for src in (EXTERNAL, _SIGNALS)]
         post = (
             f"mail.{TOPICS}.{partition}.{{{{wildcard(1)}}}}.{{{{wildcard(2)}}}}.{{{{wildcard(3)}}}}"
         )
@@ -194,7 +195,7 @@ async def ensure(
         await _make(api, mail)
         if await _edge_name(api, subjects) == edge:
             return StreamNames(mail["name"], edge, topic["name"], subjects.stream("DEAD"))
-    msg = f"the stream of {subjects.prefixed(_EXTERNAL)} is deleted again and again"
+    msg = f"the stream of {subjects.prefixed(EXTERNAL)} is deleted again and again"
     raise BrokerError(msg)
 
 
@@ -221,11 +222,11 @@ async def _edge(api: Api, plan: StreamPlan) -> str:
             if _code(answer) in (_OVERLAP, _NAME_IN_USE):
                 continue
             _raise_for_stream(answer, config["name"])
-            if drift := _drift(answer["config"], config):
-                raise _not_taken(config["name"], drift)
+            if differs := differing(answer["config"], config):
+                raise _not_taken(config["name"], differs)
             return str(config["name"])
         if not name.startswith(prefix):
-            pattern = plan.subjects.prefixed(_EXTERNAL)
+            pattern = plan.subjects.prefixed(EXTERNAL)
             remedy = "Take the subject away from it, or give this deployment another namespace."
             raise StreamMismatchError(name, f"holds {pattern}", remedy)
         if await _config(api, name) is not None:
@@ -236,7 +237,7 @@ async def _edge(api: Api, plan: StreamPlan) -> str:
 
 
 async def _edge_name(api: Api, subjects: Subjects) -> str | None:
-    answer = await api("STREAM.NAMES", {"subject": subjects.prefixed(_EXTERNAL)})
+    answer = await api("STREAM.NAMES", {"subject": subjects.prefixed(EXTERNAL)})
     _raise_for(answer, "STREAM.NAMES")
     return next(iter(answer.get("streams") or ()), None)
 
@@ -252,14 +253,14 @@ async def _config(api: Api, name: str) -> Config | None:
 
 async def _make(api: Api, wanted: Config) -> None:
     """Create the stream, or update what differs; settings not named here stay as they are."""
-    name, drift = wanted["name"], list[str]()
+    name, differs = wanted["name"], list[str]()
     for _ in range(_ATTEMPTS):
         found = await _config(api, name)
         if found is None:
             answer = await api(f"STREAM.CREATE.{name}", wanted)
         else:
             _check_deployment(found, wanted["metadata"]["deployment"])
-            if not _drift(found, wanted):
+            if not differing(found, wanted):
                 return
             metadata = {**found.get("metadata", {}), **wanted["metadata"]}
             changed = {**found, **wanted, "metadata": metadata}
@@ -267,10 +268,10 @@ async def _make(api: Api, wanted: Config) -> None:
         if _code(answer) in (_NAME_IN_USE, _NOT_FOUND):
             continue  # another host was faster
         _raise_for_stream(answer, name)
-        if not (drift := _drift(answer["config"], wanted)):
+        if not (differs := differing(answer["config"], wanted)):
             return
-    if drift:
-        raise _not_taken(name, drift)
+    if differs:
+        raise _not_taken(name, differs)
     msg = f"stream {name} is made and deleted again and again"
     raise BrokerError(msg)
 
@@ -286,8 +287,8 @@ def _raise_for_stream(answer: Mapping[str, Any], name: str) -> None:
     _raise_for(answer, name)
 
 
-def _not_taken(name: str, drift: list[str]) -> StreamMismatchError:
-    problem = f"the server does not take {', '.join(drift)}"
+def _not_taken(name: str, differs: list[str]) -> StreamMismatchError:
+    problem = f"the server does not take {', '.join(differs)}"
     return StreamMismatchError(name, problem, "nats-server 2.14 or newer is needed.")
 
 
@@ -312,7 +313,7 @@ def _remedy(name: str) -> str:
     return "Stop the hosts, delete the stream and start them: what is in it is held elsewhere too."
 
 
-def _drift(found: Mapping[str, Any], wanted: Config) -> list[str]:
+def differing(found: Mapping[str, Any], wanted: Config) -> list[str]:
     """Return the names of settings that are not as wanted; the server leaves out what is empty."""
     return sorted(
         name

@@ -8,7 +8,15 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 
 from actors.errors import InvalidNameError
-from actors.kernel.runtime.ids import KEY_RULE, AgentId, RunId, TopicId, partition_hash, token
+from actors.kernel.runtime.ids import (
+    KEY_RULE,
+    AgentId,
+    RunId,
+    TopicId,
+    check_name,
+    partition_hash,
+    token,
+)
 from actors.kernel.runtime.shards import PARTITIONS, TOPICS, place_of, scope_of
 from broker.errors import SubjectError
 from broker.headers import TARGET
@@ -42,6 +50,14 @@ class Origin(NamedTuple):
     publisher: str
     run_id: RunId | None = None
     name: str | None = None
+
+
+class ApiOrigin(NamedTuple):
+    """Who asks what of the hosts, as the subject of the request says it."""
+
+    tenant: str
+    publisher: str
+    verb: str
 
 
 class PostOrigin(NamedTuple):
@@ -125,6 +141,22 @@ class Subjects:
         """Return where hosts publish dead letters of the agent."""
         return self.prefixed(f"dead.v1.{_address(agent)}")
 
+    def ask(self, agent: AgentId, publisher: str) -> str:
+        """Return where an outside service asks the agent and gets its answer."""
+        return self.prefixed(f"ask.v1.{_address(agent)}.{_publisher(publisher)}")
+
+    def api(self, tenant: str, publisher: str, verb: str) -> str:
+        """Return where an outside service asks the hosts for something: the verbs of `broker.verbs`."""
+        return self.prefixed(f"api.v1.{token(tenant)}.{_publisher(publisher)}.{token(verb)}")
+
+    def live(self, agent: AgentId, run_id: RunId) -> str:
+        """Return where pieces of models' answers in a run are told, to whoever listens."""
+        return self.prefixed(f"run.v1.{_address(agent)}.{token(run_id)}")
+
+    def live_end(self, agent: AgentId, run_id: RunId) -> str:
+        """Return where the host that ended a run tells the hosts at which somebody waits for it."""
+        return f"{self.live(agent, run_id)}.end"
+
     def host(self, owner: str) -> str:
         """Return where other hosts nudge this host incarnation."""
         return self.prefixed(f"host.v1.{token(owner)}")
@@ -204,7 +236,13 @@ class Subjects:
             SubjectError: It is no such subject of this deployment, does not tell the topic, or is
                 not the one of the topic claimed.
         """
-        return _parse_stored_post(self, subject, claimed)
+        tokens = _tokens(self, subject, f"mail.{TOPICS}")
+        if len(tokens) != 4:  # noqa: PLR2004
+            raise SubjectError(subject, f"is not mail.{TOPICS}.<p>.<tenant>.<type>.<source>")
+        topic = _topic(subject, tokens[1:], claimed)
+        if self.stored_post(topic) != subject:
+            raise SubjectError(subject, f"is not where posts to {topic} are stored")
+        return topic
 
     def parse_post_origin(self, subject: str, claimed: AgentId | None = None) -> PostOrigin:
         """Return what the origin subject of a sourced post says.
@@ -217,7 +255,40 @@ class Subjects:
             SubjectError: It is no outsider's post, does not tell the topic, or is not for the topic
                 claimed.
         """
-        return _parse_post_origin(self, subject, claimed)
+        tokens = _tokens(self, subject, "topic.v1")
+        if len(tokens) != 5 or tokens[3] != "ext":  # noqa: PLR2004
+            raise SubjectError(subject, "is not topic.v1.<tenant>.<type>.<source>.ext.<publisher>")
+        return PostOrigin(_topic(subject, tokens[:3], claimed), _publisher_of(tokens[4]))
+
+    def parse_ask(self, subject: str, claimed: AgentId | None = None) -> Origin:
+        """Return who asks whom.
+
+        Args:
+            subject: Of the request.
+            claimed: Whom the request says it is for; needed where the subject holds a hash.
+
+        Raises:
+            SubjectError: It is no such subject, does not tell the agent, or addresses another one.
+        """
+        tokens = _tokens(self, subject, "ask.v1")
+        if len(tokens) != 4:  # noqa: PLR2004
+            raise SubjectError(subject, "is not ask.v1.<tenant>.<type>.<key>.<publisher>")
+        return Origin(_addressed(subject, tokens[:3], claimed), _publisher_of(tokens[3]))
+
+    def parse_api(self, subject: str) -> ApiOrigin:
+        """Return who asks what of the hosts.
+
+        Raises:
+            SubjectError: It is no such subject.
+        """
+        tokens = _tokens(self, subject, "api.v1")
+        if len(tokens) != 3:  # noqa: PLR2004
+            raise SubjectError(subject, "is not api.v1.<tenant>.<publisher>.<verb>")
+        try:
+            tenant = check_name("tenant", untoken(tokens[0]))
+        except InvalidNameError as exc:
+            raise SubjectError(subject, str(exc)) from exc
+        return ApiOrigin(tenant, _publisher_of(tokens[1]), untoken(tokens[2]))
 
     def mailbox_of(self, subject: str) -> AgentId:
         """Return who has this mailbox; for one behind a hash, a stand-in of the same shard.
@@ -258,41 +329,25 @@ def _parse_origin(subjects: Subjects, subject: str, claimed: AgentId | None) -> 
         raise SubjectError(
             subject, "is neither ….ext.<publisher> nor ….sig.<publisher>.<run>.<name>"
         )
-    agent = _agent(subject, tokens[:3]) if claimed is None else claimed
-    if _address(agent) != ".".join(tokens[:3]):
-        raise SubjectError(subject, f"does not address {agent}")
-    # A hashed publisher or run is told from others as it is; a hashed name is no name.
-    publisher = _name("publisher", _untoken_or_hash(tokens[4]))
+    agent, publisher = _addressed(subject, tokens[:3], claimed), _publisher_of(tokens[4])
     if tokens[3] == "ext":
         return Origin(agent, publisher)
     run_id = RunId(_name("run", _untoken_or_hash(tokens[5])))
-    return Origin(agent, publisher, run_id, _name("signal", untoken(tokens[6])))
+    return Origin(
+        agent, publisher, run_id, _name("signal", untoken(tokens[6]))
+    )  # a hash is no name
 
 
-@lru_cache(maxsize=65_536)
-def _parse_stored_post(subjects: Subjects, subject: str, claimed: AgentId | None) -> TopicId:
-    tokens = _tokens(subjects, subject, f"mail.{TOPICS}")
-    if len(tokens) != 4:  # noqa: PLR2004
-        raise SubjectError(subject, f"is not mail.{TOPICS}.<p>.<tenant>.<type>.<source>")
-    topic = _topic(subject, tokens[1:], claimed)
-    if subjects.stored_post(topic) != subject:
-        raise SubjectError(subject, f"is not where posts to {topic} are stored")
-    return topic
-
-
-@lru_cache(maxsize=65_536)
-def _parse_post_origin(subjects: Subjects, subject: str, claimed: AgentId | None) -> PostOrigin:
-    tokens = _tokens(subjects, subject, "topic.v1")
-    if len(tokens) != 5 or tokens[3] != "ext":  # noqa: PLR2004
-        raise SubjectError(subject, "is not topic.v1.<tenant>.<type>.<source>.ext.<publisher>")
-    topic = _topic(subject, tokens[:3], claimed)
-    return PostOrigin(topic, _name("publisher", _untoken_or_hash(tokens[4])))
+def _addressed(subject: str, address: Sequence[str], claimed: AgentId | None) -> AgentId:
+    """Return the agent of these tokens: what they spell, or the one claimed if it is spelt so."""
+    agent = _agent(subject, address) if claimed is None else claimed
+    if _address(agent) != ".".join(address):
+        raise SubjectError(subject, f"does not address {agent}")
+    return agent
 
 
 def _topic(subject: str, address: Sequence[str], claimed: AgentId | None) -> TopicId:
-    place = _agent(subject, address) if claimed is None else claimed
-    if _address(place) != ".".join(address):
-        raise SubjectError(subject, f"is not of the topic {place}")
+    place = _addressed(subject, address, claimed)
     return TopicId(place.type, place.key, place.tenant)
 
 
@@ -314,6 +369,11 @@ def _agent(subject: str, address: Sequence[str], *, hashes: bool = False) -> Age
 
 def _untoken_or_hash(text: str) -> str:
     return text if _HASHED.fullmatch(text) else untoken(text)
+
+
+def _publisher_of(text: str) -> str:
+    """Return the publisher of a token; a hashed one is told from others as it is."""
+    return _name("publisher", _untoken_or_hash(text))
 
 
 def _publisher(name: str) -> str:

@@ -6,12 +6,13 @@ import itertools
 import secrets
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from actors.kernel.runtime.shards import PARTITIONS
 from broker.api import Requests
-from broker.client import Server, open_client
 from broker.connection import JetStreamConnection
+from broker.nats_client import Server, open_client
+from broker.permissions import HOST_INBOX
 from broker.streams import ensure
 from broker.subjects import Subjects
 
@@ -22,15 +23,13 @@ if TYPE_CHECKING:
     from actors.kernel.runtime.ids import HostIncarnation
     from actors.kernel.runtime.store import Nudge
 
-INBOX_PREFIX: Final = "_INBOX_callboard"
-"""Hosts need the permission to subscribe to ``_INBOX_callboard.>``, and nobody else may have it."""
-
 
 class JetStreamTransport:
     """See `Transport`.
 
     Args:
-        servers: ``nats://HOST:PORT``, or several of one cluster.
+        servers: ``nats://HOST:PORT``, or several of one cluster; or a `Server`, which says how to log
+            in there too (then `name`, `connect_timeout_s`, `user_credentials` and `tls` are its).
         namespace: Goes before streams' names and subjects, for deployments that share a server.
         partitions: Of each type; fixed for the life of a deployment.
         name: Of the connection, for the server's lists.
@@ -44,7 +43,7 @@ class JetStreamTransport:
 
     def __init__(  # noqa: PLR0913
         self,
-        servers: str | Sequence[str],
+        servers: str | Sequence[str] | Server,
         *,
         namespace: str = "",
         partitions: int = PARTITIONS,
@@ -54,15 +53,18 @@ class JetStreamTransport:
         owner: HostIncarnation | None = None,
         user_credentials: str | None = None,
         tls: ssl.SSLContext | None = None,
-        inbox_prefix: str = INBOX_PREFIX,
+        inbox_prefix: str = HOST_INBOX,
     ) -> None:
-        self._server = Server(
-            urls=(servers,) if isinstance(servers, str) else tuple(servers),
-            name=name,
-            connect_timeout_s=connect_timeout_s,
-            user_credentials=user_credentials,
-            tls=tls,
-        )
+        if isinstance(servers, Server):
+            self._server = servers
+        else:
+            self._server = Server(
+                urls=(servers,) if isinstance(servers, str) else tuple(servers),
+                name=name,
+                connect_timeout_s=connect_timeout_s,
+                user_credentials=user_credentials,
+                tls=tls,
+            )
         self._subjects = Subjects(namespace, partitions)
         self._replicas = replicas
         self._owner = owner

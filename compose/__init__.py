@@ -1,6 +1,20 @@
 """The composition root: where the parts are put together."""
 
-from compose.runtime import build_local_runtime, build_postgres_runtime, build_runtime
-from compose.settings import Settings
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from actors.exports import lazy_exports
+
+if TYPE_CHECKING:
+    from compose.runtime import build_local_runtime, build_postgres_runtime, build_runtime
+    from compose.settings import Settings
 
 __all__ = ["Settings", "build_local_runtime", "build_postgres_runtime", "build_runtime"]
+
+_HOMES: Final = {
+    "compose.runtime": ("build_local_runtime", "build_postgres_runtime", "build_runtime"),
+    "compose.settings": ("Settings",),
+}
+
+__getattr__ = lazy_exports(__name__, _HOMES)

@@ -2,7 +2,8 @@
 
 SIGTERM or SIGINT: nothing new is started, running code ends or is dropped within `drain_s`, the
 agents are given up so that another host has them at once, and the process ends with 0. A second
-signal ends it at once. Each of these is one log line.
+signal ends it at once. Each of these is one log line. Where `settings.http` names an address,
+``/readyz`` there says 503 from the signal on, before anything is given up.
 """
 
 from __future__ import annotations
@@ -12,14 +13,16 @@ import logging
 import os
 import signal
 import socket
-from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING, Final, TypeVar
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
+from actors.errors import ContractError
+from actors.runtime.clock import SystemClock
 from compose.runtime import build_local_runtime, build_postgres_runtime, build_runtime
 from compose.serving import find_served, serve_all
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Sequence
     from contextlib import AbstractAsyncContextManager
 
     from actors.runtime import Runtime
@@ -37,7 +40,7 @@ async def run_host(settings: Settings, specs: Sequence[str]) -> None:
 
     Raises:
         ServeError: One of the names does not lead to agents.
-        ContractError: There is no server to use, or it refuses us.
+        ContractError: There is no server to use, it refuses us, or `settings.http` is taken.
     """
     stop = Stop()
     stop.listen()
@@ -45,6 +48,7 @@ async def run_host(settings: Settings, specs: Sequence[str]) -> None:
     facts = {"pid": os.getpid(), "machine": socket.gethostname(), "serves": " ".join(specs)}
     _log.info("host.starting", extra={**facts, "lease_s": settings.lease_s})
     async with AsyncExitStack() as stack:
+        watcher = await stack.enter_async_context(_watched(settings))
         building = _runtime(settings)
         runtime = await stop.unless_told(stack.enter_async_context(building))
         if runtime is None:
@@ -52,12 +56,52 @@ async def run_host(settings: Settings, specs: Sequence[str]) -> None:
             return
         host = {"host": runtime.owner, "pid": os.getpid()}
         await serve_all(runtime, found)
+        watcher.serving(runtime)
         _log.info("host.serving", extra={**host, "shards": len(runtime.worker.shards)})
         await stop.told.wait()
+        watcher.draining()
         extra = {**host, "signal": stop.signal_name, "in_memory": runtime.worker.load}
         _log.info("host.draining", extra={**extra, "drain_s": settings.drain_s})
         await runtime.stop(drain_s=settings.drain_s)
     _log.info("host.stopped", extra={**host, "signal": stop.signal_name})
+
+
+class Watcher(Protocol):
+    """Told how far the life of a host is."""
+
+    def serving(self, runtime: Runtime) -> None:
+        """The host has its agents."""
+        ...
+
+    def draining(self) -> None:
+        """The host was told to stop, and gives up its agents next."""
+        ...
+
+
+class _Nobody:
+    def serving(self, runtime: Runtime) -> None:
+        """See `Watcher.serving`."""
+
+    def draining(self) -> None:
+        """See `Watcher.draining`."""
+
+
+@asynccontextmanager
+async def _watched(settings: Settings) -> AsyncIterator[Watcher]:
+    """Yield who is told of the host's life: with an address for health and metrics, what is asked there."""
+    if settings.http is None:
+        yield _Nobody()
+        return
+    # Imported here: a web server is needed by those hosts only that have an address.
+    try:
+        from compose.http import serve_http  # noqa: PLC0415
+        from compose.metrics import HostProbes  # noqa: PLC0415
+    except ModuleNotFoundError as exc:
+        problem = f"--http needs {exc.name!r}, which is not installed"
+        raise ContractError(f"{problem}: pip install 'callboard[host]'") from exc
+    probes = HostProbes(SystemClock())
+    async with serve_http(settings.http, probes):
+        yield probes
 
 
 def _runtime(settings: Settings) -> AbstractAsyncContextManager[Runtime]:
@@ -100,7 +144,7 @@ class Stop:
     async def unless_told(self, opening: Awaitable[T]) -> T | None:
         """Return what `opening` gives, or None after it was broken off by a signal."""
         try:
-            async with asyncio.timeout(None) as self._opening:
+            async with asyncio.timeout(0 if self.told.is_set() else None) as self._opening:
                 return await opening
         except TimeoutError:
             if not self.told.is_set():

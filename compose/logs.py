@@ -1,4 +1,7 @@
-"""Log lines of a process: one line per event, for people or as JSON."""
+"""Log lines of a process: one line per event, for people or as JSON.
+
+As JSON a line that an agent's code writes names its run and its trace.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,10 @@ import sys
 from datetime import UTC, datetime
 from typing import Final
 
+from opentelemetry import trace
 from typing_extensions import override
+
+from actors.runtime.trace_context import executing
 
 _ORDINARY: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
@@ -27,7 +33,8 @@ class LineFormatter(logging.Formatter):
         trouble = self.formatException(record.exc_info) if record.exc_info else ""
         if self._as_json:
             line: dict[str, object] = {
-                "at": at, "level": record.levelname.lower(), "event": record.getMessage(), **facts,
+                "at": at, "level": record.levelname.lower(), "event": record.getMessage(),
+                **_place(), **facts,
             }  # fmt: skip
             if trouble:
                 line["trouble"] = trouble
@@ -35,6 +42,20 @@ class LineFormatter(logging.Formatter):
         words = " ".join(f"{key}={_word(value)}" for key, value in facts.items())
         text = f"{at[11:23]} {record.levelname.lower():7} {record.getMessage()} {words}".rstrip()
         return f"{text}\n{trouble}" if trouble else text
+
+
+def _place() -> dict[str, object]:
+    """Return which run's code writes the line, and in which trace; nothing outside of runs."""
+    run = executing.get()
+    if run is None:
+        return {}
+    facts: dict[str, object] = {
+        "run": run.run_id,
+        "agent": str(run.agent_id),
+        "trace_id": run.trace_id,
+    }
+    span = trace.get_current_span().get_span_context()
+    return {**facts, "span_id": f"{span.span_id:016x}"} if span.is_valid else facts
 
 
 def _word(value: object) -> str:

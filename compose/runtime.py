@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -18,18 +19,18 @@ from actors.kernel.runtime.ids import HostIncarnation
 from actors.runtime import Runtime
 from actors.runtime.clock import SystemEntropy
 from actors.runtime.mail import Broker
+from actors.runtime.secrets import FileSecrets
 from actors.runtime.sweeping import sweep_for_ever
 from actors.runtime.tasks import TaskScope
-from broker import JetStreamTransport
 from compose.local import local_postgres, local_servers
-from compose.settings import Settings, read_settings
+from compose.settings import NATS_LOGIN, Settings, read_settings
 from persistence.postgres import Heartbeat, PostgresStore, StoreSettings, Takeover, open_store
-from persistence.redis import open_redis_journal
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from actors.kernel.runtime.commit import HostReport
+    from persistence.redis import RedisJournal
 
 LEASE_MARGIN_S: Final = 2.0
 """So long before the end of a lease that was not renewed a host begins no effect any more."""
@@ -119,7 +120,8 @@ async def build_local_runtime(
             urls = _Urls(servers.postgres_url, servers.nats_url, servers.redis_url)
         else:
             urls = _Urls(await stack.enter_async_context(local_postgres(Path(path))))
-        chosen = settings or read_settings()
+        # The login of another NATS, perhaps left in the environment, does not concern this one.
+        chosen = (settings or read_settings()).model_copy(update=dict.fromkeys(NATS_LOGIN))
         yield await stack.enter_async_context(_assemble(urls, chosen, client=client, serve=serve))
 
 
@@ -149,11 +151,16 @@ async def _assemble(
             store.heard(owner, report)
             runtime.on_report(report)
 
+        tracing = None
+        if serve and settings.otlp_endpoint:
+            # Imported here: the SDK is needed by those hosts only that send traces.
+            from compose.telemetry import traced  # noqa: PLC0415
+
+            system = "callboard" if urls.nats is None else "nats"
+            tracing = await stack.enter_async_context(traced(settings, host=owner, system=system))
         results = None
         if urls.redis is not None and serve:
-            deployment = await store.deployment()
-            journal = open_redis_journal(urls.redis, namespace=deployment)
-            results = await stack.enter_async_context(journal)
+            results = await stack.enter_async_context(_journal(urls.redis, store))
         heartbeat = Heartbeat(
             store_settings, owner, known=lambda: runtime.worker.shards, on_report=heard
         )
@@ -162,19 +169,37 @@ async def _assemble(
             store=store, suspend_after=settings.suspend_after, capacity=settings.capacity,
             owner=owner, client=client, serve=serve,
             may_act=lambda: heartbeat.remaining_s > margin_s,
-            broker=_broker(urls, settings, owner, store), results=results,
+            broker=_broker(urls, settings, owner, store), results=results, tracing=tracing,
         )  # fmt: skip
+        if settings.secrets_dir is not None:
+            runtime.worker.secrets.provider = FileSecrets(settings.secrets_dir)
+        outside = None
+        if urls.nats is not None:
+            from compose.outside import attach_outside  # noqa: PLC0415 - as it needs NATS
+
+            outside = attach_outside(runtime, urls.nats, settings, serve=serve)
         if serve:
             await stack.enter_async_context(heartbeat)
         await stack.enter_async_context(runtime)
         if serve:
             tasks = await stack.enter_async_context(TaskScope())
-            tasks.start(Takeover(store_settings, runtime.claim).run(), name="takeover")
+            tasks.keep(Takeover(store_settings, runtime.claim).run, name="takeover")
             if settings.retain_days is not None:
                 older_than_s = settings.retain_days * 86_400
-                tasks.start(sweep_for_ever(store, older_than_s=older_than_s), name="sweep")
+                sweep = partial(sweep_for_ever, store, older_than_s=older_than_s)
+                tasks.keep(sweep, name="sweep")
             await _until_connected(runtime, settings)
+        if outside is not None:
+            await outside.ready()
         yield runtime
+
+
+@asynccontextmanager
+async def _journal(url: str, store: PostgresStore) -> AsyncIterator[RedisJournal]:
+    from persistence.redis import open_redis_journal  # noqa: PLC0415 - as it needs Redis
+
+    async with open_redis_journal(url, namespace=await store.deployment()) as journal:
+        yield journal
 
 
 def _broker(
@@ -182,8 +207,13 @@ def _broker(
 ) -> Broker | None:
     if urls.nats is None:
         return None
-    servers = [url.strip() for url in urls.nats.split(",")]
-    transport = JetStreamTransport(servers, namespace=settings.namespace, owner=owner)
+    from broker import JetStreamTransport  # noqa: PLC0415 - as they need NATS
+    from compose.nats_server import nats_server  # noqa: PLC0415
+
+    transport = JetStreamTransport(
+        nats_server(urls.nats, settings), namespace=settings.namespace, owner=owner,
+        replicas=settings.nats_replicas,
+    )  # fmt: skip
     return Broker(transport, store)
 
 

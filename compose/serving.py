@@ -37,15 +37,25 @@ class ServeError(ContractError):
         return f"cannot serve {self.spec!r}: {self.problem}. {self.remedy}"
 
 
+def check_spec(spec: str) -> tuple[str, str]:
+    """Return module and attribute of ``MODULE:ATTR``.
+
+    Raises:
+        ServeError: It is not of that form.
+    """
+    module_name, colon, path = spec.partition(":")
+    if not (module_name and colon and path):
+        raise ServeError(spec, "it is not written MODULE:ATTR", "For example: shop.agents:app")
+    return module_name, path
+
+
 def find_served(spec: str) -> object:
     """Return the object that ``MODULE:ATTR`` names; modules of the current folder are found too.
 
     Raises:
         ServeError: Not of that form, no such module or attribute, or importing it failed.
     """
-    module_name, colon, path = spec.partition(":")
-    if not (module_name and colon and path):
-        raise ServeError(spec, "it is not written MODULE:ATTR", "For example: shop.agents:app")
+    module_name, path = check_spec(spec)
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)
@@ -82,12 +92,14 @@ async def serve_all(runtime: Runtime, specs: Mapping[str, object]) -> None:
 
 async def _serve(runtime: Runtime, spec: str, found: object) -> None:
     match found:
+        case dict() | list() | tuple() if not found:
+            raise ServeError(spec, "it is empty", f"It has to be {ALLOWED}")
         case dict() if all(
             isinstance(name, str) and callable(made) for name, made in found.items()
         ):
             for name, made in found.items():
                 await runtime.register_type(name, cast("Callable[[AgentId], Agent]", made))
-        case list() | tuple() if found:
+        case list() | tuple():
             for one in found:
                 await runtime.register(_agent(spec, one))
         case type():

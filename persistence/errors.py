@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-from urllib.parse import urlsplit, urlunsplit
+from typing import ClassVar, Final
+from urllib.parse import SplitResult, urlsplit, urlunsplit
 
 import asyncpg
 from typing_extensions import override
@@ -15,8 +15,8 @@ class DatabaseUrlError(ContractError):
     """The database cannot be used as the URL says; waiting does not help."""
 
     def __init__(self, url: str, problem: str, remedy: str) -> None:
-        super().__init__(url, problem, remedy)
         self.url, self.problem, self.remedy = without_password(url), problem, remedy
+        super().__init__(self.url, problem, remedy)
 
     @override
     def __str__(self) -> str:
@@ -52,6 +52,34 @@ class DatabaseUnreachableError(PersistenceError):
         )
 
 
+class RefusedError(PersistenceError):
+    """The server, or its driver, refused a statement; another statement may well succeed.
+
+    Attributes:
+        doing: What the statement was for.
+        problem: What was said.
+        sqlstate: The server's code; None where it was the driver that refused.
+    """
+
+    def __init__(self, doing: str, problem: str, sqlstate: str | None = None) -> None:
+        super().__init__(doing, problem, sqlstate)
+        self.doing, self.problem, self.sqlstate = doing, problem, sqlstate
+
+    @override
+    def __str__(self) -> str:
+        who = "the driver" if self.sqlstate is None else "PostgreSQL"
+        code = "" if self.sqlstate is None else f" ({self.sqlstate})"
+        return f"{self.doing}: {who} refused it{code}: {self.problem}"
+
+
+DRIVER_ERRORS: Final = (
+    OSError,
+    TimeoutError,
+    asyncpg.PostgresError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,
+)
+"""All a call to the driver may raise; the last is its own state machine, when a server goes in mid-call."""
 _LOST = (
     OSError,
     TimeoutError,
@@ -70,7 +98,8 @@ _BAD_URL: dict[type[BaseException], str] = {
     asyncpg.InvalidAuthorizationSpecificationError: "Check the user, and pg_hba.conf",
     asyncpg.InvalidCatalogNameError: "Create the database, or correct its name",
     asyncpg.InsufficientPrivilegeError: "Grant the user CREATE on the database",
-    asyncpg.ClientConfigurationError: "Write postgresql://user:password@host:port/database",
+    asyncpg.ClientConfigurationError: "Write postgresql://user:password@host:port/database, with special "
+    "characters of user and password percent-encoded",
 }
 
 
@@ -78,6 +107,8 @@ def without_password(url: str) -> str:
     """Return the URL as it may be shown: the password is three asterisks."""
     try:
         parts = urlsplit(url)
+        if _is_cut(parts):
+            return "the given URL"
         if "password=" in parts.query:
             parts = parts._replace(query="***")
         head, at, host = parts.netloc.rpartition("@")
@@ -86,6 +117,25 @@ def without_password(url: str) -> str:
         return urlunsplit(parts._replace(netloc=netloc))
     except ValueError:
         return "the given URL"
+
+
+def check_url(url: str) -> None:
+    """Refuse a URL that a special character of the password cuts in the wrong place.
+
+    Raises:
+        DatabaseUrlError: It is one; the words of the driver would quote pieces of the password.
+    """
+    try:
+        is_cut = _is_cut(urlsplit(url))
+    except ValueError:
+        is_cut = True
+    if is_cut:
+        raise DatabaseUrlError(url, "it cannot be read", _BAD_URL[asyncpg.ClientConfigurationError])
+
+
+def _is_cut(parts: SplitResult) -> bool:
+    in_query = "@" in parts.query and "user=" not in parts.query
+    return in_query or "@" in parts.path + parts.fragment
 
 
 def is_lost(exc: BaseException) -> bool:
@@ -108,10 +158,8 @@ def bad_url(url: str, exc: BaseException) -> DatabaseUrlError | None:
     return None
 
 
-def translate(exc: BaseException, doing: str) -> PersistenceError:
+def translate(exc: Exception, doing: str) -> RefusedError:
     """Return what a driver's error is to our callers. The one place that knows driver errors."""
-    if isinstance(exc, PersistenceError):
-        return exc
     if isinstance(exc, asyncpg.PostgresError):
-        return PersistenceError(f"{doing}: PostgreSQL refused it ({exc.sqlstate}): {exc}")
-    return PersistenceError(f"{doing}: {type(exc).__name__}: {exc}")
+        return RefusedError(doing, str(exc), exc.sqlstate)
+    return RefusedError(doing, f"{type(exc).__name__}: {exc}")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import secrets
 from typing import TYPE_CHECKING
 
 import pytest
 
+from compose.collecting import collect_rarely
 from tests.harness import items as item_rows
 from tests.harness import servers
 
@@ -32,7 +34,11 @@ def pytest_report_header() -> str:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark every test that asks for a server, so that `-m 'not postgres'` leaves it out."""
+    """Mark every test that asks for a server, so that `-m 'not postgres'` leaves it out.
+
+    The longest come first, so that no worker is left alone with one at the end.
+    """
+    items.sort(key=lambda item: item.path.stem != "test_crowds")
     for item in items:
         for name in KINDS:
             if {f"{name}_server", f"own_{name}"} & set(getattr(item, "fixturenames", ())):
@@ -47,6 +53,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Print the checklist rows where they were asked for."""
     item_rows.register(config)
+
+
+def pytest_collection_finish() -> None:
+    """Look for garbage as rarely as a host does, and never among the thousands of collected tests."""
+    collect_rarely()
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

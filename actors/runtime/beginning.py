@@ -58,6 +58,7 @@ def inbox_of(
         return [item.message.copied() for item in arrived]
     if was_running:
         log.record(EntryKind.RUN_RESUMED, "", {"reason": "recovered"})
+        history.recoveries += 1
     elif loaded.row.status is RunStatus.SUSPENDED:
         log.record(EntryKind.RUN_RESUMED, "", {"reason": "woken"})
     return _recorded_inbox(history, loaded)

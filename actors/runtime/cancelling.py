@@ -6,7 +6,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from actors.kernel.agent.supervision import HistoryRetention
-from actors.kernel.runtime.commit import Commit, Committed
+from actors.kernel.runtime.commit import Commit, Committed, Finish
 from actors.runtime.history import History
 from actors.runtime.outcome import cancelled, with_orphans
 from actors.runtime.shards import run_lease
@@ -25,7 +25,9 @@ async def end_cancelled(
     store: RunStore,
     lease: ShardLease,
     found: LoadedRun,
+    *,
     on_nudges: Callable[[Sequence[Nudge]], None],
+    on_end: Callable[[LoadedRun, Finish], None],
 ) -> bool:
     """Write the terminal entry of a run without its code; False when the run has changed meanwhile."""
     run = found.row
@@ -47,4 +49,6 @@ async def end_cancelled(
         )
     else:
         on_nudges(outcome.nudges)
+        assert isinstance(verdict.then, Finish)
+        on_end(found, verdict.then)
     return isinstance(outcome, Committed)

@@ -19,20 +19,20 @@ from actors.runtime.continuation import ContinueAsNew
 from actors.runtime.following import Following
 from actors.runtime.history import PATCH
 from actors.runtime.journaling import EffectCall, Effects, bounded, idempotency_key
-from actors.runtime.model_calls import chat_messages, complete, has_limits
+from actors.runtime.model_calls import Pieces, chat_messages, complete, has_limits
 from actors.runtime.scopes import Scope, Scopes
 from actors.runtime.spawning import Spawning
 from actors.runtime.talk import Talk
+from actors.runtime.tool_invoker import denied
 from actors.runtime.waits import Waits
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Sequence
 
     from actors.kernel.agent.agent import RunMeta
-    from actors.kernel.agent.llm import GenerationOptions, LLMClient, StreamEvent
+    from actors.kernel.agent.llm import GenerationOptions, LLMClient
     from actors.kernel.agent.message import ChatMessage, Message
     from actors.kernel.agent.supervision import Supervision
-    from actors.kernel.agent.tools import Tool, ToolInvoker
     from actors.kernel.json import JsonValue
     from actors.kernel.runtime.communication import Approval, AskOutcome, RunStatusSummary
     from actors.kernel.runtime.follow_graph import FollowMode
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from actors.runtime.groups import Selected
     from actors.runtime.recorder import Recorder
     from actors.runtime.spawning import Child
+    from actors.runtime.tool_invoker import Toolkit
     from actors.runtime.waits import Mail
 
 T = TypeVar("T")
@@ -67,8 +68,7 @@ class RunContext:
         *,
         env: Environment,
         mail: Mail,
-        tools: Sequence[Tool],
-        invoker: ToolInvoker,
+        toolkit: Toolkit,
         model: LLMClient | None,
     ) -> None:
         self.meta = meta
@@ -82,12 +82,10 @@ class RunContext:
             recorder, self._waits, self._effects, store=env.store, on_cancel=env.on_cancel
         )
         self._following = Following(recorder, self._effects, env.foreign_topics)
-        self._tools = tools
-        self._invoker = invoker
+        self._toolkit = toolkit
+        self._secrets = env.secrets
         self._model = model
-        self._on_delta: Callable[[StreamEvent], None] = lambda event: env.on_delta(
-            recorder.run_id, event
-        )
+        self._on_delta = env.on_delta
         self._patches: dict[str, bool] = {}
 
     # --- facts ----------------------------------------------------------------------------------
@@ -157,7 +155,8 @@ class RunContext:
         Args:
             name: Of the step; part of what replay compares.
             fn: Coroutine function or plain function. What it returns has to be JSON data.
-            args: JSON data; compared on replay.
+            args: JSON data; compared on replay. A `Secret` stands for its value, which `fn` gets and
+                nothing records.
             retry: Tries inside this one effect; only the last outcome is recorded.
             timeout: Seconds one try may take.
             effect: ``"idempotent"`` (a crash may repeat it, with the same `idempotency_key()`) or
@@ -174,11 +173,17 @@ class RunContext:
         if mode is EffectMode.AT_MOST_ONCE and retry is not None:
             msg = f"step {name!r}: retry= would execute an at-most-once effect twice"
             raise ContractError(msg)
-        words: list[JsonValue] = [name, list(args)]
-        execute = bounded(
-            fn, args, what=f"step {name!r}", timeout_s=timeout, retry=retry,
+        what = f"step {name!r}"
+        sealed = self._secrets.sealed_args(args)
+        words: list[JsonValue] = [name, list(args) if sealed is None else [*sealed.shown.values()]]
+        limited = functools.partial(
+            bounded, fn, what=what, timeout_s=timeout, retry=retry,
             chance=self._run.entropy.random,
         )  # fmt: skip
+        if sealed is None:
+            execute = limited(args)
+        else:
+            execute = sealed.execute(lambda opened: limited(tuple(opened.values()))(), what=what)
         call = EffectCall(
             "step", EntryKind.EFFECT_INTENT, EntryKind.EFFECT_RESULT, name,
             canonical_json(words), mode, execute, reconcile,
@@ -188,17 +193,30 @@ class RunContext:
     async def tool(self, name: str, /, **arguments: Any) -> InvocationResult:
         """Call one of the agent's declared tools; at most once unless the tool is idempotent.
 
-        A tool that fails, is not declared or is denied gives a result that says so.
+        A tool that fails, is not declared or is denied gives a result that says so. A risky one waits
+        for a person first, who agrees to one call with exactly these arguments: see `ApprovalPolicy`. A
+        `Secret` as an argument stands for its value, which the tool gets and nothing records.
         """
-        tool = next((t for t in self._tools if t.name == name), None)
-        words: list[JsonValue] = [name, arguments]
+        kit = self._toolkit
+        tool = kit.find(name)
+        sealed = self._secrets.sealed(arguments)
+        shown = arguments if sealed is None else sealed.shown
+        words: list[JsonValue] = [name, shown]
+        if tool is not None and kit.policy.asks_for(tool):
+            asked = {"risk": tool.risk.value, "arguments": shown}
+            decision = await self.approval(f"tool {name}", asked, timeout=kit.policy.timeout_s)
+            if not decision.is_approved:
+                return denied(name, decision)
 
-        async def execute() -> Any:
+        async def invoke(values: dict[str, Any]) -> Any:
             key = idempotency_key()
-            call = ToolCall(id=key, name=name, arguments=arguments)
-            result = await self._invoker.invoke(call, tools=self._tools, idempotency_key=key)
+            call = ToolCall(id=key, name=name, arguments=values)
+            result = await kit.invoker.invoke(call, tools=kit.tools, idempotency_key=key)
             return result.model_dump(mode="json", exclude_none=True)
 
+        execute: Callable[[], Awaitable[Any]] = functools.partial(invoke, arguments)
+        if sealed is not None:
+            execute = sealed.execute(invoke, what=f"tool {name!r}")
         call = EffectCall(
             "tool", EntryKind.TOOL_CALLED, EntryKind.TOOL_RESULT, name, canonical_json(words),
             tool.mode if tool is not None else EffectMode.IDEMPOTENT, execute,
@@ -227,10 +245,11 @@ class RunContext:
         dumped = [message.model_dump(mode="json") for message in chat]
         chosen = options.model_dump(mode="json", exclude_defaults=True) if options else None
         words: list[JsonValue] = [model.model, dumped, chosen]  # type: ignore[list-item]
-        call = EffectCall(
+        pieces = Pieces(self._run, self._on_delta)
+        pieces.call = call = EffectCall(
             "llm", EntryKind.EFFECT_INTENT, EntryKind.LLM_CALL, model.model,
             canonical_json(words), EffectMode.IDEMPOTENT,
-            functools.partial(complete, model, chat, options, self._on_delta),
+            functools.partial(complete, model, chat, options, pieces),
             counted=has_limits(self._run.row.supervision),
         )  # fmt: skip
         return LLMResponse.model_validate(await self._effects.perform(call))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from actors.kernel.runtime.ids import DEFAULT_TENANT, AgentId
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from actors.kernel.agent.llm import LLMClient
     from actors.kernel.agent.message import Message
@@ -27,6 +27,7 @@ class FunctionAgent:
         tools: Sequence[Tool] = (),
         version: str | None = None,
         deadline_s: float | None = None,
+        schemas: Mapping[str, Any] | None = None,
     ) -> None:
         self.id = agent_id
         self.model = model
@@ -34,6 +35,8 @@ class FunctionAgent:
         self.version = version
         self.deadline_s = deadline_s
         self.__doc__ = fn.__doc__
+        self.__wrapped__ = fn
+        vars(self).update(schemas or {})
         self._fn = fn
 
     async def run(self, ctx: RunContext, inbox: list[Message]) -> Any:
@@ -41,7 +44,7 @@ class FunctionAgent:
         return await self._fn(ctx, inbox)
 
 
-def agent(
+def agent(  # noqa: PLR0913 - each is an attribute that an agent may have
     type_: str,
     key: str = "main",
     *,
@@ -50,6 +53,8 @@ def agent(
     tools: Sequence[Tool] = (),
     version: str | None = None,
     deadline_s: float | None = None,
+    input: Any = None,  # noqa: A002 - as the attribute of an agent class is called
+    output: Any = None,
 ) -> Callable[[Callable[[RunContext, list[Message]], Awaitable[Any]]], FunctionAgent]:
     """Turn ``async def fn(ctx, inbox)`` into the agent ``type_/key``.
 
@@ -61,12 +66,16 @@ def agent(
         tools: For `ctx.tool`.
         version: Of the code; recorded with each run.
         deadline_s: Seconds one attempt may take.
+        input: Type of a message's payload, for `callboard describe`; nothing is checked by it.
+        output: Type of what it returns; the function's return annotation when left out.
     """
+    given = {"input": input, "output": output}
+    schemas = {name: kind for name, kind in given.items() if kind is not None}
 
     def decorate(fn: Callable[[RunContext, list[Message]], Awaitable[Any]]) -> FunctionAgent:
         return FunctionAgent(
             AgentId(type_, key, tenant), fn, model=model, tools=tools, version=version,
-            deadline_s=deadline_s,
+            deadline_s=deadline_s, schemas=schemas,
         )  # fmt: skip
 
     return decorate

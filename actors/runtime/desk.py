@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-from actors.errors import ContractError, RunFailedError, RunSweptError, UnknownRunError
 from actors.kernel.agent.message import Message
 from actors.kernel.agent.supervision import (
     ExecutionBudget,
@@ -18,17 +16,24 @@ from actors.kernel.agent.supervision import (
 from actors.kernel.runtime.commit import NewRun
 from actors.kernel.runtime.ids import AgentId, RunId, check_name, run_id_of_submit
 from actors.kernel.runtime.scheduler import RetryPolicy, RunStatus
-from actors.kernel.runtime.supervisor import RunHandle, RunResult
-from actors.runtime.summary import result_of_row, summary_of
-from actors.runtime.tasks import TaskScope
+from actors.runtime.forking import fork_run
+from actors.runtime.summary import row_of
+from actors.runtime.trace_context import traceparent_for, with_traceparent
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from actors.kernel.clock import Clock, Entropy
     from actors.kernel.json import JsonValue
     from actors.kernel.runtime.commit import CancelReport, RunRow
-    from actors.kernel.runtime.communication import RunStatusSummary
     from actors.kernel.runtime.store import OnConflict, RunStore
+    from actors.runtime.live import LiveEvents
     from actors.runtime.worker import Worker
+
+FIRST_LOOK_S: Final = 0.5
+"""How long a wait relies on being told of an end elsewhere before it looks; each time twice as long."""
+LAST_LOOK_S: Final = 8.0
+"""The longest pause between two looks, while another host would tell of the end."""
 
 
 class Desk:
@@ -37,16 +42,22 @@ class Desk:
     Args:
         store: The rows.
         worker: Told at once of what concerns agents of this host.
+        live: Hears of ends on other hosts.
         client: Who submits (``submit:<client>``) and sends (``client:<client>``).
     """
 
     def __init__(
-        self, store: RunStore, worker: Worker, *, client: str, clock: Clock, entropy: Entropy
+        self,
+        store: RunStore,
+        worker: Worker,
+        live: LiveEvents,
+        *,
+        client: str,
+        clock: Clock,
+        entropy: Entropy,
     ) -> None:
-        self._store = store
-        self._worker = worker
-        self._clock = clock
-        self._entropy = entropy
+        self._store, self._worker, self._live = store, worker, live
+        self._clock, self._entropy = clock, entropy
         self.client = check_name("client", client)
 
     # --- beginning ------------------------------------------------------------------------------
@@ -76,12 +87,15 @@ class Desk:
         deadline = self._clock.now() + timedelta(seconds=limit) if limit is not None else None
         return NewRun(
             run_id, agent_id, priority=priority, retry_policy=retry_policy,
-            deadline_at=deadline, supervision=supervision,
+            deadline_at=deadline, supervision=supervision, trace=traceparent_for(message),
         )  # fmt: skip
 
     async def submit(self, run: NewRun, message: Message, on_conflict: OnConflict) -> RunId:
         """See `Runtime.submit`."""
-        sent = message.sent_by(f"submit:{self.client}")
+        return await self.submit_sent(run, message.sent_by(f"submit:{self.client}"), on_conflict)
+
+    async def submit_sent(self, run: NewRun, sent: Message, on_conflict: OnConflict) -> RunId:
+        """Submit in the name of the message's sender."""
         done = await self._store.submit(run, sent, on_conflict=on_conflict)
         if done.arrived is None:
             await self._offer_known(done.run_id)
@@ -110,23 +124,35 @@ class Desk:
         await self._offer_known(done.run_id)
         return done.run_id
 
+    async def fork_run(self, run_id: RunId, at_seq: int, copy: int) -> RunId:
+        """See `Runtime.fork_run`."""
+        done = await fork_run(self._store, run_id, at_seq=at_seq, copy=copy)
+        await self._offer_known(done.run_id)
+        return done.run_id
+
     # --- talking --------------------------------------------------------------------------------
 
     async def send(self, agent_id: AgentId, msg: Message | Any, sender: str | None) -> bool:
         """See `Runtime.send`."""
         message = msg if isinstance(msg, Message) else Message.of(agent_id, msg)
-        message = message.sent_by(sender or f"client:{self.client}")
+        message = with_traceparent(message.sent_by(sender or f"client:{self.client}"))
         arrived = await self._store.deliver([message])
         self._worker.routed(tuple(arrived))
         return bool(arrived)
 
     async def signal(
-        self, run_id: RunId, name: str, payload: JsonValue, message_id: str | None
+        self,
+        run_id: RunId,
+        name: str,
+        payload: JsonValue,
+        message_id: str | None,
+        *,
+        sender: str | None = None,
     ) -> bool:
-        """See `Runtime.signal`; the name may be an operator's."""
+        """See `Runtime.signal`; the name may be an operator's, the sender is this client by default."""
         outcome = await self._store.signal(
             run_id, name, payload, message_id=message_id or self._entropy.token(),
-            sender=f"client:{self.client}",
+            sender=sender or f"client:{self.client}",
         )  # fmt: skip
         if outcome.accepted and outcome.agent_id is not None:
             self._worker.signalled(run_id, outcome.agent_id)
@@ -142,82 +168,34 @@ class Desk:
     # --- ends -----------------------------------------------------------------------------------
 
     async def wait(self, run_id: RunId) -> RunRow:
-        """See `Runtime.wait`."""
-        ended = self._worker.endings.future_of(run_id)
+        """See `Runtime.wait`.
+
+        A run in memory here ends here, or is lost aloud. Of the end of another one the bus tells, which
+        is a hint: its row is looked at now and then.
+        """
+        endings, pause_s = self._worker.endings, FIRST_LOOK_S
+        unwatch: Callable[[], None] | None = None
         try:
-            if self._worker.has(run_id) and (row := await ended) is not None:
-                return row
-            row = await self._store.run(run_id)
-            while row is not None and not row.status.is_terminal:
-                async with TaskScope() as scope:
-                    scope.start(self._follow_to_end(run_id, ended), name=f"wait {run_id}")
-                    await ended
-                ended = self._worker.endings.future_of(run_id)
-                row = await self._store.run(run_id)
+            while True:
+                ended = endings.future_of(run_id)  # before the look: no end falls between them
+                try:
+                    if self._worker.has(run_id):
+                        await ended
+                    else:
+                        row = await row_of(self._store, run_id)
+                        if row.status.is_terminal:
+                            return row
+                        if unwatch is None:
+                            unwatch = self._live.watch_end(
+                                row.agent_id, run_id, lambda: endings.tell(run_id, None)
+                            )
+                        await asyncio.wait([ended], timeout=pause_s)
+                        longer_s = min(2 * pause_s, LAST_LOOK_S)
+                        pause_s = longer_s if self._live.hears_ends else FIRST_LOOK_S
+                    if ended.done() and (told := ended.result()) is not None:
+                        return told
+                finally:
+                    ended.cancel()
         finally:
-            ended.cancel()
-        if row is None:
-            raise UnknownRunError(run_id)
-        return row
-
-    async def _follow_to_end(self, run_id: RunId, ended: asyncio.Future[RunRow | None]) -> None:
-        async for _ in self._store.tail(run_id):
-            pass
-        with suppress(asyncio.InvalidStateError):
-            ended.set_result(None)
-
-    async def result(self, run_id: RunId) -> JsonValue:
-        """See `Runtime.result`."""
-        row = await self.wait(run_id)
-        if row.swept:
-            raise RunSweptError(run_id, row.status)
-        if row.status is RunStatus.COMPLETED:
-            return row.result
-        error = row.error or {}
-        message = row.cancel_requested if row.status is RunStatus.CANCELLED else None
-        raise RunFailedError(run_id, row.status, str(message or error.get("message") or ""))
-
-    async def join(self, run_id: RunId) -> RunResult:
-        """See `Runtime.join`."""
-        return result_of_row(await self.wait(run_id))
-
-    # --- looking --------------------------------------------------------------------------------
-
-    async def handle(self, run_id: RunId) -> RunHandle:
-        """See `Runtime.handle`."""
-        return _handle_of(await self._row(run_id))
-
-    async def children(self, run_id: RunId) -> list[RunHandle]:
-        """See `Runtime.children`."""
-        return [_handle_of(row) for row in await self._store.children(run_id)]
-
-    async def status(self, run_id: RunId) -> RunStatusSummary:
-        """See `Runtime.status`."""
-        return await summary_of(self._store, await self._row(run_id))
-
-    async def _row(self, run_id: RunId) -> RunRow:
-        row = await self._store.run(run_id)
-        if row is None:
-            raise UnknownRunError(run_id)
-        return row
-
-
-def _handle_of(row: RunRow) -> RunHandle:
-    return RunHandle(row.run_id, row.agent_id, row.parent)
-
-
-def run_id_of(run: RunHandle | RunId | str) -> RunId:
-    """Return the id of a run that is named by its handle or its id."""
-    return run.run_id if isinstance(run, RunHandle) else RunId(run)
-
-
-def own_tenant(agent_id: AgentId, tenant: str) -> AgentId:
-    """Return the agent if `tenant` is its own, or the default.
-
-    Raises:
-        ContractError: It is another one.
-    """
-    if tenant not in ("default", agent_id.tenant):
-        text = f"agent {agent_id} belongs to tenant {agent_id.tenant!r}, not {tenant!r}"
-        raise ContractError(text)
-    return agent_id
+            if unwatch is not None:
+                unwatch()

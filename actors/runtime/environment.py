@@ -5,17 +5,21 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from actors.runtime.meters import Meters
+from actors.runtime.secrets import Secrets
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from actors.kernel.agent.llm import StreamEvent
     from actors.kernel.clock import Clock, Entropy
     from actors.kernel.runtime.commit import Arrived, Spawned, Then
     from actors.kernel.runtime.effects import ResultCache
     from actors.kernel.runtime.ids import AgentId, RunId
+    from actors.kernel.runtime.live import Delta
     from actors.kernel.runtime.store import Nudge, RunStore
     from actors.runtime.following import ForeignTopics
     from actors.runtime.registry import Registry
+    from actors.runtime.tracing import Tracing
     from actors.runtime.waits import Mail
 
 Refusals: TypeAlias = "Mapping[str, Exception]"
@@ -32,13 +36,16 @@ class Environment:
         mail_of: Returns the waiting messages of an agent that executes here.
         on_routed: Told of inbox rows that a turn wrote here and now.
         may_act: Whether the lease is good enough to touch the outside world.
-        on_delta: Told of pieces of a model's answer: run id and event.
+        on_delta: Told of pieces of a model's answer.
         results: Where results of model calls and at-most-once effects outlive a crash before the
             commit; None: the log alone holds them.
         on_nudges: Told what a turn changed for other agents of this host.
         on_spawned: Told of children for agents of this host, with their places in the queues.
         on_cancel: Told of a run that `ctx.cancel` asked to stop, with agent and reason.
         foreign_topics: A follow graph and a fan-out that were handed in.
+        tracing: Makes spans; None: there are none.
+        meters: Counts what executions do.
+        secrets: Looked up at a call that names one.
     """
 
     store: RunStore
@@ -48,13 +55,16 @@ class Environment:
     suspend_after: float
     mail_of: Callable[[AgentId], Mail]
     on_routed: Callable[[tuple[Arrived, ...]], None]
-    on_delta: Callable[[Any, StreamEvent], None]
+    on_delta: Callable[[Delta], None]
     may_act: Callable[[], bool]
     on_nudges: Callable[[Sequence[Nudge]], None]
     on_spawned: Callable[[Sequence[tuple[Spawned, int]]], None]
     on_cancel: Callable[[RunId, AgentId, str], None]
     foreign_topics: ForeignTopics
     results: ResultCache | None = None
+    tracing: Tracing | None = None
+    meters: Meters = field(default_factory=Meters)
+    secrets: Secrets = field(default_factory=Secrets)
 
 
 @dataclass(frozen=True, slots=True)

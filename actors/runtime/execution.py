@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from actors.errors import (
     CancellationError,
-    DeadlineExceededError,
     MiddlewareTermination,
     NonDeterminismError,
     RunSuspended,
@@ -28,10 +27,12 @@ from actors.kernel.runtime.log_entry import EntryKind, NewEntry
 from actors.kernel.runtime.scheduler import RunStatus
 from actors.kernel.runtime.store import Nudge
 from actors.kernel.runtime.wakeup import WakeSet
+from actors.kernel.tracing import trace_id_of
 from actors.runtime.answers import Answers
 from actors.runtime.beginning import inbox_of
 from actors.runtime.context import RunContext
 from actors.runtime.continuation import ContinueAsNew
+from actors.runtime.deadline import Deadline
 from actors.runtime.environment import Ended
 from actors.runtime.history import History
 from actors.runtime.lifecycle import Hooks, call_agent, clear_turns
@@ -50,9 +51,11 @@ from actors.runtime.registry import version_of
 from actors.runtime.run_log import RunLog
 from actors.runtime.signals import RETRY, Signals
 from actors.runtime.tasks import start_task
-from actors.runtime.tool_invoker import DirectToolInvoker
+from actors.runtime.tool_invoker import Toolkit
+from actors.runtime.trace_context import executing
+from actors.runtime.tracing import TurnSpans
 from actors.runtime.turnstile import Turnstile
-from actors.runtime.waits import MAX_TIMER_S
+from actors.runtime.versions import fitting
 
 if TYPE_CHECKING:
     from actors.kernel.agent.agent import Agent
@@ -95,38 +98,38 @@ class Execution:
     _runlog: RunLog = field(init=False)
     _recorder: Recorder = field(init=False)
     _ctx: RunContext = field(init=False)
+    _deadline: Deadline = field(init=False)
     _misfit: str | None = None
     """Why this host's code must not go on with the run."""
     _stopped: bool = False
     _is_handed_over: bool = False
-    _expired: DeadlineExceededError | None = None
     _suspend: asyncio.TimerHandle | None = None
     _wake: Suspend | None = None
     _open_waits: tuple[Wait, ...] | None = None
-    _is_late: bool = False
     _over: asyncio.Future[None] | None = None
     _output: Any = None
 
     def __post_init__(self) -> None:
         self._history = History.of(self.loaded.entries)
-        self._choose_version()
+        row = self.loaded.row
+        self.agent, self._misfit = fitting(
+            self.env.agents, row.agent_id, self.agent, self._history.version
+        )
+        limit_s = getattr(self.agent, "deadline_s", None)
+        self._deadline = Deadline(row, limit_s, self.env.clock)
         self.lease = replace(self.lease, attempt=self._history.attempt)
         self._turnstile = Turnstile(on_idle=self._on_idle, on_closed=self._on_closed)
         self._runlog = RunLog(
-            store=self.env.store,
-            lease=self.lease,
-            history=self._history,
-            turnstile=self._turnstile,
-            on_committed=self._on_committed,
-        )
-        row = self.loaded.row
+            store=self.env.store, lease=self.lease, history=self._history,
+            turnstile=self._turnstile, on_committed=self._on_committed,
+        )  # fmt: skip
         terms = row.supervision or Supervision(
             run_id=row.run_id, root_id=row.root or row.run_id, parent_id=row.parent,
             depth=row.depth, priority=row.priority,
         )  # fmt: skip
         meta = RunMeta(
             row.run_id, row.agent_id, self._history.attempt, self.token, terms,
-            row.deadline_at, row.trace,
+            row.deadline_at, trace_id_of(row),
         )  # fmt: skip
         self._recorder = Recorder(
             row=row, history=self._history, refusals=dict(self.refusals),
@@ -135,15 +138,13 @@ class Execution:
             answers=Answers(self.env.store, row.run_id, self._runlog),
             clock=self.env.clock, entropy=self.env.entropy, may_act=self.env.may_act,
             hooks=Hooks(self.agent, meta, self.env.clock), results=self.env.results,
+            meters=self.env.meters,
             # A later attempt writes nothing before its first effect: it may have begun already.
             recovering=self._history.started and row.status is not RunStatus.SUSPENDED,
         )  # fmt: skip
         self._ctx = RunContext(
-            self._recorder, meta, env=self.env,
-            mail=self.env.mail_of(row.agent_id),
-            tools=tuple(getattr(self.agent, "tools", None) or ()),
-            invoker=getattr(self.agent, "tool_invoker", None) or DirectToolInvoker(),
-            model=getattr(self.agent, "model", None),
+            self._recorder, meta, env=self.env, mail=self.env.mail_of(row.agent_id),
+            toolkit=Toolkit.of(self.agent), model=getattr(self.agent, "model", None),
         )  # fmt: skip
         if self._history.started:
             self._recorder.answers.poke()
@@ -151,22 +152,6 @@ class Execution:
         if self.was_running or was_waiting:
             self._runlog.known_waits = None
         self._runlog.waits_of = lambda resting: self._ctx.waits.rows(resting=resting)
-
-    def _choose_version(self) -> None:
-        """A run goes on with the version of the agent that it began with, if that is served here."""
-        wanted, newest = self._history.version, version_of(self.agent)
-        if wanted is None or wanted == newest:
-            return
-        agent_id = self.loaded.row.agent_id
-        agent = self.env.agents.find_version(agent_id, wanted)
-        if agent is not None:
-            self.agent = agent
-            return
-        has = "one without a version" if newest is None else f"version {newest!r}"
-        self._misfit = (
-            f"the run began with version {wanted!r} of {agent_id}, the host that has it serves {has}:"
-            " serve the old one too, then resolve the run with --retry"
-        )
 
     # --- from outside ---------------------------------------------------------------------------
 
@@ -213,6 +198,16 @@ class Execution:
         """Whether an at-most-once effect is under way: dropped now, it would be in doubt."""
         return self._recorder.unrepeatable > 0
 
+    @property
+    def unwritten(self) -> tuple[NewEntry, ...]:
+        """What was recorded and is not written; for who replays a log without a store."""
+        return tuple(self._runlog.unwritten)
+
+    @property
+    def unmet(self) -> str | None:
+        """Position of a recorded call that the code has not made so far, if there is one."""
+        return self._history.never_asked()
+
     def _interrupt(self, signal: BaseException) -> None:
         self._turnstile.cancel_running()
         self._turnstile.unwind(signal)
@@ -235,12 +230,27 @@ class Execution:
 
     async def run(self) -> Ended:
         """Replay, go on live, and write what became of the run."""
+        self.env.meters.began(recovered=self.was_running)
+        spans = self._recorder.spans = self._spans()
         try:
-            return await self._run()
+            ended = await self._run()
+            self.env.meters.ended(ended.then)
+            if spans is not None:
+                is_left = ended.lost or self._stopped
+                spans.end(ended.then, upto=self._runlog.durable_seq, is_left=is_left)
+            return ended
         finally:
             # Freed at once, not by the garbage collector: of many short runs that is half of the time.
             self._turnstile.detach()
             self._runlog.detach()
+
+    def _spans(self) -> TurnSpans | None:
+        if self.env.tracing is None:
+            return None
+        return TurnSpans(
+            self.env.tracing, self.loaded, self.lease, clock=self.env.clock,
+            was_running=self.was_running, mail=self.mail or self.loaded.messages,
+        )  # fmt: skip
 
     async def _run(self) -> Ended:
         deaths = self._history.deaths + 1  # the last one has left no entry
@@ -257,13 +267,8 @@ class Execution:
             *beginning, agent=self.agent, create=self.create, mail=self.mail,
             was_running=self.was_running,
         )  # fmt: skip
-        deadline = self.loaded.row.deadline_at
-        if (
-            deadline is not None
-            and self.env.clock.now() >= deadline
-            and not self.token.is_cancelled
-        ):
-            return await self._write(late(self._too_late(), self._history.attempt))
+        if self._deadline.has_passed and not self.token.is_cancelled:
+            return await self._write(late(self._deadline.error(), self._history.attempt))
         hooks = self._recorder.hooks
         if hooks:
             await hooks.dispatch(HookKind.RUN_START)
@@ -283,6 +288,9 @@ class Execution:
         outcome: list[BaseException | None] = []
 
         async def body() -> None:
+            executing.set(self._ctx.meta)
+            if self._recorder.spans is not None:
+                self._recorder.spans.enter()
             self._turnstile.adopt_root(self._recorder.generation_prefix)
             try:
                 self._output = await call_agent(self.agent, self._ctx, inbox)
@@ -298,7 +306,7 @@ class Execution:
             if not over.done():
                 over.set_result(None)
 
-        deadline = self._arm_deadline()
+        self._deadline.arm(self._interrupt)
         task = start_task(body(), name=f"run {self.lease.run_id}", done=done)
         try:
             await over
@@ -307,36 +315,10 @@ class Execution:
             task.cancel()
             raise
         finally:
-            if deadline is not None:
-                deadline.cancel()
+            self._deadline.disarm()
             if self._suspend is not None:
                 self._suspend.cancel()
         return outcome[0] if outcome else asyncio.CancelledError()
-
-    def _arm_deadline(self) -> asyncio.TimerHandle | None:
-        limit: float | None = getattr(self.agent, "deadline_s", None)
-        deadline = self.loaded.row.deadline_at
-        left = None
-        if deadline is not None:
-            left = max(0.0, (deadline - self.env.clock.now()).total_seconds())
-        loop = asyncio.get_running_loop()
-        if left is not None and (limit is None or left <= limit):
-            return loop.call_later(min(left, MAX_TIMER_S), self._expire_run)
-        return None if limit is None else loop.call_later(limit, self._expire, limit)
-
-    def _expire(self, limit: float) -> None:
-        self._expired = DeadlineExceededError(f"agent {self.lease.agent_id}", limit)
-        self._interrupt(self._expired)
-
-    def _expire_run(self) -> None:
-        """The tree has had its time: unlike an attempt's, this end is final."""
-        self._is_late = True
-        self._interrupt(self._too_late())
-
-    def _too_late(self) -> DeadlineExceededError:
-        row = self.loaded.row
-        limit = (row.supervision and row.supervision.execution_budget.deadline_s) or 0.0
-        return DeadlineExceededError(f"run {row.run_id}", limit)
 
     # --- its end --------------------------------------------------------------------------------
 
@@ -363,15 +345,15 @@ class Execution:
     def _judge(self, error: BaseException | None) -> Verdict:
         if self.token.is_cancelled:
             return cancelled(self.token.reason)
-        if self._is_late:
-            return late(self._too_late(), self._history.attempt)
+        if self._deadline.is_final:
+            return late(self._deadline.error(), self._history.attempt)
         if self._wake is not None or isinstance(self._turnstile.unwinding, ContinueAsNew):
             did = "returned" if error is None else f"raised {type(error).__name__}"
             error = SuspensionSwallowedError(str(self.lease.agent_id), did)
         if self._recorder.diverged is not None:
             error = self._recorder.diverged
-        if self._expired is not None:
-            error = self._expired
+        if self._deadline.expired is not None:
+            error = self._deadline.expired
         if error is None:
             try:
                 where = f"output of agent {self.lease.agent_id}"

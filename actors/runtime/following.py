@@ -19,6 +19,7 @@ from actors.kernel.runtime.follow_graph import check_follow
 from actors.kernel.runtime.ids import TopicId, message_id_of_run
 from actors.kernel.runtime.log_entry import EntryKind
 from actors.runtime.journaling import EffectCall, idempotency_key
+from actors.runtime.trace_context import with_traceparent
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -83,7 +84,7 @@ class Topics:
         """Bring a message, or JSON data, to all followers of this moment; see `FanoutStrategy`."""
         post = replace(msg, target=topic) if isinstance(msg, Message) else Message.of(topic, msg)
         return await self._fanout.publish(
-            topic, post.sent_by(sender), graph=self._graph, inbox=self._inbox
+            topic, with_traceparent(post.sent_by(sender)), graph=self._graph, inbox=self._inbox
         )
 
 
@@ -175,6 +176,10 @@ class Following:
         }  # fmt: skip
         run.log.record(EntryKind.MSG_SENT, position, entry)
         post = self._post(message_id, topic, content)
+        if run.spans is not None:
+            run.spans.point(
+                "publish", topic.type, target=str(topic), message_id=message_id, payload=content
+            )
         run.log.send(Outgoing(post, f"agent:{run.agent_id}", topic))
 
     def _own(self, topic: TopicId | str) -> TopicId:
@@ -188,7 +193,7 @@ class Following:
         run = self._run
         return Message(
             id=message_id, target=topic, payload=content, sender=f"agent:{run.agent_id}",
-            created_at=run.clock.now(), causation_id=run.run_id,
+            created_at=run.clock.now(), causation_id=run.run_id, metadata=run.carrier,
         )  # fmt: skip
 
     async def _emit_abroad(self, topics: Topics, topic: TopicId | str, content: Any) -> None:

@@ -67,6 +67,7 @@ class History:
         last_seq: Where the log ends, -1 when empty.
         generation: How often the run continued as new.
         attempt: The attempt that replays now, 1 for the first of this generation.
+        recoveries: How often the run was found RUNNING by a new owner, in this generation.
         deaths: How often in a row the run was found RUNNING by a new owner, without an entry between.
         pool_keys: State keys that pool entries set, with the seq of the last one.
         strict_left: Positions with strict entries that the code has not asked for yet.
@@ -80,6 +81,7 @@ class History:
     last_seq: int = -1
     generation: int = 0
     attempt: int = 1
+    recoveries: int = 0
     deaths: int = 0
     started: bool = False
     pool_keys: dict[str, int] = field(default_factory=dict)
@@ -116,10 +118,16 @@ class History:
         history._find_strict()
         return history
 
+    @property
+    def life(self) -> int:
+        """Which execution from the beginning this is, from 1: every retry and every recovery is one."""
+        return self.attempt + self.recoveries
+
     def _add(self, entry: RunLogEntry, *, is_void: bool) -> None:
         kind = entry.kind
         if kind == K.RUN_RESUMED and entry.payload.get("reason") == "recovered":
             self.deaths += 1
+            self.recoveries += 1
         elif kind not in NO_PROGRESS:
             self.deaths = 0
         if kind == K.RUN_CONTINUED:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from actors.errors import BrokerError, PersistenceError
 from actors.kernel.runtime.commit import LeaseLost
-from actors.kernel.runtime.transport import Ingested, StaleStream
+from actors.kernel.runtime.transport import Ingested, StaleStream, Undecodable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -122,6 +122,9 @@ class Ingest:
             match await self._until_written(batch):
                 case Ingested(arrived, signalled, posted):
                     is_written = self._has_news = True
+                    self._worker.meters.received += len(arrived)
+                    if bad := sum(isinstance(m.content, Undecodable) for m in batch.received):
+                        self._worker.meters.undecodable += bad
                     for item in arrived:
                         self._worker.offer(item)
                     for run_id, agent_id in signalled:
@@ -132,6 +135,9 @@ class Ingest:
                     self._worker.lose(shard, epoch=batch.lease.epoch)
                 case StaleStream():
                     self._on_broken()
+        except Exception:
+            self._on_broken()  # else nobody would read this shard until the next connection
+            raise
         finally:
             del self._writing[shard]
             for item in writing.later:

@@ -233,7 +233,8 @@ class Effects:
         token = _current_effect.set(call.id)
         payload = call.entry()
         try:
-            value = await call.execute()
+            spans = self._run.spans
+            value = await (call.execute() if spans is None else spans.effect(call))
             where = f"{call.verb} {call.name!r} at {call.position} of run {self._run.run_id}"
             payload["value"], payload["status"] = recordable(value, where=where), "ok"
             if call.end is EntryKind.LLM_CALL and isinstance(value, dict):
@@ -242,6 +243,7 @@ class Effects:
             payload["error"], payload["status"] = record_error(exc), "error"
         finally:
             _current_effect.reset(token)
+        self._run.meters.effect(call.verb, payload)
         if not self._is_late(branch):
             self._keep(call, payload)
         if hooks and call.verb in ENDS:

@@ -11,6 +11,7 @@ import asyncio
 import logging
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from actors.errors import ActorsError, BrokerError, ContractError, PersistenceError
@@ -163,9 +164,9 @@ class MailService:
             async with TaskScope() as tasks:
                 self._relay.open(connection, tasks)
                 tasks.start(self._watch(connection), name="broker connection")
-                tasks.start(self._follow_for_ever(readers), name="shards to read")
-                tasks.start(self._keep_up(connection, stream), name="mail upkeep")
-                tasks.start(self._show_posts(), name="posts for observers")
+                tasks.keep(partial(self._follow_for_ever, readers), name="shards to read")
+                tasks.keep(partial(self._keep_up, connection, stream), name="mail upkeep")
+                tasks.keep(self._show_posts, name="posts for observers")
                 self._changed.set()
                 self.connected.set()
                 self._tried.set()
@@ -176,8 +177,10 @@ class MailService:
             await readers.close()
 
     async def _watch(self, connection: MailConnection) -> None:
-        await connection.lost()
-        self._over.set()
+        try:
+            await connection.lost()
+        finally:
+            self._over.set()
 
     async def _follow_for_ever(self, readers: Readers) -> None:
         """Have a reader for each shard of ours that is loaded, and for no other."""
@@ -186,10 +189,12 @@ class MailService:
             self._changed.clear()
             try:
                 await self._relay.load(await readers.follow(self._worker.loaded_shards))
-            except PersistenceError as exc:
+            except BaseException as exc:
+                self._changed.set()
+                if not isinstance(exc, PersistenceError):
+                    raise
                 _log.warning("shards are read later", exc_info=exc)
                 await asyncio.sleep(LONGEST_PAUSE_S)
-                self._changed.set()
 
     # --- upkeep ---------------------------------------------------------------------------------
 

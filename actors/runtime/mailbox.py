@@ -70,8 +70,8 @@ class Mailbox:
 
     __slots__ = (
         "adoption", "agent_id", "holding", "is_reading", "lazy", "missed", "nudged", "plain",
-        "priority", "queue", "recovering", "room", "run_id", "shard", "spilled", "taken", "turns",
-        "wake_at", "wants_mail",
+        "priority", "queue", "ready_at", "recovering", "room", "run_id", "shard", "spilled", "taken",
+        "turns", "wake_at", "wants_mail",
     )  # fmt: skip
 
     def __init__(
@@ -93,6 +93,8 @@ class Mailbox:
         self.priority = 5
         self.wake_at: datetime | None = None
         """When the waiting run goes on by itself."""
+        self.ready_at = 0.0
+        """When it could go on, by the loop's clock; for a meter."""
         self.wants_mail = False
         """Whether plain mail wakes the waiting run."""
         self.nudged = False

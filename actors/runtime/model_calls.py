@@ -5,15 +5,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from actors.errors import ContractError
-from actors.kernel.agent.llm import Completion
+from actors.kernel.agent.llm import Completion, ReasoningDelta
 from actors.kernel.agent.message import ChatMessage
 from actors.kernel.runtime.commit import BudgetDelta
+from actors.kernel.runtime.live import Delta
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from actors.kernel.agent.llm import GenerationOptions, LLMClient, StreamEvent
     from actors.kernel.agent.supervision import Supervision
+    from actors.runtime.journaling import EffectCall
+    from actors.runtime.recorder import Recorder
 
 
 def chat_messages(messages: Sequence[ChatMessage] | str) -> list[ChatMessage]:
@@ -43,6 +46,32 @@ def spent(value: object) -> BudgetDelta:
 
 def _number(value: object) -> float:
     return float(value) if isinstance(value, int | float) else 0.0
+
+
+class Pieces:
+    """Hands the pieces of one call's answer to who looks, numbered.
+
+    Attributes:
+        call: Has the position by the time that the model is asked.
+    """
+
+    def __init__(self, recorder: Recorder, tell: Callable[[Delta], None]) -> None:
+        self._run, self._tell = recorder, tell
+        self._n = 0
+        self.call: EffectCall | None = None
+
+    def __call__(self, event: StreamEvent) -> None:
+        """Hand on one piece."""
+        if isinstance(event, Completion) or self.call is None:
+            return
+        run, is_reasoning = self._run, isinstance(event, ReasoningDelta)
+        delta = Delta(
+            run_id=run.run_id, agent_id=run.agent_id, attempt=run.history.life,
+            position=self.call.position, n=self._n,
+            kind="reasoning.delta" if is_reasoning else "text.delta", text=event.text,
+        )  # fmt: skip
+        self._n += 1
+        self._tell(delta)
 
 
 async def complete(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from actors.errors import ActorsError, ContractError
@@ -97,9 +98,9 @@ class Ownership:
         self._tasks = tasks
         self._store.set_nudge_hook(self.follow)
         await self.claim()
-        tasks.start(self._scan_for_ever(), name="scan")
+        tasks.keep(self._scan_for_ever, name="scan")
         if self._heartbeat_s is not None:
-            tasks.start(self._beat_for_ever(self._heartbeat_s), name="heartbeat")
+            tasks.keep(partial(self._beat_for_ever, self._heartbeat_s), name="heartbeat")
 
     async def leave(self) -> None:
         """Want no shards any more: heartbeats then name them all as surplus, idle ones go at once."""

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Final
 from actors.errors import NonDeterminismError
 from actors.kernel.runtime.effects import args_hash
 from actors.kernel.runtime.log_entry import EntryKind
+from actors.kernel.tracing import TRACE_PARENT
+from actors.runtime.meters import Meters
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from actors.runtime.lifecycle import Hooks
     from actors.runtime.run_log import RunLog
     from actors.runtime.signals import Signals
+    from actors.runtime.tracing import TurnSpans
     from actors.runtime.turnstile import Turnstile
 
 LOOK_AGAIN_S: Final = 0.05
@@ -58,6 +61,10 @@ class Recorder:
     """Held while a model call is counted against the tree's budget: a turn begins one at most."""
     diverged: NonDeterminismError | None = None
     """Set once the code asked for something else than what the log has; nothing executes then."""
+    spans: TurnSpans | None = None
+    """Tells what is done live; None: nobody listens."""
+    meters: Meters = field(default_factory=Meters)
+    """Counts it."""
 
     @property
     def run_id(self) -> RunId:
@@ -79,6 +86,13 @@ class Recorder:
             self.diverged = exc
             self.turnstile.unwind(exc)
             raise
+
+    @property
+    def carrier(self) -> dict[str, str]:
+        """The trace context of what the run sends: the same on replay. A copy, for one message."""
+        if self.spans is not None:
+            return {TRACE_PARENT: self.spans.header}
+        return {TRACE_PARENT: self.row.trace} if self.row.trace is not None else {}
 
     async def until_may_act(self) -> None:
         """Return when the lease is good again; a lost one drops the run meanwhile."""

@@ -132,7 +132,15 @@ class Relay:
     # --- one pair -------------------------------------------------------------------------------
 
     async def _send_all(self, pair: _Pair) -> None:
-        queue, connection = self._queues[pair], self._connection
+        connection = self._connection
+        try:
+            await self._send_queue(pair, connection)
+        finally:  # else what comes for the pair would wait for a task that is no more
+            if connection is self._connection:
+                del self._queues[pair]
+
+    async def _send_queue(self, pair: _Pair, connection: MailConnection | None) -> None:
+        queue = self._queues[pair]
         while queue and connection is self._connection and connection is not None:
             row = queue[0]
             if not self._may_act():
@@ -151,8 +159,6 @@ class Relay:
             queue.popleft()
             if row.dead_letter is not None or not isinstance(row.message.target, AgentId):
                 await self._forget_one(row)
-        if connection is self._connection:
-            del self._queues[pair]
 
     async def _forget_one(self, row: OutboxRow) -> None:
         """Nobody in here receives it: its row goes now. Those who come meanwhile go together."""

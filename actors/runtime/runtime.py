@@ -2,57 +2,57 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, Self
+import logging
+from typing import TYPE_CHECKING, Self
 
-from actors.kernel.agent.message import Message, sender_of
-from actors.kernel.json import recordable
-from actors.kernel.runtime.ids import AgentId, HostIncarnation, RunId, TopicId
-from actors.kernel.runtime.scheduler import RetryPolicy
+from actors.kernel.runtime.ids import AgentId, HostIncarnation
 from actors.kernel.runtime.shards import TOPICS
-from actors.kernel.runtime.store import Nudge
 from actors.runtime.approvals import Approvals
 from actors.runtime.backends import SupervisorView
+from actors.runtime.client import Client
 from actors.runtime.clock import SystemClock, SystemEntropy
-from actors.runtime.desk import Desk, own_tenant, run_id_of
+from actors.runtime.desk import Desk
 from actors.runtime.environment import Environment
-from actors.runtime.firing import ScheduleService
 from actors.runtime.following import ForeignTopics
-from actors.runtime.limiting import Limiting, Limits
+from actors.runtime.front import RuntimeFront
 from actors.runtime.live import LiveEvents
 from actors.runtime.mail import Broker, MailService
+from actors.runtime.meters import Meters
 from actors.runtime.ownership import Ownership
 from actors.runtime.parts import Foreign, Parts
-from actors.runtime.postman import Postman
 from actors.runtime.registry import Registry
 from actors.runtime.schedules import Schedules
-from actors.runtime.signals import RESOLVE, RETRY, refuse_reserved
+from actors.runtime.services import Services
 from actors.runtime.tasks import TaskScope
+from actors.runtime.tracing import Tracing
+from actors.runtime.wires import Wires
 from actors.runtime.worker import Worker
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Sequence
-    from types import TracebackType
+    from collections.abc import Awaitable, Callable, Sequence
 
     from actors.kernel.agent.agent import Agent
-    from actors.kernel.agent.supervision import ExecutionBudget, HistoryRetention, SpawnBudget
     from actors.kernel.clock import Clock, Entropy
-    from actors.kernel.json import JsonValue
-    from actors.kernel.runtime.commit import CancelReport, HostReport, RunRow, Spawned
-    from actors.kernel.runtime.communication import RunStatusSummary
+    from actors.kernel.runtime.commit import HostReport
     from actors.kernel.runtime.effects import Journal, ResultCache
-    from actors.kernel.runtime.fanout import FanoutReport, FanoutStrategy
-    from actors.kernel.runtime.follow_graph import FollowGraph, FollowMode, Subscription
-    from actors.kernel.runtime.ids import ShardId
+    from actors.kernel.runtime.fanout import FanoutStrategy
+    from actors.kernel.runtime.follow_graph import FollowGraph
+    from actors.kernel.runtime.front import Front
     from actors.kernel.runtime.inbox import Inbox
-    from actors.kernel.runtime.log_entry import EventLog, RunLogEntry
+    from actors.kernel.runtime.live import DeltaBus
+    from actors.kernel.runtime.log_entry import EventLog
     from actors.kernel.runtime.scheduler import Scheduler
-    from actors.kernel.runtime.store import OnConflict, RunStore
-    from actors.kernel.runtime.supervisor import RunHandle, RunResult, Supervisor
+    from actors.kernel.runtime.store import RunStore
+    from actors.kernel.runtime.supervisor import Supervisor
     from actors.kernel.runtime.wakeup import SignalBus
+    from actors.runtime.doors import Door
+    from actors.runtime.limiting import Limits
+
+_log = logging.getLogger(__name__)
 
 
-class Runtime:
-    """One host's runtime: a store, the agents served here, and the worker that runs them.
+class Runtime(Client):
+    """One host's runtime: a client, the agents served here, and the worker that runs them.
 
     `Runtime()` needs nothing but Python and forgets everything with its process. A durable one comes
     from `compose.build_postgres_runtime` or `compose.build_local_runtime`; agents and calls are the
@@ -79,6 +79,7 @@ class Runtime:
             receiver's row.
         results: Where results of model calls and at-most-once effects outlive a crash that keeps
             them from the log; a hint, never needed.
+        tracing: Makes spans; by default there are some where OpenTelemetry is set up in this process.
     """
 
     def __init__(  # noqa: PLR0913 - every part can be handed in
@@ -103,6 +104,7 @@ class Runtime:
         may_act: Callable[[], bool] = lambda: True,
         broker: Broker | None = None,
         results: ResultCache | None = None,
+        tracing: Tracing | None = None,
     ) -> None:
         self._clock = clock or SystemClock()
         self._entropy = entropy or SystemEntropy()
@@ -110,88 +112,44 @@ class Runtime:
             event_log=event_log, inbox=inbox, journal=journal, scheduler=scheduler,
             signal_bus=signal_bus, follow_graph=follow_graph, fanout=fanout,
         )  # fmt: skip
-        self._store = foreign.store(store, self._clock)
-        self._serve = serve
-        self._registry = Registry()
-        self._live = LiveEvents(self._clock)
+        store, self._serve = foreign.store(store, self._clock), serve
+        self._registry, live, wires = Registry(), LiveEvents(self._clock, store), Wires()
         env = Environment(
-            store=self._store, agents=self._registry, clock=self._clock, entropy=self._entropy,
-            suspend_after=suspend_after, mail_of=self._mail_of, on_routed=self._on_routed,
-            on_delta=self._live.publish, may_act=may_act, results=results,
+            store=store, agents=self._registry, clock=self._clock, entropy=self._entropy,
+            suspend_after=suspend_after, mail_of=wires.mail_of, on_routed=wires.on_routed,
+            on_delta=live.publish, may_act=may_act, results=results,
             foreign_topics=(foreign_topics := ForeignTopics()),
-            on_nudges=self._on_nudges, on_spawned=self._on_spawned, on_cancel=self._on_cancel,
+            tracing=tracing or Tracing.configured(), meters=Meters.of(store),
+            on_nudges=wires.on_nudges, on_spawned=wires.on_spawned, on_cancel=wires.on_cancel,
         )  # fmt: skip
         self._worker = Worker(env, capacity=capacity)
         self._ownership = Ownership(
-            self._store, owner or HostIncarnation(self._entropy.token()), self._registry,
+            store, owner or HostIncarnation(self._entropy.token()), self._registry,
             self._worker, heartbeat_s=heartbeat_s,
         )  # fmt: skip
-        self._mail: MailService | None = None
+        follow = self._ownership.follow
+        self._mail = None
         if broker is not None and serve:
-            self._mail = MailService(
-                broker, self._store, self._worker, may_act=may_act, on_nudge=self._ownership.follow
-            )
             self._ownership.also_serves = (TOPICS,)
+            self._mail = MailService(broker, store, self._worker, may_act=may_act, on_nudge=follow)
+        wires.join(self._worker, self._ownership, self._mail)
         self._parts = Parts(
-            self._store, foreign, clock=self._clock, entropy=self._entropy, worker=self._worker,
-            on_nudge=self._ownership.follow,
+            store, foreign, clock=self._clock, entropy=self._entropy, worker=self._worker,
+            on_nudge=follow,
         )  # fmt: skip
         foreign_topics.use(self._parts.topics)
-        self._sender = sender_of("client", client)
-        self._wire_services()
-        self._parts.inbox.set_deliver_hook(self._on_inbox_deliver)
-        self._desk = Desk(
-            self._store, self._worker, client=client, clock=self._clock, entropy=self._entropy
+        self._parts.inbox.set_deliver_hook(wires.on_inbox_deliver)
+        self._services = Services(
+            store, self._worker, self._ownership, clock=self._clock, mail=self._mail
         )
-        self._supervisor = SupervisorView(
-            self._store, lease_of=self._worker.lease_of, follow=self._ownership.follow
-        )
+        self._supervisor = SupervisorView(store, lease_of=self._worker.lease_of, follow=follow)
+        self._doors: list[Door] = []
         self._tasks = TaskScope()
         self._started = False
-
-    def _wire_services(self) -> None:
-        """Make what runs beside the worker: schedules, limits, posts; each hears of its own hints."""
-        self._firing = ScheduleService(self._store, self._worker, self._clock)
-        self._ownership.on_schedule = self._firing.poke
-        self._ownership.on_shards = self._on_shards
-        self._limiting = Limiting(
-            self._store.limits, self._ownership.owner, self._worker.admission,
-            on_admitted=self._worker.start_ready,
-        )  # fmt: skip
-        self._ownership.on_limits = self._limiting.follow
-        self._limits = Limits(self._store.limits, on_change=self._limiting.read_now)
-        self._postman = Postman(self._store.posts, self._worker)
-        self._ownership.on_fanout = self._on_fanout
-
-    def _on_shards(self) -> None:
-        self._firing.poke()
-        self._postman.look_again()
-        if self._mail is not None:
-            self._mail.follow_shards()
-
-    def _on_fanout(self, shard: ShardId) -> None:
-        self._postman.look(shard)
-        if self._mail is not None:
-            self._mail.look_for_posts()
-
-    def _on_inbox_deliver(self, agent_id: AgentId) -> None:
-        self._ownership.follow(Nudge("mail", agent_id))
-
-    def _mail_of(self, agent_id: AgentId) -> Any:
-        return self._worker.mail_of(agent_id)
-
-    def _on_nudges(self, nudges: Sequence[Nudge]) -> None:
-        for nudge in nudges:
-            self._ownership.follow(nudge)
-
-    def _on_spawned(self, children: Sequence[tuple[Spawned, int]]) -> None:
-        self._worker.spawned(children)
-
-    def _on_cancel(self, run_id: RunId, agent_id: AgentId, reason: str) -> None:
-        self._worker.cancel(run_id, agent_id, reason)
-
-    def _on_routed(self, arrived: Any) -> None:
-        (self._worker if self._mail is None else self._mail).routed(arrived)
+        desk = Desk(
+            store, self._worker, live, client=client, clock=self._clock, entropy=self._entropy
+        )
+        super().__init__(store, desk, self._parts.topics, live)
 
     # --- parts ----------------------------------------------------------------------------------
 
@@ -243,7 +201,7 @@ class Runtime:
     @property
     def limits(self) -> Limits:
         """How many runs execute at once and start per second, over all hosts."""
-        return self._limits
+        return self._services.limits
 
     @property
     def supervisor(self) -> Supervisor:
@@ -254,7 +212,7 @@ class Runtime:
     def schedules(self) -> Schedules:
         """Messages that come to agents by themselves: at an instant, or by a cron expression."""
         return Schedules(
-            self._store, self._entropy, on_change=self._firing.poke,
+            self._store, self._entropy, on_change=self._services.firing.poke,
             on_arrived=self._worker.routed,
         )  # fmt: skip
 
@@ -273,6 +231,31 @@ class Runtime:
         """The run loop."""
         return self._worker
 
+    @property
+    def meters(self) -> Meters:
+        """What this host counts of its own work."""
+        return self._worker.meters
+
+    @property
+    def serves(self) -> tuple[str, ...]:
+        """Types, and single agents as text, that are registered here."""
+        served = self._registry.serves()
+        return (*served.types, *map(str, served.agents))
+
+    @property
+    def front(self) -> Front:
+        """What programs that are no hosts may ask, each for its own tenant."""
+        return RuntimeFront(
+            self._store, self._desk,
+            registry=self._registry, topics=self._topics, live=self._live,
+        )  # fmt: skip
+
+    def attach(self, *, bus: DeltaBus | None = None, doors: Sequence[Door] = ()) -> None:
+        """Before `start`: tell and hear of other hosts' live events, and serve who comes by `doors`."""
+        self._live.bus = bus
+        self._worker.on_end = self._live.announce_end
+        self._doors.extend(doors)
+
     def on_report(self, report: HostReport) -> None:
         """For a heartbeat outside the event loop: what it said."""
         self._ownership.on_report(report)
@@ -280,18 +263,23 @@ class Runtime:
     # --- life -----------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Claim shards and execute what is in them. Starting twice does nothing."""
+        """Claim shards and execute what is in them. Starting twice does nothing.
+
+        Raises:
+            PersistenceError: The store cannot be reached; starting may be tried again.
+        """
         if self._started:
             return
         self._started = True
-        if self._serve:
-            await self._limiting.start()
-            await self._ownership.start(self._tasks)
-            self._tasks.start(self._limiting.run(), name="limits")
-            self._tasks.start(self._firing.run(), name="schedules")
-            self._tasks.start(self._postman.run(), name="posts")
-        if self._mail is not None:
-            self._tasks.start(self._mail.run(), name="mail")
+        try:
+            if self._serve:
+                await self._services.start(self._tasks)
+        except BaseException:
+            self._started = False
+            await self._tasks.close()
+            raise
+        for door in self._doors:
+            self._tasks.keep(door.run, name="door")
 
     async def stop(self, *, drain_s: float = 0.0) -> None:
         """End all executions without losing anything, give the shards up, end all tasks.
@@ -301,13 +289,16 @@ class Runtime:
         if not self._started:
             return
         self._started = False
+        for door in self._doors:
+            await _in_order(door.leave())
         if self._serve and drain_s > 0:
             await self._ownership.leave()
         await self._worker.stop(drain_s=drain_s)
+        for door in self._doors:
+            await _in_order(door.shut())
         await self._tasks.close()
         if self._serve:
-            await self._limiting.stop()
-            await self._ownership.stop()
+            await self._services.stop()
 
     def crash(self) -> None:
         """Forget everything at once without writing anything. For tests of what survives."""
@@ -320,12 +311,7 @@ class Runtime:
         await self.start()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        exc: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *raised: object) -> None:
         await self.stop()
 
     # --- agents ---------------------------------------------------------------------------------
@@ -337,7 +323,7 @@ class Runtime:
             RegistrationError: Not an agent, or its type is served with `register_type`.
         """
         self._registry.add(agent)
-        await self._changed()
+        await self.claim()
 
     async def register_type(self, type_: str, factory: Callable[[AgentId], Agent]) -> None:
         """Serve every key of a type; `factory(agent_id)` makes the agent for each execution.
@@ -346,243 +332,17 @@ class Runtime:
             RegistrationError: Single agents of the type are registered.
         """
         self._registry.add_type(type_, factory)
-        await self._changed()
+        await self.claim()
 
     async def claim(self) -> None:
         """Look at once for shards that nobody owns any more; for those who saw a host die."""
-        await self._changed()
-
-    async def _changed(self) -> None:
         if self._started:
             await self._ownership.claim()
 
-    # --- work -----------------------------------------------------------------------------------
 
-    async def submit(  # noqa: PLR0913 - what a run can be given from outside
-        self,
-        agent_id: AgentId,
-        msg: Message | Any,
-        *,
-        priority: int = 5,
-        tenant: str = "default",
-        max_retries: int = 3,
-        retry_policy: RetryPolicy | None = None,
-        on_conflict: OnConflict = "queue",
-        spawn_budget: SpawnBudget | None = None,
-        execution_budget: ExecutionBudget | None = None,
-        retention: HistoryRetention | None = None,
-        session_id: str | None = None,
-    ) -> RunId:
-        """Deliver a message and queue one run for it, in one commit; return the run's id.
-
-        Survives a crash from the moment it returns. The same message id again returns the first
-        run. `tenant` has to be the agent's.
-
-        Args:
-            agent_id: Whose run it is.
-            msg: A message, or JSON data to make one of.
-            priority: Lower first.
-            tenant: Refused when it is not the agent's.
-            max_retries: Attempts after the first; `retry_policy` says more and wins.
-            retry_policy: How failures are retried.
-            on_conflict: When the agent has an open run: wait behind it, join it, be rejected, or
-                cancel it first.
-            spawn_budget: How many runs may be spawned, by this one and all below; 50 by default.
-            execution_budget: What they all may spend; its deadline counts from now.
-            retention: What becomes of children that are open when the run ends.
-            session_id: Of the conversation it belongs to.
-
-        Raises:
-            RunConflictError: `on_conflict="reject"` and the agent is busy.
-            ContractError: `tenant` is not the agent's.
-        """
-        own_tenant(agent_id, tenant)
-        message = msg if isinstance(msg, Message) else Message.of(agent_id, msg)
-        run = self._desk.new_run(
-            message, agent_id, priority=priority,
-            retry_policy=retry_policy or RetryPolicy(max_retries=max_retries),
-            terms=(spawn_budget, execution_budget, retention, session_id),
-        )  # fmt: skip
-        return await self._desk.submit(run, message, on_conflict)
-
-    async def send(
-        self, agent_id: AgentId, msg: Message | Any, *, sender: str | None = None
-    ) -> bool:
-        """Deliver plain mail: it wakes `ctx.receive`, or starts the agent's next run.
-
-        Returns False when the message id is known from this sender.
-        """
-        return await self._desk.send(agent_id, msg, sender)
-
-    async def follow(
-        self,
-        follower: AgentId,
-        topic_type: str,
-        topic_source: str = "default",
-        *,
-        mode: FollowMode = "eager",
-    ) -> Subscription:
-        """Let an agent get what is published to a topic of its tenant from now on; durable then.
-
-        Following again changes the mode at most. What the modes mean says `RunContext.follow`.
-        """
-        topic = TopicId(topic_type, topic_source, follower.tenant)
-        return await self._parts.topics.follow(follower, topic, mode)
-
-    async def unfollow(
-        self, follower: AgentId, topic_type: str, topic_source: str = "default"
-    ) -> bool:
-        """End that; False when the agent did not follow the topic, which is no error."""
-        topic = TopicId(topic_type, topic_source, follower.tenant)
-        return await self._parts.topics.unfollow(follower, topic)
-
-    async def publish(
-        self,
-        topic_type: str,
-        topic_source: str,
-        msg: Message | Any,
-        *,
-        sender: str | None = None,
-        tenant: str = "default",
-    ) -> FanoutReport:
-        """Bring a message to every follower of this moment, once each; durable when this returns.
-
-        The same message id of the same sender again reaches nobody twice. No follower is no error.
-        `sender` is this client by default; followers find it in the message's metadata.
-        """
-        topic = TopicId(topic_type, topic_source, tenant)
-        return await self._parts.topics.publish(topic, msg, sender or self._sender)
-
-    async def signal(
-        self, run_id: RunId, name: str, payload: Any = None, *, message_id: str | None = None
-    ) -> bool:
-        """Buffer a signal for a run and wake it; False for a known id or an ended run.
-
-        Raises:
-            ContractError: The name begins with ``~``.
-            NotSerializableError: `payload` is not JSON data.
-            UnknownRunError: There is no such run.
-        """
-        refuse_reserved(name)
-        clean = recordable(payload, where=f"signal {name!r}")
-        return await self._desk.signal(run_id, name, clean, message_id)
-
-    async def resolve(
-        self,
-        run_id: RunId,
-        position: str | None = None,
-        *,
-        action: Literal["value", "retry", "fail"] = "retry",
-        value: Any = None,
-        error: str = "failed by operator",
-    ) -> bool:
-        """Decide for a parked run, which then goes on; False when it has ended.
-
-        Args:
-            run_id: The run.
-            position: Of the effect in doubt; None starts a run anew that is parked for another
-                reason.
-            action: The effect happened and gave `value`, execute it now, or let it raise `error`.
-            value: JSON data, for ``value``.
-            error: Text, for ``fail``.
-
-        Raises:
-            NotSerializableError: `value` is not JSON data.
-            UnknownRunError: There is no such run.
-        """
-        decision: dict[str, JsonValue] = {"action": action}
-        if action == "value":
-            decision["value"] = recordable(value, where=f"value for {position}")
-        elif action == "fail":
-            decision["error"] = error
-        name = RETRY if position is None else f"{RESOLVE}{position}"
-        return await self._desk.signal(run_id, name, decision, None)
-
-    async def cancel(self, run_id: RunId, *, reason: str = "") -> CancelReport:
-        """Ask a run and its subtree to stop.
-
-        Waiting ones end at once, executing ones at their next await.
-
-        Raises:
-            UnknownRunError: There is no such run.
-        """
-        return await self._desk.cancel(run_id, reason)
-
-    async def result(self, run_id: RunId) -> JsonValue:
-        """Wait for the run's end and return its output.
-
-        Raises:
-            UnknownRunError: There is no such run.
-            RunFailedError: It failed for good or was cancelled.
-            RunSweptError: It ended so long ago that its result is not kept.
-        """
-        return await self._desk.result(run_id)
-
-    async def wait(self, run_id: RunId) -> RunRow:
-        """Wait for the run's end, here or on another host, and return its row.
-
-        Raises:
-            UnknownRunError: There is no such run.
-        """
-        return await self._desk.wait(run_id)
-
-    async def join(self, run: RunHandle | RunId) -> RunResult:
-        """Wait for the run's end, here or on another host, and return how it ended.
-
-        Of a run that was swept that is its status alone.
-
-        Raises:
-            UnknownRunError: There is no such run.
-        """
-        return await self._desk.join(run_id_of(run))
-
-    async def redrive_run(self, run_id: RunId) -> RunId:
-        """Start a failed run's work again as a new run with the same messages; return its id. Once.
-
-        Raises:
-            UnknownRunError: There is no such run.
-            IllegalTransitionError: It has not failed.
-        """
-        return await self._desk.redrive_run(run_id)
-
-    # --- reading --------------------------------------------------------------------------------
-
-    async def handle(self, run_id: RunId) -> RunHandle:
-        """Return the handle of a run, also of another process's.
-
-        Raises:
-            UnknownRunError: There is no such run.
-        """
-        return await self._desk.handle(run_id)
-
-    async def status(self, run: RunHandle | RunId) -> RunStatusSummary:
-        """Return how far a run is.
-
-        Raises:
-            UnknownRunError: There is no such run.
-        """
-        return await self._desk.status(run_id_of(run))
-
-    async def children(self, run_id: RunId) -> list[RunHandle]:
-        """Return the runs spawned by this one, in the order they were."""
-        return await self._desk.children(run_id)
-
-    def entries(self, run_id: RunId, *, from_seq: int = 0) -> AsyncIterator[RunLogEntry]:
-        """Yield the run's log from `from_seq` to its present end."""
-        return self._store.entries(run_id, from_seq=from_seq)
-
-    def tail(
-        self, run_id: RunId, *, from_seq: int = 0, live: bool = False
-    ) -> AsyncIterator[RunLogEntry]:
-        """Yield the run's log, then new entries as they come; ends after the terminal one.
-
-        A reader that comes back goes on with `from_seq` one behind the last seq it saw.
-
-        Args:
-            run_id: The run.
-            from_seq: Where to begin, inclusive.
-            live: Also yield ``text.delta`` and ``reasoning.delta`` of model calls that execute in
-                this process; they are not stored and have seq -1.
-        """
-        log = self._store.tail(run_id, from_seq=from_seq)
-        return self._live.merge(run_id, log) if live else log
+async def _in_order(closing: Awaitable[None]) -> None:
+    """Close a door; one that fails keeps no host from stopping."""
+    try:
+        await closing
+    except Exception as exc:  # noqa: BLE001 - see above
+        _log.warning("a door could not be closed in order", exc_info=exc)

@@ -90,9 +90,9 @@ class Shards:
             phase.clear()
 
 
-def run_lease(lease: ShardLease, run: RunRow) -> Lease:
-    """Return the right to execute one run of a shard."""
+def run_lease(lease: ShardLease, run: RunRow, *, attempt: int | None = None) -> Lease:
+    """Return the right to execute one run of a shard, in its present attempt or in `attempt`."""
     return Lease(
         lease.shard, lease.owner, lease.epoch, lease.expires_at, run.run_id, run.agent_id,
-        max(run.attempt, 1),
+        max(run.attempt, 1) if attempt is None else attempt,
     )  # fmt: skip

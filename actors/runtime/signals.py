@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from actors.errors import ContractError
+from actors.kernel.json import recordable
 from actors.kernel.runtime.commit import SignalKey
 from actors.runtime.lookout import Lookout
 
 if TYPE_CHECKING:
+    from actors.kernel.json import JsonValue
     from actors.kernel.runtime.commit import BufferedSignal
     from actors.kernel.runtime.ids import RunId
     from actors.kernel.runtime.store import RunStore
@@ -33,6 +35,22 @@ def refuse_reserved(name: str) -> None:
     if name.startswith(RESERVED):
         msg = f"signal name {name!r} is reserved: names must not start with {RESERVED!r}"
         raise ContractError(msg)
+
+
+def resolution(
+    position: str | None, action: Literal["value", "retry", "fail"], *, value: Any, error: str
+) -> tuple[str, JsonValue]:
+    """Return name and payload of the signal that decides for a parked run. See `Runtime.resolve`.
+
+    Raises:
+        NotSerializableError: `value` is not JSON data.
+    """
+    decision: dict[str, JsonValue] = {"action": action}
+    if action == "value":
+        decision["value"] = recordable(value, where=f"value for {position}")
+    elif action == "fail":
+        decision["error"] = error
+    return RETRY if position is None else f"{RESOLVE}{position}", decision
 
 
 class Signals:

@@ -115,7 +115,7 @@ class Spawning:
         return Message(
             id=message_id, target=agent_id, payload=content, sender=f"spawn:{self._run.agent_id}",
             created_at=self._run.clock.now(), causation_id=self._run.run_id,
-            metadata=dict(boot.metadata) if isinstance(boot, Message) else {},
+            metadata=(boot.metadata if isinstance(boot, Message) else {}) | self._run.carrier,
         )  # fmt: skip
 
     def _record(
@@ -129,6 +129,12 @@ class Spawning:
         if new.supervision is not None:
             payload["supervision"] = new.supervision.model_dump(mode="json")
         run.log.record(EntryKind.CHILD_SPAWNED, position, payload)
+        if run.spans is not None:
+            run.spans.point(
+                "spawn", new.agent_id.type, target=str(new.agent_id),
+                message_id=message.id if message is not None else None,
+                payload=message.payload if message is not None else None,
+            )  # fmt: skip
         run.log.spawn(Spawned(new, position, message))
         run.history.children[new.run_id] = str(new.agent_id)
         return RunHandle(new.run_id, new.agent_id, run.run_id)

@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Protocol
 from actors.kernel.runtime.commit import LoadedRun, NewRun
 from actors.kernel.runtime.ids import run_id_of_mail
 from actors.kernel.runtime.scheduler import RunStatus
+from actors.kernel.tracing import caused_by
 from actors.runtime.beginning import row_of
 from actors.runtime.environment import Ended
 from actors.runtime.execution import Execution
+from actors.runtime.forking import begin_fork
 from actors.runtime.mailbox import Holding, StartMail, StartRun
 from actors.runtime.shards import run_lease
 
@@ -92,7 +94,11 @@ class Starts:
                 return self._execution(mailbox, LoadedRun(row_of(fresh), (), (first,)))
             case StartMail(mail=mail):
                 agent_id = mailbox.agent_id
-                run = NewRun(run_id_of_mail(agent_id, mail[0].sender, mail[0].message.id), agent_id)
+                first = mail[0]
+                run = NewRun(
+                    run_id_of_mail(agent_id, first.sender, first.message.id), agent_id,
+                    trace=caused_by(first.message.metadata),
+                )  # fmt: skip
                 mailbox.run_id = run.run_id
                 loaded = LoadedRun(row_of(run), ())
                 return self._execution(mailbox, loaded, create=run, mail=mail)
@@ -125,9 +131,19 @@ class Starts:
         if loaded.row.cancel_requested is not None:
             await self._worker.cancel_waiting(mailbox, run_id)
             return None
+        if loaded.row.fork is not None and loaded.row.last_seq < 0:
+            return await self._begin_fork(mailbox, loaded.row)
         was_running, mailbox.recovering = mailbox.recovering, False
         mailbox.nudged = False
         return self._execution(mailbox, loaded, was_running=was_running)
+
+    async def _begin_fork(self, mailbox: Mailbox, run: RunRow) -> Execution | None:
+        lease = self._worker.held.get(mailbox.shard)
+        if lease is None or not self._mailboxes.may_start(mailbox):
+            mailbox.set_aside()
+            return None
+        await begin_fork(self._env.store, lease, run)
+        return await self.resume(mailbox, run.run_id)
 
     def _execution(
         self,

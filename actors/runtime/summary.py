@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from actors.errors import UnknownRunError
 from actors.kernel.runtime.commit import Answer, AnswerStatus
 from actors.kernel.runtime.communication import RunStatusSummary
 from actors.kernel.runtime.scheduler import RunStatus
@@ -24,6 +25,18 @@ ANSWER_OF: Final[dict[RunStatus, AnswerStatus]] = {
 
 _MILESTONES: Final = ("run.", "effect.", "tool.", "llm.", "child.", "ask.", "orphans.")
 _LOOK_BACK: Final = 100
+
+
+async def row_of(store: RunStore, run_id: RunId) -> RunRow:
+    """Return a run's row.
+
+    Raises:
+        UnknownRunError: There is no such run.
+    """
+    row = await store.run(run_id)
+    if row is None:
+        raise UnknownRunError(run_id)
+    return row
 
 
 async def summary_of(store: RunStore, row: RunRow) -> RunStatusSummary:

@@ -99,8 +99,13 @@ class Talk:
         stamped = Message(
             message.id, target, message.payload, sender, created_at=run.clock.now(),
             reply_to=message.reply_to, correlation_id=message.correlation_id,
-            causation_id=run.run_id,
+            causation_id=run.run_id, metadata=run.carrier,
         )  # fmt: skip
+        if run.spans is not None:
+            verb, kind = "send" if message.reply_to is None else "ask", target.type
+            run.spans.point(
+                verb, kind, target=str(target), message_id=message.id, payload=message.payload
+            )
         run.log.send(Outgoing(stamped, sender, target))
 
     async def reply(self, to: Message, result: Any) -> None:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Any, Self
+from contextvars import Context
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from actors.runtime.trace_context import executing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -12,14 +15,33 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
+BEGIN_AGAIN_S: Final = 1.0
+"""Pause before what failed begins again."""
+
 
 def start_task(
-    coro: Coroutine[Any, Any, Any], *, name: str, done: Callable[[asyncio.Task[Any]], None]
+    coro: Coroutine[Any, Any, Any],
+    *,
+    name: str,
+    done: Callable[[asyncio.Task[Any]], None],
+    context: Context | None = None,
 ) -> asyncio.Task[Any]:
-    """Start a task whose owner keeps it and is told of its end by `done`. For branches and runs."""
-    task = asyncio.get_running_loop().create_task(coro, name=name)
+    """Start a task whose owner keeps it and is told of its end by `done`. For branches and runs.
+
+    It sees the caller's context variables, or those of `context`.
+    """
+    task = asyncio.get_running_loop().create_task(coro, name=name, context=context)
     task.add_done_callback(done)
     return task
+
+
+async def _kept(work: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
+    while True:
+        try:
+            return await work()
+        except Exception:  # noqa: BLE001 - the host's loop boundary
+            _log.exception("background task %s failed and begins again", name)
+        await asyncio.sleep(BEGIN_AGAIN_S)
 
 
 class TaskScope:
@@ -35,9 +57,20 @@ class TaskScope:
         return len(self._tasks)
 
     def start(self, coro: Coroutine[Any, Any, Any], *, name: str) -> None:
-        """Start `coro`; it is cancelled when the scope ends."""
-        task = start_task(coro, name=name, done=self._done)
+        """Start `coro`; it is cancelled when the scope ends.
+
+        A turn of a run may be what starts it; its log lines and spans are not that run's.
+        """
+        context = None if executing.get() is None else Context()
+        task = start_task(coro, name=name, done=self._done, context=context)
         self._tasks.add(task)
+
+    def keep(self, work: Callable[[], Coroutine[Any, Any, None]], *, name: str) -> None:
+        """Start `work()` and, after an error that it did not expect, again until the scope ends.
+
+        For what no host may go on without: ending silently would look like nothing to do.
+        """
+        self.start(_kept(work, name), name=name)
 
     def _done(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)

@@ -3,16 +3,47 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Self
 
 from actors.errors import ContractError, RunError
-from actors.kernel.agent.tools import InvocationResult
+from actors.kernel.agent.tools import ApprovalPolicy, InvocationResult
 from actors.kernel.json import recordable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from actors.kernel.agent.tools import ApprovalHandler, Tool, ToolCall
+    from actors.kernel.agent.tools import ApprovalHandler, Tool, ToolCall, ToolInvoker
+    from actors.kernel.runtime.communication import Approval
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Toolkit:
+    """What an agent declares about its tools."""
+
+    tools: tuple[Tool, ...]
+    invoker: ToolInvoker
+    policy: ApprovalPolicy
+
+    @classmethod
+    def of(cls, agent: object) -> Self:
+        """Return what this agent declares, with the defaults for what it does not."""
+        return cls(
+            tools=tuple(getattr(agent, "tools", None) or ()),
+            invoker=getattr(agent, "tool_invoker", None) or DirectToolInvoker(),
+            policy=getattr(agent, "approval_policy", None) or ApprovalPolicy(),
+        )
+
+    def find(self, name: str) -> Tool | None:
+        """Return the tool of this name."""
+        return next((tool for tool in self.tools if tool.name == name), None)
+
+
+def denied(name: str, decision: Approval) -> InvocationResult:
+    """Return the result of a call that nobody agreed to."""
+    comment = f": {decision.comment}" if decision.comment else ""
+    said = f"{decision.by} denied it" if decision.by else "nobody decided in time"
+    return InvocationResult(status="denied", text=f"tool {name!r} was not called: {said}{comment}")
 
 
 class DirectToolInvoker:
@@ -34,14 +65,17 @@ class DirectToolInvoker:
         if tool is None:
             known = ", ".join(sorted(t.name for t in tools)) or "none"
             return _error(f"tool {call.name!r} is not declared by this agent (declared: {known})")
+        limit = asyncio.timeout(tool.timeout_s)
         try:
-            async with asyncio.timeout(tool.timeout_s):
+            async with limit:
                 value: Any = await tool.run(**call.arguments)
             structured = recordable(value, where=f"tool {call.name!r}")
         except (RunError, ContractError):
             raise
         except Exception as exc:  # noqa: BLE001 - a failed tool is an answer for the model
-            return _error(f"{type(exc).__name__}: {exc}", type(exc))
+            why = f"tool {call.name!r} took longer than {tool.timeout_s} s"
+            said = why if limit.expired() else exc
+            return _error(f"{type(exc).__name__}: {said}", type(exc))
         text = structured if isinstance(structured, str) else ""
         return InvocationResult(status="ok", text=text, structured=structured)
 

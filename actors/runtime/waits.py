@@ -268,6 +268,27 @@ class Waits:
         look: _Look | None = None,
         late: _Look | None = None,
     ) -> _Ended:
+        ending = self._until_ended(branch, wait, entry_of, look=look, late=late)
+        spans = self._run.spans
+        if spans is None:
+            return await ending
+        with spans.waiting(wait.verb) as seen:
+            try:
+                ended = await ending
+            finally:
+                seen.names(wait.row)
+            seen.ended(ended.found.mail, ended.payload)
+        return ended
+
+    async def _until_ended(
+        self,
+        branch: Branch,
+        wait: _Wait,
+        entry_of: Callable[[_Found], _Entry],
+        *,
+        look: _Look | None = None,
+        late: _Look | None = None,
+    ) -> _Ended:
         """Return what ended the wait, recorded and durable, when it is this branch's turn.
 
         A signal, message or answer is consumed only by a branch that goes on with it: see

@@ -11,52 +11,36 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from actors.kernel.runtime.commit import (
-    Arrived,
-    Finish,
-    NewRun,
-    Retry,
-    RunRow,
-    Suspend,
-)
+from actors.kernel.runtime.commit import Arrived, Finish, NewRun, Retry, RunRow, Suspend
 from actors.kernel.runtime.scheduler import RunStatus
-from actors.runtime.admission import Admission, Entry
 from actors.runtime.beginning import place_of, place_of_child
 from actors.runtime.cancelling import end_cancelled
+from actors.runtime.dispatch import Dispatch
 from actors.runtime.endings import Endings
 from actors.runtime.execution import UNWIND_LIMIT_S, circle_of
-from actors.runtime.mailbox import (
-    Adoption,
-    Holding,
-    Mailbox,
-    Room,
-    WaitingMail,
-    holding_of,
-)
+from actors.runtime.leaving import hand_over
+from actors.runtime.mailbox import Adoption, Holding, Mailbox, Room, WaitingMail, holding_of
 from actors.runtime.mailboxes import Mailboxes
-from actors.runtime.ready_queue import ReadyQueue
 from actors.runtime.refill import Refill
 from actors.runtime.shards import Shards
-from actors.runtime.signals import RESERVED
 from actors.runtime.starting import Starts
 from actors.runtime.tasks import TaskScope
-from actors.runtime.timers import Timers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
-    from actors.kernel.runtime.commit import Spawned, WaitCycle
+    from actors.kernel.runtime.commit import LoadedRun, Spawned, WaitCycle
     from actors.kernel.runtime.ids import AgentId, RunId, ShardId
     from actors.kernel.runtime.scheduler import ShardLease
+    from actors.runtime.admission import Entry
     from actors.runtime.environment import Ended, Environment
     from actors.runtime.execution import Execution
+    from actors.runtime.meters import Meters
+    from actors.runtime.secrets import Secrets
 
 _log = logging.getLogger(__name__)
-
-RELOAD_WAIT_S: Final = 1.0
-"""Seconds before a run is tried again when the store could not be read or written."""
 
 
 class Worker:
@@ -71,26 +55,27 @@ class Worker:
     def __init__(self, env: Environment, *, capacity: int, room: Room | None = None) -> None:
         self._env = env
         self._store = env.store
-        self._capacity = capacity
         self.room = room or Room()
         self.held = Shards()
         """The shards, and how far each is."""
         self.on_lost: Callable[[], None] = lambda: None
         """Called after a shard was lost or given up."""
+        self.on_end: Callable[[AgentId, RunId], None] = lambda agent_id, run_id: None
+        """Called when a run that nobody spawned has ended here."""
         self._mailboxes = Mailboxes(self._store, env.agents, self.held, self.room)
         self._executing: dict[RunId, Execution] = {}
-        self._ready: ReadyQueue[Mailbox] = ReadyQueue()
-        self.admission: Admission[Mailbox] = Admission(
-            self._ready, clock=lambda: asyncio.get_running_loop().time()
-        )
-        """Who of them may execute now, by the limits of the deployment."""
-        self._busy = 0
         self.endings = Endings()
         self._tasks = TaskScope()
+        self._dispatch = Dispatch(
+            self._store, self._mailboxes, env.clock, self._tasks,
+            capacity=capacity, drive=self._drive,
+        )  # fmt: skip
+        self.admission, self.timers = self._dispatch.admission, self._dispatch.timers
+        """See `Dispatch`."""
+        self.start_ready = self._dispatch.start_ready
+        """See `Dispatch.start_ready`."""
         self._refill = Refill(self._store, self._tasks, self._on_mail_read)
         self._starts = Starts(env, self._mailboxes, self._refill, host=self)
-        self._stopping = False
-        self.timers = Timers(env.clock, self._on_timer)
 
     # --- shards ---------------------------------------------------------------------------------
 
@@ -146,7 +131,7 @@ class Worker:
         mailbox.rest(holding_of(run), wake_at=run.wake_at, wants_mail=wants_mail)
         has_mail = wants_mail and mailbox.missed
         if has_mail or mailbox.recovering or run.cancel_requested is not None:
-            self._wake(mailbox)
+            self._dispatch.wake(mailbox)
         elif run.wake_at is not None:
             self.timers.add(run.wake_at, run.agent_id)
 
@@ -156,7 +141,7 @@ class Worker:
         for mailbox in self._mailboxes.in_shards(shards):
             if mailbox.adoption is Adoption.UNDER_WAY:
                 mailbox.adoption = Adoption.DONE
-                self._look_at(mailbox)
+                self._dispatch.look_at(mailbox)
 
     def lose(self, shard: ShardId, *, epoch: int) -> None:
         """The shard belongs to somebody else: stop acting for its agents, at once.
@@ -207,7 +192,7 @@ class Worker:
         """Go on in shards that were drained."""
         self.held.draining.difference_update(shards)
         for mailbox in self._mailboxes.in_shards(shards):
-            self._look_at(mailbox)
+            self._dispatch.look_at(mailbox)
 
     # --- what comes in --------------------------------------------------------------------------
 
@@ -228,7 +213,7 @@ class Worker:
             mailbox.priority = priority
         if arrived.run_id is None:
             self._tell_of_mail(mailbox)
-        self._consider(mailbox)
+        self._dispatch.consider(mailbox)
 
     def spawned(self, children: Sequence[tuple[Spawned, int]]) -> None:
         """A turn created these runs: each takes its place in its agent's queue."""
@@ -243,7 +228,7 @@ class Worker:
         if mailbox is not None and (arrival is None or not mailbox.knows(arrival)):
             mailbox.note_mail()
             self._on_mail_read(mailbox)
-            self._consider(mailbox)
+            self._dispatch.consider(mailbox)
 
     def lazy_mail_waits(self, shard: ShardId) -> None:
         """Agents of a shard have mail in the store that starts nothing by itself."""
@@ -268,7 +253,7 @@ class Worker:
         if execution is not None and not execution.poke_mail():
             mailbox.nudged = True
         if mailbox.holding is Holding.SUSPENDED and mailbox.wants_mail:
-            self._wake(mailbox)
+            self._dispatch.wake(mailbox)
 
     def signalled(self, run_id: RunId, agent_id: AgentId) -> None:
         """A signal or an answer for a run is in the store."""
@@ -278,7 +263,7 @@ class Worker:
             if not execution.poke_signals() and mailbox is not None:
                 mailbox.nudged = True
         elif mailbox is not None and mailbox.run_id == run_id:
-            self._wake_by_signal(mailbox)
+            self._dispatch.wake_by_signal(mailbox)
 
     def in_circle(self, cycle: WaitCycle) -> None:
         """A wait of a run of ours can never end: it fails, in this execution or the next one."""
@@ -292,7 +277,7 @@ class Worker:
         if execution is not None:
             mailbox.nudged = True
         elif mailbox.holding is Holding.SUSPENDED:
-            self._wake(mailbox)
+            self._dispatch.wake(mailbox)
 
     def look_before_start(self, run_id: RunId) -> None:
         """A run was flagged: should it start before anybody has read that, its row is read first."""
@@ -319,70 +304,16 @@ class Worker:
         for item in arrived:
             self.offer(item)
 
-    # --- whose turn it is -----------------------------------------------------------------------
-
-    def _look_at(self, mailbox: Mailbox) -> None:
-        """It may start now: see whether there is something to start."""
-        self._consider(mailbox)
-        if mailbox.nudged:
-            self._wake(mailbox)
-        self._mailboxes.forget_empty(mailbox)
-
-    def _consider(self, mailbox: Mailbox) -> None:
-        if mailbox.holding is Holding.NOTHING and mailbox.has_work:
-            self._make_ready(mailbox)
-
-    def _wake(self, mailbox: Mailbox) -> None:
-        if mailbox.is_at_rest:
-            self._make_ready(mailbox)
-
-    def _wake_by_signal(self, mailbox: Mailbox) -> None:
-        if mailbox.holding is Holding.SUSPENDED:
-            self._wake(mailbox)
-        elif mailbox.holding is Holding.PARKED:
-            self._tasks.start(self._look_for_decision(mailbox), name="look for a decision")
-
-    async def _look_for_decision(self, mailbox: Mailbox) -> None:
-        """Wake a parked run if an operator's signal is there; others wait with it."""
-        run_id = mailbox.run_id
-        found = await self._store.signals(run_id) if run_id is not None else []
-        is_decided = any(signal.name.startswith(RESERVED) for signal in found)
-        if is_decided and mailbox.run_id == run_id and mailbox.holding is Holding.PARKED:
-            self._wake(mailbox)
-
-    def _make_ready(self, mailbox: Mailbox) -> None:
-        if not self._mailboxes.may_start(mailbox):
-            mailbox.nudged = mailbox.run_id is not None
-            return  # somebody looks at it when it may
-        mailbox.holding = Holding.READY
-        self._ready.offer(mailbox, priority=mailbox.priority, tenant=mailbox.agent_id.tenant)
-        self.start_ready()
-
-    def _on_timer(self, agent_id: AgentId) -> None:
-        mailbox = self._mailboxes.find(agent_id)
-        if mailbox is None or mailbox.wake_at is None or mailbox.wake_at > self._env.clock.now():
-            return
-        self._wake(mailbox)
-
-    def start_ready(self) -> None:
-        """Start those who are ready, as far as the capacity goes and limits allow."""
-        while self._ready and self._busy < self._capacity and not self._stopping:
-            [mailbox] = self._ready.take(1)
-            if not self._mailboxes.may_start(mailbox):
-                self.admission.forget(mailbox)
-                mailbox.set_aside()
-                continue
-            entry = self.admission.admit(mailbox)
-            if entry is not None:
-                self._busy += 1
-                self._tasks.start(self._drive(entry), name=f"agent {mailbox.agent_id}")
+    # --- executing ------------------------------------------------------------------------------
 
     async def _drive(self, entry: Entry[Mailbox]) -> None:
         """Execute what is next for an agent, and everything after it that can go on at once."""
         mailbox = entry.item
+        waited_s = asyncio.get_running_loop().time() - mailbox.ready_at
+        self._env.meters.wake_s.observe(waited_s)
         try:
             execution = await self._starts.prepare(mailbox)
-            while execution is not None and not self._stopping:
+            while execution is not None and not self._dispatch.is_stopping:
                 run_id = execution.lease.run_id
                 self._executing[run_id] = execution
                 try:
@@ -396,15 +327,13 @@ class Worker:
             _log.warning(
                 "an agent is tried again", extra={"agent": str(mailbox.agent_id)}, exc_info=exc
             )
-            self._try_later(mailbox)
+            self._dispatch.try_later(mailbox)
         finally:
-            self._busy -= 1
-            self.admission.leave(entry)
-            self.start_ready()
+            self._dispatch.leave(entry)
 
     async def go_on(self, mailbox: Mailbox, ended: Ended) -> Execution | None:
         """Return the execution that follows one that is over, if it can begin at once."""
-        if self._stopping or ended.lost or not self._mailboxes.is_known(mailbox):
+        if self._dispatch.is_stopping or ended.lost or not self._mailboxes.is_known(mailbox):
             return None
         if mailbox.holding is Holding.EXECUTING and mailbox.run_id is not None and ended.again:
             if self._mailboxes.may_start(mailbox):
@@ -413,11 +342,9 @@ class Worker:
                 )
             mailbox.set_aside()
             return None
-        is_next = mailbox.holding is Holding.NOTHING and mailbox.has_work and not self._ready
-        is_next = is_next and not self.admission.concerns(mailbox.agent_id)
-        if is_next and self._mailboxes.may_start(mailbox):
+        if self._dispatch.goes_on(mailbox):
             return await self._starts.prepare(mailbox)
-        self._consider(mailbox)
+        self._dispatch.consider(mailbox)
         self._mailboxes.forget_empty(mailbox)
         return None
 
@@ -437,6 +364,8 @@ class Worker:
             row = replace(row, status=then.status, result=ended.output, error=then.error)
             # A cancelled run's row holds the reason, which this host may not have read.
             self.endings.tell(run_id, None if then.status is RunStatus.CANCELLED else row)
+            if row.parent is None:
+                self.on_end(row.agent_id, run_id)
             return
         if then is None or ended.again:
             mailbox.wants_mail = isinstance(then, Suspend) and then.wake.message
@@ -453,17 +382,9 @@ class Worker:
         if execution.token.is_cancelled:
             self.cancel(run_id, mailbox.agent_id, execution.token.reason)
         elif mailbox.wants_mail and (mailbox.has_mail or mailbox.spilled):
-            self._wake(mailbox)
+            self._dispatch.wake(mailbox)
         elif mailbox.nudged:
-            self._wake_by_signal(mailbox)
-
-    def _try_later(self, mailbox: Mailbox) -> None:
-        if self._stopping or not self._mailboxes.is_known(mailbox):
-            return
-        mailbox.holding = Holding.BACKOFF if mailbox.run_id is not None else Holding.NOTHING
-        loop = asyncio.get_running_loop()
-        look = self._wake if mailbox.run_id is not None else self._consider
-        loop.call_later(RELOAD_WAIT_S, look, mailbox)
+            self._dispatch.wake_by_signal(mailbox)
 
     async def cancel_waiting(self, mailbox: Mailbox, run_id: RunId) -> None:
         """End a run that is not in memory: its terminal entry is written without its code."""
@@ -472,7 +393,11 @@ class Worker:
         if not found or lease is None:
             self._mailboxes.forget_empty(mailbox)
             return
-        if not await end_cancelled(self._store, lease, found[0], self._env.on_nudges):
+        is_over = await end_cancelled(
+            self._store, lease, found[0],
+            on_nudges=self._env.on_nudges, on_end=self._on_cancelled,
+        )  # fmt: skip
+        if not is_over:
             return
         self._starts.fresh.pop(run_id, None)
         self._starts.refusals.pop(run_id, None)
@@ -483,8 +408,15 @@ class Worker:
             return
         mailbox.forget(run_id)
         self.endings.tell(run_id, None)
-        self._consider(mailbox)
+        self.on_end(mailbox.agent_id, run_id)
+        self._dispatch.consider(mailbox)
         self._mailboxes.forget_empty(mailbox)
+
+    def _on_cancelled(self, found: LoadedRun, then: Finish) -> None:
+        env = self._env
+        env.meters.ended(then)
+        if env.tracing is not None:
+            env.tracing.run_ended(found.row, found.entries, then, at=env.clock.now())
 
     def has(self, run_id: RunId) -> bool:
         """Whether the run is certain to end here, or to be lost with its shard, aloud."""
@@ -494,36 +426,47 @@ class Worker:
 
     def abandon(self) -> None:
         """Forget everything at once, as a crash does: nothing is written any more."""
-        self._stopping = True
+        self._dispatch.is_stopping = True
         for execution in list(self._executing.values()):
             execution.drop("crash")
         self._tasks.cancel()
-        self.timers.close()
+        self._dispatch.clear()
         self.held.clear()
         self._mailboxes.clear()
-        self._ready.clear()
-        self.admission.clear()
 
     async def stop(self, *, drain_s: float = 0.0) -> None:
-        """Start nothing, let executions end or suspend for `drain_s` seconds, then hand over the rest.
-
-        What is handed over goes on, by replay, where its shard goes.
-        """
-        self._stopping = True
+        """Start nothing, let executions end or suspend for `drain_s` seconds, then hand over the rest."""
+        self._dispatch.is_stopping = True
         if drain_s > 0:
             await self._tasks.settle(limit_s=drain_s)
-        for execution in list(self._executing.values()):
-            execution.hand_over()
+        await hand_over(self._executing.values())
         await self._tasks.settle(limit_s=UNWIND_LIMIT_S)
         self.timers.close()
         await self._tasks.close()
+        self._starts.fresh.clear()
+        self.endings.look_again()  # nothing ends here any more
 
     @property
     def backlog(self) -> int:
         """How many agents are ready and do not execute yet."""
-        return len(self._ready)
+        return self._dispatch.backlog
 
     @property
     def load(self) -> int:
         """How many runs are in memory."""
-        return self._busy
+        return self._dispatch.load
+
+    @property
+    def meters(self) -> Meters:
+        """What this host counts."""
+        return self._env.meters
+
+    @property
+    def secrets(self) -> Secrets:
+        """Where calls that name a secret have it from."""
+        return self._env.secrets
+
+    @property
+    def may_act(self) -> bool:
+        """Whether the lease is good enough to touch the outside world."""
+        return self._env.may_act()

@@ -6,6 +6,7 @@ import getpass
 from typing import TYPE_CHECKING
 
 from compose.commands.exits import Exit
+from compose.commands.numbers import Limit
 from compose.commands.output import ago, print_json, print_table, say
 from compose.commands.target import HERE, Target
 
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     from actors.kernel.runtime.communication import ApprovalRequest
 
 
-async def list_approvals(*, limit: int = 50, target: Target = HERE) -> None:
+async def list_approvals(*, limit: Limit = 50, target: Target = HERE) -> None:
     """List what waits for a decision, oldest first.
 
     Example: `callboard approvals list --json`

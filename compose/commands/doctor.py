@@ -11,6 +11,7 @@ from compose.commands.output import print_json, print_table, say
 from compose.commands.target import HERE, Target
 from compose.diagnosis import Finding, deployment_of, diagnose_postgres
 from compose.local import local_servers
+from compose.settings import NATS_LOGIN
 from persistence.errors import DatabaseUnreachableError
 from persistence.postgres import StoreSettings
 from persistence.postgres.opening import wait_for_server
@@ -41,10 +42,12 @@ async def doctor(*, target: Target = HERE) -> int:
         # Their drivers are extras: needed where such a server is named, and not elsewhere.
         if settings.nats_url is not None:
             from compose.diagnosis.nats import diagnose_nats  # noqa: PLC0415
+            from compose.nats_server import nats_server  # noqa: PLC0415
 
             findings += await diagnose_nats(
-                settings.nats_url, namespace=settings.namespace, deployment=deployment
-            )
+                nats_server(settings.nats_url, settings),
+                namespace=settings.namespace, deployment=deployment,
+            )  # fmt: skip
         if settings.redis_url is not None:
             from compose.diagnosis.redis import diagnose_redis  # noqa: PLC0415
 
@@ -67,7 +70,7 @@ async def _servers(target: Target) -> AsyncIterator[Settings]:
         yield settings.model_copy(
             update={
                 "postgres_url": local.postgres_url, "nats_url": local.nats_url,
-                "redis_url": local.redis_url,
+                "redis_url": local.redis_url, **dict.fromkeys(NATS_LOGIN),
             }
         )  # fmt: skip
 

@@ -24,6 +24,7 @@ async def host(  # noqa: PLR0913 - each is an option
     suspend_after: float | None = None,
     capacity: int | None = None,
     drain_s: float | None = None,
+    http: str | None = None,
     target: Target = HERE,
 ) -> None:
     """Serve agents until SIGTERM or SIGINT.
@@ -56,11 +57,15 @@ async def host(  # noqa: PLR0913 - each is an option
         Runs in memory at once. [env: CALLBOARD_CAPACITY, default 1000]
     drain_s
         Seconds that running code has to end after SIGTERM. [env: CALLBOARD_DRAIN_S, default 30]
+    http
+        HOST:PORT that answers /healthz (the process lives), /readyz (it takes work; 503 with the
+        reasons otherwise) and /metrics (for Prometheus); port 0 is a free one, which the log names.
+        [env: CALLBOARD_HTTP, default none]
     """
     write_logs(as_json=target.json, level=logging.DEBUG if target.debug else logging.INFO)
     settings = target.settings(
         nats_url=nats_url, redis_url=redis_url, namespace=namespace, lease_s=lease_s,
-        suspend_after=suspend_after, capacity=capacity, drain_s=drain_s,
+        suspend_after=suspend_after, capacity=capacity, drain_s=drain_s, http=http,
     )  # fmt: skip
     collect_rarely()
     await run_host(settings, module_attr)

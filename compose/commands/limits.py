@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 from actors.errors import ContractError
 from compose.commands.exits import Exit
 from compose.commands.output import print_json, print_table, say
+from compose.commands.span import SECONDS
 from compose.commands.target import HERE, NoDataError, Target
 
 if TYPE_CHECKING:
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
     from actors.kernel.runtime.limits import Limit, LimitUse
 
 _RATE: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)(?:/(s|m|h|d))?")
-_SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
 async def list_limits(*, target: Target = HERE) -> None:
@@ -111,7 +111,7 @@ def parse_rate(text: str) -> float:
     found = _RATE.fullmatch(text.strip())
     if found is None:
         raise ContractError(f"{text!r} is no rate: give a number per s, m, h or d, such as 10/s")
-    return float(found[1]) / _SECONDS[found[2] or "s"]
+    return float(found[1]) / SECONDS[found[2] or "s"]
 
 
 def _text(limit: Limit) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Annotated, Final
 
 from cyclopts import Parameter
@@ -12,15 +11,14 @@ from actors.kernel.runtime.scheduler import RunStatus
 from actors.runtime.sweeping import sweep_all
 from compose.commands.exits import Exit
 from compose.commands.output import print_json, say
-from compose.commands.runs import known_run
+from compose.commands.runs import known_run, refuse_swept
+from compose.commands.span import span_s
 from compose.commands.target import HERE, Target
 
 if TYPE_CHECKING:
     from actors.kernel.runtime.ids import RunId
     from actors.runtime import Runtime
 
-_SPAN: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)(s|m|h|d)")
-_SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _PAGE: Final = 1000
 
 
@@ -48,7 +46,7 @@ async def redrive(
     if every == bool(runs):
         raise ContractError("name the runs to redrive, or give --all")
     async with target.client() as runtime:
-        found = await _failed(runtime) if every else [await _id(runtime, run) for run in runs]
+        found = await _failed(runtime) if every else [await _dead(runtime, run) for run in runs]
         started = {run: await runtime.redrive_run(run) for run in found}
     if target.json:
         print_json([{"run": old, "redriven_as": new} for old, new in started.items()])
@@ -65,10 +63,11 @@ async def _failed(runtime: Runtime) -> list[RunId]:
     return [row.run_id for row in rows if not row.swept]
 
 
-async def _id(runtime: Runtime, run: str) -> RunId:
+async def _dead(runtime: Runtime, run: str) -> RunId:
     row = await known_run(runtime, run)
-    if row.swept:
-        raise ContractError(f"run {run} was swept: what it was given is not kept any more")
+    refuse_swept(row)
+    if row.status is not RunStatus.FAILED:
+        raise ContractError(f"run {run} is {row.status}: only failed runs are redriven")
     return row.run_id
 
 
@@ -77,14 +76,12 @@ async def sweep(*, older_than: str = "30d", target: Target = HERE) -> int:
 
     Open runs are never touched. A host does this by itself when CALLBOARD_RETAIN_DAYS is set.
 
-    Examples:
-    `callboard runs sweep`;
-    `callboard runs sweep --older-than 12h --json`
+    Examples: `callboard runs sweep`; `callboard runs sweep --older-than 12h --json`
 
     Parameters
     ----------
     older_than
-        Runs that ended longer ago than this: a number with s, m, h or d.
+        Runs that ended longer ago than this, a number with s, m, h or d.
     """
     seconds = span_s(older_than)
     async with target.client() as runtime:
@@ -94,15 +91,3 @@ async def sweep(*, older_than: str = "30d", target: Target = HERE) -> int:
     else:
         say(f"swept {swept} run(s)")
     return Exit.OK
-
-
-def span_s(text: str) -> float:
-    """Return a span such as ``90s``, ``15m``, ``12h`` or ``30d`` in seconds.
-
-    Raises:
-        ContractError: It is none.
-    """
-    found = _SPAN.fullmatch(text.strip())
-    if found is None:
-        raise ContractError(f"{text!r} is no span: give a number with s, m, h or d, such as 30d")
-    return float(found[1]) * _SECONDS[found[2]]

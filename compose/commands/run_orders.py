@@ -2,35 +2,57 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 from cyclopts import Parameter
 
 from actors.errors import ContractError
+from actors.kernel.runtime.ids import AgentId
+from actors.kernel.runtime.store import RunFilter
 from actors.runtime.signals import RESERVED
 from compose.commands.exits import Exit
 from compose.commands.json_argument import parse_json
-from compose.commands.output import print_json, say
-from compose.commands.runs import in_doubt, known_run, open_effects
+from compose.commands.output import print_json, say, working
+from compose.commands.runs import in_doubt, known_run, open_effects, status_of
 from compose.commands.target import HERE, Target
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from actors.kernel.json import JsonValue
     from actors.kernel.runtime.commit import RunRow
+    from actors.kernel.runtime.ids import RunId
+    from actors.kernel.runtime.scheduler import RunStatus
     from actors.runtime import Runtime
 
 WHOLE_RUN = "-"
+PAGE: Final = 500
+"""Runs that are read at once while many are cancelled."""
 
 
 async def cancel(
-    run: str, /, *, reason: str = "cancelled by operator", target: Target = HERE
+    run: str | None = None,
+    /,
+    *,
+    reason: str = "cancelled by operator",
+    status: Annotated[list[str] | None, Parameter(negative="")] = None,
+    agent: str | None = None,
+    type_: Annotated[str | None, Parameter(name="--type")] = None,
+    tenant: str | None = None,
+    yes: Annotated[bool, Parameter(negative="")] = False,
+    target: Target = HERE,
 ) -> int:
-    """Ask a run and everything it spawned to stop.
+    """Ask a run and everything it spawned to stop; or all open runs of a status, agent, type or tenant.
 
     Waiting runs end at once, executing ones at their next await on ctx; a host that serves the agent
-    writes the end. Cancelling an ended run changes nothing.
+    writes the end. Cancelling an ended run changes nothing. Many are cancelled with `--yes` only;
+    without it they are counted.
 
-    Example: `callboard runs cancel 0f3c… --reason 'wrong customer'`
+    Examples:
+    `callboard runs cancel 0f3c… --reason 'wrong customer'`;
+    `callboard runs cancel --status suspended --agent desk/main`;
+    `callboard runs cancel --type desk --tenant acme --yes`
 
     Parameters
     ----------
@@ -38,7 +60,27 @@ async def cancel(
         The run's id.
     reason
         Kept in the run's log.
+    status
+        Instead of a run: all in this status: pending, running or suspended.
+    agent
+        Instead of a run: all of this agent, TYPE/KEY or TENANT:TYPE/KEY.
+    type_
+        Instead of a run: all of agents of this type.
+    tenant
+        Instead of a run: all of this tenant.
+    yes
+        Do it, to all that are found.
     """
+    chosen = any(given is not None for given in (status, agent, type_, tenant))
+    if (run is not None) == chosen:
+        raise ContractError("name one run, or say which: --status, --agent, --type, --tenant")
+    if run is None:
+        wanted = [status_of(text) for text in status or ("pending", "running", "suspended")]
+        if any(found.is_terminal for found in wanted):
+            raise ContractError("--status: only pending, running and suspended runs can be stopped")
+        agent_id = AgentId.parse(agent) if agent is not None else None
+        among = RunFilter(type=type_, tenant=tenant)
+        return await _cancel_many(target, wanted, agent_id, among, reason=reason, yes=yes)
     async with target.client() as runtime:
         row = await known_run(runtime, run)
         report = await runtime.cancel(row.run_id, reason=reason)
@@ -50,6 +92,39 @@ async def cancel(
     else:
         say(f"run {run} has ended {row.status} already")
     return Exit.OK
+
+
+async def _cancel_many(
+    target: Target,
+    status: Sequence[RunStatus],
+    agent: AgentId | None,
+    among: RunFilter,
+    *,
+    reason: str,
+    yes: bool,
+) -> int:
+    found = 0
+    asked: dict[RunId, None] = {}
+    async with target.client() as runtime:
+        with working("cancelling" if yes else "counting") as count:
+            while page := await runtime.store.list_runs(
+                status=status, agent=agent, among=among, limit=PAGE
+            ):
+                found += len(page)
+                for row in page:
+                    if yes and row.cancel_requested is None and row.run_id not in asked:
+                        report = await runtime.cancel(row.run_id, reason=reason)
+                        asked |= dict.fromkeys(run for run, _ in report.runs)
+                count(found)
+                among = replace(among, after=page[-1].run_id)
+    if target.json:
+        runs: list[JsonValue] = list(asked)
+        print_json({"found": found, "asked_to_stop": runs})
+    elif yes:
+        say(f"found {found} run(s), asked {len(asked)} to stop")
+    else:
+        say(f"{found} run(s) would be asked to stop, with what they spawned: say it with --yes")
+    return Exit.OK if yes or not found else Exit.FAILED
 
 
 async def signal(

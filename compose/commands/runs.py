@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,11 +11,22 @@ from actors.errors import ContractError, UnknownRunError
 from actors.kernel.runtime.ids import AgentId, RunId
 from actors.kernel.runtime.log_entry import EntryKind
 from actors.kernel.runtime.scheduler import RunStatus
-from compose.commands.output import ago, print_facts, print_json, print_table, say
+from actors.kernel.runtime.store import RunFilter
+from compose.commands.numbers import Limit, Seq
+from compose.commands.output import (
+    ago,
+    iso,
+    print_facts,
+    print_json,
+    print_table,
+    say,
+    short,
+)
+from compose.commands.span import instant
 from compose.commands.target import HERE, Target
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable
+    from collections.abc import AsyncIterator, Iterable, Sequence
     from datetime import datetime
 
     from actors.kernel.json import JsonValue
@@ -31,7 +41,6 @@ _ENDS = frozenset(
         EntryKind.EFFECT_ABANDONED, EntryKind.IN_DOUBT_RESOLVED,
     }
 )  # fmt: skip
-_CELL = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,43 +64,75 @@ class OpenEffect:
 # --- list -----------------------------------------------------------------------------------------
 
 
-async def list_runs(
+async def list_runs(  # noqa: PLR0913 - every filter is an option of its own
     *,
     status: Annotated[list[str] | None, Parameter(negative="")] = None,
     agent: str | None = None,
     parked: Annotated[bool, Parameter(negative="")] = False,
-    limit: int = 50,
+    type_: Annotated[str | None, Parameter(name="--type")] = None,
+    tenant: str | None = None,
+    since: str | None = None,
+    until: str | None = None,
+    parent: str | None = None,
+    after: str | None = None,
+    limit: Limit = 50,
     target: Target = HERE,
 ) -> None:
     """List runs, newest first; a parked one is shown with its reason.
 
     Examples:
     `callboard runs list --status running --status suspended`;
-    `callboard runs list --parked`;
-    `callboard runs list --agent desk/main --json`
+    `callboard runs list --type desk --since 2h`;
+    `callboard runs list --agent acme:desk/main --parked --json`
 
     Parameters
     ----------
     status
         Only runs in this status: pending, running, suspended, completed, failed or cancelled.
     agent
-        Only runs of this agent, TYPE/KEY.
+        Only runs of this agent, TYPE/KEY or TENANT:TYPE/KEY.
     parked
         Only runs that wait for an operator.
+    type_
+        Only runs of agents of this type.
+    tenant
+        Only runs of this tenant.
+    since
+        Only runs created then or later: an instant (ISO 8601, UTC without an offset), or a span
+        back from now such as 90s, 15m, 12h or 30d.
+    until
+        Only runs created before then.
+    parent
+        Only runs that this one spawned.
+    after
+        Behind this run in the list: the last one of the page before.
     limit
         At most so many.
     """
-    wanted = [_status(text) for text in status or ()]
+    wanted = [status_of(text) for text in status or ()]
     agent_id = AgentId.parse(agent) if agent is not None else None
-    if limit < 1:
-        raise ContractError(f"--limit {limit}: give 1 or more")
+    among = RunFilter(
+        type=type_, tenant=tenant, since=instant("--since", since),
+        until=instant("--until", until), parent=RunId(parent) if parent else None,
+        after=RunId(after) if after else None,
+    )  # fmt: skip
     async with target.client() as runtime:
+        for named in (parent, after):
+            if named is not None:
+                await known_run(runtime, named)
         rows = await runtime.store.list_runs(
-            status=wanted, agent=agent_id, parked=True if parked else None, limit=limit
-        )
+            status=wanted, agent=agent_id, parked=True if parked else None, among=among,
+            limit=limit,
+        )  # fmt: skip
     if target.json:
         print_json([run_to_json(row) for row in rows])
         return
+    _print_runs(rows)
+    if len(rows) == limit:
+        say(f"there may be more: --after {rows[-1].run_id}")
+
+
+def _print_runs(rows: Sequence[RunRow]) -> None:
     print_table(
         ("run", "agent", "status", "attempt", "waits for", "created ago", "changed ago"),
         [
@@ -105,7 +146,12 @@ async def list_runs(
     )  # fmt: skip
 
 
-def _status(text: str) -> RunStatus:
+def status_of(text: str) -> RunStatus:
+    """Return the status of this name.
+
+    Raises:
+        ContractError: There is none.
+    """
     try:
         return RunStatus(text.upper())
     except ValueError:
@@ -143,15 +189,14 @@ def run_to_json(row: RunRow) -> dict[str, JsonValue]:
         "parked": row.parked, "attempt": row.attempt, "priority": row.priority,
         "max_retries": row.retry_policy.max_retries, "parent": row.parent,
         "wake": row.wake.to_json() if row.wake is not None else None,
-        "wake_at": _iso(row.wake_at), "last_seq": row.last_seq,
+        "wake_at": iso(row.wake_at), "last_seq": row.last_seq,
         "cancel_requested": row.cancel_requested, "result": row.result, "error": row.error,
         "swept": row.swept,
-        "created_at": _iso(row.created_at), "updated_at": _iso(row.updated_at),
+        "forked_from": None
+        if row.fork is None
+        else {"run": row.fork.run_id, "seq": row.fork.seq},
+        "created_at": iso(row.created_at), "updated_at": iso(row.updated_at),
     }  # fmt: skip
-
-
-def _iso(at: datetime | None) -> str | None:
-    return at.isoformat() if at is not None else None
 
 
 # --- show -----------------------------------------------------------------------------------------
@@ -197,9 +242,10 @@ async def show(run: str, /, *, target: Target = HERE) -> None:
             ("log entries", str(row.last_seq + 1)),
             ("kept", "a tombstone: the run was swept" if row.swept else ""),
             ("cancel", row.cancel_requested or ""), ("parent", row.parent or ""),
+            ("forked from", f"{row.fork.run_id} at {row.fork.seq}" if row.fork else ""),
             ("created", f"{ago(row.created_at)} ago"), ("changed", f"{ago(row.updated_at)} ago"),
-            ("output", _short(row.result) if row.status is RunStatus.COMPLETED else ""),
-            ("error", _short((row.error or {}).get("message"))),
+            ("output", short(row.result) if row.status is RunStatus.COMPLETED else ""),
+            ("error", short((row.error or {}).get("message"))),
         )
     )  # fmt: skip
     for entry in failed:
@@ -223,6 +269,16 @@ async def known_run(runtime: Runtime, run: str) -> RunRow:
     if row is None:
         raise UnknownRunError(run)
     return row
+
+
+def refuse_swept(row: RunRow) -> None:
+    """Raise unless the run's messages are kept, to be given to a new one.
+
+    Raises:
+        ContractError: They are not.
+    """
+    if row.swept:
+        raise ContractError(f"run {row.run_id} was swept: what it was given is not kept any more")
 
 
 def open_effects(entries: Iterable[RunLogEntry]) -> list[OpenEffect]:
@@ -257,7 +313,7 @@ async def log(
     /,
     *,
     follow: Annotated[bool, Parameter(alias="-f", negative="")] = False,
-    from_seq: int = 0,
+    from_seq: Seq = 0,
     target: Target = HERE,
 ) -> None:
     """Print the log of a run: everything that happened in it. With `--json` one object a line.
@@ -286,10 +342,11 @@ async def log(
             async for entry in entries:
                 say("  ".join(_cells(entry)))
         else:
+            begun = f"the log ends at {row.last_seq}"
             print_table(
                 ("seq", "at (UTC)", "kind", "position", "payload"),
                 [_cells(entry) async for entry in entries],
-                empty="the log is empty: the run has not started",
+                empty=begun if row.last_seq >= 0 else "the log is empty: the run has not started",
             )
 
 
@@ -304,11 +361,4 @@ def entry_to_json(entry: RunLogEntry) -> dict[str, JsonValue]:
 def _cells(entry: RunLogEntry) -> tuple[str, ...]:
     shown = {key: value for key, value in entry.payload.items() if key not in ("hash", "id")}
     at = entry.ts.isoformat(timespec="milliseconds")[:23].replace("T", " ")
-    return str(entry.seq), at, entry.kind, entry.position, _short(shown) if shown else ""
-
-
-def _short(value: JsonValue) -> str:
-    if value is None:
-        return ""
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= _CELL else text[: _CELL - 1] + "…"
+    return str(entry.seq), at, entry.kind, entry.position, short(shown) if shown else ""

@@ -213,10 +213,12 @@ async def delete(name: str, /, *, tenant: str = DEFAULT_TENANT, target: Target =
 
 def _instant(text: str) -> datetime:
     try:
-        return datetime.fromisoformat(text)
-    except ValueError as exc:
+        at = datetime.fromisoformat(text)
+        at.astimezone(UTC)  # the last day of the year 9999 may be no day there
+    except (ValueError, OverflowError) as exc:
         words = f"--at {text!r} is no instant: give ISO 8601, as 2027-03-01T09:00:00+01:00"
         raise InvalidScheduleError(words) from exc
+    return at
 
 
 def _print(one: Schedule, target: Target) -> None:

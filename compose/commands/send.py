@@ -14,6 +14,7 @@ from actors.kernel.runtime.ids import AgentId
 from actors.kernel.runtime.scheduler import RunStatus
 from compose.commands.exits import Exit
 from compose.commands.json_argument import parse_json
+from compose.commands.numbers import Priority, Seconds
 from compose.commands.output import print_json, say
 from compose.commands.runs import run_to_json
 from compose.commands.target import HERE, Target
@@ -28,10 +29,10 @@ async def send(
     /,
     *,
     message_id: str | None = None,
-    priority: int = 5,
+    priority: Priority = 5,
     on_conflict: Literal["queue", "join", "reject", "interrupt"] = "queue",
     wait: Annotated[bool, Parameter(negative="")] = False,
-    timeout_s: float | None = None,
+    timeout_s: Seconds | None = None,
     target: Target = HERE,
 ) -> int:
     """Submit a message to an agent, which starts one run; print the run's id.
@@ -48,7 +49,7 @@ async def send(
     agent
         TYPE/KEY, or TENANT:TYPE/KEY.
     payload
-        The message as JSON; - reads it from standard input.
+        The message as JSON; - reads it from standard input, @FILE from a file.
     message_id
         Sending the same id to the same agent again changes nothing and prints the first run's id.
     priority

@@ -10,9 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from actors.errors import ContractError
-from compose.embedded import postgres_url_if_running
-from compose.local import local_postgres
-from compose.runtime import build_local_runtime, build_postgres_runtime
+from compose.commands.exits import NoDataError as NoDataError  # noqa: PLC0414 - others raise it too
 from compose.settings import read_settings
 
 if TYPE_CHECKING:
@@ -25,10 +23,6 @@ CLIENT_WAIT_S = 5.0
 NO_TARGET = (
     "no database was named: give --postgres-url URL or --data DIR, or set CALLBOARD_POSTGRES_URL"
 )
-
-
-class NoDataError(ContractError):
-    """A folder that should hold data does not."""
 
 
 @Parameter(name="*")
@@ -85,6 +79,9 @@ class Target:
     @asynccontextmanager
     async def client(self, *, client: str = "cli") -> AsyncIterator[Runtime]:
         """Yield a runtime that submits and reads, and executes nothing."""
+        # Drivers are loaded when there is somebody to connect to: not for help, nor for a mistyped option.
+        from compose.runtime import build_local_runtime, build_postgres_runtime  # noqa: PLC0415
+
         settings = self.client_settings()
         if settings.postgres_url is not None:
             building = build_postgres_runtime(
@@ -106,11 +103,15 @@ class Target:
             yield settings.postgres_url, settings
             return
         assert settings.data_dir is not None
+        from compose.local import local_postgres  # noqa: PLC0415 - as above
+
         async with local_postgres(settings.data_dir) as url:
             yield url, settings
 
 
 def _holds_data(folder: Path) -> bool:
+    from compose.embedded import postgres_url_if_running  # noqa: PLC0415 - as above
+
     return (folder / "pgdata").exists() or postgres_url_if_running(folder) is not None
 
 

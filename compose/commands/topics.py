@@ -12,6 +12,7 @@ from actors.kernel.runtime.ids import DEFAULT_TENANT, AgentId
 from actors.runtime.following import topic_of
 from compose.commands.exits import Exit
 from compose.commands.json_argument import parse_json
+from compose.commands.numbers import Limit
 from compose.commands.output import print_json, print_table, say
 from compose.commands.target import HERE, Target
 
@@ -22,9 +23,9 @@ if TYPE_CHECKING:
 
 async def publish(
     topic: str,
+    message: Annotated[str, Parameter(allow_leading_hyphen=True)],
     /,
     *,
-    data: Annotated[str, Parameter(allow_leading_hyphen=True)],
     message_id: str | None = None,
     target: Target = HERE,
 ) -> int:
@@ -34,20 +35,20 @@ async def publish(
     is no error.
 
     Examples:
-    `callboard publish news/eu --data '{"headline": "rain"}'`;
-    `callboard publish acme:news/eu --data - --message-id m-1`
+    `callboard publish news/eu '{"headline": "rain"}'`;
+    `callboard publish acme:news/eu - --message-id m-1`
 
     Parameters
     ----------
     topic
         TYPE/SOURCE, or TENANT:TYPE/SOURCE; TYPE alone is its source default.
-    data
-        The message as JSON; - reads it from standard input.
+    message
+        As JSON; - reads it from standard input, @FILE from a file.
     message_id
         Publishing the same id to the same topic again reaches nobody twice.
     """
     found = _topic(topic)
-    post = Message.of(found, parse_json(data, what="the message"), id=message_id)
+    post = Message.of(found, parse_json(message, what="the message"), id=message_id)
     async with target.client() as runtime:
         await runtime.publish(found.type, found.source, post, tenant=found.tenant)
     if target.json:
@@ -120,7 +121,7 @@ async def unfollow(agent: str, topic: str, /, *, target: Target = HERE) -> int:
     return Exit.OK
 
 
-async def followers(topic: str, /, *, limit: int = 50, target: Target = HERE) -> None:
+async def followers(topic: str, /, *, limit: Limit = 50, target: Target = HERE) -> None:
     """List who follows a topic.
 
     Example: `callboard followers news/eu --limit 1000 --json`

@@ -7,20 +7,21 @@ import secrets
 import statistics
 import time
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from broker import RefusedError, ServerError, Subjects
 from broker.api import Requests
-from broker.client import Server, open_client
-from broker.streams import StreamPlan
-from broker.transport import INBOX_PREFIX
+from broker.nats_client import Server, open_client
+from broker.permissions import HOST_INBOX
+from broker.streams import EXTERNAL, StreamPlan, differing
 from compose.diagnosis.finding import Finding
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from actors.kernel.json import JsonValue
-    from broker.client import Client
+    from broker.nats_client import Client
     from broker.streams import Config
     from broker.subjects import StreamName
     from compose.diagnosis.finding import Level
@@ -35,18 +36,17 @@ FULL: Final = 0.9
 STREAMS: Final[tuple[StreamName, ...]] = ("MAIL", "EDGE", "TOPIC", "DEAD")
 _ROUND_TRIPS: Final = 5
 _SETTINGS: Final = "$SYS.REQ.SERVER.PING.VARZ"
-_EXTERNAL: Final = "agent.v1.*.*.*.ext.*"
 # Sizes and places are the operator's; the rest of the configuration is what the promises rest on.
 _OPERATORS: Final = {"name", "max_bytes", "num_replicas", "placement", "metadata", "sources"}
 
 
 async def diagnose_nats(
-    url: str, *, namespace: str = "", deployment: str | None = None
+    url: str | Server, *, namespace: str = "", deployment: str | None = None
 ) -> list[Finding]:
     """Return what was found, in the order in which it matters.
 
     Args:
-        url: Of one server or, separated by commas, of several of a cluster.
+        url: Of one server or, separated by commas, of several of a cluster; or how to log in there.
         namespace: Of the streams.
         deployment: Id of the database that the streams must belong to; None: any, but one.
     """
@@ -68,11 +68,11 @@ async def diagnose_nats(
 
 
 @asynccontextmanager
-async def _connected(url: str) -> AsyncIterator[tuple[Client, Requests]]:
-    server = Server(
-        urls=tuple(url.split(",")), name="callboard-doctor", connect_timeout_s=CONNECT_S
-    )
-    inbox = f"{INBOX_PREFIX}.{secrets.token_hex(11)}"
+async def _connected(url: str | Server) -> AsyncIterator[tuple[Client, Requests]]:
+    if isinstance(url, str):
+        url = Server(urls=tuple(url.split(",")))
+    server = replace(url, name="callboard-doctor", connect_timeout_s=CONNECT_S)
+    inbox = f"{HOST_INBOX}.{secrets.token_hex(11)}"
     client = await open_client(server, inbox_prefix=inbox)
     requests = Requests(client, f"{inbox}.call")
     client.on_lost, client.on_denied = requests.fail_all, requests.denied
@@ -105,10 +105,10 @@ async def _account(requests: Requests) -> dict[str, Any]:
 async def _sync_interval(requests: Requests) -> str | None:
     """Return ``always`` or a span; None where this account may not see it, which is usual."""
     try:
-        answer = await requests.call("reading settings", _SETTINGS, b"", limit_s=CONNECT_S)
+        answer = await requests.request("reading settings", _SETTINGS, b"", limit_s=CONNECT_S)
     except ServerError:
         return None
-    config = json.loads(answer).get("data", {}).get("jetstream", {}).get("config", {})
+    config = json.loads(answer.data).get("data", {}).get("jetstream", {}).get("config", {})
     if config.get("sync_always"):
         return "always"
     nanoseconds = config.get("sync_interval")
@@ -117,13 +117,14 @@ async def _sync_interval(requests: Requests) -> str | None:
 
 async def _streams(requests: Requests, subjects: Subjects) -> dict[str, dict[str, Any]]:
     """Return the server's answers about the streams that there are, by their plain names."""
-    asked = {"subject": subjects.prefixed(_EXTERNAL)}
+    asked = {"subject": subjects.prefixed(EXTERNAL)}
     listed = (await requests.api_or_raise("STREAM.NAMES", asked)).get("streams") or ()
     edges = [name for name in listed if name.startswith(subjects.stream("EDGE"))]
-    names = {"MAIL": subjects.stream("MAIL"), "TOPIC": subjects.stream("TOPIC")}
-    names |= {"DEAD": subjects.stream("DEAD")} | dict.fromkeys(
-        ("EDGE",) if edges else (), *edges[:1]
-    )
+    names = {plain: subjects.stream(plain) for plain in STREAMS}
+    if edges:
+        names["EDGE"] = edges[0]
+    else:
+        del names["EDGE"]
     answers = {
         plain: await requests.api(f"STREAM.INFO.{name}", {}) for plain, name in names.items()
     }
@@ -234,11 +235,9 @@ def _drift(found: Config, plain: str, subjects: Subjects) -> list[str]:
         "MAIL": lambda: plan.mail(""), "EDGE": lambda: plan.edge(""),
         "TOPIC": lambda: plan.topic(""), "DEAD": plan.dead,
     }[plain]()  # fmt: skip
-    return [
-        f"{name} is {found.get(name)}, must be {wanted.get(name)}"
-        for name in sorted({*wanted, "persist_mode"} - _OPERATORS)
-        if (found.get(name) or None) != (wanted.get(name) or None)
-    ]
+    ours = {name: value for name, value in wanted.items() if name not in _OPERATORS}
+    ours.setdefault("persist_mode", None)
+    return [f"{name} is {found.get(name)}, must be {ours[name]}" for name in differing(found, ours)]
 
 
 def _deployment(stream: dict[str, Any]) -> str | None:

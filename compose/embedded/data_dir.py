@@ -70,7 +70,7 @@ def holder_of(data_dir: Path) -> Holder | None:
     """
     try:
         fd = os.open(data_dir / _LOCK_FILE, os.O_RDONLY)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     try:
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)

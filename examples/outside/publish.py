@@ -1,6 +1,7 @@
 """Publish one message to an agent without any library: publish.py HOST:PORT TYPE KEY ME ID JSON."""
 
 import re
+import secrets
 import socket
 import sys
 
@@ -13,7 +14,7 @@ def token(name: str) -> str:
 server, type_, key, me, message_id, body = sys.argv[1:]
 host, port = server.rsplit(":", 1)
 subject = f"agent.v1.default.{token(type_)}.{token(key)}.ext.{token(me)}"
-inbox = f"_INBOX_{token(me)}.1"
+inbox = f"_INBOX_{token(me)}.{secrets.token_hex(8)}"
 head = f"NATS/1.0\r\nNats-Msg-Id: {message_id}\r\n\r\n".encode()
 data = head + body.encode()
 with socket.create_connection((host, int(port)), timeout=5) as line:

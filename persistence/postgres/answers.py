@@ -6,7 +6,6 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final, LiteralString
 
-import asyncpg
 from pydantic_core import from_json
 
 from actors.errors import IllegalTransitionError, UnknownRunError
@@ -22,7 +21,6 @@ from actors.kernel.runtime.commit import (
 from actors.kernel.runtime.ids import AgentId, RunId, derive_id
 from actors.kernel.runtime.scheduler import RunStatus
 from actors.kernel.runtime.store import Nudge, Submitted
-from persistence.errors import translate
 from persistence.postgres.encode import columns, message_text
 from persistence.postgres.link import KEYED, Link
 from persistence.postgres.rows import RUN_COLUMNS, run_of
@@ -91,7 +89,7 @@ class Answers:
 
     async def answer(self, answer: Answer) -> SignalOutcome:
         """See `RunStore.answer`. After an unknown outcome the same answer counts as this call's."""
-        rows, again = await self._fetch_again(
+        rows, again = await self._link.fetch_once_or_again(
             "answering",
             SQL_GIVE_ANSWER,
             self._me,
@@ -112,7 +110,9 @@ class Answers:
     async def unnoticed(self, shards: Sequence[ShardId], younger_than_s: float) -> list[Nudge]:
         """See `RunStore.unnoticed`."""
         younger = timedelta(seconds=younger_than_s)
-        rows = await self._fetch("looking for lost hints", SQL_UNNOTICED, list(shards), younger)
+        rows = await self._link.fetch(
+            "looking for lost hints", SQL_UNNOTICED, list(shards), younger
+        )
         return [
             Nudge(row["kind"], AgentId.parse(row["agent"]), RunId(row["run_id"])) for row in rows
         ]
@@ -122,7 +122,7 @@ class Answers:
     ) -> list[WaitCycle]:
         """See `RunStore.wait_cycles`."""
         younger = timedelta(seconds=younger_than_s)
-        rows = await self._fetch("looking for cycles", SQL_YOUNG_CYCLES, list(shards), younger)
+        rows = await self._link.fetch("looking for cycles", SQL_YOUNG_CYCLES, list(shards), younger)
         found: dict[tuple[RunId, str], WaitCycle] = {}
         for row in rows:
             cycle = _from_the_greatest(row)
@@ -133,32 +133,34 @@ class Answers:
         self, kind: WaitKind | None, run_id: RunId | None, limit: int
     ) -> list[OpenWait]:
         """See `RunStore.waits`."""
-        rows = await self._fetch("reading", SQL_WAITS, kind, run_id, limit)
+        rows = await self._link.fetch("reading", SQL_WAITS, kind, run_id, limit)
         return [_open_wait(row) for row in rows]
 
     async def children(self, run_id: RunId) -> list[RunRow]:
         """See `RunStore.children`."""
-        return [run_of(row) for row in await self._fetch("reading", SQL_CHILDREN, run_id)]
+        return [run_of(row) for row in await self._link.fetch("reading", SQL_CHILDREN, run_id)]
 
     async def run_of_message(
         self, agent_id: AgentId, sender: str, message_id: str
     ) -> RunRow | None:
         """See `RunStore.run_of_message`."""
-        rows = await self._fetch("reading", SQL_RUN_OF_MESSAGE, str(agent_id), sender, message_id)
+        rows = await self._link.fetch(
+            "reading", SQL_RUN_OF_MESSAGE, str(agent_id), sender, message_id
+        )
         return run_of(rows[0]) if rows else None
 
     async def redrive_run(self, run_id: RunId) -> Submitted:
         """See `RunStore.redrive_run`."""
-        rows = await self._fetch("reading", SQL_DEAD_RUN, run_id)
+        rows = await self._link.fetch("reading", SQL_DEAD_RUN, run_id)
         if not rows or rows[0]["swept"]:
             raise UnknownRunError(run_id)
         dead = run_of(rows[0])
         new_id = RunId(derive_id("redrive", run_id))
-        terms = _own_terms(dead.supervision, new_id)
+        terms = own_terms(dead.supervision, new_id)
         limit_s = None if terms is None else terms.execution_budget.deadline_s
-        log = await self._fetch("reading", SQL_FIRST_MESSAGES, run_id)
+        log = await self._link.fetch("reading", SQL_FIRST_MESSAGES, run_id)
         messages = [_again(row, run_id) for row in log]
-        (row,), again = await self._fetch_again(
+        (row,), again = await self._link.fetch_once_or_again(
             "redriving a run",
             SQL_REDRIVE_RUN,
             self._me,
@@ -175,18 +177,6 @@ class Answers:
             sender = messages[0].sender or ""
             first = Arrived(messages[0], sender, dead.agent_id, row["arrival"], new_id)
         return Submitted(new_id, first, row["local"])
-
-    async def _fetch(self, doing: str, sql: LiteralString, *args: object) -> list[Row]:
-        rows, _ = await self._fetch_again(doing, sql, *args)
-        return rows
-
-    async def _fetch_again(
-        self, doing: str, sql: LiteralString, *args: object
-    ) -> tuple[list[Row], bool]:
-        try:
-            return await self._link.fetch_once_or_again(sql, *args)
-        except (asyncpg.PostgresError, asyncpg.InterfaceError) as exc:
-            raise translate(exc, doing) from exc
 
 
 def answer_of(row: Row) -> Answer:
@@ -226,8 +216,8 @@ def _from_the_greatest(row: Row) -> WaitCycle:
     return WaitCycle(RunId(runs[n]), agents[n], places[n], (*agents[n:], *agents[:n]))
 
 
-def _own_terms(supervision: Supervision | None, run_id: RunId) -> Supervision | None:
-    """Return a dead run's terms as those of a root."""
+def own_terms(supervision: Supervision | None, run_id: RunId) -> Supervision | None:
+    """Return a run's terms as those of a root."""
     if supervision is None:
         return None
     place = {"run_id": run_id, "root_id": run_id, "parent_id": None, "depth": 0}

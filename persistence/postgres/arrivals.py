@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, LiteralString, NamedTuple
 
-import asyncpg
-
 from actors.errors import ContractError, RunConflictError, UnknownRunError
 from actors.kernel.faults import armed
 from actors.kernel.runtime.commit import Arrived, SignalOutcome
 from actors.kernel.runtime.ids import AgentId, RunId, partition_hash
 from actors.kernel.runtime.store import Nudge, Submitted
-from persistence.errors import translate
 from persistence.postgres.batch import Batcher, Call
 from persistence.postgres.encode import columns, json_text, message_text, run_columns
 from persistence.postgres.link import KEYED, Link
@@ -23,7 +20,7 @@ if TYPE_CHECKING:
     from actors.kernel.json import JsonValue
     from actors.kernel.runtime.commit import NewRun
     from actors.kernel.runtime.store import OnConflict
-    from persistence.postgres.link import Outage, Row
+    from persistence.postgres.link import Outage
     from persistence.postgres.settings import StoreSettings
 
 SQL_SUBMIT_RUNS: Final[LiteralString] = (
@@ -107,12 +104,6 @@ class Arrivals:
 
     # --- groups -----------------------------------------------------------------------------------
 
-    async def _fetch(self, doing: str, sql: LiteralString, *args: object) -> tuple[list[Row], bool]:
-        try:
-            return await self._link.fetch_once_or_again(sql, *args)
-        except (asyncpg.PostgresError, asyncpg.InterfaceError) as exc:
-            raise translate(exc, doing) from exc
-
     async def _flush_submits(self, calls: list[Call[_Submit, Submitted]]) -> None:
         queued = [call for call in calls if call.args.mode == "queue"]
         if queued:
@@ -125,17 +116,9 @@ class Arrivals:
         args = columns((call.args.row for call in calls), 15)
         if self._fault is not None:
             self._fault.before()
-        try:
-            rows, again = await self._fetch("submitting", SQL_SUBMIT_RUNS, self._me, mode, *args)
-        except Exception as exc:
-            if len(calls) == 1:
-                calls[0].fail(exc)
-                return
-            if not isinstance(exc.__cause__, asyncpg.PostgresError):
-                raise
-            for call in calls:
-                await self._send_submits(mode, [call])
-            return
+        rows, again = await self._link.fetch_once_or_again(
+            "submitting", SQL_SUBMIT_RUNS, self._me, mode, *args
+        )
         if self._fault is not None:
             self._fault.after()
         seen: set[int] = set()
@@ -157,7 +140,9 @@ class Arrivals:
 
     async def _flush_mails(self, calls: list[Call[_Mail, list[Arrived]]]) -> None:
         flat = [row for call in calls for row in call.args.rows]
-        rows, again = await self._fetch("delivering", SQL_DELIVER_MAIL, self._me, *columns(flat, 5))
+        rows, again = await self._link.fetch_once_or_again(
+            "delivering", SQL_DELIVER_MAIL, self._me, *columns(flat, 5)
+        )
         arrivals: list[int | None] = [None] * len(flat)
         seen: set[int] = set()
         for row in rows:
@@ -180,7 +165,9 @@ class Arrivals:
 
     async def _flush_signals(self, calls: list[Call[_Signal, SignalOutcome]]) -> None:
         args = columns((call.args.row for call in calls), 5)
-        rows, again = await self._fetch("signalling", SQL_SEND_SIGNALS, self._me, *args)
+        rows, again = await self._link.fetch_once_or_again(
+            "signalling", SQL_SEND_SIGNALS, self._me, *args
+        )
         seen: set[tuple[object, ...]] = set()
         for row in rows:
             call = calls[row["i"] - 1]
@@ -197,7 +184,7 @@ class Arrivals:
         wanted = {(owner, *nudge_row(nudge)) for owner, nudge in (call.args for call in calls)}
         for call in calls:
             call.answer(None)
-        await self._fetch("nudging", SQL_NUDGE, self._me, *columns(wanted, 4))
+        await self._link.fetch("nudging", SQL_NUDGE, self._me, *columns(wanted, 4))
 
 
 def nudge_row(nudge: Nudge) -> tuple[str, str | None, str | None]:

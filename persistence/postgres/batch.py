@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from actors.errors import PersistenceError
+from persistence.errors import RefusedError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -92,9 +93,14 @@ class Batcher(Generic[A, R]):
                 call.fail(PersistenceError("the store was closed; the outcome is unknown"))
 
     async def _flush_one(self, group: list[Call[A, R]]) -> None:
+        """Have every call of the group answered; one that is refused does not fail the others."""
         try:
             await self._flush(group)
         except Exception as exc:  # noqa: BLE001 - every caller gets it
+            if isinstance(exc, RefusedError) and len(group) > 1:
+                for call in group:
+                    if not call.future.done():
+                        await self._flush_one([call])
             for call in group:
                 call.fail(exc)
 

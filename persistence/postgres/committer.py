@@ -11,18 +11,18 @@ import asyncio
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, LiteralString, cast
 
-import asyncpg
 from pydantic_core import from_json
 
 from actors.kernel.agent.message import Message
 from actors.kernel.faults import armed
+from actors.kernel.histogram import SIZES, Histogram
 from actors.kernel.runtime.commit import Arrived, Committed, Conflict
 from actors.kernel.runtime.store import Nudge
 from actors.kernel.runtime.transport import OutboxRow
-from persistence.errors import DatabaseUnreachableError, is_passing, translate
+from persistence.errors import DRIVER_ERRORS, is_passing, translate
 from persistence.postgres.batch import Batcher
 from persistence.postgres.encode import columns
-from persistence.postgres.link import KEYED, PASSING_RETRIES, Link, address
+from persistence.postgres.link import KEYED, PASSING_RETRIES, Link
 from persistence.postgres.outcomes import Told, Verdicts, told_by
 from persistence.postgres.turn import Ended, Turn, Unit, check_commit, units_of
 from persistence.postgres.turn_columns import (
@@ -113,6 +113,7 @@ class Committer:
         self.on_posted: Callable[[Sequence[OutboxRow]], None] | None = None
         """Called with new outbox rows, by `n`, before their turns are answered."""
         self.groups = self.turns = 0
+        self.group_size = Histogram(SIZES)
 
     def append(
         self, lease: Lease, entries: Sequence[NewEntry], expected_seq: int
@@ -154,34 +155,19 @@ class Committer:
                     if not units:
                         return
                 rows = await self._round_trip(connection, units)
-            except asyncpg.PostgresError as exc:
+            except DRIVER_ERRORS as exc:
                 if is_passing(exc) and (passing := passing + 1) < PASSING_RETRIES:
                     continue
                 if not self._link.lose(exc):
                     await self._one_by_one(units, exc)
                     return
-                unsure = self._still_time(deadline, exc)
-            except (
-                OSError,
-                TimeoutError,
-                asyncpg.InterfaceError,
-                asyncpg.InternalClientError,
-            ) as exc:
-                if not self._link.lose(exc):
-                    await self._one_by_one(units, exc)
-                    return
-                unsure = self._still_time(deadline, exc)
+                self._link.check_time(deadline, exc)
+                unsure = True
             else:
                 await self._answer(units, rows, resent=unsure)
                 return
 
-    def _still_time(self, deadline: float, exc: BaseException) -> bool:
-        if asyncio.get_running_loop().time() > deadline:
-            where, waited = address(self._settings), self._settings.outage_s
-            raise DatabaseUnreachableError(where, waited, str(exc)) from exc
-        return True
-
-    async def _one_by_one(self, units: list[Unit], exc: BaseException) -> None:
+    async def _one_by_one(self, units: list[Unit], exc: Exception) -> None:
         """A group was refused as a whole: let each turn find its own fate."""
         if len(units) == 1 and len(units[0].calls) == 1:
             units[0].calls[0].fail(translate(exc, "committing a turn"))
@@ -193,6 +179,7 @@ class Committer:
     async def _round_trip(self, connection: Connection, units: list[Unit]) -> list[Row]:
         self.groups += 1
         self.turns += len(units)
+        self.group_size.observe(len(units))
         appends = all(unit.parts is None and unit.log_from is None for unit in units)
         fault = self._append_fault if appends else self._commit_fault
         if fault is not None:

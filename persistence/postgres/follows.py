@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, LiteralString, NamedTuple
 
-import asyncpg
 from pydantic_core import from_json
 
 from actors.errors import ContractError
@@ -17,7 +16,6 @@ from actors.kernel.runtime.follow_graph import Subscription, check_follow
 from actors.kernel.runtime.ids import AgentId, ShardId, TopicId, partition_hash
 from actors.kernel.runtime.shards import place_of
 from actors.kernel.runtime.store import Nudge
-from persistence.errors import translate
 from persistence.postgres.batch import Batcher
 from persistence.postgres.encode import columns, message_text
 from persistence.postgres.link import KEYED, Link
@@ -129,7 +127,7 @@ class Follows:
         """See `FollowGraph.followers_of`. In pages, by shard."""
         shard = follower = ""
         while True:
-            rows = await self._fetch(
+            rows = await self._links.fetch(
                 "reading followers", SQL_FOLLOWERS, str(topic), shard, follower, FOLLOWERS_PAGE
             )
             for row in rows:
@@ -141,15 +139,14 @@ class Follows:
 
     async def following(self, agent_id: AgentId) -> list[TopicId]:
         """See `FollowGraph.following`."""
-        rows = await self._fetch("reading follows", SQL_FOLLOWING, str(agent_id))
+        rows = await self._links.fetch("reading follows", SQL_FOLLOWING, str(agent_id))
         return sorted(_topic(row["topic"]) for row in rows)
 
     async def _flush_changes(self, calls: list[Call[_Change, _Changed]]) -> None:
         args = columns((call.args.row for call in calls), 4)
-        try:
-            rows, again = await self._link.fetch_once_or_again(SQL_FOLLOW_TOPICS, *args)
-        except (asyncpg.PostgresError, asyncpg.InterfaceError) as exc:
-            raise translate(exc, "changing follows") from exc
+        rows, again = await self._link.fetch_once_or_again(
+            "changing follows", SQL_FOLLOW_TOPICS, *args
+        )
         for row in rows:
             calls[row["i"] - 1].answer(_Changed(row["number"], not again))
 
@@ -166,12 +163,9 @@ class Follows:
         args = columns((call.args.row for call in calls), 5)
         if self._post_fault is not None:
             self._post_fault.before()
-        try:
-            rows, again = await self._link.fetch_once_or_again(
-                SQL_POST_TO_TOPICS, self._settings.owner, *args, self._settings.brokered
-            )
-        except (asyncpg.PostgresError, asyncpg.InterfaceError) as exc:
-            raise translate(exc, "publishing") from exc
+        rows, again = await self._link.fetch_once_or_again(
+            "publishing", SQL_POST_TO_TOPICS, self._settings.owner, *args, self._settings.brokered
+        )
         if self._post_fault is not None:
             self._post_fault.after()
         fresh: set[int] = set()
@@ -191,7 +185,7 @@ class Follows:
 
     async def fanouts(self, shards: Sequence[ShardId], *, limit: int = 1000) -> list[Fanout]:
         """See `PostStore.fanouts`."""
-        rows = await self._fetch("reading posts", SQL_FANOUTS, list(shards), limit)
+        rows = await self._links.fetch("reading posts", SQL_FANOUTS, list(shards), limit)
         return [Fanout(ShardId(row["shard"]), row["seq"], _topic(row["topic"])) for row in rows]
 
     async def expand(
@@ -207,14 +201,11 @@ class Follows:
         if self._expand_fault is not None:
             self._expand_fault.before()
         args = (lease.shard, lease.owner, lease.epoch, fanout.seq, limit)
-        try:
-            rows, again = await self._chunks.fetch_once_or_again(SQL_EXPAND_FANOUT, *args)
-            row = rows[0]
-            found = row
-            if again and row["held"]:
-                [found] = await self._chunks.fetch(SQL_FIND_EXPANDED, lease.shard, fanout.seq)
-        except (asyncpg.PostgresError, asyncpg.InterfaceError) as exc:
-            raise translate(exc, "bringing a post to followers") from exc
+        doing = "bringing a post to followers"
+        [row], again = await self._chunks.fetch_once_or_again(doing, SQL_EXPAND_FANOUT, *args)
+        found = row
+        if again and row["held"]:
+            [found] = await self._chunks.fetch(doing, SQL_FIND_EXPANDED, lease.shard, fanout.seq)
         if self._expand_fault is not None:
             self._expand_fault.after()
         if not row["held"]:
@@ -223,20 +214,14 @@ class Follows:
 
     async def lazy(self, shards: Sequence[ShardId]) -> set[ShardId]:
         """See `PostStore.lazy`."""
-        rows = await self._fetch("looking for lazy mail", SQL_LAZY_SHARDS, list(shards))
+        rows = await self._links.fetch("looking for lazy mail", SQL_LAZY_SHARDS, list(shards))
         return {ShardId(row["shard"]) for row in rows}
 
     async def sweep(self, *, limit: int = 1000) -> int:
         """See `PostStore.sweep`."""
-        rows = await self._fetch("sweeping posts", SQL_SWEEP_POSTS, limit)
+        rows = await self._links.fetch("sweeping posts", SQL_SWEEP_POSTS, limit)
         taken: int = rows[0]["taken"]
         return taken
-
-    async def _fetch(self, doing: str, sql: LiteralString, *args: object) -> list[Row]:
-        try:
-            return await self._links.fetch(sql, *args)
-        except (asyncpg.PostgresError, asyncpg.InterfaceError) as exc:
-            raise translate(exc, doing) from exc
 
 
 def _change(follower: AgentId, topic: TopicId, mode: FollowMode | None) -> _Change:

@@ -14,8 +14,6 @@ import time
 import traceback
 from typing import TYPE_CHECKING, Final, Self
 
-import asyncpg
-
 from persistence.postgres.link import connect
 from persistence.postgres.ownership import SQL_HEARTBEAT, host_report
 
@@ -63,9 +61,10 @@ class Heartbeat:
         self._thread: threading.Thread | None = None
         self._main: asyncio.AbstractEventLoop | None = None
         self._main_thread = 0
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._stop: asyncio.Event | None = None
-        self._first = threading.Event()
+        self._connection: Connection | None = None
+        self._next_beat = 0.0
+        self._is_failing = self._is_named = False
+        self._first, self._stop = threading.Event(), threading.Event()
 
     @property
     def confirmed_at(self) -> float:
@@ -95,77 +94,67 @@ class Heartbeat:
         tb: TracebackType | None,
     ) -> None:
         """Stop the thread. The lease runs out by itself; give the shards up before."""
-        loop, stop, thread = self._loop, self._stop, self._thread
-        if loop is not None and stop is not None and not loop.is_closed():
-            loop.call_soon_threadsafe(stop.set)
-        if thread is not None:
-            await asyncio.to_thread(thread.join)
+        self._stop.set()
+        if self._thread is not None:
+            await asyncio.to_thread(self._thread.join)
 
     # --- in the thread ----------------------------------------------------------------------------
 
     def _run(self) -> None:
-        try:
-            asyncio.run(self._beat_until_stopped())
-        finally:
-            self._first.set()
-
-    async def _beat_until_stopped(self) -> None:
-        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
-        connection: Connection | None = None
-        named = False
-        next_beat = time.monotonic()
-        try:
+        with asyncio.Runner() as runner:
             while not self._stop.is_set():
                 blocked_s = self._look_at_main()
-                if blocked_s < BLOCKED_S:
-                    named = False
-                elif not named:
-                    named = True
-                    self._name_what_blocks(blocked_s)
-                if time.monotonic() >= next_beat and blocked_s < GIVE_UP_S:
-                    next_beat = time.monotonic() + self._settings.heartbeat_s
-                    connection = await self._beat(connection)
-                    if connection is None:
-                        next_beat = time.monotonic() + LOOK_EVERY_S
+                if time.monotonic() >= self._next_beat and blocked_s < GIVE_UP_S:
+                    self._beat(runner)
                     self._first.set()
-                try:
-                    async with asyncio.timeout(LOOK_EVERY_S):
-                        await self._stop.wait()
-                except TimeoutError:
-                    continue
-        finally:
-            if connection is not None:
-                connection.terminate()
+                self._stop.wait(LOOK_EVERY_S)
+            self._forget()
 
-    async def _beat(self, connection: Connection | None) -> Connection | None:
-        """Renew once; return the connection to use next time, None when it has to be a new one."""
+    def _beat(self, runner: asyncio.Runner) -> None:
+        """Renew once; after a failure of any kind it is tried again soon, on a new connection."""
         asked_at = time.monotonic()
-        known = self._known()
         try:
-            async with asyncio.timeout(max(self._settings.lease_s / 2, LOOK_EVERY_S)):
-                if connection is None or connection.is_closed():
-                    connection = await connect(self._settings)
-                rows = await connection.fetch(SQL_HEARTBEAT, self._owner, self._settings.lease)
-        except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError) as exc:
-            _log.warning(
-                "heartbeat failed; trying again",
-                extra={"problem": f"{type(exc).__name__}: {exc}", "owner": self._owner},
-            )
-            if connection is not None:
-                connection.terminate()
-            return None
-        self._confirmed_at = asked_at
-        report = host_report(rows, known)
+            report = runner.run(self._renew())
+        except Exception as exc:  # noqa: BLE001 - whatever it is, a host without heartbeat is dead
+            self._next_beat = time.monotonic() + LOOK_EVERY_S
+            self._forget()
+            if not self._is_failing:
+                _log.warning(
+                    "heartbeat failed; trying again",
+                    extra={"problem": f"{type(exc).__name__}: {exc}", "owner": self._owner},
+                )
+            self._is_failing = True
+            return
+        self._confirmed_at, self._next_beat = asked_at, asked_at + self._settings.heartbeat_s
+        if self._is_failing:
+            _log.warning("heartbeat is back", extra={"owner": self._owner})
+        self._is_failing = False
         self._on_main(lambda: self._on_report(report))
-        return connection
+
+    async def _renew(self) -> HostReport:
+        known = self._known()
+        async with asyncio.timeout(max(self._settings.lease_s / 2, LOOK_EVERY_S)):
+            if self._connection is None or self._connection.is_closed():
+                self._connection = await connect(self._settings)
+            rows = await self._connection.fetch(SQL_HEARTBEAT, self._owner, self._settings.lease)
+        return host_report(rows, known)
+
+    def _forget(self) -> None:
+        if self._connection is not None:
+            self._connection.terminate()
+            self._connection = None
 
     def _look_at_main(self) -> float:
-        """For how long the main loop has not answered; ask it again when it has."""
+        """For how long the main loop has not answered; ask it again when it has, else say so once."""
         if not self._tick_asked:
             self._tick_asked = True
             self._ticked_at = time.monotonic()
             self._on_main(self._tick)
-        return time.monotonic() - self._ticked_at
+        blocked_s = time.monotonic() - self._ticked_at
+        if blocked_s >= BLOCKED_S and not self._is_named:
+            self._name_what_blocks(blocked_s)
+        self._is_named = blocked_s >= BLOCKED_S
+        return blocked_s
 
     def _tick(self) -> None:
         self._ticked_at = time.monotonic()
@@ -177,8 +166,7 @@ class Heartbeat:
             self._main.call_soon_threadsafe(call)
         except RuntimeError:
             # The main loop was closed without leaving our block: nobody is left to act.
-            if self._stop is not None:
-                self._stop.set()
+            self._stop.set()
 
     def _name_what_blocks(self, blocked_s: float) -> None:
         frame = sys._current_frames().get(self._main_thread)  # noqa: SLF001 - the documented way

@@ -5,13 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, LiteralString
 
-import asyncpg
 from pydantic_core import from_json
 
 from actors.errors import ContractError
 from actors.kernel.agent.message import Message
 from actors.kernel.runtime.ids import derive_id
-from persistence.errors import translate
 from persistence.postgres.arrivals import arrived_now, mail_row
 from persistence.postgres.encode import columns
 from persistence.postgres.reads import SQL_SELECT_LETTERS
@@ -27,6 +25,12 @@ SQL_REDRIVE_LETTERS: Final[LiteralString] = (
     "select i, arrival from redrive_letters($1,$2,$3,$4,$5,$6,$7)"
 )
 
+SQL_DISCARD_LETTERS: Final[LiteralString] = """
+with gone as (
+  delete from dead_letters d where d.id = any($1::bigint[]) and d.redriven_at is null returning 1)
+select count(*) as n from gone
+"""
+
 SIGNAL_KIND: Final = "callboard.signal"
 """Payload kind of a signal kept as a dead letter, as the SQL function `ingest_mail` writes it."""
 
@@ -37,20 +41,26 @@ async def redrive(settings: StoreSettings, links: Links, ids: Sequence[int]) -> 
     Raises:
         ContractError: One of them is no mail: bytes that nobody could read, or a signal.
     """
-    try:
-        letters = await links.fetch(SQL_SELECT_LETTERS, list(ids))
-        if not letters:
-            return []
-        messages = [_again(row) for row in letters]
-        rows = await links.fetch(
-            SQL_REDRIVE_LETTERS,
-            settings.owner,
-            [row["id"] for row in letters],
-            *columns((mail_row(message) for message in messages), 5),
-        )
-    except asyncpg.PostgresError as exc:
-        raise translate(exc, "redriving dead letters") from exc
+    doing = "redriving dead letters"
+    letters = await links.fetch(doing, SQL_SELECT_LETTERS, list(ids))
+    if not letters:
+        return []
+    messages = [_again(row) for row in letters]
+    rows = await links.fetch(
+        doing,
+        SQL_REDRIVE_LETTERS,
+        settings.owner,
+        [row["id"] for row in letters],
+        *columns((mail_row(message) for message in messages), 5),
+    )
     return [arrived_now(messages[row["i"] - 1], row["arrival"]) for row in rows]
+
+
+async def discard(links: Links, ids: Sequence[int]) -> int:
+    """See `RunStore.discard`. After an answer that was lost it may count too few."""
+    rows = await links.fetch("discarding dead letters", SQL_DISCARD_LETTERS, list(ids))
+    count: int = rows[0]["n"]
+    return count
 
 
 def _again(row: Row) -> Message:

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, LiteralString
 
-import asyncpg
-
 from actors.kernel.runtime.limits import Grant, Limit, LimitScope, LimitUse
-from persistence.errors import translate
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,19 +32,19 @@ class PostgresLimits:
 
     async def set(self, limit: Limit) -> None:
         """See `LimitStore.set`."""
-        await self._fetch(
+        await self._links.fetch(
             "setting a limit", SQL_SET_LIMIT, str(limit.scope), limit.max_concurrent,
             limit.rate_per_s, limit.most_starts, limit.weight,
         )  # fmt: skip
 
     async def delete(self, scope: LimitScope) -> bool:
         """See `LimitStore.delete`. After an answer that was lost it may say False."""
-        rows = await self._fetch("deleting a limit", SQL_DELETE_LIMIT, str(scope))
+        rows = await self._links.fetch("deleting a limit", SQL_DELETE_LIMIT, str(scope))
         return bool(rows[0]["is_gone"])
 
     async def list(self) -> list[LimitUse]:
         """See `LimitStore.list`."""
-        rows = await self._fetch("reading limits", SQL_SELECT_LIMITS)
+        rows = await self._links.fetch("reading limits", SQL_SELECT_LIMITS)
         return [
             LimitUse(
                 limit=_limit(row), held=row["held"], wanting=row["wanting"], hosts=row["hosts"]
@@ -57,7 +54,7 @@ class PostgresLimits:
 
     async def exchange(self, owner: HostIncarnation, claims: Sequence[Claim]) -> Sequence[Grant]:
         """See `LimitStore.exchange`. Starts of an answer that was lost are lost."""
-        rows = await self._fetch(
+        rows = await self._links.fetch(
             "exchanging places",
             SQL_EXCHANGE_PLACES,
             owner,
@@ -73,12 +70,6 @@ class PostgresLimits:
             )
             for row in rows
         ]  # fmt: skip
-
-    async def _fetch(self, doing: str, sql: LiteralString, *args: object) -> Sequence[Row]:
-        try:
-            return await self._links.fetch(sql, *args)
-        except (asyncpg.PostgresError, asyncpg.InterfaceError) as exc:
-            raise translate(exc, doing) from exc
 
 
 def _limit(row: Row) -> Limit:

@@ -10,8 +10,8 @@ from urllib.parse import urlsplit
 import asyncpg
 
 from persistence.errors import (
+    DRIVER_ERRORS,
     DatabaseUnreachableError,
-    bad_url,
     is_lost,
     is_passing,
     translate,
@@ -134,23 +134,16 @@ class Link:
             deadline: By the event loop's clock.
 
         Raises:
-            DatabaseUnreachableError: The server was away until the deadline.
-            DatabaseUrlError: The server refuses this user or database.
+            DatabaseUnreachableError: The server was away until the deadline, or refused this user,
+                which it has let in before.
         """
         pause_s = FIRST_PAUSE_S
-        loop = asyncio.get_running_loop()
         while self._connection is None or self._connection.is_closed():
             try:
                 self._connection = await self._open()
-            except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError) as exc:
-                if (bad := bad_url(self._settings.url, exc)) is not None:
-                    raise bad from exc
-                if not is_lost(exc):
-                    raise translate(exc, "connecting") from exc
+            except DRIVER_ERRORS as exc:
                 self._outage.begins(exc)
-                if loop.time() + pause_s > deadline:
-                    where, waited = address(self._settings), self._settings.outage_s
-                    raise DatabaseUnreachableError(where, waited, str(exc)) from exc
+                self.check_time(deadline - pause_s, exc)
                 await asyncio.sleep(pause_s)
                 pause_s = min(pause_s * 2, LONGEST_PAUSE_S)
         return self._connection
@@ -171,27 +164,41 @@ class Link:
         return connection
 
     def lose(self, exc: BaseException) -> bool:
-        """Give the connection up if `exc` means that it is gone; say whether it is."""
-        connection = self._connection
-        if not is_lost(exc) and not (connection is not None and connection.is_closed()):
-            return False
-        self._outage.begins(exc, self._opened_at)
-        if connection is not None:
-            connection.terminate()
-        self._connection = None
-        return True
+        """Give the connection up if `exc` means that it is gone; say whether it is.
 
-    async def fetch(self, sql: LiteralString, *args: object) -> list[Row]:
+        Also where it is the driver that fails: nobody knows what state it left the connection in.
+        """
+        connection = self._connection
+        is_gone = is_lost(exc) or (connection is not None and connection.is_closed())
+        if is_gone:
+            self._outage.begins(exc, self._opened_at)
+        if is_gone or not isinstance(exc, asyncpg.PostgresError):
+            self._forget()
+        return is_gone
+
+    def check_time(self, deadline: float, exc: Exception) -> None:
+        """Raise DatabaseUnreachableError if the deadline, by the event loop's clock, is over."""
+        if asyncio.get_running_loop().time() > deadline:
+            where, waited_s = address(self._settings), self._settings.outage_s
+            raise DatabaseUnreachableError(where, waited_s, str(exc)) from exc
+
+    async def fetch(self, doing: str, sql: LiteralString, *args: object) -> list[Row]:
         """Return the rows of a statement that may be executed twice. Waits out an outage.
 
+        Args:
+            doing: What it is for, as an error tells it.
+            sql: The statement.
+            args: Its arguments.
+
         Raises:
-            PersistenceError: The server refused the statement, or was away too long.
+            RefusedError: The server refused the statement.
+            DatabaseUnreachableError: The server was away too long.
         """
-        rows, _ = await self.fetch_once_or_again(sql, *args)
+        rows, _ = await self.fetch_once_or_again(doing, sql, *args)
         return rows
 
     async def fetch_once_or_again(
-        self, sql: LiteralString, *args: object
+        self, doing: str, sql: LiteralString, *args: object
     ) -> tuple[list[Row], bool]:
         """Like `fetch`; also return whether an earlier try may have been executed."""
         loop = asyncio.get_running_loop()
@@ -202,22 +209,19 @@ class Link:
                 try:
                     rows = await connection.fetch(sql, *args, timeout=self._settings.answer_s)
                 except asyncio.CancelledError:
-                    self._forget()
+                    self._forget()  # the cancel request under way could hit the next statement
                     raise
                 except Exception as exc:
                     if is_passing(exc) and (passing := passing + 1) < PASSING_RETRIES:
                         continue
                     if not self.lose(exc):
-                        raise
+                        raise translate(exc, doing) from exc
                     again = True
-                    if loop.time() > deadline:
-                        where, waited = address(self._settings), self._settings.outage_s
-                        raise DatabaseUnreachableError(where, waited, str(exc)) from exc
+                    self.check_time(deadline, exc)
                 else:
                     return rows, again
 
     def _forget(self) -> None:
-        # A cancelled fetch leaves a cancel request under way, which could hit the next statement.
         if self._connection is not None:
             self._connection.terminate()
             self._connection = None
@@ -230,12 +234,16 @@ class Link:
     async def close(self) -> None:
         """Close the connection, within two seconds."""
         connection, self._connection = self._connection, None
-        if connection is None or connection.is_closed():
-            return
-        try:
-            await connection.close(timeout=2)
-        except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError):
-            connection.terminate()
+        if connection is not None:
+            await shut(connection)
+
+
+async def shut(connection: Connection) -> None:
+    """Close a connection, within two seconds, whatever its server does."""
+    try:
+        await connection.close(timeout=2)
+    except DRIVER_ERRORS:
+        connection.terminate()
 
 
 class Links:
@@ -251,13 +259,13 @@ class Links:
         self._links = [Link(settings, outage, extra) for _ in range(count)]
         self._next = 0
 
-    async def fetch(self, sql: LiteralString, *args: object) -> list[Row]:
-        """See `Link.fetch`. Driver errors of a refused statement are not translated."""
+    async def fetch(self, doing: str, sql: LiteralString, *args: object) -> list[Row]:
+        """See `Link.fetch`."""
         for link in self._links:
             if not link.busy:
-                return await link.fetch(sql, *args)
+                return await link.fetch(doing, sql, *args)
         self._next = (self._next + 1) % len(self._links)
-        return await self._links[self._next].fetch(sql, *args)
+        return await self._links[self._next].fetch(doing, sql, *args)
 
     async def close(self) -> None:
         """Close them all."""

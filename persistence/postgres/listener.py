@@ -6,9 +6,9 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any, cast
 
-import asyncpg
 from pydantic_core import from_json
 
+from actors.errors import ContractError
 from actors.kernel.runtime.ids import AgentId, RunId, ShardId
 from actors.kernel.runtime.store import Nudge
 from persistence.postgres.link import FIRST_PAUSE_S, LONGEST_PAUSE_S, connect
@@ -42,28 +42,27 @@ class Listener:
         """Listen until cancelled; to be run as a task."""
         pause_s = FIRST_PAUSE_S
         while True:
+            connection: Connection | None = None
             try:
                 connection = await connect(self._settings)
-            except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError) as exc:
-                self._outage.begins(exc)
-                await asyncio.sleep(pause_s)
-                pause_s = min(pause_s * 2, LONGEST_PAUSE_S)
-                continue
-            pause_s = FIRST_PAUSE_S
-            self._outage.ends()
-            try:
                 await self._listen(connection)
-            except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError) as exc:
+            except Exception as exc:  # noqa: BLE001 - a host that is deaf from now on would be a silent loss
                 self._outage.begins(exc)
             finally:
-                self.listening.clear()
-                connection.terminate()
+                if connection is not None:
+                    connection.terminate()
+                if self.listening.is_set():
+                    self.listening.clear()
+                    pause_s = FIRST_PAUSE_S
+            await asyncio.sleep(pause_s)
+            pause_s = min(pause_s * 2, LONGEST_PAUSE_S)
 
     async def _listen(self, connection: Connection) -> None:
         gone = asyncio.Event()
         connection.add_termination_listener(lambda _: gone.set())
         for channel in (self._settings.own_channel, self._settings.common_channel):
             await connection.add_listener(channel, self._heard)
+        self._outage.ends()
         self.listening.set()
         # What was said while nobody listened is lost: let the host look for itself.
         self._tell(Nudge("shards"))
@@ -80,7 +79,7 @@ class Listener:
         try:
             for kind, agent, name in from_json(str(payload)):
                 self._tell(nudge_of(kind, agent, name))
-        except (ValueError, TypeError) as exc:
+        except (ValueError, TypeError, ContractError) as exc:
             _log.warning("a hint could not be read", extra={"problem": str(exc)})
 
     def _tell(self, nudge: Nudge) -> None:

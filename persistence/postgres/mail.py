@@ -8,7 +8,6 @@ from __future__ import annotations
 import base64
 from typing import TYPE_CHECKING, Final, LiteralString, NamedTuple, TypeAlias
 
-import asyncpg
 from pydantic_core import from_json
 
 from actors.errors import NotSerializableError
@@ -19,6 +18,7 @@ from actors.kernel.runtime.ids import AgentId, RunId, ShardId, TopicId, partitio
 from actors.kernel.runtime.shards import place_of
 from actors.kernel.runtime.store import Nudge
 from actors.kernel.runtime.transport import (
+    KEPT_BYTES,
     Cursor,
     Ingested,
     OutboxRow,
@@ -27,7 +27,6 @@ from actors.kernel.runtime.transport import (
     StreamRecord,
     Undecodable,
 )
-from persistence.errors import translate
 from persistence.postgres.batch import Batcher
 from persistence.postgres.encode import columns, json_text, message_text
 from persistence.postgres.link import KEYED, Link
@@ -45,7 +44,7 @@ if TYPE_CHECKING:
 
 GROUP_ROWS: Final = 2000
 """So many messages are one statement at most, or one batch, however large."""
-KEPT_BYTES: Final = 64 * 1024
+_AGAIN: Final = "looking for mail that may be written"
 
 SQL_DEPLOYMENT: Final[LiteralString] = "select id from deployment"
 SQL_MEET_STREAM: Final[LiteralString] = (
@@ -164,7 +163,7 @@ class Mail:
 
     async def deployment(self) -> str:
         """See `MailStore.deployment`."""
-        rows = await self._fetch("reading the deployment", SQL_DEPLOYMENT)
+        rows = await self._links.fetch("reading the deployment", SQL_DEPLOYMENT)
         found: str = rows[0]["id"]
         return found
 
@@ -173,7 +172,7 @@ class Mail:
         return await self._meet(state.name, state.created)
 
     async def _meet(self, name: str, created: datetime) -> StreamRecord:
-        row = (await self._fetch("reading the stream", SQL_MEET_STREAM, name, created))[0]
+        (row,) = await self._links.fetch("reading the stream", SQL_MEET_STREAM, name, created)
         highest = None
         if row["sequence"] is not None:
             highest = Cursor(row["epoch"], row["sequence"], row["at"])
@@ -182,13 +181,13 @@ class Mail:
     async def next_stream_epoch(self, known: StreamRecord, created: datetime) -> StreamRecord:
         """See `MailStore.next_stream_epoch`."""
         args = (known.name, known.epoch, created)
-        await self._fetch("beginning a stream epoch", SQL_NEXT_STREAM_EPOCH, *args)
+        await self._links.fetch("beginning a stream epoch", SQL_NEXT_STREAM_EPOCH, *args)
         return await self._meet(known.name, created)
 
     async def cursors(self, leases: Sequence[ShardLease], stream: StreamRecord) -> list[Cursor]:
         """See `MailStore.cursors`."""
         shards = [lease.shard for lease in leases]
-        rows = await self._fetch("reading cursors", SQL_CURSORS, shards, stream.epoch)
+        rows = await self._links.fetch("reading cursors", SQL_CURSORS, shards, stream.epoch)
         found = {row["shard"]: Cursor(stream.epoch, row["sequence"], row["at"]) for row in rows}
         return [found.get(shard) or Cursor(stream.epoch, 0) for shard in shards]
 
@@ -197,13 +196,13 @@ class Mail:
         if not agents:
             return 0
         texts, hashes = [str(agent) for agent in agents], [partition_hash(a) for a in agents]
-        rows = await self._fetch("accounting for mail", SQL_ACCOUNT_FOR, texts, hashes)
+        rows = await self._links.fetch("accounting for mail", SQL_ACCOUNT_FOR, texts, hashes)
         made: int = rows[0]["made"]
         return made
 
     async def low_water(self, stream: StreamRecord) -> int:
         """See `MailStore.low_water`."""
-        rows = await self._fetch("reading cursors", SQL_LOW_WATER, stream.epoch)
+        rows = await self._links.fetch("reading cursors", SQL_LOW_WATER, stream.epoch)
         low: int = rows[0]["low"]
         return low
 
@@ -212,7 +211,7 @@ class Mail:
     async def outbox(self, leases: Sequence[ShardLease], after: int, limit: int) -> list[OutboxRow]:
         """See `MailStore.outbox`."""
         shards = [lease.shard for lease in leases]
-        rows = await self._fetch("reading the outbox", SQL_OUTBOX, shards, after, limit)
+        rows = await self._links.fetch("reading the outbox", SQL_OUTBOX, shards, after, limit)
         return [
             OutboxRow(
                 row["n"],
@@ -225,21 +224,8 @@ class Mail:
 
     async def forget_sent(self, rows: Sequence[OutboxRow]) -> None:
         """See `MailStore.forget_sent`."""
-        keys = [
-            (
-                row.message.sender,
-                _outbox_target(row),
-                row.n,
-            )
-            for row in rows
-        ]
-        await self._fetch("forgetting what was sent", SQL_FORGET_SENT, *columns(keys, 3))
-
-    async def _fetch(self, doing: str, sql: LiteralString, *args: object) -> list[Row]:
-        try:
-            return await self._links.fetch(sql, *args)
-        except (asyncpg.PostgresError, asyncpg.InterfaceError) as exc:
-            raise translate(exc, doing) from exc
+        keys = ((row.message.sender, _outbox_target(row), row.n) for row in rows)
+        await self._links.fetch("forgetting what was sent", SQL_FORGET_SENT, *columns(keys, 3))
 
     # --- ingest -----------------------------------------------------------------------------------
 
@@ -255,22 +241,14 @@ class Mail:
     async def _send(self, calls: list[_Call]) -> None:
         if self._fault is not None:
             self._fault.before()
-        try:
-            await self._round_trip(calls)
-        except (asyncpg.PostgresError, asyncpg.InterfaceError) as exc:
-            if len(calls) == 1:
-                calls[0].fail(translate(exc, "writing mail"))
-                return
-            for call in calls:  # one of them was refused, not all
-                await self._send([call])
-            return
+        await self._round_trip(calls)
         if self._fault is not None:
             self._fault.after()
 
     async def _round_trip(self, calls: list[_Call]) -> None:
         batches = [call.args for call in calls]
         rows, again = await self._link.fetch_once_or_again(
-            SQL_INGEST_MAIL, self._me, *_arguments(batches)
+            "writing mail", SQL_INGEST_MAIL, self._me, *_arguments(batches)
         )
         refused: dict[int, IngestOutcome] = {}
         found: dict[str, list[Row]] = {"arrived": [], "signalled": [], "posted": []}
@@ -283,11 +261,11 @@ class Mail:
         if again:
             kept = [batch for i, batch in enumerate(batches, 1) if i not in refused]
             keys = columns((key for batch in kept for key in batch.messages), 3)
-            found["arrived"] = await self._link.fetch(SQL_FIND_INGESTED, *keys)
+            found["arrived"] = await self._link.fetch(_AGAIN, SQL_FIND_INGESTED, *keys)
             keys = columns((key for batch in kept for key in batch.signals), 4)
-            found["signalled"] = await self._link.fetch(SQL_FIND_SIGNALLED, *keys)
+            found["signalled"] = await self._link.fetch(_AGAIN, SQL_FIND_SIGNALLED, *keys)
             keys = columns((key for batch in kept for key in batch.posts), 3)
-            found["posted"] = await self._link.fetch(SQL_FIND_POSTED, *keys)
+            found["posted"] = await self._link.fetch(_AGAIN, SQL_FIND_POSTED, *keys)
         for i, outcome in refused.items():
             calls[i - 1].answer(outcome)
         mine, others = self._split(found["posted"])

@@ -7,11 +7,16 @@ import logging
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final
 
-import asyncpg
-
-from persistence.errors import DatabaseUnreachableError, bad_url, is_lost, translate
+from persistence.errors import (
+    DRIVER_ERRORS,
+    DatabaseUnreachableError,
+    bad_url,
+    check_url,
+    is_lost,
+    translate,
+)
 from persistence.migrate import migrate
-from persistence.postgres.link import FIRST_PAUSE_S, LONGEST_PAUSE_S, address, connect
+from persistence.postgres.link import FIRST_PAUSE_S, LONGEST_PAUSE_S, address, connect, shut
 from persistence.postgres.settings import StoreSettings
 from persistence.postgres.store import PostgresStore
 
@@ -71,10 +76,10 @@ async def open_store(settings: StoreSettings) -> AsyncIterator[PostgresStore]:
     connection = await wait_for_server(settings)
     try:
         await migrate(connection, settings.schema)
-    except asyncpg.PostgresError as exc:
+    except DRIVER_ERRORS as exc:
         raise bad_url(settings.url, exc) or translate(exc, "migrating") from exc
     finally:
-        await connection.close(timeout=2)
+        await shut(connection)
     store = PostgresStore(settings)
     async with store.running():
         yield store
@@ -87,18 +92,13 @@ async def wait_for_server(settings: StoreSettings) -> Connection:
         DatabaseUrlError: Waiting does not help.
         DatabaseUnreachableError: `start_wait_s` is over.
     """
+    check_url(settings.url)
     loop = asyncio.get_running_loop()
     begun, said, pause_s = loop.time(), 0.0, FIRST_PAUSE_S
     while True:
         try:
             return await connect(settings)
-        except (
-            OSError,
-            TimeoutError,
-            ValueError,
-            asyncpg.PostgresError,
-            asyncpg.InterfaceError,
-        ) as exc:
+        except (ValueError, *DRIVER_ERRORS) as exc:
             if (bad := bad_url(settings.url, exc)) is not None:
                 raise bad from exc
             if not is_lost(exc):

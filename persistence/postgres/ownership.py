@@ -5,14 +5,12 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final, LiteralString
 
-import asyncpg
-
 from actors.errors import ContractError, RegistrationError
 from actors.kernel.runtime.commit import HostReport, Surplus
 from actors.kernel.runtime.ids import ShardId, partition_hash
 from actors.kernel.runtime.scheduler import ShardLease
 from actors.kernel.runtime.shards import instance_shard, partition_shard, scope_of
-from persistence.errors import translate
+from persistence.errors import RefusedError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,6 +34,7 @@ SQL_RELEASE_SHARDS: Final[LiteralString] = "select release_shards($1,$2,$3,$4)"
 SQL_HEARTBEAT: Final[LiteralString] = "select shard, epoch, now, surplus from heartbeat($1,$2)"
 _OTHER_MODE: Final = "CB002"
 _OTHER_KIND_OF_MAIL: Final = "CB003"
+_LOCK_NOT_AVAILABLE: Final = "55P03"
 
 
 class Ownership:
@@ -60,11 +59,13 @@ class Ownership:
                 raise _one_or_the_other(type_, self._modes[type_])
         texts, hashes = [str(agent) for agent in agents], [partition_hash(a) for a in agents]
         try:
-            rows = await self._links.fetch(SQL_DECLARE_AGENTS, types, partitions, texts, hashes)
-        except asyncpg.PostgresError as exc:
+            rows = await self._links.fetch(
+                "declaring agents", SQL_DECLARE_AGENTS, types, partitions, texts, hashes
+            )
+        except RefusedError as exc:
             if exc.sqlstate == _OTHER_MODE:
-                raise _one_or_the_other(*str(exc).split("|")) from exc
-            raise translate(exc, "declaring agents") from exc
+                raise _one_or_the_other(*exc.problem.split("|")) from exc
+            raise
         self._modes.update(modes)
         self._partitions.update({row["type"]: row["partitions"] for row in rows})
 
@@ -91,6 +92,7 @@ class Ownership:
         known = self._known.setdefault(owner, {})
         try:
             rows = await self._links.fetch(
+                "claiming shards",
                 SQL_CLAIM_SHARDS,
                 owner,
                 self._settings.lease,
@@ -101,13 +103,13 @@ class Ownership:
                 self._settings.capacity,
                 self._settings.brokered,
             )
-        except asyncpg.LockNotAvailableError:
+        except RefusedError as exc:
+            if exc.sqlstate == _OTHER_KIND_OF_MAIL:
+                raise _other_kind_of_mail(is_brokered=exc.problem == "brokered") from exc
+            if exc.sqlstate != _LOCK_NOT_AVAILABLE:
+                raise
             _log.warning("shards are busy; claiming them with the next try")
             return []
-        except asyncpg.PostgresError as exc:
-            if exc.sqlstate == _OTHER_KIND_OF_MAIL:
-                raise _other_kind_of_mail(is_brokered=str(exc) == "brokered") from exc
-            raise translate(exc, "claiming shards") from exc
         leases = [
             ShardLease(ShardId(row["shard"]), owner, row["epoch"], row["expires_at"])
             for row in rows
@@ -124,16 +126,14 @@ class Ownership:
         """See `RunStore.release_shards`."""
         if not leases:
             return
-        try:
-            await self._links.fetch(
-                SQL_RELEASE_SHARDS,
-                self._settings.owner,
-                [lease.shard for lease in leases],
-                [lease.owner for lease in leases],
-                [lease.epoch for lease in leases],
-            )
-        except asyncpg.PostgresError as exc:
-            raise translate(exc, "releasing shards") from exc
+        await self._links.fetch(
+            "releasing shards",
+            SQL_RELEASE_SHARDS,
+            self._settings.owner,
+            [lease.shard for lease in leases],
+            [lease.owner for lease in leases],
+            [lease.epoch for lease in leases],
+        )
         # Not before: a claim under way would take them up again as its own.
         for lease in leases:
             known = self._known.get(lease.owner, {})
@@ -142,10 +142,7 @@ class Ownership:
 
     async def heartbeat(self, owner: HostIncarnation, known: Sequence[ShardLease]) -> HostReport:
         """See `RunStore.heartbeat`."""
-        try:
-            rows = await self._links.fetch(SQL_HEARTBEAT, owner, self._settings.lease)
-        except asyncpg.PostgresError as exc:
-            raise translate(exc, "heartbeat") from exc
+        rows = await self._links.fetch("heartbeat", SQL_HEARTBEAT, owner, self._settings.lease)
         report = host_report(rows, known)
         self.heard(owner, report)
         return report

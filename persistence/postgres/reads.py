@@ -5,12 +5,10 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final, LiteralString
 
-import asyncpg
 from pydantic_core import from_json
 
 from actors.kernel.runtime.commit import BufferedSignal, LoadedRun, Timer
 from actors.kernel.runtime.ids import AgentId, RunId
-from persistence.errors import translate
 from persistence.postgres.answers import answer_of
 from persistence.postgres.batch import Batcher, Call
 from persistence.postgres.link import KEYED, Link
@@ -31,6 +29,7 @@ if TYPE_CHECKING:
     from actors.kernel.runtime.ids import ShardId
     from actors.kernel.runtime.log_entry import RunLogEntry
     from actors.kernel.runtime.scheduler import RunStatus
+    from actors.kernel.runtime.store import RunFilter
     from persistence.postgres.link import Links, Outage, Row
     from persistence.postgres.settings import StoreSettings
 
@@ -93,20 +92,28 @@ SQL_RUN: Final[LiteralString] = "select" + RUN_COLUMNS + "from runs r where r.ru
 SQL_RUN_OF_AGENT: Final[LiteralString] = (
     "select" + RUN_COLUMNS + "from runs r where r.run_id = holder_of($1)"
 )
+# Most runs have ended: who asks for others alone ($11) gets them by the index of open runs.
 SQL_LIST_RUNS: Final[LiteralString] = (
-    "select"
+    "select"  # noqa: S608 - constants only
     + RUN_COLUMNS
     + """from runs r
   where (cardinality($1::text[]) = 0 or r.status = any($1)) and ($2::text is null or r.agent = $2)
     and ($3::boolean is null or (r.parked is not null) = $3)
-  order by r.created_at desc, r.run_id desc limit $4"""
+    and ($4::text is null or agent_type(r.agent) = $4) and ($5::text is null or r.tenant = $5)
+    and ($6::timestamptz is null or r.created_at >= $6)
+    and ($7::timestamptz is null or r.created_at < $7) and ($8::text is null or r.parent = $8)
+    and ($9::text is null or (r.created_at, r.run_id) <
+      (select a.created_at, a.run_id from runs a where a.run_id = $9))
+    and (not $11::boolean or r.open)
+  order by r.created_at desc, r.run_id desc limit $10"""
 )
 SQL_PENDING_COUNT: Final[LiteralString] = (
     "select count(*) as n from inbox i where i.agent = $1 and i.body is not null"
 )
 SQL_DEAD_LETTERS: Final[LiteralString] = """
 select d.id, d.agent, d.body, d.reason, d.attempts, d.last_error, d.run_id, d.at from dead_letters d
-  where d.redriven_at is null and ($1::text is null or d.agent = $1) order by d.id desc limit $2
+  where d.redriven_at is null and ($1::text is null or d.agent = $1)
+    and (cardinality($2::bigint[]) = 0 or d.id = any($2)) order by d.id desc limit $3
 """
 SQL_SELECT_LETTERS: Final[LiteralString] = """
 select d.id, d.sender, d.body, d.reason, d.last_error from dead_letters d
@@ -150,7 +157,8 @@ class Reads:
         return await self._states.call(str(agent_id))
 
     async def _flush_loads(self, calls: list[Call[RunId, LoadedRun | None]]) -> None:
-        rows = await self._keyed_rows(SQL_LOAD_RUNS, list({call.args for call in calls}))
+        run_ids = list({call.args for call in calls})
+        rows = await self._keyed.fetch("reading runs", SQL_LOAD_RUNS, run_ids)
         found = {row["run_id"]: row for row in rows}
         for call in calls:
             row = found.get(call.args)
@@ -158,7 +166,7 @@ class Reads:
 
     async def _flush_signals(self, calls: list[Call[RunId, list[BufferedSignal]]]) -> None:
         found: dict[str, list[BufferedSignal]] = {call.args: [] for call in calls}
-        for row in await self._keyed_rows(SQL_SIGNALS, list(found)):
+        for row in await self._keyed.fetch("reading", SQL_SIGNALS, list(found)):
             signal = BufferedSignal(row["name"], row["n"], from_json(row["payload"]))
             found[row["run_id"]].append(signal)
         for call in calls:
@@ -170,34 +178,20 @@ class Reads:
 
     async def _flush_answers(self, calls: list[Call[RunId, list[Answer]]]) -> None:
         found: dict[str, list[Row]] = {call.args: [] for call in calls}
-        for row in await self._keyed_rows(SQL_ANSWERS, list(found)):
+        for row in await self._keyed.fetch("reading", SQL_ANSWERS, list(found)):
             found[row["parent"]].append(row)
         for call in calls:
             call.answer([answer_of(row) for row in found[call.args]])
 
     async def _flush_states(self, calls: list[Call[str, dict[str, JsonValue]]]) -> None:
         found: dict[str, list[tuple[str, str]]] = {call.args: [] for call in calls}
-        for row in await self._keyed_rows(SQL_STATE, list(found)):
+        for row in await self._keyed.fetch("reading", SQL_STATE, list(found)):
             found[row["agent"]].append((row["key"], row["value"]))
         for call in calls:
             call.answer({key: from_json(value) for key, value in found[call.args]})
 
-    async def _keyed_rows(self, sql: LiteralString, keys: list[str]) -> list[Row]:
-        try:
-            return await self._keyed.fetch(sql, keys)
-        except (asyncpg.PostgresError, asyncpg.InterfaceError) as exc:
-            raise translate(exc, "reading") from exc
-
-    async def rows(self, sql: LiteralString, *args: object) -> list[Row]:
-        """Return the rows of a read-only statement.
-
-        Raises:
-            PersistenceError: The server refused it or was away too long.
-        """
-        try:
-            return await self._links.fetch(sql, *args)
-        except (asyncpg.PostgresError, asyncpg.InterfaceError) as exc:
-            raise translate(exc, "reading") from exc
+    async def _rows(self, sql: LiteralString, *args: object) -> list[Row]:
+        return await self._links.fetch("reading", sql, *args)
 
     # --- pages for the owner ----------------------------------------------------------------------
 
@@ -205,7 +199,7 @@ class Reads:
         self, shards: Sequence[ShardId], after: RunId | None, limit: int
     ) -> list[RunRow]:
         """See `RunStore.open_runs`."""
-        rows = await self.rows(SQL_OPEN_RUNS, list(shards), after, limit)
+        rows = await self._rows(SQL_OPEN_RUNS, list(shards), after, limit)
         return [run_of(row) for row in rows]
 
     async def pending_mail(
@@ -213,14 +207,14 @@ class Reads:
     ) -> list[Arrived]:
         """See `RunStore.pending_mail`."""
         if agent is None:
-            rows = await self.rows(SQL_PENDING_OF_SHARDS, list(shards), after, limit)
+            rows = await self._rows(SQL_PENDING_OF_SHARDS, list(shards), after, limit)
         else:
-            rows = await self.rows(SQL_PENDING_OF_AGENT, str(agent), after, limit)
+            rows = await self._rows(SQL_PENDING_OF_AGENT, str(agent), after, limit)
         return [arrived_of(row) for row in rows]
 
     async def due(self, shards: Sequence[ShardId], within_s: float, limit: int) -> list[Timer]:
         """See `RunStore.due`."""
-        rows = await self.rows(SQL_DUE, list(shards), within_s, limit)
+        rows = await self._rows(SQL_DUE, list(shards), within_s, limit)
         return [
             Timer(RunId(row["run_id"]), AgentId.parse(row["agent"]), row["wake_at"]) for row in rows
         ]
@@ -230,7 +224,7 @@ class Reads:
     async def entries(self, run_id: RunId, from_seq: int) -> AsyncIterator[RunLogEntry]:
         """See `RunStore.entries`."""
         while True:
-            rows = await self.rows(SQL_ENTRIES, run_id, from_seq, ENTRY_PAGE)
+            rows = await self._rows(SQL_ENTRIES, run_id, from_seq, ENTRY_PAGE)
             for row in rows:
                 yield entry_of(run_id, row)
             if len(rows) < ENTRY_PAGE:
@@ -275,12 +269,12 @@ class Reads:
 
     async def run(self, run_id: RunId) -> RunRow | None:
         """See `RunStore.run`."""
-        rows = await self.rows(SQL_RUN, run_id)
+        rows = await self._rows(SQL_RUN, run_id)
         return run_of(rows[0]) if rows else None
 
     async def find_run_for_agent(self, agent_id: AgentId) -> RunRow | None:
         """See `RunStore.find_run_for_agent`."""
-        rows = await self.rows(SQL_RUN_OF_AGENT, str(agent_id))
+        rows = await self._rows(SQL_RUN_OF_AGENT, str(agent_id))
         return run_of(rows[0]) if rows else None
 
     async def list_runs(
@@ -289,20 +283,28 @@ class Reads:
         agent: AgentId | None,
         *,
         parked: bool | None,
+        among: RunFilter,
         limit: int,
     ) -> list[RunRow]:
         """See `RunStore.list_runs`."""
         wanted = None if agent is None else str(agent)
-        rows = await self.rows(SQL_LIST_RUNS, [s.value for s in status], wanted, parked, limit)
+        is_open = bool(parked) or (bool(status) and not any(s.is_terminal for s in status))
+        rows = await self._rows(
+            SQL_LIST_RUNS, [s.value for s in status], wanted, parked, among.type, among.tenant,
+            among.since, among.until, among.parent, among.after, limit, is_open,
+        )  # fmt: skip
         return [run_of(row) for row in rows]
 
     async def pending_count(self, agent_id: AgentId) -> int:
         """See `RunStore.pending_count`."""
-        rows = await self.rows(SQL_PENDING_COUNT, str(agent_id))
+        rows = await self._rows(SQL_PENDING_COUNT, str(agent_id))
         count: int = rows[0]["n"]
         return count
 
-    async def dead_letters(self, agent: AgentId | None, limit: int) -> list[DeadLetter]:
+    async def dead_letters(
+        self, agent: AgentId | None, ids: Sequence[int], limit: int
+    ) -> list[DeadLetter]:
         """See `RunStore.dead_letters`."""
         wanted = None if agent is None else str(agent)
-        return [dead_letter_of(row) for row in await self.rows(SQL_DEAD_LETTERS, wanted, limit)]
+        rows = await self._rows(SQL_DEAD_LETTERS, wanted, list(ids), limit)
+        return [dead_letter_of(row) for row in rows]

@@ -8,7 +8,7 @@ from pydantic_core import from_json
 
 from actors.kernel.agent.message import Message
 from actors.kernel.agent.supervision import Supervision
-from actors.kernel.runtime.commit import Arrived, DeadLetter, LoadedRun, RunRow
+from actors.kernel.runtime.commit import Arrived, DeadLetter, ForkPoint, LoadedRun, RunRow
 from actors.kernel.runtime.ids import AgentId, RunId
 from actors.kernel.runtime.log_entry import RunLogEntry
 from actors.kernel.runtime.scheduler import DEFAULT_RETRY, RetryPolicy, RunStatus
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 RUN_COLUMNS: Final[LiteralString] = """
 r.run_id, r.agent, r.status, r.priority, r.attempt, r.retry_policy, r.parent, r.root, r.depth,
 r.wake, r.wake_at, r.parked, r.cancel_requested, r.result, r.error, r.deadline_at, r.version, r.trace,
-r.created_at, r.updated_at, r.arrival, r.supervision, r.swept,
+r.created_at, r.updated_at, r.arrival, r.supervision, r.swept, r.fork_of, r.fork_seq,
 coalesce((select max(e.seq) from event_log e where e.run_id = r.run_id), -1) as last_seq
 """
 _STATUS: Final = {status.value: status for status in RunStatus}
@@ -55,6 +55,7 @@ def run_of(row: Row) -> RunRow:
         arrival=row["arrival"],
         supervision=None if terms is None else Supervision.model_validate_json(terms),
         swept=row["swept"],
+        fork=None if row["fork_of"] is None else ForkPoint(row["fork_of"], row["fork_seq"]),
     )
 
 

@@ -6,7 +6,6 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final, LiteralString
 
-import asyncpg
 from pydantic_core import from_json
 
 from actors.kernel.agent.scheduled import tick_message
@@ -14,7 +13,6 @@ from actors.kernel.faults import armed
 from actors.kernel.runtime.commit import Arrived
 from actors.kernel.runtime.ids import AgentId, partition_hash
 from actors.kernel.runtime.schedule import DueSchedule, Fired, Schedule
-from persistence.errors import translate
 from persistence.postgres.encode import columns, json_text, message_text
 
 if TYPE_CHECKING:
@@ -75,20 +73,20 @@ class Schedules:
 
     async def now(self) -> datetime:
         """See `ScheduleStore.now`."""
-        [row] = await self._fetch("reading the clock", SQL_READ_CLOCK)
+        [row] = await self._links.fetch("reading the clock", SQL_READ_CLOCK)
         now: datetime = row["now"]
         return now
 
     async def get(self, tenant: str, name: str) -> Schedule | None:
         """See `ScheduleStore.get`."""
-        rows = await self._fetch("reading a schedule", SQL_SELECT_SCHEDULE, tenant, name)
+        rows = await self._links.fetch("reading a schedule", SQL_SELECT_SCHEDULE, tenant, name)
         return schedule_of(rows[0]) if rows else None
 
     async def find(
         self, *, tenant: str | None = None, after: tuple[str, str] | None = None, limit: int = 100
     ) -> list[Schedule]:
         """See `ScheduleStore.find`."""
-        rows = await self._fetch(
+        rows = await self._links.fetch(
             "reading schedules", SQL_SELECT_SCHEDULES, tenant, *(after or _FIRST), limit
         )
         return [schedule_of(row) for row in rows]
@@ -96,7 +94,7 @@ class Schedules:
     async def put(self, schedule: Schedule, *, expected: int | None) -> Schedule | None:
         """See `ScheduleStore.put`."""
         agent, new = schedule.agent_id, schedule
-        [row] = await self._fetch(
+        [row] = await self._links.fetch(
             "writing a schedule", SQL_PUT_SCHEDULE, self._settings.owner, expected,
             agent.tenant, new.name, str(agent), partition_hash(agent),
             json_text(new.payload, f"schedule {new.name!r}"), new.cron, new.timezone, new.at,
@@ -107,13 +105,14 @@ class Schedules:
 
     async def delete(self, tenant: str, name: str) -> bool:
         """See `ScheduleStore.delete`."""
-        return bool(await self._fetch("deleting a schedule", SQL_DELETE_SCHEDULE, tenant, name))
+        gone = await self._links.fetch("deleting a schedule", SQL_DELETE_SCHEDULE, tenant, name)
+        return bool(gone)
 
     async def due(
         self, shards: Sequence[ShardId], *, within_s: float, limit: int = 1000
     ) -> list[DueSchedule]:
         """See `ScheduleStore.due`."""
-        rows = await self._fetch(
+        rows = await self._links.fetch(
             "reading due schedules",
             SQL_SELECT_DUE,
             list(shards),
@@ -126,7 +125,7 @@ class Schedules:
         self, shards: Sequence[ShardId], *, after: tuple[str, str] | None = None, limit: int = 100
     ) -> list[Schedule]:
         """See `ScheduleStore.zoned`."""
-        rows = await self._fetch(
+        rows = await self._links.fetch(
             "reading schedules with zones",
             SQL_SELECT_ZONED,
             list(shards),
@@ -142,7 +141,7 @@ class Schedules:
         what = columns(map(_columns_of, ticks, messages), 10)
         if self._fault is not None:
             self._fault.before()
-        rows = await self._fetch("firing schedules", SQL_FIRE_SCHEDULES, *held, *what)
+        rows = await self._links.fetch("firing schedules", SQL_FIRE_SCHEDULES, *held, *what)
         if self._fault is not None:
             self._fault.after()
         arrived = []
@@ -156,13 +155,7 @@ class Schedules:
     async def forget_done(self, *, older_than_s: float, limit: int = 1000) -> int:
         """See `ScheduleStore.forget_done`."""
         age = timedelta(seconds=older_than_s)
-        return len(await self._fetch("forgetting schedules", SQL_DELETE_DONE, age, limit))
-
-    async def _fetch(self, doing: str, sql: LiteralString, *args: object) -> list[Row]:
-        try:
-            return await self._links.fetch(sql, *args)
-        except asyncpg.PostgresError as exc:
-            raise translate(exc, doing) from exc
+        return len(await self._links.fetch("forgetting schedules", SQL_DELETE_DONE, age, limit))
 
 
 def schedule_of(row: Row) -> Schedule:

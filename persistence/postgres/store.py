@@ -5,8 +5,6 @@ from __future__ import annotations
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
-import asyncpg
-
 from actors.errors import (
     ConcurrentAppendError,
     IllegalTransitionError,
@@ -22,13 +20,15 @@ from actors.kernel.runtime.commit import (
 )
 from actors.kernel.runtime.fold import fold
 from actors.kernel.runtime.ids import AgentId, RunId
+from actors.kernel.runtime.store import ANY_RUN
 from persistence.background import background
-from persistence.errors import translate
 from persistence.postgres.answers import Answers
 from persistence.postgres.arrivals import Arrivals
 from persistence.postgres.committer import Committer
 from persistence.postgres.follows import Follows
-from persistence.postgres.letters import redrive
+from persistence.postgres.fork import fork
+from persistence.postgres.insight import Insight
+from persistence.postgres.letters import discard, redrive
 from persistence.postgres.limits import PostgresLimits
 from persistence.postgres.link import Links, Outage
 from persistence.postgres.listener import Listener
@@ -66,7 +66,7 @@ if TYPE_CHECKING:
     from actors.kernel.runtime.ids import HostIncarnation, ShardId
     from actors.kernel.runtime.log_entry import NewEntry, RunLogEntry
     from actors.kernel.runtime.scheduler import Lease, RunStatus, ShardLease
-    from actors.kernel.runtime.store import Nudge, OnConflict, Serves, Submitted
+    from actors.kernel.runtime.store import Nudge, OnConflict, RunFilter, Serves, Submitted
     from actors.kernel.runtime.transport import (
         Cursor,
         IngestOutcome,
@@ -94,6 +94,7 @@ class PostgresStore:
         self._mail = Mail(settings, outage, self._links, on_foreign=self._arrivals.nudge)
         self._schedules = Schedules(settings, self._links)
         self._limits = PostgresLimits(self._links)
+        self._insight = Insight(settings, self._links)
         self._follows = Follows(settings, outage, self._links)
         self._listener = Listener(settings, outage)
         self.committer = Committer(
@@ -102,6 +103,8 @@ class PostgresStore:
             on_commit=self._reads.grew,
             on_foreign=self._arrivals.nudge,
         )
+        self.group_size = self.committer.group_size
+        """How many turns were committed together."""
         self._batchers = (
             *self._reads.batchers,
             *self._arrivals.batchers,
@@ -180,10 +183,9 @@ class PostgresStore:
 
     async def request_cancel(self, run_id: RunId, *, reason: str) -> CancelReport:
         """See `RunStore.request_cancel`."""
-        try:
-            rows = await self._links.fetch(SQL_REQUEST_CANCEL, self.settings.owner, run_id, reason)
-        except asyncpg.PostgresError as exc:
-            raise translate(exc, "cancelling") from exc
+        rows = await self._links.fetch(
+            "cancelling", SQL_REQUEST_CANCEL, self.settings.owner, run_id, reason
+        )
         if not rows and await self.run(run_id) is None:
             raise UnknownRunError(run_id)
         return CancelReport(
@@ -305,10 +307,11 @@ class PostgresStore:
         status: Sequence[RunStatus] = (),
         agent: AgentId | None = None,
         parked: bool | None = None,
+        among: RunFilter = ANY_RUN,
         limit: int = 100,
     ) -> list[RunRow]:
         """See `RunStore.list_runs`."""
-        return await self._reads.list_runs(status, agent, parked=parked, limit=limit)
+        return await self._reads.list_runs(status, agent, parked=parked, among=among, limit=limit)
 
     async def children(self, run_id: RunId) -> list[RunRow]:
         """See `RunStore.children`."""
@@ -340,10 +343,14 @@ class PostgresStore:
     # --- dead letters -----------------------------------------------------------------------------
 
     async def dead_letters(
-        self, *, agent: AgentId | None = None, limit: int = 100
+        self, *, agent: AgentId | None = None, ids: Sequence[int] = (), limit: int = 100
     ) -> list[DeadLetter]:
         """See `RunStore.dead_letters`."""
-        return await self._reads.dead_letters(agent, limit)
+        return await self._reads.dead_letters(agent, ids, limit)
+
+    async def discard(self, ids: Sequence[int]) -> int:
+        """See `RunStore.discard`."""
+        return await discard(self._links, ids)
 
     async def redrive(self, ids: Sequence[int]) -> list[Arrived]:
         """See `RunStore.redrive`."""
@@ -352,6 +359,13 @@ class PostgresStore:
     async def redrive_run(self, run_id: RunId) -> Submitted:
         """See `RunStore.redrive_run`."""
         return await self._answers.redrive_run(run_id)
+
+    async def fork(self, run_id: RunId, *, at_seq: int, copy: int = 0) -> Submitted:
+        """See `RunStore.fork`."""
+        source = await self.run(run_id)
+        if source is None:
+            raise UnknownRunError(run_id)
+        return await fork(self.settings, self._links, source, at_seq=at_seq, copy=copy)
 
     async def sweep(self, *, older_than_s: float, limit: int = 200) -> int:
         """See `RunStore.sweep`."""
@@ -363,6 +377,13 @@ class PostgresStore:
     def limits(self) -> PostgresLimits:
         """See `RunStore.limits`."""
         return self._limits
+
+    # --- for operators ------------------------------------------------------------------------------
+
+    @property
+    def insight(self) -> Insight:
+        """See `RunStore.insight`."""
+        return self._insight
 
     # --- followers --------------------------------------------------------------------------------
 

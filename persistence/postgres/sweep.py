@@ -5,10 +5,6 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final, LiteralString
 
-import asyncpg
-
-from persistence.errors import translate
-
 if TYPE_CHECKING:
     from persistence.postgres.link import Links
 
@@ -21,10 +17,7 @@ IDS_PER_RUN: Final = 50
 async def sweep(links: Links, *, older_than_s: float, limit: int) -> int:
     """See `RunStore.sweep`. Handled message ids go in the same call, after 8 days at least."""
     older = timedelta(seconds=older_than_s)
-    try:
-        rows = await links.fetch(SQL_SWEEP_RUNS, older, limit)
-        await links.fetch(SQL_SWEEP_IDS, older, limit * IDS_PER_RUN)
-    except (asyncpg.PostgresError, asyncpg.InterfaceError) as exc:
-        raise translate(exc, "sweeping") from exc
+    rows = await links.fetch("sweeping runs", SQL_SWEEP_RUNS, older, limit)
+    await links.fetch("sweeping ids", SQL_SWEEP_IDS, older, limit * IDS_PER_RUN)
     swept: int = rows[0]["n"]
     return swept

@@ -6,7 +6,6 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Final, LiteralString
 
-from actors.errors import ActorsError
 from persistence.postgres.link import Link, Outage
 
 if TYPE_CHECKING:
@@ -58,7 +57,7 @@ class Takeover:
                     else:
                         wait_s = min(left_s + JUST_AFTER_S, interval_s)
                         again_s = AGAIN_S
-                except ActorsError as exc:
+                except Exception as exc:  # noqa: BLE001 - nobody else takes over within milliseconds
                     _log.warning("looking for dead hosts is tried again", exc_info=exc)
                 await asyncio.sleep(wait_s)
         finally:
@@ -66,5 +65,6 @@ class Takeover:
 
     async def _left_s(self) -> float:
         """How long the lease of the host that spoke least recently still lasts."""
-        rows = await self._link.fetch(SQL_NEXT_DEATH, self._settings.owner)
-        return float(rows[0]["left_s"])
+        me = self._settings.owner
+        [row] = await self._link.fetch("looking for dead hosts", SQL_NEXT_DEATH, me)
+        return float(row["left_s"])

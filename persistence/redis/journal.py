@@ -156,7 +156,7 @@ class RedisJournal:
         except TimeoutError:
             self._gone(TimeoutError(f"no answer within {LOOK_LIMIT_S * 1000:g} ms"))
             return None
-        if isinstance(reply, ResponseError):
+        if isinstance(reply, ResponseError) and str(reply).startswith("WRONGTYPE"):
             self._unusable(name, str(reply))
             return None
         if isinstance(reply, Exception):

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from redis.exceptions import ResponseError
+from redis.exceptions import ReadOnlyError, ResponseError
 
 from persistence.background import background
 
@@ -29,6 +29,8 @@ SENT_LIMIT: Final = 256
 SENT_BYTES: Final = 1024 * 1024
 """How far writing runs ahead of the replies. What has been written cannot be given up any more."""
 TRIES: Final = 2
+RENEW_S: Final = 5.0
+"""So old a connection to a replica, which refuses writes, is at least when it is made anew."""
 
 Reply: TypeAlias = object
 """bytes or None, a `ResponseError` of the server, or another exception: the command was given up."""
@@ -103,22 +105,26 @@ class Line:
 
     async def _connected(self) -> None:
         """Make a connection and use it until it is lost."""
+        connection: AbstractConnection | None = None
         try:
             connection = await self._pool.get_connection()  # type: ignore[no-untyped-call]
-        except Exception as exc:  # noqa: BLE001 - whatever it is, no host may end because of Redis
-            self._give_up(exc)
-            self._wanted.clear()
-            return
-        try:
             await self._converse(connection)
-        except Exception as exc:  # noqa: BLE001 - as above
-            self._send_again(exc)
+        except Exception as exc:  # noqa: BLE001 - whatever it is, no host may end because of Redis
+            if connection is None:
+                self._give_up(exc)
+                self._wanted.clear()
+            else:
+                self._send_again(exc)
         finally:
             self._writer = None
-            await connection.disconnect(nowait=True)
-            await self._pool.release(connection)
+            if connection is not None:
+                with suppress(Exception):  # it is of no use any more, however it ends
+                    await connection.disconnect(nowait=True)
+                    await self._pool.release(connection)
 
     async def _converse(self, connection: AbstractConnection) -> None:
+        now = asyncio.get_running_loop().time
+        opened_at = now()
         self._writer = connection._writer  # noqa: SLF001 - no public call writes without a task's turn
         while not self._is_stopping:
             while self._queue and self._write(self._queue[0]):
@@ -134,6 +140,8 @@ class Line:
             command = self._sent.popleft()
             self._sent_bytes -= len(command.packed)
             command.done(reply)
+            if isinstance(reply, ReadOnlyError) and now() - opened_at > RENEW_S:
+                raise reply  # the address may lead to another primary by now
 
     # --- commands ---------------------------------------------------------------------------------
 

@@ -221,9 +221,9 @@ class Bed:
                     return entry
         raise AssertionError(f"the run ended with {times - left} of {times} {kind}")
 
-    async def until(self, holds: Callable[[], object]) -> None:
+    async def until(self, holds: Callable[[], object], *, limit_s: float = LIMIT_S) -> None:
         """Return once `holds()` does; for what nobody announces."""
-        async with asyncio.timeout(LIMIT_S):
+        async with asyncio.timeout(limit_s):
             while not holds():  # noqa: ASYNC110 - there is no event to wait for
                 await asyncio.sleep(0.001)
 

@@ -22,6 +22,7 @@ from persistence.postgres import StoreSettings, open_postgres_store, open_store
 from tests.behaviour.bed import Bed
 from tests.harness import servers
 from tests.harness.simloop import SimClock, SimEntropy, SimLoop
+from tests.harness.slow import IS_SLOW
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator, Mapping
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from tests.harness.servers import TestNats, TestPostgres
 
 _LOOP = "_asyncio_loop_factory"
+_HOT_S = 5.0
 
 
 def _virtual_loop() -> SimLoop:
@@ -57,17 +59,25 @@ def pytest_asyncio_loop_factories(
 
 _WITHOUT_MAIL = frozenset(
     (
-        "branches", "divergence", "fairness", "housekeeping", "in_doubt", "life_cycle", "limits",
-        "llm", "middleware", "registration", "result_cache", "retention", "retries", "schedules",
-        "steps", "tools", "values", "versions",
+        "approvals", "branches", "budgets", "cancel", "divergence", "fairness", "fork",
+        "housekeeping", "in_doubt", "life_cycle", "limits", "llm", "middleware", "registration",
+        "result_cache", "retention", "retries", "schedules", "secrets", "spawn", "steps", "submit",
+        "tool_approvals", "tools", "trees", "values", "versions", "waits",
     )
 )  # fmt: skip
 
 
-def _is_the_same_on_nats(item: pytest.Item) -> bool:
+_BY_BROKER = frozenset(("test_broker_mail", "test_broker_reach"))
+
+
+def _is_played_elsewhere(item: pytest.Item) -> bool:
+    """Whether another assembly or mode plays the same; see below."""
     call = getattr(item, "callspec", None)
-    is_on_nats = call is not None and call.params.get(_LOOP) is _BrokeredLoop
-    return is_on_nats and item.path.stem.removeprefix("test_") in _WITHOUT_MAIL
+    if call is None or call.params.get(_LOOP) is _virtual_loop or item.path.stem in _BY_BROKER:
+        return False
+    if call.params.get(_LOOP) is _BrokeredLoop and item.path.stem[5:] in _WITHOUT_MAIL:
+        return True
+    return bool(call.params.get("bed") == _HOT_S)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -75,12 +85,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Mark the tests that need a server, so that `-m 'not postgres'` leaves them out.
 
     What no mail takes part in runs on NATS in no test of its own: nothing in it differs from PostgreSQL
-    alone, and the random programs play it there.
+    alone. With servers all runs leave memory when they wait, which is the harder mode; hot ones are
+    played in memory. A thousand random programs play all of it on both, half of them hot, and
+    `CALLBOARD_TEST_SLOW=1` every test everywhere.
     """
-    left_out = [item for item in items if _is_the_same_on_nats(item)]
+    left_out = [] if IS_SLOW else [item for item in items if _is_played_elsewhere(item)]
     if left_out:
         config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if item not in set(left_out)]
+        gone = set(left_out)
+        items[:] = [item for item in items if item not in gone]
     postgres, nats = pytest.mark.postgres, pytest.mark.nats
     marks: dict[object, list[pytest.MarkDecorator]] = {
         _real_loop: [postgres],
@@ -165,7 +178,7 @@ async def _forget_shards(url: str, schema: str) -> None:
         await connection.close()
 
 
-@pytest.fixture(params=[5.0, 0.0], ids=["hot", "drops"])
+@pytest.fixture(params=[_HOT_S, 0.0], ids=["hot", "drops"])
 async def bed(request: pytest.FixtureRequest) -> AsyncIterator[Bed]:
     """A started host without agents, on each backend and in both suspend modes."""
     loop = asyncio.get_running_loop()

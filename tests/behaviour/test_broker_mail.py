@@ -6,7 +6,7 @@ Tests marked `nats` are about what only a broker has; the others hold on every b
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import pytest
 
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from tests.behaviour.bed import Bed
 
 K = EntryKind
+MANY_LIMIT_S: Final = 80.0
+"""For ten thousand messages on a busy machine."""
 
 
 # --- order ----------------------------------------------------------------------------------------
@@ -58,9 +60,11 @@ async def test_ten_agents_send_to_one_in_order(bed: Bed) -> None:
 
     for sender in range(senders):
         await bed.submit(await bed.serve(tell), sender)
-    await bed.until(lambda: len(seen) > 2 * each and bed.world.count["failures"])
+    await bed.until(
+        lambda: len(seen) > 2 * each and bed.world.count["failures"], limit_s=MANY_LIMIT_S
+    )
     await bed.restart()
-    await bed.until(lambda: len(seen) == senders * each)
+    await bed.until(lambda: len(seen) == senders * each, limit_s=MANY_LIMIT_S)
     await all_done(bed, target)
     payloads = [str(m.payload) for m in await received(bed, target)]
     for sender in range(senders):
@@ -76,6 +80,7 @@ async def test_ten_agents_send_to_one_in_order(bed: Bed) -> None:
 async def test_ten_outsiders_send_to_one_in_order(bed: Bed) -> None:
     """All at once, while the host dies and another one goes on."""
     publishers, each = 10, _each(bed)
+    total = publishers * each
     got: list[object] = []
     agent = await bed.serve(noting(got))
     async with outsider(bed) as crm:
@@ -83,12 +88,12 @@ async def test_ten_outsiders_send_to_one_in_order(bed: Bed) -> None:
             for n in range(publishers):
                 mine = [{"n": f"{n}:{i}"} for i in range(each)]
                 group.create_task(crm.named(f"p{n}").send_all(agent, mine))
-            await bed.until(lambda: len(got) > each)
+            await bed.until(lambda: len(got) > each, limit_s=MANY_LIMIT_S)
             await bed.restart()
-        await bed.until(lambda: len({str(one) for one in got}) == publishers * each)
+        await bed.until(lambda: len({str(one) for one in got}) == total, limit_s=MANY_LIMIT_S)
         await all_done(bed, agent)
     found = await received(bed, agent)
-    assert len(found) == publishers * each
+    assert len(found) == total
     for n in range(publishers):
         payloads = [m.payload for m in found if m.sender == f"ext:p{n}"]
         assert payloads == [{"n": f"{n}:{i}"} for i in range(each)]

@@ -72,12 +72,16 @@ async def test_whole_types_and_single_agents_get_mail_alike(bed: Bed) -> None:
             await crm.send(AgentId(type_, key), {"key": key})
         await crm.send(other, {"key": other.key})
         await bed.until(lambda: len(got) == 82)
-        names = await crm.ask(f"CONSUMER.NAMES.{crm.subjects.stream('MAIL')}", {})
+
+        async def has_all_consumers() -> bool:
+            names = await crm.ask(f"CONSUMER.NAMES.{crm.subjects.stream('MAIL')}", {})
+            return len(names["consumers"]) == PARTITIONS + 1 + PARTITIONS  # those of topics
+
+        await eventually(has_all_consumers)
     assert sorted(p for key, p in got if key == other.key if isinstance(p, str)) == sorted(
         [*keys, "1"]
     )
     assert sorted(key for key, p in got if isinstance(p, dict)) == sorted([*keys, "1"])
-    assert len(names["consumers"]) == PARTITIONS + 1 + PARTITIONS  # those of topics
 
 
 @pytest.mark.item(195)

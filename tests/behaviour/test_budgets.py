@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -135,6 +136,28 @@ async def test_a_deadline_ends_the_tree(bed: Bed, at: str) -> None:
     for handle in await bed.runtime.children(run_id):
         ended = await bed.ended(handle.run_id)
         assert ended.status in {RunStatus.FAILED, RunStatus.CANCELLED}
+
+
+async def test_a_deadline_farther_off_than_any_timer(
+    bed: Bed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An effect that takes longer than a timer may is not cut off by it, but by the deadline."""
+    monkeypatch.setattr("actors.runtime.deadline.MAX_TIMER_S", 0.05)
+
+    async def act(ctx: RunContext, inbox: list[Message]) -> Any:
+        await ctx.step("work", asyncio.sleep, inbox[0].payload)
+        return "done"
+
+    agent = await bed.serve(act)
+    in_time, late = [
+        await bed.ended(
+            await bed.submit(agent, work_s, execution_budget=ExecutionBudget(deadline_s=limit_s))
+        )
+        for work_s, limit_s in ((0.2, 30), (30, 0.2))
+    ]
+    assert (in_time.status, in_time.result) == (RunStatus.COMPLETED, "done")
+    assert late.error is not None
+    assert late.error["status"] == "deadline_exceeded"
 
 
 async def test_a_queued_run_meets_its_deadline(bed: Bed) -> None:

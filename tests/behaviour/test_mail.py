@@ -249,6 +249,7 @@ async def test_send_leaves_once_and_in_order(bed: Bed) -> None:
 
     await bed.live_and_replayed(body)
     await got.until(lambda: 2 in got.all)  # nothing orders what different senders sent
+    await bed.until(lambda: not bed.runtime.worker.load)  # runs are listed as they were written
     await bed.result(await bed.submit(target, "last"))
     received = []
     for run in reversed(await bed.runtime.store.list_runs(agent=target)):

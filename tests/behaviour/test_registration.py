@@ -10,7 +10,7 @@ import pytest
 from actors.errors import RegistrationError
 from actors.kernel.runtime.ids import AgentId
 from actors.kernel.runtime.scheduler import RunStatus
-from actors.runtime import worker
+from actors.runtime import dispatch
 from tests.behaviour.agents import Acting
 
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ async def test_a_factory_that_raises_is_asked_again(
     bed: Bed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its run is not lost and does not hold up other agents."""
-    monkeypatch.setattr(worker, "RELOAD_WAIT_S", 0.05)
+    monkeypatch.setattr(dispatch, "TRY_AGAIN_S", 0.05)
     broken = [True]
 
     def factory(agent_id: AgentId) -> Acting:

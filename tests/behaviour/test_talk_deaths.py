@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from contextlib import asynccontextmanager, suppress
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pytest
 
 from actors.kernel.runtime.log_entry import EntryKind as K
 from actors.kernel.runtime.scheduler import RunStatus
 from tests.harness.faulty_store import Faults, FaultyStore, Manner
+from tests.harness.slow import IS_SLOW
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from actors.runtime import RunContext
     from tests.behaviour.bed import Bed
 
-IS_SLOW: Final = bool(os.environ.get("CALLBOARD_TEST_SLOW"))
 """On PostgreSQL, where host processes die at every commit in tests/system, it takes a minute."""
 
 Act: TypeAlias = "Callable[[RunContext, list[Message]], Awaitable[Any]]"

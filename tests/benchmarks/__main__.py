@@ -17,6 +17,7 @@ from tests.benchmarks import (
     outside,
     posts,
     resume,
+    spans,
     steps,
     suspended,
     timers,
@@ -24,6 +25,7 @@ from tests.benchmarks import (
 
 ON_POSTGRES = {
     "steps": steps.run,
+    "spans": spans.run,
     "suspended": suspended.run,
     "idle": idle.run,
     "timers": timers.run,

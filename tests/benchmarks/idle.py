@@ -77,9 +77,9 @@ async def cold_start(url: str) -> None:
 async def run(url: str, *, scale: float = 1.0) -> None:
     """Print both lines."""
     await cold_start(url)
-    await idle(url, None, max(3.0, 60.0 * scale))
+    await idle(url, None, max(1.0, 60.0 * scale))
 
 
 async def with_broker(servers: Servers, *, scale: float = 1.0) -> None:
     """Print the idle line of the assembly with a broker."""
-    await idle(servers.postgres_url, servers.nats_url, max(3.0, 60.0 * scale))
+    await idle(servers.postgres_url, servers.nats_url, max(1.0, 60.0 * scale))

@@ -14,6 +14,7 @@ from tests.benchmarks import (
     idle,
     outside,
     posts,
+    spans,
     steps,
     suspended,
     timers,
@@ -29,12 +30,13 @@ if TYPE_CHECKING:
 @pytest.mark.parametrize(
     ("run", "scale"),
     [
-        (steps.run, 0.02),
-        (suspended.run, 0.05),
-        (idle.run, 0.05),
-        (timers.run, 0.05),
-        (children.run, 0.02),
-        (posts.run, 0.02),
+        (steps.run, 0.005),
+        (spans.run, 0.005),
+        (suspended.run, 0.02),
+        (idle.run, 0.01),
+        (timers.run, 0.02),
+        (children.run, 0.005),
+        (posts.run, 0.005),
     ],
 )
 @pytest.mark.timeout(120)
@@ -55,9 +57,9 @@ async def test_the_broker_benchmark_prints_figures_beside_its_floor(
 ) -> None:
     """So does the one that needs a broker."""
     place = outside.Servers(postgres_dsn, nats_server.url)
-    await outside.run(place, scale=0.02)
-    await between.run(place, scale=0.02)
-    await asks.run(place, scale=0.02)
+    await outside.run(place, scale=0.005)
+    await between.run(place, scale=0.005)
+    await asks.run(place, scale=0.005)
     _check(capsys.readouterr().out)
 
 

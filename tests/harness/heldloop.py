@@ -33,7 +33,7 @@ MOST_FORCED: Final = 20
 
 _ASKS: Final = (
     (asyncpg.Connection, ("close", "execute", "executemany", "fetch", "fetchrow", "fetchval")),
-    (Requests, ("call",)),
+    (Requests, ("request",)),
 )
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from broker import client, reader
+from broker import nats_client, reader
 from tests.harness import servers
 from tests.harness.heldloop import HeldLoop
 from tests.model.broker_ground import FOR_EVER_S, theatre
@@ -31,7 +31,7 @@ def opened_stage(
         # Virtual time jumps: silence, of which these make something, says nothing.
         patch.setattr(reader, "SILENT_S", FOR_EVER_S)
         patch.setattr(reader, "PROVE_EVERY_S", FOR_EVER_S)
-        patch.setattr(client, "PING_EVERY_S", int(FOR_EVER_S))
+        patch.setattr(nats_client, "PING_EVERY_S", int(FOR_EVER_S))
         with loop.watching(patch):
             opened = theatre(
                 loop,
@@ -40,9 +40,11 @@ def opened_stage(
                 nats_url=nats.url if brokered else None,
                 namespace=f"t-{name}",
             )
-            yield loop.run_until_complete(opened.__aenter__())
-            loop.run_until_complete(opened.__aexit__(None, None, None))
-            loop.run_until_complete(loop.end_tasks())
+            try:
+                yield loop.run_until_complete(opened.__aenter__())
+            finally:
+                loop.run_until_complete(opened.__aexit__(None, None, None))
+                loop.run_until_complete(loop.end_tasks())
     loop.close()
     asyncio.run(servers.drop_namespace(nats, f"t-{name}"))
     asyncio.run(servers.drop_schema(postgres, f"t_{name}"))

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from tests.model.program import Case
     from tests.model.verdict import Played
 
-COUNT: Final = int(os.environ.get("CALLBOARD_BROKER_PROGRAMS", "25"))
+COUNT: Final = int(os.environ.get("CALLBOARD_BROKER_PROGRAMS", "15"))
 FAULTS: Final = 45
 """So many calls of the store a short case makes."""
 brief = settings(profile, max_examples=COUNT)

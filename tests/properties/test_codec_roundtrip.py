@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from actors.kernel.agent.message import Message
 from actors.kernel.json import canonical_json, recordable
 from actors.kernel.runtime.ids import AgentId, RunId
-from actors.kernel.runtime.transport import Received, SentSignal, Undecodable
-from broker.codec import KEPT_BYTES, Decoder, Wire
+from actors.kernel.runtime.transport import KEPT_BYTES, Received, SentSignal, Undecodable
+from broker.codec import Decoder, Wire
 from tests.unit.broker.wires import DESK, STORED_AT, SUBJECTS, mail, message, outside, signal
 
 DECODER = Decoder(SUBJECTS)

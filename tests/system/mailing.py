@@ -176,10 +176,6 @@ class Load:
         where = "sender like 'agent:%' or sender like 'ext:%'"
         return int((await self.fetch(f"select count(*) from inbox where {where}"))[0][0]) >= count
 
-    async def is_read_in_part(self) -> bool:
-        """Whether something is in rows."""
-        return await self.is_read(1)
-
     async def until_connected(self, *hosts: Runtime) -> None:
         """Return once these hosts get and send mail."""
         async with asyncio.timeout(PATIENCE_S):

@@ -27,7 +27,7 @@ LEASE_S: Final = 1.0
 _FORKED: Final = multiprocessing.get_context("forkserver")
 _FORKED.set_forkserver_preload([
     "__main__", __name__, "tests.system.agents", "tests.system.fleet", "asyncpg", "nats", "redis.asyncio",
-    "compose.runtime", "broker", "persistence.redis",
+    "compose.runtime", "broker", "persistence.redis", "compose.commands.app", "compose.commands.host",
 ])  # fmt: skip
 
 

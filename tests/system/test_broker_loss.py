@@ -115,7 +115,7 @@ async def test_a_server_killed_right_after_it_acknowledged_loses_nothing(
         for i in range(KILLS):
             await load.until_connected(runtime)
             async with raw_nats(nats.url, inbox=f"_INBOX_spy{i}") as spy:
-                await spy.send(b"SUB _INBOX_callboard.> 9\r\n")
+                await spy.send(b"SUB _INBOX_host.> 9\r\n")
                 await load.pump(runtime, 2)
                 sequence = await _acknowledged(spy)
                 os.kill(nats.pid, signal.SIGKILL)

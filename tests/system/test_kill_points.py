@@ -10,6 +10,7 @@ import pytest
 from actors.kernel.runtime.ids import AgentId
 from actors.kernel.runtime.log_entry import EntryKind
 from tests.system.agents import AT_MOST_ONCE, STEP_COUNT, executed
+from tests.system.moments import with_moments
 from tests.system.waiting import until_run
 
 if TYPE_CHECKING:
@@ -61,8 +62,7 @@ async def settle(client: Runtime, cli: Cli, run_id: RunId, ledger: Path) -> list
 
 
 @pytest.mark.item(490, 59, 172, 186, 189, 484, 485)
-@pytest.mark.parametrize("moment", ["before", "after"])
-@pytest.mark.parametrize(("point", "nth"), POINTS)
+@pytest.mark.parametrize(("point", "nth", "moment"), with_moments(POINTS))
 async def test_a_run_whose_host_dies_at_any_write_completes_elsewhere(  # noqa: PLR0917 - fixtures
     hosts: Hosts, client: Runtime, cli: Cli, tmp_path: Path, point: str, nth: int, moment: str
 ) -> None:

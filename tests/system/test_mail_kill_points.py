@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from tests.system.fleet import HERE, LEFT, RIGHT, volley
+from tests.system.moments import with_moments
 from tests.system.waiting import until
 
 if TYPE_CHECKING:
@@ -60,8 +61,7 @@ async def holds(rows: Rows) -> None:
 
 
 @pytest.mark.item(24, 172, 481, 486)
-@pytest.mark.parametrize("moment", ["before", "after"])
-@pytest.mark.parametrize(("side", "point", "nth"), POINTS)
+@pytest.mark.parametrize(("side", "point", "nth", "moment"), with_moments(POINTS))
 async def test_mail_is_handled_once_and_in_order_whoever_dies(  # noqa: PLR0917 - fixtures
     fleet: Hosts, client: Runtime, rows: Rows, side: str, point: str, nth: int, moment: str
 ) -> None:

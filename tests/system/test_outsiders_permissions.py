@@ -1,19 +1,18 @@
-"""A server with the accounts and permissions of `docs/subjects.md`: what each party can do."""
+"""A server with the shipped accounts and permissions (`compose/nats/`): what each party can do."""
 
 from __future__ import annotations
 
 import asyncio
-import re
-from pathlib import Path
+import json
 from typing import TYPE_CHECKING
 
 import pytest
 import pytest_asyncio
 
 from actors.kernel.runtime.ids import AgentId
-from tests.harness.rawnats import RawNatsError, raw_nats
-from tests.integration.broker.lines import plain_server
+from tests.harness.rawnats import RawNatsError, publish_bytes, raw_nats
 from tests.system.outsiders import Bed, Notes, make_bed
+from tests.system.secured import secured_server, url_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -22,25 +21,15 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "subjects.md"
 MINE, OTHERS = AgentId("desk", "1"), AgentId("desk", "1", "acme")
-
-
-def documented_config() -> str:
-    """The server configuration that the document shows, as it stands."""
-    found = re.search(r"^```hocon\n(.*?)^```", DOCUMENT.read_text(), re.MULTILINE | re.DOTALL)
-    assert found is not None
-    return found[1]
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def port(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> AsyncIterator[int]:
-    """A server with the documented configuration."""
-    folder = tmp_path_factory.mktemp("nats")
-    config = documented_config().replace("/var/lib/nats", str(folder / "store"))
-    async with plain_server(folder, config) as found:
+    """A server with the shipped configuration."""
+    async with secured_server(tmp_path_factory.mktemp("nats")) as found:
         yield found
 
 
@@ -48,22 +37,15 @@ async def port(
 async def bed(
     postgres_server: TestPostgres, nats_server: TestNats, redis_server: TestRedis, port: int
 ) -> AsyncIterator[Bed]:
-    """A host that is logged in as `host`; the document's subjects have no namespace."""
+    """A host that is logged in as `host`, with no more rights than that; there is no namespace."""
     async with make_bed(postgres_server, nats_server, redis_server) as made:
         one = Bed(
-            nats_url=f"nats://crm:change-me-2@127.0.0.1:{port}",
-            host_url=f"nats://host:change-me-1@127.0.0.1:{port}",
+            nats_url=url_of(port, "crm"), host_url=url_of(port, "host"),
             postgres_url=made.postgres_url, redis_url=made.redis_url, schema=made.schema,
             namespace="", notes=Notes(),
         )  # fmt: skip
         async with one.running(), one.connected():
             yield one
-
-
-def url_of(port: int, user: str) -> str:
-    """How this user of the document logs in."""
-    password = {"host": "change-me-1", "crm": "change-me-2", "acme": "change-me-3"}[user]
-    return f"nats://{user}:{password}@127.0.0.1:{port}"
 
 
 async def until_handled(bed: Bed, agent: AgentId, n: int) -> list[str | None]:
@@ -125,6 +107,18 @@ async def test_a_tenant_with_an_account_of_its_own_gets_its_acknowledgement_too(
         "topic.v1.default.news.1.ext.shop",
         "topic.v1.acme.news.1.ext.crm",
         "host.v1.abc",
+        "ask.v1.default.desk.1.shop",
+        "ask.v1.acme.desk.1.crm",
+        "api.v1.default.shop.result",
+        "api.v1.acme.crm.result",
+        "run.v1.default.desk.1.r",
+        "_INBOX_shop.1",
+        "_INBOX_host.x.1",
+        "_INBOX_host.x.call.1",
+        "$SRV.PING",
+        "$SYS.REQ.SERVER.PING",
+        "$JS.API.INFO",
+        "$JS.API.STREAM.CREATE.MINE",
         "$JS.API.STREAM.DELETE.MAIL",
         "$JS.API.STREAM.PURGE.MAIL",
         "$JS.API.STREAM.INFO.MAIL",
@@ -139,7 +133,14 @@ async def test_a_publisher_can_publish_nothing_else(bed: Bed, port: int, subject
             await crm.publish(subject, b'{"n": 3}')
 
 
-@pytest.mark.parametrize("subject", [">", "_INBOX.>", "_INBOX_callboard.>", "agent.>", "$JS.>"])
+@pytest.mark.parametrize(
+    "subject",
+    [
+        ">", "*.>", "_INBOX.>", "_INBOX_host.>", "_INBOX_shop.>", "_R_.>", "agent.>", "mail.>",
+        "topic.v1.default.*.*", "dead.v1.>", "host.v1.>", "ask.v1.>", "api.v1.>", "run.v1.>",
+        "run.v1.acme.*.*.*", "$JS.>", "$SRV.>", "$SYS.>",
+    ],
+)  # fmt: skip
 async def test_a_publisher_can_hear_nothing_but_its_own_answers(
     bed: Bed, port: int, subject: str
 ) -> None:
@@ -160,6 +161,10 @@ async def test_a_publisher_can_hear_nothing_but_its_own_answers(
         "topic.v1.acme.news.1",
         "topic.v1.default.news.1.ext.acme",
         "dead.v1.acme.desk.1",
+        "host.v1.abc",
+        "ask.v1.default.desk.1.acme",
+        "api.v1.default.acme.status",
+        "$SRV.PING.callboard",
         "$JS.API.STREAM.DELETE.MAIL",
         "$JS.API.INFO",
     ],
@@ -175,6 +180,160 @@ async def test_a_tenants_account_reaches_nothing_else_however_much_its_users_may
             return
 
         assert b"503" in answer.head or b'"error"' in answer.body
+
+
+async def test_a_publisher_is_answered_where_only_it_can_listen(bed: Bed, port: int) -> None:
+    """An ask of its own, through the gateway; so is a service of a tenant with its own account."""
+    for user, name, tenant in (("crm", "crm", "default"), ("acme.billing", "billing", "acme")):
+        subject = f"ask.v1.{tenant}.waiter.{name}.{name}"
+        async with raw_nats(url_of(port, user), inbox=f"_INBOX_{name}") as service:
+            answer = await service.request(subject, b'{"count": 0}')
+
+            assert json.loads(answer.body) == [], answer
+            assert b"Actor-Status: COMPLETED" in answer.head
+
+
+async def test_events_of_a_run_come_across_accounts(bed: Bed, port: int) -> None:
+    """One request, many answers: to a service of the hosts' account, and to one of a tenant's."""
+    for user, name, tenant in (("crm", "crm", "default"), ("acme.billing", "billing", "acme")):
+        async with raw_nats(url_of(port, user), inbox=f"_INBOX_{name}") as service:
+            body = json.dumps({"agent": "waiter/e", "payload": {"count": 0}}).encode()
+            asked = await service.request(f"api.v1.{tenant}.{name}.submit", body)
+            run = json.loads(asked.body)["run"]
+            wanted = json.dumps({"run": run, "from_seq": 0}).encode()
+            frame = await service.request(f"api.v1.{tenant}.{name}.events", wanted)
+            kinds = []
+            while b"Actor-Event: end" not in frame.head:
+                if b"Actor-Event: entry" in frame.head:
+                    kinds.append(json.loads(frame.body)["name"])
+                frame = await service.frame()
+
+            assert kinds[0] == "run.started"
+            assert kinds[-1] == "run.completed"
+
+
+async def test_a_tenant_sees_live_runs_of_its_own_only(bed: Bed, port: int) -> None:
+    """Its account hears what hosts publish about its runs, and of no other tenant's anything."""
+    async with (
+        raw_nats(url_of(port, "acme")) as acme,
+        raw_nats(url_of(port, "host"), inbox="_INBOX_host.t") as host,
+    ):
+        await acme.send(b"SUB > 9\r\n")
+        await acme.settled()
+        for tenant in ("default", "acme"):
+            await host.send(publish_bytes(f"run.v1.{tenant}.desk.1.r", tenant.encode()))
+        await host.settled()
+
+        assert (await acme.frame()).body == b"acme"
+
+
+@pytest.mark.parametrize(
+    "subject",
+    [
+        "agent.v1.default.desk.1.ext.crm",
+        "agent.v1.default.desk.1.sig.crm.r.go",
+        "topic.v1.default.news.1.ext.crm",
+        "ask.v1.default.desk.1.crm",
+        "api.v1.default.crm.cancel",
+        "mail.desk.0.default.1",
+        "_INBOX_crm.1",
+        "$JS.API.STREAM.DELETE.TOPIC",
+        "$JS.API.STREAM.PURGE.TOPIC",
+        "$JS.API.STREAM.PURGE.EDGE_1",
+        "$JS.API.STREAM.DELETE.EDGE_1",
+        "$JS.API.STREAM.MSG.DELETE.EDGE_1",
+        "$JS.API.STREAM.LEADER.STEPDOWN.MAIL",
+    ],
+)
+async def test_a_host_can_neither_pose_as_an_outsider_nor_lose_what_outsiders_sent(
+    bed: Bed, port: int, subject: str
+) -> None:
+    """Who sent something is what the server vouches for, also against a host that was taken over."""
+    async with raw_nats(url_of(port, "host"), inbox="_INBOX_host.t") as host:
+        with pytest.raises(RawNatsError, match="Permissions Violation for Publish"):
+            await host.publish(subject, b"{}")
+
+
+@pytest.mark.parametrize("subject", ["agent.v1.default.desk.1.in", "mail.desk.0.default.1",
+                                     "agent.v1.default.desk.1.ext.crm", "host.v1.abc",
+                                     "ask.v1.default.desk.1.crm"])  # fmt: skip
+async def test_the_admin_looks_and_sets_up_but_sends_nothing(
+    bed: Bed, port: int, subject: str
+) -> None:
+    """It reads about streams and hears traffic; agents get nothing from it."""
+    async with raw_nats(url_of(port, "admin"), inbox="_INBOX_admin") as admin:
+        info = await admin.request("$JS.API.STREAM.INFO.MAIL")
+        assert json.loads(info.body)["config"]["name"] == "MAIL"
+        await admin.send(b"SUB agent.v1.> 8\r\n")
+        await admin.settled()
+        with pytest.raises(RawNatsError, match="Permissions Violation for Publish"):
+            await admin.publish(subject, b"{}")
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        "$JS.API.STREAM.DELETE.{edge}",
+        "$JS.API.STREAM.DELETE.MAIL",
+        "agent.v1.acme.desk.2.ext.shop",
+        "agent.v1.default.desk.2.in",
+        "_INBOX_admin.1",
+    ],
+)
+async def test_no_answer_goes_where_its_asker_may_not_publish(
+    bed: Bed, port: int, place: str
+) -> None:
+    """A host may publish wherever it is asked to; who asks does not get that right by it."""
+    async with (
+        raw_nats(url_of(port, "crm"), inbox="_INBOX_crm") as crm,
+        raw_nats(url_of(port, "admin"), inbox="_INBOX_admin") as admin,
+    ):
+        edge = (await crm.publish(bed.subject(MINE, "ext.crm"), b'{"n": 8}'))["stream"]
+        asked = b'{"agent": "waiter/r", "payload": {"count": 0}, "id": "r"}'
+        run = json.loads((await crm.request("api.v1.default.crm.submit", asked)).body)["run"]
+        wanted = json.dumps({"run": run}).encode()
+        made = [json.loads((await admin.request(f"$JS.API.STREAM.INFO.{name}")).body)["created"]
+                for name in (edge, "MAIL")]  # fmt: skip
+        await admin.send(b"SUB agent.v1.*.desk.2.> 5\r\nSUB _INBOX_admin.1 6\r\n")
+        await admin.settled()
+        for verb, body in (("describe", b""), ("events", wanted)):
+            redirected = place.format(edge=edge)
+            await crm.send(publish_bytes(f"api.v1.default.crm.{verb}", body, reply=redirected))
+        frame = await crm.request("api.v1.default.crm.events", wanted)
+        while b"Actor-Event: end" not in frame.head:  # the host has come past the others
+            frame = await crm.frame()
+        await admin.settled()  # and nothing came of them
+        now = [json.loads((await admin.request(f"$JS.API.STREAM.INFO.{name}")).body)["created"]
+               for name in (edge, "MAIL")]  # fmt: skip
+
+        assert now == made
+
+
+async def test_an_acknowledgement_that_is_sent_to_an_agent_is_no_message(
+    bed: Bed, port: int
+) -> None:
+    """The server sends it wherever its publisher says, with nobody's permissions; never as orders."""
+    target = bed.subject(OTHERS, "ext.shop")
+    async with (
+        raw_nats(url_of(port, "crm"), inbox="_INBOX_crm") as crm,
+        raw_nats(url_of(port, "admin"), inbox="_INBOX_admin") as admin,
+        raw_nats(url_of(port, "acme")) as acme,
+    ):
+        post = "topic.v1.default.kept.1.ext.crm"
+        await crm.publish(post, b'{"n": 9}')
+        expects = {"Nats-Expected-Last-Sequence": "99999"}
+        for headers in ({}, expects):
+            for place in (target, "$JS.API.STREAM.PURGE.TOPIC"):
+                await crm.send(publish_bytes(post, b'{"n": 9}', headers, place))
+                await crm.settled()
+        await acme.publish(bed.subject(OTHERS, "ext.billing"), b'{"n": 9}')
+        await until_handled(bed, OTHERS, 9)
+        kept = json.loads((await admin.request("$JS.API.STREAM.INFO.TOPIC")).body)["state"]
+        letters = await bed.runtime.store.dead_letters(agent=OTHERS)
+
+    assert [one for one in bed.notes.handled[OTHERS] if one.sender == "ext:shop"] == []
+    assert len([one for one in letters if "acknowledgement" in str(one.last_error)]) == 2
+    assert kept["first_seq"] == 1
 
 
 async def test_nothing_that_was_refused_was_handled(bed: Bed, port: int) -> None:

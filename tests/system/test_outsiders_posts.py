@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
@@ -16,7 +15,9 @@ import pytest
 
 from actors.kernel.runtime.ids import AgentId, TopicId
 from actors.kernel.runtime.store import Serves
+from tests.harness.slow import IS_SLOW
 from tests.system.fleet import HERE, Node
+from tests.system.moments import with_moments
 from tests.system.waiting import until
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from tests.system.fleet import Rows
     from tests.system.processes import Hosts
 
-COUNT: Final = 100_000 if os.environ.get("CALLBOARD_TEST_SLOW") else 20_000
+COUNT: Final = 100_000 if IS_SLOW else 20_000
 SERVED: Final = 50
 TOPIC: Final = TopicId("news", "eu")
 SENDER: Final = f"topic:{TOPIC}"
@@ -100,8 +101,8 @@ async def publish(outsider: RawNats, namespace: str, payload: object) -> None:
 @pytest.mark.parametrize(
     "fault",
     [
-        *("ingest:1:before", "ingest:1:after"),
-        *("expand:1:before", "expand:1:after", "expand:7:before", "expand:7:after"),
+        f"{point}:{nth}:{moment}"
+        for point, nth, moment in with_moments([("ingest", 1), ("expand", 1), ("expand", 7)])
     ],
 )
 async def test_each_follower_of_the_moment_gets_a_post_once_whoever_dies(  # noqa: PLR0917 - fixtures
@@ -139,8 +140,7 @@ async def test_each_follower_of_the_moment_gets_a_post_once_whoever_dies(  # noq
 @pytest.mark.slow
 @pytest.mark.timeout(120)
 @pytest.mark.item(94, 147, 486)
-@pytest.mark.parametrize("moment", ["before", "after"])
-@pytest.mark.parametrize("nth", [1, 2, 3, 4])
+@pytest.mark.parametrize(("nth", "moment"), with_moments([(1,), (2,), (3,), (4,)]))
 async def test_posts_of_a_run_reach_each_follower_once_and_in_order_whoever_dies(  # noqa: PLR0917 - fixtures
     fleet: Hosts, client: Runtime, rows: Rows, nth: int, moment: str
 ) -> None:

@@ -6,21 +6,30 @@ import asyncio
 import json
 import re
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from nats.errors import Error as NatsError
 
 from actors.kernel.runtime.ids import AgentId
+from broker import events_stream
+from compose import Settings
+from compose.runtime import build_runtime
 from tests.harness.rawnats import raw_nats
+from tests.integration.broker.lines import plain_server
 from tests.integration.compose.commandline import Cli
+from tests.system.asking import outside
 from tests.system.outsiders import Bed, Notes, Waiter
 from tests.system.waiting import until
-from tests.unit.documents import ROOT, Publish, blocks, published
+from tests.unit.documents import ROOT, Publish, blocks, published, requested
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
+    from pathlib import Path
 
+    from actors.kernel.agent.message import Message
     from actors.kernel.runtime.ids import RunId
+    from actors.runtime import RunContext
     from tests.harness.servers import OwnNats, TestPostgres, TestRedis
 
 DOCUMENT = "docs/subjects.md"
@@ -106,6 +115,76 @@ async def test_every_command_of_the_document_does_what_is_said_below_it(
     assert [one["reason"] for one in listed.data] == ["undecodable"] * 3
     assert "let its sender send it again" in refused.err
     assert len([one for one in handled if one.sender != "ext:fence"]) == len(promised) + 1
+
+
+class Clerk:
+    """The agent that the document asks."""
+
+    def __init__(self, agent_id: AgentId) -> None:
+        self.id = agent_id
+
+    async def run(self, ctx: RunContext, inbox: list[Message]) -> dict[str, Any]:
+        """Return what was said, and by whom."""
+        del ctx
+        return {"said": inbox[0].payload, "by": inbox[0].sender}
+
+
+@pytest.mark.item(33, 199)
+async def test_every_request_of_the_document_gets_the_answer_below_it(bed: Bed) -> None:
+    """Answers as they stand, errors by code, type and words, streams by the names of their events."""
+    await bed.runtime.register_type("clerk", Clerk)
+    commands = [one for block in blocks(DOCUMENT, "sh") for one in requested(block)]
+    async with outside(bed.nats_url, "") as service:
+        for command in commands:
+            if events := re.fullmatch("events: (.*)", command.outcome):
+                found = await service.events(**json.loads(command.body))
+                assert [one["name"] for one in found] == events[1].split(), command
+                continue
+            answer = await service.request(
+                command.subject, command.body.encode(), dict(command.headers)
+            )
+            if error := re.fullmatch(r"(\d{3}) (\w+): (.*)", command.outcome):
+                said = answer.body["error"]
+                assert (answer.code, said["type"]) == (int(error[1]), error[2]), command
+                assert error[3] in said["message"], command
+            else:
+                assert answer.body == json.loads(command.outcome), command
+
+    assert len(commands) >= 13
+
+
+async def test_the_configuration_of_the_document_lets_services_ask_and_watch(
+    postgres_server: TestPostgres, schema: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One in the hosts' account, and one of a tenant in its own; neither under another name."""
+    monkeypatch.setattr(events_stream, "BEAT_EVERY_S", 0.05)
+    monkeypatch.setattr(events_stream, "FORGET_AFTER_S", 0.4)
+    [config] = blocks(DOCUMENT, "hocon")
+    config = config.replace("/var/lib/nats", str(tmp_path / "store"))
+    async with plain_server(tmp_path, config) as port:
+        at = f"127.0.0.1:{port}"
+        building = build_runtime(
+            f"nats://host:change-me-1@{at}",
+            postgres_server.url,
+            settings=Settings(db_schema=schema),
+        )
+        async with (
+            building as runtime,
+            outside(f"nats://crm:change-me-2@{at}", "") as crm,
+            outside(f"nats://acme:change-me-3@{at}", "", tenant="acme", publisher="any") as acme,
+        ):
+            await runtime.register_type("clerk", Clerk)
+            await runtime.register_type("approval", lambda id_: Waiter(id_, Notes()))
+            for service, publisher in ((crm, "crm"), (acme, "any")):
+                assert (await service.ask("clerk/a", 1)).body["by"] == f"ext:{publisher}"
+                begun = await service.api("submit", agent="approval/a", payload={"count": 1})
+                watching = asyncio.create_task(service.events(run=begun.body["run"]))
+                await asyncio.sleep(1)  # more than twice what a silent reader is given
+                await service.api("signal", run=begun.body["run"], name="go", payload=1)
+                assert (await watching)[-1]["name"] == "COMPLETED"
+            for subject in ("ask.v1.default.clerk.a.shop", "ask.v1.acme.clerk.a.crm"):
+                with pytest.raises(NatsError):
+                    await crm.client.request(subject, b"1", timeout=0.5)
 
 
 async def test_the_transcript_of_the_document_is_what_a_server_answers(bed: Bed) -> None:

@@ -6,11 +6,11 @@ broker. CI tries one death in seven, `CALLBOARD_TEST_SLOW=1` all of them.
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Final
 
 import pytest
 
+from tests.harness.slow import IS_SLOW
 from tests.system.talking import (
     BOSS,
     FOLLOWERS,
@@ -59,7 +59,6 @@ PAIRS: Final = [
         *(("append", 2, "commit", 3), ("publish", 1, "ingest", 1), ("expand", 1, "expand", 1)),
     )
 ]
-IS_SLOW: Final = bool(os.environ.get("CALLBOARD_TEST_SLOW"))
 
 
 async def start(

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
-import os
 import signal
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,6 +17,7 @@ import pytest
 from actors.kernel.agent.supervision import SpawnBudget
 from actors.kernel.runtime.ids import AgentId, RunId
 from actors.runtime.context import RunContext
+from tests.harness.slow import IS_SLOW
 from tests.system.waiting import until
 
 if TYPE_CHECKING:
@@ -39,7 +39,6 @@ BORN: Final = 4
 """How many more leaves each branch spawns, one at a time."""
 GROWN: Final = 31
 STATES: Final = {"RUNNING", "SUSPENDED", "PENDING", "COMPLETED"}
-IS_SLOW: Final = bool(os.environ.get("CALLBOARD_TEST_SLOW"))
 
 
 class Chief:

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 ROOT: Final = Path(__file__).parents[2]
+REQUEST: Final = "nats request "
 BLOCK: Final = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
@@ -31,12 +32,22 @@ def blocks(name: str, language: str) -> list[str]:
 
 def published(text: str) -> list[Publish]:
     """Return the `nats pub -J SUBJECT BODY [-H NAME:VALUE]…` lines of a shell script, in order."""
+    return _commands(text, "nats pub -J ")
+
+
+def requested(text: str) -> list[Publish]:
+    """Return the `nats request [--replies 0] SUBJECT BODY [-H NAME:VALUE]…` lines, in order."""
+    return _commands(text.replace(f"{REQUEST}--replies 0 ", REQUEST), REQUEST)
+
+
+def _commands(text: str, begin: str) -> list[Publish]:
     lines = [line for line in text.splitlines() if line.startswith(("nats ", "# -> "))]
     found = []
     for line, below in zip(lines, [*lines[1:], ""], strict=True):
-        if line.startswith("# -> "):
+        if not line.startswith(begin):
+            assert line.startswith(("# -> ", "nats pub -J ", REQUEST)), line
             continue
-        subject, body, *options = shlex.split(line.removeprefix("nats pub -J "))
+        subject, body, *options = shlex.split(line.removeprefix(begin))
         assert options[::2] == ["-H"] * (len(options) // 2), line
         headers = dict(option.split(":", 1) for option in options[1::2])
         found.append(Publish(subject, body, headers, below.removeprefix("# -> ")))

@@ -43,10 +43,12 @@ class AgentRunContext(Protocol):
 class Agent(Protocol):
     """Anything with an id and `run`. No base class, no decorator.
 
-    Optional attributes: `model` (LLMClient), `tools` (list of Tool), `middleware`, `hooks`,
+    Optional attributes: `model` (LLMClient), `tools` (list of Tool), `tool_invoker`, `approval_policy`
+    (ApprovalPolicy: which tools wait for a person), `middleware`, `hooks`,
     `version` (text), `concurrency` ("serial" or "interleaved"), `retry` (RetryPolicy),
     `deadline_s` (seconds one attempt may execute), `context` (its `history`, a `HistoryProvider`, and
-    `retention`: with RUN a run's turns are cleared when it completes).
+    `retention`: with RUN a run's turns are cleared when it completes), `input`, `output` (types of
+    payload and result) and `follows` (topics), which only `callboard describe` reads.
     """
 
     @property
@@ -74,3 +76,4 @@ class RunMeta:
     supervision: Supervision
     deadline: datetime | None = None
     trace_id: str | None = None
+    """The trace it belongs to, as 32 hexadecimal digits; no traceparent."""

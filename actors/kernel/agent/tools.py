@@ -39,6 +39,32 @@ class ToolSpec(BaseModel):
     parameters: dict[str, Any] = Field(default_factory=lambda: dict(_NO_PARAMETERS))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApprovalPolicy:
+    """Which of an agent's tools wait for a person. An agent's optional attribute `approval_policy`.
+
+    Without one, HIGH and CRITICAL tools do. A policy that changes while runs are open changes their
+    code: give the agent another `version` then.
+
+    Attributes:
+        risks: Tools of these risks wait.
+        always: Names of tools that wait whatever their risk.
+        never: Names of tools that do not wait whatever their risk.
+        timeout_s: Seconds after which a call that nobody decided about is denied; None: it waits.
+    """
+
+    risks: frozenset[Risk] = frozenset((Risk.HIGH, Risk.CRITICAL))
+    always: frozenset[str] = frozenset()
+    never: frozenset[str] = frozenset()
+    timeout_s: float | None = None
+
+    def asks_for(self, tool: Tool) -> bool:
+        """Return whether a person has to agree to each call of the tool."""
+        if tool.name in self.always:
+            return True
+        return tool.risk in self.risks and tool.name not in self.never
+
+
 @dataclass(frozen=True, slots=True)
 class Tool:
     """One tool of an agent.
@@ -48,7 +74,7 @@ class Tool:
         description: For the model.
         run: The function; called with the arguments by keyword.
         parameters: JSON schema of the arguments.
-        risk: How much harm a wrong call can do.
+        risk: How much harm a wrong call can do; what waits for a person, see `ApprovalPolicy`.
         idempotent: Whether calling it twice is as good as once. False: after a crash in the middle
             of a call it is never called again; the call is in doubt.
         timeout_s: Seconds one call may take; None for no limit.

@@ -75,6 +75,14 @@ CONTINUE: Final = Continue()
 
 
 @dataclass(frozen=True, slots=True)
+class ForkPoint:
+    """Where a run begins that goes on from another one's log: behind entry `seq` of `run_id`."""
+
+    run_id: RunId
+    seq: int
+
+
+@dataclass(frozen=True, slots=True)
 class NewRun:
     """A run to be created, PENDING. Creating it twice is a no-op.
 
@@ -91,6 +99,7 @@ class NewRun:
         trace: W3C traceparent of what caused it.
         supervision: Its terms, where they are not the defaults; the budgets of a root's count for the
             whole tree, those of others are copies.
+        fork: Whose log it begins with; None: an empty one.
     """
 
     run_id: RunId
@@ -104,6 +113,7 @@ class NewRun:
     version: str | None = None
     trace: str | None = None
     supervision: Supervision | None = None
+    fork: ForkPoint | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -422,6 +432,8 @@ class RunRow:
     """Its terms as stored; None: the defaults."""
     swept: bool = False
     """A tombstone: ended long ago, its log, result and messages are gone."""
+    fork: ForkPoint | None = None
+    """Whose log it began with, or will when its turn comes."""
 
 
 @dataclass(frozen=True, slots=True)

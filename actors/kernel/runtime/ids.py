@@ -133,6 +133,11 @@ def run_id_of_child(parent: RunId, position: str) -> RunId:
     return RunId(derive_id("child", parent, position))
 
 
+def run_id_of_fork(run_id: RunId, seq: int, copy: int) -> RunId:
+    """Return the id of the copy-th run that goes on behind entry `seq` of `run_id`."""
+    return RunId(derive_id("fork", run_id, seq, copy))
+
+
 def message_id_of_run(run_id: RunId, position: str, n: int = 0) -> str:
     """Return the id of the n-th message that a run sends at `position`."""
     return derive_id("message", run_id, position, n)

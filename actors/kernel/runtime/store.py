@@ -8,10 +8,11 @@ concurrent calls; a stale turn never harms its neighbours.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
+    from datetime import datetime
 
     from actors.kernel.agent.message import Message
     from actors.kernel.json import JsonValue
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from actors.kernel.runtime.fanout import PostStore
     from actors.kernel.runtime.follow_graph import FollowGraph
     from actors.kernel.runtime.ids import AgentId, HostIncarnation, RunId, ShardId
+    from actors.kernel.runtime.insight import InsightStore
     from actors.kernel.runtime.limits import LimitStore
     from actors.kernel.runtime.log_entry import NewEntry, RunLogEntry
     from actors.kernel.runtime.schedule import ScheduleStore
@@ -68,6 +70,30 @@ class Serves:
 
     types: tuple[str, ...] = ()
     agents: tuple[AgentId, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFilter:
+    """Which runs are wanted; None does not choose.
+
+    Attributes:
+        type: Of these agents.
+        tenant: Of this tenant's agents.
+        since: Created at this instant or later.
+        until: Created before this instant.
+        parent: Spawned by this run.
+        after: Behind this run in a list, newest first: for the next page.
+    """
+
+    type: str | None = None
+    tenant: str | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+    parent: RunId | None = None
+    after: RunId | None = None
+
+
+ANY_RUN: Final = RunFilter()
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,9 +307,10 @@ class RunStore(Protocol):
         status: Sequence[RunStatus] = (),
         agent: AgentId | None = None,
         parked: bool | None = None,
+        among: RunFilter = ANY_RUN,
         limit: int = 100,
     ) -> list[RunRow]:
-        """Return runs, newest first."""
+        """Return runs, newest first. An unknown run as `among.after` gives nothing."""
         ...
 
     async def children(self, run_id: RunId) -> list[RunRow]:
@@ -317,9 +344,13 @@ class RunStore(Protocol):
     # --- dead letters --------------------------------------------------------------------------------
 
     async def dead_letters(
-        self, *, agent: AgentId | None = None, limit: int = 100
+        self, *, agent: AgentId | None = None, ids: Sequence[int] = (), limit: int = 100
     ) -> list[DeadLetter]:
-        """Return messages that were given up and not redriven, newest first."""
+        """Return messages that were given up and not redriven, newest first; of `ids`, if any are given."""
+        ...
+
+    async def discard(self, ids: Sequence[int]) -> int:
+        """Forget dead letters for good; return how many there were. Redriven ones are left alone."""
         ...
 
     async def redrive(self, ids: Sequence[int]) -> list[Arrived]:
@@ -335,6 +366,20 @@ class RunStore(Protocol):
         Raises:
             UnknownRunError: There is no such run.
             IllegalTransitionError: It has not failed.
+        """
+        ...
+
+    async def fork(self, run_id: RunId, *, at_seq: int, copy: int = 0) -> Submitted:
+        """Queue a run that goes on from entry `at_seq` of another run's log; durable on return.
+
+        Its id is derived from run, seq and `copy`: the same three again name the same run. It has no
+        parent, no messages, and the other run's priority, policy, version and terms. Its own log is
+        empty until its agent's turn comes; then its owner copies the entries (`RunRow.fork` says
+        which). Whether it makes sense there is the caller's question: see `actors.runtime.forking`.
+
+        Raises:
+            UnknownRunError: There is no such run, or it was swept.
+            ContractError: Its log does not reach `at_seq`.
         """
         ...
 
@@ -371,4 +416,11 @@ class RunStore(Protocol):
     @property
     def limits(self) -> LimitStore:
         """How many runs execute at once and start per second, over all hosts."""
+        ...
+
+    # --- for operators --------------------------------------------------------------------------------
+
+    @property
+    def insight(self) -> InsightStore:
+        """What operators look at."""
         ...

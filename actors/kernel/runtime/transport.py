@@ -6,7 +6,7 @@ In memory and on Postgres alone there is none: the sender's commit writes the re
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Sequence
@@ -49,13 +49,17 @@ class SentSignal:
     payload: JsonValue
 
 
+KEPT_BYTES: Final = 64 * 1024
+"""Of bytes that are no message, so many are kept."""
+
+
 @dataclass(frozen=True, slots=True)
 class Undecodable:
     """Bytes that are no message; they become one dead letter, and the mailbox goes on.
 
     Attributes:
         problem: What is wrong, for a person.
-        data: The original bytes, cut after 64 KiB.
+        data: The original bytes, cut after `KEPT_BYTES`.
     """
 
     problem: str

@@ -118,7 +118,7 @@ class FollowRows:
         if followed is None or not followed.active:
             return True, False
         # The key is that of no follower: only the message is of use.
-        row = InboxRow.of(MessageKey(_NOBODY, sender, post.id), post, -1)
+        row = InboxRow.of(MessageKey(_NOBODY, sender, post.id), post, -1, at=at)
         self.work[seq] = _Work(topic, row)
         return True, True
 

@@ -52,7 +52,7 @@ class InMemoryInbox:
         if key in self._known:
             return False
         self._known.add(key)
-        self._put(InboxRow.of(key, msg, next(self._arrivals)))
+        self._put(InboxRow.of(key, msg, next(self._arrivals), at=self._clock.now()))
         if notify and self._hook is not None:
             self._hook(agent_id)
         return True

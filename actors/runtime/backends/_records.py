@@ -73,6 +73,7 @@ class InboxRow:
     arrival: int
     shell: Message | None
     payload: bytes
+    received_at: datetime
     state: Literal["pending", "bound", "done"] = "pending"
     run_id: RunId | None = None
     submitted_run: RunId | None = None
@@ -80,10 +81,10 @@ class InboxRow:
     """It waits, but nobody is told of it."""
 
     @classmethod
-    def of(cls, key: MessageKey, message: Message, arrival: int) -> InboxRow:
+    def of(cls, key: MessageKey, message: Message, arrival: int, *, at: datetime) -> InboxRow:
         """Return a pending row that shares nothing mutable with `message`."""
         shell = replace(message, payload=None, metadata=dict(message.metadata))
-        return cls(key, arrival, shell, pack(message.payload))
+        return cls(key, arrival, shell, pack(message.payload), at)
 
     def arrived(self) -> Arrived:
         """Return the row as its reader sees it, with a message of its own."""
@@ -215,6 +216,7 @@ class RunRecord:
             arrival=self.arrival,
             supervision=cause.supervision,
             swept=self.swept,
+            fork=cause.fork,
         )
 
     def sweep(self) -> None:

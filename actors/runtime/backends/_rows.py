@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from dataclasses import replace
-from itertools import count
+from itertools import count, dropwhile
 from typing import TYPE_CHECKING, Final, Literal
 
 from pydantic_core import to_json
@@ -19,10 +19,11 @@ from actors.runtime.backends._follows import FollowRows
 from actors.runtime.backends._records import InboxRow, LogLine, RunRecord, ShardRow, unpack
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
     from actors.kernel.clock import Clock
-    from actors.kernel.runtime.store import Nudge
+    from actors.kernel.runtime.ids import HostIncarnation
+    from actors.kernel.runtime.store import Nudge, RunFilter, Serves
     from actors.runtime.backends._tree import TreeAccount
 
 MEMORY_SHARD: Final = ShardId("memory")
@@ -35,6 +36,8 @@ class MemoryRows:
         self.clock = clock
         self.home, self.shard = MEMORY_SHARD, ShardRow()
         self.types: dict[str, Literal["type", "agent"]] = {}
+        self.serves: dict[HostIncarnation, Serves] = {}
+        """What each host said last that it executes."""
         self.runs: dict[RunId, RunRecord] = {}
         self.open_by_agent: defaultdict[AgentId, dict[RunId, RunRecord]] = defaultdict(dict)
         self.inbox: dict[MessageKey, InboxRow] = {}
@@ -98,6 +101,23 @@ class MemoryRows:
         """Yield the runs that have not ended."""
         return (run for group in self.open_by_agent.values() for run in group.values())
 
+    def newest(self, among: RunFilter) -> Iterable[RunRecord]:
+        """Yield the runs that are wanted, newest first."""
+        runs: Iterator[RunRecord] = reversed(self.runs.values())
+        if among.after is not None:
+            runs = dropwhile(lambda run: run.cause.run_id != among.after, runs)
+            next(runs, None)
+        for run in runs:
+            agent = run.cause.agent_id
+            if (
+                among.type in (None, agent.type)
+                and among.tenant in (None, agent.tenant)
+                and (among.since is None or run.created_at >= among.since)
+                and (among.until is None or run.created_at < among.until)
+                and among.parent in (None, run.cause.parent)
+            ):
+                yield run
+
     def holder(self, agent_id: AgentId) -> RunRecord | None:
         """Return the run that has started and not ended, else the oldest queued one."""
         runs = self.open_by_agent.get(agent_id)
@@ -140,7 +160,8 @@ class MemoryRows:
         key = MessageKey(agent_id, sender, message.id)
         if key in self.inbox:
             return None
-        row = InboxRow.of(key, replace(message, sender=sender), next(self.arrivals))
+        sent, now = replace(message, sender=sender), self.clock.now()
+        row = InboxRow.of(key, sent, next(self.arrivals), at=now)
         row.is_lazy = is_lazy
         self.inbox[key] = row
         self.pending.setdefault(agent_id, {})[row.arrival] = row
@@ -187,7 +208,7 @@ class MemoryRows:
             run_id=record.cause.run_id,
             at=self.clock.now(),
         )
-        copy = InboxRow(row.key, row.arrival, row.shell, row.payload)
+        copy = InboxRow(row.key, row.arrival, row.shell, row.payload, row.received_at)
         self.dead[letter.id] = (letter, copy)
 
     # --- hints --------------------------------------------------------------------------------

@@ -203,7 +203,7 @@ def redrive_dead(rows: MemoryRows, run_id: RunId) -> Submitted:
         retry_policy=dead.cause.retry_policy,
         version=dead.cause.version,
         trace=dead.cause.trace,
-        supervision=_own_terms(dead.cause.supervision, new_id),
+        supervision=own_terms(dead.cause.supervision, new_id),
     )
     deadline_s = new.supervision.execution_budget.deadline_s if new.supervision else None
     if deadline_s is not None:
@@ -227,8 +227,8 @@ def first_messages(record: RunRecord) -> Iterator[Message]:
             yield Message.from_json(body)
 
 
-def _own_terms(supervision: Supervision | None, run_id: RunId) -> Supervision | None:
-    """Return a dead run's terms as those of a root."""
+def own_terms(supervision: Supervision | None, run_id: RunId) -> Supervision | None:
+    """Return a run's terms as those of a root."""
     if supervision is None:
         return None
     place = {"run_id": run_id, "root_id": run_id, "parent_id": None, "depth": 0}

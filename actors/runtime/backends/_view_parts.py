@@ -9,11 +9,11 @@ from actors.errors import (
     IllegalTransitionError,
     LeaseLostError,
     SpawnDenied,
-    UnknownRunError,
 )
 from actors.kernel.runtime.commit import Commit, Committed, Conflict, LeaseLost, OverBudget
 from actors.kernel.runtime.log_entry import EntryKind, NewEntry
 from actors.kernel.runtime.scheduler import Lease
+from actors.runtime.summary import row_of
 
 if TYPE_CHECKING:
     from actors.kernel.json import JsonValue
@@ -44,10 +44,7 @@ class Author:
         Raises:
             UnknownRunError: There is no such run.
         """
-        row = await self.store.run(run_id)
-        if row is None:
-            raise UnknownRunError(run_id)
-        return row
+        return await row_of(self.store, run_id)
 
     def lease(self, run_id: RunId, agent_id: AgentId, *, attempt: int) -> Lease:
         """Return the right to write for a run.

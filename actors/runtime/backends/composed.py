@@ -24,6 +24,7 @@ from actors.kernel.runtime.commit import (
 )
 from actors.kernel.runtime.fold import fold
 from actors.kernel.runtime.ids import AgentId
+from actors.kernel.runtime.store import ANY_RUN
 from actors.runtime.backends._inbox_view import VIEW_SENDER
 from actors.runtime.backends._mirror import SchedulerMirror
 from actors.runtime.backends._rows import check_entries
@@ -60,11 +61,12 @@ if TYPE_CHECKING:
     from actors.kernel.runtime.follow_graph import FollowGraph
     from actors.kernel.runtime.ids import HostIncarnation, RunId, ShardId
     from actors.kernel.runtime.inbox import Inbox
+    from actors.kernel.runtime.insight import InsightStore
     from actors.kernel.runtime.limits import LimitStore
     from actors.kernel.runtime.log_entry import EventLog, NewEntry, RunLogEntry
     from actors.kernel.runtime.schedule import ScheduleStore
     from actors.kernel.runtime.scheduler import Lease, RunStatus, Scheduler, ShardLease
-    from actors.kernel.runtime.store import Nudge, OnConflict, Serves, Submitted
+    from actors.kernel.runtime.store import Nudge, OnConflict, RunFilter, Serves, Submitted
     from actors.kernel.runtime.wakeup import SignalBus
 
 _ALL: Final = 100_000
@@ -333,10 +335,13 @@ class ComposedStore:
         status: Sequence[RunStatus] = (),
         agent: AgentId | None = None,
         parked: bool | None = None,
+        among: RunFilter = ANY_RUN,
         limit: int = 100,
     ) -> list[RunRow]:
         """See `RunStore.list_runs`."""
-        return await self._rows.list_runs(status=status, agent=agent, parked=parked, limit=limit)
+        return await self._rows.list_runs(
+            status=status, agent=agent, parked=parked, among=among, limit=limit
+        )
 
     async def children(self, run_id: RunId) -> list[RunRow]:
         """See `RunStore.children`."""
@@ -370,10 +375,14 @@ class ComposedStore:
     # --- dead letters -------------------------------------------------------------------------------
 
     async def dead_letters(
-        self, *, agent: AgentId | None = None, limit: int = 100
+        self, *, agent: AgentId | None = None, ids: Sequence[int] = (), limit: int = 100
     ) -> list[DeadLetter]:
         """See `RunStore.dead_letters`."""
-        return await self._rows.dead_letters(agent=agent, limit=limit)
+        return await self._rows.dead_letters(agent=agent, ids=ids, limit=limit)
+
+    async def discard(self, ids: Sequence[int]) -> int:
+        """See `RunStore.discard`."""
+        return await self._rows.discard(ids)
 
     async def redrive(self, ids: Sequence[int]) -> list[Arrived]:
         """See `RunStore.redrive`."""
@@ -399,6 +408,14 @@ class ComposedStore:
             await self._mirror.queued(row)
         return submitted
 
+    async def fork(self, run_id: RunId, *, at_seq: int, copy: int = 0) -> Submitted:
+        """See `RunStore.fork`."""
+        submitted = await self._rows.fork(run_id, at_seq=at_seq, copy=copy)
+        row = await self._rows.run(submitted.run_id)
+        if self._mirror is not None and row is not None and row.last_seq < 0:
+            await self._mirror.queued(row)
+        return submitted
+
     # --- followers ----------------------------------------------------------------------------------
 
     @property
@@ -417,6 +434,13 @@ class ComposedStore:
     def limits(self) -> LimitStore:
         """See `RunStore.limits`."""
         return self._rows.limits
+
+    # --- for operators ------------------------------------------------------------------------------
+
+    @property
+    def insight(self) -> InsightStore:
+        """See `RunStore.insight`. Of messages that others put into the inbox it does not know."""
+        return self._rows.insight
 
     # --- schedules ----------------------------------------------------------------------------------
 

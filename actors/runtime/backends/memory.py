@@ -36,10 +36,12 @@ from actors.kernel.runtime.commit import (
 from actors.kernel.runtime.fold import fold
 from actors.kernel.runtime.ids import AgentId, RunId, ShardId, derive_id
 from actors.kernel.runtime.scheduler import RunStatus, ShardLease
-from actors.kernel.runtime.store import Nudge, Submitted
+from actors.kernel.runtime.store import ANY_RUN, Nudge, Submitted
 from actors.runtime.backends._commit import fenced, refusal, write_turn
 from actors.runtime.backends._cycles import young_cycles
 from actors.runtime.backends._follows import MemoryFollows
+from actors.runtime.backends._fork import fork_run
+from actors.runtime.backends._insight import MemoryInsight
 from actors.runtime.backends._limits import LimitRows, MemoryLimits
 from actors.runtime.backends._records import RunRecord, SignalRow, pack, unpack
 from actors.runtime.backends._rows import (
@@ -67,7 +69,7 @@ if TYPE_CHECKING:
     from actors.kernel.runtime.inbox import Inbox
     from actors.kernel.runtime.log_entry import NewEntry, RunLogEntry
     from actors.kernel.runtime.scheduler import Lease
-    from actors.kernel.runtime.store import OnConflict, Serves
+    from actors.kernel.runtime.store import OnConflict, RunFilter, Serves
     from actors.runtime.backends._records import InboxRow
 
 _NEVER: Final = datetime.max.replace(tzinfo=UTC)
@@ -210,6 +212,7 @@ class MemoryStore:
     ) -> list[ShardLease]:
         """See `RunStore.claim_shards`. All agents are one shard: who serves anything can own it."""
         shard = self._rows.shard
+        self._rows.serves[owner] = serves
         alive = shard.owner is not None and (
             shard.expires_at is None or shard.expires_at > self._clock.now()
         )
@@ -366,12 +369,13 @@ class MemoryStore:
         status: Sequence[RunStatus] = (),
         agent: AgentId | None = None,
         parked: bool | None = None,
+        among: RunFilter = ANY_RUN,
         limit: int = 100,
     ) -> list[RunRow]:
         """See `RunStore.list_runs`."""
         wanted = (
             run
-            for run in reversed(self._rows.runs.values())
+            for run in self._rows.newest(among)
             if (not status or run.status in status)
             and (agent is None or run.cause.agent_id == agent)
             and (parked is None or (run.parked is not None) == parked)
@@ -410,15 +414,19 @@ class MemoryStore:
     # --- dead letters -------------------------------------------------------------------------
 
     async def dead_letters(
-        self, *, agent: AgentId | None = None, limit: int = 100
+        self, *, agent: AgentId | None = None, ids: Sequence[int] = (), limit: int = 100
     ) -> list[DeadLetter]:
         """See `RunStore.dead_letters`."""
         wanted = (
             replace(letter, message=row.message())
             for letter, row in reversed(self._rows.dead.values())
-            if agent is None or letter.agent_id == agent
+            if agent in (None, letter.agent_id) and (not ids or letter.id in ids)
         )
         return list(islice(wanted, limit))
+
+    async def discard(self, ids: Sequence[int]) -> int:
+        """See `RunStore.discard`."""
+        return sum(self._rows.dead.pop(number, None) is not None for number in ids)
 
     async def redrive(self, ids: Sequence[int]) -> list[Arrived]:
         """See `RunStore.redrive`."""
@@ -435,6 +443,13 @@ class MemoryStore:
         """See `RunStore.redrive_run`."""
         submitted = redrive_dead(self._rows, run_id)
         agent = self._rows.record(run_id).cause.agent_id
+        self._rows.nudge(self, Nudge("run", agent, submitted.run_id))
+        return submitted
+
+    async def fork(self, run_id: RunId, *, at_seq: int, copy: int = 0) -> Submitted:
+        """See `RunStore.fork`."""
+        submitted = fork_run(self._rows, run_id, at_seq=at_seq, copy=copy)
+        agent = self._rows.record(submitted.run_id).cause.agent_id
         self._rows.nudge(self, Nudge("run", agent, submitted.run_id))
         return submitted
 
@@ -460,6 +475,13 @@ class MemoryStore:
     def limits(self) -> MemoryLimits:
         """See `RunStore.limits`."""
         return MemoryLimits(self._limits, lambda nudge: self._rows.nudge(self, nudge))
+
+    # --- for operators ------------------------------------------------------------------------
+
+    @property
+    def insight(self) -> MemoryInsight:
+        """See `RunStore.insight`."""
+        return MemoryInsight(self._rows, lease_s=self._lease_s)
 
     # --- schedules ----------------------------------------------------------------------------
 

@@ -250,6 +250,43 @@ async def test_doctor_sees_a_server_that_may_lose_commits(
     assert checks["durability"]["fsync"] == "off"
 
 
+def test_nothing_to_discard_is_json_for_programs(cli: Cli, tmp_path: Path) -> None:
+    """With no letters there is no file either."""
+    said = cli("dlq", "discard", "--all", "--export", str(tmp_path / "letters.jsonl"), "--json")
+
+    assert said.data == {"discarded": 0, "export": None}
+    assert not list(tmp_path.iterdir())
+
+
+async def test_behind_the_logs_end_there_is_nothing_and_the_run_has_begun(
+    cli: Cli, tmp_path: Path
+) -> None:
+    """It is not told that it has not."""
+    async with cli.host("ten"):
+        await cli.call("send", "ten/a", json.dumps({"ledger": str(tmp_path / "l")}), "--wait")
+        run = (await cli.call("runs", "list", "--json")).data[0]
+        said = await cli.call("runs", "log", run["run"], "--from-seq", "999")
+
+    assert said.out == f"the log ends at {run['last_seq']}\n"
+
+
+def test_a_key_is_shown_in_the_tree_as_it_is(cli: Cli) -> None:
+    """It is no markup, and no name of a picture."""
+    run = cli("send", "ten/:smile:[red]x", "{}").out.strip()
+
+    assert "ten/:smile:[red]x  PENDING" in cli("runs", "tree", run).out
+
+
+def test_an_export_is_for_its_owner_alone(cli: Cli, tmp_path: Path) -> None:
+    """It holds what the database keeps from others."""
+    file = tmp_path / "run.jsonl"
+    run = cli("send", "ten/a", "{}").out.strip()
+    said = cli("export", run, "--output", str(file))
+
+    assert said.code == 0, said
+    assert file.stat().st_mode & 0o777 == 0o600
+
+
 # --- what is refused -------------------------------------------------------------------------------------
 
 
@@ -262,7 +299,7 @@ async def test_doctor_sees_a_server_that_may_lose_commits(
         (["send", "desk/a"], 2, "requires an argument"),
         (["send", "desk/a", "1", "--on-conflict", "fight"], 2, "queue"),
         (["runs", "list", "--status", "dead"], 2, "one of pending, running"),
-        (["runs", "list", "--limit", "0"], 2, "give 1 or more"),
+        (["runs", "list", "--limit", "0"], 2, "Give 1 or more"),
         (["runs", "show", "nix"], 4, "no run 'nix'"),
         (["runs", "log", "nix"], 4, "no run 'nix'"),
         (["runs", "cancel", "nix"], 4, "no run 'nix'"),

@@ -9,7 +9,7 @@ import pytest
 
 from actors.errors import ContractError
 from actors.kernel.runtime.ids import AgentId
-from compose.commands.run_ends import span_s
+from compose.commands.span import span_s
 from tests.integration.compose.commandline import Cli
 
 if TYPE_CHECKING:

@@ -43,9 +43,9 @@ def test_following_is_listed_changed_and_ended(cli: Cli) -> None:
 @pytest.mark.item(27)
 async def test_a_published_post_reaches_followers_once(cli: Cli) -> None:
     """The same id again reaches nobody twice, and a topic without followers is no error."""
-    assert (await cli.call("publish", "nobody/here", "--data", "{}")).code == 0
+    assert (await cli.call("publish", "nobody/here", "{}")).code == 0
     await cli.call("follow", "ten/a", "news")
-    words = ("publish", "news", "--data", '{"n": 1}', "--message-id", "m-1")
+    words = ("publish", "news", '{"n": 1}', "--message-id", "m-1")
     said = [await cli.call(*words), await cli.call(*words, "--json")]
     async with cli.host("ten") as runtime:
         agent = AgentId("ten", "a")
@@ -67,9 +67,9 @@ async def test_a_published_post_reaches_followers_once(cli: Cli) -> None:
     [
         (("follow", "desk/a", "acme:news/eu"), "nothing crosses tenants"),
         (("follow", "desk", "news"), "agent id"),
-        (("publish", "no good/x", "--data", "{}"), "topic type"),
-        (("publish", "news", "--data", "{nope"), "JSON"),
-        (("publish", "news"), "data"),
+        (("publish", "no good/x", "{}"), "topic type"),
+        (("publish", "news", "{nope"), "JSON"),
+        (("publish", "news"), "requires an argument"),
     ],
 )
 def test_what_cannot_be_is_said_in_one_sentence(

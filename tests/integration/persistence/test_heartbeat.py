@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import asyncpg
 import pytest
 
 from persistence.postgres import Heartbeat, heartbeat
+from persistence.postgres.ownership import SQL_HEARTBEAT
 from tests.harness.proxy import FaultProxy
 from tests.integration.persistence.hosts import host, store_of
 
 if TYPE_CHECKING:
     from actors.kernel.runtime.commit import HostReport
+    from actors.kernel.runtime.scheduler import ShardLease
+    from persistence.postgres.link import Connection
     from tests.conformance.bed import Bed
 
 
@@ -49,6 +53,70 @@ async def test_it_keeps_the_shards_beyond_the_lease_time(postgres_dsn: str, sche
     assert 0 < remaining <= 0.6
     assert len(free) == len(bed.leases)
     assert beat.remaining_s < 0
+
+
+@pytest.mark.item(51, 206)
+async def test_no_error_of_the_driver_ends_it(
+    postgres_dsn: str, schema: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Asyncpg's state machine may say anything when a server goes away in the middle of a call."""
+    problems: list[Exception] = [
+        asyncpg.InternalClientError("cannot switch to state 12"),
+        RuntimeError("never heard of"),
+    ]
+    fetch = asyncpg.Connection.fetch
+
+    async def fails_first(connection: Connection, sql: str, *args: object, **more: Any) -> Any:
+        if sql == SQL_HEARTBEAT and problems:
+            raise problems.pop()
+        return await fetch(connection, sql, *args, **more)
+
+    monkeypatch.setattr(asyncpg.Connection, "fetch", fails_first)
+    reports: asyncio.Queue[HostReport] = asyncio.Queue()
+    async with (
+        host(postgres_dsn, schema, heartbeat_s=0.1) as bed,
+        beating(bed, reports) as beat,
+        asyncio.timeout(10),
+    ):
+        await reports.get()
+        remaining = beat.remaining_s
+
+    assert problems == []
+    assert remaining > 0
+
+
+@pytest.mark.item(51, 206)
+async def test_no_error_of_the_host_ends_it_either(
+    postgres_dsn: str, schema: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Failures in a row are said once, with the first one's words, and so is their end."""
+    problems = [RuntimeError("changed size"), RuntimeError("no shards")]
+    confirmed = asyncio.Event()
+
+    def known() -> tuple[ShardLease, ...]:
+        if problems:
+            raise problems.pop()
+        return ()
+
+    def report(_: HostReport) -> None:
+        confirmed.set()
+
+    async with host(postgres_dsn, schema, heartbeat_s=0.1) as bed:
+        settings = store_of(bed).settings
+        async with (
+            Heartbeat(settings, bed.owner, known=known, on_report=report) as beat,
+            asyncio.timeout(10),
+        ):
+            await confirmed.wait()
+            remaining = beat.remaining_s
+
+    assert remaining > 0
+    told = [record for record in caplog.records if record.name == heartbeat.__name__]
+    assert [record.message for record in told] == [
+        "heartbeat failed; trying again",
+        "heartbeat is back",
+    ]
+    assert vars(told[0])["problem"] == "RuntimeError: no shards"
 
 
 async def test_it_reports_what_was_lost_and_what_the_host_does_not_know(

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import pickle
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+import asyncpg
 import pytest
 
 from actors.errors import ContractError, InvalidNameError, PersistenceError
 from actors.kernel.runtime.ids import HostIncarnation
 from persistence.errors import DatabaseUnreachableError, DatabaseUrlError, without_password
-from persistence.postgres import PostgresStore, open_postgres_store
+from persistence.migrate import migrate
+from persistence.postgres import PostgresStore, open_postgres_store, opening
 from tests.harness.proxy import FaultProxy
 from tests.integration.persistence.hosts import host, sql
 
 if TYPE_CHECKING:
     from actors.kernel.runtime.store import RunStore
+    from persistence.postgres.link import Connection
     from tests.harness.servers import OwnPostgres
 
 OWNER = HostIncarnation("h1")
@@ -96,11 +100,52 @@ def test_a_url_is_shown_without_its_password() -> None:
     assert "p4ss" not in without_password("postgresql://[u:p4ss@h")
 
 
+@pytest.mark.parametrize("cut", ["p4ss/word", "1234/p4ss", "p4ss#word", "p4ss?word"])
+async def test_a_password_that_cuts_the_url_in_the_wrong_place_is_not_shown(cut: str) -> None:
+    """Its special characters have to be percent-encoded; the error says how to write a URL."""
+    with pytest.raises(DatabaseUrlError, match="Write postgresql://") as caught:
+        async with open_postgres_store(f"postgresql://me:{cut}@127.0.0.1:1/db", owner=OWNER):
+            pass
+
+    assert "p4ss" not in f"{caught.value!r} {caught.value}"
+    assert "1234" not in f"{caught.value!r} {caught.value}"
+
+
+def test_an_error_of_a_url_holds_no_password_at_all() -> None:
+    """Not in its repr, and not in what another process gets of it."""
+    error = DatabaseUrlError("postgresql://u:p4ss@h/d", "it is closed", "Open it")
+
+    assert "p4ss" not in repr(error)
+    assert str(pickle.loads(pickle.dumps(error))) == str(error)
+
+
 async def test_a_schema_name_is_checked() -> None:
     """It goes into a search path and into channel names."""
     with pytest.raises(InvalidNameError):
         async with open_postgres_store("postgresql://h/d", owner=OWNER, schema='x"; drop'):
             pass
+
+
+async def test_opening_does_not_fail_by_a_server_that_is_silent_for_a_moment(
+    postgres_dsn: str, schema: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not even in the moment in which the connection of the migrations is closed."""
+    terminate = asyncpg.Connection.terminate
+    async with FaultProxy.to(postgres_dsn) as proxy:
+
+        async def silent_behind(connection: Connection, schema: str) -> None:
+            await migrate(connection, schema)
+            proxy.cut()
+
+        def ends(connection: Connection) -> None:
+            terminate(connection)
+            proxy.heal()
+
+        monkeypatch.setattr(opening, "migrate", silent_behind)
+        monkeypatch.setattr(asyncpg.Connection, "terminate", ends)
+        url = proxy.through(postgres_dsn)
+        async with open_postgres_store(url, schema=schema, owner=OWNER) as store:
+            assert await store.list_runs() == []
 
 
 async def test_an_error_in_the_block_comes_out_as_it_is(postgres_dsn: str, schema: str) -> None:

@@ -12,14 +12,15 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
-from redis.asyncio import Redis
+from redis.asyncio import Connection, Redis
 
 from actors.errors import ContractError, InvalidNameError
 from actors.kernel.runtime.effects import EffectResult, Journal, ResultCache
-from persistence.redis import RedisJournal, RedisUrlError, open_redis, open_redis_journal
+from persistence.redis import RedisJournal, RedisUrlError, line, open_redis, open_redis_journal
 from persistence.redis.client import ANSWER_S
 from persistence.redis.journal import LOOK_LIMIT_S, MAX_VALUE_BYTES
 from persistence.redis.line import QUEUE_BYTES, QUEUE_LIMIT
+from tests.harness.proxy import FaultProxy
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -283,6 +284,68 @@ async def test_a_server_that_refuses_writes_is_said_once(
         assert await journal.find("e:0") is None
     assert (said(caplog, GONE), said(caplog, BACK)) == (1, 1)
     assert "private" not in "".join(str(vars(record)) for record in caplog.records)
+
+
+async def test_a_primary_that_became_a_replica_is_left_for_the_new_one(
+    own_redis: OwnRedis, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its connection stays open after a failover, and would refuse every result from then on."""
+    monkeypatch.setattr(line, "RENEW_S", 0.0)
+    caplog.set_level("INFO")
+    old, new = own_redis(), own_redis()
+    async with (
+        FaultProxy.to(old.url) as proxy,
+        raw(old.url) as client,
+        open_redis_journal(proxy.through(old.url)) as journal,
+    ):
+        journal.keep("before", {"value": 1})
+        await until(lambda: journal.counters.kept == 1)
+        proxy._upstream = FaultProxy.to(new.url)._upstream
+        await client.execute_command("REPLICAOF", "127.0.0.1", "1")  # type: ignore[no-untyped-call]
+        async with asyncio.timeout(LIMIT_S):
+            while await journal.find("after") is None:
+                journal.keep("after", {"value": 2})
+    assert (said(caplog, GONE), said(caplog, BACK)) == (1, 1)
+
+
+async def test_a_replica_without_its_primary_is_not_a_damaged_result(
+    own_redis: OwnRedis, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It refuses reads, too: that is an outage."""
+    server = own_redis()
+    async with open_redis_journal(server.url) as journal, raw(server.url) as client:
+        await client.config_set("replica-serve-stale-data", "no")
+        await client.execute_command("REPLICAOF", "127.0.0.1", "1")  # type: ignore[no-untyped-call]
+
+        assert await journal.find("e") is None
+    assert (said(caplog, GONE), said(caplog, DAMAGED)) == (1, 0)
+
+
+async def test_no_error_of_the_client_ends_the_host(
+    redis_server: TestRedis, space: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not even one while a lost connection is put away."""
+    problems = [RuntimeError("of its own call"), RuntimeError("of ours")]
+    disconnect = Connection.disconnect
+
+    async def fails_first(connection: Connection, nowait: bool = False, **more: Any) -> None:
+        await disconnect(connection, nowait, **more)
+        if problems:
+            raise problems.pop()
+
+    async with (
+        open_redis_journal(redis_server.url, namespace=space, ttl_s=60) as journal,
+        raw(redis_server.url) as client,
+        asyncio.timeout(LIMIT_S),
+    ):
+        journal.keep("e", {"value": 1})
+        await until(lambda: journal.counters.kept == 1)
+        monkeypatch.setattr(Connection, "disconnect", fails_first)
+        [mine] = [one["id"] for one in await client.client_list() if one["cmd"] == "set"]
+        await client.client_kill_filter(_id=mine)
+        while await journal.find("e") != {"value": 1}:
+            pass
+    assert problems == []
 
 
 @pytest.mark.item(144)

@@ -11,11 +11,19 @@ import pytest
 from pydantic_core import from_json, to_json
 
 import persistence
+from persistence.postgres.reads import SQL_LIST_RUNS
 from tests.conformance.bed import DESK, result
 from tests.integration.persistence.hosts import host, sql
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+
+ENDED_RUNS = """
+insert into runs (run_id, agent, tenant, shard, hash, status, priority, depth, open, ended_at)
+  select n::text, 'desk/' || n, 'default', 'p:desk:' || n % 16, n, 'COMPLETED', 5, 0, false, now()
+    from generate_series(1, 20000) n
+"""
 
 
 def statements() -> Iterator[tuple[str, str]]:
@@ -42,6 +50,26 @@ async def test_every_statement_prepares(postgres_dsn: str, schema: str) -> None:
             await connection.close()
 
     assert len(prepared) > 25
+
+
+async def test_open_runs_are_listed_by_their_index(postgres_dsn: str, schema: str) -> None:
+    """Of many runs few are open: whoever lists those reads no others."""
+    types = "text[],text,boolean,text,text,timestamptz,timestamptz,text,text,int,boolean"
+    async with host(postgres_dsn, schema):
+        await sql(postgres_dsn, schema, ENDED_RUNS)
+        connection = await asyncpg.connect(postgres_dsn, server_settings={"search_path": schema})
+        try:
+            await connection.execute("analyze runs")
+            await connection.execute(f"prepare listing({types}) as {SQL_LIST_RUNS}")
+            asked = "'{RUNNING}',null,null,null,null,null,null,null,null,100,true"
+            # After five times the server may plan it once for all.
+            plans = [await connection.fetch(f"explain execute listing({asked})") for _ in range(8)]
+        finally:
+            await connection.close()
+
+    text = "\n".join(row[0] for row in plans[-1])
+    assert "runs_open" in text
+    assert "Seq Scan on runs" not in text
 
 
 async def test_functions_find_their_schema_from_anywhere(postgres_dsn: str, schema: str) -> None:

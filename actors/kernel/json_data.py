@@ -1,0 +1,62 @@
+"""What is JSON data and what is not, by the standard library alone."""
+
+from __future__ import annotations
+
+from actors.errors import NotSerializableError
+
+SCALARS = (str, int, bool, type(None))
+MAX_DEPTH = 64
+
+
+def check_json(value: object, *, where: str) -> None:
+    """Refuse what `recordable` refuses; what passes is JSON data as it is.
+
+    Raises:
+        NotSerializableError: See `recordable`.
+    """
+    _check(value, where, 0)
+
+
+def check_text(value: object, where: str) -> None:
+    """Refuse text that no database and no other language takes.
+
+    Raises:
+        NotSerializableError: A NUL, or half a surrogate pair.
+    """
+    if isinstance(value, str) and ("\x00" in value or not _encodable(value)):
+        raise NotSerializableError(where, "str", "contains a NUL or an unpaired surrogate")
+
+
+def _encodable(text: str) -> bool:
+    if text.isascii():
+        return True
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _check(value: object, where: str, depth: int) -> None:
+    """Refuse what JSON has no word for; pydantic's encoder would quietly turn dates into text."""
+    if depth > MAX_DEPTH:
+        raise NotSerializableError(where, type(value).__name__, f"nested deeper than {MAX_DEPTH}")
+    kind = type(value)
+    if kind is str:
+        check_text(value, where)
+    elif kind in SCALARS:
+        return
+    elif kind is float:
+        if value != value or value in (float("inf"), float("-inf")):  # noqa: PLR0124 - NaN test
+            raise NotSerializableError(where, "float", "NaN and infinity are not JSON")
+    elif kind is dict:
+        for key, item in value.items():  # type: ignore[attr-defined]
+            if type(key) is not str:
+                raise NotSerializableError(where, type(key).__name__, "keys must be str")
+            check_text(key, where)
+            _check(item, where, depth + 1)
+    elif kind is list or kind is tuple:
+        for item in value:  # type: ignore[attr-defined]
+            _check(item, where, depth + 1)
+    else:
+        raise NotSerializableError(where, kind.__name__)

@@ -1,0 +1,68 @@
+"""Pieces of a model's answer while it is made: shown to who looks, never stored."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable
+
+    from actors.kernel.runtime.ids import AgentId, RunId
+
+DeltaKind: TypeAlias = Literal["text.delta", "reasoning.delta"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delta:
+    """One piece.
+
+    Attributes:
+        run_id: Whose model call it is.
+        agent_id: The run's agent.
+        attempt: Of the run, from 1, grows with every retry and every recovery after a crash: what an
+            attempt before said is void. From 1 again after `continue_as_new`.
+        position: Of the model call in the run.
+        n: Its place among the pieces of this call in this execution, from 0. One that begins at 0
+            again voids what was said at this position before.
+        kind: Answer or reasoning.
+        text: The piece.
+    """
+
+    run_id: RunId
+    agent_id: AgentId
+    attempt: int
+    position: str
+    n: int
+    kind: DeltaKind
+    text: str
+
+
+class DeltaBus(Protocol):
+    """Carries deltas and hints of ends between processes. May lose them, never doubles or reorders them.
+
+    What this process publishes does not come back to it.
+    """
+
+    def publish(self, delta: Delta) -> None:
+        """Hand a piece to who looks, on whatever host; returns at once and never raises."""
+        ...
+
+    def subscribe(self, agent_id: AgentId, run_id: RunId) -> AsyncGenerator[Delta, None]:
+        """Yield the pieces of a run from now on, until closed; a slow reader misses the oldest."""
+        ...
+
+    def announce_end(self, agent_id: AgentId, run_id: RunId) -> None:
+        """Tell other processes that a run has ended: a hint to look; returns at once, never raises."""
+        ...
+
+    def watch_end(
+        self, agent_id: AgentId, run_id: RunId, told: Callable[[], None]
+    ) -> Callable[[], None]:
+        """Call `told` when another process announces the run's end; return what ends the watch."""
+        ...
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether hints come at the moment; who waits without looks more often."""
+        ...

@@ -1,0 +1,306 @@
+"""Client: begin runs, talk to them, wait for their ends. What a program may do that serves no agent."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+from actors.errors import ContractError, RunFailedError, RunSweptError
+from actors.kernel.agent.message import Message, sender_of
+from actors.kernel.json import recordable
+from actors.kernel.runtime.ids import AgentId, RunId, TopicId
+from actors.kernel.runtime.scheduler import RetryPolicy, RunStatus
+from actors.kernel.runtime.supervisor import RunHandle, RunResult
+from actors.runtime.signals import refuse_reserved, resolution
+from actors.runtime.summary import result_of_row, row_of, summary_of
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from actors.kernel.agent.supervision import ExecutionBudget, HistoryRetention, SpawnBudget
+    from actors.kernel.json import JsonValue
+    from actors.kernel.runtime.commit import CancelReport, RunRow
+    from actors.kernel.runtime.communication import RunStatusSummary
+    from actors.kernel.runtime.fanout import FanoutReport
+    from actors.kernel.runtime.follow_graph import FollowMode, Subscription
+    from actors.kernel.runtime.log_entry import RunLogEntry
+    from actors.kernel.runtime.store import OnConflict, RunStore
+    from actors.runtime.desk import Desk
+    from actors.runtime.following import Topics
+    from actors.runtime.live import LiveEvents
+
+
+class Client:
+    """The calls of a runtime that concern runs of all hosts, whoever executes them.
+
+    Args:
+        store: The rows.
+        desk: Does what changes them, and tells this host's worker of it.
+        topics: Follows and posts.
+        live: Pieces of models' answers.
+    """
+
+    def __init__(self, store: RunStore, desk: Desk, topics: Topics, live: LiveEvents) -> None:
+        self._store, self._desk, self._topics, self._live = store, desk, topics, live
+
+    # --- beginning and talking ------------------------------------------------------------------
+
+    async def submit(  # noqa: PLR0913 - what a run can be given from outside
+        self,
+        agent_id: AgentId,
+        msg: Message | Any,
+        *,
+        priority: int = 5,
+        tenant: str = "default",
+        max_retries: int = 3,
+        retry_policy: RetryPolicy | None = None,
+        on_conflict: OnConflict = "queue",
+        spawn_budget: SpawnBudget | None = None,
+        execution_budget: ExecutionBudget | None = None,
+        retention: HistoryRetention | None = None,
+        session_id: str | None = None,
+    ) -> RunId:
+        """Deliver a message and queue one run for it, in one commit; return the run's id.
+
+        Survives a crash from the moment it returns. The same message id again returns the first
+        run. `tenant` has to be the agent's.
+
+        Args:
+            agent_id: Whose run it is.
+            msg: A message, or JSON data to make one of.
+            priority: Lower first.
+            tenant: Refused when it is not the agent's.
+            max_retries: Attempts after the first; `retry_policy` says more and wins.
+            retry_policy: How failures are retried.
+            on_conflict: When the agent has an open run: wait behind it, join it, be rejected, or
+                cancel it first.
+            spawn_budget: How many runs may be spawned, by this one and all below; 50 by default.
+            execution_budget: What they all may spend; its deadline counts from now.
+            retention: What becomes of children that are open when the run ends.
+            session_id: Of the conversation it belongs to.
+
+        Raises:
+            RunConflictError: `on_conflict="reject"` and the agent is busy.
+            ContractError: `tenant` is not the agent's.
+        """
+        _check_tenant(agent_id, tenant)
+        message = msg if isinstance(msg, Message) else Message.of(agent_id, msg)
+        run = self._desk.new_run(
+            message, agent_id, priority=priority,
+            retry_policy=retry_policy or RetryPolicy(max_retries=max_retries),
+            terms=(spawn_budget, execution_budget, retention, session_id),
+        )  # fmt: skip
+        return await self._desk.submit(run, message, on_conflict)
+
+    async def send(
+        self, agent_id: AgentId, msg: Message | Any, *, sender: str | None = None
+    ) -> bool:
+        """Deliver plain mail: it wakes `ctx.receive`, or starts the agent's next run.
+
+        Returns False when the message id is known from this sender.
+        """
+        return await self._desk.send(agent_id, msg, sender)
+
+    async def follow(
+        self,
+        follower: AgentId,
+        topic_type: str,
+        topic_source: str = "default",
+        *,
+        mode: FollowMode = "eager",
+    ) -> Subscription:
+        """Let an agent get what is published to a topic of its tenant from now on; durable then.
+
+        Following again changes the mode at most. What the modes mean says `RunContext.follow`.
+        """
+        topic = TopicId(topic_type, topic_source, follower.tenant)
+        return await self._topics.follow(follower, topic, mode)
+
+    async def unfollow(
+        self, follower: AgentId, topic_type: str, topic_source: str = "default"
+    ) -> bool:
+        """End that; False when the agent did not follow the topic, which is no error."""
+        topic = TopicId(topic_type, topic_source, follower.tenant)
+        return await self._topics.unfollow(follower, topic)
+
+    async def publish(
+        self,
+        topic_type: str,
+        topic_source: str,
+        msg: Message | Any,
+        *,
+        sender: str | None = None,
+        tenant: str = "default",
+    ) -> FanoutReport:
+        """Bring a message to every follower of this moment, once each; durable when this returns.
+
+        The same message id of the same sender again reaches nobody twice. No follower is no error.
+        `sender` is this client by default; followers find it in the message's metadata.
+        """
+        topic = TopicId(topic_type, topic_source, tenant)
+        return await self._topics.publish(
+            topic, msg, sender or sender_of("client", self._desk.client)
+        )
+
+    async def signal(
+        self, run_id: RunId, name: str, payload: Any = None, *, message_id: str | None = None
+    ) -> bool:
+        """Buffer a signal for a run and wake it; False for a known id or an ended run.
+
+        Raises:
+            ContractError: The name begins with ``~``.
+            NotSerializableError: `payload` is not JSON data.
+            UnknownRunError: There is no such run.
+        """
+        refuse_reserved(name)
+        clean = recordable(payload, where=f"signal {name!r}")
+        return await self._desk.signal(run_id, name, clean, message_id)
+
+    async def resolve(
+        self,
+        run_id: RunId,
+        position: str | None = None,
+        *,
+        action: Literal["value", "retry", "fail"] = "retry",
+        value: Any = None,
+        error: str = "failed by operator",
+    ) -> bool:
+        """Decide for a parked run, which then goes on; False when it has ended.
+
+        Args:
+            run_id: The run.
+            position: Of the effect in doubt; None starts a run anew that is parked for another
+                reason.
+            action: The effect happened and gave `value`, execute it now, or let it raise `error`.
+            value: JSON data, for ``value``.
+            error: Text, for ``fail``.
+
+        Raises:
+            NotSerializableError: `value` is not JSON data.
+            UnknownRunError: There is no such run.
+        """
+        name, decision = resolution(position, action, value=value, error=error)
+        return await self._desk.signal(run_id, name, decision, None)
+
+    async def cancel(self, run_id: RunId, *, reason: str = "") -> CancelReport:
+        """Ask a run and its subtree to stop.
+
+        Waiting ones end at once, executing ones at their next await.
+
+        Raises:
+            UnknownRunError: There is no such run.
+        """
+        return await self._desk.cancel(run_id, reason)
+
+    async def result(self, run_id: RunId) -> JsonValue:
+        """Wait for the run's end and return its output.
+
+        Raises:
+            UnknownRunError: There is no such run.
+            RunFailedError: It failed for good or was cancelled.
+            RunSweptError: It ended so long ago that its result is not kept.
+        """
+        row = await self._desk.wait(run_id)
+        if row.swept:
+            raise RunSweptError(run_id, row.status)
+        if row.status is RunStatus.COMPLETED:
+            return row.result
+        error = row.error or {}
+        message = row.cancel_requested if row.status is RunStatus.CANCELLED else None
+        raise RunFailedError(run_id, row.status, str(message or error.get("message") or ""))
+
+    async def wait(self, run_id: RunId) -> RunRow:
+        """Wait for the run's end, here or on another host, and return its row.
+
+        Raises:
+            UnknownRunError: There is no such run.
+        """
+        return await self._desk.wait(run_id)
+
+    async def join(self, run: RunHandle | RunId) -> RunResult:
+        """Wait for the run's end, here or on another host, and return how it ended.
+
+        Of a run that was swept that is its status alone.
+
+        Raises:
+            UnknownRunError: There is no such run.
+        """
+        return result_of_row(await self._desk.wait(_id_of(run)))
+
+    async def redrive_run(self, run_id: RunId) -> RunId:
+        """Start a failed run's work again as a new run with the same messages; return its id. Once.
+
+        Raises:
+            UnknownRunError: There is no such run.
+            IllegalTransitionError: It has not failed.
+        """
+        return await self._desk.redrive_run(run_id)
+
+    async def fork_run(self, run_id: RunId, *, at_seq: int, copy: int = 0) -> RunId:
+        """Queue a run that goes on behind entry `at_seq` of another one's log; return its id.
+
+        What is recorded up to there is replayed, all behind it executed anew, as if the host had died
+        right there; the agent's state is what it is now. The same seq and `copy` again: the same run.
+
+        Raises:
+            UnknownRunError: There is no such run.
+            ContractError: Nothing can go on from there; the message says why, and where else.
+        """
+        return await self._desk.fork_run(run_id, at_seq, copy)
+
+    # --- reading --------------------------------------------------------------------------------
+
+    async def handle(self, run_id: RunId) -> RunHandle:
+        """Return the handle of a run, also of another process's.
+
+        Raises:
+            UnknownRunError: There is no such run.
+        """
+        return _handle_of(await row_of(self._store, run_id))
+
+    async def status(self, run: RunHandle | RunId) -> RunStatusSummary:
+        """Return how far a run is.
+
+        Raises:
+            UnknownRunError: There is no such run.
+        """
+        return await summary_of(self._store, await row_of(self._store, _id_of(run)))
+
+    async def children(self, run_id: RunId) -> list[RunHandle]:
+        """Return the runs spawned by this one, in the order they were."""
+        return [_handle_of(row) for row in await self._store.children(run_id)]
+
+    def entries(self, run_id: RunId, *, from_seq: int = 0) -> AsyncIterator[RunLogEntry]:
+        """Yield the run's log from `from_seq` to its present end."""
+        return self._store.entries(run_id, from_seq=from_seq)
+
+    def tail(
+        self, run_id: RunId, *, from_seq: int = 0, live: bool = False
+    ) -> AsyncIterator[RunLogEntry]:
+        """Yield the run's log, then new entries as they come; ends after the terminal one.
+
+        A reader that comes back goes on with `from_seq` one behind the last seq it saw.
+
+        Args:
+            run_id: The run.
+            from_seq: Where to begin, inclusive.
+            live: Also yield ``text.delta`` and ``reasoning.delta`` of model calls: of this process,
+                and with NATS of all hosts. They are not stored and have seq -1; their payload is
+                ``{"text", "attempt", "n"}``, see `Delta`.
+        """
+        log = self._store.tail(run_id, from_seq=from_seq)
+        return self._live.merge(run_id, log) if live else log
+
+
+def _handle_of(row: RunRow) -> RunHandle:
+    return RunHandle(row.run_id, row.agent_id, row.parent)
+
+
+def _id_of(run: RunHandle | RunId | str) -> RunId:
+    """Return the id of a run that is named by its handle or its id."""
+    return run.run_id if isinstance(run, RunHandle) else RunId(run)
+
+
+def _check_tenant(agent_id: AgentId, tenant: str) -> None:
+    if tenant not in ("default", agent_id.tenant):
+        text = f"agent {agent_id} belongs to tenant {agent_id.tenant!r}, not {tenant!r}"
+        raise ContractError(text)

@@ -1,0 +1,99 @@
+"""What can go wrong for a service that uses `ActorClient`: one family, each with a remedy."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from typing_extensions import override
+
+from actors.errors import ActorsError
+
+if TYPE_CHECKING:
+    from actors.kernel.json import JsonValue
+
+
+class ClientError(ActorsError):
+    """Something that the client was asked for did not come about.
+
+    Attributes:
+        doing: What was asked for, and of whom.
+        problem: What is wrong.
+        remedy: What to do about it.
+        run_id: The run that it is about, if one is known.
+        id: The id of what was sent, if it had one: sending again with it is safe.
+        details: What the host said beyond that, as JSON data.
+    """
+
+    def __init__(  # noqa: PLR0917 - an error pickles by its positional arguments
+        self,
+        doing: str,
+        problem: str,
+        remedy: str,
+        run_id: str | None = None,
+        id: str | None = None,  # noqa: A002 - the word of the whole API
+        details: JsonValue = None,
+    ) -> None:
+        super().__init__(doing, problem, remedy, run_id, id, details)
+        self.doing, self.problem, self.remedy = doing, problem, remedy
+        self.run_id, self.id, self.details = run_id, id, details
+
+    @override
+    def __str__(self) -> str:
+        return f"{self.doing}: {self.problem}. {self.remedy}"
+
+
+class BadRequestError(ClientError):
+    """What was asked for is malformed; the same again fails again. Nothing was done."""
+
+
+class TooLargeError(ClientError):
+    """The body is larger than the limit: it was not sent. Or the answer of `run_id`, which has ended."""
+
+
+class NotPermittedError(ClientError):
+    """The server's permissions, or the hosts, do not allow it. Nothing was done."""
+
+
+class UnknownRunError(ClientError):
+    """No run has this id in this tenant."""
+
+
+class ConflictError(ClientError):
+    """``on_conflict="reject"``, and the agent is busy with `run_id`. Nothing was done."""
+
+    retryable = True
+
+
+class AskTimeoutError(ClientError):
+    """The run did not end in time. It goes on: `ActorClient.result` with `run_id` waits further."""
+
+    retryable = True
+
+
+class RunFailedError(ClientError):
+    """The run ended FAILED; `details` is its error."""
+
+
+class RunCancelledError(ClientError):
+    """The run ended CANCELLED."""
+
+
+class UnservedError(ClientError):
+    """No host took it: none is there, or all are busy or shutting down. Nothing was done."""
+
+    retryable = True
+
+
+class UnreachableError(ClientError):
+    """There is no connection to the server. Nothing was done."""
+
+    retryable = True
+
+
+class OutcomeUnknownError(ClientError):
+    """It was sent, and no answer came: it was done or it was not.
+
+    Doing the same again with `id` is safe: what was done is not done twice.
+    """
+
+    retryable = True

@@ -1,0 +1,119 @@
+"""Values of `ActorClient`: what it gives back, and how long it waits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+if TYPE_CHECKING:
+    from actors.kernel.json import JsonValue
+
+EventKind: TypeAlias = Literal["entry", "delta", "end"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Patience:
+    """How long an `ActorClient` waits before it tries again, in seconds.
+
+    Attributes:
+        attempt_s: For the answer to one attempt.
+        slice_s: For a run's end, in one request; who waits longer asks again.
+        grace_s: For an answer beyond what its host was given.
+        silence_s: For the next sign of a stream of events.
+        unserved_s: While nobody is there to take a request.
+    """
+
+    attempt_s: float = 5.0
+    slice_s: float = 5.0
+    grace_s: float = 2.0
+    silence_s: float = 12.0
+    unserved_s: float = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class RunRef:
+    """A run that was submitted.
+
+    Attributes:
+        run_id: 32 hexadecimal digits; all that other calls need.
+        agent: Whose run, as ``type/key``.
+    """
+
+    run_id: str
+    agent: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """How a run ended.
+
+    Attributes:
+        run_id: The run.
+        status: ``COMPLETED``, ``FAILED`` or ``CANCELLED``.
+        output: What the agent returned; None unless it completed.
+        error: Why it failed, as the host tells it; None unless it did.
+    """
+
+    run_id: str
+    status: str
+    output: JsonValue = None
+    error: JsonValue = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Status:
+    """How far a run is.
+
+    Attributes:
+        run_id: The run.
+        status: ``PENDING``, ``RUNNING``, ``SUSPENDED``, or how it ended.
+        last_seq: Where its log ends; -1 when it is empty.
+        last_milestone: Kind of the last entry about the run itself or one of its effects.
+        parked: Why it waits for a person, if it does.
+        updated_at: When the last entry was written, ISO 8601 UTC.
+    """
+
+    run_id: str
+    status: str
+    last_seq: int = -1
+    last_milestone: str | None = None
+    parked: str | None = None
+    updated_at: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """Something that happens in a run.
+
+    Attributes:
+        kind: An ``entry`` of its log, a ``delta`` (a piece of a model's answer), or the ``end``, which
+            comes last and once.
+        run_id: The run.
+        seq: Of the entry; of a delta the last entry before it; of the end the last entry.
+        attempt: Of the run, from 1. When it grows, deltas of smaller ones are void.
+        name: The entry's kind, the delta's kind, or the run's final status.
+        position: Where in the run; deltas of one model call share it.
+        data: The entry's payload, ``{"n", "text"}`` of a delta, or ``{"result", "error"}`` of the end.
+        at: When, ISO 8601 UTC.
+        is_truncated: The data is larger than a message may be, and None here.
+        is_restart: A delta after which what came before at this position is void: the model is
+            called anew.
+    """
+
+    kind: EventKind
+    run_id: str
+    seq: int
+    attempt: int = 1
+    name: str = ""
+    position: str = ""
+    data: JsonValue = None
+    at: str = ""
+    is_truncated: bool = False
+    is_restart: bool = False
+
+    @property
+    def text(self) -> str:
+        """The piece of a delta, else nothing."""
+        if self.kind != "delta" or not isinstance(self.data, dict):
+            return ""
+        return str(self.data.get("text", ""))

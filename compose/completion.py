@@ -1,0 +1,55 @@
+"""`callboard completion`: what a shell needs to complete commands and options."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated, Literal
+
+from cyclopts import Parameter
+
+from compose.commands.app import app
+from compose.commands.exits import Exit
+from compose.commands.output import print_json, say
+
+
+def completion(
+    shell: Literal["bash", "zsh", "fish"],
+    /,
+    *,
+    install: Annotated[bool, Parameter(negative="")] = False,
+    json: Annotated[bool, Parameter(negative="")] = False,
+    debug: Annotated[bool, Parameter(negative="")] = False,
+) -> int:
+    """Print the completion script of a shell, or put it where the shell looks for it.
+
+    Examples:
+    `callboard completion bash > ~/.local/share/bash-completion/completions/callboard`;
+    `callboard completion zsh --install`;
+    `callboard completion fish --json`
+
+    Parameters
+    ----------
+    shell
+        bash, zsh or fish.
+    install
+        Write it to the shell's folder for completions, and tell where. Your shell's start file is
+        left alone.
+    json
+        Print JSON for programs: the script, or the file it was written to.
+    debug
+        Show the traceback of an error, and every log line.
+    """
+    del debug  # read by `compose.cli`, for every command alike
+    if install:
+        path = app.install_completion(shell=shell, add_to_startup=False)
+        if json:
+            print_json({"shell": shell, "file": str(path)})
+        else:
+            say(f"wrote {path}; open a new shell")
+        return Exit.OK
+    script = app.generate_completion(shell=shell)
+    if json:
+        print_json({"shell": shell, "script": script})
+    else:
+        sys.stdout.write(script)
+    return Exit.OK

@@ -1,0 +1,81 @@
+"""What programs that are no hosts may ask, of a process that serves no agent itself."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from actors.errors import UnservedError
+from actors.kernel.runtime.front import Caller, Order
+from tests.behaviour.agents import Acting
+
+if TYPE_CHECKING:
+    from actors.kernel.agent.message import Message
+    from actors.kernel.runtime.front import Front
+    from actors.kernel.runtime.ids import AgentId, RunId
+    from actors.runtime import RunContext
+    from tests.behaviour.bed import Bed
+
+CRM = Caller("default", "crm")
+
+
+async def repeats(ctx: RunContext, inbox: list[Message]) -> object:
+    """An agent that says what it was told."""
+    del ctx
+    return inbox[0].payload
+
+
+async def ordered(front: Front, agent_id: AgentId, id_: str) -> RunId:
+    """A run that the CRM wants."""
+    return await front.submit(
+        CRM, Order(agent_id=agent_id, payload=id_, message_id=id_, metadata={})
+    )
+
+
+async def test_who_serves_what_is_read_once_for_many_orders(
+    bed: Bed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For a while; a no is never kept."""
+    agent_id, late_id = await bed.serve(repeats), bed.name()
+    reads: list[int] = []
+    async with bed.client() as client:
+        insight = type(client.store.insight)
+        hosts = insight.hosts
+
+        async def counted(self: Any) -> Any:
+            reads.append(1)
+            return await hosts(self)
+
+        monkeypatch.setattr(insight, "hosts", counted)
+        front = client.front
+        runs = [await ordered(front, agent_id, f"m{n}") for n in range(3)]
+        assert len(reads) == 1
+        for _ in range(2):
+            with pytest.raises(UnservedError):
+                await ordered(front, late_id, "late")
+        assert len(reads) == 3
+        bed.agents[late_id] = agent = Acting(late_id, repeats)
+        await bed.runtime.register(agent)
+        late = await ordered(front, late_id, "late")
+        ended = [await front.result(CRM, run) for run in (*runs, late)]
+
+    assert [one.output for one in ended] == ["m0", "m1", "m2", "late"]
+
+
+async def test_that_nobody_serves_it_any_more_is_noticed(
+    bed: Bed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After that while; who asks for a known order again still gets its run."""
+    monkeypatch.setattr("actors.runtime.front.SERVED_S", 0.05)
+    agent_id = await bed.serve(repeats)
+    async with bed.client() as client:
+        front = client.front
+        run_id = await ordered(front, agent_id, "m1")
+        await bed.result(run_id)
+        await bed.stop()
+        await asyncio.sleep(0.06)
+        with pytest.raises(UnservedError):
+            await ordered(front, agent_id, "m2")
+        assert await ordered(front, agent_id, "m1") == run_id

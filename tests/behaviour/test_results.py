@@ -1,0 +1,128 @@
+"""Waiting for the end of a run that executes in another process."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
+from actors.errors import PersistenceError
+from actors.kernel.runtime.ids import HostIncarnation
+from actors.kernel.runtime.log_entry import EntryKind
+from actors.runtime import Runtime
+from tests.behaviour.bed import LIMIT_S
+from tests.harness.faulty_store import Faults, FaultyStore
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable
+
+    from actors.kernel.agent.message import Message
+    from actors.kernel.runtime.ids import AgentId, RunId
+    from actors.kernel.runtime.live import Delta
+    from actors.runtime import RunContext
+    from tests.behaviour.bed import Bed
+
+
+class Bus:
+    """A `DeltaBus` between the runtimes of one process; it carries no deltas."""
+
+    is_connected = True
+
+    def __init__(self) -> None:
+        self.watches: dict[RunId, list[Callable[[], None]]] = {}
+
+    def publish(self, delta: Delta) -> None:
+        """Drop it."""
+
+    async def subscribe(self, agent_id: AgentId, run_id: RunId) -> AsyncGenerator[Delta, None]:
+        """Nothing comes."""
+        await asyncio.Event().wait()
+        yield  # type: ignore[misc]
+
+    def announce_end(self, agent_id: AgentId, run_id: RunId) -> None:
+        """Tell everybody."""
+        for told in tuple(self.watches.get(run_id, ())):
+            told()
+
+    def watch_end(
+        self, agent_id: AgentId, run_id: RunId, told: Callable[[], None]
+    ) -> Callable[[], None]:
+        """Hear of it."""
+        self.watches.setdefault(run_id, []).append(told)
+
+        def forget() -> None:
+            self.watches[run_id].remove(told)
+
+        return forget
+
+
+async def waits(ctx: RunContext, inbox: list[Message]) -> object:
+    """An agent that ends with its signal."""
+    del inbox
+    return await ctx.sleep_until_signal("go")
+
+
+async def test_who_waits_elsewhere_is_told_of_the_end(
+    bed: Bed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Everybody, at once and without looking; who does not wait any more hears nothing."""
+    monkeypatch.setattr("actors.runtime.desk.FIRST_LOOK_S", 600.0)
+    bus = Bus()
+    run_id = await bed.submit(await bed.serve(waits))
+    async with bed.client() as client:
+        bed.runtime.attach(bus=bus)
+        client.attach(bus=bus)
+        waiting = [asyncio.create_task(client.result(run_id)) for _ in range(3)]
+        await bed.until(lambda: len(bus.watches.get(run_id, ())) == 3)
+        waiting.pop().cancel()
+        await bed.until(lambda: len(bus.watches[run_id]) == 2)
+        await bed.runtime.signal(run_id, "go", "ended elsewhere")
+        async with asyncio.timeout(LIMIT_S):
+            assert await asyncio.gather(*waiting) == ["ended elsewhere"] * 2
+
+    assert bus.watches == {run_id: []}
+
+
+async def test_a_wait_ends_without_being_told(bed: Bed) -> None:
+    """A hint that is lost costs a moment."""
+    run_id = await bed.submit(await bed.serve(waits))
+    async with bed.client() as client:
+        client.attach(bus=Bus())
+        waiting = asyncio.create_task(client.result(run_id))
+        await bed.runtime.signal(run_id, "go", "seen")
+        async with asyncio.timeout(LIMIT_S):
+            assert await waiting == "seen"
+
+
+async def test_a_wait_whose_store_went_away_fails_aloud(bed: Bed) -> None:
+    """It does not wait for ever."""
+    run_id = await bed.submit(await bed.serve(waits))
+    owner = HostIncarnation("results-client")
+    async with bed.open_store(owner) as rows:
+        store = FaultyStore.wrap(rows, Faults(method="run", nth=1), lambda: None)
+        async with Runtime(
+            store=store, clock=bed.clock, entropy=bed.entropy, owner=owner, serve=False
+        ) as client:
+            with pytest.raises(PersistenceError, match="refused"):
+                async with asyncio.timeout(LIMIT_S):
+                    await client.result(run_id)
+
+
+async def test_a_wait_outlives_the_host_that_it_began_on(bed: Bed) -> None:
+    """What executes or is queued there when it stops ends on another one; who waits has the results."""
+
+    async def act(ctx: RunContext, inbox: list[Message]) -> object:
+        await ctx.step("gate", bed.world.wait, "gate")
+        return inbox[0].payload
+
+    agent_id, first = await bed.serve(act), bed.runtime
+    runs = [await bed.submit(agent_id, n) for n in (1, 2)]
+    await bed.seen(runs[0], EntryKind.EFFECT_INTENT)
+    waiting = [asyncio.create_task(first.result(run_id)) for run_id in runs]
+    await asyncio.sleep(0)
+    await first.stop()
+    await bed.start()
+    bed.world.gates["gate"].set()
+    async with asyncio.timeout(LIMIT_S):
+        assert await asyncio.gather(*waiting) == [1, 2]

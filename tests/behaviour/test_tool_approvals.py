@@ -1,0 +1,143 @@
+"""Risky tools: a person agrees to one call with exactly its arguments, or it is not made."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
+from actors.errors import UnknownApprovalError
+from actors.kernel.agent.tools import ApprovalPolicy, Risk, Tool
+from actors.kernel.runtime.log_entry import EntryKind as K
+from tests.behaviour.test_approvals import opened
+
+if TYPE_CHECKING:
+    from actors.kernel.agent.message import Message
+    from actors.kernel.agent.tools import InvocationResult
+    from actors.runtime import RunContext
+    from tests.behaviour.bed import Bed
+
+
+def paying(bed: Bed, risk: Risk = Risk.HIGH) -> Tool:
+    """A tool that counts what it pays."""
+
+    async def pay(amount: int) -> str:
+        await bed.world.do("pay", amount)
+        return f"paid {amount}"
+
+    return Tool("pay", "Pay.", pay, risk=risk)
+
+
+async def pays(ctx: RunContext, inbox: list[Message]) -> object:
+    """An agent that pays its first message's amount."""
+    result = await ctx.tool("pay", amount=inbox[0].payload)
+    return [result.status, result.text]
+
+
+@pytest.mark.parametrize("risk", [Risk.HIGH, Risk.CRITICAL])
+async def test_a_risky_call_waits_for_a_person(bed: Bed, risk: Risk) -> None:
+    """They see tool, risk and arguments; before they agree nothing is called or begun."""
+    run_id = await bed.submit(await bed.serve(pays, tools=[paying(bed, risk)]), 9000)
+    (request,) = await opened(bed.runtime, run_id)
+
+    assert request.what == "tool pay"
+    assert request.args == {"risk": risk.value, "arguments": {"amount": 9000}}
+    assert bed.world.count["pay"] == 0
+    assert await bed.log(run_id, K.TOOL_CALLED) == []
+    await bed.runtime.approvals.decide(request.id, approve=True, by="Alex")
+    assert await bed.result(run_id) == ["ok", "paid 9000"]
+    assert bed.world.count["pay"] == 1
+
+
+async def test_a_denied_call_is_a_result(bed: Bed) -> None:
+    """The model reads who said no and why; the tool was never called."""
+    run_id = await bed.submit(await bed.serve(pays, tools=[paying(bed)]), 9000)
+    (request,) = await opened(bed.runtime, run_id)
+    await bed.runtime.approvals.decide(request.id, approve=False, by="Alex", comment="too much")
+
+    status, text = await bed.result(run_id)
+    assert (status, text) == ("denied", "tool 'pay' was not called: Alex denied it: too much")
+    assert bed.world.count["pay"] == 0
+
+
+async def test_a_call_that_nobody_decides_about_is_denied(bed: Bed) -> None:
+    """When the policy has a time limit."""
+    policy = ApprovalPolicy(timeout_s=0.1)
+    agent = await bed.serve(pays, tools=[paying(bed)], approval_policy=policy)
+
+    status, text = await bed.result(await bed.submit(agent, 1))
+    assert status == "denied"
+    assert "nobody decided in time" in text
+    assert bed.world.count["pay"] == 0
+
+
+async def test_a_decision_is_for_one_call_with_its_arguments(bed: Bed) -> None:
+    """The same call again, and one with another amount, are requests of their own."""
+
+    async def act(ctx: RunContext, inbox: list[Message]) -> list[str]:
+        del inbox
+        return [(await ctx.tool("pay", amount=amount)).status for amount in (5, 5, 6)]
+
+    run_id = await bed.submit(await bed.serve(act, tools=[paying(bed)]))
+    seen = []
+    for is_approved in (True, False, True):
+        (request,) = await opened(bed.runtime, run_id)
+        seen.append(request.id)
+        await bed.runtime.approvals.decide(request.id, approve=is_approved, by="Alex")
+        with pytest.raises(UnknownApprovalError):
+            await bed.runtime.approvals.decide(request.id, approve=True, by="Robin")
+        await bed.seen(run_id, K.ASK_REPLIED, times=len(seen))
+
+    assert await bed.result(run_id) == ["ok", "denied", "ok"]
+    assert len(set(seen)) == 3
+    assert bed.world.count["pay"] == 2
+
+
+async def test_a_crash_between_agreement_and_call(bed: Bed) -> None:
+    """The decision is recorded: nobody is asked again, and the tool is called once."""
+    run_id = await bed.submit(await bed.serve(pays, tools=[paying(bed)]), 7)
+    (request,) = await opened(bed.runtime, run_id)
+    await bed.crash()
+    async with bed.client() as client:
+        await client.approvals.decide(request.id, approve=True, by="Alex")
+    await bed.start()
+
+    assert await bed.result(run_id) == ["ok", "paid 7"]
+    assert bed.world.count["pay"] == 1
+    assert len(await bed.log(run_id, K.ASK_SENT)) == 1
+
+
+async def test_what_was_decided_and_done_is_the_same_on_replay(bed: Bed) -> None:
+    """The recorded decision leads to the recorded result."""
+
+    async def body(ctx: RunContext) -> InvocationResult:
+        return await ctx.tool("pay", amount=3)
+
+    async def decide() -> None:
+        async with asyncio.timeout(20):
+            while not (found := await bed.runtime.approvals.open()):  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        await bed.runtime.approvals.decide(found[0].id, approve=True, by="Alex")
+
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(decide())
+        values = await bed.live_and_replayed(body, tools=[paying(bed)])
+
+    assert all(value == values[0] for value in values)
+    assert bed.world.count["pay"] == 1
+
+
+async def test_the_agents_policy_says_otherwise(bed: Bed) -> None:
+    """A tool may be exempt by name; a harmless one may be asked for."""
+    trusting = ApprovalPolicy(never=frozenset({"pay"}))
+    agent = await bed.serve(pays, tools=[paying(bed)], approval_policy=trusting)
+    assert (await bed.result(await bed.submit(agent, 1)))[0] == "ok"
+    careful = ApprovalPolicy(always=frozenset({"pay"}))
+    harmless = [paying(bed, Risk.SAFE)]
+    run_id = await bed.submit(await bed.serve(pays, tools=harmless, approval_policy=careful), 2)
+    (request,) = await opened(bed.runtime, run_id)
+    await bed.runtime.approvals.decide(request.id, approve=False, by="Alex")
+
+    assert (await bed.result(run_id))[0] == "denied"
+    assert bed.world.count["pay"] == 1

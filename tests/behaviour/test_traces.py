@@ -1,0 +1,491 @@
+"""What a trace backend is told of runs: one conversation, one trace, whatever happens in between."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import StatusCode
+
+from actors.kernel.agent.message import Message
+from actors.kernel.agent.tools import Tool
+from actors.kernel.runtime.ids import TopicId
+from actors.kernel.tracing import parse_traceparent, root_span, root_span_id
+from actors.runtime.trace_context import executing
+from actors.runtime.tracing import Tracing
+from compose.logs import LineFormatter
+from compose.telemetry import Redaction, RunIds
+from tests.behaviour.agents import Acting, ScriptedModel
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import ReadableSpan
+
+    from actors.kernel.runtime.ids import AgentId, RunId
+    from actors.runtime import RunContext
+    from tests.behaviour.bed import Bed
+
+CALLER = "00-" + "a" * 32 + "-" + "b" * 16 + "-01"
+CANARY = "canary-7f3a"
+in_memory = pytest.mark.asyncio(loop_factories=["memory"])
+
+
+class Backend:
+    """Keeps the spans of all hosts that were given its `tracing`."""
+
+    def __init__(self, **settings: Any) -> None:
+        self._exporter = InMemorySpanExporter()
+        self.provider = TracerProvider(id_generator=RunIds(), shutdown_on_exit=False)
+        self.provider.add_span_processor(SimpleSpanProcessor(self._exporter))
+        self.tracing = Tracing(self.provider, **settings)
+
+    @property
+    def spans(self) -> list[ReadableSpan]:
+        """All that were told, in the order of their ends."""
+        return list(self._exporter.get_finished_spans())
+
+    def named(self, name: str, run: RunId | None = None) -> list[ReadableSpan]:
+        """Those of this name, or whose name begins with it and a blank; of one run."""
+        return [
+            span
+            for span in self.spans
+            if (span.name == name or span.name.startswith(f"{name} "))
+            and run in (None, _said(span).get("callboard.run.id"))
+        ]
+
+    def one(self, name: str, run: RunId | None = None) -> ReadableSpan:
+        """The only one."""
+        found = self.named(name, run)
+        assert len(found) == 1, f"{name}: {[span.name for span in self.spans]}"
+        return found[0]
+
+    async def told(self, bed: Bed, run: RunId) -> ReadableSpan:
+        """The run's root span, once it was told: a moment after its end was written."""
+        await bed.until(lambda: self.named("invoke_agent", run))
+        return self.one("invoke_agent", run)
+
+
+def _said(span: ReadableSpan) -> dict[str, Any]:
+    return dict(span.attributes or {})
+
+
+def _id(span: ReadableSpan) -> int:
+    assert span.context is not None
+    found: int = span.context.span_id
+    return found
+
+
+def _parent(span: ReadableSpan) -> int | None:
+    return None if span.parent is None else span.parent.span_id
+
+
+def _ns_of_turns(backend: Backend, run: RunId) -> list[tuple[str, str]]:
+    turns = sorted(backend.named("runtime.turn", run), key=lambda span: span.start_time or 0)
+    return [
+        (_said(t).get("callboard.turn.reason", ""), _said(t)["callboard.turn.end"]) for t in turns
+    ]
+
+
+async def _restarted(bed: Bed, **settings: Any) -> Backend:
+    """A backend, and a host that tells it."""
+    backend = Backend(**settings)
+    await bed.stop()
+    await bed.start(tracing=backend.tracing)
+    return backend
+
+
+async def _conversation(bed: Bed) -> RunId:
+    """A run that does everything a trace shows, with secrets in everything that is content."""
+
+    async def lookup(order: str) -> str:
+        return f"{CANARY} {order}"
+
+    async def answer(ctx: RunContext, inbox: list[Message]) -> str:
+        await ctx.reply(inbox[0], {"answer": CANARY})
+        return CANARY
+
+    async def work(ctx: RunContext, inbox: list[Message]) -> Any:
+        return await ctx.step("count", bed.world.do, "count", inbox[0].payload)
+
+    other, child = await bed.serve(answer), await bed.serve(work)
+
+    async def act(ctx: RunContext, inbox: list[Message]) -> str:
+        del inbox
+        await ctx.llm(CANARY)
+        await ctx.tool("lookup", order=CANARY)
+        handle = await ctx.spawn(child, {"text": CANARY})
+        await ctx.join(handle)
+        await ctx.ask(other, {"question": CANARY}, timeout=20)
+        await ctx.emit("news/eu", {"post": CANARY})
+        return CANARY
+
+    tools = [Tool("lookup", "Look an order up.", lookup, idempotent=True)]
+    run_id = await bed.submit(
+        await bed.serve(act, tools=tools, model=ScriptedModel((CANARY,))), {"text": CANARY}
+    )
+    await bed.result(run_id)
+    return run_id
+
+
+@pytest.mark.item(483)
+async def test_a_conversation_is_one_trace(bed: Bed) -> None:
+    """Parent, child, question, tool and model share a trace id, and nothing shows what was said."""
+    backend = await _restarted(bed)
+    run_id = await _conversation(bed)
+    root = await backend.told(bed, run_id)
+    await bed.until(lambda: len(backend.named("invoke_agent")) == 3)
+
+    assert {span.context.trace_id for span in backend.spans if span.context} == {
+        root_span(await bed.row(run_id)).trace_id
+    }
+    assert CANARY not in "".join(span.to_json() for span in backend.spans)
+    assert (_id(root), root.parent) == (root_span_id(run_id), None)
+    others = [span for span in backend.named("invoke_agent") if span is not root]
+    assert {_parent(span) for span in others} == {_id(root)}
+    turns = {_id(span) for span in backend.named("runtime.turn", run_id)}
+    assert {_parent(span) for span in backend.named("runtime.turn", run_id)} == {_id(root)}
+    for name in ("chat scripted-1", "execute_tool lookup"):
+        assert _parent(backend.one(name)) in turns
+    for name in ("spawn", "join", "ask", "publish"):
+        assert backend.named(name), name
+        assert {_parent(span) for span in backend.named(name)} <= turns
+    assert (
+        _parent(backend.one("step count"))
+        in {_id(t) for t in backend.named("runtime.turn")} - turns
+    )
+    chat = _said(backend.one("chat scripted-1"))
+    assert (chat["gen_ai.usage.input_tokens"], chat["gen_ai.usage.output_tokens"]) == (7, 1)
+    assert chat["gen_ai.conversation.id"] == run_id
+
+
+@pytest.mark.item(483)
+async def test_a_killed_host_s_run_goes_on_in_the_same_trace(bed: Bed) -> None:
+    """The lost turn is told by the next host, linked to; what is replayed has no second span."""
+    backend = await _restarted(bed)
+
+    async def act(ctx: RunContext, inbox: list[Message]) -> str:
+        del inbox
+        await ctx.step("before", bed.world.do, "before")
+        await ctx.step("hangs", bed.world.hang, "hangs")
+        return "done"
+
+    run_id = await bed.submit(await bed.serve(act))
+    async with asyncio.timeout(20):
+        await bed.world.entered.wait()
+    await bed.crash()
+    await bed.start(tracing=backend.tracing)
+    await bed.result(run_id)
+    root = await backend.told(bed, run_id)
+
+    first, second = sorted(backend.named("runtime.turn"), key=lambda span: span.start_time or 0)
+    assert {_parent(first), _parent(second)} == {_id(root)}
+    assert (_said(first)["callboard.turn.end"], first.status.status_code) == (
+        "lost",
+        StatusCode.ERROR,
+    )
+    assert _said(second)["callboard.turn.reason"] == "recovered"
+    assert [link.context.span_id for link in second.links] == [_id(first)]
+    assert _parent(backend.one("step before")) == _id(first)
+    assert root.start_time is not None
+    assert root.start_time <= (first.start_time or 0)
+
+
+@pytest.mark.item(483)
+async def test_a_run_that_sleeps_has_short_spans_with_links(bed: Bed) -> None:
+    """A turn ends when its run leaves memory; the next one links to it and tells why it began."""
+    backend = await _restarted(bed)
+
+    async def act(ctx: RunContext, inbox: list[Message]) -> Any:
+        del inbox
+        await ctx.step("mark", bed.world.do, "mark")
+        return await ctx.sleep_until_signal("go")
+
+    run_id = await bed.submit(await bed.serve(act))
+    await bed.marked(run_id)
+    await bed.runtime.signal(run_id, "go")
+    await bed.result(run_id)
+    await backend.told(bed, run_id)
+
+    if bed.drops:
+        assert _ns_of_turns(backend, run_id) == [("started", "suspended"), ("woken", "completed")]
+        first, second = sorted(backend.named("runtime.turn"), key=lambda span: span.start_time or 0)
+        assert [link.context.span_id for link in second.links] == [_id(first)]
+        waits = backend.named("sleep_until_signal")
+        assert [_parent(span) for span in waits] == [_id(first), _id(second)]
+    else:
+        assert _ns_of_turns(backend, run_id) == [("started", "completed")]
+        backend.one("sleep_until_signal")
+
+
+@pytest.mark.item(483)
+async def test_a_foreign_caller_is_the_parent(bed: Bed) -> None:
+    """Of runs that a submit, a plain message or a post begins; also its current span is."""
+    backend = await _restarted(bed)
+
+    async def act(ctx: RunContext, inbox: list[Message]) -> None:
+        del ctx, inbox
+
+    agent, mailed, follower = [await bed.serve(act) for _ in range(3)]
+    told = {"traceparent": CALLER}
+    run_id = await bed.submit(agent, Message("m", agent, {}, metadata=told))
+    await bed.runtime.send(mailed, Message("n", mailed, {}, metadata=told))
+    topic = TopicId(follower.type)
+    await bed.runtime.follow(follower, topic.type)
+    await bed.runtime.publish(topic.type, "default", Message("p", topic, {}, metadata=told))
+    with trace.get_tracer("test", tracer_provider=backend.provider).start_as_current_span("mine"):
+        second = await bed.submit(agent, {})
+    await bed.result(second)
+    await bed.until(lambda: len(backend.named("invoke_agent")) == 4)
+
+    caller = parse_traceparent(CALLER)
+    assert caller is not None
+    own = await backend.told(bed, second)
+    others = [span for span in backend.named("invoke_agent") if span is not own]
+    assert {(s.context.trace_id, _parent(s)) for s in others if s.context} == {
+        (caller.trace_id, caller.span_id)
+    }
+    assert _parent(own) == _id(backend.one("mine"))
+    await bed.result(run_id)
+
+
+@pytest.mark.item(483)
+@in_memory
+async def test_a_message_to_a_run_that_goes_on_links_to_its_sender(bed: Bed) -> None:
+    """The receiving run has its own trace; the receive's span links to the sender's root span."""
+    backend = await _restarted(bed)
+
+    async def listen(ctx: RunContext, inbox: list[Message]) -> Any:
+        del inbox
+        await ctx.step("mark", bed.world.do, "mark")
+        message = await ctx.receive()
+        return message.payload if message is not None else None
+
+    listener = await bed.serve(listen)
+
+    async def tell(ctx: RunContext, inbox: list[Message]) -> None:
+        del inbox
+        await ctx.send(listener, {"n": 1})
+
+    listening = await bed.submit(listener)
+    await bed.marked(listening)
+    telling = await bed.submit(await bed.serve(tell))
+    assert await bed.result(listening) == {"n": 1}
+    await backend.told(bed, listening)
+    sender = await backend.told(bed, telling)
+
+    received = [span for span in backend.named("receive") if span.links]
+    assert [link.context.span_id for link in received[0].links] == [_id(sender)]
+    root = backend.one("invoke_agent", listening)
+    assert root.context is not None
+    assert sender.context is not None
+    assert root.context.trace_id != sender.context.trace_id
+
+
+@pytest.mark.item(483)
+@in_memory
+async def test_content_is_shown_only_where_it_is_wanted(bed: Bed) -> None:
+    """Then without what stands under certain names, however deep, and cut."""
+    backend = await _restarted(bed, show=Redaction(["password", "api_key"]))
+    hidden = {"a": [{"Password": CANARY, "x-api-key": [CANARY]}], "text": "shown " * 1000}
+
+    async def act(ctx: RunContext, inbox: list[Message]) -> None:
+        del inbox
+        await ctx.step("login", bed.world.do, "login", hidden)
+        await ctx.step("fails", bed.world.fail, "fails")
+
+    run_id = await bed.submit(await bed.serve(act), max_retries=0)
+    await bed.ended(run_id)
+    root = await backend.told(bed, run_id)
+
+    said = str(_said(backend.one("step login")))
+    assert CANARY not in said
+    assert "shown" in said
+    assert len(said) < 5000
+    failed = backend.one("step fails")
+    assert (failed.status.description, _said(failed)["error.type"]) == (
+        "fails is broken",
+        "ValueError",
+    )
+    assert (root.status.status_code, root.status.description) == (
+        StatusCode.ERROR,
+        "fails is broken",
+    )
+
+
+@pytest.mark.item(483)
+@in_memory
+async def test_content_that_nobody_can_read_fails_no_effect(bed: Bed) -> None:
+    """Arguments may be nested deeper than the reader of traces goes; the step executes."""
+    backend = await _restarted(bed, show=Redaction([]))
+    deep: list[Any] = []
+    for _ in range(300):
+        deep = [deep]
+
+    async def act(ctx: RunContext, inbox: list[Message]) -> None:
+        del inbox
+        await ctx.step("deep", len, deep)
+
+    await bed.result(await bed.submit(await bed.serve(act)))
+
+    assert _said(backend.one("step deep"))["callboard.effect.arguments"] == "null"
+
+
+@pytest.mark.item(483)
+@in_memory
+async def test_a_trace_that_is_not_recorded_leaves_nothing(bed: Bed) -> None:
+    """No span is told; what its runs send says so, and log lines still name the turn."""
+    backend = await _restarted(bed, ratio=0.0)
+    got: list[str] = []
+
+    async def take(ctx: RunContext, inbox: list[Message]) -> None:
+        del ctx
+        here = trace.get_current_span().get_span_context()
+        got.extend((inbox[0].metadata["traceparent"][-3:], f"{here.is_valid} {here.trace_flags}"))
+
+    other = await bed.serve(take)
+
+    async def act(ctx: RunContext, inbox: list[Message]) -> None:
+        del inbox
+        await ctx.ask(other, {}, timeout=20)
+        await ctx.sleep(0.01)
+
+    await bed.result(await bed.submit(await bed.serve(act), {}))
+
+    assert got == ["-00", "True 0"]
+    assert not backend.spans
+
+
+@pytest.mark.item(483)
+@in_memory
+async def test_errors_have_a_type_and_no_message(bed: Bed) -> None:
+    """A failed attempt, a failed run and a cancelled one are told; what errors say is content."""
+    backend = await _restarted(bed)
+
+    async def act(ctx: RunContext, inbox: list[Message]) -> None:
+        if inbox[0].payload == "wait":
+            await ctx.step("mark", bed.world.do, "mark")
+            await ctx.sleep_until_signal("never")
+        raise ValueError(CANARY)
+
+    agent = await bed.serve(act)
+    failing = await bed.submit(agent, "fail", max_retries=1)
+    await bed.ended(failing)
+    root = await backend.told(bed, failing)
+    waiting = await bed.submit(agent, "wait")
+    await bed.marked(waiting)
+    await bed.runtime.cancel(waiting)
+    cancelled = await backend.told(bed, waiting)
+
+    assert (root.status.status_code, root.status.description) == (StatusCode.ERROR, None)
+    assert _said(root)["error.type"].endswith("ValueError")
+    assert _ns_of_turns(backend, failing) == [("started", "failed"), ("retry", "failed")]
+    assert _said(cancelled)["callboard.run.status"] == "CANCELLED"
+    assert CANARY not in "".join(span.to_json() for span in backend.spans)
+
+
+@pytest.mark.item(483)
+@in_memory
+async def test_a_host_without_traces_hands_a_caller_s_context_on(bed: Bed) -> None:
+    """What its runs send and spawn names the caller, for hosts that do trace; else nothing is added."""
+    got: list[dict[str, str]] = []
+
+    async def take(ctx: RunContext, inbox: list[Message]) -> None:
+        del ctx
+        got.append(dict(inbox[0].metadata))
+
+    other = await bed.serve(take)
+
+    async def act(ctx: RunContext, inbox: list[Message]) -> None:
+        del inbox
+        await ctx.join(await ctx.spawn(other, {}))
+        await ctx.ask(other, {}, timeout=20)
+
+    agent = await bed.serve(act)
+    message = Message("m", agent, {}, metadata={"traceparent": CALLER})
+    await bed.result(await bed.submit(agent, message))
+    await bed.result(await bed.submit(agent, {}))
+
+    assert got == [{"traceparent": CALLER}, {"traceparent": CALLER}, {}, {}]
+
+
+@pytest.mark.item(483)
+@in_memory
+async def test_what_an_agent_logs_names_its_run_and_span(bed: Bed) -> None:
+    """With the trace's id, whether or not spans are made; inside a step it is the step's span."""
+    lines: list[dict[str, Any]] = []
+    said = logging.makeLogRecord({"msg": "said"})
+
+    def log() -> None:
+        lines.append(json.loads(LineFormatter(as_json=True).format(said)))
+
+    async def act(ctx: RunContext, inbox: list[Message]) -> None:
+        del inbox
+        log()
+        await ctx.step("log", log)
+
+    agent = await bed.serve(act)
+    first = await bed.submit(agent, {})
+    await bed.result(first)
+    backend = await _restarted(bed)
+    second = await bed.submit(agent, {})
+    await bed.result(second)
+    await backend.told(bed, second)
+
+    traces = [f"{root_span(await bed.row(run)).trace_id:032x}" for run in (first, second)]
+    assert [line["run"] for line in lines] == [first] * 2 + [second] * 2
+    assert [line["trace_id"] for line in lines] == [traces[0]] * 2 + [traces[1]] * 2
+    spans = [f"{_id(backend.one(name)):016x}" for name in ("runtime.turn", "step")]
+    assert [line.get("span_id") for line in lines] == [None, None, *spans]
+
+
+@pytest.mark.item(483)
+@in_memory
+async def test_a_run_that_another_one_wakes_is_not_taken_for_it(bed: Bed) -> None:
+    """What the host does for it, such as making the agent, is logged in nobody's name."""
+    seen: list[object] = []
+
+    async def act(ctx: RunContext, inbox: list[Message]) -> None:
+        del ctx, inbox
+
+    def make(agent_id: AgentId) -> Acting:
+        seen.append(executing.get())
+        return Acting(agent_id, act)
+
+    made = bed.name()
+    await bed.runtime.register_type(made.type, make)
+
+    async def send(ctx: RunContext, inbox: list[Message]) -> None:
+        del inbox
+        await ctx.send(made, {})
+        await ctx.step("flush", bed.world.do, "flush")
+
+    await bed.play(send)
+    await bed.until(lambda: seen)
+
+    assert set(seen) == {None}
+
+
+@in_memory
+async def test_meters_count_what_a_host_does(bed: Bed) -> None:
+    """Turns, effects by verb and status, tokens, ends and waits, whether or not somebody looks."""
+
+    async def act(ctx: RunContext, inbox: list[Message]) -> None:
+        del inbox
+        await ctx.llm("hi")
+        await ctx.sleep(0.01)
+        await ctx.step("fails", bed.world.fail, "fails")
+
+    run_id = await bed.submit(await bed.serve(act, model=ScriptedModel()), max_retries=0)
+    await bed.ended(run_id)
+
+    meters = bed.runtime.meters
+    assert meters.effects == {("llm", "ok"): 1, ("step", "error"): 1}
+    assert (meters.input_tokens, meters.output_tokens, meters.failed) == (7, 3, 1)
+    assert (meters.turns, meters.suspends) == ((2, 1) if bed.drops else (1, 0))
+    assert meters.wake_s.count == meters.turns

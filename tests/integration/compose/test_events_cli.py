@@ -1,0 +1,95 @@
+"""`callboard runs events --follow` on NATS: pieces of an answer that another process makes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from typing_extensions import override
+
+from actors.kernel.agent.llm import Completion, TextDelta
+from actors.kernel.agent.message import ChatMessage
+from actors.kernel.runtime.ids import AgentId
+from compose.runtime import build_runtime
+from compose.settings import Settings
+from tests.behaviour.agents import ScriptedModel
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Sequence
+
+    from actors.kernel.agent.llm import GenerationOptions, StreamEvent
+    from actors.kernel.agent.message import Message
+    from actors.runtime import RunContext
+    from tests.harness.servers import TestNats, TestPostgres
+
+pytestmark = [pytest.mark.postgres, pytest.mark.nats]
+
+
+class Talkative(ScriptedModel):
+    """Says the same piece again and again until the test has heard one."""
+
+    heard = asyncio.Event()
+
+    @override
+    async def generate_stream(
+        self, messages: Sequence[ChatMessage], *, options: GenerationOptions | None = None
+    ) -> AsyncIterator[StreamEvent]:
+        while not self.heard.is_set():
+            yield TextDelta(text="la ")
+            await asyncio.sleep(0.01)
+        async for event in super().generate_stream(messages, options=options):
+            if isinstance(event, Completion):
+                yield event
+
+
+class Singer:
+    """One model call."""
+
+    def __init__(self, agent_id: AgentId, model: ScriptedModel) -> None:
+        self.id, self.model = agent_id, model
+
+    async def run(self, ctx: RunContext, inbox: list[Message]) -> Any:
+        """Return what the model said."""
+        assert inbox
+        return (await ctx.llm([ChatMessage.of("user", "sing")])).text
+
+
+async def test_answers_are_shown_while_they_are_made(
+    postgres_server: TestPostgres, schema: str, nats_server: TestNats, namespace: str
+) -> None:
+    """By another process than the one that makes them; the end mark comes last."""
+    settings = Settings(db_schema=schema, namespace=namespace)
+    model = Talkative()
+    model.heard = asyncio.Event()
+    async with build_runtime(nats_server.url, postgres_server.url, settings=settings) as runtime:
+        await runtime.register(Singer(AgentId("singer", "1"), model))
+        run_id = await runtime.submit(AgentId("singer", "1"), "go")
+        surroundings = {
+            **os.environ,
+            "CALLBOARD_NATS_URL": nats_server.url,
+            "CALLBOARD_NAMESPACE": namespace,
+            "CALLBOARD_SCHEMA": schema,
+            "CALLBOARD_POSTGRES_URL": postgres_server.url,
+        }
+        command = (sys.executable, "-m", "compose", "runs", "events", run_id, "-f", "--json")
+        program = await asyncio.create_subprocess_exec(
+            *command, env=surroundings, stdout=asyncio.subprocess.PIPE
+        )
+        assert program.stdout is not None
+        found = []
+        async with asyncio.timeout(25):
+            async for line in program.stdout:
+                found.append(json.loads(line))
+                if found[-1]["kind"] == "delta":
+                    model.heard.set()
+            code = await program.wait()
+
+    deltas = [event for event in found if event["kind"] == "delta"]
+    assert code == 0
+    assert {event["data"]["text"] for event in deltas} == {"la "}
+    assert (found[-1]["kind"], found[-1]["name"]) == ("end", "COMPLETED")
+    assert found[-1]["data"]["result"] == "Hello there"

@@ -1,0 +1,238 @@
+"""Services outside that ask hosts over NATS, with nothing of ours; and agents that answer them."""
+
+from __future__ import annotations
+
+import json
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import nats
+
+from actors.errors import TerminalError
+from actors.kernel.agent.llm import Completion, LLMResponse, TextDelta, Usage
+from actors.kernel.agent.message import ContentBlock
+from tests.system.waiting import until
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+
+    from nats.aio.client import Client
+    from nats.aio.msg import Msg
+
+    from actors.kernel.agent.agent import Agent
+    from actors.kernel.agent.llm import GenerationOptions, StreamEvent
+    from actors.kernel.agent.message import ChatMessage, Message
+    from actors.kernel.runtime.ids import AgentId
+    from actors.runtime import RunContext
+
+PATIENCE_S: Final = 15.0
+PIECES: Final = ("Once ", "upon ", "a ", "time")
+
+
+class Echo:
+    """Returns what it was given, and by whom."""
+
+    def __init__(self, agent_id: AgentId) -> None:
+        self.id = agent_id
+
+    async def run(self, ctx: RunContext, inbox: list[Message]) -> Any:
+        """Return it."""
+        del ctx
+        message = inbox[0]
+        return {
+            "got": message.payload, "from": message.sender, "metadata": dict(message.metadata),
+        }  # fmt: skip
+
+
+class Sayer:
+    """Returns a text of as many letters as it is told, after a step that recorded half of it."""
+
+    def __init__(self, agent_id: AgentId) -> None:
+        self.id = agent_id
+
+    async def run(self, ctx: RunContext, inbox: list[Message]) -> Any:
+        """Return it."""
+        payload: Any = inbox[0].payload
+        half = await ctx.step("half", lambda: "x" * (payload["letters"] // 2))
+        return half + half
+
+
+class Failing:
+    """Fails for good."""
+
+    def __init__(self, agent_id: AgentId) -> None:
+        self.id = agent_id
+
+    async def run(self, ctx: RunContext, inbox: list[Message]) -> None:
+        """Raise."""
+        del ctx
+        raise TerminalError(f"no use for {inbox[0].payload}")
+
+
+class Waiter:
+    """Waits for the signal `go` and returns its payload."""
+
+    def __init__(self, agent_id: AgentId) -> None:
+        self.id = agent_id
+
+    async def run(self, ctx: RunContext, inbox: list[Message]) -> Any:
+        """Return what the signal carried."""
+        del inbox
+        return await ctx.sleep_until_signal("go")
+
+
+class Model:
+    """Says its pieces; behind the second it waits for the file, if it is told one."""
+
+    model = "slow-1"
+
+    async def generate(
+        self, messages: Sequence[ChatMessage], *, options: GenerationOptions | None = None
+    ) -> LLMResponse:
+        """See `LLMClient.generate`."""
+        raise NotImplementedError
+
+    async def generate_stream(
+        self, messages: Sequence[ChatMessage], *, options: GenerationOptions | None = None
+    ) -> AsyncIterator[StreamEvent]:
+        """See `LLMClient.generate_stream`."""
+        del options
+        gate = messages[-1].text
+        for n, piece in enumerate(PIECES):
+            if gate and n == 2:
+                await until(lambda: is_open(gate), f"{gate} is there")
+            yield TextDelta(text=piece)
+        text = "".join(PIECES)
+        blocks = [ContentBlock(type="text", text=text)]
+        yield Completion(
+            response=LLMResponse(
+                content=blocks, usage=Usage(input=1, output=4), model=self.model, stop_reason="stop"
+            )
+        )
+
+
+def is_open(gate: str) -> bool:
+    """Whether the test, another process perhaps, has made the file."""
+    return Path(gate).exists()
+
+
+class Teller:
+    """Tells a story by a model, after the signal `go`; the payload may name a file to wait for."""
+
+    model = Model()
+
+    def __init__(self, agent_id: AgentId) -> None:
+        self.id = agent_id
+
+    async def run(self, ctx: RunContext, inbox: list[Message]) -> str:
+        """Return the story."""
+        payload: Any = inbox[0].payload
+        await ctx.sleep_until_signal("go")
+        return (await ctx.llm(str(payload.get("gate", "")))).text
+
+
+TYPES: Final[dict[str, Callable[[AgentId], Agent]]] = {
+    "echo": Echo,
+    "sayer": Sayer,
+    "failing": Failing,
+    "waiter": Waiter,
+    "teller": Teller,
+}
+
+
+class Answered(NamedTuple):
+    """An answer as it came."""
+
+    body: Any
+    headers: Mapping[str, str]
+
+    @property
+    def code(self) -> int:
+        """The error's code, 0 for none."""
+        return int(self.headers.get("Nats-Service-Error-Code", 0))
+
+    @property
+    def run(self) -> str:
+        """The run that answered."""
+        return self.headers["Actor-Run"]
+
+
+class Outside:
+    """One service's connection."""
+
+    def __init__(self, client: Client, namespace: str, *, tenant: str, publisher: str) -> None:
+        self.client = client
+        self._prefix = f"{namespace}." if namespace else ""
+        self._tenant, self._publisher = tenant, publisher
+
+    async def request(
+        self, subject: str, body: object = b"", headers: Mapping[str, str] | None = None
+    ) -> Answered:
+        """Ask on a subject as it is, with bytes as they are or JSON."""
+        data = body if isinstance(body, bytes) else json.dumps(body).encode()
+        answer = await self.client.request(
+            self._prefix + subject, data, timeout=PATIENCE_S, headers=dict(headers or {}) or None
+        )
+        head = answer.headers or {}
+        is_json = head.get("Content-Type") == "application/json"
+        return Answered(json.loads(answer.data) if is_json else answer.data, head)
+
+    async def ask(self, agent: str, body: object = None, **headers: str) -> Answered:
+        """Ask ``type/key``; names of headers with ``_`` for ``-``."""
+        address = agent.replace("/", ".")
+        subject = f"ask.v1.{self._tenant}.{address}.{self._publisher}"
+        found = {name.replace("_", "-"): value for name, value in headers.items()}
+        return await self.request(subject, body, found)
+
+    async def api(self, verb: str, **fields: object) -> Answered:
+        """Ask the hosts."""
+        return await self.request(f"api.v1.{self._tenant}.{self._publisher}.{verb}", fields)
+
+    @asynccontextmanager
+    async def watching(self, **fields: object) -> AsyncGenerator[AsyncGenerator[Msg, None], None]:
+        """Yield the messages of a stream of events; beats are answered, and not yielded."""
+        inbox = self.client.new_inbox()
+        came = await self.client.subscribe(inbox)
+
+        async def read() -> AsyncGenerator[Msg, None]:
+            while True:
+                message = await came.next_msg(timeout=PATIENCE_S)
+                if message.reply:
+                    await self.client.publish(message.reply)
+                elif message.headers is not None and "Actor-Event" in message.headers:
+                    yield message
+                else:
+                    yield message
+                    return  # an error is the last one
+
+        subject = f"{self._prefix}api.v1.{self._tenant}.{self._publisher}.events"
+        await self.client.publish(subject, json.dumps(fields).encode(), reply=inbox)
+        messages = read()
+        try:
+            yield messages
+        finally:
+            await messages.aclose()
+            await came.unsubscribe()
+
+    async def events(self, **fields: object) -> list[dict[str, Any]]:
+        """Return a run's events up to its end."""
+        found = []
+        async with self.watching(**fields) as messages:
+            async for message in messages:
+                found.append(json.loads(message.data))
+                if found[-1].get("kind") == "end":
+                    break
+        return found
+
+
+@asynccontextmanager
+async def outside(
+    url: str, namespace: str, *, tenant: str = "default", publisher: str = "crm"
+) -> AsyncGenerator[Outside, None]:
+    """Yield a connection of a service, which reconnects by itself."""
+    client = await nats.connect(url, inbox_prefix=f"_INBOX_{publisher}", reconnect_time_wait=0.05)
+    try:
+        yield Outside(client, namespace, tenant=tenant, publisher=publisher)
+    finally:
+        await client.close()

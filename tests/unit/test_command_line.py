@@ -1,0 +1,161 @@
+"""What the command line refuses before it connects, and what it says when something goes wrong."""
+
+from __future__ import annotations
+
+import io
+import sys
+
+import pytest
+from typing_extensions import override
+
+from compose.cli import run
+from compose.commands.app import explained
+from compose.commands.exits import Exit
+from compose.commands.output import print_table, say
+
+NOWHERE = "postgresql://u@127.0.0.1:1/d"
+HUGE = "9" * 30
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["runs", "list", "--limit", HUGE], "--limit. Give 1 or more"),
+        (["approvals", "list", "--limit", "0"], "--limit. Give 1 or more"),
+        (["followers", "news", "--limit=-3"], "--limit. Give 1 or more"),
+        (["runs", "log", "r", "--from-seq", HUGE], "--from-seq. Give the number of a log entry"),
+        (["runs", "events", "r", "--from-seq=-1"], "--from-seq. Give the number of a log entry"),
+        (["runs", "list", "--until", "9999-12-31T23:59:59-14:00"], "--until"),
+        (["runs", "sweep", "--older-than", f"{HUGE}d"], "is no span"),
+        (["dlq", "show", HUGE], "LETTER. Give numbers that `callboard dlq list` shows"),
+        (["dlq", "redrive", "1", HUGE], "IDS. Give numbers that `callboard dlq list` shows"),
+        (["dlq", "redrive", "1", "--agent", "desk/a"], "--agent goes with --all"),
+        (["send", "desk/a", "1", "--priority", HUGE], "--priority. Give a number"),
+        (["send", "desk/a", "1", "--wait", "--timeout-s", "nan"], "--timeout-s. Give seconds"),
+        (["send", "desk/a", "1", "--wait", "--timeout-s=-1"], "--timeout-s. Give seconds"),
+        (["send", "desk/a", "[" * 100_000], "the message is nested too deeply"),
+        (["agents", "list", "--waiting", "inf"], "--waiting. Give seconds"),
+        (["schedules", "create", "x", "desk/a", "--at", "9999-12-31T23:59:59-14:00"], "--at"),
+    ],
+)
+def test_what_cannot_be_kept_is_refused_before_anything_happens(
+    arguments: list[str],
+    words: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """One line that names the option and the rule; no server is asked."""
+    monkeypatch.setenv("CALLBOARD_START_WAIT_S", "0.05")
+    code = run([*arguments, "--postgres-url", NOWHERE])
+    out, err = capsys.readouterr()
+
+    assert (code, out) == (Exit.USAGE, ""), err
+    assert words in err
+    assert len(err.splitlines()) == 1
+
+
+@pytest.mark.parametrize("seconds", ["nan", "-1"])
+def test_tap_wants_a_time_that_can_pass(seconds: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Instead of watching for no time at all, and saying nothing."""
+    code = run(["tap", f"--seconds={seconds}", "--nats-url", "nats://127.0.0.1:1"])
+
+    assert code == Exit.USAGE
+    assert "--seconds. Give seconds, 0 or more" in capsys.readouterr().err
+
+
+def test_an_export_is_replayed_from_standard_input(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As `callboard export RUN | callboard replay - MODULE:ATTR` in the help says."""
+    lines = '{"callboard_export": 1}\n{"line": "end", "runs": 0, "entries": 0}\n'
+    monkeypatch.setattr(sys, "stdin", io.StringIO(lines))
+    code = run(["replay", "-", "tests.system.agents:TYPES"])
+
+    assert (code, capsys.readouterr().out) == (Exit.OK, "the export holds no run\n")
+
+
+def test_help_is_offered_of_the_command_that_was_meant(capsys: pytest.CaptureFixture[str]) -> None:
+    """Not only the list of all."""
+    run(["runs", "fork", "r"])
+
+    assert "(see `callboard runs fork --help`)" in capsys.readouterr().err
+
+
+# --- what goes wrong ------------------------------------------------------------------------------
+
+
+def missing(name: str) -> ImportError:
+    """What the parser raises for a command whose module cannot be imported."""
+    error = ImportError("cannot import the command")
+    error.__cause__ = ModuleNotFoundError(f"No module named {name!r}", name=name)
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "text"),
+    [
+        (missing("asyncpg"), 2, "asyncpg is not installed: pip install 'callboard[all]'"),
+        (missing("broker.gone"), 1, "unexpected ModuleNotFoundError: No module named"),
+        (OSError(28, "No space left on device"), 1, "No space left on device"),
+        (NotADirectoryError(20, "Not a directory", "/x/lock"), 1, "/x/lock: Not a directory"),
+        (ValueError("two\nlines"), 1, "unexpected ValueError: two lines; --debug shows"),
+    ],
+)
+def test_any_error_is_one_line(error: Exception, code: int, text: str) -> None:
+    """Of a package that is missing, of the machine, and of what nobody thought of."""
+    said, given = explained(error)
+
+    assert given == code
+    assert text in said
+    assert "\n" not in said
+
+
+def broken(_runtime: object) -> None:
+    """An application that cannot be set up."""
+    raise ZeroDivisionError("no shards")
+
+
+def test_an_error_that_nobody_thought_of_names_its_place(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """And with --debug it is shown whole."""
+    code = run(["describe", f"{__name__}:broken"])
+    err = capsys.readouterr().err
+
+    assert code == Exit.FAILED
+    assert "unexpected ZeroDivisionError: no shards (test_command_line.py:" in err
+    assert "Traceback" not in err
+    with pytest.raises(ZeroDivisionError):
+        run(["describe", f"{__name__}:broken", "--debug"])
+
+
+# --- what is printed ------------------------------------------------------------------------------
+
+
+def test_what_others_wrote_cannot_steer_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    """Control characters are shown as signs, and nothing is read as markup or as a name of a picture."""
+    say("a\x1b]0;title\x07 \x9b2J [red]:smile:")
+    print_table(("key",), [("b\x1b[31m",)], empty="")
+    out = capsys.readouterr().out
+
+    assert not any(ord(sign) < 0x20 or 0x7F <= ord(sign) < 0xA0 for sign in out if sign != "\n")
+    assert "␛]0;title" in out
+    assert "[red]:smile:" in out
+    assert "b␛[31m" in out
+
+
+class Gone(io.StringIO):
+    """A pipe that nobody reads any more."""
+
+    @override
+    def write(self, text: str, /) -> int:
+        """Refuse."""
+        raise BrokenPipeError(text)
+
+
+def test_a_pipe_that_nobody_reads_is_told_to_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which ends with 0 then; rich on its own would end it with 1."""
+    monkeypatch.setattr(sys, "stdout", Gone())
+
+    with pytest.raises(BrokenPipeError):
+        say("words")

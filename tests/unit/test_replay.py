@@ -1,0 +1,211 @@
+"""A run is exported from one store and replayed in memory: nothing is executed, differences are named."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+
+from actors import RetryPolicy, Runtime, agent
+from actors.kernel.agent.middleware import HookEvent
+from actors.kernel.runtime.ids import AgentId
+from actors.runtime.clock import SystemClock
+from actors.runtime.registry import Registry
+from compose.replay import replay_run
+from compose.run_export import Exporter, ExportError, read_export
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from actors.kernel.agent.message import Message
+    from actors.runtime import RunContext
+    from actors.runtime.decorator import FunctionAgent
+    from compose.replay import Replayed
+    from compose.run_export import ExportedRun
+
+DESK: Final = AgentId("desk", "main")
+FIRST: Final = ("read", "write")
+
+
+def desk(
+    calls: list[str],
+    steps: Sequence[str] = FIRST,
+    *,
+    output: str = "done",
+    fails: bool = False,
+    version: str | None = None,
+) -> FunctionAgent:
+    """An agent with these steps, a sleep beside a step, a message and an output; it notes each call."""
+
+    async def run(ctx: RunContext, inbox: list[Message]) -> dict[str, Any]:
+        def step(name: str) -> str:
+            calls.append(name)
+            return name.upper()
+
+        async def nap() -> str:
+            await ctx.sleep(0.001)
+            return str(await ctx.now())
+
+        values = [await ctx.step(name, step, name) for name in steps]
+        values += await ctx.gather(nap(), ctx.step("beside", step, "beside"))
+        await ctx.send(AgentId("other", "one"), {"n": len(inbox)})
+        if fails:
+            raise ValueError(output)
+        return {"values": values, "output": output}
+
+    return agent("desk", version=version)(run)
+
+
+async def exported(one: FunctionAgent, **given: Any) -> ExportedRun:
+    """The run of an agent that was given a message, as its file says."""
+    async with Runtime(suspend_after=0.0) as runtime:
+        await runtime.register(one)
+        run_id = await runtime.submit(DESK, {"n": 1}, **given)
+        row = await runtime.wait(run_id)
+        lines = Exporter(runtime.store).lines(row, tree=True, at=SystemClock().now())
+        text = [json.dumps(line) async for line in lines]
+    [run] = read_export(text, file="run.jsonl")
+    return run
+
+
+async def again(run: ExportedRun, one: FunctionAgent, until: int | None = None) -> Replayed:
+    """How the run goes with this code."""
+    agents = Registry()
+    agents.add(one)
+    return await replay_run(run, agents, until=until)
+
+
+@pytest.mark.item(70, 74)
+async def test_the_same_code_reproduces_the_run_and_executes_nothing() -> None:
+    """Branches, waits, messages and steps are served from the log; hooks hear nothing."""
+    run = await exported(desk([]))
+    calls: list[str] = []
+    heard: list[HookEvent] = []
+
+    async def hook(event: HookEvent) -> None:
+        heard.append(event)
+
+    one = desk(calls)
+    one.hooks = [hook]  # type: ignore[attr-defined] # an optional attribute of agents
+    found = await again(run, one)
+
+    assert found.outcome == "reproduced"
+    assert found.entries == len(run.entries)
+    assert calls == []
+    assert heard == []
+
+
+@pytest.mark.parametrize(
+    ("steps", "output", "position", "expected", "found"),
+    [
+        (("write", "read"), "done", "0", "effect.result read", "step write"),
+        (("read",), "done", "1", "effect.result write", "timer.set sleep"),
+        ((*FIRST, "more"), "done", "2.0.0", "timer.set sleep", "effect.intent more"),
+        (FIRST, "other", "the end", "'output': 'done'", "'output': 'other'"),
+    ],
+)
+async def test_code_that_does_something_else_is_named_with_place_and_difference(
+    *, steps: Sequence[str], output: str, position: str, expected: str, found: str
+) -> None:
+    """What the log has, and what the code does instead; nothing is executed."""
+    run = await exported(desk([]))
+    calls: list[str] = []
+    told = await again(run, desk(calls, steps, output=output))
+
+    assert (told.outcome, told.position, calls) == ("diverged", position, [])
+    assert expected in told.expected
+    assert found in told.found
+
+
+async def test_code_that_goes_on_where_the_log_ends_is_told_from_one_that_diverges() -> None:
+    """The next thing it would do is named."""
+
+    async def short(ctx: RunContext, inbox: list[Message]) -> int:
+        return await ctx.step("one", lambda: len(inbox))
+
+    async def longer(ctx: RunContext, inbox: list[Message]) -> int:
+        await short(ctx, inbox)
+        return await ctx.step("two", lambda: 1 // 0)
+
+    run = await exported(agent("desk")(short))
+    found = await again(run, agent("desk")(longer))
+
+    assert (found.outcome, found.position) == ("past_end", "1")
+    assert "two" in found.found
+    assert found.expected == "run.completed 1"
+
+
+@pytest.mark.item(71)
+async def test_a_run_that_failed_after_retries_is_reproduced() -> None:
+    """Its end is the same error; another error, or none, is a difference."""
+    policy = RetryPolicy(max_retries=1, backoff_s=0.0)
+    run = await exported(desk([], fails=True), retry_policy=policy)
+
+    assert (await again(run, desk([], fails=True))).outcome == "reproduced"
+    assert (await again(run, desk([]))).outcome == "diverged"
+
+
+async def test_every_first_part_of_a_log_is_reproduced_and_tells_what_comes_next() -> None:
+    """`until` cuts the log anywhere, and nothing is executed behind the cut."""
+    run = await exported(desk([]))
+    calls: list[str] = []
+    found = [await again(run, desk(calls), until=entry.seq) for entry in run.entries]
+
+    assert {one.outcome for one in found} == {"reproduced"}
+    assert all(one.found for one in found[:-1])
+    assert "read" in found[1].found
+    assert calls == []
+
+
+async def test_every_generation_of_a_run_that_continued_as_new_is_replayed() -> None:
+    """A difference in an earlier one is found, too."""
+
+    def counting(first: str) -> FunctionAgent:
+        async def run(ctx: RunContext, inbox: list[Message]) -> Any:
+            job: Any = inbox[0].payload
+            await ctx.step(first if job["n"] == 1 else "later", lambda: None)
+            if job["n"] < 3:
+                await ctx.continue_as_new({"n": job["n"] + 1})
+            return job["n"]
+
+        return agent("desk")(run)
+
+    run = await exported(counting("first"))
+
+    assert (await again(run, counting("first"))).outcome == "reproduced"
+    assert (await again(run, counting("else"))).outcome == "diverged"
+
+
+async def test_another_version_is_tried_and_an_agent_that_is_not_there_is_told() -> None:
+    """So it is known before a deployment whether open runs survive it."""
+    run = await exported(desk([], version="1"))
+    newer = await again(run, desk([], version="2"))
+    nobody = await replay_run(run, Registry())
+
+    assert newer.outcome == "reproduced"
+    assert "1" in newer.note
+    assert "2" in newer.note
+    assert nobody.outcome == "unserved"
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ([], "it is empty"),
+        (["nonsense"], "not a JSON object"),
+        (["[1]"], "not a JSON object"),
+        (['{"callboard_export": 9}'], "no export of version 1"),
+        (['{"callboard_export": 1}'], "cut off"),
+        (['{"callboard_export": 1}', '{"line": "what"}'], "not known"),
+        (['{"callboard_export": 1}', '{"line": "run"}'], "does not fit"),
+        (['{"callboard_export": 1}', '{"line": "end", "runs": 2, "entries": 0}'], "missing"),
+    ],
+)
+def test_a_file_that_is_no_whole_export_is_refused(text: list[str], complaint: str) -> None:
+    """The error names the file, the line and the way out."""
+    with pytest.raises(ExportError, match=complaint) as caught:
+        read_export(text, file="x.jsonl")
+
+    assert "x.jsonl, line " in str(caught.value)
+    assert "callboard export" in str(caught.value)

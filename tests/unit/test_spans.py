@@ -1,0 +1,47 @@
+"""The spans that a host tells of a turn."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from datetime import UTC, datetime
+
+import pytest
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from actors.kernel.runtime.commit import LoadedRun, RunRow, Suspend
+from actors.kernel.runtime.ids import AgentId, HostIncarnation, RunId, ShardId
+from actors.kernel.runtime.scheduler import Lease, RunStatus
+from actors.kernel.runtime.wakeup import WakeSet
+from actors.runtime.clock import SystemClock
+from actors.runtime.tracing import MAX_INTERRUPTED, Tracing, TurnSpans
+
+AT = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+@pytest.mark.item(483)
+async def test_a_turn_that_waits_for_ever_keeps_few_spans() -> None:
+    """Of waits that were interrupted the last ones are told; a run in memory may have any number."""
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    row = RunRow(RunId("r"), AgentId("desk", "a"), RunStatus.RUNNING)
+    lease = Lease(ShardId("0"), HostIncarnation("h"), 1, AT, row.run_id, row.agent_id, 1)
+    spans = TurnSpans(
+        Tracing(provider),
+        LoadedRun(row, ()),
+        lease,
+        clock=SystemClock(),
+        was_running=False,
+        mail=(),
+    )
+    spans.enter()
+    for _ in range(MAX_INTERRUPTED * 3):
+        with suppress(asyncio.CancelledError), spans.waiting("receive"):
+            raise asyncio.CancelledError
+    spans.end(Suspend(WakeSet()), upto=3, is_left=False)
+
+    names = [span.name for span in exporter.get_finished_spans()]
+    assert names == ["receive"] * MAX_INTERRUPTED + ["runtime.turn"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -46,6 +47,8 @@ PAGE: Final = 500
 READ_AGAIN_S: Final = 1.0
 """Pause before mail is looked through again that the store could not give."""
 LEAVE_LIMIT_S: Final = 1.0
+CLAIM_LIMIT_S: Final = 5.0
+"""How long a host that stops waits for the answer to a claim under way."""
 _CLAIM_LIMIT: Final = 10_000
 _SIGNALS_LIMIT_S: Final = 120.0
 """Longer than a store waits for its server before it gives up."""
@@ -111,6 +114,16 @@ class Ownership:
                 self.on_report(await self._store.heartbeat(self.owner, self._worker.shards))
         except (ActorsError, TimeoutError) as exc:
             _log.warning("other hosts are not told that this one leaves", exc_info=exc)
+
+    async def claim_no_more(self) -> None:
+        """Claim nothing from now on, and let a claim under way come to its end.
+
+        Cut off, it could still be executed, behind `stop`: the shards would be nobody's for a lease.
+        """
+        self._is_leaving = True
+        with suppress(TimeoutError):
+            async with asyncio.timeout(CLAIM_LIMIT_S), self._claiming:
+                pass
 
     async def stop(self) -> None:
         """Give all shards up."""

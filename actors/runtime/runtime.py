@@ -296,6 +296,7 @@ class Runtime(Client):
         await self._worker.stop(drain_s=drain_s)
         for door in self._doors:
             await _in_order(door.shut())
+        await self._ownership.claim_no_more()
         await self._tasks.close()
         if self._serve:
             await self._services.stop()

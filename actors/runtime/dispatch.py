@@ -124,9 +124,12 @@ class Dispatch:
 
     def _on_timer(self, agent_id: AgentId) -> None:
         mailbox = self._mailboxes.find(agent_id)
-        if mailbox is None or mailbox.wake_at is None or mailbox.wake_at > self._clock.now():
+        if mailbox is None or mailbox.wake_at is None:
             return
-        self.wake(mailbox)
+        if mailbox.wake_at > self._clock.now():
+            self.timers.add(mailbox.wake_at, agent_id)
+        else:
+            self.wake(mailbox)
 
     def start_ready(self) -> None:
         """Start those who are ready, as far as the capacity goes and limits allow."""

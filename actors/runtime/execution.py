@@ -51,6 +51,7 @@ from actors.runtime.registry import version_of
 from actors.runtime.run_log import RunLog
 from actors.runtime.signals import RETRY, Signals
 from actors.runtime.tasks import start_task
+from actors.runtime.timers import LEAD_S
 from actors.runtime.tool_invoker import Toolkit
 from actors.runtime.trace_context import executing
 from actors.runtime.tracing import TurnSpans
@@ -460,10 +461,18 @@ class Execution:
     def _on_idle(self) -> None:
         if self.env.suspend_after > 0:
             self._runlog.flush_behind()  # timers that were set survive a crash of a hot wait
-        if self._suspend is None:
-            loop = asyncio.get_running_loop()
-            moves = self._turnstile.moves
-            self._suspend = loop.call_later(self.env.suspend_after, self._leave_memory, moves)
+        loop, rest_s = asyncio.get_running_loop(), self._rest_s()
+        if self._suspend is not None:
+            if self._suspend.when() <= loop.time() + rest_s:
+                return
+            self._suspend.cancel()
+        self._suspend = loop.call_later(rest_s, self._leave_memory, self._turnstile.moves)
+
+    def _rest_s(self) -> float:
+        """Seconds at rest until the run leaves memory. Loaded a moment before its time, it stays for that."""
+        due, rest_s = self.loaded.row.wake_at, self.env.suspend_after
+        early_s = 0.0 if due is None else (due - self.env.clock.now()).total_seconds()
+        return max(rest_s, early_s + LEAD_S) if 0 < early_s <= LEAD_S else rest_s
 
     def _leave_memory(self, moves: int) -> None:
         self._suspend = None

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from dataclasses import dataclass
+from datetime import timedelta
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from actors.kernel.runtime.scheduler import RunStatus
+from actors.runtime.timers import LEAD_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -92,7 +94,7 @@ class Mailbox:
         self.run_id: RunId | None = None
         self.priority = 5
         self.wake_at: datetime | None = None
-        """When the waiting run goes on by itself."""
+        """When the waiting run is loaded to go on by itself."""
         self.ready_at = 0.0
         """When it could go on, by the loop's clock; for a meter."""
         self.wants_mail = False
@@ -282,7 +284,12 @@ class Mailbox:
             self.queue = [item for item in self.queue or () if item[1].run_id != run_id] or None
 
     def rest(self, holding: Holding, *, wake_at: datetime | None, wants_mail: bool) -> None:
-        """The run that holds the agent is rows only from now on."""
+        """The run that holds the agent is rows only from now on, to go on at `wake_at`.
+
+        One that waits is loaded a moment before, and waits on in memory: see `Execution`.
+        """
+        if wake_at is not None and holding is Holding.SUSPENDED:
+            wake_at -= timedelta(seconds=LEAD_S)
         self.holding, self.wake_at, self.wants_mail = holding, wake_at, wants_mail
         self.taken = None
         self.turns += 1

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from contextlib import suppress
 from dataclasses import replace
+from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -17,7 +18,7 @@ from actors.kernel.runtime.wakeup import WakeSet
 from actors.runtime.handover import DRAIN_S, Handover
 from actors.runtime.signals import RESERVED
 from actors.runtime.tasks import TaskScope
-from actors.runtime.timers import HORIZON_S
+from actors.runtime.timers import HORIZON_S, LEAD_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -50,6 +51,7 @@ LEAVE_LIMIT_S: Final = 1.0
 CLAIM_LIMIT_S: Final = 5.0
 """How long a host that stops waits for the answer to a claim under way."""
 _CLAIM_LIMIT: Final = 10_000
+_LEAD: Final = timedelta(seconds=LEAD_S)
 _SIGNALS_LIMIT_S: Final = 120.0
 """Longer than a store waits for its server before it gives up."""
 
@@ -276,7 +278,7 @@ class Ownership:
     async def _read_timers(self, shards: Sequence[ShardId]) -> None:
         if shards:
             for timer in await self._store.due(shards, within_s=HORIZON_S):
-                self._worker.timers.add(timer.at, timer.agent_id)
+                self._worker.timers.add(timer.at - _LEAD, timer.agent_id)
 
     # --- keeping --------------------------------------------------------------------------------
 

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 HORIZON_S: Final = 10.0
 """Timers due later are left to the next scan of the store."""
 
+LEAD_S: Final = 0.05
+"""How long before its time a run that left memory is loaded: what is left to do then is one commit."""
+
 
 class Timers:
     """Calls back when an agent's waiting run is due; never early. Late entries are harmless."""

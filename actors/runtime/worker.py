@@ -132,8 +132,8 @@ class Worker:
         has_mail = wants_mail and mailbox.missed
         if has_mail or mailbox.recovering or run.cancel_requested is not None:
             self._dispatch.wake(mailbox)
-        elif run.wake_at is not None:
-            self.timers.add(run.wake_at, run.agent_id)
+        elif mailbox.wake_at is not None:
+            self.timers.add(mailbox.wake_at, run.agent_id)
 
     def loaded(self, shards: Sequence[ShardId]) -> None:
         """All open runs of these shards were told: what waited for that starts."""

@@ -46,7 +46,7 @@ def _install(folder: Path) -> None:
         (made / "compose" / "docker-compose").chmod(0o755)
         try:
             made.replace(folder)
-        except OSError:  # another worker of the same test run was faster: a full folder is not replaced
+        except OSError:  # a full folder is not replaced: another worker of this test run was faster
             if not folder.exists():
                 raise
 

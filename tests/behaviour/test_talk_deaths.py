@@ -14,15 +14,13 @@ from tests.harness.faulty_store import Faults, FaultyStore, Manner
 from tests.harness.slow import IS_SLOW
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
     from actors.kernel.agent.message import Message
-    from actors.kernel.runtime.ids import AgentId, HostIncarnation, RunId
+    from actors.kernel.runtime.ids import AgentId, HostIncarnation
     from actors.kernel.runtime.store import RunStore
     from actors.runtime import RunContext
     from tests.behaviour.bed import Bed
-
-"""On PostgreSQL, where host processes die at every commit in tests/system, it takes a minute."""
 
 Act: TypeAlias = "Callable[[RunContext, list[Message]], Awaitable[Any]]"
 
@@ -44,14 +42,14 @@ async def dying_at(bed: Bed, faults: Faults, died: asyncio.Event) -> AsyncIterat
         bed.open_store = before
 
 
-async def ended_or_dead(bed: Bed, run_id: RunId, died: asyncio.Event) -> bool:
-    """Return whether the host died before the run had ended."""
+async def ended_or_dead(bed: Bed, agents: Sequence[AgentId], died: asyncio.Event) -> bool:
+    """Return whether the host died before each of these agents had a run that has ended."""
     async with asyncio.timeout(20):
         while not died.is_set():
             with suppress(TimeoutError):
                 async with asyncio.timeout(2):  # a call that a death meets never returns
-                    row = await bed.runtime.store.run(run_id)
-                if row is not None and row.status.is_terminal:
+                    runs = [await bed.runtime.store.list_runs(agent=agent) for agent in agents]
+                if all(found and found[0].status.is_terminal for found in runs):
                     return False
             await asyncio.sleep(0.01)
     return True
@@ -92,7 +90,7 @@ async def test_whoever_dies_at_whatever_commit(bed: Bed, manner: Manner) -> None
         async with dying_at(bed, faults, died):
             await bed.restart()
             run_id = await bed.submit(asker)
-            has_died = await ended_or_dead(bed, run_id, died)
+            has_died = await ended_or_dead(bed, (asker, target), died)
             struck += has_died
         if has_died:
             await bed.restart()

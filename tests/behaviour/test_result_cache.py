@@ -6,7 +6,7 @@ In virtual time the cache is a dict of this test, on PostgreSQL it is a RedisJou
 from __future__ import annotations
 
 import asyncio
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
@@ -23,7 +23,7 @@ from actors.kernel.runtime.log_entry import EntryKind
 from actors.kernel.runtime.scheduler import RunStatus
 from persistence.redis import open_redis_journal
 from tests.behaviour.agents import ScriptedModel
-from tests.harness.faulty_store import Faults, FaultyStore, Manner
+from tests.harness.faulty_store import Faults, Manner
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
@@ -32,8 +32,7 @@ if TYPE_CHECKING:
     from actors.kernel.agent.message import ChatMessage, Message
     from actors.kernel.json import JsonValue
     from actors.kernel.runtime.effects import ResultCache
-    from actors.kernel.runtime.ids import AgentId, HostIncarnation, RunId
-    from actors.kernel.runtime.store import RunStore
+    from actors.kernel.runtime.ids import AgentId, RunId
     from actors.runtime import RunContext
     from compose.embedded import ValkeyServer
     from persistence.redis import RedisJournal
@@ -149,14 +148,7 @@ class Doom:
 
     def wrap(self) -> None:
         """Give all hosts that start from now on a store that obeys."""
-        open_store = self.bed.open_store
-
-        @asynccontextmanager
-        async def mortal(owner: HostIncarnation) -> AsyncIterator[RunStore]:
-            async with open_store(owner) as store:
-                yield FaultyStore.wrap(store, self.faults, self.died.set)
-
-        self.bed.open_store = mortal
+        self.bed.go_wrong(self.faults, self.died.set)
 
     async def start(self, *, cached: bool = True) -> None:
         """Let the host die, if it has not, and start one with the cache or without."""

@@ -10,15 +10,14 @@ import pytest
 
 from actors.kernel.runtime.log_entry import EntryKind as K
 from actors.kernel.runtime.scheduler import RunStatus
-from tests.harness.faulty_store import Faults, FaultyStore, Manner
+from tests.harness.faulty_store import Faults, Manner
 from tests.harness.slow import IS_SLOW
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
     from actors.kernel.agent.message import Message
-    from actors.kernel.runtime.ids import AgentId, HostIncarnation
-    from actors.kernel.runtime.store import RunStore
+    from actors.kernel.runtime.ids import AgentId
     from actors.runtime import RunContext
     from tests.behaviour.bed import Bed
 
@@ -29,13 +28,7 @@ Act: TypeAlias = "Callable[[RunContext, list[Message]], Awaitable[Any]]"
 async def dying_at(bed: Bed, faults: Faults, died: asyncio.Event) -> AsyncIterator[None]:
     """Within the block this bed's hosts have stores that die where `faults` says."""
     before = bed.open_store
-
-    @asynccontextmanager
-    async def open_store(owner: HostIncarnation) -> AsyncIterator[RunStore]:
-        async with before(owner) as store:
-            yield FaultyStore.wrap(store, faults, died.set)
-
-    bed.open_store = open_store
+    bed.go_wrong(faults, died.set)
     try:
         yield
     finally:

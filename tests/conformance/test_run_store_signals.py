@@ -202,7 +202,7 @@ async def test_changes_by_another_process_nudge_the_owner(bed: Bed) -> None:
     bed.store.set_nudge_hook(seen.put_nowait)
 
     async def next_of(kind: str) -> Nudge:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             while (nudge := await seen.get()).kind != kind:
                 pass
         return nudge

@@ -111,7 +111,7 @@ async def test_the_log_of_a_swept_run_has_an_end(bed: Bed) -> None:
     await grow_old(bed)
     await bed.store.sweep(older_than_s=0)
 
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         tailed = [entry async for entry in bed.store.tail(run.run_id)]
     read = [entry async for entry in bed.store.entries(run.run_id)]
 

@@ -439,7 +439,7 @@ async def test_an_answer_by_another_process_nudges_the_owner(bed: Bed) -> None:
     seen: asyncio.Queue[Nudge] = asyncio.Queue()
     bed.store.set_nudge_hook(seen.put_nowait)
 
-    async with bed.rival() as rival, asyncio.timeout(5):
+    async with bed.rival() as rival, asyncio.timeout(20):
         await rival.store.answer(Answer(run.run_id, "appr-1", "approved"))
         while (nudge := await seen.get()).kind != "signal":
             pass

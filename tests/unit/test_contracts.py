@@ -79,7 +79,7 @@ async def test_a_delivery_to_the_runtimes_inbox_starts_a_run_once() -> None:
         again = await runtime.inbox.deliver(DESK, Message.of(DESK, 1, id="a"))
         loud = await runtime.inbox.deliver(DESK, Message.of(DESK, 2, id="b"))
         runs = await runtime.store.list_runs()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             while not runs:  # the hook's delivery is read by a task of the runtime
                 await asyncio.sleep(0)
                 runs = await runtime.store.list_runs()

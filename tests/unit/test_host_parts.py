@@ -33,7 +33,7 @@ async def test_a_signal_that_comes_before_the_servers_are_looked_for_is_heard() 
     try:
         signal.raise_signal(signal.SIGTERM)
         await stop.told.wait()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             opened = await stop.unless_told(loop.create_future())
     finally:
         for number in SIGNALS:

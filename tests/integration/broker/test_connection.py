@@ -21,6 +21,7 @@ from actors.kernel.runtime.store import Nudge
 from actors.kernel.runtime.transport import Cursor
 from broker import ConnectionLostError, NoAnswerError, RefusedError, api
 from tests.harness import servers
+from tests.harness.slow import BUSY_S
 from tests.integration.broker.lines import (
     DEPLOYMENT,
     START,
@@ -199,7 +200,7 @@ async def test_a_nudge_reaches_the_host_it_is_for(nats_server: TestNats, namespa
         await client.close()
         for one in sent:
             await you.nudge(HostIncarnation("me"), one)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             while len(heard) < 3:
                 await you.stream_state()
 
@@ -230,7 +231,7 @@ async def test_a_killed_server_is_noticed_by_everybody(own_nats: OwnNats) -> Non
             with pytest.raises(ConnectionLostError):
                 async with reading(connection, shard_of(BOB)) as others:
                     await anext(others)
-            assert time.monotonic() - killed_at < 1
+            assert time.monotonic() - killed_at < 1 + BUSY_S
 
 
 async def test_sends_under_way_fail_when_the_server_is_killed(own_nats: OwnNats) -> None:
@@ -286,7 +287,7 @@ async def test_a_stream_made_anew_under_the_connection_ends_it(
 
             with pytest.raises(ConnectionLostError, match="deleted or made anew"):
                 await next_one
-            async with asyncio.timeout(1):
+            async with asyncio.timeout(20):
                 await connection.lost()
 
 

@@ -42,7 +42,7 @@ async def answering_server(came: list[bytes] | None = None) -> AsyncIterator[Ser
     async with listening:
         host, port = listening.sockets[0].getsockname()
         yield Server(urls=(f"nats://{host}:{port}",))
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             await asyncio.wait([task for task in served if task is not None])
 
 
@@ -57,7 +57,7 @@ async def cancel_after(turns: int, doing: Callable[[], Awaitable[object]]) -> No
     for _ in range(turns):
         await asyncio.sleep(0)
     was_under_way = task.cancel()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         await asyncio.wait([task])
 
     assert task.cancelled() == was_under_way, f"cancelled after {turns} turns, it went on"

@@ -122,7 +122,7 @@ async def test_the_ack_subjects_of_the_next_server_work(tmp_path: Path) -> None:
             await take(connection, batches, 3)
             ((name, reader),) = connection._pulls._readers.items()
             waiting = asyncio.create_task(anext(batches))
-            async with _client(f"nats://127.0.0.1:{port}") as client, asyncio.timeout(5):
+            async with _client(f"nats://127.0.0.1:{port}") as client, asyncio.timeout(20):
                 floor = 0
                 while floor != 3:
                     info = await _api(client, f"CONSUMER.INFO.MAIL.{name.decode()}")
@@ -256,7 +256,7 @@ async def test_a_redelivery_is_not_handed_out(
             (first,) = await take(connection, batches, 1, is_acked=False)
             consumer = next(iter(connection._pulls._readers))
             pending = asyncio.create_task(anext(batches))
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(20):
                 while consumer in connection._pulls._readers:
                     await connection.stream_state()
             connection.ack(first)
@@ -311,7 +311,7 @@ async def test_an_ack_moves_the_consumers_floor(nats_server: TestNats, namespace
             name = next(iter(connection._pulls._readers)).decode()
             waiting = asyncio.create_task(anext(batches))
             connection.ack(taken[-1])
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(20):
                 while True:
                     info = await _api(nc, f"CONSUMER.INFO.{namespace}_MAIL.{name}")
                     if info["ack_floor"]["stream_seq"] == 700:
@@ -377,7 +377,7 @@ async def test_a_message_larger_than_a_request_comes_by_itself(
 ) -> None:
     """What does not fit the request's limit of bytes is asked for without one."""
     monkeypatch.setattr(reader_module, "ASK_BYTES", 1000)
-    async with connect(nats_server.url, namespace) as connection, asyncio.timeout(5):
+    async with connect(nats_server.url, namespace) as connection, asyncio.timeout(20):
         texts = ["x" * size for size in (10, 5000, 10, 5000, 5000, 10)]
         for n, text in enumerate(texts):
             await connection.send(row(n, ALICE, text=text))

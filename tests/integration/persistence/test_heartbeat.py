@@ -133,7 +133,7 @@ async def test_it_reports_what_was_lost_and_what_the_host_does_not_know(
         await bed.store.release_shards([lost])
         await other.claim()
         del bed.leases[forgotten.shard]
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             while not (report := await reports.get()).lost:
                 pass
 
@@ -150,7 +150,7 @@ async def test_it_reports_what_other_hosts_wait_for(postgres_dsn: str, schema: s
         beating(bed, reports),
     ):
         alone = await reports.get()
-        async with host(postgres_dsn, schema, "h2"), asyncio.timeout(5):
+        async with host(postgres_dsn, schema, "h2"), asyncio.timeout(20):
             while not (report := await reports.get()).surplus:
                 pass
 
@@ -170,10 +170,10 @@ async def test_a_blocked_loop_is_named_and_keeps_its_lease(
     monkeypatch.setattr(heartbeat, "BLOCKED_S", 0.3)
     reports: asyncio.Queue[HostReport] = asyncio.Queue()
     async with (
-        host(postgres_dsn, schema, lease_s=0.8, heartbeat_s=0.1) as bed,
+        host(postgres_dsn, schema, lease_s=2, heartbeat_s=0.1) as bed,
         beating(bed, reports) as beat,
     ):
-        time.sleep(1.2)  # noqa: ASYNC251
+        time.sleep(2.4)  # noqa: ASYNC251
         remaining = beat.remaining_s
 
     assert remaining > 0
@@ -193,11 +193,11 @@ async def test_a_loop_that_stays_blocked_loses_its_lease(
     ):
         time.sleep(1.5)  # noqa: ASYNC251
         remaining = beat.remaining_s
-        await asyncio.sleep(0.6)
-        again = beat.remaining_s
+        async with asyncio.timeout(20):
+            while beat.remaining_s < 0:  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
 
     assert remaining < 0
-    assert again > 0
 
 
 async def test_it_goes_on_after_its_connection_was_lost(postgres_dsn: str, schema: str) -> None:
@@ -210,7 +210,7 @@ async def test_it_goes_on_after_its_connection_was_lost(postgres_dsn: str, schem
     ):
         proxy.reset()
         confirmed = beat.confirmed_at
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             while beat.confirmed_at == confirmed:  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
 

@@ -116,7 +116,7 @@ async def test_a_host_that_stops_beating_is_replaced_by_the_databases_clock(
         run = await old.begin()
         early = await new.claim()
         await old.store.heartbeat(old.owner, list(old.leases.values()))
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             while not await new.claim():  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
 
@@ -188,7 +188,7 @@ async def test_the_owner_is_told_what_others_do(bed: Bed, postgres_dsn: str, sch
         await other.claim(Serves(agents=(solo,)))
         sender = await other.begin(agent=solo)
         await sender.commit(sender.turn(started(), outgoing=(outgoing(to=CLERK, id="2"),)))
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             nudges = [await heard.get() for _ in range(6)]
 
     assert Nudge("run", AgentId("desk", odd), submitted.run_id) in nudges
@@ -230,5 +230,5 @@ async def test_hints_that_do_not_fit_one_notification_arrive_all(
     bed.store.set_nudge_hook(hook)
     async with host(postgres_dsn, schema, "h2") as other:
         await other.store.deliver([message(id="1", to=agent) for agent in agents])
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             await complete.wait()

@@ -97,7 +97,7 @@ async def test_a_run_that_does_not_complete_is_an_error_of_ask(crm: ActorClient)
     with pytest.raises(RunFailedError, match="told to fail") as failed:
         await crm.ask("talker/b", "fail")
     with pytest.raises(AskTimeoutError) as late:
-        await crm.ask("waiter/b", {"count": 1}, timeout=0.5, id="late")
+        await crm.ask("waiter/b", {"count": 1}, timeout=2, id="late")
     assert late.value.run_id
     async with asyncio.TaskGroup() as tasks:
         asking = tasks.create_task(_caught(crm.ask("waiter/b", {"count": 1}, id="late")))

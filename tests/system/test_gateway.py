@@ -475,7 +475,7 @@ async def test_a_reader_that_may_not_answer_beats_renews_its_stream_by_a_request
     await crm.client.publish(f"{prefix}.events", body, reply="_INBOX_far.1")
     beats = 0
     while beats < 50:  # 2.5 seconds: longer than the stream would live by itself
-        message = await came.next_msg(timeout=5)
+        message = await came.next_msg(timeout=20)
         stream = (message.headers or {}).get("Actor-Stream")
         if stream is not None:
             beats += 1

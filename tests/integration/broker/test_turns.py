@@ -39,14 +39,14 @@ async def test_of_readers_with_a_backlog_only_some_have_mail_on_its_way(
         ]
         left = dict(Counter(partition_hash(AGENTS[n % 40]) % PARTITIONS for n in range(COUNT)))
         first = [asyncio.ensure_future(anext(reader)) for reader in readers]
-        done, waiting = await asyncio.wait(first, timeout=0.5)
+        done, waiting = await asyncio.wait(first, timeout=2)
         got: list[int] = []
         rest = [
             asyncio.ensure_future(_read_all(got, left.get(i, 0), one, reader))
             for i, (one, reader) in enumerate(zip(first, readers, strict=True))
             if i in left
         ]
-        await asyncio.wait(rest, timeout=10)
+        await asyncio.wait(rest, timeout=30)
 
     assert len(done) == 2
     assert len(waiting) == 14

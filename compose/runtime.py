@@ -180,9 +180,9 @@ async def _assemble(
             outside = attach_outside(runtime, urls.nats, settings, serve=serve)
         if serve:
             await stack.enter_async_context(heartbeat)
+        tasks = await stack.enter_async_context(TaskScope())  # ends behind `Runtime.stop`
         await stack.enter_async_context(runtime)
         if serve:
-            tasks = await stack.enter_async_context(TaskScope())
             tasks.keep(Takeover(store_settings, runtime.claim).run, name="takeover")
             if settings.retain_days is not None:
                 older_than_s = settings.retain_days * 86_400

@@ -107,6 +107,8 @@ class Dispatch:
         try:
             found = await self._store.signals(run_id) if run_id is not None else []
         except ActorsError as exc:
+            if self.is_stopping or not self._mailboxes.is_known(mailbox):
+                return
             _log.warning("an operator's decision is looked for again", exc_info=exc)
             asyncio.get_running_loop().call_later(TRY_AGAIN_S, self.wake_by_signal, mailbox)
             return

@@ -105,6 +105,7 @@ class Execution:
     _stopped: bool = False
     _is_handed_over: bool = False
     _suspend: asyncio.TimerHandle | None = None
+    _stays_until: float | None = None
     _wake: Suspend | None = None
     _open_waits: tuple[Wait, ...] | None = None
     _over: asyncio.Future[None] | None = None
@@ -208,6 +209,11 @@ class Execution:
     def unmet(self) -> str | None:
         """Position of a recorded call that the code has not made so far, if there is one."""
         return self._history.never_asked()
+
+    def _wake_set(self) -> WakeSet:
+        """Return what the run waits for now; at its deadline it goes on in any case."""
+        wake, deadline = self._ctx.waits.wake_set(), self.loaded.row.deadline_at
+        return wake if deadline is None else replace(wake, at=min(wake.at or deadline, deadline))
 
     def _interrupt(self, signal: BaseException) -> None:
         self._turnstile.cancel_running()
@@ -461,18 +467,29 @@ class Execution:
     def _on_idle(self) -> None:
         if self.env.suspend_after > 0:
             self._runlog.flush_behind()  # timers that were set survive a crash of a hot wait
-        loop, rest_s = asyncio.get_running_loop(), self._rest_s()
+        loop = asyncio.get_running_loop()
+        rest_s = self._rest_s(loop.time())
         if self._suspend is not None:
             if self._suspend.when() <= loop.time() + rest_s:
                 return
             self._suspend.cancel()
         self._suspend = loop.call_later(rest_s, self._leave_memory, self._turnstile.moves)
 
-    def _rest_s(self) -> float:
-        """Seconds at rest until the run leaves memory. Loaded a moment before its time, it stays for that."""
-        due, rest_s = self.loaded.row.wake_at, self.env.suspend_after
+    def _rest_s(self, now: float) -> float:
+        """Seconds at rest until the run leaves memory.
+
+        A moment before its time it stays for that, if all that happened is written: once, for should
+        the clock stand still, time does not come.
+        """
+        rest_s, unwritten = self.env.suspend_after, self._runlog.unwritten
+        if rest_s >= 2 * LEAD_S or any(e.kind != EntryKind.RUN_RESUMED for e in unwritten):
+            return rest_s
+        due = self._wake_set().at
         early_s = 0.0 if due is None else (due - self.env.clock.now()).total_seconds()
-        return max(rest_s, early_s + LEAD_S) if 0 < early_s <= LEAD_S else rest_s
+        if not 0 < early_s <= LEAD_S:
+            return rest_s
+        self._stays_until = self._stays_until or now + early_s + LEAD_S
+        return max(rest_s, self._stays_until - now)
 
     def _leave_memory(self, moves: int) -> None:
         self._suspend = None
@@ -481,11 +498,8 @@ class Execution:
         if moves != self._turnstile.moves:
             self._on_idle()
             return
-        wake = self._ctx.waits.wake_set()
-        deadline = self.loaded.row.deadline_at
-        if deadline is not None:
-            wake = replace(wake, at=min(wake.at or deadline, deadline))
-        self._wake, self._open_waits = Suspend(wake), self._ctx.waits.rows(resting=True)
+        self._wake = Suspend(self._wake_set())
+        self._open_waits = self._ctx.waits.rows(resting=True)
         self._turnstile.unwind(RunSuspended())
 
 

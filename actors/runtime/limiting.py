@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from actors.errors import ActorsError
@@ -52,7 +53,8 @@ class Limiting:
         self._changed = asyncio.Event()
         self._read_at = 0.0
         self._reads = self._read_last = 0
-        self._is_started = False
+        self._is_started = self._is_leaving = False
+        self._asking = asyncio.Lock()
         admission.on_change = self._changed.set
 
     async def start(self) -> None:
@@ -84,6 +86,16 @@ class Limiting:
         """Know the limits as they are now, if anything is executed here."""
         if self._is_started:
             await self._read()
+
+    async def ask_no_more(self) -> None:
+        """Claim nothing from now on, and let an exchange under way come to its end.
+
+        Cut off, it could still be executed, behind `stop`: its places would be held for a lease.
+        """
+        self._is_leaving = True
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LEAVE_LIMIT_S), self._asking:
+                pass
 
     async def stop(self) -> None:
         """Give back what is held, when nothing executes any more; else it goes with the lease."""
@@ -125,15 +137,16 @@ class Limiting:
         self._on_admitted()
 
     async def _exchange(self) -> None:
-        claims = self._admission.claims()
-        if not claims:
-            return
-        try:
-            grants = await self._store.exchange(self._owner, claims)
-        except BaseException:
-            self._admission.doubt(claims)
-            raise
-        self._admission.apply(grants)
+        async with self._asking:
+            claims = () if self._is_leaving else self._admission.claims()
+            if not claims:
+                return
+            try:
+                grants = await self._store.exchange(self._owner, claims)
+            except BaseException:
+                self._admission.doubt(claims)
+                raise
+            self._admission.apply(grants)
         self._on_admitted()
 
     def _now(self) -> float:

@@ -109,28 +109,33 @@ class Ownership:
 
     async def leave(self) -> None:
         """Want no shards any more: heartbeats then name them all as surplus, idle ones go at once."""
-        self._is_leaving = True
+        await self.claim_no_more(limit_s=LEAVE_LIMIT_S)
         try:
             async with asyncio.timeout(LEAVE_LIMIT_S):
-                await self._store.claim_shards(owner=self.owner, serves=Serves(), limit=0)
+                await self._serve_nothing()
                 self.on_report(await self._store.heartbeat(self.owner, self._worker.shards))
         except (ActorsError, TimeoutError) as exc:
             _log.warning("other hosts are not told that this one leaves", exc_info=exc)
 
-    async def claim_no_more(self) -> None:
+    async def claim_no_more(self, *, limit_s: float = CLAIM_LIMIT_S) -> None:
         """Claim nothing from now on, and let a claim under way come to its end.
 
         Cut off, it could still be executed, behind `stop`: the shards would be nobody's for a lease.
         """
         self._is_leaving = True
         with suppress(TimeoutError):
-            async with asyncio.timeout(CLAIM_LIMIT_S), self._claiming:
+            async with asyncio.timeout(limit_s), self._claiming:
                 pass
 
     async def stop(self) -> None:
-        """Give all shards up."""
+        """Give all shards up. Other hosts no longer count on this one, also if it had none."""
         self._store.set_nudge_hook(None)
+        if self._declared is not None:
+            await self._serve_nothing()
         await self._store.release_shards(self._worker.shards)
+
+    async def _serve_nothing(self) -> None:
+        await self._store.claim_shards(owner=self.owner, serves=Serves(), limit=0)
 
     async def claim(self) -> None:
         """Declare what is registered, take free shards, and read what is in them."""
@@ -147,6 +152,8 @@ class Ownership:
             )
             for lease in leases:
                 self._worker.grant(lease)
+            if self._is_leaving:
+                return
             await self._load()
         self._look_for_mail()
 

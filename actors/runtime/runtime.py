@@ -296,7 +296,8 @@ class Runtime(Client):
         await self._worker.stop(drain_s=drain_s)
         for door in self._doors:
             await _in_order(door.shut())
-        await self._ownership.claim_no_more()
+        if self._serve:
+            await self._services.settle()
         await self._tasks.close()
         if self._serve:
             await self._services.stop()

@@ -57,6 +57,11 @@ class Services:
         if self._mail is not None:
             tasks.keep(self._mail.run, name="mail")
 
+    async def settle(self) -> None:
+        """Claim nothing any more: what is under way comes to its end, before its task is ended."""
+        await self._ownership.claim_no_more()
+        await self._limiting.ask_no_more()
+
     async def stop(self) -> None:
         """Give back limits and shards; the tasks have ended."""
         await self._limiting.stop()

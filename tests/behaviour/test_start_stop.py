@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
@@ -14,7 +16,10 @@ from tests.behaviour.bed import LIMIT_S
 from tests.harness.faulty_store import Faults, FaultyStore
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
     from actors.kernel.agent.message import Message
+    from actors.kernel.runtime.limits import LimitStore
     from actors.kernel.runtime.store import RunStore
     from actors.runtime import RunContext
     from tests.behaviour.bed import Bed
@@ -42,25 +47,34 @@ async def test_a_host_that_could_not_start_is_started_again(bed: Bed) -> None:
 
 
 class Slow:
-    """A server that executes a claim after a moment, also when nobody waits for its answer any more."""
+    """A store that executes one method after a moment, also when nobody waits for its answer any more."""
 
-    def __init__(self, store: RunStore) -> None:
-        self._store = store
+    def __init__(self, store: object, method: str) -> None:
+        self._store, self._method = store, method
         self.is_slow = False
         self.at_work: list[asyncio.Future[object]] = []
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._store, name)
+        member = getattr(self._store, name)
+        return partial(self._later, member) if name == self._method else member
 
-    async def claim_shards(self, **wanted: Any) -> object:
-        """Claim, later."""
+    async def _later(self, member: Any, *args: Any, **kwargs: Any) -> object:
+        delay_s = 0.1 if self.is_slow else 0.0
 
         async def execute() -> object:
-            await asyncio.sleep(0.1 if self.is_slow else 0)
-            return await self._store.claim_shards(**wanted)
+            await asyncio.sleep(delay_s)
+            return await member(*args, **kwargs)
 
         self.at_work.append(asyncio.ensure_future(execute()))
         return await asyncio.shield(self.at_work[-1])
+
+    @asynccontextmanager
+    async def under_way(self, bed: Bed) -> AsyncIterator[None]:
+        """After the block a call is under way that the block caused; later ones are not slow."""
+        self.is_slow, seen = True, len(self.at_work)
+        yield
+        await bed.until(lambda: len(self.at_work) > seen)
+        self.is_slow = False
 
 
 async def test_a_claim_that_is_under_way_leaves_a_stopped_host_no_shards(bed: Bed) -> None:
@@ -69,19 +83,55 @@ async def test_a_claim_that_is_under_way_leaves_a_stopped_host_no_shards(bed: Be
     await bed.runtime.stop()
     owner = HostIncarnation(f"{agent_id.type}-slow")
     async with bed.open_store(owner) as rows:
-        store = Slow(rows)
+        store = Slow(rows, "claim_shards")
         host = Runtime(
             store=cast("RunStore", store), clock=bed.clock, entropy=bed.entropy, owner=owner
         )
         await host.register(bed.agents[agent_id])
         await host.start()
-        store.is_slow, seen = True, len(store.at_work)
-        host._tasks.start(host.claim(), name="a claim")
-        await bed.until(lambda: len(store.at_work) > seen)
+        async with store.under_way(bed):
+            host._tasks.start(host.claim(), name="a claim")
         await host.stop()
         await asyncio.gather(*store.at_work)
     await bed.start()
     assert await bed.result(await bed.submit(agent_id, "served")) == "served"
+
+
+async def test_a_host_that_stops_holds_no_places_of_a_limit(bed: Bed) -> None:
+    """An exchange that is under way is not executed behind its farewell."""
+    if bed.backend == "nats":
+        pytest.skip("limits are rows of the store")
+
+    async def act(ctx: RunContext, inbox: list[Message]) -> object:
+        return await ctx.step("work", bed.world.wait, "gate")
+
+    agent_id = await bed.serve(act)
+    scope = f"agent:{agent_id.type}/{agent_id.key}"
+    await bed.runtime.limits.set(scope, max_concurrent=1)
+    limiting = bed.runtime._services._limiting
+    store = Slow(limiting._store, "exchange")
+    limiting._store = cast("LimitStore", store)
+    async with store.under_way(bed):
+        await bed.submit(agent_id)
+    await bed.runtime.stop()
+    await asyncio.gather(*store.at_work)
+    [use] = [use for use in await bed.runtime.limits.list() if str(use.limit.scope) == scope]
+    await bed.runtime.limits.delete(scope)
+    assert (use.held, use.wanting) == (0, 0)
+
+
+async def test_no_share_is_kept_for_a_host_that_has_stopped(bed: Bed) -> None:
+    """Also when it had none yet: other hosts do not wait for its lease."""
+    if bed.backend == "memory":
+        pytest.skip("who owns all agents is the only host")
+    await bed.serve(repeats)
+    async with bed.rival() as rival:
+        for agent in bed.agents.values():
+            await rival.register(agent)
+        living = {host.owner: host.serves for host in await bed.runtime.store.insight.hosts()}
+    left = {host.owner: host.serves for host in await bed.runtime.store.insight.hosts()}
+    assert living[rival.owner]
+    assert not left.get(rival.owner)
 
 
 class Jammed:

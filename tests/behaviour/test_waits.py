@@ -240,6 +240,48 @@ async def test_a_long_sleep_costs_nothing(bed: Bed) -> None:
     assert len(await bed.log(run_id, K.RUN_SUSPENDED)) == 1
 
 
+async def test_what_is_done_just_before_a_timer_is_written_at_once(bed: Bed) -> None:
+    """A run that was loaded for its time is like any other one when something comes before."""
+    if bed.backend != "memory":
+        pytest.skip("a matter of milliseconds")
+
+    async def act(ctx: RunContext, inbox: list[Message]) -> None:
+        del inbox
+        await ctx.gather(ctx.sleep(1), signalled(ctx))
+
+    async def signalled(ctx: RunContext) -> None:
+        await ctx.sleep_until_signal("go")
+        await ctx.sleep(1)
+
+    run_id = await bed.submit(await bed.serve(act))
+    begun = (await bed.seen(run_id, K.RUN_STARTED)).ts
+    await asyncio.sleep(1 - LEAD_S / 2)
+    await bed.runtime.signal(run_id, "go")
+    await bed.result(run_id)
+    [_, second] = await bed.log(run_id, K.TIMER_SET)
+    assert second.ts < begun + timedelta(seconds=1)
+
+
+async def test_a_run_that_was_handed_over_is_loaded_once_for_its_timer(bed: Bed) -> None:
+    """Its row says that it goes on at once; it does, and waits for its own time."""
+    if bed.backend != "memory":
+        pytest.skip("virtual time counts the plays exactly")
+    plays: list[float] = []
+
+    async def act(ctx: RunContext, inbox: list[Message]) -> str:
+        del inbox
+        plays.append(asyncio.get_running_loop().time())
+        await ctx.sleep(1)
+        return "rested"
+
+    run_id = await bed.submit(await bed.serve(act))
+    await bed.seen(run_id, K.TIMER_SET)
+    await bed.stop()
+    await bed.start(suspend_after=0)
+    assert await bed.result(run_id) == "rested"
+    assert len(plays) <= 3
+
+
 @pytest.mark.item(216, 217)
 async def test_five_wake_sources_at_once_are_one_dispatch(bed: Bed) -> None:
     """Signals, mail and a timer in one moment wake the run once, and nothing is lost."""

@@ -7,6 +7,7 @@ import secrets
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import settings
 
 from compose.collecting import collect_rarely
 from tests.harness import items as item_rows
@@ -23,6 +24,10 @@ if TYPE_CHECKING:
         TestPostgres,
         TestRedis,
     )
+
+# A busy machine may take long for an example.
+settings.register_profile("callboard", deadline=None)
+settings.load_profile("callboard")
 
 KINDS = {"postgres": servers.POSTGRES, "nats": servers.NATS, "redis": servers.REDIS}
 """By marker; the fixtures of a kind are `MARKER_server` and `own_MARKER`."""

@@ -37,7 +37,7 @@ async def main(url: str = "nats://127.0.0.1:4222", namespace: str = "") -> None:
 
         # What goes wrong is one family of errors, each with a remedy.
         try:
-            await client.ask("desk/bob", {"text": "x", "wait": True}, timeout=0.5)
+            await client.ask("desk/bob", {"text": "x", "wait": True}, timeout=2)
         except AskTimeoutError as error:
             print("late:", error.problem)
             await client.cancel(error.run_id or "")

@@ -101,8 +101,8 @@ class Bed:
         runtime = self._host(store, owner, **{"suspend_after": self.suspend_after, **settings})
         for agent in self.agents.values():
             await runtime.register(agent)
+        self._runtime = runtime  # runs that it takes over ask for it at once
         await runtime.start()
-        self._runtime = runtime
         if runtime.mail is not None:
             await runtime.mail.ready()
         return runtime

@@ -100,7 +100,7 @@ async def outsider(bed: Bed) -> AsyncIterator[Outsider]:
     """An outsider at the bed's broker."""
     assert bed.broker_at is not None
     url, namespace = bed.broker_at
-    client = await nats.connect(url, allow_reconnect=False)
+    client = await nats.connect(url, allow_reconnect=False, connect_timeout=20)
     try:
         yield Outsider(client, Subjects(namespace))
     finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -81,11 +82,12 @@ async def test_the_four_ends(bed: Bed, end: str, by_handle: bool) -> None:
         return "output"
 
     target = await bed.serve(work)
+    slow_s = 1 if by_handle or bed.backend == "memory" else 4  # its run has to have begun by then
 
     async def act(ctx: RunContext, inbox: list[Message]) -> object:
         del inbox
         handle = await ctx.spawn(target, "boot") if by_handle else None
-        outcome = await ctx.ask(handle or target, "q", timeout=1 if end == "is slow" else 15)
+        outcome = await ctx.ask(handle or target, "q", timeout=slow_s if end == "is slow" else 15)
         return outcome.model_dump(mode="json")
 
     run_id = await bed.submit(await bed.serve(act), retry_policy=ONCE)
@@ -150,16 +152,18 @@ async def test_a_late_reply_changes_nothing(bed: Bed) -> None:
 
     async def act(ctx: RunContext, inbox: list[Message]) -> object:
         del inbox
-        outcome = await ctx.ask(target, 1, timeout=2)
-        await ctx.step("mark", bed.world.do, "mark", outcome.handle)
+        outcome = await ctx.ask(target, 1, timeout=1)
+        await ctx.step("mark", bed.world.do, "mark")
         await ctx.sleep_until_signal("again")
         return outcome.kind.value
 
     run_id = await bed.submit(await bed.serve(act))
-    mark = await bed.seen(run_id, K.EFFECT_RESULT, name="mark")
-    target_run = RunId(str(mark.payload["value"]))
-    await bed.runtime.signal(target_run, "go")
-    await bed.ended(target_run)
+    await bed.seen(run_id, K.EFFECT_RESULT, name="mark")
+    async with asyncio.timeout(20):
+        while not (found := await bed.runtime.store.list_runs(agent=target)):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    await bed.runtime.signal(found[0].run_id, "go")
+    await bed.ended(found[0].run_id)
     [answer] = await bed.runtime.store.answers(run_id)
     assert (answer.status, answer.result) == ("replied", "late")
     await bed.restart()

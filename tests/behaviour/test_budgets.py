@@ -166,11 +166,13 @@ async def test_a_queued_run_meets_its_deadline(bed: Bed) -> None:
 
     async def act(ctx: RunContext, inbox: list[Message]) -> Any:
         begun.append(str(inbox[0].payload))
-        await ctx.sleep(0.6)
+        await ctx.sleep_until_signal("go")
 
     agent = await bed.serve(act)
-    await bed.submit(agent, "first")
+    first = await bed.submit(agent, "first")
     late = await bed.submit(agent, "late", execution_budget=ExecutionBudget(deadline_s=0.1))
+    await asyncio.sleep(0.2)
+    await bed.runtime.signal(first, "go")
     row = await bed.ended(late)
     assert row.error is not None
     assert row.error["status"] == "deadline_exceeded"

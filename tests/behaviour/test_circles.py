@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import zlib
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -85,20 +86,25 @@ async def test_two_that_ask_each_other_at_once(bed: Bed, hosts: int) -> None:
     assert pair.circles == [sorted(map(str, pair.agents))]
 
 
+def lock_of(schema: str) -> int:
+    """The number of a lock that no test of another schema uses: all of a server see all locks."""
+    return zlib.crc32(schema.encode()) & 0x7FFFFFFF
+
+
 @asynccontextmanager
 async def held_commits(url: str, schema: str) -> AsyncIterator[asyncio.Event]:
     """Let every turn that writes a wait stop at its commit until the event is set.
 
     Each has looked for circles by then, and none sees what the others have written.
     """
-    release = asyncio.Event()
+    release, key = asyncio.Event(), lock_of(schema)
     guard = await asyncpg.connect(url)
     try:
-        await guard.execute("select pg_advisory_lock(4711)")
+        await guard.execute(f"select pg_advisory_lock({key})")
         await guard.execute(f"""
             create function {schema}.wait_at_commit() returns trigger language plpgsql as $$
             begin
-              perform pg_advisory_xact_lock_shared(4711);
+              perform pg_advisory_xact_lock_shared({key});
               return null;
             end $$;
             create constraint trigger wait_at_commit after insert on {schema}.waits
@@ -115,11 +121,12 @@ async def held_commits(url: str, schema: str) -> AsyncIterator[asyncio.Event]:
         await guard.close()
 
 
-async def stopped_commits(url: str, count: int) -> None:
+async def stopped_commits(url: str, schema: str, count: int) -> None:
     """Return when so many turns stand at their commit."""
     watcher = await asyncpg.connect(url)
     waiting = (
-        "select count(*) from pg_locks where locktype = 'advisory' and objid = 4711 and not granted"
+        "select count(*) from pg_locks"
+        f" where locktype = 'advisory' and objid = {lock_of(schema)} and not granted"
     )
     try:
         async with asyncio.timeout(20):
@@ -142,7 +149,7 @@ async def test_a_circle_that_no_commit_sees(bed: Bed, request: pytest.FixtureReq
         runs = await pair.ask_each_other([bed.runtime, rival])
         async with held_commits(url, schema):
             bed.world.gates["gate"].set()
-            await stopped_commits(url, 2)
+            await stopped_commits(url, schema, 2)
         outputs = dict(zip(runs, [await bed.result(run_id) for run_id in runs], strict=True))
         refused = {run_id: await refused_waits(bed, run_id) for run_id in runs}
     greatest = max(runs)

@@ -110,12 +110,12 @@ async def test_runs_follow_and_publish(bed: Bed) -> None:
     await bed.restart()
     await bed.runtime.signal(run_id, "go")
     assert await bed.result(run_id) == "talked"
-    await bed.until(lambda: len(got) == 3)
+    await bed.until(lambda: {"n": 2} in got)
     await brought(bed)
     await all_done(bed, listener)
 
-    assert got == [{"n": 0}, {"n": 1}, {"n": 2}]
     posts = [m for m in await received(bed, listener) if m.sender == f"topic:{topic}"]
+    assert [m.payload for m in posts] == [{"n": 0}, {"n": 1}, {"n": 2}]
     assert len({m.id for m in posts}) == 3
     assert {m.metadata["publisher"] for m in posts} == {f"agent:{(await bed.row(run_id)).agent_id}"}
     assert [e.payload["target"] for e in await bed.log(run_id, K.MSG_SENT)] == [str(topic)] * 3

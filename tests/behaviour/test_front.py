@@ -38,6 +38,7 @@ async def test_who_serves_what_is_read_once_for_many_orders(
     bed: Bed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """For a while; a no is never kept."""
+    monkeypatch.setattr("actors.runtime.front.SERVED_S", 600.0)
     agent_id, late_id = await bed.serve(repeats), bed.name()
     reads: list[int] = []
     async with bed.client() as client:

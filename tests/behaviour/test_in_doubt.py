@@ -184,8 +184,11 @@ async def test_an_at_most_once_effect_that_failed_is_not_tried_again(bed: Bed) -
 
 
 @pytest.mark.item(485)
-async def test_a_host_that_stops_in_order_lets_it_come_to_its_end(bed: Bed) -> None:
+async def test_a_host_that_stops_in_order_lets_it_come_to_its_end(
+    bed: Bed, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Without a drain, too: the next host finds the result, and nobody has to decide anything."""
+    monkeypatch.setattr("actors.runtime.leaving.EFFECT_LIMIT_S", 20.0)
     entered = asyncio.Event()
 
     async def pay() -> str:

@@ -175,8 +175,12 @@ class Doom:
 
 
 @pytest.fixture
-async def doom(bed: Bed, request: pytest.FixtureRequest) -> AsyncIterator[Doom]:
-    """A bed whose host keeps results and can be told to die."""
+async def doom(
+    bed: Bed, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Doom]:
+    """A bed whose host keeps results and can be told to die; no answer of the cache is too late."""
+    monkeypatch.setattr("persistence.redis.journal.LOOK_LIMIT_S", 20.0)
+    monkeypatch.setattr("persistence.redis.client.ANSWER_S", 20.0)
     caches: DictCaches | RedisCaches = DictCaches()
     if bed.backend != "memory":
         caches = RedisCaches(request.getfixturevalue("own_redis")())

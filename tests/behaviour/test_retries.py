@@ -54,11 +54,15 @@ async def test_the_back_off_grows_and_is_waited(bed: Bed) -> None:
         times.append(asyncio.get_running_loop().time())
         raise ValueError
 
+    agent = await bed.serve(act)
     policy = RetryPolicy(max_retries=2, backoff_s=0.2, factor=2, jitter=0)
-    run_id = await bed.submit(await bed.serve(act), retry_policy=policy)
-    await bed.seen(run_id, EntryKind.RUN_ATTEMPT_FAILED)
-    assert (await bed.row(run_id)).status is RunStatus.PENDING
-    await bed.ended(run_id)
+    waiting = await bed.submit(agent, retry_policy=policy.model_copy(update={"backoff_s": 200.0}))
+    await bed.seen(waiting, EntryKind.RUN_ATTEMPT_FAILED)
+    assert (await bed.row(waiting)).status is RunStatus.PENDING
+    await bed.runtime.cancel(waiting)
+    await bed.ended(waiting)
+    times.clear()
+    await bed.ended(await bed.submit(agent, retry_policy=policy))
     first, second = times[1] - times[0], times[2] - times[1]
     assert 0.2 <= first < 0.35 + bed.slack_s
     assert 0.4 <= second < 0.6 + bed.slack_s
@@ -214,14 +218,21 @@ async def test_an_agent_that_hangs_past_its_deadline_fails_the_attempt(bed: Bed)
     """Inside a step, and outside of ctx; the run does not hold its agent for ever."""
 
     async def act(ctx: RunContext, inbox: list[Message]) -> object:
+        async def hang() -> None:
+            if ctx.meta.attempt == 1:
+                await asyncio.Event().wait()
+
+        acting.deadline_s = 20.0  # of the next attempt
         if inbox[0].payload == "step":
-            await ctx.step("hang", bed.world.hang, "hang")
+            await ctx.step("hang", hang)
         else:
-            await bed.world.hang("outside")
+            await hang()
         return ctx.meta.attempt
 
-    agent = await bed.serve(act, deadline_s=0.2)
+    agent = await bed.serve(act)
+    acting: Any = bed.agents[agent]
     for where in ("step", "outside"):
+        acting.deadline_s = 0.2
         run_id = await bed.submit(agent, where)
         assert await bed.result(run_id) == 2
         [failed] = await bed.log(run_id, EntryKind.RUN_ATTEMPT_FAILED)

@@ -53,6 +53,11 @@ class Seen:
         return [message.metadata["scheduled_at"] for message in self.messages]
 
 
+def late_s(bed: Bed) -> float:
+    """How many seconds more something takes that a busy machine has to be ahead of."""
+    return 0 if bed.backend == "memory" else 3
+
+
 def names(bed: Bed) -> Callable[[str], str]:
     """Names that no other test of the folder has."""
     return lambda name: f"{bed._prefix}.{name}"
@@ -94,7 +99,7 @@ async def test_an_instant_far_away_is_kept_until_then_by_whoever_lives(bed: Bed)
     """The host that knew of it dies; the next one fires it, not before its time."""
     seen, name = Seen(bed), names(bed)("later")
     agent = await bed.serve(seen)
-    at = (await bed.runtime.store.schedules.now()) + timedelta(seconds=1)
+    at = (await bed.runtime.store.schedules.now()) + timedelta(seconds=1 + late_s(bed))
     await api(bed).create(name, agent, 1, at=at)
     await bed.restart()
     await bed.until(lambda: seen.messages)
@@ -107,7 +112,8 @@ async def test_a_cron_schedule_fires_every_tick_in_order(bed: Bed) -> None:
     """Each second its own message, none twice, none left out."""
     seen, name = Seen(bed), names(bed)("tick")
     agent = await bed.serve(seen)
-    await api(bed).create(name, agent, cron=EVERY_SECOND)
+    busy: Any = {} if bed.backend == "memory" else {"catch_up": "all"}
+    await api(bed).create(name, agent, cron=EVERY_SECOND, **busy)
     await bed.until(lambda: len(seen.messages) >= 3)
     await api(bed).delete(name)
 
@@ -171,16 +177,21 @@ async def test_mail_of_a_schedule_starts_a_run_and_is_received_by_one_that_waits
     assert got[-2:] == ["first", "second"]
 
 
-async def test_a_schedule_written_by_another_process_fires_at_its_time(bed: Bed) -> None:
+async def test_a_schedule_written_by_another_process_fires_at_its_time(
+    bed: Bed, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its owner is told, and does not first find it when it looks again."""
+    monkeypatch.setattr("actors.runtime.firing.LOOK_S", 600.0)
+    await bed.restart()
     seen, name = Seen(bed), names(bed)("client")
     agent = await bed.serve(seen)
+    await asyncio.sleep(0.1)  # it has looked
     async with bed.client() as client:
         made = await client.schedules.create(name, agent, delay_s=0.2)
         await bed.until(lambda: seen.messages)
 
     assert made.next_at is not None
-    assert seen.at[0] - made.next_at < timedelta(seconds=3)
+    assert seen.at[0] >= made.next_at
 
 
 async def test_a_tick_for_an_agent_nobody_serves_comes_once_somebody_does(bed: Bed) -> None:
@@ -317,13 +328,13 @@ async def test_a_deleted_schedule_is_gone(bed: Bed) -> None:
     """It fires no more, it is not listed, and every call says that there is none."""
     seen, name = Seen(bed), names(bed)("gone")
     agent = await bed.serve(seen)
-    await api(bed).create(name, agent, delay_s=0.2)
+    await api(bed).create(name, agent, delay_s=0.2 + late_s(bed))
     await api(bed).delete(name)
     calls = (api(bed).get, api(bed).pause, api(bed).resume, api(bed).trigger, api(bed).delete)
     for call in calls:
         with pytest.raises(UnknownScheduleError, match=r"'default' has no schedule"):
             await call(name)
-    last = await api(bed).create(names(bed)("after"), agent, "after", delay_s=0.4)
+    last = await api(bed).create(names(bed)("after"), agent, "after", delay_s=0.4 + late_s(bed))
     await bed.until(lambda: seen.messages)
 
     assert seen.payloads == ["after"]

@@ -37,7 +37,7 @@ async def wait_for_go(ctx: RunContext, inbox: list[Message]) -> Any:
     return value
 
 
-async def wait_in(ctx: RunContext, verb: str, other: AgentId) -> Any:
+async def wait_in(bed: Bed, ctx: RunContext, verb: str, other: AgentId) -> Any:
     """Wait for the other agent's run, its answer, a signal, an instant, or a message."""
     match verb:
         case "join":
@@ -47,7 +47,8 @@ async def wait_in(ctx: RunContext, verb: str, other: AgentId) -> Any:
         case "sleep_until_signal":
             return await ctx.sleep_until_signal("go")
         case "sleep_until":
-            await ctx.sleep_until(await ctx.now() + timedelta(seconds=1.5))
+            seconds = 1.5 if bed.backend == "memory" else 3.0  # until then its row is read
+            await ctx.sleep_until(await ctx.now() + timedelta(seconds=seconds))
             return 7
         case _:
             message = await ctx.receive()
@@ -81,7 +82,7 @@ async def test_every_wait_is_a_suspend_point(bed: Bed, verb: str, dies: bool) ->
         del inbox
         tries.append(ctx.meta.attempt)
         await ctx.step("mark", bed.world.do, "mark")
-        return await wait_in(ctx, verb, other)
+        return await wait_in(bed, ctx, verb, other)
 
     run_id = await bed.submit(await bed.serve(act))
     await bed.marked(run_id)
@@ -126,8 +127,9 @@ async def test_each_of_four_wakes_one_wait(bed: Bed) -> None:
     for index, what in enumerate(("message", "timer", "signal", "child")):
         run_id = await bed.submit(agent, what)
         [child] = await children_of(bed, run_id)
-        await bed.seen(child, K.RUN_STARTED)
-        if bed.drops:
+        if what != "timer":  # it may have rung by now
+            await bed.seen(child, K.RUN_STARTED)
+        if bed.drops and what != "timer":
             await bed.seen(run_id, K.RUN_SUSPENDED)
         if what == "message":
             await bed.runtime.send(agent, "m")
@@ -180,7 +182,7 @@ async def test_three_hours_of_waiting_ask_nothing_of_the_store(bed: Bed, verb: s
         if verb == "sleep_until":
             await ctx.sleep_until(await ctx.now() + timedelta(seconds=2 * HOURS))
             return 7
-        return await wait_in(ctx, verb, other)
+        return await wait_in(bed, ctx, verb, other)
 
     agent = await bed.serve(act)
     await bed.restart()

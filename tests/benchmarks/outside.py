@@ -123,7 +123,7 @@ async def floor(servers: Servers, *, total: int, agents: int) -> float:
                     done.set()
 
         readers = [asyncio.ensure_future(read(lease, stream)) for lease in leases]
-        client = await nats.connect(servers.nats_url)
+        client = await nats.connect(servers.nats_url, connect_timeout=20)
         began = time.perf_counter()
         await place.publish(client, total, agents)
         await done.wait()
@@ -162,7 +162,7 @@ async def ours(servers: Servers, *, total: int, agents: int) -> tuple[float, int
     """Return messages per second until every one is in a run that has ended, and how many runs."""
     place = Place(servers)
     async with host(place):
-        client = await nats.connect(servers.nats_url)
+        client = await nats.connect(servers.nats_url, connect_timeout=20)
         watcher = await asyncpg.connect(servers.postgres_url)
         began = time.perf_counter()
         await place.publish(client, total, agents)
@@ -193,7 +193,7 @@ async def latency(servers: Servers, *, scale: float) -> None:
     """Print how long one message to an idle agent takes until its run's end is durable."""
     place, times = Place(servers), max(50, int(300 * scale))
     async with host(place) as runtime:
-        client = await nats.connect(servers.nats_url)
+        client = await nats.connect(servers.nats_url, connect_timeout=20)
         took = []
         for index in range(-10, times):
             agent, id_ = agent_id(f"idle{index}"), f"m{index}"

@@ -90,7 +90,7 @@ async def postgres_bed(url: str, schema: str, *, brokered: bool = False) -> Asyn
 
     @asynccontextmanager
     async def open_host(owner: HostIncarnation) -> AsyncIterator[RunStore]:
-        settings = StoreSettings(url=url, schema=schema, owner=owner, brokered=brokered)
+        settings = StoreSettings(url=url, schema=schema, owner=owner, brokered=brokered, lease_s=60)
         async with open_store(settings) as store:
             await store.listening()
             yield store

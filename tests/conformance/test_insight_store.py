@@ -118,7 +118,7 @@ async def test_a_dead_host_is_no_host(bed: Bed) -> None:
     await bed.lapse()
 
     assert (host.owner, host.shards, host.serves) == (bed.owner, len(bed.shards), ("clerk", "desk"))
-    assert 0 <= host.seen_s < host.expires_s <= 10
+    assert 0 <= host.seen_s < host.expires_s <= 60
     assert sorted(shards) == sorted(bed.shards)
     assert await bed.store.insight.hosts() == []
     assert (await agent(bed, DESK)).reason == "unserved"

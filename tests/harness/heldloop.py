@@ -27,7 +27,9 @@ if TYPE_CHECKING:
     import pytest
 
 DEADLOCK_S: Final = 10.0
-PATIENCE_S: Final = 2.0
+PATIENCE_S: Final = 5.0
+SLICES: Final = 20
+"""In so many pieces a silent server is waited for: a machine that stalls takes one of them."""
 MOST_FORCED: Final = 20
 """So often time goes on though something is under way; then that counts as lost."""
 
@@ -87,8 +89,10 @@ class _Selector(selectors.DefaultSelector):
         events = super().select(0)
         if events or (timeout is not None and timeout <= 0):
             return events
-        if self.loop.held.is_busy and (events := super().select(self.loop.patience_s)):
-            return events
+        if self.loop.held.is_busy:
+            for _ in range(SLICES):
+                if events := super().select(self.loop.patience_s / SLICES):
+                    return events
         if self.loop.jump():
             return []
         events = super().select(DEADLOCK_S)

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
 
-PATIENCE_S: Final = 5.0
+PATIENCE_S: Final = 15.0
 
 
 class RawNatsError(Exception):

@@ -330,9 +330,9 @@ class Theatre:
     ) -> Observed:
         """Return what the runtime did with a case; see `drive.play`."""
         self._begin(seed)
-        # After an error what is expected comes with the next try, for which time has to pass.
-        is_erring = faults is not None and faults.manner in ERRORS
-        self._loop.patience_s = 0.3 if is_erring else PATIENCE_S
+        if faults is not None:
+            # After an error what is expected comes with the next try, for which time has to pass.
+            self._loop.patience_s = 0.3 if faults.manner in ERRORS else 2.0
         return self._loop.run_until_complete(
             self._play(case, suspend_after, until, faults or Faults())
         )
@@ -418,7 +418,10 @@ async def theatre(
             outside = None
             if nats_url is not None:
                 outside = await nats.connect(
-                    nats_url, allow_reconnect=False, ping_interval=int(FOR_EVER_S)
+                    nats_url,
+                    allow_reconnect=False,
+                    connect_timeout=20,
+                    ping_interval=int(FOR_EVER_S),
                 )
                 stack.push_async_callback(outside.close)
         yield Theatre(loop, store, clock, nats_url=nats_url, namespace=namespace, outside=outside)

@@ -24,7 +24,7 @@ STEP_COUNT: Final = 10
 
 
 class Ten:
-    """Ten steps, three of them at most once; the payload names ledger and pace."""
+    """Ten steps, three of them at most once; the payload names ledger, pace and perhaps the slow one."""
 
     def __init__(self, agent_id: AgentId) -> None:
         self.id = agent_id
@@ -35,7 +35,8 @@ class Ten:
         values = []
         for number in range(STEP_COUNT):
             mode: EffectWord = "at_most_once" if number in AT_MOST_ONCE else "idempotent"
-            step = noted(job["ledger"], number, job.get("pace_s", 0))
+            pace_s = job.get("pace_s", 0) if number == job.get("slow", number) else 0
+            step = noted(job["ledger"], number, pace_s)
             values.append(await ctx.step(f"step-{number}", step, effect=mode))
         return values
 

@@ -231,7 +231,10 @@ async def outside(
     url: str, namespace: str, *, tenant: str = "default", publisher: str = "crm"
 ) -> AsyncGenerator[Outside, None]:
     """Yield a connection of a service, which reconnects by itself."""
-    client = await nats.connect(url, inbox_prefix=f"_INBOX_{publisher}", reconnect_time_wait=0.05)
+    client = await nats.connect(
+        url, inbox_prefix=f"_INBOX_{publisher}", connect_timeout=15,
+        reconnect_time_wait=0.05, max_reconnect_attempts=-1,
+    )  # fmt: skip
     try:
         yield Outside(client, namespace, tenant=tenant, publisher=publisher)
     finally:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from tests.harness.rawnats import RawNats
     from tests.harness.servers import TestNats, TestPostgres, TestRedis
 
-PATIENCE_S: Final = 10.0
+PATIENCE_S: Final = 30.0
 FENCE: Final = "fence"
 _UNSAFE: Final = re.compile(rb"[^A-Za-z0-9_-]")
 

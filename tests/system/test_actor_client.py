@@ -10,7 +10,7 @@ import pytest
 import pytest_asyncio
 
 from actors.errors import TerminalError
-from actors.kernel.runtime.ids import AgentId
+from actors.kernel.runtime.ids import AgentId, RunId
 from broker.client import (
     ActorClient,
     AskTimeoutError,
@@ -23,6 +23,7 @@ from broker.client import (
     UnknownRunError,
     UnservedError,
 )
+from broker.deltas import NatsDeltaBus
 from tests.behaviour.agents import ScriptedModel
 from tests.harness.proxy import FaultProxy
 from tests.system.outsiders import make_bed
@@ -97,7 +98,7 @@ async def test_a_run_that_does_not_complete_is_an_error_of_ask(crm: ActorClient)
     with pytest.raises(RunFailedError, match="told to fail") as failed:
         await crm.ask("talker/b", "fail")
     with pytest.raises(AskTimeoutError) as late:
-        await crm.ask("waiter/b", {"count": 1}, timeout=2, id="late")
+        await crm.ask("waiter/b", {"count": 1}, timeout=3, id="late")
     assert late.value.run_id
     async with asyncio.TaskGroup() as tasks:
         asking = tasks.create_task(_caught(crm.ask("waiter/b", {"count": 1}, id="late")))
@@ -138,7 +139,7 @@ async def test_a_run_is_followed_by_its_id(crm: ActorClient) -> None:
     assert (after.status, after.parked) == ("COMPLETED", None)
 
 
-async def test_a_busy_agent_is_met_in_four_ways(crm: ActorClient) -> None:
+async def test_a_busy_agent_is_met_in_four_ways(bed: Bed, crm: ActorClient) -> None:
     """Queue behind it, join its run, be rejected, or interrupt it; asked again nothing happens twice."""
     first = await crm.submit("waiter/d", {"count": 1})
     await _until_open(crm, first)
@@ -153,6 +154,7 @@ async def test_a_busy_agent_is_met_in_four_ways(crm: ActorClient) -> None:
         asking = tasks.create_task(
             crm.ask("waiter/d", {"count": 9}, on_conflict="join", timeout=10)
         )
+        await until(lambda: _is_waited_for(bed, first), "it has joined")
         await crm.signal(first, "go", "x")
     second = await crm.submit("waiter/e", {"count": 1})
     await _until_open(crm, second)
@@ -163,6 +165,12 @@ async def test_a_busy_agent_is_met_in_four_ways(crm: ActorClient) -> None:
     assert (await crm.result(queued, timeout=10)).output == []
     assert answer == []
     assert (await crm.result(second, timeout=10)).status == "CANCELLED"
+
+
+def _is_waited_for(bed: Bed, run: RunRef) -> bool:
+    bus = bed.runtime._live.bus
+    assert isinstance(bus, NatsDeltaBus)
+    return bus._subjects.live_end(AgentId.parse(run.agent), RunId(run.run_id)) in bus._hearers
 
 
 async def _until_open(crm: ActorClient, run: RunRef) -> None:

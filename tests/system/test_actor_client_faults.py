@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from contextlib import aclosing
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import nats
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
     from tests.harness.servers import OwnNats, TestNats
 
 HURRY = Patience(attempt_s=0.3, slice_s=0.3, grace_s=0.2, silence_s=0.4, unserved_s=0.3)
+LISTENING = replace(HURRY, silence_s=1.5)
+"""Where the answers to each asking are counted."""
 
 
 def made(url: str, namespace: str = "", **more: Any) -> ActorClient:
@@ -54,7 +57,8 @@ async def test_a_silent_host_is_asked_again_with_the_same_id(
         hosts.answers = [silent, saying({"run": "r7"})]
         ref = await client.submit("desk/a", {"q": 2}, on_conflict="join", priority=3)
 
-    asks, submits = hosts.asked[:3], hosts.asked[3:]
+    asks = [one for one in hosts.asked if one.verb == "ask"]
+    submits = [one for one in hosts.asked if one.verb == "submit"]
     assert answer == {"n": 1}
     assert ref == RunRef("r7", "desk/a")
     assert len({one.id for one in asks}) == len({one.id for one in submits}) == 1
@@ -70,8 +74,8 @@ async def test_a_long_ask_is_many_short_ones(nats_server: TestNats, namespace: s
         made(nats_server.url, namespace) as client,
     ):
         hosts.answers = [refusing(408, run="r1"), refusing(408, run="r1"), saying("done")]
-        answer = await client.ask("desk/a", "q", timeout=3)
-        hosts.answers = [refusing(408, run="r2"), silent]
+        answer = await client.ask("desk/a", "q", timeout=20)
+        hosts.answers = [*[refusing(408, run="r2")] * 3, silent]
         with pytest.raises(AskTimeoutError) as caught:
             await client.ask("desk/a", "q", timeout=2, id="m-1")
         hosts.answers = [refusing(408, run="r3")]
@@ -94,7 +98,7 @@ async def test_a_question_that_no_host_has_taken_in_time_may_be_taken_yet(
         hosts.answers = [refusing(408, "not accepted within 0.3 s, or is being accepted now")]
         with pytest.raises(OutcomeUnknownError) as untaken:
             await client.ask("desk/a", "q", timeout=1.5, id="m-1")
-        hosts.answers = [refusing(408, run="r1"), refusing(408)]
+        hosts.answers = [*[refusing(408, run="r1")] * 3, refusing(408)]
         with pytest.raises(AskTimeoutError, match=r"within 1\.5 s") as late:
             await client.ask("desk/a", "q", timeout=1.5)
 
@@ -158,7 +162,7 @@ async def test_events_go_on_where_they_broke_off(nats_server: TestNats, namespac
     entries = [event("entry", n) for n in range(6)]
     async with (
         gateway(nats_server.url, namespace) as hosts,
-        made(nats_server.url, namespace) as client,
+        made(nats_server.url, namespace, patience=LISTENING) as client,
     ):
         hosts.answers = [
             telling(entries[0], entries[1]),
@@ -180,7 +184,7 @@ async def test_a_beat_is_answered_and_a_slow_reader_is_served_anew(
     many = MAX_WAITING_FRAMES + 100
     async with (
         gateway(nats_server.url, namespace) as hosts,
-        made(nats_server.url, namespace) as client,
+        made(nats_server.url, namespace, patience=LISTENING) as client,
     ):
         hosts.answers = [
             telling(event("entry", 0), is_beating=True),
@@ -194,7 +198,7 @@ async def test_a_beat_is_answered_and_a_slow_reader_is_served_anew(
                 assert one.seq == seen
                 seen += 1
             if seen == 2:
-                await until(lambda: len(hosts.asked) == 2, "the second asking")
+                await until(lambda: len(hosts.asked) >= 2, "the second asking")
         await until(lambda: hosts.renewed == [b'{"stream":"s-1"}'], "a renewal")
 
     assert seen == many
@@ -225,7 +229,7 @@ def _waiting(client: ActorClient) -> Any:
 async def test_a_reader_may_take_its_time(own_nats: OwnNats) -> None:
     """Longer over one event than the client waits for the next one: that is nobody's silence."""
     server = own_nats()
-    async with gateway(server.url) as hosts, made(server.url, timeout=1) as client:
+    async with gateway(server.url) as hosts, made(server.url, timeout=2.5) as client:
         hosts.answers = [telling(event("entry", 0)), telling(event("end", 0))]
         found = []
         async for one in client.events("r1"):
@@ -233,7 +237,7 @@ async def test_a_reader_may_take_its_time(own_nats: OwnNats) -> None:
             if one.kind == "entry":
                 server.kill()
                 server.start()
-                await asyncio.sleep(1.5)
+                await asyncio.sleep(3)
 
     assert found == ["entry", "end"]
 
@@ -280,7 +284,7 @@ async def test_a_closed_client_says_so(nats_server: TestNats, namespace: str) ->
         async with client:
             asking = tasks.create_task(_error_of(client.ask("desk/a", {}, timeout=60, id="m-1")))
             watching = tasks.create_task(_error_of(anext(client.events("r1"))))
-            await until(lambda: len(hosts.asked) == 2, "both requests")
+            await until(lambda: len(hosts.asked) >= 2, "both requests")
     with pytest.raises(UnreachableError, match="async with"):
         await client.status("r1")
     asked = asking.result()

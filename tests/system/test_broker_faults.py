@@ -221,7 +221,7 @@ async def test_postgres_killed_under_load_costs_nothing_but_time(
 # --- much of it -----------------------------------------------------------------------------------
 
 
-@pytest.mark.timeout(60 if WAITING <= 50_000 else 3600)
+@pytest.mark.timeout(180 if WAITING <= 50_000 else 3600)
 async def test_a_host_that_finds_much_mail_takes_little_of_it_into_memory(
     own_nats: OwnNats, postgres_dsn: str, schema: str
 ) -> None:

@@ -105,7 +105,7 @@ async def test_what_outsiders_published_and_no_host_had_read_is_lost_aloud(
 
 
 @pytest.mark.item(482)
-@pytest.mark.timeout(60 if KILLS <= 20 else 1800)
+@pytest.mark.timeout(180 if KILLS <= 20 else 1800)
 async def test_a_server_killed_right_after_it_acknowledged_loses_nothing(
     load: Load, nats: NatsServer
 ) -> None:

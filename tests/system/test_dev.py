@@ -38,8 +38,14 @@ class Session:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.out = folder / "out"
-        (folder / "shop.py").write_text(CODE)
+        self.save(CODE)
         self.process: subprocess.Popen[bytes] | None = None
+
+    def save(self, code: str) -> None:
+        """Replace the application in one go, so that nobody reads half of it."""
+        new = self.folder / "shop.tmp"
+        new.write_text(code)
+        new.replace(self.folder / "shop.py")
 
     def command(self, *words: str) -> subprocess.Popen[bytes]:
         """A `callboard` command in the folder, its output in the file `out`."""
@@ -105,10 +111,9 @@ async def test_a_run_goes_on_in_changed_code_and_ctrl_c_leaves_nothing_behind(
     async with build_local_runtime(session.folder / "data", serve=False) as client:
         run_id = await client.submit(AgentId("desk", "main"), {})
         await session.until("run", run=run_id)
-        code = session.folder / "shop.py"
-        code.write_text(CODE + "def (")
+        session.save(CODE + "def (")
         broken = await session.until("error")
-        code.write_text(CODE.replace('"code": 1', '"code": 2'))
+        session.save(CODE.replace('"code": 1', '"code": 2'))
         second = await session.until("serving", generation=2)
         await client.signal(run_id, "go", "x")
         result = await client.result(run_id)

@@ -18,7 +18,7 @@ from broker.gateway import Gateway
 from compose import Settings
 from compose.runtime import build_runtime
 from tests.harness.rawnats import raw_nats
-from tests.system.asking import PIECES, TYPES, Outside, outside
+from tests.system.asking import PATIENCE_S, PIECES, TYPES, Outside, outside
 from tests.system.outsiders import make_bed
 from tests.system.waiting import until
 
@@ -122,7 +122,7 @@ async def test_a_question_asked_again_with_its_id_is_one_run(crm: Outside, host:
 @pytest.mark.item(199)
 async def test_a_question_that_takes_too_long_leaves_its_run_going(crm: Outside) -> None:
     """The error names the run; its result is had later, and a signal reaches it meanwhile."""
-    asked = await crm.ask("waiter/late", Actor_Timeout="0.2", Nats_Msg_Id="late")
+    asked = await crm.ask("waiter/late", Actor_Timeout="1.5", Nats_Msg_Id="late")
     run = asked.body["error"]["run"]
     waited = await crm.api("result", run=run, timeout=0.05)
     signals = [await crm.api("signal", run=run, name="go", payload=7, id="s-1") for _ in range(2)]
@@ -400,7 +400,9 @@ async def test_a_question_continues_the_trace_of_who_asks(
     else:
         body = json.dumps({"agent": "echo/traced", "payload": 1}).encode()
         subject = f"{crm._prefix}api.v1.default.crm.submit"
-        answer = await crm.client.request(subject, body, headers={"traceparent": caller})
+        answer = await crm.client.request(
+            subject, body, timeout=PATIENCE_S, headers={"traceparent": caller}
+        )
         run = json.loads(answer.data)["run"]
     row = await host.store.run(RunId(str(run)))
 
@@ -409,13 +411,16 @@ async def test_a_question_continues_the_trace_of_who_asks(
     assert trace_id_of(row) == caller.split("-")[1]
 
 
-async def test_a_run_is_watched_from_its_first_entry_to_its_end(crm: Outside) -> None:
+async def test_a_run_is_watched_from_its_first_entry_to_its_end(
+    crm: Outside, host: Runtime
+) -> None:
     """The log in order, once each; the model's pieces between; the end mark last."""
     run = await submitted(crm, "teller/a", {})
     events: list[dict[str, Any]] = []
     async with asyncio.TaskGroup() as group:
         watching = group.create_task(crm.events(run=run))
         await until_open(crm, run)
+        await until(lambda: RunId(run) in host._live._readers, "it is watched")
         await crm.api("signal", run=run, name="go")
     events = watching.result()
     entries = [one for one in events if one["kind"] == "entry"]
@@ -439,7 +444,7 @@ async def test_a_reader_that_has_gone_is_forgotten(
 ) -> None:
     """One that answers its beats is not, however little happens."""
     monkeypatch.setattr(events_stream, "BEAT_EVERY_S", 0.05)
-    monkeypatch.setattr(events_stream, "FORGET_AFTER_S", 1.5)
+    monkeypatch.setattr(events_stream, "FORGET_AFTER_S", 2.5)
     gateway = gateway_of(host)
     run = await submitted(crm, "waiter/watched")
     await until_open(crm, run)
@@ -466,7 +471,7 @@ async def test_a_reader_that_may_not_answer_beats_renews_its_stream_by_a_request
 ) -> None:
     """Of another account, for example; what is no renewal does nothing."""
     monkeypatch.setattr(events_stream, "BEAT_EVERY_S", 0.05)
-    monkeypatch.setattr(events_stream, "FORGET_AFTER_S", 1.5)
+    monkeypatch.setattr(events_stream, "FORGET_AFTER_S", 2.5)
     gateway = gateway_of(host)
     run = await submitted(crm, "waiter/renewed")
     came = await crm.client.subscribe("_INBOX_far.1")
@@ -474,7 +479,7 @@ async def test_a_reader_that_may_not_answer_beats_renews_its_stream_by_a_request
     body = json.dumps({"run": run}).encode()
     await crm.client.publish(f"{prefix}.events", body, reply="_INBOX_far.1")
     beats = 0
-    while beats < 50:  # 2.5 seconds: longer than the stream would live by itself
+    while beats < 70:  # 3.5 seconds: longer than the stream would live by itself
         message = await came.next_msg(timeout=20)
         stream = (message.headers or {}).get("Actor-Stream")
         if stream is not None:
@@ -508,7 +513,7 @@ async def test_hosts_are_seen_as_a_micro_service(crm: Outside, host: Runtime) ->
 
 async def stats_of(crm: Outside, subject: str) -> Any:
     """What a host answers."""
-    answer = await crm.client.request(subject)
+    answer = await crm.client.request(subject, timeout=PATIENCE_S)
     return json.loads(answer.data)
 
 

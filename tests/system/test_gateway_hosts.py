@@ -12,7 +12,7 @@ import pytest
 from nats.errors import Error as NatsError
 from nats.errors import NoRespondersError
 
-from actors.kernel.runtime.ids import AgentId, run_id_of_submit
+from actors.kernel.runtime.ids import AgentId, RunId, run_id_of_submit
 from broker.deltas import NatsDeltaBus
 from broker.gateway import Gateway
 from compose import Settings
@@ -78,17 +78,32 @@ async def door(
         yield runtime
 
 
+def bus_of(door: Runtime) -> NatsDeltaBus:
+    """What carries pieces and hints of ends to the door."""
+    bus = door._live.bus
+    assert isinstance(bus, NatsDeltaBus)
+    return bus
+
+
+async def until_heard(bus: NatsDeltaBus, place: str) -> None:
+    """Return once the broker sends what is told there."""
+    await until(lambda: place in bus._subscribed, f"{place} is heard")
+    assert bus._client is not None
+    await bus._client.flush()
+
+
 async def test_a_run_is_watched_over_the_deaths_of_its_hosts(
     fleet: Hosts, crm: Outside, door: Runtime, tmp_path: Path
 ) -> None:
     """Every entry once, in order; pieces of a new attempt say so; who was broken off goes on behind."""
     first = await fleet.serving(SERVES)
-    gate = tmp_path / "gate"
+    bus, gate = bus_of(door), tmp_path / "gate"
     answer = await crm.api("submit", agent="teller/a", payload={"gate": str(gate)}, id="t-1")
-    run = answer.body["run"]
+    run = RunId(answer.body["run"])
     asking = asyncio.create_task(crm.ask("teller/a", Nats_Msg_Id="t-1"))
     events: list[dict[str, Any]] = []
     async with crm.watching(run=run) as messages:
+        await until_heard(bus, bus._subjects.live(AgentId("teller", "a"), run))
         await crm.api("signal", run=run, name="go")
         async for message in messages:
             events.append(json.loads(message.data))
@@ -111,7 +126,6 @@ async def test_a_run_is_watched_over_the_deaths_of_its_hosts(
     assert (entries[-1]["attempt"], events[-1]["data"]["result"]) == (2, "".join(PIECES))
     assert resumed == [*entries[2:], events[-1]]
     assert (await asking).body == "".join(PIECES)
-    del door
 
 
 async def test_a_host_without_the_agent_is_told_of_its_end(
@@ -120,14 +134,11 @@ async def test_a_host_without_the_agent_is_told_of_its_end(
     """It need not look: who waits, by request or in its process, has the end as soon as it is there."""
     await fleet.serving(SERVES)
     monkeypatch.setattr("actors.runtime.desk.FIRST_LOOK_S", 600.0)
-    bus = door._live.bus
-    assert isinstance(bus, NatsDeltaBus)
+    bus = bus_of(door)
     asked = asyncio.create_task(crm.ask("waiter/told", Nats_Msg_Id="t"))
     run = run_id_of_submit(AgentId("waiter", "told"), "ext:crm", "t")
     watched = bus._subjects.live_end(AgentId("waiter", "told"), run)
-    await until(lambda: watched in bus._subscribed, "its end is watched for")
-    assert bus._client is not None
-    await bus._client.flush()
+    await until_heard(bus, watched)
     waiting = asyncio.create_task(door.result(run))
     await until(lambda: len(bus._hearers[watched]) == 2, "both wait")
     await crm.api("signal", run=run, name="go", payload="ended elsewhere")
@@ -148,7 +159,7 @@ async def test_a_host_that_stops_answers_what_it_can_and_hands_on_the_rest(
         runs = [await service.api("submit", agent=f"waiter/{n}", payload=1, id="l") for n in (1, 2)]
         asked = [asyncio.create_task(service.ask(f"waiter/{n}", Nats_Msg_Id="l")) for n in (1, 2)]
         await until(lambda: gateway.held == 2, "both are held")
-        stopping = asyncio.create_task(runtime.stop(drain_s=0.5))
+        stopping = asyncio.create_task(runtime.stop(drain_s=2.5))
         await until(lambda: gateway.has_left, "it has left")
         with pytest.raises(NoRespondersError):
             await service.ask("waiter/3")

@@ -58,6 +58,11 @@ async def metrics(host: HostProcess) -> dict[tuple[str, str], float]:
     }
 
 
+async def has_counted(host: HostProcess) -> bool:
+    """Whether a run's end is counted, which is just behind its commit."""
+    return (await metrics(host)).get(("callboard_runs_ended_total", "completed")) == 1
+
+
 async def test_a_host_is_ready_counts_what_it_does_and_is_not_ready_while_it_drains(
     fleet: Hosts, client: Runtime, tmp_path: Path
 ) -> None:
@@ -66,9 +71,11 @@ async def test_a_host_is_ready_counts_what_it_does_and_is_not_ready_while_it_dra
     host = await fleet.serving(http=ANY_PORT, lease_s=60)
     before = await readiness(host)
     await client.result(await client.submit(TEN, {"ledger": str(ledger)}))
+    await until(lambda: has_counted(host), "the run is counted")
     counted = await metrics(host)
     waiting = await client.submit(AgentId("nobody", "a"), {"n": 1})
-    run_id = await client.submit(TEN, {"ledger": str(tmp_path / "second"), "pace_s": 0.2})
+    job = {"ledger": str(tmp_path / "second"), "pace_s": 4, "slow": 1}
+    run_id = await client.submit(TEN, job)
     await until_executing(tmp_path / "second", 1)
     host.send(signal.SIGTERM)
     await host.until("host.draining")

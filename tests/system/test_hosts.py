@@ -91,7 +91,7 @@ async def test_a_killed_host_is_replaced_within_its_lease_and_two_seconds(
     ledger = tmp_path / "ledger"
     first = await hosts.serving(lease_s=2)
     second = await hosts.serving(lease_s=2)
-    run_id = await client.submit(TEN, {"ledger": str(ledger), "pace_s": 0.1})
+    run_id = await client.submit(TEN, {"ledger": str(ledger), "pace_s": 2, "slow": 3})
     await until_executing(ledger, 3)
     first.send(signal.SIGKILL)
     killed_at = time.monotonic()
@@ -111,7 +111,7 @@ async def test_a_frozen_host_that_comes_back_can_write_nothing(
     """Its shards were taken over; it drops the run in the middle of a step and serves on."""
     ledger = tmp_path / "ledger"
     first = await hosts.serving()
-    run_id = await client.submit(TEN, {"ledger": str(ledger), "pace_s": 0.1})
+    run_id = await client.submit(TEN, {"ledger": str(ledger), "pace_s": 3, "slow": 1})
     await until_executing(ledger, 1)
     first.send(signal.SIGSTOP)
     second = await hosts.serving()
@@ -135,7 +135,7 @@ async def test_an_effect_in_doubt_is_reported_and_decided_by_the_operator(
     """`runs list`, `runs show` and `doctor` name it, and `runs resolve` lets the run go on."""
     ledger = tmp_path / "ledger"
     first = await hosts.serving()
-    run_id = await client.submit(TEN, {"ledger": str(ledger), "pace_s": 0.2})
+    run_id = await client.submit(TEN, {"ledger": str(ledger), "pace_s": 10, "slow": 2})
     await until_executing(ledger, AT_MOST_ONCE[0])
     first.send(signal.SIGKILL)
     await first.exit_code()
@@ -174,7 +174,7 @@ async def test_a_signal_sent_while_no_host_lives_is_heard_by_the_next(
     await hosts.serving()
 
     assert said.code == 0
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         assert await client.result(run_id) == {"now": True}
 
 
@@ -184,7 +184,7 @@ async def test_a_decision_made_while_no_host_lives_is_heard_by_the_next(
     """An operator may decide first and start the host afterwards."""
     ledger = tmp_path / "ledger"
     first = await hosts.serving()
-    run_id = await client.submit(TEN, {"ledger": str(ledger), "pace_s": 0.2})
+    run_id = await client.submit(TEN, {"ledger": str(ledger), "pace_s": 10, "slow": 2})
     await until_executing(ledger, AT_MOST_ONCE[0])
     first.send(signal.SIGKILL)
     await first.exit_code()
@@ -197,7 +197,7 @@ async def test_a_decision_made_while_no_host_lives_is_heard_by_the_next(
     await hosts.serving()
 
     assert said.code == 0
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         ended = await client.wait(run_id)
     assert ended.status is RunStatus.FAILED
     assert "failed by operator" in str(ended.error)
@@ -223,7 +223,7 @@ async def test_a_run_parked_without_doubt_is_started_anew_by_the_operator(
     assert "nothing is in doubt at position '0'" in wrong_place.err
     assert "only --retry applies" in wrong_word.err
     assert said.code == 0
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         assert await client.result(run_id) == "repaired"
 
 

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 COUNTED: Final = "tests.system.limited:COUNTED"
 SCOPE: Final = "type:counted"
+LONG: Final[dict[str, float]] = {"lease_s": 10, "heartbeat_s": 0.25}
+"""Where nobody dies: a host that stalls keeps its runs."""
 
 
 async def submit(client: Runtime, ledger: Path, count: int, pace_s: float) -> list[RunId]:
@@ -44,7 +46,7 @@ async def test_two_hundred_runs_on_two_hosts_never_exceed_the_limit(
     """An outsider counts five at once, and no six; both hosts take part, and all runs end well."""
     ledger = tmp_path / "ledger"
     ledger.touch()
-    pair = [await hosts.serving(COUNTED), await hosts.serving(COUNTED)]
+    pair = [await hosts.serving(COUNTED, **LONG) for _ in range(2)]
     await rows.until_owned("p:counted:", {host.name: 8 for host in pair})
     await client.limits.set(SCOPE, max_concurrent=5)
     runs = await submit(client, ledger, 200, 0.02)
@@ -65,9 +67,9 @@ async def test_a_limit_is_changed_while_hosts_run(
     ledger = tmp_path / "ledger"
     ledger.touch()
     for _ in range(2):
-        await hosts.serving(COUNTED)
+        await hosts.serving(COUNTED, **LONG)
     assert (await cli.call("limits", "set", SCOPE, "--max-concurrent", "8")).code == 0
-    runs = await submit(client, ledger, 120, 0.05)
+    runs = await submit(client, ledger, 250, 0.15)
     await begun(ledger, 40)
     assert most_inside(str(ledger)) <= 8
     assert (await cli.call("limits", "set", SCOPE, "--max-concurrent", "2")).code == 0
@@ -95,11 +97,12 @@ async def test_places_of_a_killed_host_are_free_when_its_lease_ends(
     """One host dies with places that its runs never leave; the other one then has all of them."""
     ledger = tmp_path / "ledger"
     ledger.touch()
-    first, second = await hosts.serving(COUNTED), await hosts.serving(COUNTED)
+    first, second = [await hosts.serving(COUNTED, lease_s=3, heartbeat_s=0.25) for _ in range(2)]
     await rows.until_owned("p:counted:", {first.name: 8, second.name: 8})
     await client.limits.set(SCOPE, max_concurrent=4)
     runs = await submit(client, ledger, 60, 0.1)
     await begun(ledger, 12)
+    await until(lambda: processes(str(ledger))[first.pid] > 0, "the first host takes part")
     first.send(signal.SIGKILL)
     await first.exit_code()
     for run_id in runs:

@@ -23,7 +23,7 @@ PLACES: Final = {"left": f"{HERE}:LEFT_NODE", "right": f"{HERE}:RIGHT_NODE"}
 ORDER: Final = {"n": 0, "then": volley(RIGHT, LEFT, RIGHT)}
 AT_LEFT: Final = [("submit:local", 0), ("agent:right/a", 0), ("agent:right/a", 1)]
 AT_RIGHT: Final = [("agent:left/a", n) for n in range(4)]
-LEASE_S: Final = 0.6
+LEASE_S: Final = 0.8
 FEWEST: Final = {
     ("left", "publish"): 4, ("right", "publish"): 2, ("left", "ingest"): 1, ("right", "ingest"): 2,
 }  # fmt: skip
@@ -39,10 +39,12 @@ async def is_over(rows: Rows) -> bool:
     )
 
 
-async def start(fleet: Hosts, faults: dict[str, str]) -> dict[str, HostProcess]:
+async def start(
+    fleet: Hosts, faults: dict[str, str], lease_s: float = LEASE_S
+) -> dict[str, HostProcess]:
     """A host for each agent."""
     hosts = {
-        name: fleet.start(PLACES[name], fault=faults.get(name, ""), lease_s=LEASE_S)
+        name: fleet.start(PLACES[name], fault=faults.get(name, ""), lease_s=lease_s)
         for name in PLACES
     }
     for host in hosts.values():
@@ -84,10 +86,11 @@ async def test_these_kill_points_are_all_there_are(
     fleet: Hosts, client: Runtime, rows: Rows
 ) -> None:
     """An undisturbed conversation has no more publishes and ingests than were tried."""
-    hosts = await start(fleet, {
+    faults = {
         side: ",".join(f"{p}:{MOST[side, p] + 1}:before" for p in ("publish", "ingest"))
         for side in PLACES
-    })  # fmt: skip
+    }
+    hosts = await start(fleet, faults, lease_s=10)
     await client.submit(LEFT, ORDER)
     await holds(rows)
 
@@ -100,7 +103,9 @@ async def test_a_host_that_freezes_in_the_middle_of_it_changes_nothing_afterward
     fleet: Hosts, client: Runtime, rows: Rows, point: str
 ) -> None:
     """Its agents were taken over; when it goes on, what it was about to do has no effect."""
-    frozen = await fleet.serving(f"{HERE}:BOTH", fault=f"{point}:2:freeze")
+    frozen = await fleet.serving(
+        f"{HERE}:BOTH", fault=f"{point}:2:freeze", lease_s=2, heartbeat_s=0.25
+    )
     other = fleet.start(f"{HERE}:BOTH")
     await other.until("host.serving")
     await client.submit(LEFT, ORDER)

@@ -87,7 +87,6 @@ async def test_a_host_that_waits_for_its_server_ends_when_it_is_told(
     assert await host.exit_code() == 0
 
 
-@pytest.mark.timeout(60)
 @pytest.mark.slow
 async def test_a_run_outlasts_a_server_that_is_gone_for_ten_seconds(
     server: PostgresServer, own_hosts: Hosts, tmp_path: Path
@@ -96,15 +95,16 @@ async def test_a_run_outlasts_a_server_that_is_gone_for_ten_seconds(
     ledger = tmp_path / "ledger"
     host = await own_hosts.serving()
     async with client_of(own_hosts) as client:
-        run_id = await client.submit(TEN, {"ledger": str(ledger), "pace_s": 0.1})
+        run_id = await client.submit(TEN, {"ledger": str(ledger), "pace_s": 0.3})
         await until_executed(ledger, 4)
         await asyncio.to_thread(server.stop)
+        at_stop = len(executed(ledger))
         await asyncio.sleep(10)
         begun = len(executed(ledger))
         await asyncio.to_thread(server.start)
         result = await client.result(run_id)
 
-    assert begun <= 6
+    assert begun <= at_stop + 1
     assert result == ALL
     assert [number for number, _ in executed(ledger)] == ONCE_EACH
     assert host.is_alive
@@ -140,7 +140,7 @@ async def test_a_write_whose_outcome_is_unknown_is_looked_up(  # noqa: PLR0917 -
         lose = proxy.lose_response if lost == "answer" else proxy.lose_request
         loss = lose(request_has=written.encode())
         run_id = await client.submit(TEN, {"ledger": str(ledger)})
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             await loss.happened.wait()
         result = await client.result(run_id)
         hosts.end()
@@ -161,7 +161,7 @@ async def test_what_was_submitted_while_nobody_heard_is_found_when_the_line_is_b
         run_id = await client.submit(TEN, {"ledger": str(tmp_path / "ledger")})
         proxy.reset()
         proxy.heal()
-        async with asyncio.timeout(12):
+        async with asyncio.timeout(30):
             result = await client.result(run_id)
         hosts.end()
 

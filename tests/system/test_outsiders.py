@@ -350,7 +350,7 @@ async def test_outsiders_at_once_do_not_disturb_each_other(bed: Bed) -> None:
         for n in range(100)
     )
     await bed.outsider.send(packet)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         found = [await bed.payloads(desk(f"many-{key}")) for key in range(10)]
 
     assert found == [[{"n": n} for n in range(key, 100, 10)] for key in range(10)]

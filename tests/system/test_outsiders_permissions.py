@@ -13,10 +13,12 @@ from actors.kernel.runtime.ids import AgentId
 from tests.harness.rawnats import RawNatsError, publish_bytes, raw_nats
 from tests.system.outsiders import Bed, Notes, make_bed
 from tests.system.secured import secured_server, url_of
+from tests.system.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
+    from actors.kernel.runtime.commit import DeadLetter
     from tests.harness.servers import TestNats, TestPostgres, TestRedis
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -309,11 +311,21 @@ async def test_no_answer_goes_where_its_asker_may_not_publish(
         assert now == made
 
 
+async def acknowledgements(bed: Bed) -> list[DeadLetter]:
+    """The dead letters of `OTHERS` that are answers of the server."""
+    letters = await bed.runtime.store.dead_letters(agent=OTHERS)
+    return [one for one in letters if "acknowledgement" in str(one.last_error)]
+
+
 async def test_an_acknowledgement_that_is_sent_to_an_agent_is_no_message(
     bed: Bed, port: int
 ) -> None:
     """The server sends it wherever its publisher says, with nobody's permissions; never as orders."""
     target = bed.subject(OTHERS, "ext.shop")
+
+    async def are_letters() -> bool:
+        return len(await acknowledgements(bed)) >= 2
+
     async with (
         raw_nats(url_of(port, "crm"), inbox="_INBOX_crm") as crm,
         raw_nats(url_of(port, "admin"), inbox="_INBOX_admin") as admin,
@@ -323,16 +335,16 @@ async def test_an_acknowledgement_that_is_sent_to_an_agent_is_no_message(
         await crm.publish(post, b'{"n": 9}')
         expects = {"Nats-Expected-Last-Sequence": "99999"}
         for headers in ({}, expects):
-            for place in (target, "$JS.API.STREAM.PURGE.TOPIC"):
+            for place in ("$JS.API.STREAM.PURGE.TOPIC", target):
                 await crm.send(publish_bytes(post, b'{"n": 9}', headers, place))
                 await crm.settled()
+        await until(are_letters, "the last acknowledgements are dead letters")
         await acme.publish(bed.subject(OTHERS, "ext.billing"), b'{"n": 9}')
         await until_handled(bed, OTHERS, 9)
         kept = json.loads((await admin.request("$JS.API.STREAM.INFO.TOPIC")).body)["state"]
-        letters = await bed.runtime.store.dead_letters(agent=OTHERS)
 
     assert [one for one in bed.notes.handled[OTHERS] if one.sender == "ext:shop"] == []
-    assert len([one for one in letters if "acknowledgement" in str(one.last_error)]) == 2
+    assert len(await acknowledgements(bed)) == 2
     assert kept["first_seq"] == 1
 
 
@@ -343,7 +355,7 @@ async def test_nothing_that_was_refused_was_handled(bed: Bed, port: int) -> None
             await crm.publish(bed.subject(OTHERS, "ext.crm"), b'{"n": 5}')
     async with raw_nats(url_of(port, "crm"), inbox="_INBOX_crm") as crm:
         await crm.publish(bed.subject(MINE, "ext.crm"), b'{"n": 6}')
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         await until_handled(bed, MINE, 6)
 
     for agent in (MINE, OTHERS):

@@ -31,7 +31,7 @@ async def test_a_conversation_is_exported_and_replayed_on_a_laptop(
     """It was taken over in the middle; nothing is executed, and changed code is told by its place."""
     ledger, file = tmp_path / "ledger", tmp_path / "run.jsonl"
     first = await hosts.serving()
-    run_id = await client.submit(TEN, {"ledger": str(ledger), "pace_s": 0.1})
+    run_id = await client.submit(TEN, {"ledger": str(ledger), "pace_s": 2, "slow": 3})
     await until_executing(ledger, 3)
     first.send(signal.SIGKILL)
     await hosts.serving()

@@ -158,7 +158,7 @@ async def test_the_configuration_of_the_document_lets_services_ask_and_watch(
 ) -> None:
     """One in the hosts' account, and one of a tenant in its own; neither under another name."""
     monkeypatch.setattr(events_stream, "BEAT_EVERY_S", 0.05)
-    monkeypatch.setattr(events_stream, "FORGET_AFTER_S", 1.5)
+    monkeypatch.setattr(events_stream, "FORGET_AFTER_S", 2.5)
     [config] = blocks(DOCUMENT, "hocon")
     config = config.replace("/var/lib/nats", str(tmp_path / "store"))
     async with plain_server(tmp_path, config) as port:
@@ -179,7 +179,7 @@ async def test_the_configuration_of_the_document_lets_services_ask_and_watch(
                 assert (await service.ask("clerk/a", 1)).body["by"] == f"ext:{publisher}"
                 begun = await service.api("submit", agent="approval/a", payload={"count": 1})
                 watching = asyncio.create_task(service.events(run=begun.body["run"]))
-                await asyncio.sleep(3)  # twice what a silent reader is given
+                await asyncio.sleep(3.5)  # more than a silent reader is given
                 await service.api("signal", run=begun.body["run"], name="go", payload=1)
                 assert (await watching)[-1]["name"] == "COMPLETED"
             for subject in ("ask.v1.default.clerk.a.shop", "ask.v1.acme.clerk.a.crm"):

@@ -31,7 +31,9 @@ if TYPE_CHECKING:
 LEFT: Final = f"{HERE}:PAIR_LEFT"
 RIGHT: Final = f"{HERE}:PAIR_RIGHT"
 SIDES: Final = {"left": LEFT, "right": RIGHT}
-LEASE_S: Final = 0.6
+LEASE_S: Final = 1.2
+BRIEF_S: Final = 0.6
+"""Where hosts die in turn, and one that loses its lease spoils nothing."""
 PARENT: Final = AgentId("parent", "a")
 ASKER: Final = AgentId("asker", "a")
 DESK: Final = AgentId("deskr", "a")
@@ -98,7 +100,6 @@ async def kill(*hosts: HostProcess) -> None:
 # --- children ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.timeout(60)
 @pytest.mark.item(145, 229, 231, 235)
 @pytest.mark.parametrize("child", ["kidl", "kidr"])
 @pytest.mark.parametrize("then", ["die", "flush and die"])
@@ -123,7 +124,6 @@ async def test_a_parent_that_dies_right_behind_its_spawn_has_one_child(  # noqa:
     assert names(tmp_path)["kid-1"] == 1
 
 
-@pytest.mark.timeout(60)
 @pytest.mark.item(145, 235)
 @pytest.mark.parametrize("suspend_after", [0, 5])
 async def test_a_child_that_ended_before_its_parent_and_its_host_died_is_joined(  # noqa: PLR0917 - fixtures
@@ -141,7 +141,6 @@ async def test_a_child_that_ended_before_its_parent_and_its_host_died_is_joined(
     assert names(tmp_path) == {"kid-1": 1}
 
 
-@pytest.mark.timeout(60)
 @pytest.mark.item(145, 146, 231, 235, 244)
 @pytest.mark.parametrize("waiting", ["joins", "asks"])
 @pytest.mark.parametrize("suspend_after", [0, 5])
@@ -169,7 +168,6 @@ async def test_what_is_waited_for_ends_while_nobody_serves_who_waits(  # noqa: P
 # --- questions --------------------------------------------------------------------------------------
 
 
-@pytest.mark.timeout(60)
 @pytest.mark.item(90, 146, 244, 248)
 @pytest.mark.parametrize("moment", ["before", "after"])
 @pytest.mark.parametrize("nth", [1, 2, 3])
@@ -179,7 +177,7 @@ async def test_asker_and_target_die_in_turn_at_each_commit(  # noqa: PLR0917 - f
     """The next host is killed there, too: the third one of either side comes through."""
     hosts = {
         side: [
-            fleet.start(serves, lease_s=LEASE_S, suspend_after=0, fault=f"commit:{nth}:{moment}")
+            fleet.start(serves, lease_s=BRIEF_S, suspend_after=0, fault=f"commit:{nth}:{moment}")
         ]
         for side, serves in SIDES.items()
     }
@@ -200,7 +198,7 @@ async def test_asker_and_target_die_in_turn_at_each_commit(  # noqa: PLR0917 - f
         for side, started in hosts.items():
             if not started[-1].is_alive:
                 fault = f"commit:{nth}:{moment}" if len(started) < 2 else ""
-                started.append(fleet.start(SIDES[side], lease_s=LEASE_S, fault=fault))
+                started.append(fleet.start(SIDES[side], lease_s=BRIEF_S, fault=fault))
     outcome: Any = await client.result(run_id)
 
     assert outcome[:2] == [REPLIED, 100]
@@ -216,7 +214,6 @@ async def _is_over(rows: Rows) -> bool:
     return not await rows.connection.fetchval(open_runs)
 
 
-@pytest.mark.timeout(60)
 @pytest.mark.item(90, 244, 246, 248, 484)
 async def test_a_target_frozen_past_its_lease_has_not_failed(
     fleet: Hosts, client: Runtime, rows: Rows, tmp_path: Path
@@ -246,7 +243,6 @@ async def test_a_target_frozen_past_its_lease_has_not_failed(
     assert asking.is_alive
 
 
-@pytest.mark.timeout(60)
 @pytest.mark.item(90, 245, 246, 248)
 @pytest.mark.parametrize("how", ["killed", "frozen"])
 async def test_a_target_without_a_host_has_timed_out_and_not_failed(  # noqa: PLR0917 - fixtures
@@ -299,7 +295,6 @@ def own_hosts(postgres: PostgresServer, nats: NatsServer, tmp_path: Path) -> Ite
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
 @pytest.mark.item(90, 145, 146, 244, 248, 482, 486)
 async def test_two_hundred_asks_outlast_a_restart_of_both_servers(
     own_hosts: Hosts, postgres: PostgresServer, nats: NatsServer, tmp_path: Path
@@ -321,8 +316,8 @@ async def test_two_hundred_asks_outlast_a_restart_of_both_servers(
         await asyncio.to_thread(postgres.start)
         await until(lambda: _count(tmp_path, "desk-") >= ASKS // 2, "half is at the desks")
         await asyncio.to_thread(nats.kill)
-        await asyncio.to_thread(nats.start)
         at_restart = _count(tmp_path, "asker-")
+        await asyncio.to_thread(nats.start)
         outcomes: list[Any] = [await client.result(await task) for task in submitting]
 
     assert at_restart < ASKS, "all was over before the last fault"
@@ -336,7 +331,7 @@ async def test_two_hundred_asks_outlast_a_restart_of_both_servers(
 
 
 def _question(folder: Path, n: int) -> dict[str, Any]:
-    return job(folder, target=f"deskr/d{n % 5}", n=n, pace_s=0.04)
+    return job(folder, target=f"deskr/d{n % 5}", n=n, pace_s=0.1)
 
 
 def _count(folder: Path, prefix: str) -> int:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from tests.system.processes import HostProcess, Hosts
 
 SIDES: Final = {"left": f"{HERE}:LEFT", "right": f"{HERE}:RIGHT"}
-LEASE_S: Final = 0.6
+LEASE_S: Final = 0.8
 FEWEST: Final = {
     "left": {"commit": 12, "append": 4, "publish": 2, "ingest": 2, "expand": 1},
     "right": {"commit": 8, "append": 3, "publish": 2, "ingest": 1, "expand": 1},
@@ -62,12 +62,12 @@ PAIRS: Final = [
 
 
 async def start(
-    fleet: Hosts, faults: dict[str, str], suspend_after: float
+    fleet: Hosts, faults: dict[str, str], suspend_after: float, lease_s: float = LEASE_S
 ) -> dict[str, HostProcess]:
     """A host for each side."""
     hosts = {
         side: fleet.start(
-            SIDES[side], fault=faults.get(side, ""), lease_s=LEASE_S, suspend_after=suspend_after
+            SIDES[side], fault=faults.get(side, ""), lease_s=lease_s, suspend_after=suspend_after
         )
         for side in SIDES
     }
@@ -100,7 +100,6 @@ async def bury(fleet: Hosts, doomed: dict[str, HostProcess], rows: Rows) -> set[
     return before
 
 
-@pytest.mark.timeout(90)
 @pytest.mark.item(145, 146, 172, 229, 231, 235, 244, 486)
 @pytest.mark.parametrize(("side", "point", "nth", "moment"), POINTS if IS_SLOW else CERTAIN[2::5])
 async def test_a_conversation_ends_well_whoever_dies_at_whichever_write(  # noqa: PLR0917 - fixtures
@@ -117,10 +116,10 @@ async def test_a_conversation_ends_well_whoever_dies_at_whichever_write(  # noqa
     await until_over(client, rows, run_id)
 
     assert await problems(rows, ledger, before) == []
-    assert nth > FEWEST[side][point] or not hosts[side].is_alive, "the death was not met"
+    if nth <= FEWEST[side][point]:  # it may come behind the last row
+        assert await hosts[side].exit_code() == -9
 
 
-@pytest.mark.timeout(90)
 @pytest.mark.item(145, 146, 172, 229, 235, 244, 486)
 @pytest.mark.parametrize(("left", "right"), PAIRS if IS_SLOW else PAIRS[2::3])
 async def test_a_conversation_ends_well_when_both_hosts_die(  # noqa: PLR0917 - fixtures
@@ -135,7 +134,7 @@ async def test_a_conversation_ends_well_when_both_hosts_die(  # noqa: PLR0917 - 
     await until_over(client, rows, run_id)
 
     assert await problems(rows, ledger, before) == []
-    assert not any(host.is_alive for host in hosts.values())
+    assert [await host.exit_code() for host in hosts.values()] == [-9, -9]
 
 
 async def test_these_kill_points_are_all_there_are(
@@ -147,7 +146,7 @@ async def test_these_kill_points_are_all_there_are(
         side: ",".join(f"{point}:{most + 1}:before" for point, most in points.items())
         for side, points in MOST.items()
     }
-    hosts = await start(fleet, faults, 0)
+    hosts = await start(fleet, faults, 0, lease_s=10)
     await follow_all(client)
     run_id = await client.submit(BOSS, str(ledger))
     await until_over(client, rows, run_id)
@@ -156,7 +155,6 @@ async def test_these_kill_points_are_all_there_are(
     assert all(host.is_alive for host in hosts.values())
 
 
-@pytest.mark.timeout(60)
 @pytest.mark.item(94, 486)
 @pytest.mark.parametrize("moment", ["before", "after"])
 async def test_a_process_that_dies_while_it_publishes_does_it_again_to_nobodys_harm(

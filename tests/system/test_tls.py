@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 async def works(url: str, settings: Settings) -> bool:
     """Log in as a host does, make the streams and send a message."""
-    transport = JetStreamTransport(nats_server(url, settings, connect_timeout_s=2))
+    transport = JetStreamTransport(nats_server(url, settings, connect_timeout_s=10))
     async with transport.connect(
         deployment=lines.DEPLOYMENT, on_nudge=lambda _: None
     ) as connection:

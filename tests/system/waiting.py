@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from actors.kernel.runtime.ids import RunId
     from actors.runtime import Runtime
 
-PATIENCE_S: Final = 20.0
+PATIENCE_S: Final = 60.0
 _POLL_S: Final = 0.01
 
 
 async def until(
     holds: Callable[[], bool | Awaitable[bool]], what: str, *, limit_s: float = PATIENCE_S
 ) -> None:
-    """Return once it holds; fail after 20 seconds, or what the test allows."""
+    """Return once it holds; fail after a minute, or what the test allows."""
     deadline = time.monotonic() + limit_s
     while True:
         found = holds()

@@ -40,6 +40,8 @@ CLUSTER: Final = {
 }  # fmt: skip
 OUR_SERVICES: Final = {"host-1", "host-2"}
 ONE_SHOT: Final = {"nats-volumes"}
+# docker-compose may have to be installed.
+pytestmark = pytest.mark.timeout(180)
 NO_SETTING: Final = re.compile(r"CALLBOARD_(TEST_\w+|SECRET_\w*|FAULT|PROGRAMS|SEED)")
 
 

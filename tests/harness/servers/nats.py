@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from compose.embedded import NatsServer
 
 _IMAGE = "nats:2.15.1-alpine"
-_LEAK_GRACE_S = 2.0
+_LEAK_GRACE_S = 10.0
 
 TestNats: TypeAlias = TestServer
 
@@ -74,7 +74,7 @@ async def drop_namespace(server: TestNats, namespace: str) -> None:
     Raises:
         AssertionError: the test left connections open (checked on servers of our own only).
     """
-    client = await nats.connect(server.url, allow_reconnect=False)
+    client = await nats.connect(server.url, allow_reconnect=False, connect_timeout=20)
     try:
         leaked = [] if server.source == "url" else await _leaked_connections(client)
         listed = await _ask(client, "$JS.API.STREAM.NAMES", {})
@@ -102,6 +102,6 @@ async def _leaked_connections(client: Client) -> list[str]:
 
 
 async def _ask(client: Client, subject: str, body: dict[str, Any]) -> dict[str, Any]:
-    answer = await client.request(subject, json.dumps(body).encode(), timeout=5)
+    answer = await client.request(subject, json.dumps(body).encode(), timeout=20)
     found: dict[str, Any] = json.loads(answer.data)
     return found

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from compose.embedded import PostgresServer
 
 _IMAGE = "postgres:18-alpine"
-_LEAK_GRACE_S = 2.0
+_LEAK_GRACE_S = 10.0
 
 TestPostgres: TypeAlias = TestServer
 

@@ -20,6 +20,7 @@ from actors.kernel.runtime.ids import AgentId, HostIncarnation, RunId
 from actors.kernel.runtime.store import Nudge
 from actors.kernel.runtime.transport import Cursor
 from broker import ConnectionLostError, NoAnswerError, RefusedError, api
+from broker.api import PUBLISH_LIMIT_S
 from tests.harness import servers
 from tests.harness.slow import BUSY_S
 from tests.integration.broker.lines import (
@@ -65,10 +66,9 @@ async def test_a_message_sent_is_read_with_all_it_had(
 
 
 async def test_two_thousand_sends_at_once_get_their_own_acknowledgements(
-    nats_server: TestNats, namespace: str, monkeypatch: pytest.MonkeyPatch
+    nats_server: TestNats, namespace: str
 ) -> None:
     """Each send returns the sequence of its message, and no two the same."""
-    monkeypatch.setattr(api, "PUBLISH_LIMIT_S", 20.0)  # on a busy machine so many take their time
     rows = [row(n, AgentId("greeter", f"k{n % 50}")) for n in range(2000)]
 
     async with connect(nats_server.url, namespace) as connection:
@@ -248,7 +248,7 @@ async def test_sends_under_way_fail_when_the_server_is_killed(own_nats: OwnNats)
 
 
 async def test_a_server_paused_for_three_seconds_costs_nothing_but_time(
-    own_nats: OwnNats,
+    own_nats: OwnNats, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Sends fail after two seconds, the connection stays, and reading goes on without a gap."""
     server = own_nats()
@@ -256,6 +256,7 @@ async def test_a_server_paused_for_three_seconds_costs_nothing_but_time(
         await connection.send(row(0, ALICE))
         async with reading(connection, shard_of(ALICE)) as batches:
             await take(connection, batches, 1)
+            monkeypatch.setattr(api, "PUBLISH_LIMIT_S", PUBLISH_LIMIT_S)
             servers.freeze(server)
             try:
                 begun = time.monotonic()
@@ -265,6 +266,7 @@ async def test_a_server_paused_for_three_seconds_costs_nothing_but_time(
                 await asyncio.sleep(1)
             finally:
                 os.kill(server.pid, signal.SIGCONT)
+            monkeypatch.setattr(api, "PUBLISH_LIMIT_S", 20.0)
             await connection.send(row(2, ALICE))
             got = numbers(await take(connection, batches, 2))
 

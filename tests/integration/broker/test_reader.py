@@ -230,16 +230,18 @@ async def test_dropped_deliveries_are_read_again_and_nothing_twice(
     assert got == list(range(1, 3001))
 
 
-@pytest.mark.slow
 async def test_a_dropped_last_delivery_is_noticed_by_the_heartbeat(
-    nats_server: TestNats, namespace: str
+    nats_server: TestNats, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """When nothing follows that would show the gap, the server's next heartbeat does."""
+    monkeypatch.setattr(reader_module, "HEARTBEAT_S", 1)
+    monkeypatch.setattr(reader_module, "EXPIRES_S", 60)
+    monkeypatch.setattr(reader_module, "SILENT_S", 60.0)
     hits = iter([False, True])
     async with connect(nats_server.url, namespace) as connection:
         await send_all(connection, [row(n, ALICE) for n in range(2)])
         _drop(connection, lambda: next(hits, False))
-        async with asyncio.timeout(8), reading(connection, ALICES) as batches:
+        async with asyncio.timeout(20), reading(connection, ALICES) as batches:
             got = await take(connection, batches, 2)
 
     assert [one.sequence for batch in got for one in batch.received] == [1, 2]

@@ -43,7 +43,7 @@ class Bed:
 
     async def api(self, subject: str, body: dict[str, Any]) -> dict[str, Any]:
         """A request to JetStream."""
-        answer = await self.client.request(f"$JS.API.{subject}", json.dumps(body).encode(), 5)
+        answer = await self.client.request(f"$JS.API.{subject}", json.dumps(body).encode(), 20)
         found: dict[str, Any] = json.loads(answer.data)
         return found
 
@@ -75,7 +75,7 @@ class Bed:
 
     async def state(self, stream: str, count: int) -> dict[str, Any]:
         """The stream's state once it holds so many messages: sourcing tells nobody when it did."""
-        deadline = asyncio.get_running_loop().time() + 10
+        deadline = asyncio.get_running_loop().time() + 25
         while True:
             info = await self.ask(f"STREAM.INFO.{stream}", subjects_filter=">")
             state: dict[str, Any] = info["state"]
@@ -104,7 +104,7 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 @pytest.fixture
 async def bed(namespace: str, nats_server: TestNats) -> AsyncIterator[Bed]:
     """A connection and a namespace."""
-    client = await nats.connect(nats_server.url, allow_reconnect=False)
+    client = await nats.connect(nats_server.url, allow_reconnect=False, connect_timeout=20)
     try:
         yield Bed(client, namespace)
     finally:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from actors.kernel.runtime.ids import AgentId, partition_hash
 from actors.kernel.runtime.shards import PARTITIONS
 from broker import pulls
+from broker import reader as reader_module
 from tests.integration.broker.lines import connect, numbers, reading, row, send_all, shards_of
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ async def test_of_readers_with_a_backlog_only_some_have_mail_on_its_way(
 ) -> None:
     """The others get theirs when one of those was read to its end, and nothing is passed over."""
     monkeypatch.setattr(pulls, "CATCHING_UP", 2)
+    monkeypatch.setattr(reader_module, "PROVE_EVERY_S", 1000.0)
     async with connect(nats_server.url, namespace) as connection, AsyncExitStack() as stack:
         for start in range(0, COUNT, 1200):
             rows = range(start, start + 1200)
@@ -39,7 +41,10 @@ async def test_of_readers_with_a_backlog_only_some_have_mail_on_its_way(
         ]
         left = dict(Counter(partition_hash(AGENTS[n % 40]) % PARTITIONS for n in range(COUNT)))
         first = [asyncio.ensure_future(anext(reader)) for reader in readers]
-        done, waiting = await asyncio.wait(first, timeout=2)
+        async with asyncio.timeout(20):
+            while sum(one.done() for one in first) < 2:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        done, waiting = await asyncio.wait(first, timeout=0.5)
         got: list[int] = []
         rest = [
             asyncio.ensure_future(_read_all(got, left.get(i, 0), one, reader))

@@ -23,6 +23,18 @@ if TYPE_CHECKING:
 AWAY = "127.0.0.1:1"
 
 
+def limit(monkeypatch: pytest.MonkeyPatch, answer_s: float) -> None:
+    """Let servers have so long for an answer."""
+    monkeypatch.setattr("compose.diagnosis.nats.CONNECT_S", answer_s)
+    monkeypatch.setattr("compose.diagnosis.redis.ANSWER_S", answer_s)
+
+
+@pytest.fixture(autouse=True)
+def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that is there is waited for on a busy machine too."""
+    limit(monkeypatch, 20.0)
+
+
 @pytest.fixture
 def cli(postgres_dsn: str, schema: str, capsys: pytest.CaptureFixture[str]) -> Cli:
     """Commands on the test's schema."""
@@ -64,9 +76,13 @@ async def deployment(cli: Cli) -> str:
 
 async def update(client: Client, stream: str, **changes: object) -> None:
     """Change a stream as an operator would."""
-    info = json.loads((await client.request(f"$JS.API.STREAM.INFO.{stream}", b"{}")).data)
-    config = json.dumps({**info["config"], **changes}).encode()
-    done = json.loads((await client.request(f"$JS.API.STREAM.UPDATE.{stream}", config)).data)
+
+    async def ask(what: str, body: bytes) -> Any:
+        answer = await client.request(f"$JS.API.STREAM.{what}.{stream}", body, timeout=20)
+        return json.loads(answer.data)
+
+    info = await ask("INFO", b"{}")
+    done = await ask("UPDATE", json.dumps({**info["config"], **changes}).encode())
     assert "error" not in done, done
 
 
@@ -213,6 +229,7 @@ def test_a_server_that_hangs_is_not_waited_for_long(
 ) -> None:
     """Frozen servers take connections and say nothing: that is a finding within seconds."""
     servers = (own_nats(), own_redis())
+    limit(monkeypatch, 1.0)
     monkeypatch.setenv("CALLBOARD_NATS_URL", servers[0].url)
     monkeypatch.setenv("CALLBOARD_REDIS_URL", servers[1].url)
     for server in servers:

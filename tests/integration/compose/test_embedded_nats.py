@@ -81,8 +81,11 @@ async def test_a_namespace_can_hold_streams(nats_server: TestNats, namespace: st
     assert f"{namespace}_T" not in left
 
 
-async def test_a_connection_left_open_fails_its_test(nats_server: TestNats) -> None:
+async def test_a_connection_left_open_fails_its_test(
+    nats_server: TestNats, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The name of the connection is in the words."""
+    monkeypatch.setattr("tests.harness.servers.nats._LEAK_GRACE_S", 0.2)
     client = await nats.connect(nats_server.url, name="forgotten")
     with pytest.raises(AssertionError, match="forgotten#"):
         await drop_namespace(nats_server, "t-none")

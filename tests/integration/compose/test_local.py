@@ -165,7 +165,7 @@ async def test_waiting_for_another_starter_can_be_cancelled(folder: Path) -> Non
         task = asyncio.ensure_future(local_servers(folder).__aenter__())
         await asyncio.to_thread(_until_postgres_runs, folder)
         task.cancel()
-        done, _ = await asyncio.wait([task], timeout=10)
+        done, _ = await asyncio.wait([task], timeout=25)
 
         assert done
         assert task.cancelled()

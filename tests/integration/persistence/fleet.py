@@ -97,7 +97,10 @@ class Fleet:
     async def arrive(self, name: str, serves: Serves = DESKS, **settings: Any) -> Member:
         """A host that declares what it serves and claims once."""
         chosen = StoreSettings(
-            url=self.url, schema=self.schema, owner=HostIncarnation(name), **settings
+            url=self.url,
+            schema=self.schema,
+            owner=HostIncarnation(name),
+            **{"lease_s": 60.0, **settings},
         )
         store: AbstractAsyncContextManager[PostgresStore] = open_store(chosen)
         member = Member(await self.stack.enter_async_context(store), serves)
@@ -130,6 +133,10 @@ class Fleet:
         """All that happened so far was long ago; those alive are alive."""
         await self.sql("update shards set free_since = free_since - interval '1 year'")
         await self.sql("update hosts set started_at = started_at - interval '1 year'")
+
+    async def stay_a_moment(self) -> None:
+        """What is free became so just now, for an hour: others do not take it, however slow this is."""
+        await self.sql("update shards set free_since = free_since + interval '1 hour'")
 
     async def sql(self, statement: str, *args: object) -> list[Any]:
         """The rows of a statement."""

@@ -26,7 +26,10 @@ if TYPE_CHECKING:
 @asynccontextmanager
 async def host(url: str, schema: str, owner: str = "h1", **settings: Any) -> AsyncIterator[Bed]:
     """A host that owns every free shard of the usual types."""
-    base = StoreSettings(url=url, schema=schema, owner=HostIncarnation(owner), **settings)
+    base = StoreSettings(
+        # Nothing beats here.
+        url=url, schema=schema, owner=HostIncarnation(owner), **{"lease_s": 60.0, **settings}
+    )  # fmt: skip
 
     def open_host(owner: HostIncarnation) -> AbstractAsyncContextManager[RunStore]:
         return open_store(replace(base, owner=owner))

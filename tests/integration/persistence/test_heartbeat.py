@@ -36,21 +36,22 @@ async def test_it_keeps_the_shards_beyond_the_lease_time(postgres_dsn: str, sche
     """While it beats nobody else gets them; after it stopped they are free."""
     reports: asyncio.Queue[HostReport] = asyncio.Queue()
     async with (
-        host(postgres_dsn, schema, lease_s=0.6, heartbeat_s=0.1) as bed,
+        host(postgres_dsn, schema, lease_s=3, heartbeat_s=0.1) as bed,
         host(postgres_dsn, schema, "h2") as other,
     ):
         async with beating(bed, reports) as beat:
             assert beat.remaining_s > 0
-            await asyncio.sleep(1.0)
+            await asyncio.sleep(3.5)
             stolen = await other.claim()
             remaining = beat.remaining_s
             report = await reports.get()
-        await asyncio.sleep(0.8)
-        free = await other.claim()
+        async with asyncio.timeout(20):
+            while not (free := await other.claim()):  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
 
     assert stolen == []
     assert (report.lost, report.unknown) == ((), ())
-    assert 0 < remaining <= 0.6
+    assert 0 < remaining <= 3
     assert len(free) == len(bed.leases)
     assert beat.remaining_s < 0
 
@@ -111,7 +112,9 @@ async def test_no_error_of_the_host_ends_it_either(
             remaining = beat.remaining_s
 
     assert remaining > 0
-    told = [record for record in caplog.records if record.name == heartbeat.__name__]
+    lines = [record for record in caplog.records if record.name == heartbeat.__name__]
+    # A busy machine may add that the loop is blocked.
+    told = [record for record in lines if record.message.startswith("heartbeat")]
     assert [record.message for record in told] == [
         "heartbeat failed; trying again",
         "heartbeat is back",
@@ -134,8 +137,10 @@ async def test_it_reports_what_was_lost_and_what_the_host_does_not_know(
         await other.claim()
         del bed.leases[forgotten.shard]
         async with asyncio.timeout(20):
-            while not (report := await reports.get()).lost:
-                pass
+            while True:
+                report = await reports.get()
+                if report.lost and report.unknown:
+                    break
 
     assert report.lost == (lost,)
     assert report.unknown == (forgotten.shard,)
@@ -177,8 +182,8 @@ async def test_a_blocked_loop_is_named_and_keeps_its_lease(
         remaining = beat.remaining_s
 
     assert remaining > 0
-    (warning,) = (r for r in caplog.records if "event loop is blocked" in r.message)
-    assert "test_a_blocked_loop_is_named" in warning.message
+    named = [r.message for r in caplog.records if "event loop is blocked" in r.message]
+    assert sum("test_a_blocked_loop_is_named" in words for words in named) == 1
 
 
 async def test_a_loop_that_stays_blocked_loses_its_lease(

@@ -49,7 +49,7 @@ async def test_opening_waits_for_a_server_that_is_not_there_yet(
     await asyncio.to_thread(server.start)
 
     assert await opening == 0
-    (line,) = (r for r in caplog.records if r.message == "waiting for PostgreSQL")
+    line, *_ = (r for r in caplog.records if r.message == "waiting for PostgreSQL")
     assert vars(line)["server"] == urlsplit(server.url).netloc.rpartition("@")[2]
 
 

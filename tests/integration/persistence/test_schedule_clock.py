@@ -81,7 +81,7 @@ async def test_a_step_of_the_databases_clock_fires_nothing_early_and_nothing_twi
         soon, far = start + HOUR / 2, start + 100 * HOUR
         await runtime.schedules.create("soon", AGENT, at=soon)
         await runtime.schedules.create("far", AGENT, at=far)
-        hourly = await runtime.schedules.create("hourly", AGENT, cron="0 * * * *")
+        hourly = await runtime.schedules.create("hourly", AGENT, cron=f"{soon.minute} * * * *")
         await set_clock(postgres_dsn, schema, HOUR)
         await agent.until(2)
         forward = await runtime.schedules.get("hourly")

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import asyncpg
 import nats
+from nats.errors import NoRespondersError
 from typing_extensions import override
 
 from actors.kernel.agent.message import Message
@@ -288,9 +289,16 @@ class BrokerGround:
         return bool(self.clock.value("select not exists (select 1 from outbox)"))
 
     async def _publish(self, subject: str, payload: dict[str, Any], id: str) -> None:  # noqa: A002
-        self.held.expect(id)
-        answer = await self._ask(subject, payload, {"Nats-Msg-Id": id})
-        assert "seq" in answer, answer
+        while True:
+            self.held.expect(id)
+            try:
+                answer = await self._ask(subject, payload, {"Nats-Msg-Id": id})
+            except NoRespondersError:  # no host has made the streams so far
+                self.held.came(id)
+                await asyncio.sleep(0.01)
+            else:
+                assert "seq" in answer, answer
+                return
 
     async def _ask(
         self, subject: str, body: dict[str, Any], headers: dict[str, str] | None = None

@@ -133,14 +133,16 @@ class Dispatch:
         self._ready.offer(mailbox, priority=mailbox.priority, tenant=mailbox.agent_id.tenant)
         self.start_ready()
 
+    def remind(self, mailbox: Mailbox) -> None:
+        """Let the run that holds the agent go on by itself at its time, if that is soon."""
+        if mailbox.wake_at is not None:
+            self.timers.add(mailbox.wake_at, mailbox.agent_id)
+
     def _on_timer(self, agent_id: AgentId) -> None:
         mailbox = self._mailboxes.find(agent_id)
-        if mailbox is None or mailbox.wake_at is None:
+        if mailbox is None or mailbox.wake_at is None or mailbox.wake_at > self._clock.now():
             return
-        if mailbox.wake_at > self._clock.now():
-            self.timers.add(mailbox.wake_at, agent_id)
-        else:
-            self.wake(mailbox)
+        self.wake(mailbox)
 
     def start_ready(self) -> None:
         """Start those who are ready, as far as the capacity goes and limits allow."""

@@ -468,9 +468,10 @@ class Execution:
         if self.env.suspend_after > 0:
             self._runlog.flush_behind()  # timers that were set survive a crash of a hot wait
         loop = asyncio.get_running_loop()
-        rest_s = self._rest_s(loop.time())
+        now = loop.time()
+        rest_s = self._rest_s(now)
         if self._suspend is not None:
-            if self._suspend.when() <= loop.time() + rest_s:
+            if self._suspend.when() <= now + rest_s:
                 return
             self._suspend.cancel()
         self._suspend = loop.call_later(rest_s, self._leave_memory, self._turnstile.moves)

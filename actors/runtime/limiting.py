@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from actors.errors import ActorsError
 from actors.kernel.runtime.limits import Limit, LimitScope
+from actors.runtime.tasks import until_free
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -93,9 +93,7 @@ class Limiting:
         Cut off, it could still be executed, behind `stop`: its places would be held for a lease.
         """
         self._is_leaving = True
-        with suppress(TimeoutError):
-            async with asyncio.timeout(LEAVE_LIMIT_S), self._asking:
-                pass
+        await until_free(self._asking, limit_s=LEAVE_LIMIT_S)
 
     async def stop(self) -> None:
         """Give back what is held, when nothing executes any more; else it goes with the lease."""

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from contextlib import suppress
 from dataclasses import replace
-from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -17,8 +15,8 @@ from actors.kernel.runtime.store import Serves
 from actors.kernel.runtime.wakeup import WakeSet
 from actors.runtime.handover import DRAIN_S, Handover
 from actors.runtime.signals import RESERVED
-from actors.runtime.tasks import TaskScope
-from actors.runtime.timers import HORIZON_S, LEAD_S
+from actors.runtime.tasks import TaskScope, until_free
+from actors.runtime.timers import HORIZON_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -51,7 +49,6 @@ LEAVE_LIMIT_S: Final = 1.0
 CLAIM_LIMIT_S: Final = 5.0
 """How long a host that stops waits for the answer to a claim under way."""
 _CLAIM_LIMIT: Final = 10_000
-_LEAD: Final = timedelta(seconds=LEAD_S)
 _SIGNALS_LIMIT_S: Final = 120.0
 """Longer than a store waits for its server before it gives up."""
 
@@ -123,9 +120,7 @@ class Ownership:
         Cut off, it could still be executed, behind `stop`: the shards would be nobody's for a lease.
         """
         self._is_leaving = True
-        with suppress(TimeoutError):
-            async with asyncio.timeout(limit_s), self._claiming:
-                pass
+        await until_free(self._claiming, limit_s=limit_s)
 
     async def stop(self) -> None:
         """Give all shards up. Other hosts no longer count on this one, also if it had none."""
@@ -285,7 +280,7 @@ class Ownership:
     async def _read_timers(self, shards: Sequence[ShardId]) -> None:
         if shards:
             for timer in await self._store.due(shards, within_s=HORIZON_S):
-                self._worker.timers.add(timer.at - _LEAD, timer.agent_id)
+                self._worker.remind(timer.agent_id)
 
     # --- keeping --------------------------------------------------------------------------------
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import suppress
 from contextvars import Context
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -33,6 +34,13 @@ def start_task(
     task = asyncio.get_running_loop().create_task(coro, name=name, context=context)
     task.add_done_callback(done)
     return task
+
+
+async def until_free(lock: asyncio.Lock, *, limit_s: float) -> None:
+    """Return when what was under way with the lock has ended, or that takes too long."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(limit_s), lock:
+            pass
 
 
 async def _kept(work: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:

@@ -70,7 +70,7 @@ class Worker:
             self._store, self._mailboxes, env.clock, self._tasks,
             capacity=capacity, drive=self._drive,
         )  # fmt: skip
-        self.admission, self.timers = self._dispatch.admission, self._dispatch.timers
+        self.admission = self._dispatch.admission
         """See `Dispatch`."""
         self.start_ready = self._dispatch.start_ready
         """See `Dispatch.start_ready`."""
@@ -132,8 +132,8 @@ class Worker:
         has_mail = wants_mail and mailbox.missed
         if has_mail or mailbox.recovering or run.cancel_requested is not None:
             self._dispatch.wake(mailbox)
-        elif mailbox.wake_at is not None:
-            self.timers.add(mailbox.wake_at, run.agent_id)
+        else:
+            self._dispatch.remind(mailbox)
 
     def loaded(self, shards: Sequence[ShardId]) -> None:
         """All open runs of these shards were told: what waited for that starts."""
@@ -173,6 +173,12 @@ class Worker:
         self.endings.look_again()
         self.on_lost()
         return gone
+
+    def remind(self, agent_id: AgentId) -> None:
+        """The time of an agent's waiting run comes soon."""
+        mailbox = self._mailboxes.find(agent_id)
+        if mailbox is not None:
+            self._dispatch.remind(mailbox)
 
     def looked_through(self, leases: Sequence[ShardLease]) -> None:
         """All mail that waits in these shards was told by `mail_waits`."""
@@ -377,8 +383,7 @@ class Worker:
                 mailbox.rest(Holding.BACKOFF, wake_at=at, wants_mail=False)
             case _:
                 mailbox.rest(Holding.PARKED, wake_at=None, wants_mail=False)
-        if mailbox.wake_at is not None:
-            self.timers.add(mailbox.wake_at, mailbox.agent_id)
+        self._dispatch.remind(mailbox)
         if execution.token.is_cancelled:
             self.cancel(run_id, mailbox.agent_id, execution.token.reason)
         elif mailbox.wants_mail and (mailbox.has_mail or mailbox.spilled):
@@ -441,7 +446,7 @@ class Worker:
             await self._tasks.settle(limit_s=drain_s)
         await hand_over(self._executing.values())
         await self._tasks.settle(limit_s=UNWIND_LIMIT_S)
-        self.timers.close()
+        self._dispatch.timers.close()
         await self._tasks.close()
         self._starts.fresh.clear()
         self.endings.look_again()  # nothing ends here any more

@@ -20,10 +20,11 @@ from actors.kernel.runtime.shards import TOPICS, topic_shard
 from actors.kernel.runtime.store import Serves
 from actors.kernel.runtime.transport import Ingested, StaleStream
 from actors.runtime.clock import SystemClock
-from broker import JetStreamTransport, Subjects, api
+from broker import JetStreamTransport, Subjects
 from persistence.postgres import StoreSettings, open_store
 from tests.conformance.bed import Bed, Turns, outgoing, result
 from tests.harness.rawnats import raw_nats
+from tests.harness.slow import wait_for_the_broker
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -106,9 +107,7 @@ class Line:
 
 @pytest.fixture(autouse=True)
 def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A server that is there is waited for on a busy machine too."""
-    monkeypatch.setattr(api, "PUBLISH_LIMIT_S", 20.0)
-    monkeypatch.setattr(api, "API_LIMIT_S", 20.0)
+    wait_for_the_broker(monkeypatch)
 
 
 @pytest.fixture

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from broker import api
+from tests.harness.slow import wait_for_the_broker
 
 
 @pytest.fixture(autouse=True)
 def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A server that is there is waited for on a busy machine too."""
-    monkeypatch.setattr(api, "PUBLISH_LIMIT_S", 20.0)
-    monkeypatch.setattr(api, "API_LIMIT_S", 20.0)
+    wait_for_the_broker(monkeypatch)

@@ -240,11 +240,11 @@ async def test_a_killed_server_is_said_once_and_so_is_its_return(
         await asyncio.to_thread(server.kill)
         patience.setattr(LOOK, LOOK_LIMIT_S)
 
-        slowest = 0.0
+        kept_s = []
         for n in range(5):
             begun = time.perf_counter()
             journal.keep(f"lost:{n}", {"value": n})
-            slowest = max(slowest, time.perf_counter() - begun)
+            kept_s.append(time.perf_counter() - begun)
             begun = time.perf_counter()
             assert await journal.find("before") is None
             assert time.perf_counter() - begun < LOOK_LIMIT_S + BUSY_S
@@ -256,7 +256,7 @@ async def test_a_killed_server_is_said_once_and_so_is_its_return(
                 journal.keep("after", {"value": 2})
 
         assert await journal.find("after") == {"value": 2}
-    assert slowest < 0.05 + BUSY_S
+    assert sorted(kept_s)[2] < 0.05, "most of them cost nothing, however busy the machine is"
     assert (said(caplog, GONE), said(caplog, BACK)) == (1, 1)
 
 

@@ -1,0 +1,96 @@
+-- Decisions of operators: each of them counts once.
+-- Functions take another's place: no lock that anybody holds for long. Hosts of the release before keep working.
+
+-- As in 0003.
+create or replace function send_signals(me text, g_run text[], g_name text[], g_payload text[], g_sender text[],
+  g_id text[])
+returns table (i int, agent text, ended boolean, fresh boolean)
+language plpgsql set search_path from current as $$
+#variable_conflict use_column
+declare made bigint[];
+begin
+  perform 1 from runs r where r.run_id = any(g_run) order by r.run_id for share;
+  with kept as (
+    insert into signals (run_id, name, payload, sender, message_id)
+      select g.run, g.name, g.payload::json, g.sender, g.id
+        from unnest(g_run, g_name, g_payload, g_sender, g_id)
+          with ordinality g(run, name, payload, sender, id, ord)
+        join runs r on r.run_id = g.run and is_open(r.status)
+        order by g.ord
+      on conflict do nothing returning n)
+    select coalesce(array_agg(k.n), '{}') into made from kept k;
+  perform nudge_owners(me, array_agg(h.owner), array_agg('signal'::text), array_agg(r.agent),
+      array_agg(r.run_id))
+    from unnest(g_run, g_sender, g_id) g(run, sender, id)
+    join signals s on s.run_id = g.run and s.sender = g.sender and s.message_id = g.id
+    join runs r on r.run_id = g.run
+    join shards h on h.shard = r.shard and h.owner is distinct from me
+    where s.n = any(made);
+  return query
+    select g.ord::int, r.agent, r.ended_at is not null, coalesce(s.n = any(made), false)
+      from unnest(g_run, g_sender, g_id) with ordinality g(run, sender, id, ord)
+      join runs r on r.run_id = g.run
+      left join signals s on s.run_id = g.run and s.sender = g.sender and s.message_id = g.id;
+end $$;
+
+create or replace function redrive_letters(me text, d_id bigint[], m_agent text[], m_hash bigint[],
+  m_sender text[], m_id text[], m_body text[])
+returns table (i int, arrival bigint) language plpgsql set search_path from current as $$
+#variable_conflict use_column
+declare mine bigint[];
+begin
+  select coalesce(array_agg(l.id), '{}') into mine from (
+    select d.id from dead_letters d where d.id = any(d_id) and d.redriven_at is null
+      order by d.id for no key update) l;
+  update dead_letters d set redriven_at = clock_timestamp() where d.id = any(mine);
+  return query
+    select x.ord::int, k.arrival
+      from (select array_agg(d.ord order by d.ord) as ords,
+          array_agg(d.agent order by d.ord) as agents, array_agg(d.hash order by d.ord) as hashes,
+          array_agg(d.sender order by d.ord) as senders, array_agg(d.mid order by d.ord) as ids,
+          array_agg(d.body order by d.ord) as bodies
+        from unnest(d_id, m_agent, m_hash, m_sender, m_id, m_body)
+          with ordinality d(id, agent, hash, sender, mid, body, ord)
+        where d.id = any(mine)) a
+      cross join lateral deliver_mail(me, a.agents, a.hashes, a.senders, a.ids, a.bodies) k
+      cross join lateral (select a.ords[k.i] as ord) x
+      where a.ords is not null and k.fresh;
+end $$;
+
+-- As in 0008.
+create or replace function redrive_run(me text, p_dead text, p_new text, p_supervision text,
+  p_deadline interval, m_sender text[], m_id text[], m_body text[])
+returns table (status text, fresh boolean, arrival bigint, local boolean)
+language plpgsql set search_path from current as $$
+#variable_conflict use_column
+declare dead runs; home text; drawn bigint; mine boolean;
+begin
+  select * into dead from runs r where r.run_id = p_dead;
+  if not found then return; end if;
+  perform lock_types(array[dead.agent]);
+  select * into dead from runs r where r.run_id = p_dead for no key update;
+  select s.owner is not distinct from me, x.shard into mine, home
+    from (select shard_of(dead.agent, dead.hash, y.mode, y.partitions) as shard from (select 1) one
+      left join types y on y.type = agent_type(dead.agent)) x
+    left join shards s on s.shard = x.shard;
+  if dead.status <> 'FAILED' or exists (select 1 from runs r where r.run_id = p_new) then
+    return query select dead.status, false, null::bigint, mine;
+    return;
+  end if;
+  with kept as (
+    insert into inbox (agent, sender, message_id, shard, hash, state, run_id, body)
+      select dead.agent, m.sender, m.id, home, dead.hash, 'b', p_new, m.body::json
+        from unnest(m_sender, m_id, m_body) with ordinality m(sender, id, body, ord) order by m.ord
+      on conflict do nothing returning arrival)
+    select coalesce(min(k.arrival), next_arrival()) into drawn from kept k;
+  insert into runs (run_id, agent, tenant, shard, hash, priority, retry_policy, root, depth,
+      deadline_at, version, trace, supervision, arrival)
+    values (p_new, dead.agent, dead.tenant, home, dead.hash, dead.priority, dead.retry_policy, p_new,
+      0, clock_timestamp() + p_deadline, dead.version, dead.trace, p_supervision::json, drawn);
+  -- Its letters went with it: nobody gives them back a second time.
+  update dead_letters d set redriven_at = clock_timestamp()
+    where d.run_id = p_dead and d.redriven_at is null;
+  perform nudge_owners(me, array[s.owner], array['run'], array[dead.agent], array[p_new])
+    from shards s where s.shard = home;
+  return query select dead.status, true, drawn, mine;
+end $$;

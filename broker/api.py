@@ -13,9 +13,16 @@ from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
-from nats.errors import ConnectionClosedError, MaxPayloadError
+from nats.errors import (
+    BadHeaderError,
+    BadSubjectError,
+    ConnectionClosedError,
+    MaxPayloadError,
+)
 from nats.errors import Error as NatsError
 
+from broker.errors import SubjectError
+from broker.headers import block_bytes
 from broker.nats_client import (
     SEND_BUFFER_BYTES,
     NoAnswerError,
@@ -31,6 +38,8 @@ if TYPE_CHECKING:
 
 API_LIMIT_S: Final = 5.0
 PUBLISH_LIMIT_S: Final = 2.0
+TOO_LARGE: Final = 10054
+"""JetStream's error code for a message that is larger than its stream takes."""
 NO_MESSAGE: Final = 10037
 """JetStream's error code for a sequence at which there is nothing."""
 _NO_RESPONDERS: Final = b"NATS/1.0 503"
@@ -49,7 +58,7 @@ Taker: TypeAlias = "Callable[[Reply | ServerError], None]"
 
 
 class BodyTooLargeError(ServerError):
-    """The server would close the connection for a message of this size; it was not sent."""
+    """The server takes no message of this size: it would close the connection, or the stream refuses."""
 
 
 class Requests:
@@ -78,13 +87,19 @@ class Requests:
         """Publish to a stream and return the sequence under which it was stored.
 
         Raises:
+            BodyTooLargeError: It is larger than the server, or the stream, takes.
             BrokerError: The stream refused, or no acknowledgement came within 2 seconds.
         """
         doing = f"publishing to {subject}"
         answer = await self.request(doing, subject, body, headers=headers, limit_s=PUBLISH_LIMIT_S)
         ack = self._object(doing, answer.data)
         if "error" in ack:
-            raise refused(self.client, doing, ack["error"])
+            refusal = refused(self.client, doing, ack["error"])
+            if refusal.code == TOO_LARGE:
+                problem = f"{refusal.problem}: {_size(body, headers)}"
+                remedy = "Set the stream's max_msg_size right: a host does, when it connects."
+                raise BodyTooLargeError(self.client.address, doing, problem, remedy, TOO_LARGE)
+            raise refusal
         if type(ack.get("seq")) is not int:
             raise self._no_answer_of_jetstream(doing, answer.data)
         return int(ack["seq"])
@@ -193,7 +208,9 @@ class Requests:
         """Publish without waiting for anything.
 
         Raises:
+            BodyTooLargeError: With its headers it is larger than the server takes.
             ConnectionLostError: It is, and perhaps was not before the message went out.
+            SubjectError: Nobody could publish to this subject.
             BrokerError: It was not sent.
         """
         client = self.client
@@ -207,10 +224,11 @@ class Requests:
         except ConnectionClosedError as exc:
             raise client.lost_error(doing) from exc
         except MaxPayloadError as exc:
-            problem = f"the body has {len(body)} bytes, the server takes {client.max_payload}"
-            raise BodyTooLargeError(
-                client.address, doing, problem, "Raise its max_payload."
-            ) from exc
+            problem = f"{_size(body, headers)}, the server takes {client.max_payload}"
+            remedy = "Raise max_payload in its configuration."
+            raise BodyTooLargeError(client.address, doing, problem, remedy) from exc
+        except (BadSubjectError, BadHeaderError) as exc:
+            raise SubjectError(subject, str(exc)) from exc
         except (NatsError, OSError) as exc:
             remedy = "Send again on a new connection."
             raise ServerError(client.address, doing, str(exc), remedy) from exc
@@ -238,6 +256,11 @@ class Requests:
             taker(RefusedError(self.client.address, asked, problem, remedy, 503))
         else:
             taker(Reply(data, headers))
+
+
+def _size(body: bytes, headers: Mapping[str, str] | None) -> str:
+    extra = block_bytes(headers) if headers else 0
+    return f"the message has {len(body)} bytes and {extra} of headers"
 
 
 def refused(client: Client, doing: str, error: dict[str, Any]) -> RefusedError:

@@ -30,26 +30,26 @@ _CLOUD_EVENT: Final = ("ce-id", "ce-source", "ce-type", "ce-subject", "ce-time")
 # --- bodies -------------------------------------------------------------------------------------
 
 
-def check_size(size: int) -> None:
+def check_size(size: int, limit: int = MAX_BODY_BYTES) -> None:
     """Return if a body may have this many bytes.
 
     Raises:
         BadMessageError: They are too many.
     """
-    if size > MAX_BODY_BYTES:
+    if size > limit:
         raise BadMessageError(
-            f"the body has {size} bytes, {MAX_BODY_BYTES} are the limit: use the artifact store "
-            "and send its reference"
+            f"the body has {size} bytes, {limit} are the limit: put the data into a store of yours "
+            "and send its key or URL"
         )
 
 
-def parse_body(data: bytes, headers: Mapping[str, str]) -> JsonValue:
+def parse_body(data: bytes, headers: Mapping[str, str], limit: int = MAX_BODY_BYTES) -> JsonValue:
     """Return a body as Python values; whether they are JSON data is not checked here.
 
     Raises:
         BadMessageError: It is too large, or not what its media type says.
     """
-    check_size(len(data))
+    check_size(len(data), limit)
     media_type = _media_type(headers)
     try:
         if media_type == wire_headers.MSGPACK:

@@ -35,7 +35,7 @@ from broker.bodies import (
 )
 from broker.errors import BadMessageError
 from broker.headers import header_text, header_value
-from broker.limits import MAX_BODY_BYTES, TEXT
+from broker.limits import MAX_MAIL_BYTES, TEXT
 from broker.subjects import has_hash
 
 if TYPE_CHECKING:
@@ -83,9 +83,8 @@ class Wire:
 def encode(row: OutboxRow) -> tuple[dict[str, str], bytes]:
     """Return headers and body of an outbox row: mail, a dead letter, or a post for observers.
 
-    A body over 256 KiB is cut, and a header tells its size: the receiver makes one dead letter of
-    it. Left whole the broker would refuse it, and all that its sender sends to that agent after it
-    would wait behind it for ever.
+    A body over `MAX_MAIL_BYTES` (of a release that sent more) is cut, and a header tells its size: the
+    receiver makes one dead letter of it.
     """
     message = row.message
     sender = message.sender or ""
@@ -107,7 +106,7 @@ def encode(row: OutboxRow) -> tuple[dict[str, str], bytes]:
         place = place_of(place)
     if has_hash(place):
         headers[wire_headers.TARGET] = header_value(str(place))
-    if len(body) > MAX_BODY_BYTES:
+    if len(body) > MAX_MAIL_BYTES:
         headers[wire_headers.SIZE] = str(len(body))
         body = body[:KEPT_BYTES]
     if message.metadata:
@@ -117,9 +116,13 @@ def encode(row: OutboxRow) -> tuple[dict[str, str], bytes]:
 
 def _pack(body: dict[str, JsonValue]) -> tuple[bytes, str]:
     try:
-        return msgpack.packb(body), wire_headers.MSGPACK
+        packed: bytes = msgpack.packb(body)
+        if len(packed) <= MAX_MAIL_BYTES:
+            return packed, wire_headers.MSGPACK
     except (OverflowError, ValueError, TypeError):  # an integer of more than 64 bits, for example
-        return to_json(body), wire_headers.JSON
+        pass
+    # Short floats are longer as msgpack, and a payload's limit is one of JSON.
+    return to_json(body), wire_headers.JSON
 
 
 # --- reading ------------------------------------------------------------------------------------
@@ -149,8 +152,8 @@ class Decoder:
         kind = headers.get(wire_headers.KIND)
         if kind != MESSAGE_KIND:
             raise BadMessageError(f"header {wire_headers.KIND} is {kind!r}, not {MESSAGE_KIND!r}")
-        check_size(int(headers.get(wire_headers.SIZE, 0)))
-        message = _message(parse_body(wire.data, wire.headers), agent)
+        check_size(int(headers.get(wire_headers.SIZE, 0)), MAX_MAIL_BYTES)
+        message = _message(parse_body(wire.data, wire.headers, MAX_MAIL_BYTES), agent)
         sender = message.sender or ""
         if header_value(sender) != headers.get(wire_headers.SENDER):
             raise BadMessageError(f"header {wire_headers.SENDER} is not the body's {sender!r}")

@@ -14,9 +14,16 @@ from actors.errors import ContractError
 from actors.kernel.runtime.ids import AgentId, RunId, ShardId
 from actors.kernel.runtime.store import Nudge
 from actors.kernel.runtime.transport import StreamState
-from broker.api import NO_MESSAGE, Requests, instant_of, parse_nanoseconds, refused
+from broker.api import (
+    NO_MESSAGE,
+    BodyTooLargeError,
+    Requests,
+    instant_of,
+    parse_nanoseconds,
+    refused,
+)
 from broker.codec import Decoder, encode
-from broker.errors import SubjectError
+from broker.errors import SubjectError, UnpublishableError
 from broker.nats_client import CLOSE_LIMIT_S
 from broker.pulls import Pulls
 from broker.reader import ShardReader
@@ -109,14 +116,20 @@ class JetStreamConnection:
     async def send(self, row: OutboxRow) -> int:
         """See `MailConnection.send`. Cancelling it leaves open whether the broker has it."""
         target = row.message.target
-        headers, body = encode(row)
+        try:
+            headers, body = encode(row)
+        except (ValueError, TypeError, RecursionError) as exc:
+            raise UnpublishableError(str(exc)) from exc
         if not isinstance(target, AgentId):
             subject = self._subjects.topic(target)
         elif row.dead_letter is None:
             subject = self._subjects.inbox(target)
         else:
             subject = self._subjects.dead(target)
-        return await self._requests.publish(subject, body, headers)
+        try:
+            return await self._requests.publish(subject, body, headers)
+        except BodyTooLargeError as exc:
+            raise UnpublishableError(str(exc)) from exc
 
     def read(self, lease: ShardLease, cursor: Cursor) -> AsyncGenerator[MailBatch, None]:
         """See `MailConnection.read`."""

@@ -33,3 +33,22 @@ class StreamMismatchError(ContractError):
 
 class BadMessageError(ContractError):
     """Bytes, or their headers, are no message."""
+
+
+class SmallServerError(ContractError):
+    """The server takes no messages as large as those that have to be sent."""
+
+    def __init__(self, server: str, max_payload: int, needed: int) -> None:
+        super().__init__(server, max_payload, needed)
+        self.server, self.max_payload, self.needed = server, max_payload, needed
+
+    @override
+    def __str__(self) -> str:
+        return (
+            f"NATS at {self.server} takes messages of {self.max_payload} bytes, {self.needed} are needed: "
+            f"set max_payload: {self.needed} or more in nats-server's configuration"
+        )
+
+
+class UnpublishableError(ContractError):
+    """The broker will never take this message; what comes behind it need not wait."""

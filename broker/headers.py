@@ -7,8 +7,11 @@ characters that are legal in an agent's key.
 from __future__ import annotations
 
 import re
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import quote, unquote
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 MESSAGE_ID: Final = "Nats-Msg-Id"
 STREAM_SOURCE: Final = "Nats-Stream-Source"
@@ -61,6 +64,12 @@ def header_text(value: str) -> str:
         UnicodeDecodeError: The encoded bytes are no UTF-8.
     """
     return unquote(value, errors="strict") if "%" in value else value
+
+
+def block_bytes(headers: Mapping[str, str]) -> int:
+    """Return how many bytes these headers have on the wire, at most: the server counts them too."""
+    lines = sum(len(name) + len(value.encode()) + 4 for name, value in headers.items())
+    return len("NATS/1.0\r\n\r\n") + lines
 
 
 def parse_headers(raw: bytes) -> dict[str, str]:

@@ -21,10 +21,11 @@ from urllib.parse import urlsplit
 from nats.aio.client import PING_PROTO
 from nats.aio.client import Client as NatsClient
 from nats.errors import Error as NatsError
-from nats.errors import NoServersError
+from nats.errors import MaxPayloadError, NoServersError
 from typing_extensions import override
 
 from actors.errors import BrokerError
+from broker.headers import block_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -196,6 +197,20 @@ class Client(NatsClient):
         if initial_connection and self.wants_tls and not info.get("tls_required"):
             raise NatsError(NO_ENCRYPTION)
         await super()._process_info(info, initial_connection)
+        self._max_payload = info.get("max_payload", self._max_payload)  # nats-py reads it once
+
+    @override
+    async def publish(
+        self,
+        subject: str,
+        payload: bytes = b"",
+        reply: str = "",
+        headers: dict[str, Any] | None = None,
+    ) -> None:
+        # nats-py counts the body alone; the server counts the headers too, and closes the connection.
+        if headers and len(payload) + block_bytes(headers) > self.max_payload:
+            raise MaxPayloadError
+        await super().publish(subject, payload, reply, headers)
 
     @override
     async def _process_msg(

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 from actors.kernel.runtime.shards import PARTITIONS
 from broker.api import Requests
 from broker.connection import JetStreamConnection
+from broker.errors import SmallServerError
+from broker.limits import NEEDED_PAYLOAD_BYTES
 from broker.nats_client import Server, open_client
 from broker.permissions import HOST_INBOX
 from broker.streams import ensure
@@ -84,6 +86,8 @@ class JetStreamTransport:
         client.on_lost = requests.fail_all
         client.on_denied = requests.denied
         try:
+            if client.max_payload < NEEDED_PAYLOAD_BYTES:
+                raise SmallServerError(client.address, client.max_payload, NEEDED_PAYLOAD_BYTES)
             await requests.open()
             making = partial(
                 ensure, requests.api, self._subjects, deployment=deployment, replicas=self._replicas

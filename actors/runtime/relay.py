@@ -12,7 +12,7 @@ import logging
 from collections import deque
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from actors.errors import ActorsError, BrokerError
+from actors.errors import ActorsError, BrokerError, ContractError
 from actors.kernel.faults import armed
 from actors.kernel.runtime.ids import AgentId
 
@@ -28,6 +28,8 @@ _log = logging.getLogger(__name__)
 PAGE: Final = 1000
 AGAIN_S: Final = 0.25
 """Pause before a row is published again that the broker did not accept."""
+WARN_AFTER: Final = 10
+"""Repeats of one row after which somebody is told, once."""
 
 
 class _Pair(NamedTuple):
@@ -53,6 +55,8 @@ class Relay:
         """What goes out next; a pair that is in here has a task that sends its rows."""
         self._sent: dict[int, int] = {}
         """n of rows that the broker has: the stream sequence there."""
+        self._repeats: dict[int, int] = {}
+        """n of rows that were published again, and how often."""
         self._forget: list[OutboxRow] = []
         self._loading = 0
         self._held: list[OutboxRow] = []
@@ -108,9 +112,10 @@ class Relay:
 
     async def look_again(self, leases: Sequence[ShardLease]) -> None:
         """Load once more, and forget what has left the outbox."""
-        before = set(self._sent)
+        before = {*self._sent, *self._repeats}
         for n in before - await self.load(leases):
             self._sent.pop(n, None)
+            self._repeats.pop(n, None)
 
     def _is_wanted(self, row: OutboxRow, busy: set[_Pair]) -> bool:
         sequence = self._sent.get(row.n)
@@ -153,12 +158,45 @@ class Relay:
                 if self._fault is not None:
                     self._fault.after()
             except BrokerError as exc:
-                _log.debug("a message is published again", extra={"problem": str(exc)})
                 await asyncio.sleep(AGAIN_S)
+                if connection is self._connection:
+                    self._repeat(row, str(exc))
                 continue
+            except ContractError as exc:
+                if not await self._give_up(row, str(exc)):
+                    await asyncio.sleep(AGAIN_S)
+                    continue
+            self._repeats.pop(row.n, None)
             queue.popleft()
-            if row.dead_letter is not None or not isinstance(row.message.target, AgentId):
+            if _is_for_onlookers(row):
                 await self._forget_one(row)
+
+    def _repeat(self, row: OutboxRow, problem: str) -> None:
+        """Count that a row goes out again over the same connection; of one that often does, tell."""
+        count = self._repeats[row.n] = self._repeats.get(row.n, 0) + 1
+        if count == WARN_AFTER:
+            _log.warning(
+                "a message is published again and again; what its sender sent after it waits",
+                extra=_facts(row, problem),
+            )
+
+    async def _give_up(self, row: OutboxRow, problem: str) -> bool:
+        """Take a row out of its pair that the broker will never take; False when that has to wait.
+
+        Of a dead letter and a post only those who look on at the broker miss something.
+        """
+        if not _is_for_onlookers(row):
+            try:
+                await self._rows.bury(row, problem)
+            except ActorsError as exc:
+                _log.warning(
+                    "a message that cannot be published stays for now",
+                    exc_info=exc,
+                    extra=_facts(row, problem),
+                )
+                return False
+        _log.warning("a message was given up: it cannot be published", extra=_facts(row, problem))
+        return True
 
     async def _forget_one(self, row: OutboxRow) -> None:
         """Nobody in here receives it: its row goes now. Those who come meanwhile go together."""
@@ -174,6 +212,19 @@ class Relay:
                 for sent in batch:
                     self._sent.pop(sent.n, None)
             del self._forget[: len(batch)]
+
+
+def _is_for_onlookers(row: OutboxRow) -> bool:
+    """Whether nobody in here receives it: a dead letter, or a post."""
+    return row.dead_letter is not None or not isinstance(row.message.target, AgentId)
+
+
+def _facts(row: OutboxRow, problem: str) -> dict[str, object]:
+    message = row.message
+    return {
+        "sender": message.sender, "target": str(message.target), "message_id": message.id,
+        "row": row.n, "problem": problem,
+    }  # fmt: skip
 
 
 def _pair(row: OutboxRow) -> _Pair:

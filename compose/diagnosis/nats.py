@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from broker import RefusedError, ServerError, Subjects
 from broker.api import Requests
+from broker.limits import NEEDED_PAYLOAD_BYTES
 from broker.nats_client import Server, open_client
 from broker.permissions import HOST_INBOX
 from broker.streams import EXTERNAL, StreamPlan, differing
@@ -55,6 +56,7 @@ async def diagnose_nats(
     try:
         async with _connected(url) as (client, requests):
             found.append(_server(client.connected_server_version, await _round_trip_ms(client)))
+            found.append(_largest_message(client.max_payload))
             found.append(_jetstream(await _account(requests)))
             if not found[-1].data["enabled"]:
                 return found
@@ -154,6 +156,18 @@ def _server(version: Any, round_trip_ms: float) -> Finding:
         found=f"nats-server {text}, round trip {round_trip_ms:.2f} ms",
         remedy="" if level == "ok" else f"upgrade the server to {wanted} or newer",
         data={"reachable": True, "version": text, "round_trip_ms": round(round_trip_ms, 3)},
+    )  # fmt: skip
+
+
+def _largest_message(max_payload: int) -> Finding:
+    is_enough = max_payload >= NEEDED_PAYLOAD_BYTES
+    return Finding(
+        check="nats max_payload", level="ok" if is_enough else "wrong",
+        found=f"messages of {max_payload} bytes"
+        + ("" if is_enough else f", {NEEDED_PAYLOAD_BYTES} are needed: hosts refuse this server"),
+        remedy="" if is_enough
+        else f"set max_payload: {NEEDED_PAYLOAD_BYTES} or more in nats-server's configuration",
+        data={"max_payload": max_payload, "needed": NEEDED_PAYLOAD_BYTES},
     )  # fmt: skip
 
 

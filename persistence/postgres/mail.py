@@ -101,6 +101,7 @@ SQL_FORGET_SENT: Final[LiteralString] = """
 delete from outbox o using unnest($1::text[], $2::text[], $3::bigint[]) g(sender, target, n)
   where o.sender || E'\\n' || o.target = g.sender || E'\\n' || g.target and o.n = g.n
 """
+SQL_BURY: Final[LiteralString] = "select bury_outbox($1,$2,$3,$4)"
 SQL_ACCOUNT_FOR: Final[LiteralString] = "select account_for($1,$2) as made"
 SQL_LOW_WATER: Final[LiteralString] = """
 select coalesce(min(coalesce(c.sequence, 0)), 0) as low from shards s
@@ -226,6 +227,11 @@ class Mail:
         """See `MailStore.forget_sent`."""
         keys = ((row.message.sender, _outbox_target(row), row.n) for row in rows)
         await self._links.fetch("forgetting what was sent", SQL_FORGET_SENT, *columns(keys, 3))
+
+    async def bury(self, row: OutboxRow, problem: str) -> None:
+        """See `MailStore.bury`."""
+        args = (row.message.sender, _outbox_target(row), row.n, problem.replace("\x00", ""))
+        await self._links.fetch("giving up what cannot be published", SQL_BURY, *args)
 
     # --- ingest -----------------------------------------------------------------------------------
 

@@ -436,6 +436,10 @@ class PostgresStore:
         """See `MailStore.forget_sent`."""
         await self._mail.forget_sent(rows)
 
+    async def bury(self, row: OutboxRow, problem: str) -> None:
+        """See `MailStore.bury`."""
+        await self._mail.bury(row, problem)
+
     def set_outbox_hook(self, hook: Callable[[Sequence[OutboxRow]], None] | None) -> None:
         """See `MailStore.set_outbox_hook`."""
         self.committer.on_posted = hook

@@ -242,6 +242,32 @@ async def test_a_dead_letter_leaves_the_outbox_once_the_broker_has_it(line: Line
     assert list(await line.connection.waiting()) == []
 
 
+async def test_mail_that_is_given_up_is_one_dead_letter_and_what_is_behind_it_arrives(
+    line: Line,
+) -> None:
+    """Its id is known then, its row is gone; the sender's next messages go on, and a second time is none."""
+    first, second, third = await line.send(BERT, "a", "b", "c")
+    await line.connection.send(first)
+    assert await line.arrive(BERT, 1) == ["a"]
+
+    await line.store.bury(second, "too large\x00")
+    await line.store.bury(second, "again")
+    await line.store.bury(first, "it has arrived")
+    await line.connection.send(third)
+    assert await line.arrive(BERT, 1) == ["c"]
+
+    [letter] = await line.store.dead_letters()
+    assert (letter.agent_id, letter.message.id, letter.message.sender) == (
+        BERT, "b", f"agent:{SOLO}",
+    )  # fmt: skip
+    assert (letter.reason, letter.last_error, letter.attempts) == ("unpublishable", "too large", 0)
+    [shown] = await line.store.outbox(list(line.bed.leases.values()))
+    assert (shown.message.target, shown.dead_letter) == (BERT, "unpublishable")
+    assert [one.message.id for one in await line.store.redrive([letter.id])] != ["b"]
+    mail = await line.store.pending_mail(agent=BERT)
+    assert [one.message.payload for one in mail] == ["a", "c", "b"]
+
+
 # --- posts ----------------------------------------------------------------------------------------
 
 

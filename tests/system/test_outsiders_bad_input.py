@@ -79,7 +79,7 @@ BAD_BODIES: Final = {
     "65 levels": (b'{"a":' + b"[" * 65 + b"]" * 65 + b"}", "deeper than 64"),
     "5000 levels": (b"[" * 5000, "recursion"),
     "5000 digits": (b'{"a": %b}' % (b"9" * 5000), "number out of range"),
-    "too large": (b'{"a": "%b"}' % (b"x" * 300_000), "artifact store"),
+    "too large": (b'{"a": "%b"}' % (b"x" * 300_000), "store of yours"),
 }
 BAD_PACKED: Final = {
     "empty": (b"", "msgpack"),

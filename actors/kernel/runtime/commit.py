@@ -513,7 +513,8 @@ class DeadLetter:
 
     Attributes:
         id: Names it for redrive.
-        reason: ``max_retries``, ``explicit`` or ``undecodable``.
+        reason: ``max_retries``, ``explicit``, ``undecodable``, or ``unpublishable``: the broker took it
+            for none that it could carry.
         attempts: How often it was tried.
     """
 

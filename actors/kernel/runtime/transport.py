@@ -153,6 +153,9 @@ class MailConnection(Protocol):
 
         Sending one again is harmless: the receiver drops it. Rows of one (sender, target) are sent
         one after the other by the caller; different pairs at once.
+
+        Raises:
+            ContractError: The broker will never take it, however often it is sent.
         """
         ...
 
@@ -305,6 +308,14 @@ class MailStore(Protocol):
 
     async def forget_sent(self, rows: Sequence[OutboxRow]) -> None:
         """Delete outbox rows that nobody in here receives: the broker has them."""
+        ...
+
+    async def bury(self, row: OutboxRow, problem: str) -> None:
+        """Make mail that can never be published a dead letter of its target, once.
+
+        Its row leaves the outbox in the same commit: what its sender sent to that agent after it goes
+        on. A row that is gone already was taken by somebody else, and nothing is done.
+        """
         ...
 
     def set_outbox_hook(self, hook: Callable[[Sequence[OutboxRow]], None] | None) -> None:

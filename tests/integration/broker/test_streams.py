@@ -192,7 +192,7 @@ async def test_a_message_over_the_limit_stops_nothing(bed: Bed) -> None:
     large, small = await bed.mail(2)
 
     assert isinstance(large.content, Undecodable)
-    assert "artifact store" in large.content.problem
+    assert "store of yours" in large.content.problem
     assert isinstance(small.content, Message)
 
 

@@ -182,6 +182,21 @@ def test_a_nats_without_jetstream_is_wrong(
     assert "jetstream" in found["jetstream"]["remedy"]
 
 
+@pytest.mark.parametrize("max_payload", [64 * 1024, 512 * 1024])
+def test_a_nats_that_takes_too_small_messages_is_wrong(
+    cli: Cli, own_nats: OwnNats, monkeypatch: pytest.MonkeyPatch, max_payload: int
+) -> None:
+    """Hosts refuse it, so both numbers and the setting are named."""
+    server = own_nats(settings={"max_payload": max_payload})
+    monkeypatch.setenv("CALLBOARD_NATS_URL", server.url)
+    found = checks(cli)["nats max_payload"]
+
+    is_wrong = max_payload < 524288
+    assert (found["max_payload"], found["needed"]) == (max_payload, 524288)
+    assert found["level"] == ("wrong" if is_wrong else "ok")
+    assert ("max_payload: 524288 or more" in str(found["remedy"])) == is_wrong
+
+
 @pytest.mark.parametrize("interval", ["always", "2m0s"])
 def test_sync_settings_are_seen_by_an_account_that_may(
     cli: Cli, own_nats: OwnNats, monkeypatch: pytest.MonkeyPatch, interval: str

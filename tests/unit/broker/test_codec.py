@@ -15,7 +15,7 @@ from actors.kernel.runtime.shards import letters_of
 from actors.kernel.runtime.transport import KEPT_BYTES, OutboxRow, SentSignal, Undecodable
 from broker.bodies import metadata_from_outside
 from broker.codec import NOBODY, Decoder, Wire, encode
-from broker.limits import MAX_BODY_BYTES
+from broker.limits import MAX_BODY_BYTES, MAX_MAIL_BYTES
 from broker.subjects import Subjects
 from tests.unit.broker.wires import (
     DESK,
@@ -125,13 +125,13 @@ def test_a_dead_letter_has_its_reason_and_an_id_of_its_own() -> None:
 
 def test_a_body_that_is_too_large_is_cut_and_becomes_one_dead_letter_of_its_sender() -> None:
     """Its outbox row can be found and deleted, so that what comes after it is not held up."""
-    sent = message("x" * MAX_BODY_BYTES)
+    sent = message("x" * MAX_MAIL_BYTES)
     wire = mail(sent)
     received = decode(wire)
 
     assert len(wire.data) == KEPT_BYTES
     assert isinstance(received.content, Undecodable)
-    assert "artifact store" in received.content.problem
+    assert "store of yours" in received.content.problem
     assert (received.sender, received.message_id) == (sent.sender, sent.id)
 
 
@@ -367,7 +367,7 @@ BAD_OUTSIDE = {
     "infinity": (outside(b'{"a":Infinity}'), "no application/json"),
     "a number beyond floats": (outside(b'{"a":1e999}'), "infinity"),
     "a number of 5,000 digits": (outside(b'{"a":' + b"9" * 5000 + b"}"), "out of range"),
-    "too large": (outside(b'{"a":"' + b"x" * MAX_BODY_BYTES + b'"}'), "artifact store"),
+    "too large": (outside(b'{"a":"' + b"x" * MAX_BODY_BYTES + b'"}'), "store of yours"),
     "very deep": (outside(b'{"a":' * 5000), "recursion"),
     "bytes": (outside(msgpack.packb({"a": b"x"}), headers=MSGPACK), "max_bin_len"),
     "pickle": (outside(b"\x80\x04K\x01."), "no application/json"),
@@ -483,7 +483,7 @@ def test_a_topic_behind_a_hash_is_told_by_the_header() -> None:
         ({"data": b"[1]"}, "not a JSON object"),
         ({"data": b"hello"}, "the body is no application/json"),
         ({"data": b'{"n": NaN}'}, "the body is no application/json"),
-        ({"data": b"x" * 300_000}, "artifact store"),
+        ({"data": b"x" * 300_000}, "store of yours"),
         ({"headers": {"Content-Type": "text/plain"}}, "text/plain"),
         ({"headers": {"Nats-Msg-Id": "x" * 300}}, "message id"),
         ({"origin": SUBJECTS.external_post(TopicId("news", "cnn", "acme"), "crm")}, "posted to"),

@@ -332,6 +332,21 @@ class RunConflictError(ConflictError):
         return f"agent {self.agent} is busy with run {self.run_id}"
 
 
+class DecisionRefusedError(ConflictError):
+    """A run is not (any more) at what an operator decided, or that was decided otherwise."""
+
+    def __init__(self, run_id: str, position: str, problem: str) -> None:
+        super().__init__(run_id, position, problem)
+        self.run_id, self.position, self.problem = run_id, position, problem
+
+    @override
+    def __str__(self) -> str:
+        return (
+            f"run {self.run_id}: nothing was decided for {self.position}: {self.problem}; see "
+            f"`callboard runs show {self.run_id}`"
+        )
+
+
 # --- run ----------------------------------------------------------------------------------------
 
 

@@ -163,23 +163,31 @@ class Client:
         action: Literal["value", "retry", "fail"] = "retry",
         value: Any = None,
         error: str = "failed by operator",
+        seq: int | None = None,
     ) -> bool:
-        """Decide for a parked run, which then goes on; False when it has ended.
+        """Decide for a parked run, which then goes on. A decision counts for one doubt, once.
+
+        It is bound to what the run is at when this is called: it never decides what comes later.
+        Returns True when it counts; False when nothing changed: the run has ended, or exactly this
+        was decided before.
 
         Args:
             run_id: The run.
             position: Of the effect in doubt; None starts a run anew that is parked for another
-                reason.
+                reason, or waits for its next attempt.
             action: The effect happened and gave `value`, execute it now, or let it raise `error`.
             value: JSON data, for ``value``.
             error: Text, for ``fail``.
+            seq: Of the entry that this is about, as `DecisionRefusedError` and `callboard runs show`
+                name it: the effect's intent, or the last one of the log. By default that of now.
 
         Raises:
+            DecisionRefusedError: The run is not parked at that, or it was decided otherwise.
             NotSerializableError: `value` is not JSON data.
             UnknownRunError: There is no such run.
         """
-        name, decision = resolution(position, action, value=value, error=error)
-        return await self._desk.signal(run_id, name, decision, None)
+        decision = resolution(action, value=value, error=error)
+        return await self._desk.resolve(run_id, position, decision, seq)
 
     async def cancel(self, run_id: RunId, *, reason: str = "") -> CancelReport:
         """Ask a run and its subtree to stop.

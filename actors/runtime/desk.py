@@ -6,6 +6,7 @@ import asyncio
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
+from actors.errors import DecisionRefusedError, UnknownRunError
 from actors.kernel.agent.message import Message
 from actors.kernel.agent.supervision import (
     ExecutionBudget,
@@ -14,6 +15,14 @@ from actors.kernel.agent.supervision import (
     Supervision,
 )
 from actors.kernel.runtime.commit import NewRun
+from actors.kernel.runtime.decisions import (
+    OPERATOR,
+    RESOLVE,
+    RETRY,
+    decision_id,
+    standing,
+    to_decide,
+)
 from actors.kernel.runtime.ids import AgentId, RunId, check_name, run_id_of_submit
 from actors.kernel.runtime.scheduler import RetryPolicy, RunStatus
 from actors.runtime.forking import fork_run
@@ -25,7 +34,7 @@ if TYPE_CHECKING:
 
     from actors.kernel.clock import Clock, Entropy
     from actors.kernel.json import JsonValue
-    from actors.kernel.runtime.commit import CancelReport, RunRow
+    from actors.kernel.runtime.commit import CancelReport, LoadedRun, RunRow
     from actors.kernel.runtime.store import OnConflict, RunStore
     from actors.runtime.live import LiveEvents
     from actors.runtime.worker import Worker
@@ -149,7 +158,7 @@ class Desk:
         *,
         sender: str | None = None,
     ) -> bool:
-        """See `Runtime.signal`; the name may be an operator's, the sender is this client by default."""
+        """See `Runtime.signal`; the sender is this client by default."""
         outcome = await self._store.signal(
             run_id, name, payload, message_id=message_id or self._entropy.token(),
             sender=sender or f"client:{self.client}",
@@ -157,6 +166,39 @@ class Desk:
         if outcome.accepted and outcome.agent_id is not None:
             self._worker.signalled(run_id, outcome.agent_id)
         return outcome.accepted
+
+    async def resolve(
+        self, run_id: RunId, position: str | None, decision: JsonValue, seq: int | None
+    ) -> bool:
+        """See `Runtime.resolve`. Bound to what the run was at when it was read here."""
+        loaded = await self._loaded(run_id)
+        if loaded.row.status.is_terminal:
+            return False
+        name = RETRY if position is None else f"{RESOLVE}{position}"
+        about = to_decide(name, loaded.row, loaded.entries) if seq is None else seq
+        place = "the run" if position is None else f"position {position}"
+        if about is None:
+            raise DecisionRefusedError(run_id, place, standing(loaded.row, loaded.entries))
+        outcome = await self._store.signal(
+            run_id, name, decision, message_id=decision_id(name, about), sender=OPERATOR
+        )
+        if outcome.accepted and outcome.agent_id is not None:
+            self._worker.signalled(run_id, outcome.agent_id)
+        if outcome.accepted or outcome.same:
+            return outcome.accepted
+        now = await self._loaded(run_id)
+        if now.row.status.is_terminal:
+            return False
+        problem = standing(now.row, now.entries)
+        if to_decide(name, now.row, now.entries) == about:
+            problem = "it was decided otherwise already"
+        raise DecisionRefusedError(run_id, f"{place} (seq {about})", problem)
+
+    async def _loaded(self, run_id: RunId) -> LoadedRun:
+        found = await self._store.load([run_id])
+        if not found:
+            raise UnknownRunError(run_id)
+        return found[0]
 
     async def cancel(self, run_id: RunId, reason: str) -> CancelReport:
         """See `Runtime.cancel`."""

@@ -7,17 +7,17 @@ import logging
 from typing import TYPE_CHECKING, Any, Final
 
 from actors.errors import ActorsError
+from actors.kernel.runtime.decisions import to_decide
 from actors.runtime.admission import Admission, Entry
 from actors.runtime.mailbox import Holding, Mailbox
 from actors.runtime.ready_queue import ReadyQueue
-from actors.runtime.signals import RESERVED
 from actors.runtime.timers import Timers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
     from actors.kernel.clock import Clock
-    from actors.kernel.runtime.ids import AgentId
+    from actors.kernel.runtime.ids import AgentId, RunId
     from actors.kernel.runtime.store import RunStore
     from actors.runtime.mailboxes import Mailboxes
     from actors.runtime.tasks import TaskScope
@@ -105,16 +105,25 @@ class Dispatch:
         """Wake a run that is parked or backs off if an operator's signal is there; others wait with it."""
         run_id, holding = mailbox.run_id, mailbox.holding
         try:
-            found = await self._store.signals(run_id) if run_id is not None else []
+            is_decided = run_id is not None and await self._is_decided(run_id)
         except ActorsError as exc:
             if self.is_stopping or not self._mailboxes.is_known(mailbox):
                 return
             _log.warning("an operator's decision is looked for again", exc_info=exc)
             asyncio.get_running_loop().call_later(TRY_AGAIN_S, self.wake_by_signal, mailbox)
             return
-        is_decided = any(signal.name.startswith(RESERVED) for signal in found)
         if is_decided and mailbox.run_id == run_id and mailbox.holding is holding:
             self.wake(mailbox)
+
+    async def _is_decided(self, run_id: RunId) -> bool:
+        """Whether an operator decided what the run is at now; not what it was at before."""
+        decisions = [s for s in await self._store.signals(run_id) if s.about is not None]
+        found = await self._store.load([run_id]) if decisions else []
+        return any(
+            decision.about == to_decide(decision.name, loaded.row, loaded.entries)
+            for loaded in found
+            for decision in decisions
+        )
 
     def try_later(self, mailbox: Mailbox) -> None:
         """The agent could not be executed: it has its turn again in a moment."""

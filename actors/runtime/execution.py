@@ -23,6 +23,7 @@ from actors.kernel.agent.middleware import HookKind
 from actors.kernel.agent.supervision import HistoryRetention, Supervision
 from actors.kernel.json import recordable
 from actors.kernel.runtime.commit import CONTINUE, Finish, Suspend
+from actors.kernel.runtime.decisions import RETRY
 from actors.kernel.runtime.log_entry import EntryKind, NewEntry
 from actors.kernel.runtime.scheduler import RunStatus
 from actors.kernel.runtime.store import Nudge
@@ -49,7 +50,7 @@ from actors.runtime.outcome import (
 from actors.runtime.recorder import Recorder
 from actors.runtime.registry import version_of
 from actors.runtime.run_log import RunLog
-from actors.runtime.signals import RETRY, Signals
+from actors.runtime.signals import Signals
 from actors.runtime.tasks import start_task
 from actors.runtime.timers import LEAD_S
 from actors.runtime.tool_invoker import Toolkit

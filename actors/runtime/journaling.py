@@ -29,7 +29,6 @@ from actors.kernel.runtime.effects import Effect, EffectMode, result_key, text_h
 from actors.kernel.runtime.log_entry import EntryKind
 from actors.runtime.error_record import mark_recorded, rebuild_error, record_error
 from actors.runtime.model_calls import spent
-from actors.runtime.signals import RESOLVE
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -289,7 +288,7 @@ class Effects:
     ) -> tuple[int, dict[str, JsonValue]] | None:
         """Return the decision as recorded now, None to execute; raise when nobody can tell."""
         run = self._run
-        signal = await run.signals.take(f"{RESOLVE}{call.position}")
+        signal = await run.signals.decision(call.position, call.intent)
         if signal is not None:
             payload = dict(signal.payload) if isinstance(signal.payload, dict) else {}
             seq = run.log.record(EntryKind.IN_DOUBT_RESOLVED, call.position, payload)

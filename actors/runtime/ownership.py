@@ -9,12 +9,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from actors.errors import ActorsError, ContractError
+from actors.kernel.runtime.decisions import RESERVED
 from actors.kernel.runtime.scheduler import RunStatus
 from actors.kernel.runtime.shards import scope_of
 from actors.kernel.runtime.store import Serves
 from actors.kernel.runtime.wakeup import WakeSet
 from actors.runtime.handover import DRAIN_S, Handover
-from actors.runtime.signals import RESERVED
 from actors.runtime.tasks import TaskScope, until_free
 from actors.runtime.timers import HORIZON_S
 

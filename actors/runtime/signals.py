@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from actors.errors import ContractError
 from actors.kernel.json import recordable
 from actors.kernel.runtime.commit import SignalKey
+from actors.kernel.runtime.decisions import RESERVED, RESOLVE
 from actors.runtime.lookout import Lookout
 
 if TYPE_CHECKING:
@@ -15,15 +16,6 @@ if TYPE_CHECKING:
     from actors.kernel.runtime.ids import RunId
     from actors.kernel.runtime.store import RunStore
     from actors.runtime.run_log import RunLog
-
-RESERVED: Final = "~"
-"""How the names of an operator's signals begin; agents cannot wait for them."""
-
-RESOLVE: Final = "~resolve:"
-"""With a position: how an operator decides an effect in doubt there."""
-
-RETRY: Final = "~retry"
-"""The reserved signal that starts a parked run anew."""
 
 
 def refuse_reserved(name: str) -> None:
@@ -37,20 +29,18 @@ def refuse_reserved(name: str) -> None:
         raise ContractError(msg)
 
 
-def resolution(
-    position: str | None, action: Literal["value", "retry", "fail"], *, value: Any, error: str
-) -> tuple[str, JsonValue]:
-    """Return name and payload of the signal that decides for a parked run. See `Runtime.resolve`.
+def resolution(action: Literal["value", "retry", "fail"], *, value: Any, error: str) -> JsonValue:
+    """Return the payload of a decision for a parked run. See `Runtime.resolve`.
 
     Raises:
         NotSerializableError: `value` is not JSON data.
     """
     decision: dict[str, JsonValue] = {"action": action}
     if action == "value":
-        decision["value"] = recordable(value, where=f"value for {position}")
+        decision["value"] = recordable(value, where="value of the effect in doubt")
     elif action == "fail":
         decision["error"] = error
-    return RETRY if position is None else f"{RESOLVE}{position}", decision
+    return decision
 
 
 class Signals:
@@ -72,6 +62,16 @@ class Signals:
         """Consume and return the oldest signal of this name, or None."""
         await self.refresh()
         return self.take_now(name)
+
+    async def decision(self, position: str, seq: int) -> BufferedSignal | None:
+        """Consume what operators decided at `position`; return what they did about the entry `seq`.
+
+        What is about another entry came too late, or from a release that did not say: it is dropped.
+        """
+        found = None
+        while (signal := await self.take(f"{RESOLVE}{position}")) is not None:
+            found = signal if signal.about == seq else found
+        return found
 
     async def refresh(self) -> None:
         """Read what has come. A second branch waits for what the first one reads."""

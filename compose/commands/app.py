@@ -167,7 +167,9 @@ _UNREACHABLE: Final = frozenset(
         "UnreachableError",
     }
 )
-_USAGE: Final = frozenset({"BadRequestError", "NotPermittedError", "TooLargeError"})
+_USAGE: Final = frozenset(
+    {"BadRequestError", "DecisionRefusedError", "NotPermittedError", "TooLargeError"}
+)
 _OURS: Final = frozenset({"actors", "broker", "compose", "persistence"})
 
 

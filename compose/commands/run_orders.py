@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 from cyclopts import Parameter
 
 from actors.errors import ContractError
+from actors.kernel.runtime.decisions import RESERVED
 from actors.kernel.runtime.ids import AgentId
 from actors.kernel.runtime.store import RunFilter
-from actors.runtime.signals import RESERVED
 from compose.commands.exits import Exit
 from compose.commands.json_argument import parse_json
+from compose.commands.numbers import Seq
 from compose.commands.output import print_json, say, working
-from compose.commands.runs import in_doubt, known_run, open_effects, status_of
+from compose.commands.runs import known_run, status_of
 from compose.commands.target import HERE, Target
 
 if TYPE_CHECKING:
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from actors.kernel.runtime.commit import RunRow
     from actors.kernel.runtime.ids import RunId
     from actors.kernel.runtime.scheduler import RunStatus
-    from actors.runtime import Runtime
 
 WHOLE_RUN = "-"
 PAGE: Final = 500
@@ -175,6 +175,7 @@ async def resolve(
     retry: Annotated[bool, Parameter(negative="")] = False,
     fail: Annotated[bool, Parameter(negative="")] = False,
     reason: str = "failed by operator",
+    seq: Seq | None = None,
     target: Target = HERE,
 ) -> int:
     """Decide what a parked run cannot decide, and let it go on.
@@ -184,9 +185,13 @@ async def resolve(
     or `--fail` (let it raise EffectError in the agent's code). POSITION is what
     `callboard runs show RUN` names; `-` starts a run anew that is parked for another reason.
 
+    A decision counts for one doubt, once. A second, other one is refused, and so is one that comes when
+    the run is not at that any more; the same again changes nothing. With `--seq`, as `runs show` prints
+    it, that holds from the moment you looked, else from the moment of the command.
+
     Examples:
     `callboard runs resolve 0f3c… 4 --value '{"sent": true}'`;
-    `callboard runs resolve 0f3c… 4.1.0 --retry`;
+    `callboard runs resolve 0f3c… 4.1.0 --retry --seq 17`;
     `callboard runs resolve 0f3c… - --retry`
 
     Parameters
@@ -203,46 +208,34 @@ async def resolve(
         Make the effect fail.
     reason
         With --fail: the error's text.
+    seq
+        Of the entry that this is about: nothing else is decided.
     """
     if (value is not None) + retry + fail != 1:
         raise ContractError("say one of --value JSON, --retry and --fail")
     action: Literal["value", "retry", "fail"] = "retry" if retry else "fail" if fail else "value"
+    if position == WHOLE_RUN and not retry:
+        raise ContractError("position - starts a run anew: only --retry applies")
     data = parse_json(value, what="--value") if value is not None else None
     async with target.client() as runtime:
         row = await known_run(runtime, run)
         _refuse_ended(row)
-        await _refuse_wrong_place(runtime, row, position, is_retry=retry)
-        await runtime.resolve(
+        counts = await runtime.resolve(
             row.run_id, None if position == WHOLE_RUN else position, action=action, value=data,
-            error=reason,
+            error=reason, seq=seq,
         )  # fmt: skip
+        if not counts:
+            _refuse_ended(await known_run(runtime, run))
     if target.json:
         decision = {"value": data} if action == "value" else {"error": reason} if fail else {}
-        print_json({"run": run, "position": position, "action": action, **decision})
-    else:
-        say(f"decided: {action}; the run goes on where its agent is served")
-    return Exit.OK
-
-
-async def _refuse_wrong_place(
-    runtime: Runtime, row: RunRow, position: str, *, is_retry: bool
-) -> None:
-    if not row.parked:
-        msg = f"run {row.run_id} is {row.status}, not parked: there is nothing to decide"
-        raise ContractError(msg)
-    entries = [entry async for entry in runtime.entries(row.run_id)]
-    doubtful = [one.position for one in in_doubt(row, open_effects(entries))]
-    places = ", ".join(doubtful) or "none"
-    if position == WHOLE_RUN:
-        if doubtful:
-            raise ContractError(f"the run is in doubt: name the position instead of -: {places}")
-        if not is_retry:
-            raise ContractError(f"run {row.run_id} is parked ({row.parked}): only --retry applies")
-    elif position not in doubtful:
-        msg = (
-            f"nothing is in doubt at position {position!r} of run {row.run_id}; in doubt: {places}"
+        print_json(
+            {"run": run, "position": position, "action": action, **decision, "accepted": counts}
         )
-        raise ContractError(msg + ("" if doubtful else "; to start it anew: - --retry"))
+    elif counts:
+        say(f"decided: {action}; the run goes on where its agent is served")
+    else:
+        say("nothing changed: exactly this was decided before")
+    return Exit.OK
 
 
 def _refuse_ended(row: RunRow) -> None:

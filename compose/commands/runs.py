@@ -52,12 +52,14 @@ class OpenEffect:
     name: str
     mode: str
     since: datetime
+    seq: int
+    """Of the entry that began it."""
 
     def to_json(self) -> dict[str, JsonValue]:
         """Return it as JSON data."""
         return {
             "position": self.position, "verb": self.verb, "name": self.name, "mode": self.mode,
-            "since": self.since.isoformat(),
+            "since": self.since.isoformat(), "seq": self.seq,
         }  # fmt: skip
 
 
@@ -256,7 +258,8 @@ async def show(run: str, /, *, target: Target = HERE) -> None:
         say(
             f"in doubt: {one.verb} {one.name!r} at position {one.position}, begun {ago(one.since)} ago"
         )
-        say(f"  callboard runs resolve {row.run_id} {one.position} --value JSON | --retry | --fail")
+        about = f"callboard runs resolve {row.run_id} {one.position} --seq {one.seq}"
+        say(f"  {about} --value JSON | --retry | --fail")
 
 
 async def known_run(runtime: Runtime, run: str) -> RunRow:
@@ -289,7 +292,7 @@ def open_effects(entries: Iterable[RunLogEntry]) -> list[OpenEffect]:
             payload = entry.payload
             found[entry.position] = OpenEffect(
                 entry.position, str(payload["effect"]), str(payload["name"]), str(payload["mode"]),
-                entry.ts,
+                entry.ts, entry.seq,
             )  # fmt: skip
         elif entry.kind in _ENDS:
             found.pop(entry.position, None)

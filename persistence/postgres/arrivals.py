@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final, LiteralString, NamedTuple
 from actors.errors import ContractError, RunConflictError, UnknownRunError
 from actors.kernel.faults import armed
 from actors.kernel.runtime.commit import Arrived, SignalOutcome
+from actors.kernel.runtime.decisions import RESERVED
 from actors.kernel.runtime.ids import AgentId, RunId, partition_hash
 from actors.kernel.runtime.store import Nudge, Submitted
 from persistence.postgres.batch import Batcher, Call
@@ -31,7 +32,7 @@ SQL_DELIVER_MAIL: Final[LiteralString] = (
     "select i, arrival, fresh, state from deliver_mail($1,$2,$3,$4,$5,$6)"
 )
 SQL_SEND_SIGNALS: Final[LiteralString] = (
-    "select i, agent, ended, fresh from send_signals($1,$2,$3,$4,$5,$6)"
+    "select i, agent, ended, fresh, same from send_signals($1,$2,$3,$4,$5,$6)"
 )
 SQL_NUDGE: Final[LiteralString] = "select nudge_owners($1,$2,$3,$4,$5)"
 
@@ -171,11 +172,15 @@ class Arrivals:
         seen: set[tuple[object, ...]] = set()
         for row in rows:
             call = calls[row["i"] - 1]
-            run_id, _, _, sender, message_id = call.args.row
+            run_id, name, _, sender, message_id = call.args.row
             key = (run_id, sender, message_id)
             accepted = (row["fresh"] or (again and not row["ended"])) and key not in seen
-            seen.add(key)
-            call.answer(SignalOutcome(accepted, AgentId.parse(row["agent"])))
+            if name.startswith(RESERVED):  # of several at once that one counts which was kept
+                accepted = (row["fresh"] or again) and row["same"] and key not in seen
+            if accepted:
+                seen.add(key)
+            same = row["same"] and not accepted
+            call.answer(SignalOutcome(accepted, AgentId.parse(row["agent"]), same))
         for call in calls:
             if not call.future.done():
                 call.fail(UnknownRunError(call.args.run_id))

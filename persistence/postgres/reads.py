@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final, LiteralString
 from pydantic_core import from_json
 
 from actors.kernel.runtime.commit import BufferedSignal, LoadedRun, Timer
+from actors.kernel.runtime.decisions import RESERVED, decided_seq
 from actors.kernel.runtime.ids import AgentId, RunId
 from persistence.postgres.answers import answer_of
 from persistence.postgres.batch import Batcher, Call
@@ -55,7 +56,7 @@ where r.run_id = any($1::text[])
 """
 )
 SQL_SIGNALS: Final[LiteralString] = """
-select s.run_id, s.name, s.n, s.payload from signals s
+select s.run_id, s.name, s.n, s.payload, s.message_id from signals s
   where s.run_id = any($1::text[]) and not s.consumed order by s.n
 """
 SQL_ANSWERS: Final[LiteralString] = """
@@ -167,7 +168,10 @@ class Reads:
     async def _flush_signals(self, calls: list[Call[RunId, list[BufferedSignal]]]) -> None:
         found: dict[str, list[BufferedSignal]] = {call.args: [] for call in calls}
         for row in await self._keyed.fetch("reading", SQL_SIGNALS, list(found)):
-            signal = BufferedSignal(row["name"], row["n"], from_json(row["payload"]))
+            name, about = row["name"], None
+            if name.startswith(RESERVED):
+                about = decided_seq(name, row["message_id"])
+            signal = BufferedSignal(name, row["n"], from_json(row["payload"]), about)
             found[row["run_id"]].append(signal)
         for call in calls:
             call.answer(list(found[call.args]))

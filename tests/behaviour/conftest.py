@@ -59,7 +59,7 @@ def pytest_asyncio_loop_factories(
 
 _WITHOUT_MAIL = frozenset(
     (
-        "approvals", "branches", "budgets", "cancel", "divergence", "fairness", "fork",
+        "approvals", "branches", "budgets", "cancel", "decisions", "divergence", "fairness", "fork",
         "housekeeping", "in_doubt", "life_cycle", "limits", "llm", "middleware", "registration",
         "result_cache", "retention", "retries", "schedules", "secrets", "spawn", "steps", "submit",
         "tool_approvals", "tools", "trees", "values", "versions", "waits",

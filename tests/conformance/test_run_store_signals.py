@@ -8,13 +8,16 @@ from typing import TYPE_CHECKING
 import pytest
 
 from actors.errors import UnknownRunError
-from actors.kernel.runtime.commit import Committed, Missing, SignalKey
+from actors.kernel.runtime.commit import Committed, Missing, Park, Retry, SignalKey
+from actors.kernel.runtime.decisions import OPERATOR, decision_id
 from actors.kernel.runtime.ids import AgentId, RunId
+from actors.kernel.runtime.log_entry import EntryKind, NewEntry
 from actors.kernel.runtime.scheduler import RunStatus
 from actors.kernel.runtime.wakeup import WakeSet
-from tests.conformance.bed import DESK, message, result
+from tests.conformance.bed import DESK, EPOCH, message, result
 
 if TYPE_CHECKING:
+    from actors.kernel.json import JsonValue
     from actors.kernel.runtime.store import Nudge
     from tests.conformance.bed import Bed, Turns
 
@@ -69,6 +72,102 @@ async def test_a_signal_needs_a_run(bed: Bed) -> None:
     """An unknown run is an error, not a lost signal."""
     with pytest.raises(UnknownRunError):
         await bed.store.signal(RunId("0" * 32), "go", 1, message_id="s", sender="client:x")
+
+
+# --- decisions of operators -----------------------------------------------------------------------
+
+
+def intent(position: str, mode: str = "at_most_once") -> NewEntry:
+    """A step was begun."""
+    payload: dict[str, JsonValue] = {
+        "effect": "step", "name": "s", "hash": "0" * 16, "id": "0" * 64, "mode": mode,
+    }  # fmt: skip
+    return NewEntry(EntryKind.EFFECT_INTENT, position, payload)
+
+
+def resolved(position: str) -> NewEntry:
+    """An operator said that the step is to be executed again."""
+    return NewEntry(EntryKind.IN_DOUBT_RESOLVED, position, {"action": "retry"})
+
+
+async def park(run: Turns, *entries: NewEntry, reason: str = "in_doubt") -> int:
+    """Let the run be parked behind these entries; return where its log ends."""
+    parked = NewEntry(EntryKind.RUN_PARKED, "", {"reason": reason})
+    await run.commit(run.turn(*entries, parked, then=Park(reason)))
+    return run.seq
+
+
+async def decide(
+    run: Turns, name: str, about: int | None = None, value: JsonValue = None
+) -> tuple[bool, bool]:
+    """Decide, about this entry or, as releases before did, without saying; (accepted, same)."""
+    message_id = f"token-{next(run.n)}" if about is None else decision_id(name, about)
+    sender = "client:x" if about is None else OPERATOR
+    outcome = await run.bed.store.signal(
+        run.run_id, name, {"value": value}, message_id=message_id, sender=sender
+    )
+    return outcome.accepted, outcome.same
+
+
+async def test_a_decision_is_about_one_doubt_and_counts_once(bed: Bed) -> None:
+    """While the run is parked with it: the same again changes nothing, another one is refused."""
+    run = await bed.begin()
+    await run.commit(run.turn(intent("0"), intent("1", "idempotent")))
+    first = run.seq - 1
+    early = await decide(run, "~resolve:0", first)
+    await park(run)
+
+    assert early == (False, False)
+    assert await decide(run, "~resolve:1", first + 1) == (False, False)
+    assert await decide(run, "~resolve:2", first + 1) == (False, False)
+    assert await decide(run, "~retry", run.seq) == (False, False)
+    assert await decide(run, "~resolve:0", first, "A") == (True, False)
+    assert await decide(run, "~resolve:0", first, "A") == (False, True)
+    assert await decide(run, "~resolve:0", first, "B") == (False, False)
+    assert await decide(run, "~resolve:0", None, "B") == (False, False)
+    [kept] = await bed.store.signals(run.run_id)
+    assert (kept.payload, kept.about) == ({"value": "A"}, first)
+
+    take = (SignalKey(kept.name, kept.n),)
+    await run.commit(run.turn(resolved("0"), take_signals=take))
+    assert await decide(run, "~resolve:0", first, "B") == (False, False)
+    await park(run, intent("0"))
+    assert await decide(run, "~resolve:0", first, "B") == (False, False)
+    assert await decide(run, "~resolve:0", first, "A") == (False, True)
+    assert await bed.store.signals(run.run_id) == []
+    assert await decide(run, "~resolve:0", None, "B") == (True, False)
+    assert [s.about for s in await bed.store.signals(run.run_id)] == [run.seq - 1]
+
+
+@pytest.mark.parametrize("n", range(5))
+async def test_of_conflicting_decisions_at_once_one_counts(bed: Bed, n: int) -> None:
+    """Also of those that are written together: the one that is kept was accepted."""
+    run = await bed.begin()
+    end = await park(run, intent("0"))
+    said = await asyncio.gather(*(decide(run, "~resolve:0", end - 1, f"{n}-{k}") for k in range(8)))
+
+    [kept] = await bed.store.signals(run.run_id)
+    [k] = [k for k, (accepted, _) in enumerate(said) if accepted]
+    assert kept.payload == {"value": f"{n}-{k}"}
+
+
+async def test_a_decision_to_start_anew_is_about_one_stop(bed: Bed) -> None:
+    """About the entry that the run is parked behind, or backs off behind; not about one before."""
+    run = await bed.begin()
+    assert await decide(run, "~retry", run.seq) == (False, False)
+    failed = NewEntry(
+        EntryKind.RUN_ATTEMPT_FAILED, "",
+        {"attempt": 1, "error": {}, "retry_from": run.seq, "at": EPOCH.isoformat()},
+    )  # fmt: skip
+    await run.commit(run.turn(failed, then=Retry(EPOCH, {}, run.seq)))
+    backs_off = run.seq
+    assert await decide(run, "~retry", backs_off) == (True, False)
+    end = await park(run, reason="poison")
+    assert await decide(run, "~resolve:0", end) == (False, False)
+    assert await decide(run, "~retry", backs_off) == (False, True)
+    assert await decide(run, "~retry", end) == (True, False)
+    assert await decide(run, "~retry") == (False, True)
+    assert [s.about for s in await bed.store.signals(run.run_id)] == [backs_off, end]
 
 
 @pytest.mark.item(132, 226)

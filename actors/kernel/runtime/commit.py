@@ -456,6 +456,8 @@ class BufferedSignal:
     name: str
     n: int
     payload: JsonValue
+    about: int | None = None
+    """Seq of the entry that an operator's decision is about; None for all other signals."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -476,10 +478,14 @@ class CancelReport:
 
 @dataclass(frozen=True, slots=True)
 class SignalOutcome:
-    """What became of a signal: `accepted` is False for a known id or an ended run."""
+    """What became of a signal: `accepted` is False for a known id or an ended run.
+
+    `same`: of a decision, whether exactly this one was given before.
+    """
 
     accepted: bool
     agent_id: AgentId | None = None
+    same: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -165,6 +165,10 @@ class RunStore(Protocol):
     ) -> SignalOutcome:
         """Buffer a signal for a run. A known (run, sender, id) or an ended run is not accepted.
 
+        A name that begins with ``~`` is an operator's decision (`actors.kernel.runtime.decisions`). It is
+        accepted only while the run is at the entry that its id names, and one for each such entry.
+        Without an id of that form it is about what the run is at now.
+
         Raises:
             UnknownRunError: There is no such run.
         """

@@ -109,6 +109,7 @@ class SignalRow:
     name: str
     n: int
     payload: bytes
+    about: int | None = None
 
 
 @dataclass(slots=True)
@@ -178,6 +179,8 @@ class RunRecord:
     bound: list[InboxRow] = field(default_factory=list)
     children: list[RunId] = field(default_factory=list)
     signals: list[SignalRow] = field(default_factory=list)
+    decisions: dict[tuple[str, int], bytes] = field(default_factory=dict)
+    """What operators decided, by name and entry, also what was consumed."""
     answers: dict[str, AnswerRow] = field(default_factory=dict)
     """By key, also those that were taken: the first one of a key counts for ever."""
     waits: list[WaitRow] = field(default_factory=list)

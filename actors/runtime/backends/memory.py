@@ -33,12 +33,14 @@ from actors.kernel.runtime.commit import (
     Timer,
     WaitCycle,
 )
+from actors.kernel.runtime.decisions import RESERVED
 from actors.kernel.runtime.fold import fold
 from actors.kernel.runtime.ids import AgentId, RunId, ShardId, derive_id
 from actors.kernel.runtime.scheduler import RunStatus, ShardLease
 from actors.kernel.runtime.store import ANY_RUN, Nudge, Submitted
 from actors.runtime.backends._commit import fenced, refusal, write_turn
 from actors.runtime.backends._cycles import young_cycles
+from actors.runtime.backends._decisions import decide
 from actors.runtime.backends._follows import MemoryFollows
 from actors.runtime.backends._fork import fork_run
 from actors.runtime.backends._insight import MemoryInsight
@@ -171,10 +173,16 @@ class MemoryStore:
         """See `RunStore.signal`."""
         rows, record = self._rows, self._rows.record(run_id)
         agent = record.cause.agent_id
-        if record.status.is_terminal or (run_id, sender, message_id) in rows.signal_ids:
+        about: int | None = None
+        if name.startswith(RESERVED):
+            decided = decide(record, name, pack(payload), message_id)
+            if isinstance(decided, SignalOutcome):
+                return decided
+            about = decided
+        elif record.status.is_terminal or (run_id, sender, message_id) in rows.signal_ids:
             return SignalOutcome(accepted=False, agent_id=agent)
         rows.signal_ids.add((run_id, sender, message_id))
-        record.signals.append(SignalRow(name, next(rows.signal_numbers), pack(payload)))
+        record.signals.append(SignalRow(name, next(rows.signal_numbers), pack(payload), about))
         rows.nudge(self, Nudge("signal", agent, run_id))
         return SignalOutcome(accepted=True, agent_id=agent)
 
@@ -289,7 +297,7 @@ class MemoryStore:
         """See `RunStore.signals`."""
         record = self._rows.runs.get(run_id)
         rows = record.signals if record else []
-        return [BufferedSignal(row.name, row.n, unpack(row.payload)) for row in rows]
+        return [BufferedSignal(row.name, row.n, unpack(row.payload), row.about) for row in rows]
 
     async def answers(self, run_id: RunId) -> list[Answer]:
         """See `RunStore.answers`."""

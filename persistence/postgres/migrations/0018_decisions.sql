@@ -1,21 +1,53 @@
 -- Decisions of operators: each of them counts once.
 -- Functions take another's place: no lock that anybody holds for long. Hosts of the release before keep working.
 
--- As in 0003.
-create or replace function send_signals(me text, g_run text[], g_name text[], g_payload text[], g_sender text[],
+-- What a decision of this name is about now: the intent of the effect in doubt at its position, or the
+-- last entry of a run that is parked for another reason or waits for its next attempt. Null: nothing.
+create function to_decide(p_run text, p_name text) returns int
+language plpgsql stable set search_path from current as $$
+declare r runs;
+begin
+  select * into r from runs x where x.run_id = p_run;
+  if p_name = '~retry' then
+    return (select max(e.seq) from event_log e where e.run_id = p_run
+      and (r.parked <> 'in_doubt' or r.status = 'PENDING'));
+  elsif r.parked = 'in_doubt' and starts_with(p_name, '~resolve:') then
+    return (select e.seq from (
+      select * from event_log l where l.run_id = p_run and l.seq >= r.log_from
+          and l.position = substr(p_name, 10)
+        order by l.seq desc limit 1) e
+      where e.kind in ('effect.intent', 'tool.called') and e.payload ->> 'mode' = 'at_most_once');
+  end if;
+  return null;
+end $$;
+
+-- As in 0003, and: a decision (its name begins with ~) is kept with '~' as its sender and NAME@SEQ as its
+-- id, while its run is at the entry SEQ. The key makes it the only one. Who gives it another id, as hosts
+-- of the release before do, decides what the run is at now. `same`: this very decision is there.
+drop function send_signals;
+create function send_signals(me text, g_run text[], g_name text[], g_payload text[], g_sender text[],
   g_id text[])
-returns table (i int, agent text, ended boolean, fresh boolean)
+returns table (i int, agent text, ended boolean, fresh boolean, same boolean)
 language plpgsql set search_path from current as $$
 #variable_conflict use_column
-declare made bigint[];
+declare made bigint[]; g_about int[];
 begin
   perform 1 from runs r where r.run_id = any(g_run) order by r.run_id for share;
+  if '~' = any(select left(g.name, 1) from unnest(g_name) g(name)) then
+    select array_agg(case when left(g.name, 1) = '~' then to_decide(g.run, g.name) end order by g.ord),
+        array_agg(case when left(g.name, 1) = '~' then '~' else g.sender end order by g.ord),
+        array_agg(case when left(g.name, 1) <> '~' or starts_with(g.id, g.name || '@') then g.id
+          else g.name || '@' || coalesce(to_decide(g.run, g.name)::text, '') end order by g.ord)
+      into g_about, g_sender, g_id
+      from unnest(g_run, g_name, g_sender, g_id) with ordinality g(run, name, sender, id, ord);
+  end if;
   with kept as (
     insert into signals (run_id, name, payload, sender, message_id)
       select g.run, g.name, g.payload::json, g.sender, g.id
-        from unnest(g_run, g_name, g_payload, g_sender, g_id)
-          with ordinality g(run, name, payload, sender, id, ord)
+        from unnest(g_run, g_name, g_payload, g_sender, g_id, g_about)
+          with ordinality g(run, name, payload, sender, id, about, ord)
         join runs r on r.run_id = g.run and is_open(r.status)
+        where left(g.name, 1) <> '~' or g.id = g.name || '@' || g.about
         order by g.ord
       on conflict do nothing returning n)
     select coalesce(array_agg(k.n), '{}') into made from kept k;
@@ -27,11 +59,24 @@ begin
     join shards h on h.shard = r.shard and h.owner is distinct from me
     where s.n = any(made);
   return query
-    select g.ord::int, r.agent, r.ended_at is not null, coalesce(s.n = any(made), false)
-      from unnest(g_run, g_sender, g_id) with ordinality g(run, sender, id, ord)
+    select g.ord::int, r.agent, r.ended_at is not null, coalesce(s.n = any(made), false),
+        left(g.name, 1) = '~' and coalesce(s.payload::text = g.payload, false)
+      from unnest(g_run, g_name, g_payload, g_sender, g_id)
+        with ordinality g(run, name, payload, sender, id, ord)
       join runs r on r.run_id = g.run
       left join signals s on s.run_id = g.run and s.sender = g.sender and s.message_id = g.id;
 end $$;
+
+-- Decisions that wait for their runs, of the release before: the first one since its doubt began is about
+-- that, all others were for doubts that are over. Takes locks on these rows alone.
+update signals s set sender = '~', message_id = d.name || '@' || d.about
+  from (
+    select distinct on (w.run_id, w.name) w.run_id, w.name, w.n, w.about
+      from (select g.*, to_decide(g.run_id, g.name) as about from signals g
+        where not g.consumed and starts_with(g.name, '~')) w
+      join event_log e on e.run_id = w.run_id and e.seq = w.about and e.ts <= w.created_at
+      order by w.run_id, w.name, w.n) d
+  where s.run_id = d.run_id and s.n = d.n;
 
 create or replace function redrive_letters(me text, d_id bigint[], m_agent text[], m_hash bigint[],
   m_sender text[], m_id text[], m_body text[])

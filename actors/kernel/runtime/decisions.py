@@ -1,0 +1,83 @@
+"""What operators decide for runs that stopped, each decision bound to the one entry it is about.
+
+A decision is a signal with a reserved name. Its id holds the seq of what it decides: a store takes it
+only while the run is at that, and once, so that it can never decide what comes later.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from actors.kernel.runtime.log_entry import EntryKind as K
+from actors.kernel.runtime.scheduler import RunStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from actors.kernel.runtime.commit import RunRow
+    from actors.kernel.runtime.log_entry import RunLogEntry
+
+RESERVED: Final = "~"
+"""How the names of an operator's signals begin; agents cannot wait for them."""
+
+RESOLVE: Final = "~resolve:"
+"""With a position: decides an effect in doubt there. It is about the entry that began the effect."""
+
+RETRY: Final = "~retry"
+"""Starts a run anew that is parked, or waits for its next attempt. It is about the log's last entry."""
+
+OPERATOR: Final = "~"
+"""The sender of all decisions."""
+
+IN_DOUBT: Final = "in_doubt"
+"""Why a run is parked that has an effect in doubt."""
+
+_BEGINS: Final = (K.EFFECT_INTENT, K.TOOL_CALLED)
+
+
+def decision_id(name: str, seq: int) -> str:
+    """Return the message id of a decision about the entry `seq`."""
+    return f"{name}@{seq}"
+
+
+def decided_seq(name: str, message_id: str) -> int | None:
+    """Return which entry a decision is about; None: its sender did not say."""
+    seq = message_id.removeprefix(f"{name}@")
+    return int(seq) if seq != message_id and seq.isdecimal() else None
+
+
+def doubts(row: RunRow, entries: Iterable[RunLogEntry]) -> dict[str, int]:
+    """Return positions of effects in doubt, with the seq of their intents; none while the run executes."""
+    if row.parked != IN_DOUBT:
+        return {}
+    found: dict[str, int] = {}
+    for entry in entries:
+        if entry.kind in _BEGINS and entry.payload.get("mode") == "at_most_once":
+            found[entry.position] = entry.seq
+        elif entry.kind == K.RUN_CONTINUED:
+            found.clear()
+        else:
+            found.pop(entry.position, None)
+    return found
+
+
+def to_decide(name: str, row: RunRow, entries: Sequence[RunLogEntry]) -> int | None:
+    """Return the seq that a decision of this name is about now; None: there is nothing to decide."""
+    if name.startswith(RESOLVE):
+        return doubts(row, entries).get(name.removeprefix(RESOLVE))
+    waits = row.parked not in (None, IN_DOUBT) or row.status is RunStatus.PENDING
+    return row.last_seq if name == RETRY and waits and row.last_seq >= 0 else None
+
+
+def standing(row: RunRow, entries: Iterable[RunLogEntry]) -> str:
+    """Return what a run is at, in words, for who wanted to decide something else."""
+    if row.status.is_terminal:
+        return f"it has ended {row.status}"
+    places = [f"{position} (seq {seq})" for position, seq in doubts(row, entries).items()]
+    if places:
+        return f"it is in doubt at {', '.join(places)}"
+    if row.parked is not None:
+        return f"it is parked ({row.parked}) and starts anew with position -"
+    if row.status is RunStatus.PENDING and row.last_seq >= 0:
+        return "it waits for its next attempt"
+    return f"it is {row.status}, not parked"

@@ -188,8 +188,9 @@ class ShardReader:
                 else:
                     await self._ask(is_my_turn=await self._turn())
                     await self._wait()
+                    behind = self._upto.sequence
                     if self._now() >= self._prove_at and await self._prove_idle():
-                        yield MailBatch(self._lease, self._upto, ())
+                        yield MailBatch(self._lease, self._upto, (), behind)
         finally:
             self._end_turn()
             await self._pulls.drop_consumer(self._consumer)
@@ -218,11 +219,11 @@ class ShardReader:
             )
             for m in taken
         )
-        last = taken[-1]
+        behind, last = self._upto.sequence, taken[-1]
         self._unacked.append((last.sequence, last.reply))
         self._advance(last.sequence, last.stored_ns)
         self._backlog = parse_pending(last.reply)
-        return MailBatch(self._lease, self._upto, received)
+        return MailBatch(self._lease, self._upto, received, behind)
 
     def _advance(self, sequence: int, stored_ns: int) -> None:
         self._upto = Cursor(self._upto.stream_epoch, sequence, instant_of(stored_ns))

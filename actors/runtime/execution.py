@@ -103,6 +103,8 @@ class Execution:
     _deadline: Deadline = field(init=False)
     _misfit: str | None = None
     """Why this host's code must not go on with the run."""
+    known_seq: int = -1
+    """Where the log ends at least, in a store that has forgotten nothing of it; see `doubt`."""
     _stopped: bool = False
     _is_handed_over: bool = False
     _suspend: asyncio.TimerHandle | None = None
@@ -185,6 +187,21 @@ class Execution:
         self._turnstile.cancel_running()
         self._runlog.break_off(CancellationError(why))
         self._arm_abandoning()
+
+    def doubt(self) -> bool:
+        """The store may be behind; False when nothing of this execution is in it, nor done outside.
+
+        Else it goes on, and writes its waits once more: the first write tells whether the log ends
+        where it thinks.
+        """
+        self.known_seq = self._runlog.durable_seq
+        if self.known_seq < 0:
+            return False
+        self._runlog.known_waits = None
+        self._runlog.show_waits()
+        self.poke_mail()
+        self.poke_signals()
+        return True
 
     def hand_over(self) -> None:
         """Leave memory now, as rows: whoever owns the run goes on by replay, without a death."""

@@ -72,6 +72,11 @@ class ScheduleService:
         """Look at once: a schedule was written, or shards have come."""
         self._poked.set()
 
+    def begin_anew(self) -> None:
+        """The store may be behind: zones are reviewed again, and nothing read before is fired."""
+        self._reviewed.clear()
+        self.poke()
+
     async def run(self) -> None:
         """Fire until cancelled; to be run as a task. What cannot be written is tried again."""
         while True:

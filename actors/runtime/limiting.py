@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from actors.errors import ActorsError
 from actors.kernel.runtime.limits import Limit, LimitScope
+from actors.kernel.runtime.store import Nudge
 from actors.runtime.tasks import until_free
 
 if TYPE_CHECKING:
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
 
     from actors.kernel.runtime.ids import HostIncarnation
     from actors.kernel.runtime.limits import LimitStore, LimitUse
-    from actors.kernel.runtime.store import Nudge
     from actors.runtime.admission import Admission
     from actors.runtime.mailbox import Mailbox
 
@@ -81,6 +81,10 @@ class Limiting:
             self._read_at = 0.0
             self._changed.set()
         self._admission.look_again()
+
+    def begin_anew(self) -> None:
+        """The store may be behind: tell it at once how many places are used here."""
+        self.follow(Nudge("limits"))
 
     async def read_now(self) -> None:
         """Know the limits as they are now, if anything is executed here."""

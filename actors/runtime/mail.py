@@ -115,6 +115,10 @@ class MailService:
         """Shards were taken or given up: read what is ours, and only that."""
         self._changed.set()
 
+    def begin_anew(self) -> None:
+        """The store may be behind: guard the stream again, read from its cursors, send its outbox."""
+        self._over.set()
+
     # --- life -----------------------------------------------------------------------------------
 
     async def run(self) -> None:
@@ -136,6 +140,7 @@ class MailService:
             begun = loop.time()
             try:
                 deployment = await self._rows.deployment()
+                self._over.clear()
                 async with self._transport.connect(
                     deployment=deployment, on_nudge=self._on_nudge
                 ) as connection:
@@ -158,7 +163,6 @@ class MailService:
 
     async def _use(self, connection: MailConnection, stream: StreamRecord) -> None:
         """Read and send until the connection is lost or the stream is another one."""
-        self._over.clear()
         readers = Readers(self._ingest, self._rows, connection, stream)
         try:
             async with TaskScope() as tasks:
@@ -244,6 +248,7 @@ class MailService:
         cursor is asked again; what arrived in between is above the first answer.
         """
         low = min(low, await self._rows.low_water(stream))
+        await self._rows.allow_purge(stream, low)
         await connection.purge(low)
         return low
 
@@ -252,25 +257,24 @@ class MailService:
 
         A broker may lose what it acknowledged last, or all of it, and number what comes then from
         there on. One that was rolled back is made anew: it would not get again what it had got from
-        outsiders and lost.
+        outsiders and lost. So is one of which more was purged than the store has allowed: the store
+        is behind, and does not have what went.
 
         Raises:
-            BrokerError: The stream was rolled back, and is deleted now: connect again.
+            BrokerError: The stream cannot be read on, and is deleted now: connect again.
         """
         state = await connection.stream_state()
         known = await self._rows.stream(state)
         while known.created == state.created:
-            highest = known.highest
-            if highest is None or highest.at is None:
-                return known
-            if await connection.stored_at(highest.sequence) == highest.at:
+            if await _fits(connection, state, known):
                 return known
             known, before = await self._rows.stream(state), known
             if known == before:  # else another host read on, and purged meanwhile
                 break
         highest = known.highest
-        if known.created == state.created and await self._forget(connection, state):
-            msg = "the mail stream was rolled back, and is made anew"
+        is_whole = known.created != state.created and state.first_sequence <= 1
+        if not is_whole and await self._forget(connection, state, known):
+            msg = "the mail stream was rolled back, or the store was, and it is made anew"
             raise BrokerError(msg)
         _log.error(
             "the mail stream is not the one that was read: all it holds is read again, and what was "
@@ -281,13 +285,17 @@ class MailService:
                 "stream_created": str(state.created),
                 "was_created": str(known.created),
                 "read_up_to": highest.sequence if highest else 0,
+                "purged_up_to": known.purged,
+                "begins_at": state.first_sequence,
                 "ends_at": state.last_sequence,
             },
         )
         return await self._rows.next_stream_epoch(known, state.created)
 
-    async def _forget(self, connection: MailConnection, state: StreamState) -> bool:
-        """Delete a stream that was rolled back; False when we may not."""
+    async def _forget(
+        self, connection: MailConnection, state: StreamState, known: StreamRecord
+    ) -> bool:
+        """Delete a stream that was rolled back, or whose store was; False when we may not."""
         try:
             await connection.forget_stream(state)
         except BrokerError as exc:
@@ -297,7 +305,24 @@ class MailService:
                 extra={"problem": str(exc)},
             )
             return False
+        _log.warning(
+            "the mail stream is made anew: it, or the database, was rolled back",
+            extra={
+                "stream": state.name, "purged_up_to": known.purged,
+                "begins_at": state.first_sequence,
+            },
+        )  # fmt: skip
         return True
+
+
+async def _fits(connection: MailConnection, state: StreamState, known: StreamRecord) -> bool:
+    """Whether the stream has all that the store has not read, and what it read last."""
+    if state.first_sequence > known.purged:
+        return False
+    highest = known.highest
+    if highest is None or highest.at is None:
+        return True
+    return await connection.stored_at(highest.sequence) == highest.at
 
 
 class Readers:

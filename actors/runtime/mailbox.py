@@ -217,6 +217,15 @@ class Mailbox:
             self._count(-self.plain)
         self.note_mail()
 
+    def doubt(self) -> None:
+        """The store may be behind what is known here: read it again, but for the run in memory."""
+        self.queue = None
+        self._count(-self.plain)
+        self.note_mail()
+        self.turns += 1
+        if self.adoption is Adoption.DONE:
+            self.adoption = Adoption.UNDER_WAY
+
     # --- what goes out --------------------------------------------------------------------------
 
     @property

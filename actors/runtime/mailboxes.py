@@ -8,7 +8,7 @@ from actors.errors import RegistrationError
 from actors.runtime.mailbox import Adoption, Holding, Mailbox, Room
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
 
     from actors.kernel.runtime.ids import AgentId, ShardId
     from actors.kernel.runtime.scheduler import ShardLease
@@ -108,11 +108,14 @@ class Mailboxes:
     def forget_empty(self, mailbox: Mailbox) -> None:
         """Forget a mailbox of which there is nothing to know."""
         if mailbox.is_empty and self.is_known(mailbox):
-            del self._by_agent[mailbox.agent_id]
-            rest = self._by_shard[mailbox.shard]
-            del rest[mailbox.agent_id]
-            if not rest:
-                del self._by_shard[mailbox.shard]
+            self._delete(mailbox)
+
+    def _delete(self, mailbox: Mailbox) -> None:
+        del self._by_agent[mailbox.agent_id]
+        rest = self._by_shard[mailbox.shard]
+        del rest[mailbox.agent_id]
+        if not rest:
+            del self._by_shard[mailbox.shard]
 
     def forget_shards(self, shards: Iterable[ShardId]) -> None:
         """Somebody else acts for these shards."""
@@ -121,6 +124,21 @@ class Mailboxes:
                 mailbox.spill()
                 mailbox.turns += 1  # what is being read for it is left
                 del self._by_agent[mailbox.agent_id]
+
+    def forget(self, mailbox: Mailbox) -> None:
+        """Make another one when something comes: what is known in this one does not count."""
+        if self.is_known(mailbox):
+            mailbox.spill()
+            mailbox.turns += 1  # what is being read for it is left
+            self._delete(mailbox)
+
+    def doubt(self, executing: Collection[AgentId]) -> None:
+        """The store may be behind what is known here: keep nothing but who executes these agents."""
+        for agent_id, mailbox in list(self._by_agent.items()):
+            if agent_id in executing:
+                mailbox.doubt()
+            else:
+                self.forget(mailbox)
 
     def clear(self) -> None:
         """Forget everything."""

@@ -12,7 +12,7 @@ from actors.errors import ActorsError, ContractError
 from actors.kernel.runtime.decisions import RESERVED
 from actors.kernel.runtime.scheduler import RunStatus
 from actors.kernel.runtime.shards import scope_of
-from actors.kernel.runtime.store import Serves
+from actors.kernel.runtime.store import Nudge, Serves
 from actors.kernel.runtime.wakeup import WakeSet
 from actors.runtime.handover import DRAIN_S, Handover
 from actors.runtime.tasks import TaskScope, until_free
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from actors.kernel.runtime.ids import HostIncarnation, RunId, ShardId
     from actors.kernel.runtime.scheduler import ShardLease
     from actors.kernel.runtime.shards import ShardScope
-    from actors.kernel.runtime.store import Nudge, RunStore
+    from actors.kernel.runtime.store import RunStore
     from actors.runtime.registry import Registry
     from actors.runtime.worker import Worker
 
@@ -82,6 +82,7 @@ class Ownership:
         self._arrival = self._before = -1
         self._declared: Serves | None = None
         self._is_looking = self._is_leaving = False
+        self._lives = 0
         self._handover = Handover(worker, self._release, drain_s=drain_s)
         self.on_shards: Callable[[], None] = lambda: None
         """Called when shards are ready to get mail, and when some were lost or given up."""
@@ -89,6 +90,8 @@ class Ownership:
         """Called when a schedule of an agent here was written by another process."""
         self.on_limits: Callable[[Nudge], None] = lambda _: None
         """Called when another process has changed limits, or wants or has given back places."""
+        self.on_life: Callable[[], None] = lambda: None
+        """Called when the store may be behind what it said before."""
         self.on_fanout: Callable[[ShardId], None] = lambda _: None
         """Called when a shard of this host has followers of a new post."""
         self.also_serves: tuple[str, ...] = ()
@@ -163,10 +166,12 @@ class Ownership:
 
     async def _load(self) -> None:
         """Read what runs in shards that are new here; what failed before is read again."""
-        shards = self._worker.begin_adoption()
-        if shards:
+        while shards := self._worker.begin_adoption():
+            life = self._lives
             await self._read_runs(shards)
             await self._read_timers(shards)
+            if life != self._lives:
+                continue  # what was read first may be forgotten
             self._worker.loaded(shards)
             await self._look_for_circles(shards, younger_than_s=_ANY_AGE_S)
             self.on_shards()
@@ -247,13 +252,15 @@ class Ownership:
     async def _look_through(self) -> None:
         try:
             while leases := self._worker.held.to_look_through:
+                life = self._lives
                 try:
                     await self._read_mail([lease.shard for lease in leases])
                 except ActorsError as exc:
                     _log.warning("mail is looked through again", exc_info=exc)
                     await asyncio.sleep(READ_AGAIN_S)
                 else:
-                    self._worker.looked_through(leases)
+                    if life == self._lives:
+                        self._worker.looked_through(leases)
         finally:
             self._is_looking = False
 
@@ -344,6 +351,8 @@ class Ownership:
             self._worker.signalled(run_id, agent_id)
         elif nudge.kind == "fanout" and nudge.shard is not None:
             self.on_fanout(nudge.shard)
+        elif nudge.kind == "life":
+            self._begin_anew(self._tasks)
         elif nudge.kind == "schedule":
             self.on_schedule()
         elif nudge.kind in ("limits", "places"):
@@ -352,6 +361,14 @@ class Ownership:
             if nudge.kind == "cancel" and run_id is not None:
                 self._worker.look_before_start(run_id)
             self._tasks.start(self._follow_or_wait(nudge), name=f"nudge {nudge.kind}")
+
+    def _begin_anew(self, tasks: TaskScope) -> None:
+        """Trust nothing that is remembered of rows; what is durable of what executes goes on."""
+        self._lives += 1
+        self._declared = None
+        self._worker.doubt()
+        self.on_life()
+        tasks.start(self._follow_or_wait(Nudge("shards")), name="read what another server has")
 
     async def _follow_or_wait(self, nudge: Nudge) -> None:
         try:

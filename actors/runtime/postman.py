@@ -59,6 +59,12 @@ class Postman:
         self._told.update(lease.shard for lease in self._worker.loaded_shards)
         self._news.set()
 
+    def begin_anew(self) -> None:
+        """The store may be behind: nothing that was read of it counts."""
+        self._known.clear()
+        self._left.clear()
+        self.look_again()
+
     async def run(self) -> None:
         """Bring posts for ever; to be run as a task until it is cancelled."""
         loop = asyncio.get_running_loop()
@@ -125,17 +131,17 @@ class Postman:
         """Bring the oldest post of a shard to its next followers."""
         while self._worker.backlog > MAX_READY:  # noqa: ASYNC110 - nobody says when it is not
             await asyncio.sleep(BACK_OFF_S)
-        queue, lease = self._left[shard], self._worker.held.get(shard)
-        if lease is None:
-            del self._left[shard]
+        queue, lease = self._left.get(shard), self._worker.held.get(shard)
+        if queue is None or lease is None:
+            self._left.pop(shard, None)
             return
         brought = await self._posts.expand(lease, queue[0])
         if isinstance(brought, LeaseLost):
-            del self._left[shard]
+            self._left.pop(shard, None)
             self._worker.lose(shard, epoch=lease.epoch)
             return
         self._tell(shard, brought)
-        if brought.is_done:
+        if brought.is_done and self._left.get(shard) is queue:
             queue.popleft()
             if not queue:
                 del self._left[shard]

@@ -39,6 +39,7 @@ class Services:
         self.firing = ScheduleService(store, worker, clock)
         ownership.on_schedule = self.firing.poke
         ownership.on_shards = self._on_shards
+        ownership.on_life = self._on_life
         self._limiting = Limiting(
             store.limits, ownership.owner, worker.admission, on_admitted=worker.start_ready
         )
@@ -72,6 +73,14 @@ class Services:
         self._postman.look_again()
         if self._mail is not None:
             self._mail.follow_shards()
+
+    def _on_life(self) -> None:
+        """What is remembered of rows may not be so any more: ask for all of it."""
+        self.firing.begin_anew()
+        self._limiting.begin_anew()
+        self._postman.begin_anew()
+        if self._mail is not None:
+            self._mail.begin_anew()
 
     def _on_fanout(self, shard: ShardId) -> None:
         self._postman.look(shard)

@@ -109,10 +109,12 @@ class Worker:
 
     def adopt(self, run: RunRow, messages: tuple[Arrived, ...] = ()) -> None:
         """Take over an open run: a queued one at any time, others while their shard is read."""
+        is_queued = run.status is RunStatus.PENDING and run.last_seq < 0
+        self._give_way(run, is_queued=is_queued)
         mailbox = self._mailboxes.of(run.agent_id)
         if mailbox is None or run.run_id in self._executing or mailbox.run_id == run.run_id:
             return
-        if run.status is RunStatus.PENDING and run.last_seq < 0:
+        if is_queued:
             for arrived in messages or (place_of(run),):
                 self.offer(arrived, priority=run.priority)
         elif mailbox.adoption is Adoption.UNDER_WAY and not run.status.is_terminal:
@@ -122,6 +124,42 @@ class Worker:
         if run.cancel_requested is not None:
             self.cancel(run.run_id, run.agent_id, run.cancel_requested)
         self._mailboxes.forget_empty(mailbox)
+
+    def _give_way(self, run: RunRow, *, is_queued: bool) -> None:
+        """Forget what holds the agent here if that is not what its row, as the store has it, says."""
+        mailbox = self._mailboxes.find(run.agent_id)
+        if mailbox is None or mailbox.run_id is None or mailbox.adoption is not Adoption.UNDER_WAY:
+            return
+        execution = self._executing.get(mailbox.run_id)
+        if mailbox.run_id == run.run_id:
+            is_forgotten = execution is not None and run.last_seq < execution.known_seq
+            if execution is not None and not is_forgotten:
+                execution.known_seq = -1  # in doubt no more
+        else:
+            is_forgotten = not is_queued
+        if not is_forgotten:
+            return
+        if execution is not None:
+            del self._executing[mailbox.run_id]
+            execution.drop("the store has forgotten it")
+        self._mailboxes.forget(mailbox)
+
+    def doubt(self) -> None:
+        """The store may be behind what it said before: have everything read again.
+
+        Executions of which something is durable go on, and their next write, or `adopt`, tells whether
+        the store still knows. Others have done nothing outside yet: they are left.
+        """
+        for run_id, execution in list(self._executing.items()):
+            if not execution.doubt():
+                del self._executing[run_id]
+                execution.drop("the store may have forgotten it")
+        for lease in self.held.leases:
+            self.held.read_anew(lease.shard)
+        self._mailboxes.doubt({e.lease.agent_id for e in self._executing.values()})
+        self._starts.fresh.clear()
+        self._starts.refusals.clear()
+        self.endings.look_again()
 
     def hold(self, mailbox: Mailbox, run: RunRow) -> None:
         """A run that has started holds its agent, and waits as its row says."""
@@ -359,6 +397,10 @@ class Worker:
     def _settle(self, mailbox: Mailbox, execution: Execution, ended: Ended) -> None:
         """Note what became of the run that was executed."""
         then, run_id = ended.then, execution.lease.run_id
+        is_in_doubt = execution.known_seq >= 0 and mailbox.adoption is Adoption.UNDER_WAY
+        if is_in_doubt and then is None and not ended.lost:
+            self._mailboxes.forget(mailbox)  # its row, which is being read, says what is next
+            return
         if ended.refusals:
             self._starts.refusals[run_id] = ended.refusals
         if ended.lost:

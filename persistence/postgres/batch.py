@@ -45,6 +45,7 @@ class Batcher(Generic[A, R]):
     ) -> None:
         self._flush, self._limit = flush, limit
         self._waiting: list[Call[A, R]] = []
+        self._group: list[Call[A, R]] = []
         self._wake = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         self._closing = False
@@ -72,25 +73,30 @@ class Batcher(Generic[A, R]):
 
         Cancelled, it fails every call that has no answer.
         """
-        group: list[Call[A, R]] = []
         try:
             while True:
                 while self._waiting:
                     self.group_at = self._first_at
                     if len(self._waiting) <= self._limit:
-                        group, self._waiting = self._waiting, []
+                        self._group, self._waiting = self._waiting, []
                     else:
-                        group = self._waiting[: self._limit]
+                        self._group = self._waiting[: self._limit]
                         del self._waiting[: self._limit]
-                    await self._flush_one(group)
+                    await self._flush_one(self._group)
+                    self._group = []
                 if self._closing:
                     return
                 self._wake.clear()
                 await self._wake.wait()
         finally:
             self._closing = True
-            for call in group + self._waiting:
+            for call in self.under_way:
                 call.fail(PersistenceError("the store was closed; the outcome is unknown"))
+
+    @property
+    def under_way(self) -> list[Call[A, R]]:
+        """What was not flushed to its end: the group that is, and what waits."""
+        return self._group + self._waiting
 
     async def _flush_one(self, group: list[Call[A, R]]) -> None:
         """Have every call of the group answered; one that is refused does not fail the others."""

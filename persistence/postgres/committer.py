@@ -112,6 +112,7 @@ class Committer:
         self._append_fault, self._commit_fault = armed("append"), armed("commit")
         self.on_posted: Callable[[Sequence[OutboxRow]], None] | None = None
         """Called with new outbox rows, by `n`, before their turns are answered."""
+        self._refused: set[TurnCall] = set()
         self.groups = self.turns = 0
         self.group_size = Histogram(SIZES)
 
@@ -138,6 +139,15 @@ class Committer:
         """Finish what is queued, then let `run` return."""
         self._batcher.close()
 
+    def refuse_beginnings(self) -> None:
+        """Write no turn that begins a run and was made by what another life of the server said.
+
+        Other turns say where the log of their run ends, by which the server knows whether it is behind.
+        """
+        self._refused = {call for call in self._batcher.under_way if call.args.expected < 0}
+        for call in self._refused:
+            call.answer(Conflict(-1))
+
     async def _flush(self, calls: list[TurnCall]) -> None:
         while calls:
             units, calls = units_of(calls)
@@ -150,10 +160,11 @@ class Committer:
         while units:
             try:
                 connection = await self._link.connection(deadline)
+                units = [unit for unit in units if self._refused.isdisjoint(unit.calls)]
                 if unsure:
                     units = await self._settle(connection, units)
-                    if not units:
-                        return
+                if not units:
+                    return
                 rows = await self._round_trip(connection, units)
             except DRIVER_ERRORS as exc:
                 if is_passing(exc) and (passing := passing + 1) < PASSING_RETRIES:

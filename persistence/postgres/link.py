@@ -18,7 +18,7 @@ from persistence.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from datetime import datetime
 
     from persistence.postgres.settings import StoreSettings
@@ -34,7 +34,8 @@ CONNECT_TIMEOUT_S: Final = 5.0
 PASSING_RETRIES: Final = 10
 
 SQL_WHO_AM_I: Final[LiteralString] = (
-    "select pid, backend_start from pg_stat_activity where pid = pg_backend_pid()"
+    "select pid, backend_start, meet_server() as life from pg_stat_activity"
+    " where pid = pg_backend_pid()"
 )
 # A server process may go on with a statement whose connection is gone. It has to have ended
 # before anybody asks what became of that statement. A pid alone could be somebody else's by now.
@@ -77,14 +78,32 @@ def address(settings: StoreSettings) -> str:
 
 
 class Outage:
-    """Whether the server is away: one log line when it goes and one when it is back."""
+    """Whether the server is away: one log line when it goes and one when it is back.
 
-    __slots__ = ("_over_at", "_since", "_where")
+    Attributes:
+        life: Which life of the server was met last.
+        on_new_life: Called on the event loop when another one is met, before anything is asked of it.
+            It may be behind: a standby that took over without the last commits.
+    """
+
+    __slots__ = ("_over_at", "_since", "_where", "life", "on_new_life")
 
     def __init__(self, settings: StoreSettings) -> None:
         self._where = address(settings)
         self._since: float | None = None
         self._over_at = 0.0
+        self.life: datetime | None = None
+        self.on_new_life: Callable[[], None] = lambda: None
+
+    def meets(self, life: datetime) -> None:
+        """Note whose connection was made."""
+        known, self.life = self.life, life
+        if known not in {None, life}:
+            _log.warning(
+                "PostgreSQL was started anew, or is another server: what it has is read again",
+                extra={"server": self._where, "started": str(life), "was_started": str(known)},
+            )
+            self.on_new_life()
 
     def begins(self, problem: BaseException, opened_at: float | None = None) -> None:
         """Note that a connection, opened at that time of the event loop's clock, was lost.
@@ -122,6 +141,7 @@ class Link:
         self._settings, self._outage, self._extra = settings, outage, extra
         self._connection: Connection | None = None
         self._backend: tuple[int, datetime] | None = None
+        self._life: datetime | None = None
         self._opened_at = 0.0
         self._turn = asyncio.Lock()
 
@@ -138,6 +158,8 @@ class Link:
                 which it has let in before.
         """
         pause_s = FIRST_PAUSE_S
+        if self._life != self._outage.life:
+            self._forget()  # of a server whose place another one took
         while self._connection is None or self._connection.is_closed():
             try:
                 self._connection = await self._open()
@@ -159,7 +181,9 @@ class Link:
             connection.terminate()
             raise
         self._backend = (row["pid"], row["backend_start"])
+        self._life = row["life"]
         self._outage.ends()
+        self._outage.meets(row["life"])
         self._opened_at = asyncio.get_running_loop().time()
         return connection
 

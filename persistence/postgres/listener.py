@@ -65,7 +65,7 @@ class Listener:
         self._outage.ends()
         self.listening.set()
         # What was said while nobody listened is lost: let the host look for itself.
-        self._tell(Nudge("shards"))
+        self.tell(Nudge("shards"))
         while not gone.is_set():
             try:
                 async with asyncio.timeout(self._settings.answer_s):
@@ -78,10 +78,11 @@ class Listener:
     def _heard(self, _connection: object, _pid: int, _channel: str, payload: object) -> None:
         try:
             for kind, agent, name in from_json(str(payload)):
-                self._tell(nudge_of(kind, agent, name))
+                self.tell(nudge_of(kind, agent, name))
         except (ValueError, TypeError, ContractError) as exc:
             _log.warning("a hint could not be read", extra={"problem": str(exc)})
 
-    def _tell(self, nudge: Nudge) -> None:
+    def tell(self, nudge: Nudge) -> None:
+        """Hand a hint to whoever wants it."""
         if self.hook is not None:
             self.hook(nudge)

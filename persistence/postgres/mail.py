@@ -48,7 +48,7 @@ _AGAIN: Final = "looking for mail that may be written"
 
 SQL_DEPLOYMENT: Final[LiteralString] = "select id from deployment"
 SQL_MEET_STREAM: Final[LiteralString] = (
-    "select epoch, created, sequence, at from meet_stream($1,$2)"
+    "select epoch, created, sequence, at, purged from meet_stream($1,$2,$3)"
 )
 SQL_NEXT_STREAM_EPOCH: Final[LiteralString] = "select next_stream_epoch($1,$2,$3)"
 SQL_CURSORS: Final[LiteralString] = """
@@ -58,7 +58,7 @@ select c.shard, c.sequence, c.at from cursors c
 SQL_INGEST_MAIL: Final[LiteralString] = (
     "select batch, outcome, agent, sender, message_id, arrival, run_id from ingest_mail"
     "($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,$13,$14,$15,$16,$17,$18,$19,$20,$21,$22,$23,"
-    "$24,$25,$26,$27,$28,$29)"
+    "$24,$25,$26,$27,$28,$29,$30)"
 )
 # After an unknown outcome: what is there and still waits was written by the first try, or is
 # offered twice, which does no harm.
@@ -109,6 +109,10 @@ select coalesce(min(coalesce(c.sequence, 0)), 0) as low from shards s
   where present_stream_epoch() = $1
 """
 
+SQL_ALLOW_PURGE: Final[LiteralString] = """
+update streams set purged = greatest(purged, $3) where name = $1 and epoch = $2
+"""
+
 _Key: TypeAlias = tuple[str, str, str]
 """Agent, sender and message id."""
 
@@ -118,6 +122,7 @@ class _Batch(NamedTuple):
 
     lease: ShardLease
     upto: Cursor
+    behind: int
     mail: dict[_Key, tuple[object, ...]]
     messages: dict[_Key, Message]
     signals: dict[tuple[str, ...], tuple[object, ...]]
@@ -170,14 +175,16 @@ class Mail:
 
     async def stream(self, state: StreamState) -> StreamRecord:
         """See `MailStore.stream`. Another name than the present stream's begins another epoch."""
-        return await self._meet(state.name, state.created)
+        return await self._meet(state.name, state.created, state.first_sequence)
 
-    async def _meet(self, name: str, created: datetime) -> StreamRecord:
-        (row,) = await self._links.fetch("reading the stream", SQL_MEET_STREAM, name, created)
+    async def _meet(self, name: str, created: datetime, first: int | None = None) -> StreamRecord:
+        (row,) = await self._links.fetch(
+            "reading the stream", SQL_MEET_STREAM, name, created, first
+        )
         highest = None
         if row["sequence"] is not None:
             highest = Cursor(row["epoch"], row["sequence"], row["at"])
-        return StreamRecord(name, row["epoch"], row["created"], highest)
+        return StreamRecord(name, row["epoch"], row["created"], highest, row["purged"])
 
     async def next_stream_epoch(self, known: StreamRecord, created: datetime) -> StreamRecord:
         """See `MailStore.next_stream_epoch`."""
@@ -206,6 +213,11 @@ class Mail:
         rows = await self._links.fetch("reading cursors", SQL_LOW_WATER, stream.epoch)
         low: int = rows[0]["low"]
         return low
+
+    async def allow_purge(self, stream: StreamRecord, below: int) -> None:
+        """See `MailStore.allow_purge`."""
+        args = (stream.name, stream.epoch, below)
+        await self._links.fetch("allowing to purge mail", SQL_ALLOW_PURGE, *args)
 
     # --- the outbox -------------------------------------------------------------------------------
 
@@ -317,7 +329,7 @@ def _encoded(batch: MailBatch) -> _Batch:
             content = Undecodable(str(exc), repr(content).encode(errors="replace")[:KEPT_BYTES])
         problem = content.problem.replace("\x00", "")
         mail.setdefault(key, (*where, _letter(item, content.data), problem, item.sourced))
-    return _Batch(batch.lease, batch.upto, mail, messages, signals, posts)
+    return _Batch(batch.lease, batch.upto, batch.behind, mail, messages, signals, posts)
 
 
 def _letter(item: Received, data: bytes) -> str:
@@ -363,7 +375,10 @@ def _arguments(batches: list[_Batch]) -> list[Sequence[object]]:
     mail = ((i, *row) for i, batch in numbered for row in batch.mail.values())
     signals = ((i, *row) for i, batch in numbered for row in batch.signals.values())
     posts = ((i, *row) for i, batch in numbered for row in batch.posts.values())
-    return [*columns(heads, 6), *columns(mail, 8), *columns(signals, 8), *columns(posts, 6)]
+    behind = [batch.behind for batch in batches]
+    return [
+        *columns(heads, 6), *columns(mail, 8), *columns(signals, 8), *columns(posts, 6), behind,
+    ]  # fmt: skip
 
 
 def _answer(

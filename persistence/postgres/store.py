@@ -20,7 +20,7 @@ from actors.kernel.runtime.commit import (
 )
 from actors.kernel.runtime.fold import fold
 from actors.kernel.runtime.ids import AgentId, RunId
-from actors.kernel.runtime.store import ANY_RUN
+from actors.kernel.runtime.store import ANY_RUN, Nudge
 from persistence.background import background
 from persistence.postgres.answers import Answers
 from persistence.postgres.arrivals import Arrivals
@@ -66,7 +66,7 @@ if TYPE_CHECKING:
     from actors.kernel.runtime.ids import HostIncarnation, ShardId
     from actors.kernel.runtime.log_entry import NewEntry, RunLogEntry
     from actors.kernel.runtime.scheduler import Lease, RunStatus, ShardLease
-    from actors.kernel.runtime.store import Nudge, OnConflict, RunFilter, Serves, Submitted
+    from actors.kernel.runtime.store import OnConflict, RunFilter, Serves, Submitted
     from actors.kernel.runtime.transport import (
         Cursor,
         IngestOutcome,
@@ -103,6 +103,7 @@ class PostgresStore:
             on_commit=self._reads.grew,
             on_foreign=self._arrivals.nudge,
         )
+        outage.on_new_life = self._on_new_life
         self.group_size = self.committer.group_size
         """How many turns were committed together."""
         self._batchers = (
@@ -129,6 +130,11 @@ class PostgresStore:
             await self._answers.close()
             await self._reads.close()
             await self._links.close()
+
+    def _on_new_life(self) -> None:
+        """Have what this host remembers of rows read again: first, so that it begins nothing by it."""
+        self._listener.tell(Nudge("life"))
+        self.committer.refuse_beginnings()
 
     def _stop(self) -> None:
         self.committer.close()
@@ -447,6 +453,10 @@ class PostgresStore:
     async def account_for(self, agents: Sequence[AgentId]) -> int:
         """See `MailStore.account_for`."""
         return await self._mail.account_for(agents)
+
+    async def allow_purge(self, stream: StreamRecord, below: int) -> None:
+        """See `MailStore.allow_purge`."""
+        await self._mail.allow_purge(stream, below)
 
     async def low_water(self, stream: StreamRecord) -> int:
         """See `MailStore.low_water`."""

@@ -54,10 +54,21 @@ class Nudge:
     `run_id`. cancel: `run_id` was asked to stop. fanout: posts for followers in `shard`.
     schedule: a schedule of the agent was written. shards: look for shards to claim.
     limits: a limit was changed. places: places of a limit are free, or wanted.
+    life: another server, or another life of it, answers; it may be behind what was read before. Called
+    before anything is asked of it.
     """
 
     kind: Literal[
-        "run", "mail", "signal", "cancel", "fanout", "schedule", "shards", "limits", "places"
+        "run",
+        "mail",
+        "signal",
+        "cancel",
+        "fanout",
+        "schedule",
+        "shards",
+        "limits",
+        "places",
+        "life",
     ]
     agent_id: AgentId | None = None
     run_id: RunId | None = None

@@ -97,11 +97,13 @@ class MailBatch:
         lease: The right under which it was read.
         upto: There is nothing else for this shard up to here.
         received: In the stream's order; empty when only `upto` moved.
+        behind: Up to here it was read before; a store that does not know of that has forgotten it.
     """
 
     lease: ShardLease
     upto: Cursor
     received: tuple[Received, ...]
+    behind: int = 0
 
 
 # --- what is sent -----------------------------------------------------------------------------
@@ -234,12 +236,15 @@ class StreamRecord:
         epoch: Counts its lives.
         created: When the broker says it was made.
         highest: The furthest cursor of this epoch; None when nothing was read yet.
+        purged: Below this sequence messages may be gone from the stream. Who finds one gone that is
+            not, has a store that is behind it.
     """
 
     name: str
     epoch: int
     created: datetime
     highest: Cursor | None
+    purged: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,7 +265,7 @@ class Ingested:
 
 @dataclass(frozen=True, slots=True)
 class StaleStream:
-    """The stream began another life since it was read: guard it again."""
+    """The stream began another life since it was read, or the store is behind it: guard it again."""
 
 
 IngestOutcome: TypeAlias = "Ingested | LeaseLost | StaleStream"
@@ -295,6 +300,9 @@ class MailStore(Protocol):
         of a sender inside becomes a row only when all that the sender sent to that agent before has:
         the sender's outbox tells. Its outbox row goes in the same commit. Safe to call again.
 
+        Nothing is written of a batch that begins behind a later place than the shard's cursor: the
+        store has forgotten what was read before, and that is to be read again. It is `StaleStream`.
+
         Raises:
             PersistenceError: Outcome unknown after the time limit.
         """
@@ -324,6 +332,10 @@ class MailStore(Protocol):
 
     async def account_for(self, agents: Sequence[AgentId]) -> int:
         """Give mail that no shard reads a shard; return how many shards were made."""
+        ...
+
+    async def allow_purge(self, stream: StreamRecord, below: int) -> None:
+        """Note that messages below may be gone from the stream; durable before the first one goes."""
         ...
 
     async def low_water(self, stream: StreamRecord) -> int:

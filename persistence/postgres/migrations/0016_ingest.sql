@@ -1,15 +1,83 @@
--- Ingest: what a batch of mail has to agree with before it is written.
--- Functions take another's place: no lock that anybody holds for long. Hosts of the release before keep working.
+-- Ingest: what a batch of mail has to agree with before it is written. And what is to be done when the
+-- server's place is taken by another one that is behind it.
+-- Functions take another's place; `streams` is altered without a rewrite: no lock that anybody holds for
+-- long. Hosts of the release before keep working; what they purge is read once more by those of this one.
 
--- As in 0009.
-create or replace function ingest_mail(me text,
+-- Which life of the server this is. `floor` is where epochs of this life begin.
+create table server_life (
+  is_only boolean primary key default true check (is_only),
+  started timestamptz not null,
+  floor bigint not null default 0
+);
+insert into server_life (started) values (pg_postmaster_start_time());
+
+-- Return which life of the server this is. The first who meets another one has all numbers leap: it may
+-- be behind the one before, and hosts remember what that one gave out. Every connection that writes
+-- begins with this. By the owner of the tables: who only uses them may not set sequences.
+create function meet_server() returns timestamptz
+language plpgsql security definer set search_path from current as $$
+declare life timestamptz := pg_postmaster_start_time(); leap bigint := 1::bigint << 32;
+begin
+  if exists (select 1 from server_life s where s.started = life) then return life; end if;
+  update server_life s set started = life, floor = s.floor + leap where s.started <> life;
+  if found then
+    perform setval(format('%I.%I', q.schemaname, q.sequencename), coalesce(q.last_value, 0) + leap)
+      from pg_sequences q where q.schemaname = current_schema();
+  end if;
+  return life;
+end $$;
+
+-- The epoch behind this one: none is given twice, also when the one that was given is forgotten.
+create function epoch_behind(was bigint) returns bigint language sql stable
+  as $$ select greatest(was + 1, l.floor) from server_life l $$;
+
+-- Below `purged` messages may be gone from the stream. Null: nobody has noted it yet.
+alter table streams add column purged bigint;
+
+-- As in 0005. `p_first` is the first message that the stream has.
+drop function meet_stream;
+create function meet_stream(p_name text, p_created timestamptz, p_first bigint default null)
+returns table (epoch bigint, created timestamptz, sequence bigint, at timestamptz, purged bigint)
+language plpgsql set search_path from current as $$
+#variable_conflict use_column
+begin
+  if not exists (select 1 from streams s where s.name = p_name and s.epoch = present_stream_epoch()) then
+    perform lock_stream();
+    insert into streams (name, created, epoch, purged)
+      values (p_name, p_created, epoch_behind(coalesce(present_stream_epoch(), 0)), 1)
+      on conflict (name) do update set created = excluded.created, epoch = excluded.epoch,
+          purged = case when streams.created = excluded.created then streams.purged else 1 end
+        where streams.epoch < present_stream_epoch();
+  end if;
+  update streams s set purged = greatest(p_first, 1)
+    where s.name = p_name and s.purged is null and p_first is not null;
+  return query select s.epoch, s.created, c.sequence, c.at, coalesce(s.purged, 1) from streams s
+    left join lateral (select * from cursors c where c.stream_epoch = s.epoch
+      order by c.sequence desc, c.at nulls last limit 1) c on true
+    where s.name = p_name;
+end $$;
+
+-- As in 0005.
+create or replace function next_stream_epoch(p_name text, p_known bigint, p_created timestamptz)
+returns void language plpgsql set search_path from current as $$
+begin
+  perform lock_stream();
+  update streams s set epoch = epoch_behind(present_stream_epoch()), created = p_created, purged = 1
+    where s.name = p_name and s.epoch = p_known;
+end $$;
+
+-- As in 0009. `c_behind` is the cursor that a batch begins behind: where the row's is lower what lies
+-- between was forgotten, and has to be read again first.
+drop function ingest_mail;
+create function ingest_mail(me text,
   c_shard text[], c_owner text[], c_fence bigint[], c_epoch bigint[], c_sequence bigint[],
   c_at timestamptz[],
   m_batch int[], m_agent text[], m_hash bigint[], m_sender text[], m_id text[], m_body text[],
   m_problem text[], m_sourced boolean[],
   g_batch int[], g_agent text[], g_hash bigint[], g_sender text[], g_id text[], g_run text[],
   g_name text[], g_payload text[],
-  p_batch int[], p_topic text[], p_hash bigint[], p_sender text[], p_id text[], p_body text[])
+  p_batch int[], p_topic text[], p_hash bigint[], p_sender text[], p_id text[], p_body text[],
+  c_behind bigint[] default '{}')
 returns table (batch int, outcome text, agent text, sender text, message_id text, arrival bigint,
   run_id text)
 language plpgsql set search_path from current set enable_bitmapscan = off as $$
@@ -26,8 +94,11 @@ begin
   perform pg_advisory_xact_lock_shared(hashtext('stream of ' || current_schema()), 0);
   perform 1 from runs r where r.run_id = any(g_run) order by r.run_id for share;
   living := present_stream_epoch();
-  select coalesce(array_agg(c.i::int), '{}') into bad from unnest(c_epoch) with ordinality c(epoch, i)
-    where c.i <> all(held) or c.epoch is distinct from living;
+  select coalesce(array_agg(c.i::int), '{}') into bad
+    from unnest(c_shard, c_epoch, c_behind) with ordinality c(shard, epoch, behind, i)
+    where c.i <> all(held) or c.epoch is distinct from living
+      or c.behind > coalesce((select k.sequence from cursors k
+        where k.shard = c.shard and k.stream_epoch = c.epoch), 0);
   if cardinality(bad) > 0 then
     return query select b.i, case when b.i <> all(held) then 'lease' else 'stale' end,
         null::text, null::text, null::text, null::bigint, null::text

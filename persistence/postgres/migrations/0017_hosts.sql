@@ -30,7 +30,7 @@ begin
   if c_shard is null then return; end if;
   perform 1 from shards s where s.shard = any(c_shard) order by s.shard for no key update;
   return query
-    update shards s set owner = me, epoch = s.epoch + 1, free_since = case when c.late then at end
+    update shards s set owner = me, epoch = epoch_behind(s.epoch), free_since = case when c.late then at end
       from unnest(c_shard, c_owner, c_epoch, c_late) c(shard, owner, epoch, late)
       where s.shard = c.shard and s.owner is not distinct from c.owner and s.epoch = c.epoch
         and (c.owner is null or c.owner = me or not exists (

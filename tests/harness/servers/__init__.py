@@ -1,6 +1,6 @@
 """Real servers for tests: shared ones for a session, private ones to be killed."""
 
-from tests.harness.servers.faults import freeze, thaw, wipe
+from tests.harness.servers.faults import copy_of, fail_over, freeze, thaw, wipe
 from tests.harness.servers.nats import (
     NATS,
     OwnNats,
@@ -39,10 +39,12 @@ __all__ = [
     "TestPostgres",
     "TestRedis",
     "TestServer",
+    "copy_of",
     "docker_answers",
     "drop_namespace",
     "drop_schema",
     "empty_schema",
+    "fail_over",
     "freeze",
     "own_nats_factory",
     "own_postgres_factory",

@@ -1,13 +1,16 @@
-"""What happens to servers: they hang, they go on, their disk is new."""
+"""What happens to servers: they hang, they go on, their disk is new, another takes over that is behind."""
 
 from __future__ import annotations
 
 import os
 import shutil
 import signal
+import subprocess
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
+
+import asyncpg
 
 from compose.embedded.server import child_pids
 
@@ -35,6 +38,38 @@ def wipe(server: EmbeddedServer) -> None:
     """Delete what a stopped NATS or Valkey has stored: its next start is its first."""
     assert not server.is_running, "a running server would write its files again"
     shutil.rmtree(server.data_dir / "store")
+
+
+async def copy_of(server: EmbeddedServer) -> Path:
+    """Copy what a PostgreSQL that goes on has committed so far, as its asynchronous standby has it."""
+    connection = await asyncpg.connect(server.url)
+    try:
+        await connection.execute("select pg_backup_start('standby', fast => true)")
+        copy = server.data_dir / "standby"
+        shutil.rmtree(copy, ignore_errors=True)
+        _copy(server.data_dir / "pgdata", copy)
+        (copy / "postmaster.pid").unlink()
+        label = await connection.fetchval("select labelfile from pg_backup_stop(false)")
+    finally:
+        await connection.close()
+    (copy / "backup_label").write_text(label)
+    # Only now the end of the copy is in the files of the log.
+    _copy(server.data_dir / "pgdata" / "pg_wal", copy / "pg_wal")
+    return copy
+
+
+def _copy(what: Path, to: Path) -> None:
+    # Its owner may be another user than we are.
+    subprocess.run(["cp", "-a", "-T", str(what), str(to)], check=True)
+
+
+def fail_over(server: EmbeddedServer, standby: Path) -> None:
+    """SIGKILL a PostgreSQL; what `copy_of` made of it takes over, with its address."""
+    server.kill()
+    primary = server.data_dir / "pgdata"
+    shutil.rmtree(primary)
+    standby.rename(primary)
+    server.start()
 
 
 def _is_stopped(pid: int) -> bool:

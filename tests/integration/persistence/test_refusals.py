@@ -14,7 +14,7 @@ from actors.kernel.agent.message import Message
 from actors.kernel.runtime.commit import NewRun
 from actors.kernel.runtime.ids import AgentId, HostIncarnation, RunId, TopicId
 from actors.kernel.runtime.store import Nudge
-from persistence.postgres import StoreSettings, Takeover
+from persistence.postgres import StoreSettings, Takeover, open_store
 from persistence.postgres.link import FIRST_PAUSE_S, Link, Outage
 from persistence.postgres.listener import Listener
 from tests.conformance.bed import message
@@ -86,6 +86,8 @@ async def test_a_bad_call_does_not_fail_those_it_was_grouped_with(
 async def test_a_driver_at_odds_with_itself_costs_one_call(postgres_dsn: str, schema: str) -> None:
     """Its connection is not used again: it would refuse everything from then on."""
     settings = StoreSettings(url=postgres_dsn, schema=schema, owner=HostIncarnation("h1"))
+    async with open_store(settings):
+        pass  # the tables are there
     link = Link(settings, Outage(settings))
     connection = await link.connection(asyncio.get_running_loop().time() + 5)
     busy = asyncio.ensure_future(connection.execute("select pg_sleep(60)"))
@@ -108,6 +110,8 @@ async def test_who_is_locked_out_for_a_while_waits_as_for_a_server_that_is_away(
     url = own_postgres().url
     await sql(url, "public", "create role guest login password 'guest'")
     guest = "postgresql://guest:guest@" + url.partition("@")[2]
+    async with open_store(StoreSettings(url=url, owner=HostIncarnation("h1"))):
+        await sql(url, "public", "grant usage on schema callboard to guest")
     settings = StoreSettings(url=guest, owner=HostIncarnation("h1"))
     refused, connect = asyncio.Event(), asyncpg.connect
 

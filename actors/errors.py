@@ -11,9 +11,13 @@ Control signals are not errors: they derive from `BaseException`, so that an aut
 
 from __future__ import annotations
 
-from typing import ClassVar
+from math import isnan, nan
+from typing import ClassVar, Final
 
 from typing_extensions import override
+
+MAX_WAIT_S: Final = 3_660 * 86_400.0
+"""The longest time that anything waits for: ten years."""
 
 
 class ActorsError(Exception):
@@ -357,12 +361,19 @@ class TerminalError(RunError):
 class RetryAfter(RunError):  # noqa: N818 - the field's name for it, and authors raise it as a request
     """Raised by authors: try again, but not before `delay_s` seconds have passed.
 
-    Raised from inside an at-most-once effect it also states that the effect did NOT happen.
+    Raised from inside an at-most-once effect it also states that the effect did NOT happen. A delay
+    below 0 is 0, one of more than ten years is ten years; what is no number raises `ContractError`.
     """
 
     retryable = True
 
     def __init__(self, delay_s: float, reason: str = "") -> None:
+        try:
+            delay_s = min(max(delay_s, 0.0), MAX_WAIT_S)
+        except TypeError:
+            delay_s = nan
+        if isnan(delay_s):
+            raise ContractError("RetryAfter: its delay is no number; give seconds")
         super().__init__(delay_s, reason)
         self.delay_s, self.reason = delay_s, reason
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -13,8 +12,8 @@ from actors.kernel.runtime.communication import Approval, ApprovalStatus
 from actors.kernel.runtime.effects import args_hash
 from actors.kernel.runtime.ids import derive_id
 from actors.kernel.runtime.log_entry import EntryKind as K
+from actors.kernel.seconds import is_length
 from actors.runtime.recorded import raise_if_refused
-from actors.runtime.talk import MAX_ASK_S
 from actors.runtime.waits import AnswerWait
 
 if TYPE_CHECKING:
@@ -64,8 +63,9 @@ async def approval(
 
 
 def _check(timeout: float | None) -> None:
-    if timeout is not None and not (math.isfinite(timeout) and 0 < timeout <= MAX_ASK_S):
-        msg = f"ctx.approval: timeout={timeout!r} is no time in seconds up to ten years; None: none"
+    if timeout is not None and not (is_length(timeout) and timeout > 0):
+        said = str(timeout)[:40]
+        msg = f"ctx.approval: timeout={said} is no time in seconds up to ten years; None: none"
         raise ContractError(msg)
 
 

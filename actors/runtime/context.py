@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from datetime import UTC, datetime
+from math import inf
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias, TypeVar, overload
 
 from actors.errors import ContractError, DeadlineExceededError
@@ -13,6 +14,7 @@ from actors.kernel.json import canonical_json, recordable
 from actors.kernel.runtime.effects import EffectMode, args_hash
 from actors.kernel.runtime.log_entry import EntryKind
 from actors.kernel.runtime.supervisor import RunHandle
+from actors.kernel.seconds import check_s, instant_of
 from actors.runtime.agent_state import AgentState
 from actors.runtime.approving import approval
 from actors.runtime.continuation import ContinueAsNew
@@ -173,6 +175,8 @@ class RunContext:
         if mode is EffectMode.AT_MOST_ONCE and retry is not None:
             msg = f"step {name!r}: retry= would execute an at-most-once effect twice"
             raise ContractError(msg)
+        if timeout is not None and timeout != inf:
+            check_s(f"timeout of ctx.step {name!r}", timeout)
         what = f"step {name!r}"
         sealed = self._secrets.sealed_args(args)
         words: list[JsonValue] = [name, list(args) if sealed is None else [*sealed.shown.values()]]
@@ -294,14 +298,14 @@ class RunContext:
 
     async def sleep(self, seconds: float) -> None:
         """Wait; never early, and across restarts. A long sleep costs nothing but rows."""
-        await self._waits.until(None, verb="sleep", seconds=max(0.0, float(seconds)))
+        await self._waits.until(None, verb="sleep", seconds=seconds)
 
     async def sleep_until(self, at: datetime) -> None:
         """Wait until an aware instant; returns at once when it has passed."""
         if at.tzinfo is None:
             msg = "ctx.sleep_until needs an aware datetime, for example from ctx.now()"
             raise ContractError(msg)
-        await self._waits.until(at.astimezone(UTC), verb="sleep_until")
+        await self._waits.until(instant_of(at), verb="sleep_until")
 
     async def sleep_until_signal(self, name: str) -> JsonValue:
         """Return the payload of the next signal of this name; earlier ones are kept for it."""

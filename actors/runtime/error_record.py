@@ -9,36 +9,75 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from actors.errors import EffectError, NotSerializableError
+from pydantic_core import to_json
+
+from actors.errors import EffectError
 from actors.kernel.json import recordable
 
 if TYPE_CHECKING:
     from actors.kernel.json import JsonValue
 
-_MAX_MESSAGE: Final = 8_000
+MAX_MESSAGE: Final = 8_000
+"""The longest text of an error that is kept, in characters."""
+_MAX_NAME: Final = 500
+_MAX_ARGS_BYTES: Final = 256 * 1024
 _MARK: Final = "__callboard_origin__"
 
 
 def record_error(exc: BaseException) -> dict[str, JsonValue]:
-    """Return ``{"type": "module:Class", "message": text, "args": [...]}``; args only if JSON data."""
-    cls = type(exc)
-    if isinstance(exc, EffectError):
-        return {"type": exc.error_type, "message": exc.message}
-    record: dict[str, JsonValue] = {
-        "type": f"{cls.__module__}:{cls.__qualname__}",
-        "message": _clean(str(exc))[:_MAX_MESSAGE],
-    }
-    try:
-        args = recordable(list(exc.args), where="error")
-    except NotSerializableError:
+    """Return ``{"type": "module:Class", "message": text, "args": [...]}``; args only if JSON data.
+
+    Raises nothing, whatever the error does that is looked at.
+    """
+    record: dict[str, JsonValue] = {"type": type_of(exc), "message": text_of(exc)}
+    if issubclass(type(exc), EffectError):
         return record
-    if args != [record["message"]]:
-        record["args"] = args
+    try:
+        # The slot itself: a property of that name is code, too.
+        args = recordable(list(BaseException.args.__get__(exc)), where="error")  # type: ignore[attr-defined]
+        if args != [record["message"]] and len(to_json(args)) <= _MAX_ARGS_BYTES:
+            record["args"] = args
+    except Exception:  # noqa: BLE001 - arguments are kept where that is possible
+        return record
     return record
 
 
-def _clean(text: str) -> str:
-    return text.replace("\x00", "\\x00").encode(errors="backslashreplace").decode()
+def type_of(exc: BaseException) -> str:
+    """Return ``module:Class`` of an error, or what an `EffectError` says instead."""
+    cls = type(exc)
+    try:
+        name = exc.error_type if isinstance(exc, EffectError) else None
+        return clean_text(name or f"{cls.__module__}:{cls.__qualname__}", _MAX_NAME)
+    except BaseException:  # noqa: BLE001 - properties of the author's class
+        return clean_text(type.__getattribute__(cls, "__name__"), _MAX_NAME)
+
+
+def text_of(exc: BaseException) -> str:
+    """Return the text of an error as it can be stored, also of one that has none."""
+    try:
+        return clean_text(exc.message if isinstance(exc, EffectError) else str(exc), MAX_MESSAGE)
+    except BaseException as why:  # noqa: BLE001 - also one that asks the process to end
+        return f"(its text cannot be had: {type.__getattribute__(type(why), '__name__')})"
+
+
+def presentable(exc: BaseException) -> BaseException:
+    """Return the error, or one that says the same of an error whose class cannot be asked for."""
+    try:
+        isinstance(exc, _Nothing)
+    except BaseException:  # noqa: BLE001 - a property `__class__` is code of the author
+        return EffectError(type_of(exc), text_of(exc))
+    return exc
+
+
+class _Nothing:
+    """What no error is an instance of."""
+
+
+def clean_text(text: str, limit: int = MAX_MESSAGE) -> str:
+    """Return text that can be stored: without NUL and half surrogate pairs, and not without end."""
+    plain = str.__str__(text)[:limit]  # not a subclass with ways of its own
+    plain = plain.replace("\x00", "\\x00").encode(errors="backslashreplace").decode()
+    return plain[:limit]
 
 
 def rebuild_error(record: dict[str, JsonValue]) -> Exception:
@@ -63,9 +102,9 @@ def rebuild_error(record: dict[str, JsonValue]) -> Exception:
 def _build(cls: type[Exception], args: list[JsonValue], message: str) -> Exception | None:
     try:
         exc = cls(*args)
-    except Exception:  # noqa: BLE001 - any constructor may refuse; then the next way is tried
+        return exc if text_of(presentable(exc)) == message else None
+    except BaseException:  # noqa: BLE001 - any constructor may refuse; then the next way is tried
         return None
-    return exc if str(exc)[:_MAX_MESSAGE] == message else None
 
 
 def _loaded_class(name: str) -> type[Exception] | None:
@@ -90,7 +129,7 @@ def mark_recorded(exc: BaseException, seq: int, *, may_repeat: bool) -> None:
     """Remember on the error which log entry it came from."""
     try:
         setattr(exc, _MARK, Origin(seq, may_repeat))
-    except AttributeError:  # an exception class with __slots__: the ending is then the last seq
+    except Exception:  # noqa: BLE001 - such as one with __slots__: the ending is then the last seq
         return
 
 
@@ -103,8 +142,11 @@ def origin_of(exc: BaseException) -> Origin | None:
         if error is None or id(error) in seen:
             continue
         seen.add(id(error))
-        origin = getattr(error, _MARK, None)
+        try:
+            origin = getattr(error, _MARK, None)
+            todo += [error.__cause__, error.__context__]
+        except Exception:  # noqa: BLE001, S112 - attributes of the author's class
+            continue
         if isinstance(origin, Origin):
             return origin
-        todo += [error.__cause__, error.__context__]
     return None

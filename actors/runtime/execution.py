@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from actors.errors import (
     CancellationError,
+    EffectError,
     MiddlewareTermination,
     NonDeterminismError,
     RunSuspended,
@@ -35,6 +36,7 @@ from actors.runtime.context import RunContext
 from actors.runtime.continuation import ContinueAsNew
 from actors.runtime.deadline import Deadline
 from actors.runtime.environment import Ended
+from actors.runtime.error_record import presentable, record_error
 from actors.runtime.history import History
 from actors.runtime.lifecycle import Hooks, call_agent, clear_turns
 from actors.runtime.outcome import (
@@ -323,7 +325,7 @@ class Execution:
                     await clear_turns(self.agent, self._ctx.meta)
                 outcome.append(None)
             except BaseException as exc:  # noqa: BLE001 - judged in _close
-                outcome.append(exc)
+                outcome.append(presentable(exc))
             finally:
                 self._turnstile.end_root()
 
@@ -397,7 +399,11 @@ class Execution:
             self._history.attempt, row.retry_policy, self._runlog.seq, self.env.clock.now(),
             self.env.entropy.random(), tuple(self._history.failures), row.deadline_at,
         )  # fmt: skip
-        return judge(error, attempt)
+        try:
+            return judge(error, attempt)
+        except Exception:  # noqa: BLE001 - an error of the author's that lacks what its class has
+            record = record_error(error)
+            return judge(EffectError(str(record["type"]), str(record["message"])), attempt)
 
     async def _leave(self, wake: Suspend) -> Ended:
         """Suspend; without writing anything when nothing happened since the run was woken."""

@@ -238,7 +238,7 @@ class Effects:
             payload["value"], payload["status"] = recordable(value, where=where), "ok"
             if call.end is EntryKind.LLM_CALL and isinstance(value, dict):
                 payload["model"], payload["usage"] = call.name, value.get("usage")
-        except Exception as exc:  # noqa: BLE001 - recorded, and raised again from the record
+        except (Exception, SystemExit) as exc:  # noqa: BLE001 - recorded, and raised again from there
             payload["error"], payload["status"] = record_error(exc), "error"
         finally:
             _current_effect.reset(token)

@@ -99,8 +99,10 @@ class Hooks:
             try:
                 async with asyncio.timeout(HOOK_LIMIT_S):
                     await hook(event)
-            except (Exception, asyncio.CancelledError):  # whatever a hook does, the run goes on
+            except BaseException as exc:  # whatever a hook does, the run and the host go on
                 task = asyncio.current_task()
-                if task is not None and task.cancelling():
+                if isinstance(exc, GeneratorExit):
                     raise
+                if task is not None and task.cancelling():
+                    raise asyncio.CancelledError from exc
                 _log.warning("hook failed; the run goes on", extra={"hook": kind}, exc_info=True)

@@ -18,7 +18,8 @@ from actors.errors import (
 from actors.kernel.runtime.commit import Finish, Park, Retry, Then
 from actors.kernel.runtime.log_entry import EntryKind, NewEntry
 from actors.kernel.runtime.scheduler import RunStatus
-from actors.runtime.error_record import origin_of, record_error
+from actors.kernel.seconds import bounded_s
+from actors.runtime.error_record import clean_text, origin_of, record_error, text_of
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -64,7 +65,7 @@ class Attempt:
         """How many failures count, this one included: all, or those of the policy's last seconds."""
         if self.policy.within_s is None:
             return self.number
-        since = self.now - timedelta(seconds=self.policy.within_s)
+        since = self.now - timedelta(seconds=bounded_s(self.policy.within_s))
         return 1 + sum(at >= since for at in self.failures)
 
 
@@ -76,12 +77,14 @@ def completed(output: JsonValue) -> Verdict:
 
 def cancelled(reason: str) -> Verdict:
     """Somebody asked the run to stop."""
-    entry = NewEntry(EntryKind.RUN_CANCELLED, "", {"reason": reason})
+    # The agent's code may have asked, in any words.
+    entry = NewEntry(EntryKind.RUN_CANCELLED, "", {"reason": clean_text(str(reason))})
     return Verdict((entry,), Finish(RunStatus.CANCELLED))
 
 
 def parked(reason: str, detail: str, position: str = "") -> Verdict:
     """An operator has to decide."""
+    position = clean_text(position)
     payload: dict[str, JsonValue] = {"reason": reason, "detail": detail, "at": position}
     return Verdict((NewEntry(EntryKind.RUN_PARKED, "", payload),), Park(reason, position))
 
@@ -104,9 +107,9 @@ def judge(exc: BaseException, attempt: Attempt) -> Verdict:
     """Return what follows from an error that escaped `run()`; the table of docs/replay.md."""
     match exc:
         case NonDeterminismError():
-            verdict = parked("non_determinism", str(exc), exc.position)
+            verdict = parked("non_determinism", text_of(exc), exc.position)
         case EffectInDoubtError():
-            verdict = parked("in_doubt", str(exc), exc.position)
+            verdict = parked("in_doubt", text_of(exc), exc.position)
         case MiddlewareTermination():
             verdict = _failed("guardrail_tripped", exc, attempt.number)
         case BudgetExhaustedError():
@@ -129,7 +132,7 @@ def _crashed(exc: BaseException, attempt: Attempt) -> Verdict:
         return _retry(exc, attempt)
     if attempt.policy.on_exhausted == "pause":
         entry, _ = _attempt_failed(exc, attempt)
-        stop = parked("retries", f"{type(exc).__name__}: {exc}")
+        stop = parked("retries", f"{type(exc).__name__}: {text_of(exc)}")
         return Verdict((entry, *stop.entries), stop.then)
     dead = "max_retries" if attempt.policy.on_exhausted == "dead_letter" else None
     return _failed("agent_crashed", exc, attempt.number, dead_letter=dead)
@@ -153,7 +156,7 @@ def _attempt_failed(exc: BaseException, attempt: Attempt) -> tuple[NewEntry, Ret
     delay = exc.delay_s if isinstance(exc, RetryAfter) else None
     if delay is None:
         delay = attempt.policy.delay_s(attempt.recent, attempt.chance)
-    at = attempt.now + timedelta(seconds=delay)
+    at = attempt.now + timedelta(seconds=bounded_s(delay))
     if attempt.deadline is not None:
         at = min(at, max(attempt.deadline, attempt.now))
     error = record_error(exc)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from actors.errors import RegistrationError
+from actors.errors import AgentCrashError, RegistrationError
 from actors.kernel.runtime.ids import check_name
 from actors.kernel.runtime.store import Serves
+from actors.kernel.seconds import is_length
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,6 +39,7 @@ class Registry:
             name = type(agent).__name__
             msg = f"{name} is not an agent: it needs `id` and `async def run(self, ctx, inbox)`"
             raise RegistrationError(msg)
+        _check_deadline(agent)
         if agent.id.type in self._factories:
             msg = (
                 f"agent {agent.id}: type {agent.id.type!r} is registered with register_type already"
@@ -64,10 +66,14 @@ class Registry:
         self._factories[type_] = factory
 
     def find(self, agent_id: AgentId) -> Agent | None:
-        """Return the agent that new runs get, or None when this host does not serve it."""
+        """Return the agent that new runs get, or None when this host does not serve it.
+
+        Raises:
+            Exception: What its factory raised.
+        """
         agent = self._agents.get(agent_id)
         if agent is None and (factory := self._factories.get(agent_id.type)):
-            agent = factory(agent_id)
+            agent = _made(factory, agent_id)
         return agent
 
     def find_version(self, agent_id: AgentId, version: str) -> Agent | None:
@@ -75,7 +81,9 @@ class Registry:
         newest = self.find(agent_id)
         found: list[Agent] = [] if newest is None else [newest]
         found += self._older.get(agent_id, [])
-        found += [factory(agent_id) for factory in self._older_factories.get(agent_id.type, [])]
+        found += [
+            _made(factory, agent_id) for factory in self._older_factories.get(agent_id.type, [])
+        ]
         return next((agent for agent in found if version_of(agent) == version), None)
 
     def is_served(self, agent_id: AgentId) -> bool:
@@ -85,6 +93,26 @@ class Registry:
     def serves(self) -> Serves:
         """Return everything this host can execute."""
         return Serves(tuple(sorted(self._factories)), tuple(sorted(self._agents)))
+
+
+def _made(factory: Callable[[AgentId], Agent], agent_id: AgentId) -> Agent:
+    """Return the agent that a factory makes; one that asks the process to end has failed."""
+    try:
+        agent = factory(agent_id)
+    except Exception:
+        raise
+    except BaseException as exc:
+        msg = f"the factory of type {agent_id.type!r} raised {type(exc).__name__}: {exc}"
+        raise AgentCrashError(msg) from exc
+    _check_deadline(agent)
+    return agent
+
+
+def _check_deadline(agent: Agent) -> None:
+    limit_s = getattr(agent, "deadline_s", None)
+    if limit_s is not None and not (is_length(limit_s) and limit_s > 0):
+        msg = f"agent {agent.id}: deadline_s is {limit_s!r}: give seconds above 0, up to ten years"
+        raise RegistrationError(msg)
 
 
 def version_of(agent: Agent) -> str | None:

@@ -19,6 +19,7 @@ from actors.kernel.agent.message import Message
 from actors.kernel.agent.scheduled import extra_message
 from actors.kernel.runtime.ids import DEFAULT_TENANT, AgentId, check_name
 from actors.kernel.runtime.schedule import Schedule
+from actors.kernel.seconds import instant_of
 from actors.runtime.cron import next_tick, zone_of
 
 if TYPE_CHECKING:
@@ -239,7 +240,7 @@ class _Wanted:
         schedule = Schedule(
             name=name, agent_id=agent_id, payload=Message.of(agent_id, payload).payload,
             cron=None if cron is None else " ".join(cron.split()), timezone=timezone,
-            at=None if at is None else at.astimezone(UTC), catch_up=catch_up,
+            at=None if at is None else instant_of(at), catch_up=catch_up,
             base_at=datetime.min.replace(tzinfo=UTC),
         )  # fmt: skip
         return cls(schedule=schedule, delay_s=delay_s)
@@ -254,8 +255,10 @@ class _Wanted:
         if self.delay_s is not None:
             try:
                 wanted = replace(wanted, at=now + timedelta(seconds=self.delay_s))
-            except OverflowError as exc:
-                raise InvalidScheduleError(f"a delay of {self.delay_s} s is too long") from exc
+            except (OverflowError, TypeError, ValueError) as exc:
+                raise InvalidScheduleError(
+                    f"a delay of {self.delay_s} s is none, or too long"
+                ) from exc
         elif wanted.at is not None and wanted.at <= now:
             text = f"instant {wanted.at.isoformat()} has passed: it is {now.isoformat()} now"
             raise InvalidScheduleError(text)

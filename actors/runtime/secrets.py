@@ -12,7 +12,7 @@ from urllib.parse import quote, quote_plus
 
 from actors.kernel.json import recordable
 from actors.kernel.secrets import Secret, UnknownSecretError
-from actors.runtime.error_record import rebuild_error, record_error
+from actors.runtime.error_record import MAX_MESSAGE, rebuild_error, record_error
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -122,18 +122,18 @@ class SealedCall:
         opened = {key: values[one.name] for key, one in self._used.items()}
         try:
             value = recordable(await execute({**self._arguments, **opened}), where=what)
-        except Exception as exc:  # noqa: BLE001 - raised again below, without its secrets
+        except (Exception, SystemExit) as exc:  # noqa: BLE001 - raised again below, without its secrets
             clean = _clean_record(exc, values)
         else:
             return redacted(value, values)
         raise rebuild_error(clean)
 
 
-def _clean_record(exc: Exception, secrets: Mapping[str, str]) -> dict[str, JsonValue]:
+def _clean_record(exc: BaseException, secrets: Mapping[str, str]) -> dict[str, JsonValue]:
     record = record_error(exc)
     kept = str(record["message"])
     message = str(redacted(kept, secrets))
-    if not str(exc).endswith(kept):  # cut off, maybe inside of a value: without what is left of it
+    if len(kept) == MAX_MESSAGE:  # cut off, maybe inside of a value: without what is left of it
         longest = max(len(form) for value in secrets.values() for form in _forms(value))
         return {"type": record["type"], "message": message[:-longest]}
     record["message"] = message

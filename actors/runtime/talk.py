@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,6 +16,7 @@ from actors.kernel.runtime.ids import AgentId, RunId, derive_id, message_id_of_r
 from actors.kernel.runtime.log_entry import EntryKind as K
 from actors.kernel.runtime.scheduler import RunStatus
 from actors.kernel.runtime.supervisor import RunHandle, RunResult
+from actors.kernel.seconds import is_length
 from actors.runtime.journaling import EffectCall
 from actors.runtime.recorded import raise_if_refused
 from actors.runtime.spawning import refuse_tenant
@@ -36,9 +36,6 @@ if TYPE_CHECKING:
 
 MAX_ASK_BYTES: Final = 200 * 1024
 """The longest question: a longer one might not get through to another host."""
-
-MAX_ASK_S: Final = 3_660 * 86_400.0
-"""The longest time limit of a question: ten years."""
 
 _OUTCOMES: Final = {
     "replied": AskKind.REPLIED,
@@ -216,10 +213,8 @@ class Talk:
     ) -> _Question:
         agent_id = target.agent_id if isinstance(target, RunHandle) else target
         refuse_tenant(agent_id, self.run.agent_id.tenant)
-        if not (math.isfinite(timeout) and 0 < timeout <= MAX_ASK_S):
-            text = (
-                f"ctx.ask needs a time limit in seconds, above 0 and up to ten years: {timeout!r}"
-            )
+        if not (is_length(timeout) and timeout > 0):
+            text = f"ctx.ask needs a time limit in seconds, above 0 and up to ten years: {str(timeout)[:40]}"
             raise ContractError(text)
         content = _content(msg, agent_id)
         size = len(canonical_json(content).encode())

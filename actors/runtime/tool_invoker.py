@@ -72,7 +72,7 @@ class DirectToolInvoker:
             structured = recordable(value, where=f"tool {call.name!r}")
         except (RunError, ContractError):
             raise
-        except Exception as exc:  # noqa: BLE001 - a failed tool is an answer for the model
+        except (Exception, SystemExit) as exc:  # noqa: BLE001 - a failed tool is an answer for the model
             why = f"tool {call.name!r} took longer than {tool.timeout_s} s"
             said = why if limit.expired() else exc
             return _error(f"{type(exc).__name__}: {said}", type(exc))

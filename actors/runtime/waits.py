@@ -12,6 +12,7 @@ from actors.kernel.runtime.commit import Answer
 from actors.kernel.runtime.effects import args_hash
 from actors.kernel.runtime.log_entry import EntryKind as K
 from actors.kernel.runtime.wakeup import WakeSet
+from actors.kernel.seconds import check_s
 from actors.runtime.error_record import record_error
 from actors.runtime.signals import refuse_reserved
 
@@ -97,6 +98,7 @@ class Waits:
         run = self._run
         branch = run.turnstile.enter(verb)
         position = branch.take_position()
+        seconds = check_s(f"the time of ctx.{verb}", seconds)
         words: list[JsonValue] = ["sleep", seconds] if at is None else ["until", at.isoformat()]
         digest = args_hash(words)
         place = run.meet(position, (K.TIMER_SET, K.TIMER_FIRED), verb, digest)
@@ -140,6 +142,7 @@ class Waits:
         run, verb = self._run, "receive"
         branch = run.turnstile.enter(verb)
         position = branch.take_position()
+        limit_s = 0.0 if timeout_s is None else check_s("timeout of ctx.receive", timeout_s)
         digest = args_hash(["receive", timeout_s])
         kinds = (K.MSG_RECEIVED, K.TIMER_SET, K.TIMER_FIRED)
         place = run.meet(position, kinds, verb, digest)
@@ -150,7 +153,7 @@ class Waits:
         if place is not None and place.begin is not None:
             at = _instant(place.begin.payload["at"])
         elif timeout_s is not None:
-            at = run.clock.now() + timedelta(seconds=timeout_s)
+            at = run.clock.now() + timedelta(seconds=limit_s)
             self._set_timer(position, at, digest, verb)
         await run.turnstile.begin(branch, verb)
 

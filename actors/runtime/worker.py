@@ -367,7 +367,9 @@ class Worker:
                         del self._executing[run_id]
                 self._settle(mailbox, execution, ended)
                 execution = await self.go_on(mailbox, ended)
-        except Exception as exc:  # noqa: BLE001 - also a factory's own: no agent may stay stuck
+        except (asyncio.CancelledError, GeneratorExit):
+            raise
+        except BaseException as exc:  # noqa: BLE001 - also a factory's own: no agent may stay stuck
             _log.warning(
                 "an agent is tried again", extra={"agent": str(mailbox.agent_id)}, exc_info=exc
             )

@@ -9,11 +9,11 @@ from cyclopts import Parameter
 
 from compose.collecting import collect_rarely
 from compose.commands.target import HERE, Target
-from compose.host import run_host
+from compose.host import run_host, run_loop
 from compose.logs import write_logs
 
 
-async def host(  # noqa: PLR0913 - each is an option
+def host(  # noqa: PLR0913 - each is an option
     module_attr: Annotated[list[str], Parameter(negative="")],
     /,
     *,
@@ -68,4 +68,4 @@ async def host(  # noqa: PLR0913 - each is an option
         suspend_after=suspend_after, capacity=capacity, drain_s=drain_s, http=http,
     )  # fmt: skip
     collect_rarely()
-    await run_host(settings, module_attr)
+    run_loop(run_host(settings, module_attr))

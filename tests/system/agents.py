@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -100,11 +101,44 @@ def look_at(marker: str) -> str:
     return "repaired"
 
 
+class Leaving:
+    """Asks its process to end, in the way that the payload names, from outside its own run."""
+
+    def __init__(self, agent_id: AgentId) -> None:
+        self.id = agent_id
+
+    async def run(self, ctx: RunContext, inbox: list[Message]) -> str:
+        """Return `alive`, if that is possible."""
+        loop = asyncio.get_running_loop()
+        job: Any = inbox[0].payload
+        append_line(job["ledger"], f"0 {os.getpid()}")
+        match job["way"]:
+            case "task":
+                left = loop.create_task(_leave(SystemExit(3)))
+            case "interrupted task":
+                left = loop.create_task(_leave(KeyboardInterrupt()))
+            case "callback":
+                loop.call_soon(sys.exit, 3)
+            case "stopped loop":
+                loop.stop()
+        await asyncio.sleep(0.1)
+        if job["way"] == "awaited":
+            left = loop.create_task(_leave(SystemExit(3)))
+            await left
+        await ctx.step("alive", bool)
+        return "alive"
+
+
+async def _leave(how: BaseException) -> None:
+    raise how
+
+
 TYPES: Final[dict[str, Callable[[AgentId], Agent]]] = {
     "ten": Ten,
     "waiter": Waiter,
     "failing": Failing,
     "flaky": Flaky,
+    "leaving": Leaving,
 }
 ONE: Final = Ten(AgentId("one", "a"))
 NOTHING: Final = 17

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from actors.kernel.seconds import MAX_WAIT_S
 
 
 class HistoryRetention(StrEnum):
@@ -40,7 +42,7 @@ class ExecutionBudget(BaseModel):
         max_tokens: Of model calls, input and output. Calls under way when it is reached end.
         max_cost_usd: As their usage tells it.
         max_turns: Model calls; exact.
-        deadline_s: Seconds from the root's creation, for every run of the tree.
+        deadline_s: Seconds from the root's creation, for every run of the tree; ten years at most.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -49,6 +51,11 @@ class ExecutionBudget(BaseModel):
     max_cost_usd: float | None = Field(default=None, ge=0)
     max_turns: int | None = Field(default=None, ge=0)
     deadline_s: float | None = Field(default=None, gt=0)
+
+    @field_validator("deadline_s", mode="after")
+    @classmethod
+    def _bounded(cls, value: float | None) -> float | None:
+        return None if value is None else min(value, MAX_WAIT_S)
 
 
 class Supervision(BaseModel):

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
+from math import inf
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, Self, TypeAlias, runtime_checkable
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from actors.kernel.agent.message import ContentBlock
 from actors.kernel.runtime.effects import EffectMode
+from actors.kernel.seconds import check_s
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -87,6 +89,10 @@ class Tool:
     risk: Risk = Risk.SAFE
     idempotent: bool = False
     timeout_s: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.timeout_s is not None and self.timeout_s != inf:
+            check_s(f"timeout_s of tool {self.name!r}", self.timeout_s)
 
     @property
     def mode(self) -> EffectMode:

@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final, Literal, Protocol
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from actors.kernel.seconds import MAX_WAIT_S, bounded_s
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -51,7 +53,7 @@ class RetryPolicy(BaseModel):
         max_retries: Attempts after the first; 0 means one attempt.
         backoff_s: Seconds before the first retry.
         factor: Each further wait is this much longer.
-        max_backoff_s: Upper limit of one wait in seconds.
+        max_backoff_s: Upper limit of one wait in seconds. No wait is longer than ten years.
         jitter: Random part of each wait, as a fraction of it (0.2 = ±20 %).
         non_retryable: Class names of errors that end the run at once.
         within_s: Only failures of the last so many seconds count (restart intensity); None: all.
@@ -70,10 +72,18 @@ class RetryPolicy(BaseModel):
     within_s: float | None = Field(default=None, gt=0)
     on_exhausted: Literal["fail", "pause", "dead_letter"] = "dead_letter"
 
+    @field_validator("backoff_s", "factor", "max_backoff_s", "within_s", mode="after")
+    @classmethod
+    def _bounded(cls, value: float | None) -> float | None:
+        return None if value is None else min(value, MAX_WAIT_S)
+
     def delay_s(self, attempt: int, chance: float) -> float:
         """Return the wait in seconds after `attempt` (1 = the first) failed; `chance` in [0, 1)."""
-        wait = min(self.backoff_s * self.factor ** (attempt - 1), self.max_backoff_s)
-        return max(0.0, wait * (1 + self.jitter * (2 * chance - 1)))
+        try:
+            wait = min(self.backoff_s * self.factor ** (attempt - 1), self.max_backoff_s)
+        except OverflowError:  # doubled a thousand times
+            wait = self.max_backoff_s
+        return bounded_s(wait * (1 + self.jitter * (2 * chance - 1)))
 
 
 DEFAULT_RETRY: Final = RetryPolicy()

@@ -1,0 +1,48 @@
+"""Lengths of time that every clock, timer and database can keep."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from math import inf, isnan
+from typing import Final, TypeGuard
+
+from actors.errors import MAX_WAIT_S, ContractError
+
+__all__ = ["MAX_WAIT_S", "bounded_s", "check_s", "instant_of", "is_length"]
+
+_DAY: Final = timedelta(days=1)
+_FIRST: Final = datetime.min.replace(tzinfo=UTC) + _DAY
+_LAST: Final = datetime.max.replace(tzinfo=UTC) - _DAY
+
+
+def bounded_s(value: float) -> float:
+    """Return a length of time within what can be waited for: from 0 to ten years."""
+    return value if 0 <= value <= MAX_WAIT_S else 0.0 if value < 0 else MAX_WAIT_S
+
+
+def instant_of(at: datetime) -> datetime:
+    """Return an aware instant in UTC, a day from the ends of the calendar: those mean infinity to others."""
+    return min(max(at.astimezone(UTC), _FIRST), _LAST)
+
+
+def is_length(value: object) -> TypeGuard[float]:
+    """Whether this is a number of seconds up to ten years, in either direction."""
+    return isinstance(value, int | float) and -MAX_WAIT_S <= value <= MAX_WAIT_S
+
+
+def check_s(what: str, value: float) -> float:
+    """Return a length of time as a float of 0 to ten years; below 0 there is no wait.
+
+    Raises:
+        ContractError: It is longer, or no number.
+    """
+    try:
+        number = float(value)
+    except (TypeError, ValueError, OverflowError):
+        number = inf
+    if isnan(number) or number > MAX_WAIT_S:
+        given: object = value
+        said = number if isinstance(given, int | float) else repr(given)[:40]
+        msg = f"{what} is {said}: give a number of seconds, up to {MAX_WAIT_S:.0f} (ten years)"
+        raise ContractError(msg)
+    return max(0.0, number)

@@ -1,0 +1,53 @@
+"""A host whose agents ask the process to end goes on; a person's signal ends it."""
+
+from __future__ import annotations
+
+import signal
+from typing import TYPE_CHECKING
+
+import pytest
+
+from actors.errors import RunFailedError
+from actors.kernel.runtime.ids import AgentId
+from tests.system.agents import executed
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from actors.runtime import Runtime
+    from tests.system.processes import Hosts
+
+
+@pytest.mark.parametrize("way", ["task", "interrupted task", "callback", "stopped loop"])
+async def test_an_agent_that_ends_its_loop_ends_no_host(
+    hosts: Hosts, client: Runtime, tmp_path: Path, way: str
+) -> None:
+    """SystemExit of a task that its code started, of a callback, `loop.stop()`: the run completes."""
+    ledger = tmp_path / "ledger"
+    host = await hosts.serving()
+    job = {"ledger": str(ledger), "way": way}
+    run_id = await client.submit(AgentId("leaving", "1"), job)
+
+    assert await client.result(run_id) == "alive"
+    assert len(executed(ledger)) == 1
+    assert host.is_alive
+    said = [line for line in host.events() if line["event"].startswith("agent code tried to end")]
+    assert len(said) == 1
+    host.send(signal.SIGINT)
+    assert await host.exit_code() == 0
+
+
+async def test_a_run_that_awaits_a_task_that_ends_the_process_fails(
+    hosts: Hosts, client: Runtime, tmp_path: Path
+) -> None:
+    """The exit is its error; the host executes the next run and hears SIGTERM."""
+    host = await hosts.serving()
+    job = {"ledger": str(tmp_path / "ledger"), "way": "awaited"}
+    run_id = await client.submit(AgentId("leaving", "1"), job, max_retries=0)
+    with pytest.raises(RunFailedError):
+        await client.result(run_id)
+    job["way"] = "none"
+
+    assert await client.result(await client.submit(AgentId("leaving", "2"), job)) == "alive"
+    host.send(signal.SIGTERM)
+    assert await host.exit_code() == 0

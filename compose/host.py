@@ -14,7 +14,7 @@ import os
 import signal
 import socket
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from actors.errors import ContractError
 from actors.runtime.clock import SystemClock
@@ -22,7 +22,7 @@ from compose.runtime import build_local_runtime, build_postgres_runtime, build_r
 from compose.serving import find_served, serve_all
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Coroutine, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Sequence
     from contextlib import AbstractAsyncContextManager
 
     from actors.runtime import Runtime
@@ -64,30 +64,6 @@ async def run_host(settings: Settings, specs: Sequence[str]) -> None:
         _log.info("host.draining", extra={**extra, "drain_s": settings.drain_s})
         await runtime.stop(drain_s=settings.drain_s)
     _log.info("host.stopped", extra={**host, "signal": stop.signal_name})
-
-
-def run_loop(main: Coroutine[Any, Any, None]) -> None:
-    """Return when `main`, in an event loop of its own, has ended; raise what it raised.
-
-    asyncio lets `SystemExit` and `KeyboardInterrupt` of any task or callback, also of those that agents'
-    code started by itself, end the loop. Here they end what raised them; so does `loop.stop()`.
-    """
-    with asyncio.Runner() as runner:
-        loop = runner.get_loop()
-        task = loop.create_task(main)
-        while not task.done():
-            try:
-                loop.run_until_complete(task)
-            except (SystemExit, KeyboardInterrupt, RuntimeError) as exc:
-                if task.done() or loop.is_closed() or _is_typed(exc):
-                    raise
-                _log.error("agent code tried to end this process; the host goes on", exc_info=exc)
-
-
-def _is_typed(exc: BaseException) -> bool:
-    """Whether a person pressed Ctrl-C where the loop does not hear it: at the very start and end."""
-    handler = signal.getsignal(signal.SIGINT)
-    return isinstance(exc, KeyboardInterrupt) and handler is signal.default_int_handler
 
 
 class Watcher(Protocol):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import signal
 from contextlib import suppress
 from contextvars import Context
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -34,6 +35,30 @@ def start_task(
     task = asyncio.get_running_loop().create_task(coro, name=name, context=context)
     task.add_done_callback(done)
     return task
+
+
+def run_loop(main: Coroutine[Any, Any, None]) -> None:
+    """Return when `main`, in an event loop of its own, has ended; raise what it raised.
+
+    asyncio lets `SystemExit` and `KeyboardInterrupt` of any task or callback, also of those that agents'
+    code started by itself, end the loop. Here they end what raised them; so does `loop.stop()`.
+    """
+    with asyncio.Runner() as runner:
+        loop = runner.get_loop()
+        task = loop.create_task(main, name="main")
+        while not task.done():
+            try:
+                loop.run_until_complete(task)
+            except (SystemExit, KeyboardInterrupt, RuntimeError) as exc:
+                if task.done() or loop.is_closed() or _is_typed(exc):
+                    raise
+                _log.error("agent code tried to end this process; the host goes on", exc_info=exc)
+
+
+def _is_typed(exc: BaseException) -> bool:
+    """Whether a person pressed Ctrl-C where the loop does not hear it: at the very start and end."""
+    handler = signal.getsignal(signal.SIGINT)
+    return isinstance(exc, KeyboardInterrupt) and handler is signal.default_int_handler
 
 
 async def until_free(lock: asyncio.Lock, *, limit_s: float) -> None:

@@ -7,9 +7,10 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from actors.runtime.tasks import run_loop
 from compose.collecting import collect_rarely
 from compose.commands.target import HERE, Target
-from compose.host import run_host, run_loop
+from compose.host import run_host
 from compose.logs import write_logs
 
 

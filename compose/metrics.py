@@ -55,13 +55,14 @@ class HostProbes:
     Attributes:
         phase: ``starting``, ``serving`` or ``draining``.
         runtime: None until it serves.
+        clock: The machine's.
         totals: What was counted last; None: the database did not tell.
     """
 
     def __init__(self, clock: Clock) -> None:
         self.phase = "starting"
         self.runtime: Runtime | None = None
-        self._clock = clock
+        self.clock = clock
         self._counting = asyncio.Lock()
         self.totals: Totals | None = None
         self._counted_at = -TOTALS_EVERY_S
@@ -116,7 +117,7 @@ class HostProbes:
         if self.runtime is None:
             return
         async with self._counting:
-            if self._clock.monotonic() - self._counted_at < TOTALS_EVERY_S:
+            if self.clock.monotonic() - self._counted_at < TOTALS_EVERY_S:
                 return
             try:
                 async with asyncio.timeout(ANSWER_LIMIT_S):
@@ -125,7 +126,7 @@ class HostProbes:
                 problem = str(exc) or f"no answer within {ANSWER_LIMIT_S:g} s"
                 _log.warning("totals could not be counted", extra={"problem": problem})
                 self.totals = None
-            self._counted_at = self._clock.monotonic()
+            self._counted_at = self.clock.monotonic()
 
 
 class _HostCollector(Collector):
@@ -147,6 +148,9 @@ class _HostCollector(Collector):
             yield from _of_totals(totals)
         if probes.runtime is not None:
             yield from _of_host(probes.runtime, connected=probes.is_connected)
+            ahead = probes.clock.now() - probes.runtime.clock.now()
+            text = "How far this machine's clock is ahead of the database's."
+            yield _gauge("host_clock_offset_seconds", text, ahead.total_seconds())
 
 
 def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:

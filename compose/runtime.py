@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 from actors.errors import BrokerError
 from actors.kernel.runtime.ids import HostIncarnation
 from actors.runtime import Runtime
-from actors.runtime.clock import SystemEntropy
+from actors.runtime.clock import SystemClock, SystemEntropy
 from actors.runtime.mail import Broker
 from actors.runtime.secrets import FileSecrets
 from actors.runtime.sweeping import sweep_for_ever
@@ -162,11 +162,16 @@ async def _assemble(
         if urls.redis is not None and serve:
             results = await stack.enter_async_context(_journal(urls.redis, store))
         heartbeat = Heartbeat(
-            store_settings, owner, known=lambda: runtime.worker.shards, on_report=heard
+            store_settings,
+            owner,
+            known=lambda: runtime.worker.shards,
+            on_report=heard,
+            clock=store.clock,
+            machine=SystemClock(),
         )
         margin_s = min(LEASE_MARGIN_S, settings.lease_s / 3)
         runtime = Runtime(
-            store=store, suspend_after=settings.suspend_after, capacity=settings.capacity,
+            store=store, clock=store.clock, suspend_after=settings.suspend_after, capacity=settings.capacity,
             owner=owner, client=client, serve=serve,
             may_act=lambda: heartbeat.remaining_s > margin_s,
             broker=_broker(urls, settings, owner, store), results=results, tracing=tracing,
@@ -182,16 +187,25 @@ async def _assemble(
             await stack.enter_async_context(heartbeat)
         tasks = await stack.enter_async_context(TaskScope())  # ends behind `Runtime.stop`
         await stack.enter_async_context(runtime)
+        _keep(tasks, store, runtime, settings, serve=serve)
         if serve:
-            tasks.keep(Takeover(store_settings, runtime.claim).run, name="takeover")
-            if settings.retain_days is not None:
-                older_than_s = settings.retain_days * 86_400
-                sweep = partial(sweep_for_ever, store, older_than_s=older_than_s)
-                tasks.keep(sweep, name="sweep")
             await _until_connected(runtime, settings)
         if outside is not None:
             await outside.ready()
         yield runtime
+
+
+def _keep(
+    tasks: TaskScope, store: PostgresStore, runtime: Runtime, settings: Settings, *, serve: bool
+) -> None:
+    """Start what goes on beside the runtime."""
+    if not serve:
+        tasks.keep(store.keep_time, name="clock")
+        return
+    tasks.keep(Takeover(store.settings, runtime.claim).run, name="takeover")
+    if settings.retain_days is not None:
+        sweep = partial(sweep_for_ever, store, older_than_s=settings.retain_days * 86_400)
+        tasks.keep(sweep, name="sweep")
 
 
 @asynccontextmanager

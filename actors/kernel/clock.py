@@ -12,7 +12,10 @@ class Clock(Protocol):
     """Where the runtime takes time from."""
 
     def now(self) -> datetime:
-        """Return the current instant, aware and in UTC. May step when the machine's clock does."""
+        """Return the current instant, aware and in UTC: the store's, where hosts share one.
+
+        May step, ahead and back, when the clock that it shows does.
+        """
         ...
 
     def monotonic(self) -> float:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
 from actors.errors import DeadlineExceededError
-from actors.runtime.waits import MAX_TIMER_S
+from actors.runtime.timers import Alarm
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,7 +36,7 @@ class Deadline:
         self._row, self._limit_s, self._clock = row, limit_s, clock
         self.expired: DeadlineExceededError | None = None
         self.is_final = False
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: asyncio.TimerHandle | Alarm | None = None
 
     @property
     def has_passed(self) -> bool:
@@ -44,13 +45,12 @@ class Deadline:
 
     def arm(self, interrupt: Interrupt) -> None:
         """Interrupt the execution with an error when the first of the two is over."""
-        limit, left = self._limit_s, None
-        if self._row.deadline_at is not None:
-            left = max(0.0, (self._row.deadline_at - self._clock.now()).total_seconds())
-        loop = asyncio.get_running_loop()
-        if left is not None and (limit is None or left <= limit):
-            self._timer = loop.call_later(min(left, MAX_TIMER_S), self._end_run, interrupt)
+        limit, at = self._limit_s, self._row.deadline_at
+        left = None if at is None else (at - self._clock.now()).total_seconds()
+        if at is not None and left is not None and (limit is None or left <= limit):
+            self._timer = Alarm(self._clock, at, partial(self._end_run, interrupt))
         elif limit is not None:
+            loop = asyncio.get_running_loop()
             self._timer = loop.call_later(limit, self._end_attempt, limit, interrupt)
 
     def disarm(self) -> None:
@@ -69,8 +69,5 @@ class Deadline:
         interrupt(self.expired)
 
     def _end_run(self, interrupt: Interrupt) -> None:
-        if not self.has_passed:  # it is farther off than a timer goes
-            self.arm(interrupt)
-            return
         self.is_final = True
         interrupt(self.error())

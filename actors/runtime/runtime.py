@@ -159,6 +159,11 @@ class Runtime(Client):
         return self._store
 
     @property
+    def clock(self) -> Clock:
+        """Where this runtime takes time from."""
+        return self._clock
+
+    @property
     def event_log(self) -> EventLog:
         """The logs: the injected one, or a view of the store; so with the six below."""
         return self._parts.event_log

@@ -19,6 +19,39 @@ HORIZON_S: Final = 10.0
 LEAD_S: Final = 0.05
 """How long before its time a run that left memory is loaded: what is left to do then is one commit."""
 
+MAX_ARM_S: Final = 5.0
+"""How long the loop's timer is set for at most: then the clock is looked at again, which may have stepped."""
+
+
+class Alarm:
+    """Calls once when an instant of a clock has come; never early. Armed as soon as it is made.
+
+    Args:
+        clock: Decides. However far it steps, that is noticed within `MAX_ARM_S`.
+        at: When.
+        ring: What is called, on the running event loop.
+    """
+
+    __slots__ = ("_at", "_clock", "_handle", "_ring")
+
+    def __init__(self, clock: Clock, at: datetime, ring: Callable[[], object]) -> None:
+        self._clock, self._at, self._ring = clock, at, ring
+        self._handle = self._arm()
+
+    def _arm(self) -> asyncio.TimerHandle:
+        left_s = (self._at - self._clock.now()).total_seconds()
+        return asyncio.get_running_loop().call_later(min(max(left_s, 0.0), MAX_ARM_S), self._look)
+
+    def _look(self) -> None:
+        if self._clock.now() < self._at:
+            self._handle = self._arm()
+        else:
+            self._ring()
+
+    def cancel(self) -> None:
+        """Call nobody any more."""
+        self._handle.cancel()
+
 
 class Timers:
     """Calls back when an agent's waiting run is due; never early. Late entries are harmless."""
@@ -28,7 +61,7 @@ class Timers:
         self._fire = fire
         self._heap: list[tuple[datetime, AgentId]] = []
         self._known: set[tuple[datetime, AgentId]] = set()
-        self._handle: asyncio.TimerHandle | None = None
+        self._alarm: Alarm | None = None
 
     def add(self, at: datetime, agent_id: AgentId) -> None:
         """Remember a timer, unless it is beyond the horizon or known."""
@@ -41,16 +74,14 @@ class Timers:
             self._arm()
 
     def _arm(self) -> None:
-        if self._handle is not None:
-            self._handle.cancel()
-            self._handle = None
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
         if self._heap:
-            delay = (self._heap[0][0] - self._clock.now()).total_seconds()
-            loop = asyncio.get_running_loop()
-            self._handle = loop.call_later(max(delay, 0.0), self._ring)
+            self._alarm = Alarm(self._clock, self._heap[0][0], self._ring)
 
     def _ring(self) -> None:
-        self._handle = None
+        self._alarm = None
         now = self._clock.now()
         while self._heap and self._heap[0][0] <= now:
             item = heapq.heappop(self._heap)
@@ -62,6 +93,6 @@ class Timers:
         """Forget everything."""
         self._heap.clear()
         self._known.clear()
-        if self._handle is not None:
-            self._handle.cancel()
-            self._handle = None
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
 from actors.kernel.agent.message import Message, MessageKey
 from actors.kernel.runtime.commit import Answer
@@ -15,6 +15,7 @@ from actors.kernel.runtime.wakeup import WakeSet
 from actors.kernel.seconds import check_s
 from actors.runtime.error_record import record_error
 from actors.runtime.signals import refuse_reserved
+from actors.runtime.timers import Alarm
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -23,9 +24,6 @@ if TYPE_CHECKING:
     from actors.kernel.runtime.commit import Arrived, BufferedSignal, Wait
     from actors.runtime.branch import Branch
     from actors.runtime.recorder import Recorder
-
-MAX_TIMER_S: Final = 86_400.0
-"""The loop's timers are re-armed at least daily, so that a stepped clock is noticed."""
 
 
 class Mail(Protocol):
@@ -342,12 +340,9 @@ class Waits:
 
     async def _pause(self, branch: Branch, wait: _Wait) -> None:
         """Wait until somebody says that there may be something, or the time has come."""
-        timer = None
+        alarm = None
         if wait.at is not None:
-            delay = (wait.at - self._run.clock.now()).total_seconds()
-            delay = min(max(delay, 0.0), MAX_TIMER_S)
-            loop = asyncio.get_running_loop()
-            timer = loop.call_later(delay, self._run.turnstile.woken, branch)
+            alarm = Alarm(self._run.clock, wait.at, partial(self._run.turnstile.woken, branch))
         looking = len(self._open) - len(self._active)
         if wait.row is not None and self._run.turnstile.working > looking:
             self._run.log.show_waits()  # else the run rests soon, which writes them anyway
@@ -356,8 +351,8 @@ class Waits:
             await self._run.turnstile.wake(branch, wait.verb)
         finally:
             self._active.pop(branch, None)
-            if timer is not None:
-                timer.cancel()
+            if alarm is not None:
+                alarm.cancel()
 
     def _is_there(self, wait: _Wait) -> bool:
         if wait.signal is not None:

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 OLDEST_SERVER: Final = 14
 MOST_SKEW_S: Final = 2.0
+_WRONG_CLOCK: Final = (
+    "timers go by the server's clock, log lines do not: set the wrong one, and run NTP on all"
+)
 
 SQL_SERVER: Final[LiteralString] = """
 select current_setting('server_version') as version, current_setting('server_version_num')::int as number,
@@ -29,9 +32,9 @@ SQL_DEPLOYMENT: Final[LiteralString] = "select id from deployment"
 SQL_HAS_DEPLOYMENT: Final[LiteralString] = "select to_regclass('deployment') is not null"
 SQL_HOSTS: Final[LiteralString] = """
 select h.incarnation, extract(epoch from h.expires_at - clock_timestamp())::float8 as left_s,
-    count(s.shard) as shards
+    count(s.shard) as shards, h.clock_ahead_s
   from hosts h left join shards s on s.owner = h.incarnation
-  where h.expires_at > clock_timestamp() group by h.incarnation, h.expires_at order by 1
+  where h.expires_at > clock_timestamp() group by h.incarnation, h.expires_at, h.clock_ahead_s order by 1
 """
 # What waits, by agent type, and how much of it nobody alive serves: a host may own what it does not
 # serve, to read its mail.
@@ -123,7 +126,7 @@ def _skew(skew_s: float) -> Finding:
     return Finding(
         check="clock", level="wrong" if is_wrong else "ok",
         found=f"the server's clock is {abs(skew_s):.2f} s {'ahead' if skew_s > 0 else 'behind'}",
-        remedy="timers of runs are set by this machine's clock: run NTP on both" if is_wrong else "",
+        remedy=_WRONG_CLOCK if is_wrong else "",
         data={"skew_s": round(skew_s, 3)},
     )  # fmt: skip
 
@@ -143,27 +146,35 @@ def _schema(version: int) -> Finding:
 
 
 def _hosts(rows: list[asyncpg.Record], waiting: int) -> Finding:
-    named = [
-        f"{row['incarnation'][:8]} ({row['shards']} shards, lease {row['left_s']:.1f} s)"
-        for row in rows
-    ]
+    named = [_host(row) for row in rows]
+    is_wrong = any(_is_skewed(row) for row in rows)
     hosts: list[JsonValue] = [
         {
             "host": row["incarnation"],
             "shards": row["shards"],
             "lease_left_s": round(row["left_s"], 3),
+            "clock_ahead_s": row["clock_ahead_s"] and round(row["clock_ahead_s"], 3),
         }
         for row in rows
     ]
     if rows:
-        level: Level = "ok"
+        level: Level = "wrong" if is_wrong else "ok"
     else:
         level = "wrong" if waiting else "note"
+    remedy = _WRONG_CLOCK if is_wrong else "start one: callboard host MODULE:ATTR"
     return Finding(
         check="hosts", level=level, found=", ".join(named) or f"none alive, {waiting} run(s) or messages wait",
-        remedy="start one: callboard host MODULE:ATTR" if level == "wrong" else "",
-        data={"hosts": hosts},
+        remedy=remedy if level == "wrong" else "", data={"hosts": hosts},
     )  # fmt: skip
+
+
+def _host(row: asyncpg.Record) -> str:
+    clock = f", clock {row['clock_ahead_s']:+.1f} s" if _is_skewed(row) else ""
+    return f"{row['incarnation'][:8]} ({row['shards']} shards, lease {row['left_s']:.1f} s{clock})"
+
+
+def _is_skewed(row: asyncpg.Record) -> bool:
+    return row["clock_ahead_s"] is not None and abs(row["clock_ahead_s"]) > MOST_SKEW_S
 
 
 def _shards(rows: list[asyncpg.Record], *, is_served: bool) -> Finding:

@@ -14,6 +14,7 @@ import time
 import traceback
 from typing import TYPE_CHECKING, Final, Self
 
+from persistence.postgres.clock import Reading
 from persistence.postgres.link import connect
 from persistence.postgres.ownership import SQL_HEARTBEAT, host_report
 
@@ -21,9 +22,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from types import TracebackType
 
+    from actors.kernel.clock import Clock
     from actors.kernel.runtime.commit import HostReport
     from actors.kernel.runtime.ids import HostIncarnation
     from actors.kernel.runtime.scheduler import ShardLease
+    from persistence.postgres.clock import PostgresClock
     from persistence.postgres.link import Connection
     from persistence.postgres.settings import StoreSettings
 
@@ -43,6 +46,8 @@ class Heartbeat:
         known: Returns the shards this host thinks it holds; called in the heartbeat's thread, so it
             returns an immutable value.
         on_report: Called with every answer on the event loop that entered the block.
+        clock: Hears the database's time with every answer.
+        machine: The wall clock of this machine; how wrong it is can be seen, and decides nothing.
     """
 
     def __init__(
@@ -52,8 +57,11 @@ class Heartbeat:
         *,
         known: Callable[[], Sequence[ShardLease]],
         on_report: Callable[[HostReport], None],
+        clock: PostgresClock,
+        machine: Clock,
     ) -> None:
         self._settings, self._owner = settings, owner
+        self._clock, self._machine = clock, machine
         self._known, self._on_report = known, on_report
         self._confirmed_at = 0.0
         self._ticked_at = 0.0
@@ -136,8 +144,15 @@ class Heartbeat:
         async with asyncio.timeout(max(self._settings.lease_s / 2, LOOK_EVERY_S)):
             if self._connection is None or self._connection.is_closed():
                 self._connection = await connect(self._settings)
-            rows = await self._connection.fetch(SQL_HEARTBEAT, self._owner, self._settings.lease)
-        return host_report(rows, known)
+            ahead_s = (self._machine.now() - self._clock.now()).total_seconds()
+            asked = self._clock.monotonic()
+            rows = await self._connection.fetch(
+                SQL_HEARTBEAT, self._owner, self._settings.lease, ahead_s
+            )
+            answered = self._clock.monotonic()
+        report = host_report(rows, known)
+        self._clock.hear(Reading(report.now, asked, answered))
+        return report
 
     def _forget(self) -> None:
         if self._connection is not None:

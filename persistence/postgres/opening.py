@@ -16,6 +16,7 @@ from persistence.errors import (
     translate,
 )
 from persistence.migrate import migrate
+from persistence.postgres.clock import PostgresClock, read_clock
 from persistence.postgres.link import FIRST_PAUSE_S, LONGEST_PAUSE_S, address, connect, shut
 from persistence.postgres.settings import StoreSettings
 from persistence.postgres.store import PostgresStore
@@ -76,11 +77,12 @@ async def open_store(settings: StoreSettings) -> AsyncIterator[PostgresStore]:
     connection = await wait_for_server(settings)
     try:
         await migrate(connection, settings.schema)
+        clock = PostgresClock(await read_clock(connection))
     except DRIVER_ERRORS as exc:
         raise bad_url(settings.url, exc) or translate(exc, "migrating") from exc
     finally:
         await shut(connection)
-    store = PostgresStore(settings)
+    store = PostgresStore(settings, clock)
     async with store.running():
         yield store
 

@@ -11,6 +11,7 @@ from actors.kernel.runtime.ids import ShardId, partition_hash
 from actors.kernel.runtime.scheduler import ShardLease
 from actors.kernel.runtime.shards import instance_shard, partition_shard, scope_of
 from persistence.errors import RefusedError
+from persistence.postgres.clock import Reading
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
     from actors.kernel.runtime.ids import AgentId, HostIncarnation
     from actors.kernel.runtime.store import Serves
+    from persistence.postgres.clock import PostgresClock
     from persistence.postgres.link import Links, Row
     from persistence.postgres.settings import StoreSettings
 
@@ -31,7 +33,7 @@ SQL_CLAIM_SHARDS: Final[LiteralString] = (
     " order by shard"
 )
 SQL_RELEASE_SHARDS: Final[LiteralString] = "select release_shards($1,$2,$3,$4)"
-SQL_HEARTBEAT: Final[LiteralString] = "select shard, epoch, now, surplus from heartbeat($1,$2)"
+SQL_HEARTBEAT: Final[LiteralString] = "select shard, epoch, now, surplus from heartbeat($1,$2,$3)"
 _OTHER_MODE: Final = "CB002"
 _OTHER_KIND_OF_MAIL: Final = "CB003"
 _LOCK_NOT_AVAILABLE: Final = "55P03"
@@ -40,8 +42,8 @@ _LOCK_NOT_AVAILABLE: Final = "55P03"
 class Ownership:
     """Claims and gives up shards, and remembers which answers it has seen."""
 
-    def __init__(self, settings: StoreSettings, links: Links) -> None:
-        self._settings, self._links = settings, links
+    def __init__(self, settings: StoreSettings, links: Links, clock: PostgresClock) -> None:
+        self._settings, self._links, self._clock = settings, links, clock
         self._known: dict[HostIncarnation, dict[ShardId, int]] = {}
         self._modes: dict[str, str] = {}
         self._partitions: dict[str, int] = {}
@@ -142,8 +144,12 @@ class Ownership:
 
     async def heartbeat(self, owner: HostIncarnation, known: Sequence[ShardLease]) -> HostReport:
         """See `RunStore.heartbeat`."""
-        rows = await self._links.fetch("heartbeat", SQL_HEARTBEAT, owner, self._settings.lease)
+        asked = self._clock.monotonic()
+        rows = await self._links.fetch(
+            "heartbeat", SQL_HEARTBEAT, owner, self._settings.lease, None
+        )
         report = host_report(rows, known)
+        self._clock.hear(Reading(report.now, asked, self._clock.monotonic()))
         self.heard(owner, report)
         return report
 

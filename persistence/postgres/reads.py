@@ -12,6 +12,7 @@ from actors.kernel.runtime.decisions import RESERVED, decided_seq
 from actors.kernel.runtime.ids import AgentId, RunId
 from persistence.postgres.answers import answer_of
 from persistence.postgres.batch import Batcher, Call
+from persistence.postgres.clock import Reading
 from persistence.postgres.link import KEYED, Link
 from persistence.postgres.rows import (
     RUN_COLUMNS,
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from actors.kernel.runtime.log_entry import RunLogEntry
     from actors.kernel.runtime.scheduler import RunStatus
     from actors.kernel.runtime.store import RunFilter
+    from persistence.postgres.clock import PostgresClock
     from persistence.postgres.link import Links, Outage, Row
     from persistence.postgres.settings import StoreSettings
 
@@ -81,7 +83,7 @@ select i.agent, i.sender, i.arrival, i.body from inbox i
   where i.agent = $1 and i.body is not null and i.run_id is null and i.arrival > $2 order by i.arrival limit $3
 """
 SQL_DUE: Final[LiteralString] = """
-select r.run_id, r.agent, r.wake_at from runs r
+select r.run_id, r.agent, r.wake_at, present() as now from runs r
   where r.shard = any($1::text[]) and r.wake_at <= present() + make_interval(secs => $2)
   order by r.wake_at, r.run_id limit $3
 """
@@ -125,8 +127,10 @@ select d.id, d.sender, d.body, d.reason, d.last_error from dead_letters d
 class Reads:
     """Answers the reading half of `RunStore`."""
 
-    def __init__(self, settings: StoreSettings, outage: Outage, links: Links) -> None:
-        self._links, self._keyed = links, Link(settings, outage, KEYED)
+    def __init__(
+        self, settings: StoreSettings, outage: Outage, links: Links, clock: PostgresClock
+    ) -> None:
+        self._links, self._keyed, self._clock = links, Link(settings, outage, KEYED), clock
         limit = settings.group_limit
         self._loads: Batcher[RunId, LoadedRun | None] = Batcher(self._flush_loads, limit=limit)
         self._signals: Batcher[RunId, list[BufferedSignal]] = Batcher(
@@ -217,8 +221,12 @@ class Reads:
         return [arrived_of(row) for row in rows]
 
     async def due(self, shards: Sequence[ShardId], within_s: float, limit: int) -> list[Timer]:
-        """See `RunStore.due`."""
+        """See `RunStore.due`. What is due for the database is due by `PostgresStore.clock` then, too."""
+        asked = self._clock.monotonic()
         rows = await self._rows(SQL_DUE, list(shards), within_s, limit)
+        if rows:
+            now = max(row["now"] for row in rows)
+            self._clock.hear(Reading(now, asked, self._clock.monotonic()))
         return [
             Timer(RunId(row["run_id"]), AgentId.parse(row["agent"]), row["wake_at"]) for row in rows
         ]

@@ -13,6 +13,7 @@ from actors.kernel.faults import armed
 from actors.kernel.runtime.commit import Arrived
 from actors.kernel.runtime.ids import AgentId, partition_hash
 from actors.kernel.runtime.schedule import DueSchedule, Fired, Schedule
+from persistence.postgres.clock import SQL_READ_CLOCK
 from persistence.postgres.encode import columns, json_text, message_text
 
 if TYPE_CHECKING:
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from persistence.postgres.link import Links, Row
     from persistence.postgres.settings import StoreSettings
 
-SQL_READ_CLOCK: Final[LiteralString] = "select present() as now"
 SQL_SELECT_SCHEDULE: Final[LiteralString] = (
     "select agent, name, payload, cron, timezone, at, catch_up, is_paused, base_at, next_at, last_at,"
     " revision from schedules where tenant = $1 and name = $2"

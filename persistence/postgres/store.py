@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from actors.errors import (
     ConcurrentAppendError,
     IllegalTransitionError,
     LeaseLostError,
+    PersistenceError,
     UnknownRunError,
 )
 from actors.kernel.runtime.commit import (
@@ -24,6 +27,7 @@ from actors.kernel.runtime.store import ANY_RUN, Nudge
 from persistence.background import background
 from persistence.postgres.answers import Answers
 from persistence.postgres.arrivals import Arrivals
+from persistence.postgres.clock import Reading
 from persistence.postgres.committer import Committer
 from persistence.postgres.follows import Follows
 from persistence.postgres.fork import fork
@@ -42,7 +46,7 @@ from persistence.postgres.turn import Ended, Unknown
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
     from datetime import datetime
-    from typing import Final, LiteralString
+    from typing import LiteralString
 
     from actors.kernel.agent.message import Message
     from actors.kernel.json import JsonValue
@@ -75,7 +79,13 @@ if TYPE_CHECKING:
         StreamRecord,
         StreamState,
     )
+    from persistence.postgres.clock import PostgresClock
     from persistence.postgres.settings import StoreSettings
+
+_log = logging.getLogger(__name__)
+
+TIME_EVERY_S: Final = 10.0
+"""How old the database's time may get where nobody sends heartbeats."""
 
 SQL_REQUEST_CANCEL: Final[LiteralString] = "select run_id, agent from request_cancel($1,$2,$3)"
 
@@ -83,14 +93,16 @@ SQL_REQUEST_CANCEL: Final[LiteralString] = "select run_id, agent from request_ca
 class PostgresStore:
     """See `RunStore` and `MailStore`. Made by `open_postgres_store`; calls wait while the server is away."""
 
-    def __init__(self, settings: StoreSettings) -> None:
+    def __init__(self, settings: StoreSettings, clock: PostgresClock) -> None:
         self.settings = settings
+        self.clock = clock
+        """The database's time, for all that is compared with rows."""
         outage = Outage(settings)
         self._links = Links(settings, outage, settings.readers)
-        self._reads = Reads(settings, outage, self._links)
+        self._reads = Reads(settings, outage, self._links, clock)
         self._arrivals = Arrivals(settings, outage)
         self._answers = Answers(settings, outage)
-        self._ownership = Ownership(settings, self._links)
+        self._ownership = Ownership(settings, self._links, clock)
         self._mail = Mail(settings, outage, self._links, on_foreign=self._arrivals.nudge)
         self._schedules = Schedules(settings, self._links)
         self._limits = PostgresLimits(self._links)
@@ -140,6 +152,18 @@ class PostgresStore:
         self.committer.close()
         for batcher in self._batchers:
             batcher.close()
+
+    async def keep_time(self) -> None:
+        """Ask for the database's time now and then, until cancelled; for who sends no heartbeats."""
+        while True:
+            await asyncio.sleep(TIME_EVERY_S)
+            asked = self.clock.monotonic()
+            try:
+                now = await self._schedules.now()
+            except PersistenceError as exc:
+                _log.debug("the database's time is asked for again", exc_info=exc)
+            else:
+                self.clock.hear(Reading(now, asked, self.clock.monotonic()))
 
     # --- writing by the owner ---------------------------------------------------------------------
 

@@ -27,6 +27,7 @@ from actors.kernel.runtime.ids import AgentId, HostIncarnation
 from actors.kernel.runtime.store import Serves
 from broker import JetStreamTransport, Subjects
 from persistence.postgres import PostgresStore, StoreSettings, open_store
+from persistence.postgres.clock import PostgresClock, Reading
 from tests.harness.faulty_store import Faults, Manner
 from tests.harness.heldloop import PATIENCE_S
 from tests.harness.simloop import EPOCH
@@ -240,7 +241,8 @@ class BrokerGround:
     async def host(self) -> AsyncIterator[Stead]:
         """See `Ground.host`."""
         owner = HostIncarnation(f"host-{next(self.names)}")
-        store = _TellingStore(replace(self.settings, owner=owner))
+        settings = replace(self.settings, owner=owner)
+        store = _TellingStore(settings, PostgresClock(Reading(EPOCH, 0.0, 0.0)))
         store.held, store.is_mute = self.held, self.is_mute
         store.is_brokered = self.subjects is not None
         if self.subjects is None:

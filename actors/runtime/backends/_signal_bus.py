@@ -7,6 +7,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from actors.runtime.backends._records import pack, unpack
+from actors.runtime.timers import Alarm
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,7 +35,7 @@ class InMemorySignalBus:
         self._buffers: dict[tuple[RunId, str], deque[bytes]] = {}
         self._waiters: dict[tuple[RunId, str], deque[asyncio.Future[bytes]]] = {}
         self._timers: list[tuple[datetime, RunId]] = []
-        self._handle: asyncio.TimerHandle | None = None
+        self._alarm: Alarm | None = None
 
     async def signal(self, run_id: RunId, name: str, payload: dict[str, JsonValue]) -> None:
         """See `SignalBus.signal`."""
@@ -114,10 +115,8 @@ class InMemorySignalBus:
             del self._waiters[slot]
 
     def _arm(self) -> None:
-        if self._handle is not None:
-            self._handle.cancel()
-            self._handle = None
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
         if self._timers:
-            delay_s = (self._timers[0][0] - self._clock.now()).total_seconds()
-            loop = asyncio.get_running_loop()
-            self._handle = loop.call_later(max(delay_s, 0.0), self.fire_due)
+            self._alarm = Alarm(self._clock, self._timers[0][0], self.fire_due)

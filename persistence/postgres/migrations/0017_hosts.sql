@@ -38,13 +38,21 @@ begin
       returning s.shard, s.epoch, until, c.late;
 end $$;
 
-create or replace function heartbeat(me text, lease interval)
+-- How far the wall clock of its machine is ahead of ours; decides nothing. Null: it does not say.
+alter table hosts add column clock_ahead_s double precision;
+
+drop function heartbeat(text, interval);
+
+create function heartbeat(me text, lease interval, p_clock_ahead_s double precision default null)
 returns table (shard text, epoch bigint, now timestamptz, surplus int)
 language plpgsql set search_path from current set enable_nestloop = off as $$
 #variable_conflict use_column
 declare at timestamptz := present();
 begin
-  perform keep_alive(me, lease);
+  insert into hosts (incarnation, expires_at, clock_ahead_s)
+    values (me, at + lease, p_clock_ahead_s)
+    on conflict (incarnation) do update set expires_at = excluded.expires_at,
+      clock_ahead_s = coalesce(excluded.clock_ahead_s, hosts.clock_ahead_s);
   return query
     with mine as materialized (
       select s.shard, s.type, s.epoch, left(s.shard, 1) as kind,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from actors.kernel.runtime.ids import HostIncarnation, ShardId
 from actors.kernel.runtime.shards import scope_of
 from actors.kernel.runtime.store import Serves
+from actors.runtime.clock import SystemClock
 from persistence.postgres import Heartbeat, StoreSettings, open_store
 from persistence.postgres.takeover import Takeover
 from tests.integration.persistence.hosts import sql
@@ -70,6 +71,8 @@ class Member:
             self.owner,
             known=lambda: tuple(self.leases.values()),
             on_report=lambda _: None,
+            clock=self.store.clock,
+            machine=SystemClock(),
         )
 
     async def watch(self) -> None:

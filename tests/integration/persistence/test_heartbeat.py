@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import asyncpg
 import pytest
 
+from actors.runtime.clock import SystemClock
 from persistence.postgres import Heartbeat, heartbeat
 from persistence.postgres.ownership import SQL_HEARTBEAT
 from tests.harness.proxy import FaultProxy
@@ -28,6 +29,8 @@ def beating(bed: Bed, reports: asyncio.Queue[HostReport], **settings: str) -> He
         bed.owner,
         known=lambda: tuple(bed.leases.values()),
         on_report=reports.put_nowait,
+        clock=store_of(bed).clock,
+        machine=SystemClock(),
     )
 
 
@@ -105,7 +108,14 @@ async def test_no_error_of_the_host_ends_it_either(
     async with host(postgres_dsn, schema, heartbeat_s=0.1) as bed:
         settings = store_of(bed).settings
         async with (
-            Heartbeat(settings, bed.owner, known=known, on_report=report) as beat,
+            Heartbeat(
+                settings,
+                bed.owner,
+                known=known,
+                on_report=report,
+                clock=store_of(bed).clock,
+                machine=SystemClock(),
+            ) as beat,  # fmt: skip
             asyncio.timeout(10),
         ):
             await confirmed.wait()

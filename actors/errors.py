@@ -96,6 +96,21 @@ class NotSerializableError(ContractError):
         )
 
 
+class MessageTooLargeError(ContractError):
+    """What somebody wants to send is larger than a message may be."""
+
+    def __init__(self, what: str, size_bytes: int, limit_bytes: int) -> None:
+        super().__init__(what, size_bytes, limit_bytes)
+        self.what, self.size_bytes, self.limit_bytes = what, size_bytes, limit_bytes
+
+    @override
+    def __str__(self) -> str:
+        return (
+            f"{self.what} has {self.size_bytes} bytes as JSON, {self.limit_bytes} are the limit: put the "
+            "data into a store of yours and send its key or URL"
+        )
+
+
 class UnknownRunError(ContractError):
     """No run has this id (in this tenant)."""
 

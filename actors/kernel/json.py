@@ -10,7 +10,7 @@ from pydantic_core import PydanticSerializationError, from_json, to_json
 from actors.errors import NotSerializableError
 from actors.kernel.json_data import SCALARS, check_json, check_text
 
-__all__ = ["JsonValue", "canonical_json", "check_json", "recordable"]
+__all__ = ["JsonValue", "canonical_json", "check_json", "recordable", "sized"]
 
 JsonValue: TypeAlias = "bool | int | float | str | list[JsonValue] | dict[str, JsonValue] | None"
 
@@ -45,9 +45,19 @@ def recordable(value: object, *, where: str) -> JsonValue:
     if type(value) in SCALARS:
         check_text(value, where)
         return value  # type: ignore[return-value]
+    return sized(value, where=where)[0]
+
+
+def sized(value: object, *, where: str) -> tuple[JsonValue, int]:
+    """Return what `recordable` does, and how many bytes it has as JSON text in UTF-8.
+
+    Raises:
+        NotSerializableError: As there.
+    """
     check_json(value, where=where)
     try:
-        result: JsonValue = from_json(to_json(value, inf_nan_mode="constants"))
+        text = to_json(value, inf_nan_mode="constants")
+        result: JsonValue = from_json(text)
     except (PydanticSerializationError, ValueError) as exc:
         raise NotSerializableError(where, type(value).__name__, str(exc)) from exc
-    return result
+    return result, len(text)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal
 
 from actors.errors import ContractError, RunFailedError, RunSweptError
-from actors.kernel.agent.message import Message, sender_of
-from actors.kernel.json import recordable
+from actors.kernel.agent.message import Message, payload_of, sender_of
 from actors.kernel.runtime.ids import AgentId, RunId, TopicId
 from actors.kernel.runtime.scheduler import RetryPolicy, RunStatus
 from actors.kernel.runtime.supervisor import RunHandle, RunResult
@@ -81,9 +80,10 @@ class Client:
         Raises:
             RunConflictError: `on_conflict="reject"` and the agent is busy.
             ContractError: `tenant` is not the agent's.
+            MessageTooLargeError: The payload has more than 256 KiB as JSON; so for all that is sent.
         """
         _check_tenant(agent_id, tenant)
-        message = msg if isinstance(msg, Message) else Message.of(agent_id, msg)
+        message = msg.checked() if isinstance(msg, Message) else Message.of(agent_id, msg)
         run = self._desk.new_run(
             message, agent_id, priority=priority,
             retry_policy=retry_policy or RetryPolicy(max_retries=max_retries),
@@ -149,10 +149,11 @@ class Client:
         Raises:
             ContractError: The name begins with ``~``.
             NotSerializableError: `payload` is not JSON data.
+            MessageTooLargeError: It has more than 256 KiB.
             UnknownRunError: There is no such run.
         """
         refuse_reserved(name)
-        clean = recordable(payload, where=f"signal {name!r}")
+        clean = payload_of(payload, what=f"signal {name!r}")
         return await self._desk.signal(run_id, name, clean, message_id)
 
     async def resolve(

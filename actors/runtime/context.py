@@ -378,7 +378,7 @@ class RunContext:
 
         Args:
             target: An agent, or a run of one, whose end ends the ask even if it never saw the question.
-            msg: The question: JSON data, at most 200 KiB.
+            msg: The question: JSON data, at most 256 KiB.
             timeout: Seconds until the outcome is ``timed_out``; the target goes on.
             idempotency_key: Questions of this run with the same key are one question.
 

@@ -143,7 +143,7 @@ class Desk:
 
     async def send(self, agent_id: AgentId, msg: Message | Any, sender: str | None) -> bool:
         """See `Runtime.send`."""
-        message = msg if isinstance(msg, Message) else Message.of(agent_id, msg)
+        message = msg.checked() if isinstance(msg, Message) else Message.of(agent_id, msg)
         message = with_traceparent(message.sent_by(sender or f"client:{self.client}"))
         arrived = await self._store.deliver([message])
         self._worker.routed(tuple(arrived))

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from actors.errors import OtherTenantError
-from actors.kernel.agent.message import Message
-from actors.kernel.json import canonical_json, recordable
+from actors.kernel.agent.message import Message, check_payload_size, payload_of
+from actors.kernel.json import canonical_json, sized
 from actors.kernel.runtime.commit import FollowChange, Outgoing
 from actors.kernel.runtime.effects import EffectMode, args_hash
 from actors.kernel.runtime.follow_graph import check_follow
@@ -82,7 +82,8 @@ class Topics:
 
     async def publish(self, topic: TopicId, msg: Message | Any, sender: str) -> FanoutReport:
         """Bring a message, or JSON data, to all followers of this moment; see `FanoutStrategy`."""
-        post = replace(msg, target=topic) if isinstance(msg, Message) else Message.of(topic, msg)
+        is_message = isinstance(msg, Message)
+        post = replace(msg, target=topic).checked() if is_message else Message.of(topic, msg)
         return await self._fanout.publish(
             topic, with_traceparent(post.sent_by(sender)), graph=self._graph, inbox=self._inbox
         )
@@ -165,11 +166,12 @@ class Following:
             return
         position = run.turnstile.enter("emit").take_position()
         topic = self._own(topic)
-        content = recordable(content, where=f"post to {topic}")
+        content, size_bytes = sized(content, where=f"post to {topic}")
         digest = args_hash([str(topic), content])
         place = run.meet(position, (EntryKind.MSG_SENT,), f"emit {topic}", digest)
         if place is not None and place.end is not None:
             return
+        check_payload_size(size_bytes, what=f"post to {topic}")
         message_id = message_id_of_run(run.run_id, position, run.history.sent_at(position))
         entry: dict[str, JsonValue] = {
             "message_id": message_id, "target": str(topic), "hash": digest,
@@ -199,7 +201,7 @@ class Following:
     async def _emit_abroad(self, topics: Topics, topic: TopicId | str, content: Any) -> None:
         run = self._run
         topic = self._own(topic)
-        content = recordable(content, where=f"post to {topic}")
+        content = payload_of(content, what=f"post to {topic}")
 
         async def execute() -> None:
             post = self._post(idempotency_key(), topic, content)

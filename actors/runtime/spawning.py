@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from actors.errors import ContractError, OtherTenantError, SpawnDenied
 from actors.kernel.agent.agent import Agent
-from actors.kernel.agent.message import Message
+from actors.kernel.agent.message import Message, check_metadata, check_payload_size
 from actors.kernel.agent.supervision import HistoryRetention, Supervision
-from actors.kernel.json import recordable
+from actors.kernel.json import sized
 from actors.kernel.runtime.commit import NewRun, Spawned
 from actors.kernel.runtime.effects import args_hash
 from actors.kernel.runtime.ids import AgentId, RunId, derive_id, message_id_of_run, run_id_of_child
@@ -61,7 +61,7 @@ class Spawning:
         position = branch.take_position()
         type_, key = self._named(child, key)
         content = boot.payload if isinstance(boot, Message) else boot
-        content = recordable(content, where=f"boot message of {type_}")
+        content, size_bytes = sized(content, where=f"boot message of {type_}")
         digest = args_hash(["spawn", type_, key, content])
         kinds = (EntryKind.CHILD_SPAWNED, EntryKind.EFFECT_RESULT)
         place = run.meet(position, kinds, f"spawn {type_}", digest)
@@ -74,6 +74,9 @@ class Spawning:
         if refused is not None:
             payload = refusal("spawn", digest, refused)
             raise_if_refused(run.log.record(EntryKind.EFFECT_RESULT, position, payload), payload)
+        check_payload_size(size_bytes, what=f"boot message of {type_}")
+        if isinstance(boot, Message):
+            check_metadata(boot.metadata, what=f"boot message of {type_}")
         n = run.history.sent_at(position)
         agent_id = AgentId(
             type_, key or derive_id("agent", run.run_id, position, n), run.agent_id.tenant

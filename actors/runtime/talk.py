@@ -7,8 +7,8 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from actors.errors import ContractError, UnknownRunError, WaitCycleError
-from actors.kernel.agent.message import Message
-from actors.kernel.json import canonical_json, recordable
+from actors.kernel.agent.message import Message, check_payload_size
+from actors.kernel.json import canonical_json, sized
 from actors.kernel.runtime.commit import Answer, Outgoing, RunRow, Wait
 from actors.kernel.runtime.communication import AskKind, AskOutcome, RunStatusSummary
 from actors.kernel.runtime.effects import EffectMode, args_hash
@@ -33,9 +33,6 @@ if TYPE_CHECKING:
     from actors.runtime.journaling import Effects
     from actors.runtime.recorder import Recorder
     from actors.runtime.waits import Waits
-
-MAX_ASK_BYTES: Final = 200 * 1024
-"""The longest question: a longer one might not get through to another host."""
 
 _OUTCOMES: Final = {
     "replied": AskKind.REPLIED,
@@ -79,11 +76,12 @@ class Talk:
         run = self.run
         position = run.turnstile.enter("send").take_position()
         refuse_tenant(target, run.agent_id.tenant)
-        content = _content(payload, target)
+        content, size_bytes = _content(payload, target)
         digest = args_hash([str(target), content])
         place = run.meet(position, (K.MSG_SENT,), f"send {target}", digest)
         if place is not None and place.end is not None:
             return
+        check_payload_size(size_bytes, what=f"message to {target}")
         message_id = message_id_of_run(run.run_id, position, run.history.sent_at(position))
         entry: Payload = {"message_id": message_id, "target": str(target), "hash": digest}
         run.log.record(K.MSG_SENT, position, entry)
@@ -109,11 +107,12 @@ class Talk:
         """See `RunContext.reply`."""
         run = self.run
         position = run.turnstile.enter("reply").take_position()
-        value = recordable(result, where=f"reply to {to.id}")
+        value, size_bytes = sized(result, where=f"reply to {to.id}")
         digest = args_hash(["reply", to.id, value])
         place = run.meet(position, (K.EFFECT_RESULT,), f"reply to {to.id}", digest)
         if place is not None and place.end is not None:
             return
+        check_payload_size(size_bytes, what=f"reply to {to.id}")
         asker = to.reply_to
         entry: Payload = {
             "effect": "reply", "hash": digest, "status": "ok", "value": asker is not None,
@@ -216,17 +215,11 @@ class Talk:
         if not (is_length(timeout) and timeout > 0):
             text = f"ctx.ask needs a time limit in seconds, above 0 and up to ten years: {str(timeout)[:40]}"
             raise ContractError(text)
-        content = _content(msg, agent_id)
-        size = len(canonical_json(content).encode())
-        if size > MAX_ASK_BYTES:
-            text = (
-                f"a question to {agent_id} has {size} bytes, more than {MAX_ASK_BYTES}: keep large "
-                "data in a store of yours and send its address"
-            )
-            raise ContractError(text)
+        content, size_bytes = _content(msg, agent_id)
         return _Question(
-            self, branch, position, target, content=content, timeout_s=float(timeout), key=key
-        )
+            self, branch, position, target, content=content, size_bytes=size_bytes,
+            timeout_s=float(timeout), key=key,
+        )  # fmt: skip
 
     # --- effects --------------------------------------------------------------------------------
 
@@ -272,12 +265,14 @@ class _Question:
         target: AgentId | RunHandle,
         *,
         content: JsonValue,
+        size_bytes: int,
         timeout_s: float,
         key: str | None,
     ) -> None:
         self._talk, self._run, self._store = talk, talk.run, talk.store
         self._branch, self._position = branch, position
         self._content, self._timeout_s = content, timeout_s
+        self._size_bytes = size_bytes
         self.handle = target if isinstance(target, RunHandle) else None
         self.agent_id = target.agent_id if isinstance(target, RunHandle) else target
         self.target = self.handle.run_id if self.handle is not None else str(self.agent_id)
@@ -291,13 +286,19 @@ class _Question:
         self._at: datetime | None = None
 
     def meet(self, place: Place | None) -> None:
-        """Take over what an execution before this one has sent."""
+        """Take over what an execution before this one has sent.
+
+        Raises:
+            MessageTooLargeError: None has, and the question is too large to be sent.
+        """
         begun = place.begin if place is not None else None
         if begun is not None:
             self.id = str(begun.payload["message_id"])
             self._at = datetime.fromisoformat(str(begun.payload["at"])).astimezone(UTC)
             self._is_sent = True
             self._run.answers.poke()
+        else:
+            check_payload_size(self._size_bytes, what=f"question to {self.agent_id}")
 
     def send(self) -> None:
         """Record the question; it leaves with the next flush."""
@@ -361,9 +362,10 @@ class _Question:
         return K.ASK_TIMEOUT, self._position, entry
 
 
-def _content(payload: Message | Any, target: AgentId) -> JsonValue:
+def _content(payload: Message | Any, target: AgentId) -> tuple[JsonValue, int]:
+    """Return what is to be sent, and its size; whether it is too large matters only to what was not yet."""
     content = payload.payload if isinstance(payload, Message) else payload
-    return recordable(content, where=f"message to {target}")
+    return sized(content, where=f"message to {target}")
 
 
 def _run_id(target: RunHandle | str) -> RunId:

@@ -251,7 +251,7 @@ async def test_bad_questions(bed: Bed) -> None:
         return problems
 
     for value in await bed.live_and_replayed(body):
-        assert value == ["ContractError", "ContractError", OtherTenantError.__name__]
+        assert value == ["ContractError", "MessageTooLargeError", OtherTenantError.__name__]
 
 
 @pytest.mark.item(85)

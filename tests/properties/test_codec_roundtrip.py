@@ -7,14 +7,29 @@ from typing import Any
 
 import msgpack
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic_core import to_json
 
-from actors.kernel.agent.message import Message
+from actors.errors import MessageTooLargeError
+from actors.kernel.agent.message import (
+    MAX_METADATA_BYTES,
+    MAX_PAYLOAD_BYTES,
+    Message,
+    payload_of,
+)
 from actors.kernel.json import canonical_json, recordable
 from actors.kernel.runtime.ids import AgentId, RunId
-from actors.kernel.runtime.transport import KEPT_BYTES, Received, SentSignal, Undecodable
-from broker.codec import Decoder, Wire
+from actors.kernel.runtime.transport import (
+    KEPT_BYTES,
+    OutboxRow,
+    Received,
+    SentSignal,
+    Undecodable,
+)
+from broker.codec import Decoder, Wire, encode
+from broker.headers import block_bytes
+from broker.limits import MAX_BODY_BYTES, MAX_MAIL_BYTES, NEEDED_PAYLOAD_BYTES
 from tests.unit.broker.wires import DESK, STORED_AT, SUBJECTS, mail, message, outside, signal
 
 DECODER = Decoder(SUBJECTS)
@@ -164,3 +179,39 @@ def _assert_storable(received: Received) -> None:
     for text in texts:
         assert "\x00" not in text
         text.encode()
+
+
+large_parts = st.sampled_from(
+    ["x", "\N{CAT FACE}", "\x01", '"', 0.5, 1e-5, 1e300, 2**70, -1, 200, None, True, "", [], {}]
+) | st.lists(scalars, min_size=1, max_size=4)
+
+
+@given(large_parts, st.booleans(), agents, agents)
+@settings(max_examples=60)
+def test_whatever_a_message_may_hold_fits_into_every_server_and_is_read_again(
+    part: Any, as_map: bool, sender: AgentId, target: AgentId
+) -> None:
+    """At the last byte that passes at the call, of any shape; one byte more does not pass."""
+    room = MAX_PAYLOAD_BYTES - 64
+    if as_map:
+        shape: Any = {f"{n:x}": part for n in range(room // (len(to_json(part)) + 9))}
+    else:
+        shape = [part] * (room // (len(to_json(part)) + 1))
+    pad = MAX_PAYLOAD_BYTES - len(to_json([shape, ""]))
+    payload = payload_of([shape, "x" * pad], what="message")
+    with pytest.raises(MessageTooLargeError):
+        payload_of([shape, "x" * (pad + 1)], what="message")
+    sent = message(payload, target=target, sender=f"agent:{sender}")
+
+    headers, body = encode(OutboxRow(1, sent))
+    assert len(body) + block_bytes(headers) <= NEEDED_PAYLOAD_BYTES
+    received = DECODER.decode(mail(sent))
+
+    assert isinstance(received.content, Message), received.content
+    assert received.content.payload == payload
+
+
+def test_the_limits_of_the_wire_follow_from_the_one_at_the_call() -> None:
+    """Outsiders' bodies have the same number; mail has room for what is beside the payload."""
+    assert MAX_BODY_BYTES == MAX_PAYLOAD_BYTES
+    assert MAX_PAYLOAD_BYTES + MAX_METADATA_BYTES < MAX_MAIL_BYTES < NEEDED_PAYLOAD_BYTES

@@ -10,15 +10,59 @@ from typing import Final, Literal, Self, TypeAlias, get_args
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic_core import from_json, to_json
 
-from actors.errors import ContractError
-from actors.kernel.json import JsonValue, recordable
+from actors.errors import ContractError, MessageTooLargeError
+from actors.kernel.json import JsonValue, sized
 from actors.kernel.runtime.ids import AgentId, RunId, TopicId
 
 SCHEMA_VERSION: Final = 1
 SenderKind: TypeAlias = Literal["agent", "ext", "client", "topic", "submit", "spawn", "schedule"]
 _SENDER_KINDS: Final = tuple(f"{kind}:" for kind in get_args(SenderKind))
 
+MAX_PAYLOAD_BYTES: Final = 256 * 1024
+"""Of a payload as JSON text in UTF-8, wherever its receiver is: whatever has no more can be published
+by a broker and read behind it."""
+MAX_METADATA_BYTES: Final = 16 * 1024
+"""Of a message's metadata, as JSON."""
+MAX_ID_BYTES: Final = 256
+"""Of each id in a message."""
+
 _payload_types: dict[str, type[BaseModel]] = {}
+
+
+def check_payload_size(size_bytes: int, *, what: str) -> None:
+    """Return if a payload of this size may be sent.
+
+    Raises:
+        MessageTooLargeError: It may not.
+    """
+    if size_bytes > MAX_PAYLOAD_BYTES:
+        raise MessageTooLargeError(what, size_bytes, MAX_PAYLOAD_BYTES)
+
+
+def check_metadata(metadata: dict[str, str], *, what: str) -> None:
+    """Return if a message may have this metadata.
+
+    Raises:
+        NotSerializableError: It is not JSON data.
+        MessageTooLargeError: There is too much of it.
+    """
+    if metadata:
+        where = f"metadata of a {what}"
+        size_bytes = sized(metadata, where=where)[1]
+        if size_bytes > MAX_METADATA_BYTES:
+            raise MessageTooLargeError(where, size_bytes, MAX_METADATA_BYTES)
+
+
+def payload_of(value: object, *, what: str) -> JsonValue:
+    """Return JSON data that may be sent, as its receiver will get it.
+
+    Raises:
+        NotSerializableError: It is not JSON data.
+        MessageTooLargeError: There is too much of it.
+    """
+    clean, size_bytes = sized(value, where=what)
+    check_payload_size(size_bytes, what=what)
+    return clean
 
 
 def sender_of(kind: SenderKind, name: object) -> str:
@@ -59,14 +103,30 @@ class Message:
 
         Raises:
             NotSerializableError: `payload` is neither JSON data nor a registered payload.
+            MessageTooLargeError: It has more than 256 KiB as JSON.
         """
         if isinstance(payload, BaseModel):
             payload = payload.model_dump(mode="json")
         return cls(
             id=id or uuid.uuid4().hex,
             target=target,
-            payload=recordable(payload, where=f"message to {target}"),
+            payload=payload_of(payload, what=f"message to {target}"),
         )
+
+    def checked(self) -> Message:
+        """Return this message as it may be sent, its payload as the receiver will get it.
+
+        Raises:
+            NotSerializableError: Its payload or its metadata is not JSON data.
+            MessageTooLargeError: Its payload, its metadata or one of its ids is too large.
+        """
+        what = f"message to {self.target}"
+        for name in ("id", "reply_to", "correlation_id", "causation_id"):
+            size_bytes = len((getattr(self, name) or "").encode(errors="surrogatepass"))
+            if size_bytes > MAX_ID_BYTES:
+                raise MessageTooLargeError(f"{name} of a {what}", size_bytes, MAX_ID_BYTES)
+        check_metadata(self.metadata, what=what)
+        return replace(self, payload=payload_of(self.payload, what=what))
 
     def sent_by(self, sender: str) -> Message:
         """Return this message with its typed sender.

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from actors.kernel.agent.message import MAX_PAYLOAD_BYTES
 from actors.kernel.runtime.ids import AgentId
 from actors.kernel.runtime.scheduler import RunStatus
 from tests.integration.compose.commandline import Cli
@@ -322,6 +323,29 @@ def test_bad_input_is_one_sentence_with_the_remedy(
     assert words in said.err
     assert said.out == ""
     assert "Traceback" not in said.err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["send", "desk/a"],
+        ["ask", "desk/a"],
+        ["publish", "news/eu"],
+        ["schedules", "create", "large", "desk/a", "--delay-s", "60"],
+    ],
+)
+def test_what_is_too_large_for_a_message_is_refused_with_the_limit(
+    cli: Cli, arguments: list[str]
+) -> None:
+    """Each command that sends something says the size, the limit and what to do; nothing is sent."""
+    text = '"' + "x" * (MAX_PAYLOAD_BYTES - 1) + '"'
+    place = 4 if arguments[0] == "schedules" else 2
+    said = cli(*arguments[:place], text, *arguments[place:])
+
+    assert said.code == 2
+    assert "has 262145 bytes as JSON, 262144 are the limit" in said.err
+    assert "send its key or URL" in said.err
+    assert cli("runs", "list", "--json").data == []
 
 
 @pytest.mark.parametrize(

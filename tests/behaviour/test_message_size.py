@@ -1,0 +1,220 @@
+"""How large a message may be: the same on every assembly, checked at the call, and what passes arrives."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pydantic_core import to_json
+
+from actors.errors import ContractError, MessageTooLargeError
+from actors.kernel.agent import message as limits
+from actors.kernel.agent.message import MAX_METADATA_BYTES, MAX_PAYLOAD_BYTES, Message
+from actors.kernel.runtime.ids import TopicId
+from actors.kernel.runtime.log_entry import EntryKind
+from tests.behaviour.agents import Acting
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from actors.kernel.json import JsonValue
+    from actors.runtime import RunContext
+    from tests.behaviour.bed import Bed
+
+NEWS = TopicId("news", "large")
+LARGEST = "x" * (MAX_PAYLOAD_BYTES - 2)
+"""With its quotes as many bytes of JSON as there may be."""
+TOO_LARGE = LARGEST + "x"
+
+SHAPES: dict[str, JsonValue] = {
+    "text": "",
+    "text that is no ASCII": "\N{CAT FACE}é" * 20_000,
+    "text that JSON escapes": "\x01\n\"\\" * 15_000,
+    "floats, which are longer as msgpack": [0.5] * 60_000,
+    "short floats and long ones": [1e-5, 1e300, -0.0, 123456.789] * 5_000,
+    "integers beyond 64 bits": [2**80, -(2**63), 255, -1] * 4_000,
+    "many keys": {f"k{n}": None for n in range(15_000)},
+    "empty ones": [[], {}, "", None, True, False] * 8_000,
+    "deep": [[[["x"] * 50]]] * 1000,
+}  # fmt: skip
+
+
+def exactly(shape: JsonValue, size: int) -> JsonValue:
+    """A value of this shape that has so many bytes as JSON."""
+    empty = len(to_json([shape, ""]))
+    return [shape, "x" * (size - empty)]
+
+
+def size_of(value: JsonValue) -> int:
+    """Its bytes as JSON."""
+    return len(to_json(value))
+
+
+async def outcome(call: Callable[[], Awaitable[object]]) -> str:
+    """What came of it: ``sent``, or the error's words."""
+    try:
+        await call()
+    except MessageTooLargeError as exc:
+        assert isinstance(exc, ContractError)
+        return str(exc)
+    return "sent"
+
+
+def is_refusal(words: str) -> bool:
+    """Whether the error names the size, the limit and the way out."""
+    return all(part in words for part in ("262145", "262144", "store of yours", "key or URL"))
+
+
+async def test_what_a_run_sends_has_one_limit(bed: Bed) -> None:
+    """send, ask, reply, emit and spawn take 256 KiB; of one byte more nothing is sent or recorded."""
+    came: list[tuple[str, Any]] = []
+
+    async def hear(ctx: RunContext, inbox: list[Message]) -> str:
+        for message in inbox:
+            came.append((ctx.agent_id.key, message.payload))
+            if message.payload == "reply":
+                refused = await outcome(lambda: ctx.reply(message, TOO_LARGE))  # noqa: B023
+                assert is_refusal(refused)
+                await ctx.reply(message, LARGEST)
+        return "heard"
+
+    hearer = await bed.serve(hear)
+
+    async def tell(ctx: RunContext, inbox: list[Message]) -> list[Any]:
+        said: list[Any] = []
+        for payload in (TOO_LARGE, LARGEST):
+            verbs: list[Callable[[], Awaitable[object]]] = [
+                lambda p=payload: ctx.send(hearer, p),  # type: ignore[misc]
+                lambda p=payload: ctx.ask(hearer, p, timeout=60),  # type: ignore[misc]
+                lambda p=payload: ctx.emit(NEWS, p),  # type: ignore[misc]
+                lambda p=payload: ctx.spawn(hearer, boot=p),  # type: ignore[misc]
+            ]
+            said += [await outcome(verb) for verb in verbs]
+        answer = await ctx.ask(hearer, "reply", timeout=60)
+        return [*said, answer.result == LARGEST]
+
+    run_id = await bed.submit(await bed.serve(tell))
+    said = await bed.result(run_id)
+
+    assert [is_refusal(words) for words in said[:4]] == [True] * 4
+    assert said[4:] == ["sent"] * 4 + [True]
+    assert len(await bed.log(run_id, EntryKind.MSG_SENT)) == 2
+    assert len(await bed.log(run_id, EntryKind.ASK_SENT)) == 2
+    assert len(await bed.log(run_id, EntryKind.CHILD_SPAWNED)) == 1
+    await bed.until(lambda: len(came) == 4)
+    assert [payload for _, payload in came].count(LARGEST) == 3
+
+
+async def test_what_a_client_sends_has_the_same_limit(bed: Bed) -> None:
+    """submit, send, publish, signal and schedules, with JSON data or with a whole message."""
+    came: list[Any] = []
+
+    async def hear(ctx: RunContext, inbox: list[Message]) -> object:
+        if inbox[0].payload == "wait":
+            return await ctx.sleep_until_signal("go") == LARGEST
+        came.extend(message.payload for message in inbox)
+        return None
+
+    hearer = await bed.serve(hear)
+    runtime = bed.runtime
+    waiting = await bed.submit(hearer, "wait")
+
+    def calls(payload: str) -> list[Callable[[], Awaitable[object]]]:
+        message = Message(f"m{len(payload)}", hearer, payload)
+        return [
+            lambda: runtime.submit(hearer, payload),
+            lambda: runtime.submit(hearer, message),
+            lambda: runtime.send(hearer, payload),
+            lambda: runtime.send(hearer, message),
+            lambda: runtime.publish(NEWS.type, NEWS.source, payload),
+            lambda: runtime.publish(NEWS.type, NEWS.source, message),
+            lambda: runtime.signal(waiting, "go", payload),
+            lambda: runtime.schedules.create("large", hearer, payload, delay_s=3600),
+        ]
+
+    refused = [await outcome(call) for call in calls(TOO_LARGE)]
+    assert all(map(is_refusal, refused)), [words[:200] for words in refused]
+    assert not await runtime.schedules.list()
+    assert [await outcome(call) for call in calls(LARGEST)] == ["sent"] * 8
+    assert await bed.result(waiting) is True
+    await bed.until(lambda: len(came) == 4)
+    assert came == [LARGEST] * 4
+
+
+async def test_what_a_message_has_beside_its_payload_is_limited_too(bed: Bed) -> None:
+    """Its metadata and its ids: else a message of a small payload could be too large for a broker."""
+    target = bed.name()
+    large = {"k": "x" * MAX_METADATA_BYTES}
+    for message in (
+        Message("m", target, None, metadata=large),
+        Message("m" * 257, target, None),
+        Message("m", target, None, correlation_id="c" * 257),
+    ):
+        with pytest.raises(MessageTooLargeError):
+            await bed.runtime.submit(target, message)
+        with pytest.raises(MessageTooLargeError):
+            await bed.runtime.send(target, message)
+        with pytest.raises(MessageTooLargeError):
+            await bed.runtime.publish(NEWS.type, NEWS.source, message)
+    assert await bed.runtime.store.pending_count(target) == 0
+
+
+async def test_what_was_sent_when_more_was_allowed_is_replayed(
+    bed: Bed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The limit is for what is sent now: a run whose log holds a larger message goes on."""
+
+    async def tell(ctx: RunContext, inbox: list[Message]) -> str:
+        del inbox
+        await ctx.send(nobody, TOO_LARGE)
+        await ctx.step("mark", bed.world.do, "mark")
+        await ctx.sleep_until_signal("again")
+        return "went on"
+
+    nobody = bed.name()
+    monkeypatch.setattr(limits, "MAX_PAYLOAD_BYTES", 2 * MAX_PAYLOAD_BYTES)
+    run_id = await bed.submit(await bed.serve(tell))
+    await bed.marked(run_id)
+    monkeypatch.undo()
+    await bed.restart()
+    await bed.runtime.signal(run_id, "again")
+
+    assert await bed.result(run_id) == "went on"
+
+
+@pytest.mark.nats
+async def test_whatever_passes_at_the_call_arrives_at_another_host(bed: Bed) -> None:
+    """Of every shape that JSON data can have, at the last byte, in order; none is a dead letter."""
+    payloads = [exactly(shape, MAX_PAYLOAD_BYTES) for shape in SHAPES.values()]
+    assert {size_of(payload) for payload in payloads} == {MAX_PAYLOAD_BYTES}
+    came: list[JsonValue] = []
+    got_all = asyncio.Event()
+
+    async def hear(ctx: RunContext, inbox: list[Message]) -> None:
+        del ctx
+        came.extend(message.payload for message in inbox)
+        if len(came) == len(payloads):
+            got_all.set()
+
+    hearer = Acting(bed.name(), hear)
+
+    async def tell(ctx: RunContext, inbox: list[Message]) -> int:
+        del inbox
+        refused = 0
+        for payload in payloads:
+            await ctx.send(hearer.id, payload)
+            assert isinstance(payload, list)
+            over = await outcome(lambda p=payload: ctx.send(hearer.id, [p[0], f"{p[1]}x"]))  # type: ignore[misc]
+            refused += is_refusal(over)
+        return refused
+
+    async with bed.rival() as rival:
+        await rival.register(hearer)
+        assert await bed.result(await bed.submit(await bed.serve(tell))) == len(payloads)
+        async with asyncio.timeout(20 + bed.slack_s):
+            await got_all.wait()
+        letters = await bed.runtime.store.dead_letters()
+
+    assert letters == []
+    assert came == payloads

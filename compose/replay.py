@@ -287,6 +287,9 @@ class _NoMail:
     def take(self) -> Arrived | None:
         return None
 
+    def put_back(self, arrived: Arrived) -> None:
+        pass
+
 
 class _Quiet:
     """An agent without those who look on, and without the history it would clear."""

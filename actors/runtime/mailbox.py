@@ -254,6 +254,12 @@ class Mailbox:
             self.taken = set()
         self.taken.add(arrival)
 
+    def put_back(self, arrival: int) -> None:
+        """The run in memory may not have this message yet: older mail is read first."""
+        if self.taken is not None:
+            self.taken.discard(arrival)
+        self.spill()
+
     def next_turn(self) -> Turn | None:
         """Remove and return what a free agent does next, or None: a queued run, or waiting mail."""
         if not self.queue or self.holding is not Holding.NOTHING:
@@ -343,6 +349,10 @@ class WaitingMail:
         if self._mailbox.is_low:
             self._read_more(self._mailbox)
         return arrived
+
+    def put_back(self, arrived: Arrived) -> None:
+        """It may not be taken yet: something older of its sender has to be read first."""
+        self._mailbox.put_back(arrived.arrival)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,12 +20,13 @@ from actors.kernel.runtime.commit import (
     Deleted,
     LeaseLost,
     Missing,
+    OutOfOrder,
     OverBudget,
     Then,
 )
 from actors.kernel.runtime.log_entry import EntryKind, NewEntry
 from actors.runtime.tasks import start_task
-from actors.runtime.turn import Parts, without
+from actors.runtime.turn import Parts, without, without_mail
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -94,6 +95,7 @@ class RunLog:
         """Those that are rows; None: perhaps some of an execution that was broken off."""
         self._refusable: dict[str, Callable[[str], dict[str, JsonValue]]] = {}
         self._refused: dict[str, dict[str, JsonValue]] = {}
+        self._received: dict[MessageKey, tuple[str, Callable[[], None]]] = {}
         turnstile.durable = self.seq
 
     @property
@@ -119,6 +121,15 @@ class RunLog:
     def bind(self, key: MessageKey) -> None:
         """Let the next flush make a pending message this run's."""
         self._parts.bind.append(key)
+
+    def receive(self, key: MessageKey, position: str, put_back: Callable[[], None]) -> None:
+        """Let the next flush take a message for a call; `put_back` is called if it may not yet.
+
+        An older one of its sender has to be read first. The call's entry has become one that says
+        that nothing came of it, so nothing else is disturbed.
+        """
+        self._parts.bind.append(key)
+        self._received[key] = position, put_back
 
     def send(self, outgoing: Outgoing) -> None:
         """Let a message leave with the next flush."""
@@ -220,11 +231,12 @@ class RunLog:
 
     async def _commit(self, turn: Commit) -> Committed:
         outcome = await self._store.commit(turn)
-        while isinstance(outcome, OverBudget) and self._refusable.keys() >= set(outcome.positions):
-            refused = {p: self._refusable[p](outcome.limit) for p in outcome.positions}
-            self._refused.update(refused)
-            turn = without(turn, refused)
+        while (less := self._without_refused(turn, outcome)) is not None:
+            turn = less
             outcome = await self._store.commit(turn)
+        if self._received:
+            for key in turn.bind:
+                self._received.pop(key, None)
         if not isinstance(outcome, Committed):
             self.break_off(outcome)
             raise RunSuspended
@@ -232,6 +244,20 @@ class RunLog:
             self.known_waits = turn.waits
         self._on_committed(outcome)
         return outcome
+
+    def _without_refused(self, turn: Commit, outcome: CommitOutcome) -> Commit | None:
+        """Return the turn without what was refused, if that disturbs only who asked for it."""
+        match outcome:
+            case OverBudget(positions, limit) if self._refusable.keys() >= set(positions):
+                refused = {p: self._refusable[p](limit) for p in positions}
+                self._refused.update(refused)
+                return without(turn, refused)
+            case OutOfOrder(keys) if self._received.keys() >= set(keys):
+                calls = {key: self._received.pop(key) for key in keys}
+                for _, put_back in calls.values():
+                    put_back()
+                return without_mail(turn, {key: position for key, (position, _) in calls.items()})
+        return None
 
     def _turn(
         self,
@@ -343,7 +369,7 @@ class RunLog:
     @property
     def is_stale(self) -> bool:
         """Whether the log went on without this execution: load it again, same attempt."""
-        return isinstance(self.broken, Conflict | Missing | ConcurrentAppendError)
+        return isinstance(self.broken, Conflict | Missing | OutOfOrder | ConcurrentAppendError)
 
 
 def _ignore(committed: Committed) -> None:

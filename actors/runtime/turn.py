@@ -121,3 +121,18 @@ def without(turn: Commit, refusals: Mapping[str, dict[str, JsonValue]]) -> Commi
             budget = None
     spawned = tuple(child for child in turn.spawned if child.position not in refusals)
     return replace(turn, entries=entries, spawned=spawned, budget=budget)
+
+
+def without_mail(turn: Commit, calls: Mapping[MessageKey, str]) -> Commit:
+    """Return the turn without messages that it may not take yet; the positions of their calls are given.
+
+    Every entry keeps its seq: a call that was given nothing is abandoned there, and goes on waiting.
+    """
+    positions = set(calls.values())
+    entries = tuple(
+        NewEntry(EntryKind.EFFECT_ABANDONED, entry.position, {"effect": "receive"})
+        if entry.kind is EntryKind.MSG_RECEIVED and entry.position in positions
+        else entry
+        for entry in turn.entries
+    )
+    return replace(turn, entries=entries, bind=tuple(k for k in turn.bind if k not in calls))

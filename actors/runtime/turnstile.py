@@ -161,6 +161,15 @@ class Turnstile:
         heapq.heappush(self._hits, (seq, id(branch), branch))
         branch.doing = Doing.HIT
 
+    def go_on_working(self, branch: Branch) -> bool:
+        """Take back `queue_turn`; False when the branch was interrupted meanwhile and goes on with that."""
+        if branch.doing is not Doing.HIT:
+            return False
+        branch.doing = Doing.WORK
+        self._hits = [hit for hit in self._hits if hit[2] is not branch]
+        heapq.heapify(self._hits)
+        return True
+
     async def await_turn(self, branch: Branch, verb: str) -> None:
         """Second half of `queue_turn`."""
         self.working -= 1

@@ -37,6 +37,10 @@ class Mail(Protocol):
         """Remove and return the next one."""
         ...
 
+    def put_back(self, arrived: Arrived) -> None:
+        """It may not be taken yet: something older of its sender has to be read first."""
+        ...
+
 
 Payload: TypeAlias = "dict[str, JsonValue]"
 _Entry: TypeAlias = "tuple[K, str, Payload]"
@@ -51,6 +55,7 @@ class _Wait:
     row: Wait | None = None
     """What an answer ends, as others see it."""
     keep: bool = False
+    ended: _Ended | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,9 +163,7 @@ class Waits:
         def received(found: _Found) -> _Entry:
             if found.mail is None:
                 return K.TIMER_FIRED, position, {"at": at.isoformat() if at is not None else ""}
-            mail = found.mail
-            run.log.bind(MessageKey(mail.agent_id, mail.sender, mail.message.id))
-            return K.MSG_RECEIVED, position, {**message_payload(mail), "hash": digest}
+            return K.MSG_RECEIVED, position, {**message_payload(found.mail), "hash": digest}
 
         found = (await self._end(branch, _Wait(verb, at=at, mail=True), received)).found
         return found.mail.message.copied() if found.mail is not None else None
@@ -296,14 +299,7 @@ class Waits:
         `Turnstile.take`. `look` and `late` find what ends it beside them, and at the end of its time.
         """
         run = self._run
-        ended: list[_Ended] = []
-
-        def record(found: _Found) -> None:
-            kind, position, payload = entry_of(found)
-            seq = run.log.record(kind, position, payload)
-            run.turnstile.queue_turn(branch, seq)
-            self._open.pop(branch, None)
-            ended.append(_Ended(found, seq, payload))
+        record = partial(self._record, branch, wait, entry_of)
 
         def on_turn() -> None:
             found = self._consume(wait)
@@ -312,7 +308,7 @@ class Waits:
 
         self._open[branch] = wait
         try:
-            while not ended:
+            while wait.ended is None:
                 if wait.signal is not None:
                     await run.signals.refresh()
                 known = await look() if look is not None else None
@@ -329,14 +325,40 @@ class Waits:
                         record(known)
                 else:
                     await self._pause(branch, wait)
-            await run.log.durable(branch, ended[0].seq)
+                if wait.ended is not None:
+                    await run.log.durable(branch, wait.ended.seq)
             await run.turnstile.await_turn(branch, wait.verb)
         except BaseException as exc:
             run.turnstile.interrupted(branch, wait.verb, exc)
             raise
         finally:
             self._open.pop(branch, None)
-        return ended[0]
+        return wait.ended
+
+    def _record(
+        self,
+        branch: Branch,
+        wait: _Wait,
+        entry_of: Callable[[_Found], _Entry],
+        found: _Found,
+    ) -> None:
+        """Record what ended a wait; nothing has, after all, if it was a message that has to wait."""
+        run = self._run
+        kind, position, payload = entry_of(found)
+        seq = run.log.record(kind, position, payload)
+        run.turnstile.queue_turn(branch, seq)
+        self._open.pop(branch, None)
+        if (mail := found.mail) is not None:
+            key = MessageKey(mail.agent_id, mail.sender, mail.message.id)
+            run.log.receive(key, position, partial(self._put_back, branch, wait, mail))
+        wait.ended = _Ended(found, seq, payload)
+
+    def _put_back(self, branch: Branch, wait: _Wait, mail: Arrived) -> None:
+        """Wait on: an older message of its sender has to be read first."""
+        self._mail.put_back(mail)
+        if self._run.turnstile.go_on_working(branch):
+            self._open[branch] = wait
+            wait.ended = None
 
     async def _pause(self, branch: Branch, wait: _Wait) -> None:
         """Wait until somebody says that there may be something, or the time has come."""

@@ -56,8 +56,13 @@ select k.agent, k.pending, k.oldest, h.run_id, h.status, h.parked, h.wake_at, l.
     substr(k.agent, strpos(k.agent, '/') + 1) collate "C" limit $7
 """
 SQL_INBOX: Final[LiteralString] = """
-select i.agent, i.sender, i.arrival, i.body, i.run_id from inbox i
-  where i.agent = $1 and i.body is not null order by i.arrival limit $2
+(select i.agent, i.sender, i.arrival, i.body, i.run_id from inbox i
+    where i.agent = $1 and i.body is not null and i.run_id is null order by i.arrival limit $2)
+union all
+(select i.agent, i.sender, i.arrival, i.body, i.run_id
+    from runs r join inbox i on i.run_id = r.run_id and i.state = 'b'
+    where r.agent = $1 and r.ended_at is null order by i.arrival limit $2)
+order by 3 limit $2
 """
 SQL_HOSTS: Final[LiteralString] = """
 select h.incarnation, extract(epoch from h.expires_at - present())::double precision as left_s,

@@ -5,7 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from actors.kernel.runtime.commit import Conflict, LeaseLost, Missing, OverBudget, WaitCycle
+from actors.kernel.agent.message import MessageKey
+from actors.kernel.runtime.commit import (
+    Conflict,
+    LeaseLost,
+    Missing,
+    OutOfOrder,
+    OverBudget,
+    WaitCycle,
+)
 from actors.kernel.runtime.ids import AgentId
 from persistence.postgres.listener import nudge_of
 from persistence.postgres.turn import Ended, Unknown
@@ -44,7 +52,7 @@ class Verdicts:
             elif outcome == "cycle":
                 self.cycles.setdefault(turn, []).append(_cycle(units[turn - 1], row))
             else:
-                self.refused[turn] = _refusal(row, self.refused.get(turn))
+                self.refused[turn] = _refusal(row, units[turn - 1], self.refused.get(turn))
         if len(self.cycles) > 1:
             self.cycles = _one_run_each(self.cycles)
 
@@ -102,7 +110,7 @@ def _from_the_least(agents: tuple[AgentId, ...]) -> tuple[AgentId, ...]:
     return (*agents[n:], *agents[:n])
 
 
-def _refusal(row: Row, before: TurnResult | None) -> TurnResult:
+def _refusal(row: Row, unit: Unit, before: TurnResult | None) -> TurnResult:
     match row["outcome"]:
         case "lease":
             return LeaseLost()
@@ -115,6 +123,11 @@ def _refusal(row: Row, before: TurnResult | None) -> TurnResult:
         case "over":
             places = before.positions if isinstance(before, OverBudget) else ()
             return OverBudget((*places, row["detail"]), row["message_id"])
+        case "early" if not isinstance(before, Missing):
+            keys = before.keys if isinstance(before, OutOfOrder) else ()
+            key = MessageKey(unit.turn.lease.agent_id, row["sender"], row["detail"])
+            verdict: TurnResult = OutOfOrder((*keys, key))
         case _:
             known = before.what if isinstance(before, Missing) else ()
-            return Missing((*known, row["detail"]))
+            verdict = Missing((*known, row["detail"]))
+    return verdict

@@ -110,9 +110,11 @@ SQL_LIST_RUNS: Final[LiteralString] = (
     and (not $11::boolean or r.open)
   order by r.created_at desc, r.run_id desc limit $10"""
 )
-SQL_PENDING_COUNT: Final[LiteralString] = (
-    "select count(*) as n from inbox i where i.agent = $1 and i.body is not null"
-)
+SQL_PENDING_COUNT: Final[LiteralString] = """
+select (select count(*) from inbox i where i.agent = $1 and i.body is not null and i.run_id is null)
+  + (select count(*) from runs r join inbox i on i.run_id = r.run_id and i.state = 'b'
+    where r.agent = $1 and r.ended_at is null) as n
+"""
 SQL_DEAD_LETTERS: Final[LiteralString] = """
 select d.id, d.agent, d.body, d.reason, d.attempts, d.last_error, d.run_id, d.at from dead_letters d
   where d.redriven_at is null and ($1::text is null or d.agent = $1)

@@ -20,9 +20,13 @@ if TYPE_CHECKING:
 
 TalkRow: TypeAlias = "dict[str, Any]"
 Talk: TypeAlias = "Mapping[str, list[TalkRow]]"
-"""spawns, answers, waits, spends, follows and posts of one turn, and `waiting` when waits are replaced."""
+"""spawns, answers, waits, spends, follows and posts of one turn, and what is said of the turn itself."""
 
 _WAITING: Final = "waiting"
+"""Waits are replaced."""
+
+_ANY_ORDER: Final = "any_order"
+"""See `Commit.any_order`."""
 
 
 def talk_of(commit: Commit) -> Talk | None:
@@ -35,6 +39,7 @@ def talk_of(commit: Commit) -> Talk | None:
         or commit.follows
         or commit.waits is not None
         or commit.budget is not None
+        or commit.any_order
     ):
         return None
     sender = f"spawn:{commit.lease.agent_id}"
@@ -48,6 +53,8 @@ def talk_of(commit: Commit) -> Talk | None:
     }
     if commit.waits is not None:
         talk[_WAITING] = [{}]
+    if commit.any_order:
+        talk[_ANY_ORDER] = [{}]
     return talk
 
 
@@ -56,7 +63,7 @@ def talk_argument(talks: Iterable[tuple[int, Talk]]) -> str | None:
     merged: dict[str, list[Any]] = {}
     for turn, talk in talks:
         for name, rows in talk.items():
-            if name == _WAITING:
+            if name in (_WAITING, _ANY_ORDER):
                 merged.setdefault(name, []).append(turn)
             elif rows:
                 merged.setdefault(name, []).extend({"t": turn, **row} for row in rows)

@@ -13,6 +13,7 @@ from actors.kernel.runtime.commit import (
     Finish,
     LeaseLost,
     Missing,
+    OutOfOrder,
     OverBudget,
     Park,
     Retry,
@@ -122,7 +123,9 @@ class Turn:
         return self.expected + len(self.rows)
 
 
-TurnResult: TypeAlias = Committed | LeaseLost | Conflict | Missing | OverBudget | Ended | Unknown
+TurnResult: TypeAlias = (
+    Committed | LeaseLost | Conflict | Missing | OutOfOrder | OverBudget | Ended | Unknown
+)
 TurnCall: TypeAlias = "Call[Turn, TurnResult]"
 
 

@@ -22,7 +22,7 @@ from actors.runtime.backends import (
 )
 from actors.runtime.clock import SystemClock, SystemEntropy
 from actors.runtime.runtime import Runtime
-from tests.conformance.bed import DESK
+from tests.conformance.bed import DESK, message
 from tests.conformance.clock import ManualClock
 from tests.conformance.conftest import composed_bed
 from tests.conformance.talk import CLERK
@@ -74,6 +74,20 @@ async def test_a_childs_first_message_is_in_the_inbox_that_was_given() -> None:
     assert mail == []
     assert await inbox.pending_count(CLERK) == 0
     assert await scheduler.get_status(child.run_id) is RunStatus.COMPLETED
+
+
+async def test_what_others_put_into_the_inbox_keeps_its_place() -> None:
+    """A message that nobody told of goes before the next one of its sender that this host writes."""
+    clock = ManualClock()
+    inbox = InMemoryInbox(clock=clock)
+    store = ComposedStore(clock=clock, inbox=inbox)
+    await inbox.deliver(CLERK, message("first", to=CLERK, id="1"), notify=False)
+    [second] = await store.deliver([message("second", to=CLERK, id="2")])
+
+    mail = await store.pending_mail(agent=CLERK)
+
+    assert [item.message.payload for item in mail] == ["first", "second"]
+    assert mail[1].arrival == second.arrival
 
 
 @pytest.mark.item(9, 10, 11, 12, 13, 188)

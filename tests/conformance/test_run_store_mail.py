@@ -10,7 +10,7 @@ import pytest
 
 from actors.errors import RunConflictError
 from actors.kernel.agent.message import MessageKey
-from actors.kernel.runtime.commit import Finish
+from actors.kernel.runtime.commit import Committed, Finish, OutOfOrder
 from actors.kernel.runtime.ids import AgentId, RunId
 from actors.kernel.runtime.log_entry import EntryKind, NewEntry
 from actors.kernel.runtime.scheduler import RetryPolicy, RunStatus
@@ -28,6 +28,11 @@ UNDECLARED = AgentId("nobody", "1")
 def ids_of(mail: list[Arrived]) -> list[str]:
     """The message ids, in order."""
     return [item.message.id for item in mail]
+
+
+def mail_key(sender: str, message_id: str) -> MessageKey:
+    """What names a message to the desk."""
+    return MessageKey(DESK, sender, message_id)
 
 
 async def bury(run: Turns, *, reason: str = "max_retries") -> None:
@@ -206,6 +211,55 @@ async def test_the_order_of_each_sender_is_kept(bed: Bed) -> None:
     assert [m.arrival for m in mail] == sorted(m.arrival for m in mail)
     for c in range(10):
         assert [m.message.payload for m in mail if m.sender == f"client:c{c}"] == list(range(30))
+
+
+async def test_a_turn_takes_no_message_before_an_older_one_of_its_sender(bed: Bed) -> None:
+    """It is refused whole and names what came too early, once that run begins and once it receives."""
+    await bed.store.deliver([message(id=f"a{n}", sender="client:a") for n in range(3)])
+    await bed.store.deliver([message(id=f"b{n}", sender="client:b") for n in range(3)])
+    a, b = ([mail_key(f"client:{x}", f"{x}{n}") for n in range(3)] for x in "ab")
+    run, new = bed.turns_of_mail(a[1])
+
+    begins = await run.send(run.turn(started(), create=new, bind=(a[1], a[2], b[0])))
+    row = await bed.store.run(run.run_id)
+    run, new = bed.turns_of_mail(b[0])
+    await run.commit(run.turn(started(), create=new, bind=(b[0], a[0])))
+    receives = await run.send(run.turn(result("0"), bind=(b[2],)))
+    rest = await run.send(run.turn(result("0"), bind=(a[1], b[1], b[2])))
+
+    assert begins == OutOfOrder((a[1], a[2]))
+    assert row is None
+    assert receives == OutOfOrder((b[2],))
+    assert isinstance(rest, Committed)
+    assert ids_of(await bed.store.pending_mail(agent=DESK)) == ["a2"]
+
+
+async def test_mail_of_others_and_what_a_run_has_already_hold_nothing_back(bed: Bed) -> None:
+    """Only the same sender's mail to the same agent goes before; a bound message may be bound again."""
+    await bed.store.deliver([message(id="1"), message(id="2", to=CLERK), message(id="3")])
+    await bed.store.deliver([message(id="4", sender="client:other"), message(id="5")])
+    first, third, fifth = (mail_key("client:tests", n) for n in "135")
+    run, new = bed.turns_of_mail(first)
+    await run.commit(run.turn(started(), create=new, bind=(first,)))
+
+    again = await run.send(run.turn(result("0"), bind=(first, third)))
+    last = await run.send(run.turn(result("1"), bind=(fifth,)))
+
+    assert isinstance(again, Committed)
+    assert isinstance(last, Committed)
+    assert ids_of(await bed.store.pending_mail(agent=DESK)) == ["4"]
+
+
+async def test_who_handles_mail_message_by_message_takes_it_in_any_order(bed: Bed) -> None:
+    """A turn that says so may leave older messages of the same sender behind."""
+    await bed.store.deliver([message(id="1"), message(id="2")])
+    key = mail_key("client:tests", "2")
+    run, new = bed.turns_of_mail(key)
+
+    outcome = await run.send(run.turn(started(), create=new, bind=(key,), any_order=True))
+
+    assert isinstance(outcome, Committed)
+    assert ids_of(await bed.store.pending_mail(agent=DESK)) == ["1"]
 
 
 @pytest.mark.item(118)

@@ -284,7 +284,9 @@ class Commit:
         entries: Appended in order behind `expected_seq`.
         then: What becomes of the run.
         create: The run's row, when this commit starts a run from waiting mail.
-        bind: Pending messages that become this run's; all must still be pending.
+        bind: Pending messages that become this run's; all must still be pending, and nothing older of
+            their senders may be left behind.
+        any_order: What is bound may overtake; for who handles mail himself, message by message.
         outgoing: Messages to send, in this order.
         take_signals: Buffered signals consumed; all must still be there.
         take_answers: Keys of answers consumed; all must still be there.
@@ -306,6 +308,7 @@ class Commit:
     then: Then = CONTINUE
     create: NewRun | None = None
     bind: tuple[MessageKey, ...] = ()
+    any_order: bool = False
     outgoing: tuple[Outgoing, ...] = ()
     take_signals: tuple[SignalKey, ...] = ()
     take_answers: tuple[str, ...] = ()
@@ -380,6 +383,16 @@ class Missing:
 
 
 @dataclass(frozen=True, slots=True)
+class OutOfOrder:
+    """Something older of the same senders waits and is not bound with these; nothing was written.
+
+    Read the agent's mail again, oldest first. No hint has to have come for that.
+    """
+
+    keys: tuple[MessageKey, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class OverBudget:
     """The tree's budget has no place for what the turn begins at these positions; nothing was written.
 
@@ -395,7 +408,7 @@ class OverBudget:
     limit: str
 
 
-CommitOutcome: TypeAlias = Committed | LeaseLost | Conflict | Missing | OverBudget
+CommitOutcome: TypeAlias = Committed | LeaseLost | Conflict | Missing | OutOfOrder | OverBudget
 
 
 # --- rows as the worker reads them ----------------------------------------------------------------

@@ -12,6 +12,7 @@ from actors.kernel.runtime.commit import (
     Finish,
     LeaseLost,
     Missing,
+    OutOfOrder,
     Park,
     Retry,
     Suspend,
@@ -29,6 +30,7 @@ from actors.runtime.backends._talk import answer_end, clear_waits, reply, set_wa
 from actors.runtime.backends._tree import give_place_back, over_budget, resolve_orphans, spawn
 
 if TYPE_CHECKING:
+    from actors.kernel.agent.message import MessageKey
     from actors.kernel.runtime.commit import Arrived, Commit, CommitOutcome
     from actors.kernel.runtime.scheduler import Lease
     from actors.kernel.runtime.store import Nudge
@@ -169,7 +171,24 @@ def refusal(rows: MemoryRows, commit: Commit) -> CommitOutcome | None:
         for key in commit.take_answers
         if (answer := answers.get(key)) is None or answer.is_taken
     ]
-    return Missing(tuple(missing)) if missing else over_budget(rows, commit)
+    if missing:
+        return Missing(tuple(missing))
+    early = () if commit.any_order else _early(rows, commit)
+    return OutOfOrder(early) if early else over_budget(rows, commit)
+
+
+def _early(rows: MemoryRows, commit: Commit) -> tuple[MessageKey, ...]:
+    """Return what the turn takes although something older of its sender is left waiting."""
+    taken = [rows.inbox[key] for key in commit.bind if rows.inbox[key].state == "pending"]
+    upto = max((row.arrival for row in taken), default=-1)
+    arrivals = {row.arrival for row in taken}
+    first: dict[str, int] = {}
+    for arrival, row in rows.waiting_mail(commit.lease.agent_id):
+        if arrival >= upto:
+            break
+        if arrival not in arrivals:
+            first.setdefault(row.key.sender, arrival)
+    return tuple(row.key for row in taken if row.arrival > first.get(row.key.sender, row.arrival))
 
 
 def _record(rows: MemoryRows, commit: Commit) -> RunRecord:

@@ -144,8 +144,9 @@ class InboxView:
         }
         received = NewEntry(EntryKind.MSG_RECEIVED, "in.0", payload)
         await self._author.write(
-            lease, -1, run_started(new), received, entry, then=then, create=new, bind=(key,)
-        )
+            lease, -1, run_started(new), received, entry, then=then, create=new, bind=(key,),
+            any_order=True,
+        )  # fmt: skip
 
     async def _find(self, agent_id: AgentId, msg_id: str) -> _Found | None:
         for item in await self._given_back(agent_id):

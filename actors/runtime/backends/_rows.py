@@ -167,6 +167,10 @@ class MemoryRows:
         self.pending.setdefault(agent_id, {})[row.arrival] = row
         return row
 
+    def waiting_mail(self, agent_id: AgentId) -> Iterable[tuple[int, InboxRow]]:
+        """Return the agent's pending messages with their arrivals, oldest first."""
+        return self.pending.get(agent_id, {}).items()
+
     def known(self, agent_id: AgentId, sender: str, message_id: str) -> InboxRow | None:
         """Return the message's row, whatever became of it."""
         return self.inbox.get(MessageKey(agent_id, sender, message_id))

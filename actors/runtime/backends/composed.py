@@ -141,6 +141,9 @@ class ComposedStore:
             await self._record(commit.lease.run_id, commit.entries, commit.expected_seq)
         except ConcurrentAppendError as exc:
             return Conflict(exc.actual)
+        targets = [out.target for out in commit.outgoing if isinstance(out.target, AgentId)]
+        for agent in dict.fromkeys(targets):
+            await self._take_up(agent)
         for out in commit.outgoing:
             if self._inbox is not None and isinstance(out.target, AgentId):
                 message = out.message.sent_by(out.sender)
@@ -172,6 +175,8 @@ class ComposedStore:
 
     async def deliver(self, messages: Sequence[Message]) -> list[Arrived]:
         """See `RunStore.deliver`."""
+        for agent in dict.fromkeys(m.target for m in messages if isinstance(m.target, AgentId)):
+            await self._take_up(agent)
         arrived = await self._rows.deliver(messages)
         if self._inbox is not None:
             for item in arrived:
@@ -253,6 +258,21 @@ class ComposedStore:
             return await self._rows.pending_mail(
                 shards=shards, agent=agent, after=after, limit=limit
             )
+        kept = await self._take_up(agent)
+        rows = await self._rows.pending_mail(agent=agent, after=after, limit=limit)
+        return [
+            replace(row, message=replace(kept[key], sender=row.sender))
+            for row in rows
+            if (key := _key_of(row, kept)) is not None
+        ]
+
+    async def _take_up(self, agent: AgentId) -> dict[tuple[str, str], Message]:
+        """Make rows of what others put into an inbox, before anything younger of its senders is one.
+
+        Return all that the inbox holds, by sender and id.
+        """
+        if self._inbox is None:
+            return {}
         kept = {
             (message.sender or "", message.id): message
             for message in await self._inbox.drain(agent, max=_ALL)
@@ -260,12 +280,7 @@ class ComposedStore:
         await self._rows.deliver(
             [replace(m, target=agent, sender=m.sender or VIEW_SENDER) for m in kept.values()]
         )
-        rows = await self._rows.pending_mail(agent=agent, after=after, limit=limit)
-        return [
-            replace(row, message=replace(kept[key], sender=row.sender))
-            for row in rows
-            if (key := _key_of(row, kept)) is not None
-        ]
+        return kept
 
     async def load(self, run_ids: Sequence[RunId]) -> list[LoadedRun]:
         """See `RunStore.load`. Logs are read back from the event log."""

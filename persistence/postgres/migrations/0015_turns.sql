@@ -1,5 +1,11 @@
 -- Turns: what a commit looks at under its locks.
 -- Functions take another's place: no lock that anybody holds for long. Hosts of the release before keep working.
+-- One index takes another's place, under a lock that keeps writers of `inbox` waiting: seconds for millions of rows.
+
+-- What waits in an agent's inbox, without what its runs have: a run that receives 100,000 messages has
+-- them all, and each commit that takes one looks whether an older one of its sender waits.
+create index inbox_waiting on inbox (agent, arrival) where body is not null and run_id is null;
+drop index inbox_of_agent;
 
 -- As in 0008.
 create or replace function commit_turns(
@@ -98,30 +104,49 @@ begin
       from unnest(bad, whys, lasts, statuses) x(i, why, last, status);
   end if;
 
-  -- 3. what they take must still be there; a turn short of one is refused whole
+  -- 3. what they take must still be there, and nothing older of its sender may be left waiting: a turn
+  -- short of one, or ahead of one, is refused whole
   if cardinality(b_turn) + cardinality(g_turn) + cardinality(k_turn) > 0 then
-    declare short int[]; what text[];
+    declare short int[]; what text[]; whose text[];
     begin
-      select array_agg(m.t), array_agg(m.what) into short, what from (
-        select b.t, b.id as what from unnest(b_turn, b_run, b_agent, b_sender, b_id)
-            b(t, run, agent, sender, id)
+      with wanted as materialized (
+        select b.t, b.run, b.agent, b.sender, b.id, i.state, i.run_id, i.arrival
+          from unnest(b_turn, b_run, b_agent, b_sender, b_id) b(t, run, agent, sender, id)
           left join inbox i on i.agent = b.agent and i.sender = b.sender and i.message_id = b.id
-          where b.t <> all(bad)
-            and case when i.state in ('p', 'l') then false
-              when i.state = 'b' then i.run_id <> b.run else true end
+          where b.t <> all(bad)),
+      -- Up to the youngest message taken, what waits is what is taken, or of other senders.
+      older as materialized (
+        select c.t, o.sender, o.first from (
+            select w.t, w.agent, max(w.arrival) as upto from wanted w
+              where w.run_id is null
+                and (p_talk -> 'any_order' is null or not (p_talk -> 'any_order')::jsonb @> to_jsonb(w.t))
+              group by w.t, w.agent) c
+          cross join lateral (
+            select i.sender, min(i.arrival) as first from inbox i
+              where i.agent = c.agent and i.body is not null and i.run_id is null
+                and i.arrival < c.upto
+                and i.arrival not in (select w.arrival from wanted w where w.arrival is not null)
+              group by i.sender) o)
+      select array_agg(m.t), array_agg(m.what), array_agg(m.whose) into short, what, whose from (
+        select b.t, b.id as what, null as whose from wanted b
+          where case when b.state in ('p', 'l') then false
+              when b.state = 'b' then b.run_id <> b.run else true end
         union all
-        select g.t, 'signal ' || g.n from unnest(g_turn, g_run, g_n) g(t, run, n)
+        select b.t, b.id, b.sender from older o
+          join wanted b on b.t = o.t and b.run_id is null and b.sender = o.sender and b.arrival > o.first
+        union all
+        select g.t, 'signal ' || g.n, null from unnest(g_turn, g_run, g_n) g(t, run, n)
           left join signals s on s.run_id = g.run and s.n = g.n and not s.consumed
           where g.t <> all(bad) and s.run_id is null
         union all
-        select k.t, 'answer ' || k.key from unnest(k_turn, k_run, k_key) k(t, run, key)
+        select k.t, 'answer ' || k.key, null from unnest(k_turn, k_run, k_key) k(t, run, key)
           left join completions c on c.parent = k.run and c.child = k.key and not c.consumed
           where k.t <> all(bad) and c.parent is null) m;
       if short is not null then
         bad := bad || short;
-        return query select m.t, 'missing', null::int, m.what, false,
-          null::text, null::text, null::text, null::bigint, null::text
-          from unnest(short, what) m(t, what);
+        return query select m.t, case when m.whose is null then 'missing' else 'early' end, null::int,
+          m.what, false, null::text, m.whose, null::text, null::bigint, null::text
+          from unnest(short, what, whose) m(t, what, whose);
       end if;
     end;
   end if;

@@ -23,12 +23,18 @@ from actors.kernel.runtime.commit import (
 from actors.kernel.runtime.ids import AgentId, HostIncarnation, RunId
 from actors.kernel.runtime.log_entry import EntryKind, NewEntry
 from actors.kernel.runtime.store import Serves
+from persistence.postgres.batch import Call
+from persistence.postgres.committer import SQL_COMMIT_TURNS
+from persistence.postgres.link import KEYED
+from persistence.postgres.turn import Turn, Unit
+from persistence.postgres.turn_columns import commit_arguments
 from tests.conformance.bed import DESK, message, result
 from tests.integration.persistence.hosts import host, kinds, sql, store_of, waiting_for
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
+    from persistence.postgres.turn import TurnResult
     from tests.conformance.bed import Bed, Turns
 
 
@@ -291,3 +297,54 @@ async def test_only_the_owner_of_a_runs_own_shard_writes_its_log(
                 await other.store.append(lease, turn.entries, expected_seq=0)
 
     assert len(await kinds(run)) == 1
+
+
+WAITING = """
+insert into inbox (agent, sender, message_id, shard, hash, body)
+  select 'desk/1', 'client:' || n % 50, n::text, $1, 0,
+      json_build_object('id', n::text, 'target', 'desk/1', 'sender', 'client:' || n % 50, 'payload', n,
+        'created_at', now())
+    from generate_series(1, 20000) n returning 1
+"""
+ROWS_READ = """
+select t.seq_scan, t.idx_tup_fetch as fetched from pg_stat_xact_user_tables t
+  where t.relid = to_regclass('inbox')
+"""
+
+
+@pytest.mark.parametrize("is_analysed", [False, True], ids=["young", "analysed"])
+async def test_taking_messages_reads_what_came_before_them_and_no_more(
+    bed: Bed, postgres_dsn: str, schema: str, is_analysed: bool
+) -> None:
+    """Of 20,000 waiting messages, and 2,000 that the run has already, a turn reads those it takes."""
+    await sql(postgres_dsn, schema, WAITING, bed.store.shard_of(DESK))
+    mail = await bed.store.pending_mail(agent=DESK, limit=2200)
+    keys = tuple(MessageKey(DESK, item.sender, item.message.id) for item in mail)
+    run = await bed.begin()
+    await run.commit(run.turn(result("0"), bind=keys[:2000]))
+    if is_analysed:
+        await sql(postgres_dsn, schema, "analyze inbox")
+    connection = await asyncpg.connect(
+        postgres_dsn, server_settings={**KEYED, "search_path": schema}
+    )
+
+    async def read_by(bind: tuple[MessageKey, ...]) -> int:
+        turn = run.turn(result("1"), bind=bind)
+        future: asyncio.Future[TurnResult] = asyncio.get_running_loop().create_future()
+        unit = Unit(Call(Turn(turn.lease, turn.expected_seq, turn.entries, turn), future))
+        transaction = connection.transaction()
+        await transaction.start()
+        args = (*commit_arguments([unit]), False, True, None, [])
+        assert await connection.fetch(SQL_COMMIT_TURNS, *args) == []
+        [row] = await connection.fetch(ROWS_READ)
+        await transaction.rollback()
+        assert row["seq_scan"] == 0
+        return int(row["fetched"])
+
+    try:
+        one, hundred = await read_by(keys[2000:2001]), await read_by(keys[2000:2100])
+    finally:
+        await connection.close()
+
+    assert one <= 8
+    assert hundred <= 400

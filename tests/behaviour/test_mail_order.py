@@ -1,0 +1,206 @@
+"""The order of one sender's mail, when hints of it come late, twice or never."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from functools import partial
+from typing import TYPE_CHECKING
+
+import pytest
+
+from actors.kernel.agent.message import Message
+from actors.kernel.runtime.log_entry import EntryKind
+from actors.kernel.runtime.scheduler import RunStatus
+from tests.harness.faulty_store import Faults
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from actors.kernel.runtime.ids import AgentId
+    from actors.kernel.runtime.store import Nudge
+    from actors.runtime import RunContext
+    from tests.behaviour.bed import Bed
+
+SENDER = "ext:shop"
+
+
+def mail(agent: AgentId, payload: object, sender: str = SENDER) -> Message:
+    """Return a message of a sender whose name more than one process writes."""
+    return Message.of(agent, payload).sent_by(sender)
+
+
+async def unheard(bed: Bed, agent: AgentId, payload: object, sender: str = SENDER) -> None:
+    """Write a row that the host is not told of."""
+    await bed.runtime.inbox.deliver(agent, mail(agent, payload, sender), notify=False)
+
+
+async def handled(bed: Bed, agent: AgentId, count: int) -> list[object]:
+    """What the agent saw, once it is so much; all its runs have completed then."""
+    await bed.until(lambda: len(bed.world.order) >= count)
+    for row in await bed.runtime.store.list_runs(agent=agent):
+        assert (await bed.ended(row.run_id)).status is RunStatus.COMPLETED
+    return list(bed.world.order)
+
+
+async def seeing(bed: Bed) -> AgentId:
+    """Serve an agent that sees each message of its inbox in a step."""
+
+    async def act(ctx: RunContext, inbox: list[Message]) -> None:
+        for message in inbox:
+            await ctx.step("see", see, message.payload)
+
+    def see(payload: str) -> None:
+        bed.world.order.append(payload)
+
+    return await bed.serve(act)
+
+
+async def test_a_row_that_nobody_told_of_is_not_overtaken(bed: Bed) -> None:
+    """The commit that binds a message is refused while an older one of its sender waits."""
+    agent = await seeing(bed)
+    await unheard(bed, agent, "first")
+    await unheard(bed, agent, "other", "ext:else")
+    await bed.runtime.send(agent, "second", sender=SENDER)
+
+    seen = await handled(bed, agent, 3)
+
+    assert [s for s in seen if s != "other"] == ["first", "second"]
+
+
+async def test_a_run_receives_no_message_before_an_older_one_of_its_sender(bed: Bed) -> None:
+    """Also one that nobody told of; other senders' messages wait for nothing."""
+
+    async def act(ctx: RunContext, inbox: list[Message]) -> list[object]:
+        del inbox
+        await ctx.step("mark", bed.world.do, "mark")
+        got = [await ctx.receive() for _ in range(3)]
+        return [message and message.payload for message in got]
+
+    run_id = await bed.submit(agent := await bed.serve(act))
+    await bed.marked(run_id)
+    await unheard(bed, agent, "first")
+    await bed.runtime.send(agent, "second", sender=SENDER)
+    await bed.runtime.send(agent, "third", sender=SENDER)
+
+    assert await bed.result(run_id) == ["first", "second", "third"]
+    assert await bed.runtime.store.pending_count(agent) == 0
+
+
+async def test_a_message_that_may_not_be_taken_yet_disturbs_no_effect(bed: Bed) -> None:
+    """An at-most-once effect beside the receive goes on, is recorded, and is in no doubt."""
+    begun, goes_on = asyncio.Event(), asyncio.Event()
+
+    async def pay() -> str:
+        bed.world.count["paid"] += 1
+        begun.set()
+        await goes_on.wait()
+        return "paid"
+
+    async def act(ctx: RunContext, inbox: list[Message]) -> list[object]:
+        del inbox
+
+        async def receives() -> list[object]:
+            got = [await ctx.receive() for _ in range(2)]
+            goes_on.set()
+            return [message and message.payload for message in got]
+
+        return await ctx.gather(receives(), ctx.step("pay", pay, effect="at_most_once"))
+
+    run_id = await bed.submit(agent := await bed.serve(act))
+    await begun.wait()
+    await unheard(bed, agent, "first")
+    await bed.runtime.send(agent, "second", sender=SENDER)
+
+    assert await bed.result(run_id) == [["first", "second"], "paid"]
+    assert bed.world.count["paid"] == 1
+    entries = await bed.log(run_id)
+    received = [e for e in entries if e.kind == EntryKind.MSG_RECEIVED and e.position[:2] != "in"]
+    assert [e.position for e in received] == sorted(e.position for e in received)
+    assert EntryKind.RUN_PARKED not in [e.kind for e in entries]
+
+
+class Lossy:
+    """A nudge hook that loses, delays or doubles what it is told."""
+
+    def __init__(self, hook: Callable[[Nudge], None], rnd: random.Random) -> None:
+        self._hook, self._rnd = hook, rnd
+        self.lost = self.late = self.twice = 0
+
+    def __call__(self, nudge: Nudge) -> None:
+        """Pass a hint on, as chance will have it."""
+        manner = self._rnd.choice(("now", "lost", "late", "twice"))
+        if manner == "lost":
+            self.lost += 1
+            return
+        if manner == "late":
+            self.late += 1
+            loop = asyncio.get_running_loop()
+            loop.call_later(self._rnd.random() / 50, self._hook, nudge)
+            return
+        self._hook(nudge)
+        if manner == "twice":
+            self.twice += 1
+            self._hook(nudge)
+
+
+@pytest.mark.parametrize("receives", [False, True], ids=["starts", "receives"])
+async def test_two_processes_that_write_in_one_name_keep_its_order(
+    bed: Bed, receives: bool
+) -> None:
+    """Whatever becomes of the hints: each message is accepted before the next one is sent."""
+    rounds, seed = 60 if bed.backend == "memory" else 25, random.randrange(1 << 30)
+    rnd = random.Random(seed)
+
+    async def act(ctx: RunContext, inbox: list[Message]) -> None:
+        for message in inbox:
+            await ctx.step("see", see, message.payload)
+        while receives and (more := await ctx.receive(timeout=0.02)) is not None:
+            await ctx.step("see", see, more.payload)
+
+    def see(payload: str) -> None:
+        bed.world.order.append(payload)
+
+    agent = await bed.serve(act)
+    hook = Lossy(bed.runtime._ownership.follow, rnd)
+    bed.runtime.store.set_nudge_hook(hook)
+    async with bed.client() as other:
+        for n in range(rounds):
+            writers = [bed.runtime, other]
+            rnd.shuffle(writers)
+            for k, writer in enumerate(writers):
+                await writer.send(agent, f"{n}:{k}", sender=SENDER)
+            if rnd.random() < 0.5:
+                await asyncio.sleep(rnd.random() / 100)
+        await bed.runtime.send(agent, "end", sender=SENDER)
+
+        seen = await handled(bed, agent, 2 * rounds + 1)
+
+    assert seen == [f"{n}:{k}" for n in range(rounds) for k in range(2)] + ["end"], seed
+    assert hook.lost
+
+
+async def test_mail_on_the_common_path_is_as_many_statements_as_ever(bed: Bed) -> None:
+    """A message to a free agent is one delivery and one commit; each received one is one more each."""
+    faults = Faults()
+    bed.go_wrong(faults)
+    await bed.restart(suspend_after=5.0)
+
+    async def act(ctx: RunContext, inbox: list[Message]) -> None:
+        await ctx.step("see", bed.world.do, inbox[0].payload)
+        while inbox[0].payload != "warm" and (message := await ctx.receive()) is not None:
+            await ctx.step("see", bed.world.do, message.payload)
+            if message.payload == "end":
+                return
+
+    agent = await bed.serve(act)
+    await bed.result(await bed.submit(agent, "warm"))  # its mail has been read once
+    made = []
+    for payload in ("first", "second", "third"):
+        faults.calls.clear()
+        await bed.runtime.send(agent, payload)
+        await bed.until(partial(bed.world.count.__getitem__, payload))
+        made.append([call for call in faults.calls if call in ("deliver", "commit")])
+    await bed.runtime.send(agent, "end")
+
+    assert made == [["deliver", "commit"]] * 3

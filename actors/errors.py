@@ -352,17 +352,46 @@ class RunConflictError(ConflictError):
 
 
 class DecisionRefusedError(ConflictError):
-    """A run is not (any more) at what an operator decided, or that was decided otherwise."""
+    """A run is not (any more) at what an operator decided, or that was decided otherwise.
 
-    def __init__(self, run_id: str, position: str, problem: str) -> None:
+    Attributes:
+        position: Of the effect; None: the run was to start anew.
+        problem: What the run is at instead.
+    """
+
+    def __init__(self, run_id: str, position: str | None, problem: str) -> None:
         super().__init__(run_id, position, problem)
         self.run_id, self.position, self.problem = run_id, position, problem
 
     @override
     def __str__(self) -> str:
+        what = f"run {self.run_id} cannot start anew"
+        if self.position is not None:
+            what = f"nothing is in doubt at position {self.position!r} of run {self.run_id}"
+        return f"{what}: {self.problem}; see `callboard runs show {self.run_id}`"
+
+
+class AlreadyRedrivenError(ConflictError):
+    """Messages of a dead run were given back to its agent already, each by itself.
+
+    Attributes:
+        run_id: The dead run.
+        given: Numbers of its dead letters that were given back.
+        left: Numbers of those that were not.
+    """
+
+    def __init__(self, run_id: str, given: tuple[int, ...], left: tuple[int, ...]) -> None:
+        super().__init__(run_id, given, left)
+        self.run_id, self.given, self.left = run_id, given, left
+
+    @override
+    def __str__(self) -> str:
+        letters = ", ".join(map(str, self.given))
+        rest = " ".join(map(str, self.left))
         return (
-            f"run {self.run_id}: nothing was decided for {self.position}: {self.problem}; see "
-            f"`callboard runs show {self.run_id}`"
+            f"run {self.run_id} is not redriven: its dead letters {letters} were given back as new "
+            "messages, so its work would be done twice"
+            + (f"; for the others: callboard dlq redrive {rest}" if rest else "")
         )
 
 

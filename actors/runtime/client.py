@@ -241,6 +241,7 @@ class Client:
         Raises:
             UnknownRunError: There is no such run.
             IllegalTransitionError: It has not failed.
+            AlreadyRedrivenError: Dead letters of it were given back already, by `dlq redrive`.
         """
         return await self._desk.redrive_run(run_id)
 

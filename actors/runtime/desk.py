@@ -176,9 +176,8 @@ class Desk:
             return False
         name = RETRY if position is None else f"{RESOLVE}{position}"
         about = to_decide(name, loaded.row, loaded.entries) if seq is None else seq
-        place = "the run" if position is None else f"position {position}"
         if about is None:
-            raise DecisionRefusedError(run_id, place, standing(loaded.row, loaded.entries))
+            raise DecisionRefusedError(run_id, position, standing(loaded.row, loaded.entries))
         outcome = await self._store.signal(
             run_id, name, decision, message_id=decision_id(name, about), sender=OPERATOR
         )
@@ -189,10 +188,10 @@ class Desk:
         now = await self._loaded(run_id)
         if now.row.status.is_terminal:
             return False
-        problem = standing(now.row, now.entries)
+        problem = f"that of seq {about} is over, {standing(now.row, now.entries)}"
         if to_decide(name, now.row, now.entries) == about:
             problem = "it was decided otherwise already"
-        raise DecisionRefusedError(run_id, f"{place} (seq {about})", problem)
+        raise DecisionRefusedError(run_id, position, problem)
 
     async def _loaded(self, run_id: RunId) -> LoadedRun:
         found = await self._store.load([run_id])

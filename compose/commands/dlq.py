@@ -114,6 +114,9 @@ async def redrive(
 ) -> int:
     """Give dead letters back to their agents as new messages; each letter once.
 
+    A run that failed on several messages has a letter of each. Either its letters are given back, or the
+    run is started again with all of them (`runs redrive`): what comes second is refused.
+
     Examples:
     `callboard dlq redrive 3 4`;
     `callboard dlq redrive --all --agent desk/main`

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 from cyclopts import Parameter
 
-from actors.errors import ContractError
+from actors.errors import AlreadyRedrivenError, ContractError
 from actors.kernel.runtime.scheduler import RunStatus
 from actors.runtime.sweeping import sweep_all
 from compose.commands.exits import Exit
@@ -16,6 +16,7 @@ from compose.commands.span import span_s
 from compose.commands.target import HERE, Target
 
 if TYPE_CHECKING:
+    from actors.kernel.json import JsonValue
     from actors.kernel.runtime.ids import RunId
     from actors.runtime import Runtime
 
@@ -30,7 +31,8 @@ async def redrive(
     """Start the work of dead runs again: each gets a new run with the same messages.
 
     A dead run is one that failed for good. Its log stays as it is. Redriving it twice starts one run;
-    to try again after that, redrive the new one.
+    to try again after that, redrive the new one. Its dead letters go with it. When one of them was given
+    back by `dlq redrive` the run is not redriven, its work would be done twice: give back the others, too.
 
     Examples:
     `callboard runs redrive 0f3c…`;
@@ -47,15 +49,34 @@ async def redrive(
         raise ContractError("name the runs to redrive, or give --all")
     async with target.client() as runtime:
         found = await _failed(runtime) if every else [await _dead(runtime, run) for run in runs]
-        started = {run: await runtime.redrive_run(run) for run in found}
+        started = {run: await _again(runtime, run) for run in found}
+    is_done = every or all(isinstance(new, str) for new in started.values())
     if target.json:
-        print_json([{"run": old, "redriven_as": new} for old, new in started.items()])
-        return Exit.OK
-    for old, new in started.items():
-        say(f"{old} goes on as {new}")
-    if not started:
+        print_json([_to_json(old, new) for old, new in started.items()])
+    for old, new in () if target.json else started.items():
+        say(f"{old} goes on as {new}" if isinstance(new, str) else str(new))
+    if not started and not target.json:
         say("no failed runs")
-    return Exit.OK
+    return Exit.OK if is_done else Exit.FAILED
+
+
+async def _again(runtime: Runtime, run: RunId) -> RunId | AlreadyRedrivenError:
+    """Return the run's new one, or why it has none: the others are redriven all the same."""
+    try:
+        return await runtime.redrive_run(run)
+    except AlreadyRedrivenError as exc:
+        return exc
+
+
+def _to_json(run: RunId, new: RunId | AlreadyRedrivenError) -> JsonValue:
+    if isinstance(new, AlreadyRedrivenError):
+        return {
+            "run": run,
+            "redriven_as": None,
+            "given_back": list(new.given),
+            "left": list(new.left),
+        }
+    return {"run": run, "redriven_as": new}
 
 
 async def _failed(runtime: Runtime) -> list[RunId]:

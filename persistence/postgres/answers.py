@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, LiteralString
 
 from pydantic_core import from_json
 
-from actors.errors import IllegalTransitionError, UnknownRunError
+from actors.errors import AlreadyRedrivenError, IllegalTransitionError, UnknownRunError
 from actors.kernel.agent.message import Message
 from actors.kernel.runtime.commit import (
     Answer,
@@ -70,7 +70,8 @@ select e.payload from event_log e
   order by e.seq
 """
 SQL_REDRIVE_RUN: Final[LiteralString] = (
-    "select status, fresh, arrival, local from redrive_run($1,$2,$3,$4,$5::interval,$6,$7,$8)"
+    "select status, fresh, arrival, local, given, rest"
+    " from redrive_run($1,$2,$3,$4,$5::interval,$6,$7,$8)"
 )
 
 
@@ -170,6 +171,8 @@ class Answers:
             None if limit_s is None else timedelta(seconds=limit_s),
             *columns(((m.sender or "", m.id, message_text(m, m.sender)) for m in messages), 3),
         )
+        if row["given"]:
+            raise AlreadyRedrivenError(run_id, tuple(row["given"]), tuple(row["rest"] or ()))
         if row["status"] != RunStatus.FAILED.value:
             raise IllegalTransitionError(run_id, row["status"], RunStatus.PENDING)
         first = None

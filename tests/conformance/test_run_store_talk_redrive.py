@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from typing import TYPE_CHECKING
 
 import pytest
 
-from actors.errors import IllegalTransitionError, UnknownRunError
+from actors.errors import AlreadyRedrivenError, IllegalTransitionError, UnknownRunError
 from actors.kernel.agent.message import MessageKey
 from actors.kernel.agent.supervision import SpawnBudget
 from actors.kernel.runtime.commit import Finish
@@ -167,15 +168,105 @@ async def test_a_dead_run_without_messages_is_started_again_empty(bed: Bed) -> N
     assert new.row.status is RunStatus.PENDING
 
 
-@pytest.mark.item(488)
-async def test_dead_letters_of_a_redriven_run_count_as_redriven(bed: Bed) -> None:
-    """Otherwise giving them back as well would do the work twice."""
-    run = await begin(bed, "one", "two")
+async def die(run: Turns) -> list[int]:
+    """Let the run fail for good; return the numbers of its dead letters, in order."""
     finish = Finish(RunStatus.FAILED, error={"message": "boom"}, dead_letter="max_retries")
     error: JsonValue = {"type": "builtins:ValueError", "message": "boom"}
     entry = NewEntry(EntryKind.RUN_FAILED, "", {"status": "error", "error": error})
     await run.commit(run.turn(entry, then=finish))
-    letters = [letter.id for letter in await bed.store.dead_letters(agent=DESK)]
+    letters = await run.bed.store.dead_letters(agent=run.agent, limit=10_000)
+    return sorted(letter.id for letter in letters if letter.run_id == run.run_id)
+
+
+async def test_a_run_whose_letters_were_given_back_is_not_redriven(bed: Bed) -> None:
+    """Of one or of all of them: the refusal names those, and the others, which can be given back too."""
+    run = await begin(bed, "one", "two")
+    first, second = await die(run)
+    assert len(await bed.store.redrive([first])) == 1
+
+    with pytest.raises(AlreadyRedrivenError) as refused:
+        await bed.store.redrive_run(run.run_id)
+    await bed.store.redrive([second])
+    with pytest.raises(AlreadyRedrivenError) as again:
+        await bed.store.redrive_run(run.run_id)
+
+    assert (refused.value.given, refused.value.left) == ((first,), (second,))
+    assert (again.value.given, again.value.left) == ((first, second), ())
+    assert f"callboard dlq redrive {second}" in str(refused.value)
+    waiting = await bed.store.pending_mail(agent=DESK)
+    assert [arrived.message.payload for arrived in waiting] == ["one", "two"]
+    assert {found.run_id for found in await bed.store.list_runs(agent=DESK)} == {run.run_id}
+
+
+async def test_what_a_run_received_on_its_way_stays_a_dead_letter(bed: Bed) -> None:
+    """The new run does not get it; it is given back by itself, before or after."""
+    for n, comes_first in enumerate((False, True)):
+        run = await begin(bed, f"one-{n}")
+        await bed.store.deliver([message("later", id=f"later-{n}")])
+        (later,) = await bed.store.pending_mail(agent=DESK)
+        bind = (MessageKey(DESK, later.sender, later.message.id),)
+        await run.commit(run.turn(received(0, later, position="4"), bind=bind))
+        _, letter = await die(run)
+
+        given = await bed.store.redrive([letter]) if comes_first else []
+        submitted = await bed.store.redrive_run(run.run_id)
+        given += await bed.store.redrive([letter])
+
+        (new,) = await bed.store.load([submitted.run_id])
+        assert [m.message.payload for m in new.messages] == [f"one-{n}"]
+        assert [arrived.message.payload for arrived in given] == ["later"]
+        assert await bed.store.dead_letters(agent=DESK) == []
+        await _finish_all(bed)
+
+
+async def test_of_a_run_and_its_letters_at_once_one_is_redriven(bed: Bed) -> None:
+    """In any order and from several processes: each message is given to the agent once."""
+    for n in range(150):
+        run = await begin(bed, f"a{n}", f"b{n}")
+        letters = await die(run)
+
+        async def give(letters: list[int] = letters) -> int:
+            await asyncio.sleep(random.choice((0, 0, 0.001, 0.002)))
+            return len(await bed.store.redrive(letters))
+
+        async def start(run: Turns = run) -> int:
+            await asyncio.sleep(random.choice((0, 0, 0.001, 0.002)))
+            try:
+                submitted = await bed.store.redrive_run(run.run_id)
+            except AlreadyRedrivenError:
+                return 0
+            return 2 if submitted.arrived is not None else 0
+
+        calls = [give(letters[:1]), give(letters[1:]), give(), start(), start()]
+        random.shuffle(calls)
+        given = await asyncio.gather(*calls)
+
+        assert sum(given) == 2
+        mail = await bed.store.pending_mail(agent=DESK)
+        assert sorted(m.message.payload for m in mail) in ([], [f"a{n}", f"b{n}"])
+        await _finish_all(bed)
+
+
+async def _finish_all(bed: Bed) -> None:
+    """Let whatever waits for the desk be done, so that the next round begins alone."""
+    for row_ in await bed.store.list_runs(status=[RunStatus.PENDING], agent=DESK):
+        again = Turns(bed, row_.run_id)
+        await again.commit(again.turn(started()))
+        await again.complete()
+    mail = await bed.store.pending_mail(agent=DESK)
+    if mail:
+        key = MessageKey(DESK, mail[0].sender, mail[0].message.id)
+        run, new = bed.turns_of_mail(key)
+        bind = tuple(MessageKey(DESK, m.sender, m.message.id) for m in mail)
+        await run.commit(run.turn(started(), create=new, bind=bind))
+        await run.complete()
+
+
+@pytest.mark.item(488)
+async def test_dead_letters_of_a_redriven_run_count_as_redriven(bed: Bed) -> None:
+    """Otherwise giving them back as well would do the work twice."""
+    run = await begin(bed, "one", "two")
+    letters = await die(run)
 
     await bed.store.redrive_run(run.run_id)
 

@@ -369,18 +369,22 @@ class RunStore(Protocol):
         ...
 
     async def redrive(self, ids: Sequence[int]) -> list[Arrived]:
-        """Deliver dead letters again as new messages (id derived from the old one); each id once."""
+        """Deliver dead letters again as new messages (id derived from the old one); each id once.
+
+        Not those of a run that was redriven; a run of which one was given back is not redriven any more.
+        """
         ...
 
     async def redrive_run(self, run_id: RunId) -> Submitted:
         """Start a dead run's work again: a new run with the same messages, in one commit; once.
 
         Its id is derived from the dead one's. It has no parent and the dead one's priority and policy.
-        Dead letters of the dead run count as redriven.
+        Dead letters of what the dead run began with count as redriven.
 
         Raises:
             UnknownRunError: There is no such run.
             IllegalTransitionError: It has not failed.
+            AlreadyRedrivenError: Dead letters of it were given back by `redrive`.
         """
         ...
 

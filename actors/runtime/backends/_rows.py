@@ -52,6 +52,8 @@ class MemoryRows:
         self.follows = FollowRows()
         self.states: defaultdict[AgentId, dict[str, bytes]] = defaultdict(dict)
         self.dead: dict[int, tuple[DeadLetter, InboxRow]] = {}
+        self.given_back: defaultdict[RunId, list[DeadLetter]] = defaultdict(list)
+        """Dead letters that were redriven, by the run that failed on them."""
         self.arrivals, self.signal_numbers, self.dead_ids = count(), count(), count(1)
         self.hooks: dict[object, Callable[[Nudge], None]] = {}
         self._readers: defaultdict[RunId, set[asyncio.Event]] = defaultdict(set)

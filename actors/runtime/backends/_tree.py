@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from actors.errors import IllegalTransitionError, UnknownRunError
+from actors.errors import AlreadyRedrivenError, IllegalTransitionError, UnknownRunError
 from actors.kernel.agent.message import Message
 from actors.kernel.agent.supervision import ExecutionBudget, HistoryRetention, SpawnBudget
 from actors.kernel.runtime.commit import NewRun, OverBudget
@@ -190,8 +190,21 @@ def redrive_dead(rows: MemoryRows, run_id: RunId) -> Submitted:
     new_id = RunId(derive_id("redrive", run_id))
     if new_id in rows.runs:
         return Submitted(new_id, None)
+    first = list(first_messages(dead))
+    began = {(message.sender, message.id) for message in first}
+    left, given = (
+        tuple(
+            letter.id for letter in letters if (letter.message.sender, letter.message.id) in began
+        )
+        for letters in (
+            [letter for letter, _ in rows.dead.values() if letter.run_id == run_id],
+            rows.given_back.get(run_id, ()),
+        )
+    )
+    if given:
+        raise AlreadyRedrivenError(run_id, given, left)
     mail = []
-    for message in first_messages(dead):
+    for message in first:
         copy = replace(message, id=derive_id("redrive", message.id, run_id))
         row = rows.put_mail(copy, message.sender or "", dead.cause.agent_id)
         assert row is not None, "an id derived from this run's is new when the run is"
@@ -211,7 +224,7 @@ def redrive_dead(rows: MemoryRows, run_id: RunId) -> Submitted:
     record = rows.create_run(new, arrival=mail[0].arrival if mail else None)
     for row in mail:
         rows.bind(row, record)
-    for number in [n for n, (letter, _) in rows.dead.items() if letter.run_id == run_id]:
+    for number in left:
         del rows.dead[number]
     return Submitted(new_id, mail[0].arrived() if mail else None)
 

@@ -443,6 +443,8 @@ class MemoryStore:
             letter, row = self._rows.dead.pop(number, (None, None))
             if letter is None or row is None:
                 continue
+            if letter.run_id is not None:
+                self._rows.given_back[letter.run_id].append(letter)
             message = replace(row.message(), id=derive_id("redrive", letter.message.id, number))
             arrived.append(self._rows.put_mail(message, row.key.sender, letter.agent_id))
         return self._arrive(arrived)

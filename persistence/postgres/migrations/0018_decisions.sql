@@ -1,5 +1,6 @@
 -- Decisions of operators: each of them counts once.
--- Functions take another's place: no lock that anybody holds for long. Hosts of the release before keep working.
+-- Functions take another's place; the index is built under a lock that keeps writers of `dead_letters`
+-- waiting, a second for a million. Hosts of the release before keep working.
 
 -- What a decision of this name is about now: the intent of the effect in doubt at its position, or the
 -- last entry of a run that is parked for another reason or waits for its next attempt. Null: nothing.
@@ -78,12 +79,17 @@ update signals s set sender = '~', message_id = d.name || '@' || d.about
       order by w.run_id, w.name, w.n) d
   where s.run_id = d.run_id and s.n = d.n;
 
+-- The letters of a run, also those given back: they are looked at before it is redriven.
+create index dead_letters_of_run on dead_letters (run_id) where run_id is not null;
+
+-- As in 0003. Types are locked before letters, as where a run is redriven.
 create or replace function redrive_letters(me text, d_id bigint[], m_agent text[], m_hash bigint[],
   m_sender text[], m_id text[], m_body text[])
 returns table (i int, arrival bigint) language plpgsql set search_path from current as $$
 #variable_conflict use_column
 declare mine bigint[];
 begin
+  perform lock_types(m_agent);
   select coalesce(array_agg(l.id), '{}') into mine from (
     select d.id from dead_letters d where d.id = any(d_id) and d.redriven_at is null
       order by d.id for no key update) l;
@@ -102,10 +108,13 @@ begin
       where a.ords is not null and k.fresh;
 end $$;
 
--- As in 0008.
-create or replace function redrive_run(me text, p_dead text, p_new text, p_supervision text,
+-- As in 0008, and: not while letters of it were given back by themselves. Then `status` is GIVEN BACK, which
+-- hosts of the release before take for one that cannot be redriven, `given` are those letters, `rest` the
+-- others. Letters are locked, so that of a letter and its run at once one is first.
+drop function redrive_run;
+create function redrive_run(me text, p_dead text, p_new text, p_supervision text,
   p_deadline interval, m_sender text[], m_id text[], m_body text[])
-returns table (status text, fresh boolean, arrival bigint, local boolean)
+returns table (status text, fresh boolean, arrival bigint, local boolean, given bigint[], rest bigint[])
 language plpgsql set search_path from current as $$
 #variable_conflict use_column
 declare dead runs; home text; drawn bigint; mine boolean;
@@ -119,7 +128,18 @@ begin
       left join types y on y.type = agent_type(dead.agent)) x
     left join shards s on s.shard = x.shard;
   if dead.status <> 'FAILED' or exists (select 1 from runs r where r.run_id = p_new) then
-    return query select dead.status, false, null::bigint, mine;
+    return query select dead.status, false, null::bigint, mine, null::bigint[], null::bigint[];
+    return;
+  end if;
+  select array_agg(l.id) filter (where l.redriven_at is not null),
+      array_agg(l.id) filter (where l.redriven_at is null) into given, rest from (
+    select d.id, d.redriven_at from dead_letters d
+      where d.run_id = p_dead and (d.sender, d.message_id) in (
+        select e.payload -> 'message' ->> 'sender', e.payload -> 'message' ->> 'id' from event_log e
+          where e.run_id = p_dead and e.kind = 'msg.received' and e.position like 'in.%')
+      order by d.id for no key update) l;
+  if given is not null then
+    return query select 'GIVEN BACK', false, null::bigint, mine, given, rest;
     return;
   end if;
   with kept as (
@@ -132,10 +152,10 @@ begin
       deadline_at, version, trace, supervision, arrival)
     values (p_new, dead.agent, dead.tenant, home, dead.hash, dead.priority, dead.retry_policy, p_new,
       0, clock_timestamp() + p_deadline, dead.version, dead.trace, p_supervision::json, drawn);
-  -- Its letters went with it: nobody gives them back a second time.
-  update dead_letters d set redriven_at = clock_timestamp()
-    where d.run_id = p_dead and d.redriven_at is null;
+  -- The letters of what it began with went with it: nobody gives them back a second time. What it received
+  -- on its way the new run does not get; that stays a letter.
+  update dead_letters d set redriven_at = clock_timestamp() where d.id = any(rest);
   perform nudge_owners(me, array[s.owner], array['run'], array[dead.agent], array[p_new])
     from shards s where s.shard = home;
-  return query select dead.status, true, drawn, mine;
+  return query select dead.status, true, drawn, mine, null::bigint[], null::bigint[];
 end $$;

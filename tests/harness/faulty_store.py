@@ -1,9 +1,13 @@
-"""A `RunStore` with bad manners at one call: it fails or dies, before or after the call's work is done."""
+"""A `RunStore` with bad manners at some calls: it fails or dies, before or after the call's work is done.
+
+Hints that come through it may be late, lost or doubled.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import inspect
+import random
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -15,8 +19,11 @@ if TYPE_CHECKING:
 
     from actors.kernel.runtime.ids import RunId
     from actors.kernel.runtime.scheduler import ShardLease
-    from actors.kernel.runtime.store import RunStore
+    from actors.kernel.runtime.store import Nudge, RunStore
 
+
+MOST_LATE_S: Final = 4.0
+"""Before the next scan of the rows."""
 
 _PARTS: Final = ("follows", "posts", "schedules")
 """Stores in the store."""
@@ -36,17 +43,33 @@ class Manner(StrEnum):
     """The call takes `delay_s` seconds and works."""
 
 
+class Door(StrEnum):
+    """How a message of an outsider gets into the rows, always in the same name."""
+
+    OTHER = "another process"
+    """It writes the row; this host has a hint."""
+    HOST = "the host"
+    """The host writes the row itself."""
+    UNTOLD = "without a hint"
+    """The host writes the row and tells nobody, as `Inbox.deliver(notify=False)` does."""
+
+
 @dataclass(slots=True)
 class Faults:
     """Which call of all hosts of a test goes wrong, and the list of calls so far.
 
     Attributes:
         nth: Number of the call, 0 is the first; None: every call works.
+        also: Further calls that go wrong in the same manner.
         method: Only calls of this method are counted; None counts all.
         calls: Names of all calls counted so far.
         struck: Whether it has happened.
         on_load: Told of every load that worked after it.
         leases: Shard leases handed out, so that a test can end a dead host's.
+        hints: A seed: each hint from another process is kept, late, lost or doubled; None: all are kept.
+        doors: By which way each message of outsiders comes, in turns; see `Door`.
+        steps: How the hosts' clocks are wrong; see `SteppedClock`.
+        orders: What an operator does, and when.
     """
 
     nth: int | None = None
@@ -57,13 +80,18 @@ class Faults:
     struck: bool = False
     on_load: Callable[[Sequence[RunId]], Awaitable[None]] | None = None
     leases: list[ShardLease] = field(default_factory=list)
+    also: tuple[int, ...] = ()
+    hints: int | None = None
+    doors: tuple[Door, ...] = ()
+    steps: tuple[tuple[float, float], ...] = ()
+    orders: tuple[tuple[float, str], ...] = ()
 
     def strikes(self, method: str) -> bool:
         """Count a call; True if it is the one."""
         if self.method not in (None, method):
             return False
         self.calls.append(method)
-        if self.nth != len(self.calls) - 1:
+        if len(self.calls) - 1 not in (self.nth, *self.also):
             return False
         self.struck = True
         return True
@@ -89,6 +117,26 @@ class FaultyStore:
     def wrap(cls, store: RunStore, faults: Faults, die: Callable[[], None]) -> RunStore:
         """Return the wrapped store, typed as what it stands in for."""
         return cast("RunStore", cls(store, faults, die))
+
+    def set_nudge_hook(self, hook: Callable[[Nudge], None] | None) -> None:
+        """See `RunStore.set_nudge_hook`."""
+        if hook is None or self._faults.hints is None:
+            self._store.set_nudge_hook(hook)
+            return
+        chance = random.Random(f"hints {self._faults.hints}")
+
+        def unreliably(nudge: Nudge) -> None:
+            for late_s in chance.choice(([0.0], [MOST_LATE_S * chance.random()], [], [0.0, 0.8])):
+                if late_s:
+                    asyncio.get_running_loop().call_later(late_s, self._tell, hook, nudge)
+                else:
+                    hook(nudge)
+
+        self._store.set_nudge_hook(unreliably)
+
+    def _tell(self, hook: Callable[[Nudge], None], nudge: Nudge) -> None:
+        if not self._dead:
+            hook(nudge)
 
     def __getattr__(self, name: str) -> Any:
         member = getattr(self._store, name)

@@ -20,7 +20,7 @@ from typing_extensions import override
 
 if TYPE_CHECKING:
     from collections import deque
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable, Coroutine, Sequence
     from contextvars import Context
 
 T = TypeVar("T")
@@ -75,6 +75,7 @@ class SimLoop(asyncio.BaseEventLoop):
     Attributes:
         steps: Callbacks run so far.
         seed: What decides the order of ready callbacks.
+        grain_s: Timers that are so near to each other are due in one instant, the last one's.
     """
 
     # What BaseEventLoop keeps, and `_run_once` has to serve.
@@ -87,6 +88,7 @@ class SimLoop(asyncio.BaseEventLoop):
         super().__init__()
         self.seed = seed
         self.steps = 0
+        self.grain_s = 0.0
         self._choice = random.Random(seed)
         self._virtual = 0.0
         self._trace = hashlib.blake2b(digest_size=8)
@@ -142,11 +144,19 @@ class SimLoop(asyncio.BaseEventLoop):
             if not scheduled:
                 raise DeadlockError(f"nothing is ready and no timer is set\n{self.dump()}")
             if scheduled[0].when() > self._virtual:
-                self._virtual, self._at_instant = scheduled[0].when(), 0
+                self._virtual, self._at_instant = self._next_instant(), 0
         while scheduled and scheduled[0].when() <= self._virtual:
             handle = self._unschedule()
             if not handle.cancelled():
                 self._ready.append(handle)
+
+    def _next_instant(self) -> float:
+        """Return when the first timers are due; none of them early."""
+        first = self._scheduled[0].when()
+        if not self.grain_s:
+            return first
+        times = [timer.when() for timer in self._scheduled if not timer.cancelled()]
+        return max(at for at in times if at <= first + self.grain_s)
 
     def _unschedule(self) -> asyncio.TimerHandle:
         handle = heapq.heappop(self._scheduled)
@@ -198,6 +208,27 @@ class SimClock:
     def monotonic(self) -> float:
         """Return the virtual seconds since the loop was made."""
         return self._loop.time()
+
+
+class SteppedClock(SimClock):
+    """A host's clock that is wrong for a while: at each time it is put so many seconds off.
+
+    Args:
+        loop: Whose time is right.
+        steps: Times, and by how much the clock is wrong from then on.
+    """
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, steps: Sequence[tuple[float, float]]
+    ) -> None:
+        super().__init__(loop)
+        self._steps = sorted(steps)
+
+    @override
+    def now(self) -> datetime:
+        """Return what the clock shows."""
+        passed = [off for at, off in self._steps if at <= self._loop.time()]
+        return super().now() + timedelta(seconds=passed[-1] if passed else 0.0)
 
 
 class SimEntropy:

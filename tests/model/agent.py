@@ -12,7 +12,7 @@ from actors.kernel.runtime.communication import AskKind, AskOutcome
 from actors.kernel.runtime.ids import DEFAULT_TENANT, AgentId, RunId, TopicId
 from actors.kernel.runtime.supervisor import RunHandle
 from tests.harness.simloop import EPOCH
-from tests.model.program import Interpreter, make_error
+from tests.model.program import make_error
 from tests.model.reading import plain_error
 
 if TYPE_CHECKING:
@@ -50,6 +50,7 @@ class World:
     Attributes:
         host: The host that lives now; what another one does is a fault.
         log: Returns the durable log of a run: kinds and names.
+        replies: By run and question, what the code gave as replies.
     """
 
     case: Case
@@ -58,6 +59,7 @@ class World:
     begun: list[Execution] = field(default_factory=list)
     ended: list[Execution] = field(default_factory=list)
     ghosts: list[Execution] = field(default_factory=list)
+    replies: dict[tuple[str, str], list[Any]] = field(default_factory=dict)
 
     def counts(self) -> dict[str, int]:
         """By name, how often each effect began to execute."""
@@ -107,9 +109,8 @@ class ProgramAgent:
         if is_first and not (isinstance(boot, dict) and ("boot" in boot or "trace" in boot)):
             return {"unread": [message.payload for message in inbox]}
         self._run_id, self._seen, self._handles = ctx.run_id, list(inbox), {}
-        program = self._case.program_of(self.id.type)
         tag = "" if is_first else ctx.run_id[:6]
-        return await self._drive(ctx, Interpreter(program, boot, tag).main())
+        return await self._drive(ctx, self._case.code(self.id.type, boot, tag))
 
     async def _use(self, called: str, what: Any) -> Any:
         return await self._world.execute(called, self._host, self._run_id)
@@ -212,10 +213,17 @@ class ProgramAgent:
         child, payload, limit = call.args
         return _said(await ctx.ask(self._handles[child], payload, timeout=limit))
 
+    async def _approval_verb(self, ctx: Any, call: Call) -> Any:
+        what, limit = call.args
+        decided = await ctx.approval(what, timeout=limit)
+        return [decided.status.value, decided.by]
+
     async def _reply_verb(self, ctx: Any, call: Call) -> Any:
         which, value = call.args
         if self._seen:
-            await ctx.reply(self._seen[which % len(self._seen)], value)
+            message = self._seen[which % len(self._seen)]
+            self._world.replies.setdefault((self._run_id, message.id), []).append(value)
+            await ctx.reply(message, value)
 
     async def _patched_verb(self, ctx: Any, call: Call) -> Any:
         return await ctx.patched(call.args[0])

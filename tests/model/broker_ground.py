@@ -237,6 +237,11 @@ class BrokerGround:
             if name.startswith(f"{self.subjects.namespace}_"):
                 await self._ask(f"$JS.API.STREAM.DELETE.{name}", {})
 
+    @property
+    def elsewhere(self) -> RunStore:
+        """See `Ground`."""
+        return self.store
+
     @asynccontextmanager
     async def host(self) -> AsyncIterator[Stead]:
         """See `Ground.host`."""

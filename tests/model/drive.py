@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import itertools
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -17,12 +18,13 @@ from actors.kernel.runtime.ids import AgentId, RunId, run_id_of_submit
 from actors.kernel.runtime.scheduler import RunStatus
 from actors.runtime import Runtime
 from actors.runtime.mail import Broker
-from tests.harness.faulty_store import Faults, FaultyStore
-from tests.harness.simloop import SimClock, SimEntropy, simulate
+from tests.harness.faulty_store import Door, Faults, FaultyStore
+from tests.harness.simloop import SimEntropy, SteppedClock, simulate
 from tests.model.agent import Execution, ProgramAgent, World
 from tests.model.anchor import Anchor, agents_of, anchor
 from tests.model.endings import policy_of
-from tests.model.ground import MemoryGround
+from tests.model.ground import OUTSIDER, MemoryGround
+from tests.model.operators import Act, Operator
 from tests.model.reading import essential, seconds
 from tests.model.seeding import seed_store
 
@@ -80,6 +82,9 @@ class Observed:
         anchor: From where the model has to go on, if there was a fault.
         unread: What later runs of the first agent got, in order, and what still waits.
         stuck: How many messages wait though the agent is free.
+        replies: By run and question, what the code gave as replies.
+        acts: What an operator did and was not refused.
+        logs: Of all runs, where there was one.
         sent: Messages that lie in the sink's inbox.
         calls: Names of the store calls made.
     """
@@ -89,6 +94,9 @@ class Observed:
     state: dict[str, Any] = field(default_factory=dict)
     unread: list[Any] = field(default_factory=list)
     stuck: int = 0
+    replies: dict[tuple[str, str], list[Any]] = field(default_factory=dict)
+    acts: list[Act] = field(default_factory=list)
+    logs: list[list[RunLogEntry]] = field(default_factory=list)
     sent: list[Arrived] = field(default_factory=list)
     begun: list[Execution] = field(default_factory=list)
     ended: list[Execution] = field(default_factory=list)
@@ -128,7 +136,7 @@ class Stage:
     def __post_init__(self) -> None:
         self.agent = AgentId.parse(self.case.root)
         self.parts: dict[str, Any] = {
-            "clock": SimClock(self.loop),
+            "clock": SteppedClock(self.loop, self.faults.steps),
             "entropy": _Even(self.loop.seed),
             "suspend_after": self.suspend_after,
         }
@@ -141,6 +149,8 @@ class Stage:
         ]
         events += [(at, "", {"mail": n}) for n, at in enumerate(self.case.mail)]
         self._events = sorted(events, key=lambda event: event[0])
+        self._doors = itertools.cycle(self.faults.doors or (Door.OTHER,))
+        self._runtime: Runtime | None = None
         self.faults.on_load = self._loaded
         self.list_runs: Callable[[], Awaitable[list[RunRow]]] = lambda: self.store.list_runs(
             limit=10_000
@@ -151,10 +161,18 @@ class Stage:
         if self.prefix:
             await self._begin_in_the_middle()
         arrivals = asyncio.ensure_future(self.arrive())
+        orders = asyncio.ensure_future(self._operate())
         while not await self._host():
             pass
         arrivals.cancel()
+        orders.cancel()
         return self.seen
+
+    async def _operate(self) -> None:
+        if self.faults.orders:
+            client = Runtime(store=self.ground.elsewhere, serve=False, **self.parts)
+            operator = Operator(client, self.seen.acts)
+            await operator.work(self.faults.orders)
 
     async def _begin_in_the_middle(self) -> None:
         self.loop._virtual = seconds(self.prefix[-1].ts)
@@ -189,6 +207,7 @@ class Stage:
                 broker=broker,
                 **self.parts,
             )
+            self._runtime = runtime
             if await self._or_died(self._live(runtime)):
                 await self._or_died(_stopped(runtime))
                 return True
@@ -199,6 +218,8 @@ class Stage:
         return False
 
     async def _anchor(self) -> None:
+        if self.faults.orders:
+            return  # the model knows of no operators
         self.seen.anchor = await anchor(
             self.store,
             self.case,
@@ -256,6 +277,8 @@ class Stage:
         row = await self.store.run(self.run_id)
         if self.case.cast and not await self._are_others_over():
             return False
+        if self.faults.orders:
+            return await self._are_orders_over()
         if row is not None and row.status.is_terminal:
             now = self.loop.time()
             last = max([*self.case.mail, 0.0]) + 0.5
@@ -266,6 +289,15 @@ class Stage:
             return False
         waits = row is not None and row.status is RunStatus.SUSPENDED and row.wake_at is None
         return waits or self.loop.time() > self.until + STUCK_S * 10
+
+    async def _are_orders_over(self) -> bool:
+        """Whether an operator's work is done, and what came of it."""
+        last = max(at for at, _ in self.faults.orders)
+        if self.loop.time() < max(last, self.until) + SETTLE_S:
+            return False
+        rows = [row for row in await self.list_runs() if not row.status.is_terminal]
+        is_at_rest = all(row.status is RunStatus.SUSPENDED and row.wake_at is None for row in rows)
+        return is_at_rest or self.loop.time() > self.until + STUCK_S * 10
 
     async def _are_others_over(self) -> bool:
         """Whether no other run has anything left to do."""
@@ -292,14 +324,18 @@ class Stage:
         for run in sorted(await store.list_runs(agent=self.agent), key=lambda run: run.arrival):
             result: Any = run.result
             if run.run_id != self.run_id and result is not None:
-                seen.unread += result["unread"]
+                seen.unread += result.get("unread", [])
         waiting = await store.pending_mail(agent=self.agent)
         seen.unread += [one.message.payload for one in waiting]
         await self._look_at_others()
+        if self.faults.orders:
+            runs = [row.run_id for row in await self.list_runs()]
+            seen.logs = [[entry async for entry in store.entries(run_id)] for run_id in runs]
         if seen.row is not None and seen.row.status.is_terminal:
             seen.stuck = await store.pending_count(self.agent)
         seen.begun, seen.ended = self._world.begun, self._world.ended
         seen.ghosts, seen.calls = self._world.ghosts, self.faults.calls
+        seen.replies = self._world.replies
 
     async def _look_at_others(self) -> None:
         seen, store = self.seen, self.store
@@ -320,13 +356,24 @@ class Stage:
             await asyncio.sleep(event[0] - self.loop.time())
             await self._deliver(*event)
 
-    async def _deliver(self, at: float, name: str, payload: dict[str, Any]) -> None:
+    async def _deliver(self, _: float, name: str, payload: dict[str, Any]) -> None:
         if not name:
-            await self.ground.send(self.agent, payload, id=f"mail{at}")
+            await self._send(payload, f"mail{payload['mail']}")
             return
         while await self.store.run(self.run_id) is None:  # noqa: ASYNC110 - virtual time costs nothing
             await asyncio.sleep(0.01)
-        await self.ground.signal(self.agent, self.run_id, name, payload, id=f"{name}{at}")
+        await self.ground.signal(self.agent, self.run_id, name, payload, id=f"{name}{payload['n']}")
+
+    async def _send(self, payload: dict[str, Any], id: str) -> None:  # noqa: A002
+        door, runtime = next(self._doors), self._runtime
+        if door is Door.OTHER or runtime is None:
+            await self.ground.send(self.agent, payload, id=id)
+            return
+        message = Message.of(self.agent, payload, id=id).sent_by(f"ext:{OUTSIDER}")
+        if door is Door.HOST:
+            await runtime.send(self.agent, message, sender=message.sender)
+        else:
+            await runtime.inbox.deliver(self.agent, message, notify=False)
 
     async def _names(self, run_id: RunId) -> tuple[tuple[str, str], ...]:
         return tuple(
@@ -370,6 +417,7 @@ def play(
     faults: Faults | None = None,
     prefix: tuple[RunLogEntry, ...] = (),
     before: tuple[Execution, ...] = (),
+    grain_s: float = 0.0,
 ) -> Observed:
     """Return what the runtime did with a case.
 
@@ -381,9 +429,11 @@ def play(
         faults: What goes wrong.
         prefix: A log that the run has already, for a start in the middle.
         before: What was executed when it was written.
+        grain_s: The loop's.
     """
 
     async def main(loop: SimLoop) -> Observed:
+        loop.grain_s = grain_s
         ground = MemoryGround(loop)
         stage = Stage(case, loop, ground, suspend_after, faults or Faults(), until, prefix, before)
         return await stage.play()

@@ -45,6 +45,11 @@ class Ground(Protocol):
 
     store: RunStore
 
+    @property
+    def elsewhere(self) -> RunStore:
+        """Another process's store."""
+        ...
+
     def host(self) -> AbstractAsyncContextManager[Stead]:
         """What a new host stands on, as long as it lives."""
         ...
@@ -77,6 +82,11 @@ class MemoryGround:
         self._first = MemoryStore(clock=SimClock(loop))
         self.store: RunStore = self._first
         self._outside = self._first.sibling()
+
+    @property
+    def elsewhere(self) -> RunStore:
+        """See `Ground`."""
+        return self._outside
 
     @asynccontextmanager
     async def host(self) -> AsyncIterator[Stead]:

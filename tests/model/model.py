@@ -11,7 +11,7 @@ from __future__ import annotations
 import heapq
 from collections import deque
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from actors.kernel.runtime.ids import AgentId, message_id_of_post, run_id_of_mail
 from tests.model.endings import TERMINAL
@@ -20,13 +20,14 @@ from tests.model.signs import TIE_S, RefusedSignal, TieError
 from tests.model.world import OUTSIDER, Answer, Box, Left, Letter, Scene
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from tests.model.history import Line
     from tests.model.program import Case
 
 BOOT: Final = Letter("boot", "submit:local", {"boot": True})
 MAX_MESSAGES: Final = 100
+_Event: TypeAlias = "tuple[float, int, Callable[[], bool], Callable[[], None]]"
 TOPIC: Final = "news"
 """How the names of topics begin."""
 
@@ -81,6 +82,11 @@ class Model:
         scene: Where it goes on; None: at the beginning.
         now: When it begins, without a scene.
         values: What `random` and `uuid` gave, by run and position, in order; taken from the logs.
+        order: Which of the events that coincide comes first, one number for each time; None: such
+            cases are refused. See `predictions`.
+
+    Attributes:
+        chosen: Which came first, and of how many, each time.
     """
 
     def __init__(
@@ -91,8 +97,10 @@ class Model:
         scene: Scene | None = None,
         now: float = 0.0,
         values: Mapping[str, Mapping[str, Sequence[Any]]] | None = None,
+        order: Sequence[int] | None = None,
     ) -> None:
         self.case, self.values = case, values or {}
+        self._order, self.chosen = order, list[tuple[int, int]]()
         self.scene = scene or Scene(now, [Left(run_id, case.root, [], (BOOT,))])
         self.now = self.scene.at
         self.executions = dict(self.scene.executions)
@@ -103,7 +111,7 @@ class Model:
         self._known: set[tuple[str, str]] = set()
         self._follows: dict[str, tuple[float, object, set[str]]] = {}
         self._spent: dict[str, tuple[float, str]] = {}
-        self._events: list[tuple[float, int, Callable[[], bool], Callable[[], None]]] = []
+        self._events: list[_Event] = []
         self._numbers = 0
         self._later: list[Any] = list(self.scene.read)
         self.root_id = next(left.run_id for left in self.scene.runs if left.agent == case.root)
@@ -120,9 +128,9 @@ class Model:
             if answer is not None:
                 self.answers[run_id, key] = answer
         arrivals = [
-            (at, f"{name}{at}", name, {"n": n}) for n, (at, name) in enumerate(self.case.signals)
+            (at, f"{name}{n}", name, {"n": n}) for n, (at, name) in enumerate(self.case.signals)
         ]
-        arrivals += [(at, f"mail{at}", "", {"mail": n}) for n, at in enumerate(self.case.mail)]
+        arrivals += [(at, f"mail{n}", "", {"mail": n}) for n, at in enumerate(self.case.mail)]
         taken = [
             line.data["payload"]
             for left in self.scene.runs
@@ -209,35 +217,43 @@ class Model:
         if self.soon:
             self.soon.popleft()()
             return True
-        while self._events and not self._events[0][2]():
-            heapq.heappop(self._events)
-        timer = self._events[0][0] if self._events else None
-        arrival = self._arrivals[0][0] if self._arrivals else None
-        if timer is None and arrival is None:
+        self._events = [event for event in self._events if event[2]()]
+        heapq.heapify(self._events)
+        nexts = [event[0] for event in self._events[:1]] + [one[0] for one in self._arrivals][:1]
+        if not nexts:
             return False
-        if timer is not None and (arrival is None or timer <= arrival):
-            when, _, _, act = heapq.heappop(self._events)
-            self._refuse_tie(when)
-            self.now = max(self.now, when)
-            act()
+        near = min(nexts) + TIE_S
+        due: list[_Event | None] = [event for event in sorted(self._events) if event[0] < near]
+        due += [None] * sum(one[0] < near for one in self._arrivals)
+        event = due[self._first_of(due, min(nexts))]
+        if event is None:
+            self._arrive(*self._arrivals.popleft())
         else:
-            assert arrival is not None
-            _, letter_id, name, payload = self._arrivals.popleft()
-            self._refuse_tie(arrival)
-            self.now = max(self.now, arrival)
-            if name:
-                root = self.runs[self.root_id]
-                root.signals.append((name, payload))
-                root.poke()
-            else:
-                self.deliver(self.case.root, Letter(letter_id, OUTSIDER, payload), object())
+            self._events.remove(event)
+            heapq.heapify(self._events)
+            self.now = max(self.now, event[0])
+            event[3]()
         return True
 
-    def _refuse_tie(self, when: float) -> None:
-        near = [at for at, _, is_wanted, _ in self._events if at < when + TIE_S and is_wanted()]
-        near += [one[0] for one in list(self._arrivals)[:1]]
-        if any(abs(at - when) < TIE_S for at in near):
+    def _first_of(self, due: Sequence[object], when: float) -> int:
+        """Return which of several events comes first."""
+        if len(due) == 1:
+            return 0
+        if self._order is None:
             raise TieError(f"two events at {when:.6f} s")
+        n = len(self.chosen)
+        choice = self._order[n] if n < len(self._order) else 0
+        self.chosen.append((choice, len(due)))
+        return choice
+
+    def _arrive(self, at: float, letter_id: str, name: str, payload: Any) -> None:
+        self.now = max(self.now, at)
+        if name:
+            root = self.runs[self.root_id]
+            root.signals.append((name, payload))
+            root.poke()
+        else:
+            self.deliver(self.case.root, Letter(letter_id, OUTSIDER, payload), object())
 
     # --- mail -------------------------------------------------------------------------------------
 
@@ -453,3 +469,23 @@ def _fold_state(state: dict[str, Any], line: Line) -> None:
             state.pop(line.data["key"], None)
         else:
             state[line.data["key"]] = line.data["value"]
+
+
+def predictions(make: Callable[[Sequence[int]], Model], most: int = 24) -> Iterator[Prediction]:
+    """Yield how everything may go on, for each order in which what coincides may come.
+
+    Raises:
+        TieError: Even an order of events decides nothing, or there are too many.
+    """
+    todo: list[list[int]] = [[]]
+    for _ in range(most):
+        if not todo:
+            return
+        order = todo.pop()
+        model = make(order)
+        yield model.predict()
+        taken = [choice for choice, _ in model.chosen]
+        for n in range(len(order), len(taken)):
+            todo += [[*taken[:n], other] for other in range(1, model.chosen[n][1])]
+    if todo:
+        raise TieError(f"more than {most} orders")

@@ -10,10 +10,11 @@ an ``op`` and, where it calls ctx, a ``label`` that no other statement has:
 ``gather`` branches · ``select`` branches · ``scope`` branches, body · ``join`` child ·
 ``cancel`` child · ``try`` body, catch, handler, final · ``raise`` error · ``reraise`` ·
 ``if`` cond, then, else · ``continue`` limit · ``check`` ·
-``ask`` to, payload, d, into · ``ask_child`` child, payload, d, into · ``reply`` which, value ·
+``ask`` to, payload, d, into · ``ask_back`` to, d, into ·
+``ask_child`` child, payload, d, into · ``reply`` which, value ·
 ``spawn`` type, boot · ``await_child`` child, into · ``stop_child`` child · ``tell`` to, payload ·
 ``emit`` topic, payload ·
-``follow`` topic · ``unfollow`` topic.
+``follow`` topic · ``unfollow`` topic · ``approval`` d, into.
 
 `to` is an agent as text; `child` and `which` count children spawned and messages received so far,
 around. An expression is ``{"var": name}`` or ``{"list": [...]}`` or JSON data that stands for itself.
@@ -89,6 +90,7 @@ class Case:
         cast: Programs of other agents, by type; each run of such an agent runs it.
         budget: Arguments of the root's `SpawnBudget`.
         tenant: Whose all agents are; empty: the default one. See `in_tenant`.
+        is_even: Every run does the same at the same time, so that much coincides.
     """
 
     program: Block
@@ -99,6 +101,7 @@ class Case:
     cast: dict[str, Block] = field(default_factory=dict)
     budget: dict[str, Any] = field(default_factory=dict)
     tenant: str = ""
+    is_even: bool = False
 
     @property
     def root(self) -> str:
@@ -119,7 +122,19 @@ class Case:
         label, _, rest = name.partition("@")
         outcomes = self.script.get(label) or [{"d": 0.0, "ok": None}]
         outcome = outcomes[min(execution, len(outcomes) - 1)]
-        return {**outcome, "d": outcome["d"] * pace_of(rest.partition("/")[2])}
+        return {**outcome, "d": outcome["d"] * self.pace_of(rest.partition("/")[2])}
+
+    def pace_of(self, tag: str) -> float:
+        """Return how slow a run is: two runs of one program do not do the same at the same time."""
+        if self.is_even or not tag:
+            return 1.0
+        part = int.from_bytes(hashlib.blake2b(tag.encode(), digest_size=4).digest(), "big") / 2**32
+        return 1.0 + 0.4 * part
+
+    def code(self, type_: str, boot: Json, tag: str) -> Code:
+        """Return one start of the program of a type's agents."""
+        program = self.program_of(type_)
+        return Interpreter(program, boot, tag, pace=self.pace_of(tag)).main()
 
     def program_of(self, type_: str) -> Block:
         """Return what agents of a type run."""
@@ -143,13 +158,9 @@ def in_tenant(case: Case, tenant: str) -> Case:
     return replace(case, program=moved(case.program), cast=cast, tenant=tenant)
 
 
-def pace_of(tag: str) -> float:
-    """Return how slow a run is: two runs of one program do not do the same at the same time."""
-    if not tag:
-        return 1.0
-    part = int.from_bytes(hashlib.blake2b(tag.encode(), digest_size=4).digest(), "big") / 2**32
-    return 1.0 + 0.4 * part
-
+BACK: Final = "back"
+"""What the questions say that may close a circle; who gets one calls nobody, so that there is an end."""
+CALLS_OTHERS: Final = ("ask", "ask_back", "emit", "spawn", "tell")
 
 DEFAULT_RETRY: Final = {"max_retries": 2, "backoff_s": 1.3, "factor": 2.0, "jitter": 0.0}
 
@@ -157,9 +168,10 @@ DEFAULT_RETRY: Final = {"max_retries": 2, "backoff_s": 1.3, "factor": 2.0, "jitt
 class Interpreter:
     """One start of a program from its top."""
 
-    def __init__(self, program: Block, boot: Json, tag: str = "") -> None:
+    def __init__(self, program: Block, boot: Json, tag: str, *, pace: float) -> None:
         self._program = program
-        self._tag, self._pace = f"/{tag}" if tag else "", pace_of(tag)
+        self._tag, self._pace = f"/{tag}" if tag else "", pace
+        self._is_back = boot == BACK
         self._children: list[Json] = []
         self._boot = boot if isinstance(boot, dict) else {}
         self._generation = int(self._boot.get("generation", 0))
@@ -175,6 +187,8 @@ class Interpreter:
     def _block(self, block: Block, children: dict[int, Any]) -> Code:
         results = []
         for stmt in block:
+            if self._is_back and stmt["op"] in CALLS_OTHERS:
+                continue
             result = yield from getattr(self, f"_do_{stmt['op']}")(stmt, children)
             results.append(result)
         return results
@@ -295,12 +309,21 @@ class Interpreter:
         asked = self._ask(stmt["label"], "ask", stmt["to"], payload, limit)
         return self._keep(stmt, (yield from asked))
 
+    def _do_ask_back(self, stmt: Stmt, _: Any) -> Code:
+        limit = self._paced(stmt["d"])
+        asked = self._ask(stmt["label"], "ask", stmt["to"], BACK, limit)
+        return self._keep(stmt, (yield from asked))
+
     def _do_ask_child(self, stmt: Stmt, _: Any) -> Code:
         child = self._child(stmt)
         payload, limit = self._value(stmt["payload"]), self._paced(stmt["d"])
         if child is None:
             return None
         asked = self._ask(stmt["label"], "ask_run", child, payload, limit)
+        return self._keep(stmt, (yield from asked))
+
+    def _do_approval(self, stmt: Stmt, _: Any) -> Code:
+        asked = self._ask(stmt["label"], "approval", stmt["label"], self._paced(stmt["d"]))
         return self._keep(stmt, (yield from asked))
 
     def _do_reply(self, stmt: Stmt, _: Any) -> Code:

@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+from actors.kernel.runtime.effects import args_hash
+
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from datetime import datetime
+
+    from actors.kernel.runtime.commit import RunRow
     from actors.kernel.runtime.log_entry import RunLogEntry
     from tests.model.drive import Observed
 
@@ -15,7 +22,43 @@ def broken_talk(observed: Observed) -> list[str]:
     logs: dict[str, list[RunLogEntry]] = {key: one.entries for key, one in observed.others.items()}
     if observed.row is not None:
         logs[observed.row.run_id] = observed.entries
-    return [*_mail(observed, logs), *_children(observed, logs), *_answers(observed, logs)]
+    return [
+        *_mail(observed, logs),
+        *_order(observed, logs),
+        *_children(observed, logs),
+        *_answers(observed, logs),
+        *_replies(observed, logs),
+        *_refused(observed, logs),
+    ]
+
+
+def out_of_order(numbers: Sequence[float]) -> bool:
+    """Whether messages of one sender came otherwise than they were accepted."""
+    return any(one > other for one, other in pairwise(numbers))
+
+
+def _order(observed: Observed, logs: dict[str, list[RunLogEntry]]) -> list[str]:
+    """Each agent gets what another one sends it in the order in which that was sent."""
+    sent: dict[tuple[str, str], list[str]] = {}
+    got: dict[tuple[str, str], list[str]] = {}
+    rows = [one.row for one in observed.others.values()]
+    for row in sorted([*rows, *([observed.row] if observed.row else [])], key=_started(logs)):
+        me, log = str(row.agent_id), logs[row.run_id]
+        for entry in log:
+            if entry.kind in ("msg.sent", "ask.sent"):
+                target = str(entry.payload["target"])
+                sent.setdefault((f"agent:{me}", target), []).append(
+                    str(entry.payload["message_id"])
+                )
+            message: Any = entry.payload.get("message")
+            if entry.kind == "msg.received":
+                got.setdefault((message["sender"], message["target"]), []).append(message["id"])
+    found: list[str] = []
+    for (sender, target), ids in got.items():
+        order = sent.get((sender, target), [])
+        if out_of_order([order.index(one) for one in ids if one in order]):
+            found.append(f"{target} got {ids} of {sender}, which sent {order}")
+    return found
 
 
 def _mail(observed: Observed, logs: dict[str, list[RunLogEntry]]) -> list[str]:
@@ -37,6 +80,16 @@ def _mail(observed: Observed, logs: dict[str, list[RunLogEntry]]) -> list[str]:
     found = [f"letter {what} is in {n} places" for what, n in got.items() if n > 1]
     there = {what.rpartition(" ")[2] for what in got}
     return found + [f"letter {one} is lost" for one in sorted(sent - there)]
+
+
+def _started(logs: dict[str, list[RunLogEntry]]) -> Callable[[RunRow], tuple[str, int]]:
+    """Return when a run began, as far as that can be told."""
+
+    def of(row: RunRow) -> tuple[str, int]:
+        log = logs[row.run_id]
+        return log[0].ts.isoformat() if log else "", row.arrival
+
+    return of
 
 
 def _children(observed: Observed, logs: dict[str, list[RunLogEntry]]) -> list[str]:
@@ -66,4 +119,60 @@ def _answers(observed: Observed, logs: dict[str, list[RunLogEntry]]) -> list[str
                 )
                 if entry.ts.isoformat() < str(asked.payload["at"]):
                     found.append(f"{run_id}: the ask at {entry.position} timed out too early")
+    return found
+
+
+def _replies(observed: Observed, logs: dict[str, list[RunLogEntry]]) -> list[str]:
+    """Who asked has the first reply, if there was one before anything else answered."""
+    found: list[str] = []
+    for run_id, log in logs.items():
+        asked = {e.position: e.payload for e in log if e.kind == "ask.sent"}
+        for entry in log:
+            if entry.kind not in ("ask.replied", "ask.timeout") or entry.position not in asked:
+                continue
+            question = asked[entry.position]
+            message_id, by = str(question["message_id"]), str(entry.payload["handle"])
+            reply = _first_reply(observed, logs.get(by, []), by, message_id)
+            head = f"{run_id}: the ask at {entry.position} was replied to"
+            if reply is None:
+                continue
+            value, at = reply
+            if entry.kind == "ask.timeout":
+                if at.isoformat() < str(question["at"]):
+                    found.append(f"{head} at {at}, it timed out at {entry.ts}")
+            elif (entry.payload["outcome"], entry.payload["result"]) != ("replied", value):
+                found.append(f"{head} with {value!r}, it says {entry.payload}")
+    return found
+
+
+def _first_reply(
+    observed: Observed, log: Sequence[RunLogEntry], run_id: str, message_id: str
+) -> tuple[Any, datetime] | None:
+    """Return the first reply to a question in a run's log, and when it was written."""
+    values = observed.replies.get((run_id, message_id), [])
+    known = {args_hash(["reply", message_id, value]): value for value in values}
+    for entry in log:
+        if entry.payload.get("effect") == "reply" and entry.payload["hash"] in known:
+            return known[str(entry.payload["hash"])], entry.ts
+    return None
+
+
+def _refused(observed: Observed, logs: dict[str, list[RunLogEntry]]) -> list[str]:
+    """A question whose asker was told that it closes a circle has no effect from then on."""
+    found: list[str] = []
+    for run_id, log in logs.items():
+        asked = {e.position: str(e.payload["message_id"]) for e in log if e.kind == "ask.sent"}
+        for entry in log:
+            error: Any = entry.payload.get("error")
+            if entry.payload.get("effect") != "ask" or not str(error["type"]).endswith(
+                "CycleError"
+            ):
+                continue
+            head = f"{run_id}: the ask at {entry.position} was refused at {entry.ts}"
+            for other, its in logs.items():
+                for line in its:
+                    message: Any = line.payload.get("message")
+                    is_it = isinstance(message, dict) and message["id"] == asked.get(entry.position)
+                    if line.kind == "msg.received" and is_it and line.ts > entry.ts:
+                        found.append(f"{head} and reached {other} at {line.ts}")
     return found

@@ -11,7 +11,6 @@ from actors.kernel.runtime.ids import RunId, derive_id
 from tests.model.branches import Branch, CancelledError, Group, Wait, innermost_open
 from tests.model.endings import TERMINAL, end_of_attempt
 from tests.model.history import DivergenceError, Line, Memory
-from tests.model.program import Interpreter
 from tests.model.signs import TIE_S, ContinueSignal, RefusedSignal, TieError
 from tests.model.talk import Talk
 from tests.model.verbs import EFFECTS
@@ -142,8 +141,7 @@ class Run(Talk):
             self.seen = [self.by_id[one] for one in first]
             boot = self.seen[0].payload if self.seen else None
         tag = "" if self.box.agent == self.case.root else self.run_id[:6]
-        program = self.case.program_of(self.box.agent.partition("/")[0])
-        code = Interpreter(program, boot, tag).main()
+        code = self.case.code(self.box.agent.partition("/")[0], boot, tag)
         self.trunk = Branch(f"{generation}:" if generation else "", [(code, None)])
         self.ready.append(self.trunk)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from hypothesis import strategies as st
@@ -51,7 +52,8 @@ def _effect(op: str, outcomes: st.SearchStrategy[Any]) -> st.SearchStrategy[Stmt
     return _stmt(op, mode=_mode, args=_args, into=_var, outcomes=outcomes)
 
 
-_good_step = _effect("step", st.lists(_ok, min_size=1, max_size=2))
+_good_outcomes = st.lists(_ok, min_size=1, max_size=2)
+_good_step = _effect("step", _good_outcomes)
 _bad_step = _effect("step", st.tuples(_bad, st.one_of(_ok, _bad), _ok).map(list))
 _tool = _effect("tool", st.lists(st.one_of(_ok, _bad), min_size=1, max_size=2))
 _key = st.sampled_from(["k", "l"])
@@ -159,7 +161,7 @@ def _led(stmt: tuple[Stmt, Stmt | None]) -> Stmt:
     return talk if lead is None else {"op": "if", "cond": 1, "then": [lead, talk], "else": []}
 
 
-def _talk(level: int) -> st.SearchStrategy[Stmt]:
+def _talk(level: int, *, back: bool = False) -> st.SearchStrategy[Stmt]:
     limit = st.integers(1, 16)
     choices: list[tuple[int, st.SearchStrategy[Any]]] = []
     if level + 1 < LEVELS:
@@ -176,6 +178,9 @@ def _talk(level: int) -> st.SearchStrategy[Stmt]:
         ]
     if level > 0:
         choices += [(8, _stmt("reply", which=_which, value=_expr))]
+    if back and level > 0:
+        up = st.sampled_from(["program/one", *[f"{type_of(n)}/a" for n in range(1, level + 1)]])
+        choices += [(12, _stmt("ask_back", to=up, d=limit, into=_var))]
     topics = [f"news{n}/default" for n in range(level or 2)]
     for op in ("follow", "follow", "unfollow"):
         choices += [(1, _stmt(op, topic=st.sampled_from(topics)))]
@@ -183,35 +188,84 @@ def _talk(level: int) -> st.SearchStrategy[Stmt]:
     return st.tuples(_weighted(*choices), lead).map(_led)
 
 
-def _talker(level: int) -> st.SearchStrategy[Stmt]:
+def _talker(level: int, *, back: bool = False) -> st.SearchStrategy[Stmt]:
     """A statement of an agent that talks."""
-    leaf = _weighted((2, leaves), (4, _talk(level)))
+    leaf = _weighted((2, leaves), (4, _talk(level, back=back)))
     return _weighted((4, leaf), (2, _composites(leaf)))
 
 
-def _part(level: int) -> st.SearchStrategy[Block]:
+def _part(level: int, *, back: bool = False) -> st.SearchStrategy[Block]:
     """A program of the cast; it rarely does anything in the instant in which it starts."""
     lead = st.lists(_lead, min_size=1, max_size=1)
     first = _weighted((5, lead), (1, st.just([])))
-    rest = st.lists(_talker(level), max_size=4)
+    rest = st.lists(_talker(level, back=back), max_size=4)
     return st.tuples(first, rest).map(lambda both: [*both[0], *both[1]])
 
 
-_parts = [_part(level) for level in range(LEVELS)]
+_parts = {back: [_part(level, back=back) for level in range(LEVELS)] for back in (False, True)}
 _budgets = st.fixed_dictionaries(
     {}, optional={"max_runs": st.integers(1, 3), "max_concurrent": st.integers(1, 2)}
 )
 
 
 @st.composite
-def talking_cases(draw: st.DrawFn) -> Case:
-    """Return a small random case of several agents."""
+def talking_cases(draw: st.DrawFn, *, back: bool = False, even: bool = False) -> Case:
+    """Return a small random case of several agents.
+
+    Args:
+        draw: Draws.
+        back: They also ask those who ask them: circles, of which the model knows nothing.
+        even: Much coincides, and most cases decide nothing for the model.
+    """
     program = draw(st.lists(_talker(0), min_size=2, max_size=5))
     signals = draw(st.lists(st.tuples(st.integers(0, 12), st.sampled_from(SIGNALS)), max_size=2))
     mail = draw(st.lists(st.integers(0, 12), max_size=2))
-    cast = {type_of(level): draw(_parts[level]) for level in range(1, LEVELS)}
+    cast = {type_of(level): draw(_parts[back][level]) for level in range(1, LEVELS)}
     budget = draw(_weighted((2, st.just({})), (1, _budgets)))
-    return finish(program, signals, mail, draw(_retry), cast=cast, budget=budget)
+    case = finish(program, signals, mail, draw(_retry), cast=cast, budget=budget)
+    return evened(case) if even else case
+
+
+@st.composite
+def limit_cases(draw: st.DrawFn) -> Case:
+    """Return a small random case in which a time limit falls on the instant of what it waits for."""
+    ticks = draw(st.integers(1, 6))
+    work = _effect("step", st.just([{"d": ticks, "ok": 1}]))
+    reply = _stmt("reply", which=st.just(0), value=_value)
+    rest = st.sampled_from([[], [], [{"op": "raise", "error": "TerminalError"}]])
+    asked = [draw(work), *draw(st.lists(reply, max_size=2)), *draw(rest)]
+    limit = draw(st.sampled_from([ticks, ticks, ticks + 1]))
+    ask = draw(_stmt("ask", to=st.just("p1/a"), payload=_value, d=st.just(limit), into=_var))
+    waits = _stmt("receive", d=st.just(limit), into=_var), _stmt("signal", name=st.just("go"))
+    body = draw(_weighted((3, st.just(ask)), (1, waits[0]), (1, waits[1])))
+    if body["op"] == "signal" or draw(st.booleans()):
+        body = {"op": "select", "branches": [[body], [{"op": "sleep", "d": limit + draw(_value)}]]}
+    led = [draw(_lead)] if draw(st.booleans()) else []
+    start = sum(stmt["outcomes"][0]["d"] for stmt in led)
+    case = finish(
+        [*led, body], [(start + limit - 1, "go")], [start + ticks - 1], cast={"p1": asked}
+    )
+    return evened(case)
+
+
+@st.composite
+def doubtful_cases(draw: st.DrawFn) -> Case:
+    """Return a small random case about which operators have to decide, where its hosts die."""
+    once = _stmt("step", mode=st.just("at_most_once"), args=st.just([]), outcomes=_good_outcomes)
+    approval = _stmt("approval", d=st.one_of(st.none(), st.integers(1, 16)), into=_var)
+    stmt = _weighted((6, once), (1, _good_step), (1, _raise), (1, approval), (1, _waits))
+    program = draw(st.lists(stmt, min_size=1, max_size=3))
+    return finish(program, [(5, "go"), (7, "stop")], [], draw(_retry))
+
+
+@st.composite
+def mail_cases(draw: st.DrawFn) -> Case:
+    """Return a small random case in which much mail comes."""
+    receive = _stmt("receive", d=st.one_of(st.none(), st.integers(0, 12)), into=_var)
+    stmt = _weighted((4, receive), (2, _lead), (1, _waits), (1, _bad_step))
+    program = draw(st.lists(stmt, min_size=1, max_size=5))
+    mail = draw(st.lists(st.integers(0, 12), min_size=2, max_size=6))
+    return finish(program, [(5, "go"), (7, "stop")], mail, draw(_retry))
 
 
 @st.composite
@@ -246,6 +300,32 @@ def finish(
         cast={type_: _finish(part, labels, script) for type_, part in (cast or {}).items()},
         budget=dict(budget or {}),
     )
+
+
+def evened(case: Case) -> Case:
+    """Return the case with all times whole ticks, so that what may coincide does."""
+
+    def even(value: Any) -> Any:
+        if isinstance(value, list):
+            return [even(one) for one in value]
+        if not isinstance(value, dict):
+            return value
+        return {key: _ticks_of(one) if key == "d" else even(one) for key, one in value.items()}
+
+    return replace(
+        case,
+        program=even(case.program),
+        script={label: even(outcomes) for label, outcomes in case.script.items()},
+        signals=[(_ticks_of(at + UNIT_S), name) for at, name in case.signals],
+        mail=[_ticks_of(at + UNIT_S) for at in case.mail],
+        cast=even(case.cast),
+        is_even=True,
+    )
+
+
+def _ticks_of(seconds: float | None) -> Any:
+    """Return the time without the part of a tick that only it has."""
+    return None if seconds is None else round(UNIT_S * int(seconds / UNIT_S), 6)
 
 
 def _finish(block: Block, labels: Iterator[str], script: dict[str, list[dict[str, Any]]]) -> Block:

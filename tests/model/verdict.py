@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from tests.harness.checks import broken_laws, side_by_side
 from tests.model.drive import play
-from tests.model.model import Model
-from tests.model.promises import broken_talk
+from tests.model.model import Model, predictions
+from tests.model.promises import broken_talk, out_of_order
 from tests.model.reading import drawn, essential, same, same_line, settled
 from tests.model.signs import TieError
 
@@ -48,18 +48,36 @@ def predict(case: Case, observed: Observed | None = None) -> Prediction:
     Raises:
         TieError: The case decides nothing.
     """
+    return _model(case, observed, None).predict()
+
+
+def _model(case: Case, observed: Observed | None, order: Sequence[int] | None) -> Model:
     if observed is None or observed.row is None:
-        return Model(case).predict()
+        return Model(case, order=order)
     run_id, anchor = observed.row.run_id, observed.anchor
     values = {str(run_id): drawn(observed.log)}
     values |= {str(other): drawn(essential(one.entries)) for other, one in observed.others.items()}
     if anchor is None:
-        return Model(case, run_id=run_id, values=values).predict()
+        return Model(case, run_id=run_id, values=values, order=order)
     if not anchor.is_fair:
         raise TieError("posts were under way when the fault came")
     if not anchor.scene.runs:
-        return Model(case, run_id=run_id, values=values, now=anchor.at).predict()
-    return Model(case, scene=anchor.scene, values=values).predict()
+        return Model(case, run_id=run_id, values=values, now=anchor.at, order=order)
+    return Model(case, scene=anchor.scene, values=values, order=order)
+
+
+def differences_from_all(case: Case, observed: Observed) -> list[str]:
+    """Return what differs from the nearest prediction, of all orders of what coincides.
+
+    Raises:
+        TieError: The case decides nothing.
+    """
+    all_found: list[list[str]] = []
+    for predicted in predictions(lambda order: _model(case, observed, order)):
+        all_found.append(differences(case, predicted, observed))
+        if not all_found[-1]:
+            return []
+    return min(all_found, key=len)
 
 
 def play_both(
@@ -142,6 +160,8 @@ def broken_promises(case: Case, observed: Observed) -> list[str]:
     if sorted(mail) != list(range(len(case.mail))):
         text = f"of {len(case.mail)} messages {read} were received, {observed.unread} came later"
         found.append(text)
+    elif out_of_order([case.mail[n] for n in mail]):
+        found.append(f"of {len(mail)} messages the order was {mail}, they came at {case.mail}")
     found += broken_talk(observed)
     if observed.stuck:
         found.append(f"{observed.stuck} messages wait though the agent is free")

@@ -1,0 +1,177 @@
+"""Operators who decide, from another process, in the middle of whatever happens; and what must hold then."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from actors.errors import ActorsError
+from actors.kernel.runtime.ids import RunId
+from actors.kernel.runtime.scheduler import RunStatus
+from tests.harness.checks import broken_laws
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from actors.kernel.runtime.commit import RunRow
+    from actors.kernel.runtime.log_entry import RunLogEntry
+    from actors.runtime import Runtime
+    from tests.model.agent import Execution
+
+VERBS: Final = (
+    *("value", "retry", "fail"),
+    *("again", "cancel", "fork", "sweep", "approve", "deny"),
+    *("redrive letters", "redrive runs"),
+)
+Order = tuple[float, str]
+"""When an operator does what."""
+
+
+@dataclass(frozen=True, slots=True)
+class Act:
+    """What an operator did.
+
+    Attributes:
+        run_id: To which run.
+        doubt: Position and seq of the intent that was in doubt, as far as the operator knew.
+        new: Ids of messages and runs that came of it.
+    """
+
+    verb: str
+    run_id: str
+    doubt: tuple[str, int] = ("", -1)
+    value: Any = None
+    new: tuple[str, ...] = ()
+
+
+@dataclass
+class Operator:
+    """One operator; remembers the last doubt that it saw, and may decide that again, too late.
+
+    Attributes:
+        accepted: What it did and was not refused.
+    """
+
+    runtime: Runtime
+    accepted: list[Act] = field(default_factory=list)
+    _doubt: tuple[RunId, str, int] | None = None
+
+    async def work(self, orders: Sequence[Order]) -> None:
+        """Do all of it, each at its time."""
+        loop = asyncio.get_running_loop()
+        for n, (at, verb) in enumerate(sorted(orders)):
+            await asyncio.sleep(at - loop.time())
+            try:
+                await self._do(verb, n)
+            except ActorsError:
+                continue  # refused
+
+    async def _do(self, verb: str, n: int) -> None:
+        store, runtime = self.runtime.store, self.runtime
+        runs = sorted(await store.list_runs(limit=1000), key=lambda row: row.arrival)
+        ends = [row for row in runs if row.status.is_terminal and not row.swept]
+        parked = [row for row in runs if row.parked is not None]
+        match verb:
+            case "value" | "retry" | "fail":
+                await self._resolve(verb, n, parked)
+            case "again" if parked:
+                await runtime.resolve(parked[0].run_id)
+            case "cancel" if len(ends) < len(runs):
+                row = next(row for row in runs if not row.status.is_terminal)
+                await runtime.cancel(row.run_id, reason="an operator's")
+            case "fork" if ends:
+                row = ends[n % len(ends)]
+                await runtime.fork_run(row.run_id, at_seq=row.last_seq // 2, copy=n)
+            case "sweep":
+                await store.sweep(older_than_s=1.0)
+            case "approve" | "deny":
+                for asked in await runtime.approvals.open():
+                    await runtime.approvals.decide(asked.id, approve=verb == "approve", by=f"{n}")
+                    self.accepted.append(Act(verb, asked.run_id, (asked.id, -1)))
+            case "redrive letters":
+                for letter in await store.dead_letters(limit=1000):
+                    new = tuple(one.message.id for one in await store.redrive([letter.id]))
+                    self.accepted += [Act(verb, str(letter.run_id), new=new)] if new else []
+            case "redrive runs":
+                for row in [row for row in ends if row.status is RunStatus.FAILED]:
+                    new_id = await runtime.redrive_run(row.run_id)
+                    self.accepted.append(Act(verb, row.run_id, new=(new_id,)))
+            case _:
+                pass
+
+    async def _resolve(
+        self, action: Literal["value", "retry", "fail"], n: int, parked: Sequence[RunRow]
+    ) -> None:
+        doubts = [row for row in parked if row.parked == "in_doubt"]
+        if doubts:
+            log = [entry async for entry in self.runtime.store.entries(doubts[0].run_id)]
+            position = str(log[-1].payload["at"])
+            self._doubt = (doubts[0].run_id, position, last_intent(log, position))
+        if self._doubt is None:
+            return
+        run_id, position, seq = self._doubt
+        value = f"{action} {n}"
+        if await self.runtime.resolve(run_id, position, action=action, value=value, error=value):
+            self.accepted.append(Act(action, run_id, (position, seq), value))
+
+
+def last_intent(log: Sequence[RunLogEntry], position: str) -> int:
+    """Return the seq of the last intent at a position."""
+    kinds = ("effect.intent", "tool.called")
+    return max((e.seq for e in log if e.kind in kinds and e.position == position), default=-1)
+
+
+def broken_orders(
+    logs: Sequence[list[RunLogEntry]], begun: Sequence[Execution], accepted: Sequence[Act]
+) -> list[str]:
+    """Return what must not have come of an operator's work, in words."""
+    found = [law for log in logs for law in broken_laws(log)]
+    found += _decided_once(accepted)
+    found += [text for log in logs for text in _decisions(log, accepted)]
+    found += [text for log in logs for text in _executed(log, begun)]
+    return found
+
+
+def _decided_once(accepted: Sequence[Act]) -> list[str]:
+    """Each doubt and each request is decided once, each message and run redriven once."""
+    decided = Counter((act.run_id, act.doubt) for act in accepted if act.doubt[0])
+    found = [f"{what} was decided {n} times" for what, n in decided.items() if n > 1]
+    redriven: dict[str, set[str]] = {}
+    for act in accepted:
+        if act.verb.startswith("redrive"):
+            redriven.setdefault(act.run_id, set()).add(act.verb)
+    return found + [f"{run} was redriven by {how}" for run, how in redriven.items() if len(how) > 1]
+
+
+def _decisions(log: Sequence[RunLogEntry], accepted: Sequence[Act]) -> list[str]:
+    """What a log says was decided is what an operator decided of that very doubt."""
+    found: list[str] = []
+    for entry in log:
+        if entry.kind != "in_doubt.resolved":
+            continue
+        before = [one for one in log if one.seq < entry.seq]
+        doubt = (entry.position, last_intent(before, entry.position))
+        action = str(entry.payload["action"])
+        said = {"value": entry.payload.get("value"), "fail": entry.payload.get("error")}
+        if not any(
+            act.doubt == doubt and act.verb == action and said.get(action, act.value) == act.value
+            for act in accepted
+        ):
+            found.append(f"run {entry.run_id}: {entry.payload} was not decided of {doubt}")
+    return found
+
+
+def _executed(log: Sequence[RunLogEntry], begun: Sequence[Execution]) -> list[str]:
+    """An at-most-once effect executes once for each of its intents."""
+    intents = Counter(
+        str(e.payload["name"]) for e in log if e.payload.get("mode") == "at_most_once"
+    )
+    run_id = log[0].run_id if log else ""
+    times = Counter(one.name for one in begun if one.run_id == run_id)
+    return [
+        f"run {run_id}: {name} executed {times[name]} times, {n} intents"
+        for name, n in intents.items()
+        if times[name] > n
+    ]

@@ -58,7 +58,7 @@ class Ingest:
         tasks: Where batches are written. A batch is never left half-way when its connection goes:
             what is committed has to be offered before anything younger of the shard is.
         on_broken: Called when reading cannot go on over this connection, or the stream began
-            another life.
+            another life; with the reason.
         on_posted: Told of shards of this host that have followers of a post that came.
     """
 
@@ -69,7 +69,7 @@ class Ingest:
         worker: Worker,
         *,
         tasks: TaskScope,
-        on_broken: Callable[[], None],
+        on_broken: Callable[[str], None],
         on_posted: Callable[[ShardId], None] = lambda _: None,
     ) -> None:
         self._store, self._rows, self._worker = store, rows, worker
@@ -110,10 +110,10 @@ class Ingest:
                     connection.ack(batch)
         except BrokerError as exc:
             _log.debug("reading stops", extra={"shard": lease.shard, "problem": str(exc)})
-            self._on_broken()
+            self._on_broken(str(exc))
         except Exception:  # noqa: BLE001 - a mailbox that nobody reads would be a silent loss
             _log.exception("reading broke off", extra={"shard": lease.shard})
-            self._on_broken()
+            self._on_broken("reading broke off: see the error before")
 
     async def _write(self, batch: MailBatch, writing: _Writing, done: asyncio.Future[bool]) -> None:
         """Make rows of a batch and offer them; `done` says whether reading can go on."""
@@ -134,9 +134,11 @@ class Ingest:
                 case LeaseLost():
                     self._worker.lose(shard, epoch=batch.lease.epoch)
                 case StaleStream():
-                    self._on_broken()
+                    self._on_broken("the mail stream began another life")
         except Exception:
-            self._on_broken()  # else nobody would read this shard until the next connection
+            self._on_broken(
+                "mail could not be written"
+            )  # else nobody would read this shard until the next connection
             raise
         finally:
             del self._writing[shard]

@@ -81,11 +81,13 @@ class MailService:
         self._posted = asyncio.Event()
         self._writes = TaskScope()
         self._ingest = Ingest(
-            store, broker.rows, worker, tasks=self._writes, on_broken=self._over.set,
+            store, broker.rows, worker, tasks=self._writes, on_broken=self._broken,
             on_posted=lambda shard: on_nudge(Nudge("fanout", shard=shard)),
         )  # fmt: skip
         self._relay = Relay(broker.rows, may_act=may_act)
         self._outage = _Outage()
+        self._problem = ""
+        """Why the connection is given up, if a reader knows."""
         self.connected = asyncio.Event()
         """Set while a guarded connection is in use."""
         self._refused: ContractError | None = None
@@ -141,13 +143,14 @@ class MailService:
             try:
                 deployment = await self._rows.deployment()
                 self._over.clear()
+                self._problem = ""
                 async with self._transport.connect(
                     deployment=deployment, on_nudge=self._on_nudge
                 ) as connection:
                     stream = await self._guard(connection)
                     self._outage.ends()
                     await self._use(connection, stream)
-                self._outage.begins("the connection was given up")
+                self._outage.begins(self._problem or "the connection was given up")
             except (BrokerError, PersistenceError) as exc:
                 self._outage.begins(str(exc))
             except ContractError as exc:
@@ -160,6 +163,11 @@ class MailService:
             await asyncio.sleep(pause_s)
             is_steady = loop.time() - begun > LONGEST_PAUSE_S
             pause_s = FIRST_PAUSE_S if is_steady else min(pause_s * 2, LONGEST_PAUSE_S)
+
+    def _broken(self, problem: str) -> None:
+        """The connection is of no use any more, or does not do what is asked of it."""
+        self._problem = self._problem or problem
+        self._over.set()
 
     async def _use(self, connection: MailConnection, stream: StreamRecord) -> None:
         """Read and send until the connection is lost or the stream is another one."""

@@ -181,7 +181,7 @@ def _assert_storable(received: Received) -> None:
         text.encode()
 
 
-large_parts = st.sampled_from(
+large_parts: st.SearchStrategy[Any] = st.sampled_from(
     ["x", "\N{CAT FACE}", "\x01", '"', 0.5, 1e-5, 1e300, 2**70, -1, 200, None, True, "", [], {}]
 ) | st.lists(scalars, min_size=1, max_size=4)
 

@@ -1,25 +1,23 @@
 -- Ingest: what a batch of mail has to agree with before it is written. And what is to be done when the
 -- server's place is taken by another one that is behind it.
--- Functions take another's place; `streams` is altered without a rewrite: no lock that anybody holds for
--- long. Hosts of the release before keep working; what they purge is read once more by those of this one.
+-- Functions take another's place; two small tables are altered without a rewrite: no lock that anybody
+-- holds for long. Hosts of the release before keep working; what they purge is read once more by those of this one.
 
--- Which life of the server this is. `floor` is where epochs of this life begin.
-create table server_life (
-  is_only boolean primary key default true check (is_only),
-  started timestamptz not null,
-  floor bigint not null default 0
-);
-insert into server_life (started) values (pg_postmaster_start_time());
+-- Which life of the server was met last, and where epochs of this life begin.
+alter table deployment add column life timestamptz, add column floor bigint not null default 0;
+update deployment set life = pg_postmaster_start_time();
 
 -- Return which life of the server this is. The first who meets another one has all numbers leap: it may
 -- be behind the one before, and hosts remember what that one gave out. Every connection that writes
 -- begins with this. By the owner of the tables: who only uses them may not set sequences.
 create function meet_server() returns timestamptz
 language plpgsql security definer set search_path from current as $$
+<<here>>
 declare life timestamptz := pg_postmaster_start_time(); leap bigint := 1::bigint << 32;
 begin
-  if exists (select 1 from server_life s where s.started = life) then return life; end if;
-  update server_life s set started = life, floor = s.floor + leap where s.started <> life;
+  if exists (select 1 from deployment d where d.life = here.life) then return life; end if;
+  update deployment d set life = here.life, floor = d.floor + leap
+    where d.life <> here.life;
   if found then
     perform setval(format('%I.%I', q.schemaname, q.sequencename), coalesce(q.last_value, 0) + leap)
       from pg_sequences q where q.schemaname = current_schema();
@@ -29,7 +27,7 @@ end $$;
 
 -- The epoch behind this one: none is given twice, also when the one that was given is forgotten.
 create function epoch_behind(was bigint) returns bigint language sql stable
-  as $$ select greatest(was + 1, l.floor) from server_life l $$;
+  as $$ select greatest(was + 1, d.floor) from deployment d $$;
 
 -- Below `purged` messages may be gone from the stream. Null: nobody has noted it yet.
 alter table streams add column purged bigint;

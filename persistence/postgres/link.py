@@ -99,10 +99,6 @@ class Outage:
         """Note whose connection was made."""
         known, self.life = self.life, life
         if known not in {None, life}:
-            _log.warning(
-                "PostgreSQL was started anew, or is another server: what it has is read again",
-                extra={"server": self._where, "started": str(life), "was_started": str(known)},
-            )
             self.on_new_life()
 
     def begins(self, problem: BaseException, opened_at: float | None = None) -> None:

@@ -145,6 +145,10 @@ class PostgresStore:
 
     def _on_new_life(self) -> None:
         """Have what this host remembers of rows read again: first, so that it begins nothing by it."""
+        _log.warning(
+            "PostgreSQL was started anew, or another server took its place: all rows are read again",
+            extra={"owner": self.settings.owner},
+        )
         self._listener.tell(Nudge("life"))
         self.committer.refuse_beginnings()
 

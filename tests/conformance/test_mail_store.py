@@ -195,6 +195,22 @@ async def test_the_cursor_tells_the_stream_that_was_read(line: Line) -> None:
     assert await line.store.ingest(batch) == StaleStream()
 
 
+async def test_a_batch_behind_what_the_store_has_read_is_refused(line: Line) -> None:
+    """The store has forgotten what came before: that is read again first, from its cursor on."""
+    for row in await line.send(BERT, "a", "b"):
+        await line.connection.send(row)
+    start = await line.cursor(BERT)
+    [one] = await line.read(BERT, 1)
+    two = replace(one, received=(), upto=replace(one.upto, sequence=9), behind=one.upto.sequence)
+
+    assert one.behind == start.sequence
+    assert await line.store.ingest(two) == StaleStream()
+    assert await line.cursor(BERT) == start
+    assert await line.arrive(BERT, 2) == ["a", "b"]
+    assert isinstance(await line.store.ingest(two), Ingested)
+    assert (await line.cursor(BERT)).sequence == 9
+
+
 @pytest.mark.item(157)
 async def test_only_the_owner_of_a_shard_makes_rows(line: Line) -> None:
     """Who lost it reads on and is refused; the next owner begins at the cursor."""

@@ -7,10 +7,20 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from actors.runtime import mail
+from broker import reader
+from compose.runtime import build_postgres_runtime
+from compose.settings import Settings
 from tests.harness import servers
+from tests.system.failing_over import CHIEF, HERE, expected, rounds_of
 from tests.system.mailing import Load
+from tests.system.processes import Hosts
+from tests.system.waiting import until
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
     from compose.embedded import NatsServer, PostgresServer
     from tests.harness.servers import OwnNats, OwnPostgres
 
@@ -33,6 +43,14 @@ def nats(own_nats: OwnNats) -> NatsServer:
 def load(nats: NatsServer, postgres: PostgresServer) -> Load:
     """Nodes on those servers."""
     return Load(nats.url, postgres.url, "failover")
+
+
+@pytest.fixture
+def hosts(nats: NatsServer, postgres: PostgresServer, tmp_path: Path) -> Iterator[Hosts]:
+    """Host processes on those servers."""
+    found = Hosts(postgres.url, "failover", tmp_path, {"nats_url": nats.url})
+    yield found
+    found.end()
 
 
 async def test_what_outsiders_published_is_handled_by_hosts_that_stay_up(
@@ -69,4 +87,87 @@ async def test_what_agents_of_two_hosts_send_each_other_comes_once_and_in_order(
         await load.settle(one)
 
     assert back_to < handled + 60
+    assert await load.problems() == []
+
+
+@pytest.mark.parametrize("suspend_after", [0, 5])
+async def test_waits_of_two_hosts_go_on_from_what_the_database_knows(
+    hosts: Hosts, postgres: PostgresServer, tmp_path: Path, suspend_after: float
+) -> None:
+    """Questions, answers, children, joins and timers that are forgotten are asked, given, born again."""
+    ledger, rounds = tmp_path / "ledger", 40
+    more = {"suspend_after": suspend_after, "lease_s": 5}
+    left = await hosts.serving(f"{HERE}:LEFT", **more)
+    right = await hosts.serving(f"{HERE}:RIGHT", **more)
+    settings = Settings(postgres_url=postgres.url, db_schema="failover")
+    async with build_postgres_runtime(postgres.url, settings=settings, serve=False) as client:
+        run_id = await client.submit(CHIEF, {"ledger": str(ledger), "rounds": rounds})
+        for lost in (3, 8):
+            standby = await servers.copy_of(postgres)
+            known = len(rounds_of(ledger))
+            await until(lambda: len(rounds_of(ledger)) >= known + lost, f"{lost} rounds")  # noqa: B023
+            await asyncio.to_thread(servers.fail_over, postgres, standby)
+        result = await client.result(run_id)
+
+    assert result == expected(rounds)
+    assert sorted(set(rounds_of(ledger))) == list(range(rounds))
+    assert len(rounds_of(ledger)) > rounds
+    assert left.is_alive
+    assert right.is_alive
+
+
+@pytest.fixture
+def often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Mail that everybody has is purged at once, and the stream is looked at all the time."""
+    for name, value in (("UPKEEP_S", 0.1), ("GUARD_S", 0.1), ("PURGE_AT_LEAST", 1)):
+        monkeypatch.setattr(mail, name, value)
+    monkeypatch.setattr(reader, "PROVE_EVERY_S", 0.1)
+
+
+async def _begins_at(load: Load, sequence: int) -> bool:
+    """Whether the mail stream begins there, or later."""
+    state = (await load.api("STREAM.INFO.MAIL"))["state"]
+    return int(state["first_seq"]) >= sequence
+
+
+@pytest.mark.usefixtures("often")
+async def test_mail_that_was_purged_comes_again_from_where_it_was_published(
+    load: Load, postgres: PostgresServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The database that took over has not read it: the stream, which has it no more, is made anew."""
+    async with load.host() as one, load.host() as two:
+        await load.until_connected(one, two)
+        await load.publish("crm", 2)
+        await load.settle(one)
+        standby = await servers.copy_of(postgres)
+        await load.publish("crm", 10)
+        await load.settle(one)
+        await until(lambda: _begins_at(load, 50), "mail is purged")
+        await asyncio.to_thread(servers.fail_over, postgres, standby)
+        await load.settle(one)
+
+    assert await load.problems() == []
+    assert any("is made anew" in one.message for one in caplog.records)
+
+
+@pytest.mark.usefixtures("often")
+async def test_a_database_that_is_behind_between_its_cursors_is_noticed(load: Load) -> None:
+    """One shard has not read what was purged, while the furthest cursor is where the stream has it."""
+    async with load.host() as one:
+        await load.until_connected(one)
+        await load.publish("crm", 10)
+        await load.settle(one)
+        await until(lambda: _begins_at(load, 40), "mail is purged")
+    node = str(load.nodes[0])
+    for statement in (
+        "delete from cursors where shard in (select shard from inbox where agent = $1)",
+        "delete from event_log where run_id in (select run_id from runs where agent = $1)",
+        "delete from runs where agent = $1",
+        "delete from inbox where agent = $1",
+    ):
+        await load.fetch(statement, node)
+    await load.fetch("update streams set purged = 1")
+    async with load.host() as one:
+        await load.settle(one)
+
     assert await load.problems() == []

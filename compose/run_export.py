@@ -129,10 +129,11 @@ class Exporter:
 
 def _row_to_json(row: RunRow) -> Line:
     terms = None if row.supervision is None else row.supervision.model_dump(mode="json")
+    policy = row.retry_policy
     return {
         "run": row.run_id, "agent": str(row.agent_id), "status": row.status.value,
         "priority": row.priority, "attempt": row.attempt,
-        "retry_policy": row.retry_policy.model_dump(mode="json"),
+        "retry_policy": None if policy is None else policy.model_dump(mode="json"),
         "parent": row.parent, "root": row.root, "depth": row.depth, "parked": row.parked,
         "version": row.version, "trace": row.trace, "supervision": terms,
         "created_at": row.created_at.isoformat() if row.created_at is not None else None,
@@ -223,10 +224,11 @@ class _Reading:
 
 def _row_of(line: Line) -> RunRow:
     terms, created = line.get("supervision"), line.get("created_at")
+    policy = line.get("retry_policy")
     return RunRow(
         RunId(line["run"]), AgentId.parse(line["agent"]), RunStatus(line["status"]),
         priority=int(line["priority"]), attempt=int(line["attempt"]),
-        retry_policy=RetryPolicy.model_validate(line["retry_policy"]),
+        retry_policy=None if policy is None else RetryPolicy.model_validate(policy),
         parent=_run_id(line.get("parent")), root=_run_id(line.get("root")),
         depth=int(line.get("depth") or 0), parked=line.get("parked"), version=line.get("version"),
         trace=line.get("trace"), created_at=datetime.fromisoformat(created) if created else None,

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from actors.kernel.agent.message import Message, MessageKey
 from actors.kernel.runtime.commit import Arrived, NewRun, RunRow
 from actors.kernel.runtime.ids import derive_id
 from actors.kernel.runtime.log_entry import EntryKind
 from actors.kernel.runtime.scheduler import RunStatus
-from actors.runtime.registry import version_of
+from actors.runtime.history import retry_in
+from actors.runtime.registry import retry_of, version_of
 from actors.runtime.waits import message_of, message_payload
 
 if TYPE_CHECKING:
     from actors.kernel.agent.agent import Agent
+    from actors.kernel.json import JsonValue
     from actors.kernel.runtime.commit import LoadedRun, Spawned
     from actors.runtime.history import History
     from actors.runtime.run_log import RunLog
@@ -42,10 +44,8 @@ def inbox_of(
         was_running: Whether an execution before this one was broken off.
     """
     if not history.started:
-        version = version_of(agent)
-        payload: dict[str, Any] = {"agent": str(loaded.row.agent_id)}
-        if version is not None:
-            payload["version"] = version
+        payload = {"agent": str(loaded.row.agent_id), **pinned(agent, loaded.row)}
+        history.retry = retry_in(payload)
         log.record(EntryKind.RUN_STARTED, "", payload)
         if create is not None:
             log.create(create)
@@ -62,6 +62,16 @@ def inbox_of(
     elif loaded.row.status is RunStatus.SUSPENDED:
         log.record(EntryKind.RUN_RESUMED, "", {"reason": "woken"})
     return _recorded_inbox(history, loaded)
+
+
+def pinned(agent: Agent, run: RunRow) -> dict[str, JsonValue]:
+    """Return what a run keeps of the agent that begins it, whatever is registered later."""
+    found: dict[str, JsonValue] = {}
+    if (version := version_of(agent)) is not None:
+        found["version"] = version
+    if run.retry_policy is None and (policy := retry_of(agent)) is not None:
+        found["retry"] = policy.model_dump(mode="json")
+    return found
 
 
 def _recorded_inbox(history: History, loaded: LoadedRun) -> list[Message]:

@@ -50,7 +50,7 @@ class Client:
         *,
         priority: int = 5,
         tenant: str = "default",
-        max_retries: int = 3,
+        max_retries: int | None = None,
         retry_policy: RetryPolicy | None = None,
         on_conflict: OnConflict = "queue",
         spawn_budget: SpawnBudget | None = None,
@@ -69,7 +69,8 @@ class Client:
             priority: Lower first.
             tenant: Refused when it is not the agent's.
             max_retries: Attempts after the first; `retry_policy` says more and wins.
-            retry_policy: How failures are retried.
+            retry_policy: How failures are retried. With neither it is the `retry` of the agent that
+                begins the run, else three retries.
             on_conflict: When the agent has an open run: wait behind it, join it, be rejected, or
                 cancel it first.
             spawn_budget: How many runs may be spawned, by this one and all below; 50 by default.
@@ -86,7 +87,7 @@ class Client:
         message = msg.checked() if isinstance(msg, Message) else Message.of(agent_id, msg)
         run = self._desk.new_run(
             message, agent_id, priority=priority,
-            retry_policy=retry_policy or RetryPolicy(max_retries=max_retries),
+            retry_policy=retry_policy or _policy_of(max_retries),
             terms=(spawn_budget, execution_budget, retention, session_id),
         )  # fmt: skip
         return await self._desk.submit(run, message, on_conflict)
@@ -308,6 +309,10 @@ def _handle_of(row: RunRow) -> RunHandle:
 def _id_of(run: RunHandle | RunId | str) -> RunId:
     """Return the id of a run that is named by its handle or its id."""
     return run.run_id if isinstance(run, RunHandle) else RunId(run)
+
+
+def _policy_of(max_retries: int | None) -> RetryPolicy | None:
+    return None if max_retries is None else RetryPolicy(max_retries=max_retries)
 
 
 def _check_tenant(agent_id: AgentId, tenant: str) -> None:

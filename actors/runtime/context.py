@@ -449,7 +449,7 @@ class RunContext:
             key: With a type: the agent's key; without it a new agent is made.
             supervision: The child's terms. Budgets are those of the tree's root whatever it says.
             priority: Lower first; the parent's by default.
-            retry_policy: How the child's failures are retried.
+            retry_policy: How the child's failures are retried; else as its agent's `retry` says.
 
         Raises:
             SpawnDenied: The tree's budget has no place left.

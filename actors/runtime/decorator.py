@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from actors.kernel.agent.llm import LLMClient
     from actors.kernel.agent.message import Message
     from actors.kernel.agent.tools import Tool
+    from actors.kernel.runtime.scheduler import RetryPolicy
     from actors.runtime.context import RunContext
 
 
@@ -27,6 +28,7 @@ class FunctionAgent:
         tools: Sequence[Tool] = (),
         version: str | None = None,
         deadline_s: float | None = None,
+        retry: RetryPolicy | None = None,
         schemas: Mapping[str, Any] | None = None,
     ) -> None:
         self.id = agent_id
@@ -34,6 +36,7 @@ class FunctionAgent:
         self.tools = tuple(tools)
         self.version = version
         self.deadline_s = deadline_s
+        self.retry = retry
         self.__doc__ = fn.__doc__
         self.__wrapped__ = fn
         vars(self).update(schemas or {})
@@ -53,6 +56,7 @@ def agent(  # noqa: PLR0913 - each is an attribute that an agent may have
     tools: Sequence[Tool] = (),
     version: str | None = None,
     deadline_s: float | None = None,
+    retry: RetryPolicy | None = None,
     input: Any = None,  # noqa: A002 - as the attribute of an agent class is called
     output: Any = None,
 ) -> Callable[[Callable[[RunContext, list[Message]], Awaitable[Any]]], FunctionAgent]:
@@ -66,6 +70,7 @@ def agent(  # noqa: PLR0913 - each is an attribute that an agent may have
         tools: For `ctx.tool`.
         version: Of the code; recorded with each run.
         deadline_s: Seconds one attempt may take.
+        retry: How failures of its runs are retried, where who starts one does not say it.
         input: Type of a message's payload, for `callboard describe`; nothing is checked by it.
         output: Type of what it returns; the function's return annotation when left out.
     """
@@ -75,7 +80,7 @@ def agent(  # noqa: PLR0913 - each is an attribute that an agent may have
     def decorate(fn: Callable[[RunContext, list[Message]], Awaitable[Any]]) -> FunctionAgent:
         return FunctionAgent(
             AgentId(type_, key, tenant), fn, model=model, tools=tools, version=version,
-            deadline_s=deadline_s, schemas=schemas,
+            deadline_s=deadline_s, retry=retry, schemas=schemas,
         )  # fmt: skip
 
     return decorate

@@ -77,7 +77,7 @@ class Desk:
         agent_id: AgentId,
         *,
         priority: int,
-        retry_policy: RetryPolicy,
+        retry_policy: RetryPolicy | None,
         terms: tuple[
             SpawnBudget | None, ExecutionBudget | None, HistoryRetention | None, str | None
         ],

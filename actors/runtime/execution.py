@@ -26,12 +26,12 @@ from actors.kernel.json import recordable
 from actors.kernel.runtime.commit import CONTINUE, Finish, Suspend
 from actors.kernel.runtime.decisions import RETRY
 from actors.kernel.runtime.log_entry import EntryKind, NewEntry
-from actors.kernel.runtime.scheduler import RunStatus
+from actors.kernel.runtime.scheduler import DEFAULT_RETRY, RunStatus
 from actors.kernel.runtime.store import Nudge
 from actors.kernel.runtime.wakeup import WakeSet
 from actors.kernel.tracing import trace_id_of
 from actors.runtime.answers import Answers
-from actors.runtime.beginning import inbox_of
+from actors.runtime.beginning import inbox_of, pinned
 from actors.runtime.context import RunContext
 from actors.runtime.continuation import ContinueAsNew
 from actors.runtime.deadline import Deadline
@@ -50,7 +50,6 @@ from actors.runtime.outcome import (
     with_orphans,
 )
 from actors.runtime.recorder import Recorder
-from actors.runtime.registry import version_of
 from actors.runtime.run_log import RunLog
 from actors.runtime.signals import Signals
 from actors.runtime.tasks import start_task
@@ -364,9 +363,8 @@ class Execution:
         """Return the entry that begins a generation, with the newest version of the agent."""
         payload = {"generation": self._history.generation + 1, "input": signal.input}
         newest = self.env.agents.find(self.loaded.row.agent_id)
-        version = None if newest is None else version_of(newest)
-        if version is not None:
-            payload["version"] = version
+        if newest is not None:
+            payload |= pinned(newest, self.loaded.row)
         return NewEntry(EntryKind.RUN_CONTINUED, "", payload)
 
     def _judge(self, error: BaseException | None) -> Verdict:
@@ -395,8 +393,9 @@ class Execution:
         if isinstance(error, asyncio.CancelledError):
             error = CancellationError("the agent's code cancelled itself")
         row = self.loaded.row
+        policy = row.retry_policy or self._history.retry or DEFAULT_RETRY
         attempt = Attempt(
-            self._history.attempt, row.retry_policy, self._runlog.seq, self.env.clock.now(),
+            self._history.attempt, policy, self._runlog.seq, self.env.clock.now(),
             self.env.entropy.random(), tuple(self._history.failures), row.deadline_at,
         )  # fmt: skip
         try:

@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Final
 
 from actors.errors import NonDeterminismError
 from actors.kernel.runtime.log_entry import EntryKind as K
+from actors.kernel.runtime.scheduler import DEFAULT_RETRY, RetryPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from datetime import datetime
 
     from actors.kernel.json import JsonValue
+    from actors.kernel.runtime.commit import RunRow
     from actors.kernel.runtime.log_entry import RunLogEntry
 
 BEGINS: Final = frozenset({K.EFFECT_INTENT, K.TOOL_CALLED, K.TIMER_SET, K.ASK_SENT})
@@ -75,6 +77,7 @@ class History:
         joined: How runs ended that were joined in this generation, by id, as the log tells it.
         failures: When the attempts of this generation failed.
         version: Of the agent that began this generation; None: it has none.
+        retry: That agent's policy, where who started the run gave none.
     """
 
     places: dict[str, Place] = field(default_factory=dict)
@@ -92,6 +95,7 @@ class History:
     joined: dict[str, dict[str, JsonValue]] = field(default_factory=dict)
     failures: list[datetime] = field(default_factory=list)
     version: str | None = None
+    retry: RetryPolicy | None = None
     _limits: list[tuple[int, int]] = field(default_factory=list)
 
     @classmethod
@@ -106,6 +110,7 @@ class History:
         history.started = True
         version = current[0].payload.get("version")
         history.version = None if version is None else str(version)
+        history.retry = retry_in(current[0].payload)
         failed = [e for e in current if e.kind == K.RUN_ATTEMPT_FAILED]
         history.attempt = 1 + len(failed)
         history.failures = [e.ts for e in failed]
@@ -220,6 +225,21 @@ class History:
     def never_asked(self) -> str | None:
         """Return the first strict position the code did not ask for, if it has ended without it."""
         return min(self.strict_left, default=None)
+
+
+def policy_of(run: RunRow, entries: Iterable[RunLogEntry]) -> RetryPolicy:
+    """Return how a run's failures are retried: as who started it said, else its agent, else the default."""
+    policy = None
+    for entry in entries:
+        if entry.kind in (K.RUN_STARTED, K.RUN_CONTINUED):
+            policy = retry_in(entry.payload)
+    return run.retry_policy or policy or DEFAULT_RETRY
+
+
+def retry_in(payload: dict[str, JsonValue]) -> RetryPolicy | None:
+    """Return the policy that the first entry of a generation keeps; None: it keeps none."""
+    found = payload.get("retry")
+    return None if found is None else RetryPolicy.model_validate(found)
 
 
 def _generation_start(entries: Sequence[RunLogEntry]) -> int:

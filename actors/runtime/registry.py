@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from actors.errors import AgentCrashError, RegistrationError
 from actors.kernel.runtime.ids import check_name
+from actors.kernel.runtime.scheduler import RetryPolicy
 from actors.kernel.runtime.store import Serves
 from actors.kernel.seconds import is_length
 
@@ -33,13 +34,14 @@ class Registry:
         """Serve one agent; another object with the same id replaces the first for new executions.
 
         Raises:
-            RegistrationError: Its type is registered with a factory, or `run` is missing.
+            RegistrationError: Its type is registered with a factory, `run` is missing, or `retry` is
+                no RetryPolicy.
         """
         if not callable(getattr(agent, "run", None)):
             name = type(agent).__name__
             msg = f"{name} is not an agent: it needs `id` and `async def run(self, ctx, inbox)`"
             raise RegistrationError(msg)
-        _check_deadline(agent)
+        _check(agent)
         if agent.id.type in self._factories:
             msg = (
                 f"agent {agent.id}: type {agent.id.type!r} is registered with register_type already"
@@ -104,11 +106,13 @@ def _made(factory: Callable[[AgentId], Agent], agent_id: AgentId) -> Agent:
     except BaseException as exc:
         msg = f"the factory of type {agent_id.type!r} raised {type(exc).__name__}: {exc}"
         raise AgentCrashError(msg) from exc
-    _check_deadline(agent)
+    _check(agent)
     return agent
 
 
-def _check_deadline(agent: Agent) -> None:
+def _check(agent: Agent) -> None:
+    """Refuse an agent whose attributes are not what they have to be."""
+    retry_of(agent)
     limit_s = getattr(agent, "deadline_s", None)
     if limit_s is not None and not (is_length(limit_s) and limit_s > 0):
         msg = f"agent {agent.id}: deadline_s is {limit_s!r}: give seconds above 0, up to ten years"
@@ -119,3 +123,16 @@ def version_of(agent: Agent) -> str | None:
     """Return the version of an agent's code; None: it has none, and any code may go on with its runs."""
     version = getattr(agent, "version", None)
     return None if version is None else str(version)
+
+
+def retry_of(agent: Agent) -> RetryPolicy | None:
+    """Return how failures of an agent's runs are retried where who starts them does not say it.
+
+    Raises:
+        RegistrationError: It is no RetryPolicy.
+    """
+    policy = getattr(agent, "retry", None)
+    if policy is None or isinstance(policy, RetryPolicy):
+        return policy
+    msg = f"agent {agent.id}: `retry` is a {type(policy).__name__}, not a RetryPolicy"
+    raise RegistrationError(msg)

@@ -13,7 +13,6 @@ from actors.kernel.runtime.commit import NewRun, Spawned
 from actors.kernel.runtime.effects import args_hash
 from actors.kernel.runtime.ids import AgentId, RunId, derive_id, message_id_of_run, run_id_of_child
 from actors.kernel.runtime.log_entry import EntryKind
-from actors.kernel.runtime.scheduler import DEFAULT_RETRY
 from actors.kernel.runtime.supervisor import RunHandle
 from actors.runtime.recorded import raise_if_refused
 from actors.runtime.waits import refusal
@@ -195,7 +194,7 @@ def _with_terms(
             }
         )  # fmt: skip
     return NewRun(
-        new.run_id, new.agent_id, priority=priority, retry_policy=retry_policy or DEFAULT_RETRY,
+        new.run_id, new.agent_id, priority=priority, retry_policy=retry_policy,
         parent=new.parent, root=new.root, depth=new.depth, deadline_at=new.deadline_at,
         trace=new.trace, supervision=terms,
     )  # fmt: skip

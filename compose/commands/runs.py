@@ -12,6 +12,7 @@ from actors.kernel.runtime.ids import AgentId, RunId
 from actors.kernel.runtime.log_entry import EntryKind
 from actors.kernel.runtime.scheduler import RunStatus
 from actors.kernel.runtime.store import RunFilter
+from actors.runtime.history import policy_of
 from compose.commands.numbers import Limit, Seq
 from compose.commands.output import (
     ago,
@@ -189,7 +190,8 @@ def run_to_json(row: RunRow) -> dict[str, JsonValue]:
     return {
         "run": row.run_id, "agent": str(row.agent_id), "status": row.status.value,
         "parked": row.parked, "attempt": row.attempt, "priority": row.priority,
-        "max_retries": row.retry_policy.max_retries, "parent": row.parent,
+        "max_retries": None if row.retry_policy is None else row.retry_policy.max_retries,
+        "parent": row.parent,
         "wake": row.wake.to_json() if row.wake is not None else None,
         "wake_at": iso(row.wake_at), "last_seq": row.last_seq,
         "cancel_requested": row.cancel_requested, "result": row.result, "error": row.error,
@@ -217,7 +219,7 @@ async def show(run: str, /, *, target: Target = HERE) -> None:
     async with target.client() as runtime:
         row = await known_run(runtime, run)
         entries = [entry async for entry in runtime.entries(row.run_id)]
-    opened = open_effects(entries)
+    opened, policy = open_effects(entries), policy_of(row, entries)
     doubtful = in_doubt(row, opened)
     failed = [entry for entry in entries if entry.kind == EntryKind.RUN_ATTEMPT_FAILED]
     parked = (
@@ -229,6 +231,7 @@ async def show(run: str, /, *, target: Target = HERE) -> None:
         print_json(
             {
                 **run_to_json(row),
+                "max_retries": policy.max_retries,
                 "parked_detail": detail or None,
                 "failed_attempts": attempts,
                 "open_effects": [one.to_json() for one in opened],
@@ -240,7 +243,7 @@ async def show(run: str, /, *, target: Target = HERE) -> None:
         (
             ("run", row.run_id), ("agent", str(row.agent_id)), ("status", status_text(row)),
             ("why", detail), ("waits for", waits_text(row)),
-            ("attempt", f"{row.attempt} of {row.retry_policy.max_retries + 1}"),
+            ("attempt", f"{row.attempt} of {policy.max_retries + 1}"),
             ("log entries", str(row.last_seq + 1)),
             ("kept", "a tombstone: the run was swept" if row.swept else ""),
             ("cancel", row.cancel_requested or ""), ("parent", row.parent or ""),

@@ -8,7 +8,6 @@ from pydantic_core import PydanticSerializationError, to_json
 
 from actors.errors import NotSerializableError
 from actors.kernel.runtime.ids import partition_hash
-from actors.kernel.runtime.scheduler import DEFAULT_RETRY
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -57,7 +56,7 @@ def message_text(message: Message, sender: str | None) -> str:
 def run_columns(run: NewRun) -> RunColumns:
     """Return the columns of a run to be created."""
     policy = run.retry_policy
-    retry = None if policy is DEFAULT_RETRY or policy == DEFAULT_RETRY else policy.model_dump_json()
+    retry = None if policy is None else policy.model_dump_json()
     return (
         run.run_id,
         str(run.agent_id),

@@ -11,7 +11,7 @@ from actors.kernel.agent.supervision import Supervision
 from actors.kernel.runtime.commit import Arrived, DeadLetter, ForkPoint, LoadedRun, RunRow
 from actors.kernel.runtime.ids import AgentId, RunId
 from actors.kernel.runtime.log_entry import RunLogEntry
-from actors.kernel.runtime.scheduler import DEFAULT_RETRY, RetryPolicy, RunStatus
+from actors.kernel.runtime.scheduler import RetryPolicy, RunStatus
 from actors.kernel.runtime.wakeup import WakeSet
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def run_of(row: Row) -> RunRow:
         status=_STATUS[row["status"]],
         priority=row["priority"],
         attempt=row["attempt"],
-        retry_policy=DEFAULT_RETRY if policy is None else RetryPolicy.model_validate_json(policy),
+        retry_policy=None if policy is None else RetryPolicy.model_validate_json(policy),
         parent=row["parent"],
         root=row["root"],
         depth=row["depth"],

@@ -51,7 +51,7 @@ async def test_a_fork_is_a_queued_run_of_the_same_agent(bed: Bed) -> None:
         RunStatus.PENDING, DESK, None, -1,
     )  # fmt: skip
     assert row.fork == ForkPoint(run.run_id, 1)
-    assert (row.priority, row.retry_policy.max_retries, row.root) == (2, 7, row.run_id)
+    assert (row.priority, row.retry_policy, row.root) == (2, RetryPolicy(max_retries=7), row.run_id)
     assert row.deadline_at is not None
     assert row.arrival > before.arrival
     assert await row_of(bed, run.run_id) == before

@@ -65,7 +65,7 @@ async def test_a_dead_run_is_started_again_with_its_messages(bed: Bed) -> None:
     assert submitted.arrived is not None
     assert submitted.run_id != run.run_id
     assert (new.row.status, new.row.agent_id, new.row.parent) == (RunStatus.PENDING, DESK, None)
-    assert (new.row.priority, new.row.retry_policy.max_retries) == (2, 7)
+    assert (new.row.priority, new.row.retry_policy) == (2, RetryPolicy(max_retries=7))
     assert new.row.supervision is not None
     assert new.row.supervision.spawn_budget == SpawnBudget(max_runs=3)
     assert [m.message.payload for m in new.messages] == ["one", "two"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 
-from actors.kernel.runtime.scheduler import DEFAULT_RETRY, RetryPolicy, RunStatus
+from actors.kernel.runtime.scheduler import RetryPolicy, RunStatus
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -90,7 +90,8 @@ class NewRun:
         run_id: Derived from what causes it (see `ids`).
         agent_id: Whose run it is.
         priority: Lower first.
-        retry_policy: The run's one retry counter follows it.
+        retry_policy: The run's one retry counter follows it. None: nobody gave one, so it is the
+            `retry` of the agent that begins the run, as its first entry tells, else the default.
         parent: The spawning run.
         root: Root of the tree; the run itself when it has no parent.
         depth: 0 for a root.
@@ -105,7 +106,7 @@ class NewRun:
     run_id: RunId
     agent_id: AgentId
     priority: int = 5
-    retry_policy: RetryPolicy = DEFAULT_RETRY
+    retry_policy: RetryPolicy | None = None
     parent: RunId | None = None
     root: RunId | None = None
     depth: int = 0
@@ -423,7 +424,8 @@ class RunRow:
     status: RunStatus
     priority: int = 5
     attempt: int = 0
-    retry_policy: RetryPolicy = DEFAULT_RETRY
+    retry_policy: RetryPolicy | None = None
+    """What whoever started it gave; see `NewRun`."""
     parent: RunId | None = None
     root: RunId | None = None
     depth: int = 0

@@ -87,7 +87,7 @@ class RetryPolicy(BaseModel):
 
 
 DEFAULT_RETRY: Final = RetryPolicy()
-"""Shared by all runs that do not say otherwise."""
+"""Of runs for which neither who started them nor their agent says otherwise."""
 
 
 RunRetryPolicy = RetryPolicy

@@ -14,7 +14,7 @@ from actors.errors import (
 from actors.kernel.agent.message import Message
 from actors.kernel.runtime.commit import Finish, NewRun, Retry, Suspend
 from actors.kernel.runtime.log_entry import EntryKind, NewEntry
-from actors.kernel.runtime.scheduler import TRANSITIONS, RetryPolicy, RunStatus
+from actors.kernel.runtime.scheduler import DEFAULT_RETRY, TRANSITIONS, RetryPolicy, RunStatus
 from actors.kernel.runtime.wakeup import WakeSet
 from actors.runtime.backends._view_parts import (
     Author,
@@ -271,10 +271,11 @@ class SchedulerView:
 
     def _failed(self, row: RunRow) -> tuple[NewEntry, Then]:
         error = failure("released as failed")
-        if row.attempt > row.retry_policy.max_retries:
+        policy = row.retry_policy or DEFAULT_RETRY
+        if row.attempt > policy.max_retries:
             entry = NewEntry(EntryKind.RUN_FAILED, "", {"status": "failed", "error": error})
             return entry, Finish(RunStatus.FAILED, error=error)
-        delay_s = row.retry_policy.delay_s(row.attempt, self._entropy.random())
+        delay_s = policy.delay_s(row.attempt, self._entropy.random())
         at = self._clock.now() + timedelta(seconds=delay_s)
         payload: dict[str, JsonValue] = {
             "attempt": row.attempt,

@@ -86,14 +86,15 @@ class Event:
     """Something that happens in a run.
 
     Attributes:
-        kind: An ``entry`` of its log, a ``delta`` (a piece of a model's answer), or the ``end``, which
-            comes last and once.
+        kind: An ``entry`` of its log, a ``delta`` (a piece of a model's answer, or what the agent shows
+            by ``ctx.emit_delta``), or the ``end``, which comes last and once.
         run_id: The run.
         seq: Of the entry; of a delta the last entry before it; of the end the last entry.
         attempt: Of the run, from 1. When it grows, deltas of smaller ones are void.
         name: The entry's kind, the delta's kind, or the run's final status.
         position: Where in the run; deltas of one model call share it.
-        data: The entry's payload, ``{"n", "text"}`` of a delta, or ``{"result", "error"}`` of the end.
+        data: The entry's payload, ``{"n", "text"}`` of a delta (of a ``custom.delta`` that is no text
+            also ``data``), or ``{"result", "error"}`` of the end.
         at: When, ISO 8601 UTC.
         is_truncated: The data is larger than a message may be, and None here.
         is_restart: A delta after which what came before at this position is void: the model is

@@ -6,12 +6,14 @@ import asyncio
 import contextlib
 import json
 from collections import deque
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias, get_args
 
 from nats.errors import MaxPayloadError
 from pydantic_core import to_json
 
-from actors.kernel.runtime.live import Delta
+from actors.errors import NotSerializableError
+from actors.kernel.json_data import check_json
+from actors.kernel.runtime.live import Delta, DeltaKind
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
@@ -29,7 +31,7 @@ MAX_OUTGOING: Final = 10_000
 """Messages that wait to be sent; of more the oldest are dropped."""
 MAX_BEHIND: Final = 1_000
 """Pieces that a slow reader may be behind; of more the oldest are dropped."""
-_KINDS: Final = ("text.delta", "reasoning.delta")
+_KINDS: Final = get_args(DeltaKind)
 
 
 class NatsDeltaBus:
@@ -58,6 +60,7 @@ class NatsDeltaBus:
         facts = {
             "kind": delta.kind, "run": delta.run_id, "attempt": delta.attempt,
             "position": delta.position, "n": delta.n, "text": delta.text,
+            **({} if delta.data is None else {"data": delta.data}),
         }  # fmt: skip
         self._send(self._subjects.live(delta.agent_id, delta.run_id), to_json(facts))
 
@@ -168,10 +171,14 @@ def _delta(data: bytes, agent_id: AgentId, run_id: RunId) -> Delta | None:
         facts = json.loads(data)
         if facts["kind"] not in _KINDS:
             return None
+        found = facts.get("data")
+        check_json(found, where="delta")
         return Delta(
             run_id=run_id, agent_id=agent_id, attempt=int(facts["attempt"]),
             position=str(facts["position"]), n=int(facts["n"]), kind=facts["kind"],
-            text=str(facts["text"]),
+            text=str(facts["text"]), data=found,
         )  # fmt: skip
-    except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
+    except (
+        ValueError, TypeError, KeyError, OverflowError, RecursionError, NotSerializableError,
+    ):  # fmt: skip
         return None

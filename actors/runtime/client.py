@@ -35,7 +35,7 @@ class Client:
         store: The rows.
         desk: Does what changes them, and tells this host's worker of it.
         topics: Follows and posts.
-        live: Pieces of models' answers.
+        live: What runs say live.
     """
 
     def __init__(self, store: RunStore, desk: Desk, topics: Topics, live: LiveEvents) -> None:
@@ -294,9 +294,10 @@ class Client:
         Args:
             run_id: The run.
             from_seq: Where to begin, inclusive.
-            live: Also yield ``text.delta`` and ``reasoning.delta`` of model calls: of this process,
-                and with NATS of all hosts. They are not stored and have seq -1; their payload is
-                ``{"text", "attempt", "n"}``, see `Delta`.
+            live: Also yield ``text.delta`` and ``reasoning.delta`` of model calls, and ``custom.delta``
+                of `RunContext.emit_delta`: of this process, and with NATS of all hosts. They are not
+                stored and have seq -1; their payload is ``{"text", "attempt", "n"}`` and, of custom
+                ones that are no text, ``data``, see `Delta`.
         """
         log = self._store.tail(run_id, from_seq=from_seq)
         return self._live.merge(run_id, log) if live else log

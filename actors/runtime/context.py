@@ -18,6 +18,7 @@ from actors.kernel.seconds import check_s, instant_of
 from actors.runtime.agent_state import AgentState
 from actors.runtime.approving import approval
 from actors.runtime.continuation import ContinueAsNew
+from actors.runtime.emitting import Emitting
 from actors.runtime.following import Following
 from actors.runtime.history import PATCH
 from actors.runtime.journaling import EffectCall, Effects, bounded, idempotency_key
@@ -88,6 +89,7 @@ class RunContext:
         self._secrets = env.secrets
         self._model = model
         self._on_delta = env.on_delta
+        self._emitting = Emitting(recorder, env.on_delta)
         self._patches: dict[str, bool] = {}
 
     # --- facts ----------------------------------------------------------------------------------
@@ -428,6 +430,25 @@ class RunContext:
             OtherTenantError: The topic is another tenant's.
         """
         await self._following.emit(topic, msg)
+
+    # --- what is shown live -----------------------------------------------------------------------
+
+    async def emit_delta(self, data: Any) -> None:
+        """Show something to whoever watches this run now: progress, or pieces of a text.
+
+        A ``custom.delta`` beside those of models: `Runtime.tail` with ``live=True``, `ActorClient.events`,
+        ``run.v1…`` and `callboard runs events --follow` have it. It returns at once, nothing keeps it, a
+        replay does not show it again; who looks later, or too slowly, misses it. A function given to
+        `step` may call it too, for the progress of something long.
+
+        Args:
+            data: A text, or other JSON data; at most 64 KiB as JSON.
+
+        Raises:
+            NotSerializableError: It is not JSON data.
+            MessageTooLargeError: There is too much of it.
+        """
+        self._emitting.emit(data)
 
     # --- other runs -------------------------------------------------------------------------------
 

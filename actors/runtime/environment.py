@@ -36,7 +36,7 @@ class Environment:
         mail_of: Returns the waiting messages of an agent that executes here.
         on_routed: Told of inbox rows that a turn wrote here and now.
         may_act: Whether the lease is good enough to touch the outside world.
-        on_delta: Told of pieces of a model's answer.
+        on_delta: Told of pieces of what a run says live.
         results: Where results of model calls and at-most-once effects outlive a crash before the
             commit; None: the log alone holds them.
         on_nudges: Told what a turn changed for other agents of this host.

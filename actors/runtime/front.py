@@ -229,11 +229,11 @@ class Attempts:
         return event
 
     def delta(self, entry: RunLogEntry, last_seq: int) -> RunEvent | None:
-        """Return a piece of a model's answer as an event; None for one of an attempt that is over."""
+        """Return a piece of what the run says as an event; None for one of an attempt that is over."""
         attempt = int(str(entry.payload["attempt"]))
         if attempt < self.number:
             return None
-        data: JsonValue = {"n": entry.payload["n"], "text": entry.payload["text"]}
+        data: JsonValue = {key: value for key, value in entry.payload.items() if key != "attempt"}
         return RunEvent(
             kind="delta", run_id=entry.run_id, seq=last_seq, attempt=attempt, name=entry.kind,
             position=entry.position, data=data, at=entry.ts.isoformat(),

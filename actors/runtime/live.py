@@ -1,4 +1,4 @@
-"""Live events of runs: pieces of models' answers, of this process and by a bus of others. Never stored."""
+"""Live events of runs: what models and agents say, of this process and by a bus of others. Never stored."""
 
 from __future__ import annotations
 
@@ -104,6 +104,8 @@ class LiveEvents:
         payload: dict[str, JsonValue] = {
             "text": delta.text, "attempt": delta.attempt, "n": delta.n,
         }  # fmt: skip
+        if delta.data is not None:
+            payload["data"] = delta.data
         now = self._clock.now()
         return RunLogEntry(delta.run_id, -1, delta.kind, delta.position, payload, now)
 

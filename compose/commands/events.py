@@ -109,15 +109,17 @@ class _Lines:
         """Print one event."""
         if event.kind == "delta":
             data = event.data if isinstance(event.data, dict) else {}
+            if "data" in data:  # what an agent shows and is no text
+                self._end_line()
+                say(f"{event.name}  {short(data['data'])}")
+                return
             style = "dim italic" if event.name == "reasoning.delta" else ""
             out = console()
             out.print(Text(str(data.get("text", ""))), end="", style=style, soft_wrap=True)
             out.file.flush()
             self._is_inside = True
             return
-        if self._is_inside:
-            say("")
-            self._is_inside = False
+        self._end_line()
         if event.attempt > self._attempt:
             say(f"attempt {event.attempt}")
         self._attempt = event.attempt
@@ -129,3 +131,8 @@ class _Lines:
         if isinstance(shown, dict):
             shown = {key: value for key, value in shown.items() if key not in ("hash", "id")}
         say("  ".join((str(event.seq), at, event.name, event.position, short(shown or None))))
+
+    def _end_line(self) -> None:
+        if self._is_inside:
+            say("")
+            self._is_inside = False

@@ -57,7 +57,7 @@ class RunEvent:
     """Something that happens in a run, for who watches it.
 
     Attributes:
-        kind: An entry of the log, a piece of a model's answer, or the end mark, which comes last and
+        kind: An entry of the log, a piece of what the run says live, or the end mark, which comes last and
             once.
         run_id: The run.
         seq: Of the entry; of a delta the last entry before it; of the end the last entry. Who was
@@ -65,7 +65,8 @@ class RunEvent:
         attempt: Of the run, from 1. When it grows, deltas of smaller ones are void.
         name: The entry's kind, the delta's kind, or the run's final status.
         position: Where in the run.
-        data: The entry's payload, ``{"n", "text"}`` of a delta, or ``{"result", "error"}`` of the end.
+        data: The entry's payload, ``{"n", "text"}`` of a delta (and ``data`` of a custom one that is
+            no text), or ``{"result", "error"}`` of the end.
         at: When, ISO 8601 UTC.
     """
 

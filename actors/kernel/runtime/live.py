@@ -1,16 +1,20 @@
-"""Pieces of a model's answer while it is made: shown to who looks, never stored."""
+"""Pieces of what a run says while it says it: shown to who looks, never stored."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
 
+    from actors.kernel.json import JsonValue
     from actors.kernel.runtime.ids import AgentId, RunId
 
-DeltaKind: TypeAlias = Literal["text.delta", "reasoning.delta"]
+DeltaKind: TypeAlias = Literal["text.delta", "reasoning.delta", "custom.delta"]
+
+MAX_DELTA_BYTES: Final = 64 * 1024
+"""Of what an agent shows at once, as JSON."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,15 +22,18 @@ class Delta:
     """One piece.
 
     Attributes:
-        run_id: Whose model call it is.
+        run_id: Whose model call it is, or who shows it.
         agent_id: The run's agent.
         attempt: Of the run, from 1, grows with every retry and every recovery after a crash: what an
             attempt before said is void. From 1 again after `continue_as_new`.
-        position: Of the model call in the run.
+        position: Of the model call in the run; of a custom one of the effect, or else the branch, that
+            shows it.
         n: Its place among the pieces of this call in this execution, from 0. One that begins at 0
-            again voids what was said at this position before.
-        kind: Answer or reasoning.
-        text: The piece.
+            again voids what was said at this position before. Those of a branch are counted from its
+            beginning, what a replay does not show again included.
+        kind: A model's answer or reasoning, or what the agent's code shows by itself (custom).
+        text: The piece; empty for a custom one that is no text.
+        data: That one: JSON data.
     """
 
     run_id: RunId
@@ -36,6 +43,7 @@ class Delta:
     n: int
     kind: DeltaKind
     text: str
+    data: JsonValue = None
 
 
 class DeltaBus(Protocol):

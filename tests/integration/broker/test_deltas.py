@@ -38,14 +38,16 @@ POISON = (
     b"\xff",
     b"[" * 100_000,
     b'{"kind": "text.delta", "position": "1", "attempt": Infinity, "n": 1, "text": ""}',
+    b'{"kind": "custom.delta", "position": "", "attempt": 1, "n": 1, "text": "", "data": NaN}',
 )
 
 
 def delta(n: int) -> Delta:
-    """The n-th piece."""
-    return Delta(
+    """The n-th piece; every tenth is something that the agent shows, and no text."""
+    piece = Delta(
         run_id=RUN, agent_id=AGENT, attempt=1, position="1", n=n, kind="text.delta", text=f"é{n}"
     )
+    return replace(piece, kind="custom.delta", text="", data={"n": [n]}) if n % 10 == 9 else piece
 
 
 @asynccontextmanager

@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import sys
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,6 +15,7 @@ from typing_extensions import override
 from actors.kernel.agent.llm import Completion, TextDelta
 from actors.kernel.agent.message import ChatMessage
 from actors.kernel.runtime.ids import AgentId
+from broker.client import ActorClient
 from compose.runtime import build_runtime
 from compose.settings import Settings
 from tests.behaviour.agents import ScriptedModel
@@ -93,3 +95,68 @@ async def test_answers_are_shown_while_they_are_made(
     assert {event["data"]["text"] for event in deltas} == {"la "}
     assert (found[-1]["kind"], found[-1]["name"]) == ("end", "COMPLETED")
     assert found[-1]["data"]["result"] == "Hello there"
+
+
+class Builder:
+    """Shows how far it is until somebody has seen it."""
+
+    def __init__(self, agent_id: AgentId, seen: asyncio.Event) -> None:
+        self.id, self._seen = agent_id, seen
+
+    async def run(self, ctx: RunContext, inbox: list[Message]) -> None:
+        """Build."""
+        del inbox
+
+        async def build() -> None:
+            while not self._seen.is_set():
+                await ctx.emit_delta("brick ")
+                await ctx.emit_delta({"percent": 5})
+                await asyncio.sleep(0.02)
+
+        await ctx.step("build", build)
+
+
+async def test_what_an_agent_shows_is_seen_by_other_processes(
+    postgres_server: TestPostgres, schema: str, nats_server: TestNats, namespace: str
+) -> None:
+    """By the command line as lines for people, and by an outside service as events."""
+    settings = Settings(db_schema=schema, namespace=namespace)
+    seen, pieces = asyncio.Event(), []
+    async with build_runtime(nats_server.url, postgres_server.url, settings=settings) as runtime:
+        await runtime.register(Builder(AgentId("builder", "1"), seen))
+        run_id = await runtime.submit(AgentId("builder", "1"), "go")
+        surroundings = {
+            **os.environ,
+            "CALLBOARD_NATS_URL": nats_server.url,
+            "CALLBOARD_NAMESPACE": namespace,
+            "CALLBOARD_SCHEMA": schema,
+            "CALLBOARD_POSTGRES_URL": postgres_server.url,
+        }
+        command = (sys.executable, "-m", "compose", "runs", "events", run_id, "-f")
+        program = await asyncio.create_subprocess_exec(
+            *command, env=surroundings, stdout=asyncio.subprocess.PIPE
+        )
+        assert program.stdout is not None
+        printed = b""
+        async with (
+            asyncio.timeout(25),
+            ActorClient(nats_server.url, publisher="crm", namespace=namespace) as crm,
+            aclosing(crm.events(run_id)) as events,
+        ):
+            while b'custom.delta  {"percent": 5}' not in printed:
+                printed += await program.stdout.read(1000)
+            async for event in events:
+                if event.kind == "delta":
+                    pieces.append(event)
+                if len(pieces) == 4:
+                    seen.set()
+        rest, _ = await program.communicate()
+
+    assert b"brick " in printed
+    assert b"COMPLETED" in rest
+    assert {(one.name, one.position) for one in pieces} == {("custom.delta", "0")}
+    texts = [one for one in pieces if one.text]
+    others = [one.data for one in pieces if not one.text]
+    assert {one.text for one in texts} == {"brick "}
+    assert all(isinstance(data, dict) and data["data"] == {"percent": 5} for data in others)
+    assert others

@@ -1,0 +1,193 @@
+"""What an agent shows live: seen by who looks, kept by nobody, silent on replay."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from actors.errors import EffectOutsideScopeError, MessageTooLargeError, NotSerializableError
+from actors.kernel.runtime.live import MAX_DELTA_BYTES
+from actors.kernel.runtime.log_entry import EntryKind
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from actors.kernel.agent.message import Message
+    from actors.kernel.runtime.ids import RunId
+    from actors.kernel.runtime.log_entry import RunLogEntry
+    from actors.runtime import RunContext
+    from tests.behaviour.bed import Bed
+
+
+class Watching:
+    """What a reader of the run's live events got, from before `go` to the run's end."""
+
+    def __init__(self, bed: Bed, run_id: RunId) -> None:
+        self._tail: AsyncIterator[RunLogEntry] = bed.runtime.tail(run_id, live=True)
+        self.all: list[RunLogEntry] = []
+        self.began = asyncio.Event()
+
+    async def run(self) -> None:
+        """Read to the end."""
+        async with aclosing(self._tail) as entries:  # type: ignore[type-var]
+            async for entry in entries:
+                self.all.append(entry)
+                self.began.set()
+
+    @property
+    def shown(self) -> list[tuple[Any, ...]]:
+        """Position, number and content of what was shown."""
+        return [
+            (one.position, one.payload["n"], one.payload.get("data", one.payload["text"]))
+            for one in self.all
+            if one.kind == "custom.delta"
+        ]
+
+
+async def watched(bed: Bed, run_id: RunId) -> Watching:
+    """Signal `go` to the run once somebody looks, and return what was seen to its end."""
+    watching = Watching(bed, run_id)
+    async with asyncio.timeout(20 + bed.slack_s), asyncio.TaskGroup() as group:
+        group.create_task(watching.run())
+        await watching.began.wait()
+        await bed.runtime.signal(run_id, "go")
+    return watching
+
+
+async def test_what_is_shown_is_seen_live_in_order_and_kept_by_nobody(bed: Bed) -> None:
+    """Texts and other data, between the entries; the log has none of it."""
+
+    async def act(ctx: RunContext, inbox: list[Message]) -> None:
+        del inbox
+        await ctx.sleep_until_signal("go")
+        await ctx.emit_delta("Hel")
+        await ctx.step("one", bed.world.do, "one")
+        await ctx.emit_delta("lo")
+        await ctx.emit_delta({"done": 0.5, "of": ["a", None]})
+
+    run_id = await bed.submit(await bed.serve(act))
+    seen = await watched(bed, run_id)
+
+    assert seen.shown == [("", 0, "Hel"), ("", 1, "lo"), ("", 2, {"done": 0.5, "of": ["a", None]})]
+    custom = [one for one in seen.all if one.kind == "custom.delta"]
+    assert {(one.seq, one.payload["attempt"]) for one in custom} == {(-1, 1)}
+    order = [one.kind for one in seen.all]
+    assert order.index("custom.delta") < order.index(EntryKind.EFFECT_RESULT)
+    assert "custom.delta" not in await bed.kinds(run_id)
+
+
+async def test_a_replay_shows_nothing_again_and_counts_on(bed: Bed) -> None:
+    """After a crash only what is new is shown, with the number that it has from the beginning."""
+    calls: list[int] = []
+
+    async def act(ctx: RunContext, inbox: list[Message]) -> None:
+        del inbox
+        calls.append(1)
+        await ctx.emit_delta("before")
+        await ctx.step("mark", bed.world.do, "mark")
+        await ctx.emit_delta("between")
+        await ctx.sleep_until_signal("go")
+        await ctx.emit_delta("after")
+
+    run_id = await bed.submit(await bed.serve(act))
+    await bed.marked(run_id)
+    await bed.restart()
+    seen = await watched(bed, run_id)
+
+    assert len(calls) >= 2
+    assert [one for one in seen.shown if one[2] == "before"] == []
+    assert seen.shown[-1] == ("", 2, "after")
+
+
+async def test_code_may_gain_and_lose_what_it_shows_while_its_runs_wait(bed: Bed) -> None:
+    """It takes no position: a run whose log was written without it replays with it."""
+    shows = False
+
+    async def act(ctx: RunContext, inbox: list[Message]) -> list[Any]:
+        del inbox
+        if shows:
+            await ctx.emit_delta("new")
+        first = await ctx.step("mark", bed.world.do, "mark", 1)
+        if shows:
+            await ctx.emit_delta("new")
+        await ctx.sleep_until_signal("go")
+        return [first, await ctx.step("two", bed.world.do, "two", 2)]
+
+    run_id = await bed.submit(await bed.serve(act))
+    await bed.marked(run_id)
+    shows = True
+    await bed.restart()
+    await bed.runtime.signal(run_id, "go")
+
+    assert await bed.result(run_id) == [1, 2]
+
+
+async def test_a_step_shows_its_progress_at_its_own_position(bed: Bed) -> None:
+    """As a model call's pieces are: on replay the step is not executed, and shows nothing."""
+
+    async def act(ctx: RunContext, inbox: list[Message]) -> None:
+        del inbox
+
+        async def long() -> str:
+            for percent in (0, 50):
+                await ctx.emit_delta({"percent": percent})
+            return "done"
+
+        await ctx.sleep_until_signal("go")
+        await ctx.emit_delta("starting")
+        await ctx.step("long", long)
+        await ctx.emit_delta("still here")
+        await ctx.sleep(0.01)
+        await ctx.emit_delta("ending")
+
+    seen = await watched(bed, await bed.submit(await bed.serve(act)))
+
+    assert seen.shown == [
+        ("", 0, "starting"), ("1", 0, {"percent": 0}), ("1", 1, {"percent": 50}),
+        ("", 1, "still here"), ("", 2, "ending"),
+    ]  # fmt: skip
+
+
+async def test_branches_number_what_they_show_by_themselves(bed: Bed) -> None:
+    """Each under its own position, so that texts of two at once can be told apart."""
+
+    async def one(ctx: RunContext, name: str) -> None:
+        for part in ("a", "b"):
+            await ctx.emit_delta(f"{name}{part}")
+            await ctx.step(name, bed.world.do, name)
+
+    async def act(ctx: RunContext, inbox: list[Message]) -> None:
+        del inbox
+        await ctx.sleep_until_signal("go")
+        await ctx.gather(one(ctx, "x"), one(ctx, "y"))
+
+    seen = await watched(bed, await bed.submit(await bed.serve(act)))
+
+    by_place: dict[str, list[tuple[int, str]]] = {}
+    for position, n, text in seen.shown:
+        by_place.setdefault(position, []).append((n, text))
+    assert sorted(by_place.values()) == [[(0, "xa"), (1, "xb")], [(0, "ya"), (1, "yb")]]
+
+
+async def test_what_is_too_large_or_no_data_is_refused_at_the_call(bed: Bed) -> None:
+    """With size and limit; from a task that is no branch, as for every verb."""
+
+    async def act(ctx: RunContext, inbox: list[Message]) -> str:
+        del inbox
+        await ctx.emit_delta("x" * (MAX_DELTA_BYTES - 2))
+        with pytest.raises(MessageTooLargeError, match="65537 bytes as JSON, 65536"):
+            await ctx.emit_delta("x" * (MAX_DELTA_BYTES - 1))
+        with pytest.raises(NotSerializableError):
+            await ctx.emit_delta(object())
+
+        async def inside() -> None:
+            await asyncio.create_task(ctx.emit_delta("no"))
+
+        with pytest.raises(EffectOutsideScopeError):
+            await inside()
+        return "went on"
+
+    assert await bed.play(act) == "went on"

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from actors.kernel.agent.agent import Agent
     from actors.kernel.json import JsonValue
     from actors.kernel.runtime.commit import LoadedRun, Spawned
+    from actors.kernel.runtime.ids import AgentId
+    from actors.kernel.runtime.log_entry import RunLogEntry
     from actors.runtime.history import History
     from actors.runtime.run_log import RunLog
 
@@ -87,6 +89,13 @@ def _recorded_inbox(history: History, loaded: LoadedRun) -> list[Message]:
         ]  # fmt: skip
     found = (message_of(entry.payload) for entry in history.inputs)
     return [message for message in found if message is not None]
+
+
+def key_of_input(entry: RunLogEntry, agent_id: AgentId) -> MessageKey:
+    """Return the key of a message that a run was given, as its log tells it."""
+    message = message_of(entry.payload)
+    assert message is not None, "written by `message_payload`"
+    return MessageKey(agent_id, message.sender or "", message.id)
 
 
 def row_of(run: NewRun) -> RunRow:

@@ -19,11 +19,11 @@ from actors.errors import (
 )
 from actors.kernel.agent.agent import RunMeta
 from actors.kernel.agent.cancellation import CancellationToken
-from actors.kernel.agent.message import Message
+from actors.kernel.agent.message import Message, MessageKey
 from actors.kernel.agent.middleware import HookKind
 from actors.kernel.agent.supervision import HistoryRetention, Supervision
 from actors.kernel.json import recordable
-from actors.kernel.runtime.commit import CONTINUE, Finish, Suspend
+from actors.kernel.runtime.commit import CONTINUE, Finish, Retry, Suspend
 from actors.kernel.runtime.decisions import RETRY
 from actors.kernel.runtime.log_entry import EntryKind, NewEntry
 from actors.kernel.runtime.scheduler import DEFAULT_RETRY, RunStatus
@@ -31,7 +31,7 @@ from actors.kernel.runtime.store import Nudge
 from actors.kernel.runtime.wakeup import WakeSet
 from actors.kernel.tracing import trace_id_of
 from actors.runtime.answers import Answers
-from actors.runtime.beginning import inbox_of, pinned
+from actors.runtime.beginning import inbox_of, key_of_input, pinned
 from actors.runtime.context import RunContext
 from actors.runtime.continuation import ContinueAsNew
 from actors.runtime.deadline import Deadline
@@ -79,6 +79,9 @@ _log = logging.getLogger(__name__)
 MAX_DEATHS: Final = 5
 """A run that was executing at so many crashes in a row, without writing anything, is parked."""
 
+EXECUTES: Final = frozenset((EntryKind.EFFECT_INTENT, EntryKind.TOOL_CALLED))
+"""What an effect records before it touches the outside."""
+
 UNWIND_LIMIT_S: Final = 10.0
 """How long an agent's code may go on after it was told to stop."""
 
@@ -113,6 +116,8 @@ class Execution:
     _wake: Suspend | None = None
     _open_waits: tuple[Wait, ...] | None = None
     _over: asyncio.Future[None] | None = None
+    _beginning: int = -1
+    """Seq of the last entry that says how this execution began."""
     _output: Any = None
 
     def __post_init__(self) -> None:
@@ -293,6 +298,7 @@ class Execution:
             *beginning, agent=self.agent, create=self.create, mail=self.mail,
             was_running=self.was_running,
         )  # fmt: skip
+        self._beginning = self._runlog.seq
         if self._deadline.has_passed and not self.token.is_cancelled:
             return await self._write(late(self._deadline.error(), self._history.attempt))
         hooks = self._recorder.hooks
@@ -357,7 +363,23 @@ class Execution:
         has_left = self._is_handed_over or isinstance(error, RunSuspended)
         if self._wake is not None and has_left:
             return await self._leave(self._wake)
+        if self._others() and not await self._runlog.over():
+            return self._broken()
         return await self._write(self._judge(error))
+
+    def _others(self) -> tuple[MessageKey, ...]:
+        """Return the run's messages beside its first, if its code has begun nothing that concerns all.
+
+        Nothing but its beginning is durable then, and no effect executes or has executed.
+        """
+        log, row = self._runlog, self.loaded.row
+        has_begun = log.durable_seq > self._beginning or not self._history.is_at_beginning
+        if has_begun or row.fork is not None or any(e.kind in EXECUTES for e in log.unwritten):
+            return ()
+        given = self.mail or self.loaded.messages
+        if self._history.inputs:
+            return tuple(key_of_input(entry, row.agent_id) for entry in self._history.inputs[1:])
+        return tuple(MessageKey(m.agent_id, m.sender, m.message.id) for m in given[1:])
 
     def _continued(self, signal: ContinueAsNew) -> NewEntry:
         """Return the entry that begins a generation, with the newest version of the agent."""
@@ -390,6 +412,9 @@ class Execution:
                 error = NonDeterminismError(missed, "an entry", "the end of the run")
         if error is None:
             return completed(self._output)
+        return self._judge_error(error)
+
+    def _judge_error(self, error: BaseException) -> Verdict:
         if isinstance(error, asyncio.CancelledError):
             error = CancellationError("the agent's code cancelled itself")
         row = self.loaded.row
@@ -398,11 +423,16 @@ class Execution:
             self._history.attempt, policy, self._runlog.seq, self.env.clock.now(),
             self.env.entropy.random(), tuple(self._history.failures), row.deadline_at,
         )  # fmt: skip
+        if others := self._others():
+            attempt = replace(attempt, last_seq=self._beginning, others=others)
         try:
-            return judge(error, attempt)
+            verdict = judge(error, attempt)
         except Exception:  # noqa: BLE001 - an error of the author's that lacks what its class has
             record = record_error(error)
-            return judge(EffectError(str(record["type"]), str(record["message"])), attempt)
+            verdict = judge(EffectError(str(record["type"]), str(record["message"])), attempt)
+        if isinstance(verdict.then, Retry) and verdict.then.release:
+            self._runlog.forget_calls(self._beginning, others)
+        return verdict
 
     async def _leave(self, wake: Suspend) -> Ended:
         """Suspend; without writing anything when nothing happened since the run was woken."""

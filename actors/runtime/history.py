@@ -75,7 +75,8 @@ class History:
         strict_left: Positions with strict entries that the code has not asked for yet.
         children: Runs spawned in this generation, in order, with their agents.
         joined: How runs ended that were joined in this generation, by id, as the log tells it.
-        failures: When the attempts of this generation failed.
+        failures: When the attempts of this generation failed, but for those that took the run's messages
+            apart: they count for none of them.
         version: Of the agent that began this generation; None: it has none.
         retry: That agent's policy, where who started the run gave none.
     """
@@ -113,7 +114,7 @@ class History:
         history.retry = retry_in(current[0].payload)
         failed = [e for e in current if e.kind == K.RUN_ATTEMPT_FAILED]
         history.attempt = 1 + len(failed)
-        history.failures = [e.ts for e in failed]
+        history.failures = [e.ts for e in failed if "kept" not in e.payload]
         history._limits = [(e.seq, int(str(e.payload["retry_from"]))) for e in failed]
         void = {
             int(str(e.payload["retry_from"])) for e in failed if e.payload.get("ending") is not None
@@ -138,6 +139,8 @@ class History:
         if kind == K.RUN_CONTINUED:
             self.continued = entry
             self.generation = int(str(entry.payload["generation"]))
+        if "kept" in entry.payload and kind == K.RUN_ATTEMPT_FAILED:
+            del self.inputs[int(str(entry.payload["kept"])) :]
         if not entry.position:
             return
         if entry.position.startswith("in."):
@@ -211,6 +214,11 @@ class History:
         if self.is_strict(entry.seq) and not place.ends_void:
             raise NonDeterminismError(position, _describe(entry), f"{what} (hash {digest})")
         return None
+
+    @property
+    def is_at_beginning(self) -> bool:
+        """Whether nothing is recorded but how executions began, and failed: no call of the code."""
+        return not (self.places or self.children or self.generation)
 
     @property
     def left_behind(self) -> tuple[str, ...]:

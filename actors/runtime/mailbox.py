@@ -271,10 +271,13 @@ class Mailbox:
             return StartRun(first.run_id, first)
         mail: list[Arrived] = []
         rest: list[tuple[int, Arrived]] = []
+        is_full = False
         for arrival, arrived in self.queue:
-            if arrived.run_id is None and len(mail) < MAX_MESSAGES:
+            is_full = is_full or (arrived.alone and bool(mail))
+            if arrived.run_id is None and not is_full:
                 mail.append(arrived)
                 self.take(arrival)
+                is_full = arrived.alone or len(mail) == MAX_MESSAGES
             else:
                 rest.append((arrival, arrived))
         self.queue = rest or None

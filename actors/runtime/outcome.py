@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from actors.errors import (
     BudgetExhaustedError,
@@ -25,9 +25,14 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from actors.errors import DeadlineExceededError
+    from actors.kernel.agent.message import MessageKey
     from actors.kernel.agent.supervision import HistoryRetention
     from actors.kernel.json import JsonValue
     from actors.kernel.runtime.scheduler import RetryPolicy
+
+
+FINAL: Final = (MiddlewareTermination, BudgetExhaustedError, TerminalError, ContractError)
+"""Errors that end a run without a retry."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +55,7 @@ class Attempt:
         chance: In [0, 1), for the jitter of the wait.
         failures: When earlier attempts failed.
         deadline: When the run has to have ended.
+        others: Messages of the run beside its first that can go back: no call of its code is durable.
     """
 
     number: int
@@ -59,12 +65,13 @@ class Attempt:
     chance: float
     failures: tuple[datetime, ...] = ()
     deadline: datetime | None = None
+    others: tuple[MessageKey, ...] = ()
 
     @property
     def recent(self) -> int:
         """How many failures count, this one included: all, or those of the policy's last seconds."""
         if self.policy.within_s is None:
-            return self.number
+            return 1 + len(self.failures)
         since = self.now - timedelta(seconds=bounded_s(self.policy.within_s))
         return 1 + sum(at >= since for at in self.failures)
 
@@ -110,6 +117,8 @@ def judge(exc: BaseException, attempt: Attempt) -> Verdict:
             verdict = parked("non_determinism", text_of(exc), exc.position)
         case EffectInDoubtError():
             verdict = parked("in_doubt", text_of(exc), exc.position)
+        case _ if attempt.others:
+            verdict = _taken_apart(exc, attempt)
         case MiddlewareTermination():
             verdict = _failed("guardrail_tripped", exc, attempt.number)
         case BudgetExhaustedError():
@@ -119,6 +128,26 @@ def judge(exc: BaseException, attempt: Attempt) -> Verdict:
         case _:
             verdict = _crashed(exc, attempt)
     return verdict
+
+
+def _taken_apart(exc: BaseException, attempt: Attempt) -> Verdict:
+    """One of several messages may be to blame: the run keeps its first, the others wait for their own.
+
+    This failure counts for none of them. An error that no wait mends has none.
+    """
+    entry, then = _attempt_failed(exc, attempt)
+    at, error = then.at, then.error
+    if isinstance(exc, FINAL) or type(exc).__name__ in attempt.policy.non_retryable:
+        at = attempt.now
+    payload: dict[str, JsonValue] = {
+        "attempt": attempt.number,
+        "error": error,
+        "retry_from": attempt.last_seq,
+        "at": at.isoformat(),
+        "kept": 1,
+    }
+    failed = NewEntry(entry.kind, "", payload)
+    return Verdict((failed,), Retry(at, error, attempt.last_seq, attempt.others))
 
 
 def _crashed(exc: BaseException, attempt: Attempt) -> Verdict:

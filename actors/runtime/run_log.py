@@ -29,7 +29,7 @@ from actors.runtime.tasks import start_task
 from actors.runtime.turn import Parts, without, without_mail
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Sequence
 
     from actors.kernel.agent.message import MessageKey
     from actors.kernel.agent.supervision import HistoryRetention
@@ -288,10 +288,7 @@ class RunLog:
         Raises:
             RunSuspended: The write failed; see `broken`.
         """
-        self._is_ending = True
-        while self._in_flight:
-            await self._flight_over()
-        if self.broken is not None:
+        if not await self.over():
             raise RunSuspended
         entries, self._entries = self._entries, []
         parts, self._parts = self._parts, Parts()
@@ -305,6 +302,28 @@ class RunLog:
             raise RunSuspended from exc
         self._turnstile.durable = committed.last_seq
         return committed
+
+    async def over(self) -> bool:
+        """Return, when no write is under way any more, whether the execution can still write.
+
+        Its code has ended, and nothing is flushed any more but by `commit_end`.
+        """
+        self._is_ending = True
+        while self._in_flight:
+            await self._flight_over()
+        return self.broken is None
+
+    def forget_calls(self, beginning: int, release: Sequence[MessageKey]) -> None:
+        """Leave of what is not written how the run began, up to seq `beginning`, without some messages.
+
+        Nothing of the rest has left this process.
+        """
+        del self._entries[max(beginning - self.durable_seq, 0) :]
+        self.seq = self.durable_seq + len(self._entries)
+        parts, gone = self._parts, set(release)
+        bound = [key for key in parts.bind if self._entries and key not in gone]
+        self._parts = Parts(create=parts.create, bind=bound, first=parts.first)
+        self._received.clear()
 
     async def reading(self, rows: Awaitable[T]) -> T:
         """Return what the store gives; when it cannot, the run is dropped and loaded again.

@@ -425,6 +425,8 @@ class Worker:
                 mailbox.rest(Holding.SUSPENDED, wake_at=wake.at, wants_mail=wake.message)
             case Retry(at):
                 mailbox.rest(Holding.BACKOFF, wake_at=at, wants_mail=False)
+                if then.release:
+                    mailbox.spill()  # they wait before what is here
             case _:
                 mailbox.rest(Holding.PARKED, wake_at=None, wants_mail=False)
         self._dispatch.remind(mailbox)

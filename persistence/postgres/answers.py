@@ -65,6 +65,8 @@ SQL_DEAD_RUN: Final[LiteralString] = "select" + RUN_COLUMNS + "from runs r where
 SQL_FIRST_MESSAGES: Final[LiteralString] = """
 select e.payload from event_log e
   where e.run_id = $1 and e.kind = 'msg.received' and e.position like 'in.%'
+    and substr(e.position, 4)::int < coalesce((select min((f.payload ->> 'kept')::int) from event_log f
+      where f.run_id = $1 and f.kind = 'run.attempt_failed'), 2147483647)
     and e.seq < coalesce((select min(c.seq) from event_log c
       where c.run_id = $1 and c.kind = 'run.continued'), 2147483647)
   order by e.seq

@@ -75,11 +75,11 @@ SQL_OPEN_RUNS: Final[LiteralString] = (
   and ($2::text is null or r.run_id > $2) order by r.run_id limit $3"""
 )
 SQL_PENDING_OF_SHARDS: Final[LiteralString] = """
-select i.agent, i.sender, i.arrival, i.body from inbox i
+select i.agent, i.sender, i.arrival, i.body, i.alone from inbox i
   where i.shard = any($1::text[]) and i.state = 'p' and i.arrival > $2 order by i.arrival limit $3
 """
 SQL_PENDING_OF_AGENT: Final[LiteralString] = """
-select i.agent, i.sender, i.arrival, i.body from inbox i
+select i.agent, i.sender, i.arrival, i.body, i.alone from inbox i
   where i.agent = $1 and i.body is not null and i.run_id is null and i.arrival > $2 order by i.arrival limit $3
 """
 SQL_DUE: Final[LiteralString] = """

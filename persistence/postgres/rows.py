@@ -87,9 +87,10 @@ def loaded_of(row: Row) -> LoadedRun:
 
 
 def arrived_of(row: Row) -> Arrived:
-    """Return a row of agent, sender, arrival, body."""
+    """Return a row of agent, sender, arrival, body, alone."""
     message = Message.from_json(from_json(row["body"]))
-    return Arrived(message, row["sender"], AgentId.parse(row["agent"]), row["arrival"])
+    agent_id = AgentId.parse(row["agent"])
+    return Arrived(message, row["sender"], agent_id, row["arrival"], alone=row["alone"])
 
 
 def dead_letter_of(row: Row) -> DeadLetter:

@@ -1,13 +1,14 @@
 """What few turns have, as the one JSON argument of `commit_turns`: null when no turn of a group has any.
 
-Spawns, answers, waits, what is spent, follows and posts. Author data goes as text inside it, so that it
-is stored as it was written.
+Spawns, answers, waits, what is spent, follows, posts and messages given back. Author data goes as text
+inside it, so that it is stored as it was written.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+from actors.kernel.runtime.commit import Retry
 from actors.kernel.runtime.ids import TopicId, partition_hash
 from actors.kernel.runtime.shards import place_of
 from persistence.postgres.encode import json_text, message_text
@@ -16,11 +17,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from actors.kernel.json import JsonValue
-    from actors.kernel.runtime.commit import Commit, Outgoing, Spawned, Wait
+    from actors.kernel.runtime.commit import Commit, Outgoing, Spawned, Then, Wait
 
 TalkRow: TypeAlias = "dict[str, Any]"
 Talk: TypeAlias = "Mapping[str, list[TalkRow]]"
-"""spawns, answers, waits, spends, follows and posts of one turn, and what is said of the turn itself."""
+"""spawns, answers, waits, spends, follows, posts and releases of one turn, and what is said of it."""
 
 _WAITING: Final = "waiting"
 """Waits are replaced."""
@@ -40,6 +41,7 @@ def talk_of(commit: Commit) -> Talk | None:
         or commit.waits is not None
         or commit.budget is not None
         or commit.any_order
+        or (isinstance(commit.then, Retry) and commit.then.release)
     ):
         return None
     sender = f"spawn:{commit.lease.agent_id}"
@@ -50,6 +52,7 @@ def talk_of(commit: Commit) -> Talk | None:
         "spends": _spends(commit),
         "follows": _follows(commit),
         "posts": [_post(out) for out in posts],
+        "releases": _releases(commit.then),
     }
     if commit.waits is not None:
         talk[_WAITING] = [{}]
@@ -138,6 +141,12 @@ def _follows(commit: Commit) -> list[TalkRow]:
         {"hash": follower, "topic": str(change.topic), "mode": change.mode}
         for change in commit.follows
     ]
+
+
+def _releases(then: Then) -> list[TalkRow]:
+    if not isinstance(then, Retry):
+        return []
+    return [{"sender": key.sender, "id": key.message_id} for key in then.release]
 
 
 def _post(out: Outgoing) -> TalkRow:

@@ -209,7 +209,7 @@ def then_columns(then: Then, attempt: int) -> ThenColumns:
         case Suspend(wake):
             text = json_text(wake.to_json(), "wake set")
             return ("SUSPENDED", attempt, text, wake.at, None, None, None, None, None)
-        case Retry(at, error, retry_from):
+        case Retry(at, error, retry_from, _):
             failed = json_text(error, "error")
             return ("PENDING", attempt, None, at, None, None, failed, retry_from, None)
         case Finish(status, result, error, dead_letter):

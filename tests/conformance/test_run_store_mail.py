@@ -10,11 +10,11 @@ import pytest
 
 from actors.errors import RunConflictError
 from actors.kernel.agent.message import MessageKey
-from actors.kernel.runtime.commit import Committed, Finish, OutOfOrder
+from actors.kernel.runtime.commit import Committed, Finish, OutOfOrder, Retry
 from actors.kernel.runtime.ids import AgentId, RunId
 from actors.kernel.runtime.log_entry import EntryKind, NewEntry
 from actors.kernel.runtime.scheduler import RetryPolicy, RunStatus
-from tests.conformance.bed import DESK, message, outgoing, result, started
+from tests.conformance.bed import DESK, EPOCH, message, outgoing, result, started
 
 if TYPE_CHECKING:
     from actors.kernel.json import JsonValue
@@ -33,6 +33,16 @@ def ids_of(mail: list[Arrived]) -> list[str]:
 def mail_key(sender: str, message_id: str) -> MessageKey:
     """What names a message to the desk."""
     return MessageKey(DESK, sender, message_id)
+
+
+def failed() -> NewEntry:
+    """The entry of an attempt that failed, and kept the first message of its run."""
+    error: JsonValue = {"type": "ValueError", "message": "no"}
+    return NewEntry(
+        EntryKind.RUN_ATTEMPT_FAILED,
+        "",
+        {"attempt": 1, "error": error, "retry_from": 0, "at": EPOCH.isoformat(), "kept": 1},
+    )
 
 
 async def bury(run: Turns, *, reason: str = "max_retries") -> None:
@@ -248,6 +258,68 @@ async def test_mail_of_others_and_what_a_run_has_already_hold_nothing_back(bed: 
     assert isinstance(again, Committed)
     assert isinstance(last, Committed)
     assert ids_of(await bed.store.pending_mail(agent=DESK)) == ["4"]
+
+
+async def test_a_failed_run_gives_messages_back_at_their_places(bed: Bed) -> None:
+    """Bound ones and ones it had not bound yet; each waits for a run of its own, before younger mail."""
+    await bed.store.deliver([message(n, id=f"{n}") for n in range(4)])
+    keys = [mail_key("client:tests", f"{n}") for n in range(4)]
+    run, new = bed.turns_of_mail(keys[0])
+    await run.commit(run.turn(started(), create=new, bind=(keys[0], keys[1])))
+    bound = await bed.store.pending_mail(agent=DESK)
+
+    await run.commit(
+        run.turn(failed(), then=Retry(EPOCH, {"message": "no"}, 0, (keys[1], keys[2])))
+    )
+    waiting = await bed.store.pending_mail(agent=DESK)
+    await bury(run)
+    other, new = bed.turns_of_mail(keys[1])
+    await other.commit(other.turn(started(), create=new, bind=(keys[1],)))
+
+    assert [(item.message.payload, item.alone) for item in bound] == [(2, False), (3, False)]
+    assert [(item.message.payload, item.alone) for item in waiting] == [
+        (1, True), (2, True), (3, False),
+    ]  # fmt: skip
+    assert [item.arrival for item in waiting[1:]] == [item.arrival for item in bound]
+    assert [letter.message.payload for letter in await bed.store.dead_letters(agent=DESK)] == [0]
+    assert await bed.store.pending_count(DESK) == 3
+    assert other.run_id != run.run_id
+
+
+async def test_a_run_gives_back_nothing_that_another_one_has(bed: Bed) -> None:
+    """What belongs to another run, or was handled, stays as it is."""
+    await bed.store.deliver([message(n, id=f"{n}") for n in range(3)])
+    keys = tuple(mail_key("client:tests", f"{n}") for n in range(3))
+    first, new = bed.turns_of_mail(keys[0])
+    await first.commit(first.turn(started(), create=new, bind=(keys[0],)))
+    await first.complete()
+    second, new = bed.turns_of_mail(keys[1])
+    await second.commit(second.turn(started(), create=new, bind=(keys[1],)))
+    third, new = bed.turns_of_mail(keys[2])
+    await third.commit(third.turn(started(), create=new, bind=(keys[2],)))
+
+    await third.commit(third.turn(failed(), then=Retry(EPOCH, {"message": "no"}, 0, keys[:2])))
+
+    assert await bed.store.pending_mail(agent=DESK) == []
+    assert await bed.store.pending_count(DESK) == 2
+
+
+async def test_dead_letters_of_one_run_say_that_they_went_together(bed: Bed) -> None:
+    """So nobody takes each of them for bad; the letter of a single message says its error alone."""
+    await bed.store.deliver([message(n, id=f"{n}") for n in range(3)])
+    keys = tuple(mail_key("client:tests", f"{n}") for n in range(3))
+    for mine in (keys[:2], keys[2:]):
+        run, new = bed.turns_of_mail(mine[0])
+        await run.commit(run.turn(started(), create=new, bind=mine))
+        await bury(run)
+
+    letters = await bed.store.dead_letters(agent=DESK)
+
+    assert {letter.message.payload: letter.last_error for letter in letters} == {
+        0: "cannot (given up with 1 other message(s) of its run)",
+        1: "cannot (given up with 1 other message(s) of its run)",
+        2: "cannot",
+    }
 
 
 async def test_who_handles_mail_message_by_message_takes_it_in_any_order(bed: Bed) -> None:

@@ -39,11 +39,16 @@ class Suspend:
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """The attempt failed: PENDING, not to be started before `at`; counts one attempt."""
+    """The attempt failed: PENDING, not to be started before `at`; counts one attempt.
+
+    `release` are messages that the run gives back, bound or not: they wait again, each at its place, and
+    each for a run that is given nothing else (`Arrived.alone`).
+    """
 
     at: datetime
     error: dict[str, JsonValue]
     retry_from: int
+    release: tuple[MessageKey, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -336,6 +341,8 @@ class Arrived:
     arrival: int
     run_id: RunId | None = None
     """The run it is bound to, if it is."""
+    alone: bool = False
+    """A run that had it with others failed: it starts one by itself."""
 
 
 @dataclass(frozen=True, slots=True)

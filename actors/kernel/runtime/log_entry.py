@@ -70,7 +70,10 @@ PAYLOADS: Final[Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
     EntryKind.RUN_RESUMED: (("reason",), ()),
     EntryKind.RUN_SUSPENDED: (("wake",), ()),
     EntryKind.RUN_COMPLETED: (("output",), ()),
-    EntryKind.RUN_ATTEMPT_FAILED: (("attempt", "error", "retry_from", "at"), ("ending",)),
+    EntryKind.RUN_ATTEMPT_FAILED: (
+        ("attempt", "error", "retry_from", "at"),
+        ("ending", "kept"),
+    ),
     EntryKind.RUN_FAILED: (("status", "error"), ("attempt",)),
     EntryKind.RUN_CANCELLED: (("reason",), ()),
     EntryKind.RUN_CONTINUED: (("generation", "input"), ("version", "retry")),

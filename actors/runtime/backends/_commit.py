@@ -64,6 +64,8 @@ def write_turn(rows: MemoryRows, commit: Commit) -> CommitOutcome:
     for key in commit.bind:
         if rows.inbox[key].state == "pending":
             rows.bind(rows.inbox[key], record)
+    if isinstance(commit.then, Retry):
+        rows.release(commit.then.release, record)
     if commit.take_signals:
         taken = {n for _, n in commit.take_signals}
         record.signals = [signal for signal in record.signals if signal.n not in taken]

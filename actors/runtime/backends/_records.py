@@ -79,6 +79,8 @@ class InboxRow:
     submitted_run: RunId | None = None
     is_lazy: bool = False
     """It waits, but nobody is told of it."""
+    is_alone: bool = False
+    """It starts a run by itself."""
 
     @classmethod
     def of(cls, key: MessageKey, message: Message, arrival: int, *, at: datetime) -> InboxRow:
@@ -89,8 +91,9 @@ class InboxRow:
     def arrived(self) -> Arrived:
         """Return the row as its reader sees it, with a message of its own."""
         return Arrived(
-            self.message(), self.key.sender, self.key.agent, self.arrival, run_id=self.run_id
-        )
+            self.message(), self.key.sender, self.key.agent, self.arrival, run_id=self.run_id,
+            alone=self.is_alone,
+        )  # fmt: skip
 
     def message(self) -> Message:
         """Return a fresh copy of the message."""

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from actors.kernel.clock import Clock
+    from actors.kernel.json import JsonValue
     from actors.kernel.runtime.ids import HostIncarnation
     from actors.kernel.runtime.store import Nudge, RunFilter, Serves
     from actors.runtime.backends._tree import TreeAccount
@@ -183,11 +184,23 @@ class MemoryRows:
         row.state, row.run_id = "bound", record.cause.run_id
         record.bound.append(row)
 
+    def release(self, keys: Iterable[MessageKey], record: RunRecord) -> None:
+        """Let messages of a run, or pending ones, wait at their places, each for a run of its own."""
+        for row in map(self.inbox.__getitem__, keys):
+            if row.state == "bound" and row.run_id == record.cause.run_id:
+                record.bound.remove(row)
+                row.state, row.run_id = "pending", None
+                waiting = {**self.pending.get(row.key.agent, {}), row.arrival: row}
+                self.pending[row.key.agent] = dict(sorted(waiting.items()))
+            if row.state == "pending":
+                row.is_alone, row.is_lazy = True, False
+
     def end_run(self, record: RunRecord, *, dead_letter: str | None) -> None:
         """Drop what only an open run needs: its messages become done, or dead letters."""
         for row in record.bound:
             if dead_letter is not None:
                 self._bury(row, record, dead_letter)
+        for row in record.bound:
             row.drop_body()
         record.bound.clear()
         record.signals.clear()
@@ -210,7 +223,7 @@ class MemoryRows:
             message=row.message(),
             reason=reason,
             attempts=record.attempt,
-            last_error=str(error.get("message", "")) if isinstance(error, dict) else "",
+            last_error=last_error(error, others=len(record.bound) - 1),
             run_id=record.cause.run_id,
             at=self.clock.now(),
         )
@@ -224,6 +237,14 @@ class MemoryRows:
         for handle, hook in list(self.hooks.items()):
             if handle is not source:
                 hook(nudge)
+
+
+def last_error(error: JsonValue, *, others: int) -> str:
+    """Return what a dead letter says of the error, and of the messages given up with it."""
+    text = str(error.get("message", "")) if isinstance(error, dict) else ""
+    if not others:
+        return text
+    return f"{text} (given up with {others} other message(s) of its run)".lstrip()
 
 
 def check_entries(entries: Iterable[NewEntry]) -> None:

@@ -16,7 +16,7 @@ from actors.kernel.runtime.scheduler import RunStatus
 from actors.kernel.runtime.store import Nudge, Submitted
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from actors.kernel.agent.supervision import Supervision
     from actors.kernel.runtime.commit import BudgetDelta, Commit, Spawned
@@ -229,15 +229,20 @@ def redrive_dead(rows: MemoryRows, run_id: RunId) -> Submitted:
     return Submitted(new_id, mail[0].arrived() if mail else None)
 
 
-def first_messages(record: RunRecord) -> Iterator[Message]:
-    """Yield the messages that a run began with, as its log tells them."""
+def first_messages(record: RunRecord) -> Sequence[Message]:
+    """Return the messages that a run began with, and has not given back, as its log tells them."""
+    found: list[Message] = []
     for line in record.log:
         if line.kind == EntryKind.RUN_CONTINUED:
-            return
+            break
+        payload = line.entry(record.cause.run_id).payload
+        if line.kind == EntryKind.RUN_ATTEMPT_FAILED and "kept" in payload:
+            del found[int(str(payload["kept"])) :]
         if line.kind == EntryKind.MSG_RECEIVED and line.position.startswith("in."):
-            body = line.entry(record.cause.run_id).payload["message"]
+            body = payload["message"]
             assert isinstance(body, dict), "written by `message_payload`"
-            yield Message.from_json(body)
+            found.append(Message.from_json(body))
+    return found
 
 
 def own_terms(supervision: Supervision | None, run_id: RunId) -> Supervision | None:

@@ -496,6 +496,8 @@ class ComposedStore:
         run_id, then = commit.lease.run_id, commit.then
         if commit.bind:
             self._bound.setdefault(run_id, []).extend(commit.bind)
+        if isinstance(then, Retry) and run_id in self._bound:
+            self._bound[run_id] = [key for key in self._bound[run_id] if key not in then.release]
         for child in commit.spawned:
             row = await self._rows.run(child.run.run_id)
             if self._mirror is not None and row is not None:

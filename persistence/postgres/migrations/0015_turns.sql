@@ -7,6 +7,10 @@
 create index inbox_waiting on inbox (agent, arrival) where body is not null and run_id is null;
 drop index inbox_of_agent;
 
+-- A message that a run gave back when it failed with several: it starts a run by itself. Hosts of the
+-- release before give it to a run with others.
+alter table inbox add column alone boolean not null default false;
+
 -- As in 0008.
 create or replace function commit_turns(
   f_shard text[], f_owner text[], f_epoch bigint[],
@@ -178,6 +182,12 @@ begin
       raise exception 'two turns of one group want the same message' using errcode = 'CB001';
     end if;
   end if;
+  if p_talk -> 'releases' is not null then
+    update inbox i set state = 'p', run_id = null, alone = true
+      from json_to_recordset(p_talk -> 'releases') as x(t int, sender text, id text)
+      where x.t <> all(bad) and i.agent = t_agent[x.t] and i.sender = x.sender and i.message_id = x.id
+        and (i.state in ('p', 'l') or (i.state = 'b' and i.run_id = t_run[x.t]));
+  end if;
   if cardinality(n_turn) > 0 then
     insert into runs (run_id, agent, tenant, shard, hash, priority, retry_policy, parent, root, depth,
         deadline_at, version, trace, supervision, cancel_requested, arrival)
@@ -300,7 +310,10 @@ begin
         insert into dead_letters
             (agent, sender, message_id, body, reason, attempts, last_error, run_id)
           select i.agent, i.sender, i.message_id, i.body, t.dead, r.attempt,
-              coalesce(r.error ->> 'message', ''), t.run
+              ltrim(coalesce(r.error ->> 'message', '')
+                || case when count(*) over (partition by t.run) > 1 then format(
+                  ' (given up with %s other message(s) of its run)',
+                  count(*) over (partition by t.run) - 1) else '' end), t.run
             from unnest(t_run, t_dead) with ordinality t(run, dead, i)
             join runs r on r.run_id = t.run
             cross join lateral (select * from inbox i

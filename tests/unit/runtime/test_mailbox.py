@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -40,6 +41,18 @@ def test_a_run_is_given_at_most_a_hundred_messages_and_the_rest_wait() -> None:
 
     assert [len(size) for size in sizes] == [100, 100, 50]
     assert [n for size in sizes for n in size] == list(range(250))
+
+
+def test_a_message_that_goes_alone_shares_no_run() -> None:
+    """What is before it goes first, without it; what is behind it waits."""
+    alone = [replace(arrived(n), alone=True) for n in (2, 3)]
+    box = mailbox(arrived(0), arrived(1), *alone, arrived(4), arrived(5))
+    turns = []
+    while (turn := box.next_turn()) is not None:
+        assert isinstance(turn, StartMail)
+        turns.append([item.arrival for item in turn.mail])
+
+    assert turns == [[0, 1], [2], [3], [4, 5]]
 
 
 def test_a_queued_run_and_mail_go_by_arrival() -> None:

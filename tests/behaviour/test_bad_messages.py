@@ -1,0 +1,251 @@
+"""A run that was given several messages and fails on one of them: the others are handled."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
+from actors.errors import MiddlewareTermination, RetryAfter, TerminalError
+from actors.kernel.agent.message import Message
+from actors.kernel.runtime.log_entry import EntryKind
+from actors.kernel.runtime.scheduler import RunStatus
+from tests.behaviour.bed import LIMIT_S
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from actors.kernel.runtime.commit import DeadLetter, RunRow
+    from actors.kernel.runtime.ids import AgentId
+    from actors.runtime import RunContext
+    from tests.behaviour.bed import Bed
+
+SENDERS = 3
+
+
+async def batch(
+    bed: Bed, act: Callable[[RunContext, list[Message]], Awaitable[object]], payloads: list[str]
+) -> AgentId:
+    """Serve an agent whose first run is given all of these, from several senders in turn."""
+    agent = await bed.serve(act)
+    await bed.crash()
+    bed.agents, served = {}, bed.agents
+    await bed.start()
+    for n, payload in enumerate(payloads):
+        await bed.runtime.send(agent, payload, sender=f"client:s{n % SENDERS}")
+    bed.agents = served
+    for one in served.values():
+        await bed.runtime.register(one)
+    return agent
+
+
+async def all_over(bed: Bed, agent: AgentId, count: int) -> list[RunRow]:
+    """The agent's runs in order of arrival, once so many have ended and nothing waits."""
+    store = bed.runtime.store
+    async with asyncio.timeout(LIMIT_S):
+        while (  # noqa: ASYNC110 - there is no event to wait for
+            len(await begun(bed, agent)) < count or await store.pending_count(agent)
+        ):
+            await asyncio.sleep(0.005)
+    return sorted(await begun(bed, agent), key=lambda row: row.arrival)
+
+
+async def begun(bed: Bed, agent: AgentId) -> list[RunRow]:
+    """The agent's runs so far."""
+    return await bed.runtime.store.list_runs(agent=agent, limit=200)
+
+
+async def letters(bed: Bed, agent: AgentId) -> list[DeadLetter]:
+    """The agent's dead letters, oldest first."""
+    return sorted(await bed.runtime.store.dead_letters(agent=agent), key=lambda letter: letter.id)
+
+
+PAYLOADS = [f"m{n}" for n in range(12)]
+
+
+@pytest.mark.parametrize("place", [0, 5, 11], ids=["first", "middle", "last"])
+async def test_one_bad_message_is_given_up_alone(bed: Bed, place: int) -> None:
+    """It alone counts its retries; the others are handled once each, and its sender's wait for it."""
+    seen = bed.world.order
+    bad = f"m{place}"
+
+    async def act(ctx: RunContext, inbox: list[Message]) -> None:
+        payloads = [str(message.payload) for message in inbox]
+        if bad in payloads:
+            seen.append(f"{bad} fails with {len(payloads)}")
+            raise RetryAfter(0.01, f"{bad} is bad")
+        await ctx.step("see", seen.extend, payloads)
+
+    agent = await batch(bed, act, PAYLOADS)
+    rows = await all_over(bed, agent, len(PAYLOADS))
+
+    assert seen.count(f"{bad} fails with 12") == 1
+    assert seen.count(f"{bad} fails with 1") == 4
+    handled = [one for one in seen if "fails" not in one]
+    assert handled == [payload for payload in PAYLOADS if payload != bad]
+    behind = PAYLOADS[place + SENDERS :: SENDERS]
+    last_failure = len(seen) - 1 - seen[::-1].index(f"{bad} fails with 1")
+    assert all(seen.index(payload) > last_failure for payload in behind)
+    [letter] = await letters(bed, agent)
+    assert (letter.message.payload, letter.reason) == (bad, "max_retries")
+    assert letter.last_error.endswith(f"{bad} is bad")
+    assert letter.attempts == (5 if place == 0 else 4)
+    assert [row.attempt for row in rows if row.status is RunStatus.COMPLETED] == [
+        2 if place and n == 0 else 1 for n in range(11)
+    ]
+
+
+@pytest.mark.parametrize("error", [TerminalError, MiddlewareTermination], ids=str)
+async def test_an_error_that_is_final_at_once_ends_one_message_only(
+    bed: Bed, error: type[Exception]
+) -> None:
+    """Several messages are taken apart before any of them is given up, or counted as handled."""
+    seen = bed.world.order
+
+    async def act(ctx: RunContext, inbox: list[Message]) -> None:
+        payloads = [str(message.payload) for message in inbox]
+        if "m4" in payloads:
+            raise error("m4 is bad")
+        await ctx.step("see", seen.extend, payloads)
+
+    agent = await batch(bed, act, PAYLOADS)
+    rows = await all_over(bed, agent, len(PAYLOADS))
+
+    assert seen == [payload for payload in PAYLOADS if payload != "m4"]
+    [failed] = [row for row in rows if row.status is not RunStatus.COMPLETED]
+    assert failed.attempt == 1
+    found = [(letter.message.payload, letter.reason) for letter in await letters(bed, agent)]
+    assert found == ([("m4", "explicit")] if error is TerminalError else [])
+
+
+async def test_what_the_failed_attempt_had_not_written_is_forgotten(bed: Bed) -> None:
+    """Nothing that it sent or set has left it: each message's own run does that, once."""
+    got: list[object] = []
+
+    async def sink(ctx: RunContext, inbox: list[Message]) -> None:
+        await ctx.step("got", got.extend, [message.payload for message in inbox])
+
+    target = await bed.serve(sink)
+
+    async def act(ctx: RunContext, inbox: list[Message]) -> None:
+        for message in inbox:
+            await ctx.send(target, message.payload)
+            await ctx.state.set(str(message.payload), len(inbox))
+            if message.payload == "m4":
+                raise TerminalError("m4 is bad")
+
+    agent = await batch(bed, act, PAYLOADS)
+    await all_over(bed, agent, len(PAYLOADS))
+    await bed.until(lambda: len(got) >= len(PAYLOADS))
+
+    assert sorted(map(str, got)) == sorted(PAYLOADS)
+    assert await bed.runtime.store.state(agent) == dict.fromkeys(PAYLOADS, 1)
+
+
+async def test_a_host_that_dies_behind_the_split_changes_nothing(bed: Bed) -> None:
+    """What was given back is rows; the run that failed goes on with the message it kept."""
+    seen = bed.world.order
+
+    async def act(ctx: RunContext, inbox: list[Message]) -> None:
+        payloads = [str(message.payload) for message in inbox]
+        if len(payloads) > 1:
+            raise RetryAfter(0.2, "too many")
+        await ctx.step("see", seen.extend, payloads)
+
+    agent = await batch(bed, act, PAYLOADS)
+    rows: list[RunRow] = []
+    async with asyncio.timeout(LIMIT_S):
+        while not rows:
+            rows = await begun(bed, agent)
+    failed = await bed.seen(rows[0].run_id, EntryKind.RUN_ATTEMPT_FAILED)
+    waiting = await bed.runtime.store.pending_mail(agent=agent)
+    await bed.restart()
+    await all_over(bed, agent, len(PAYLOADS))
+
+    assert failed.payload["kept"] == 1
+    assert [item.message.payload for item in waiting if item.alone] == PAYLOADS[1:]
+    assert seen == PAYLOADS
+    assert await bed.kinds(rows[0].run_id) == [
+        "run.started", *["msg.received"] * 12, "run.attempt_failed", "effect.intent", "effect.result",
+        "run.completed",
+    ]  # fmt: skip
+
+
+async def test_a_run_that_has_begun_an_effect_is_not_taken_apart(bed: Bed) -> None:
+    """What it did may concern all its messages; their dead letters say that they went together."""
+
+    async def act(ctx: RunContext, inbox: list[Message]) -> None:
+        for message in inbox:
+            await ctx.step("see", bed.world.do, message.payload)
+            if message.payload == "m2":
+                raise TerminalError("m2 is bad")
+
+    agent = await batch(bed, act, PAYLOADS)
+    [row] = await all_over(bed, agent, 1)
+
+    assert row.status is RunStatus.FAILED
+    assert bed.world.count == {"m0": 1, "m1": 1, "m2": 1}
+    found = await letters(bed, agent)
+    assert [letter.message.payload for letter in found] == PAYLOADS
+    told = "m2 is bad (given up with 11 other message(s) of its run)"
+    assert {letter.last_error for letter in found} == {told}
+
+
+async def test_redriving_the_run_that_kept_the_bad_message_takes_that_one_only(bed: Bed) -> None:
+    """What it gave back was handled by others and is not handled again."""
+    seen, broken = bed.world.order, [True]
+
+    async def act(ctx: RunContext, inbox: list[Message]) -> None:
+        payloads = [str(message.payload) for message in inbox]
+        if broken[0] and "m0" in payloads:
+            raise TerminalError("m0 is bad")
+        await ctx.step("see", seen.extend, payloads)
+
+    agent = await batch(bed, act, PAYLOADS)
+    rows = await all_over(bed, agent, len(PAYLOADS))
+    broken[0] = False
+    again = await bed.runtime.redrive_run(rows[0].run_id)
+    await bed.result(again)
+
+    assert seen == [*PAYLOADS[1:], "m0"]
+    assert await letters(bed, agent) == []
+
+
+async def test_an_asker_in_the_batch_has_its_own_answer(bed: Bed) -> None:
+    """The failure of another sender's message is not the end of its question."""
+
+    async def answers(ctx: RunContext, inbox: list[Message]) -> None:
+        if any(message.payload == "bad" for message in inbox):
+            raise TerminalError("bad")
+        for message in inbox:
+            await ctx.reply(message, f"re: {message.payload}")
+
+    target = bed.name()
+
+    async def asks(ctx: RunContext, inbox: list[Message]) -> object:
+        del inbox
+        answer = await ctx.ask(target, "question", timeout=60)
+        return [str(answer.kind), answer.result]
+
+    run_id = await bed.submit(await bed.serve(asks))
+    await bed.seen(run_id, EntryKind.ASK_SENT)
+    await bed.runtime.send(target, "bad")
+    await bed.runtime.register(_Named(target, answers))
+
+    assert await bed.result(run_id) == ["replied", "re: question"]
+    [letter] = await letters(bed, target)
+    assert letter.message.payload == "bad"
+
+
+class _Named:
+    """An agent under an id that others knew before it was served."""
+
+    def __init__(
+        self, agent_id: AgentId, act: Callable[[RunContext, list[Message]], Awaitable[object]]
+    ) -> None:
+        self.id, self._act = agent_id, act
+
+    async def run(self, ctx: RunContext, inbox: list[Message]) -> object:
+        """See `Agent.run`."""
+        return await self._act(ctx, inbox)

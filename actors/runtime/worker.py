@@ -31,7 +31,7 @@ from actors.runtime.tasks import TaskScope
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
-    from actors.kernel.runtime.commit import LoadedRun, Spawned, WaitCycle
+    from actors.kernel.runtime.commit import LoadedRun, Spawned, Then, WaitCycle
     from actors.kernel.runtime.ids import AgentId, RunId, ShardId
     from actors.kernel.runtime.scheduler import ShardLease
     from actors.runtime.admission import Entry
@@ -420,15 +420,7 @@ class Worker:
         if then is None or ended.again:
             mailbox.wants_mail = isinstance(then, Suspend) and then.wake.message
             return
-        match then:
-            case Suspend(wake):
-                mailbox.rest(Holding.SUSPENDED, wake_at=wake.at, wants_mail=wake.message)
-            case Retry(at):
-                mailbox.rest(Holding.BACKOFF, wake_at=at, wants_mail=False)
-                if then.release:
-                    mailbox.spill()  # they wait before what is here
-            case _:
-                mailbox.rest(Holding.PARKED, wake_at=None, wants_mail=False)
+        _rest(mailbox, then)
         self._dispatch.remind(mailbox)
         if execution.token.is_cancelled:
             self.cancel(run_id, mailbox.agent_id, execution.token.reason)
@@ -521,3 +513,16 @@ class Worker:
     def may_act(self) -> bool:
         """Whether the lease is good enough to touch the outside world."""
         return self._env.may_act()
+
+
+def _rest(mailbox: Mailbox, then: Then) -> None:
+    """The run that was executed is rows only, and waits for what was written."""
+    match then:
+        case Suspend(wake):
+            mailbox.rest(Holding.SUSPENDED, wake_at=wake.at, wants_mail=wake.message)
+        case Retry(at, release=release):
+            mailbox.rest(Holding.BACKOFF, wake_at=at, wants_mail=False)
+            if release:
+                mailbox.spill()  # they wait before what is here
+        case _:
+            mailbox.rest(Holding.PARKED, wake_at=None, wants_mail=False)

@@ -1,0 +1,97 @@
+"""The store may be behind what it said before, and is not: hosts read it again, and go on as they were."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from actors.kernel.runtime.ids import AgentId
+from actors.kernel.runtime.log_entry import EntryKind
+from actors.kernel.runtime.store import Nudge
+
+if TYPE_CHECKING:
+    from actors.kernel.agent.message import Message
+    from actors.runtime import RunContext
+    from tests.behaviour.bed import Bed
+
+
+def another_life(bed: Bed) -> None:
+    """What a store says when another server, or another life of it, answers."""
+    bed.runtime._ownership.follow(Nudge("life"))
+
+
+async def test_effects_under_way_happen_once(bed: Bed) -> None:
+    """Also one at most once, which is not in doubt; runs that wait for their turn have it behind."""
+
+    async def act(ctx: RunContext, inbox: list[Message]) -> object:
+        number = inbox[0].payload
+
+        async def pay() -> object:
+            await bed.world.do(f"pay {number}")
+            return await bed.world.wait("gate")
+
+        await ctx.step("before", bed.world.do, f"before {number}")
+        await ctx.step("pay", pay, effect="at_most_once")
+        return await ctx.step("after", bed.world.do, f"after {number}", number)
+
+    agent_id = await bed.serve(act)
+    runs = [await bed.submit(agent_id, number) for number in range(3)]
+    await bed.until(lambda: bed.world.count["pay 0"])
+    for _ in range(3):
+        another_life(bed)
+        await asyncio.sleep(0.01)
+    bed.world.gates["gate"].set()
+    another_life(bed)
+
+    assert [await bed.result(run_id) for run_id in runs] == [0, 1, 2]
+    assert bed.world.order == [f"{what} {n}" for n in range(3) for what in ("before", "pay", "after")]
+    assert bed.runtime.worker.meters.recovered == 0
+
+
+async def test_what_waits_goes_on(bed: Bed) -> None:
+    """Questions, joins, sleeps, signals and mail, in memory or as rows, wake their runs."""
+
+    async def answer(ctx: RunContext, inbox: list[Message]) -> None:
+        for question in inbox:
+            await bed.world.wait("gate")
+            await ctx.step("work", bed.world.do, "work")
+            await ctx.reply(question, "yes")
+
+    async def child(ctx: RunContext, inbox: list[Message]) -> str:
+        del inbox
+        await ctx.sleep(0.2)
+        return "grown"
+
+    target, kid = await bed.serve(answer), await bed.serve(child)
+
+    async def act(ctx: RunContext, inbox: list[Message]) -> object:
+        del inbox
+
+        async def ask() -> object:
+            return (await ctx.ask(target, "?", timeout=60)).result
+
+        async def join() -> object:
+            return (await ctx.join(await ctx.spawn(kid))).output
+
+        async def hear() -> object:
+            return await ctx.sleep_until_signal("go")
+
+        async def take() -> object:
+            return [(await ctx.receive()).payload for _ in range(3)]
+
+        return await ctx.gather(ask(), join(), hear(), take())
+
+    agent_id = await bed.serve(act)
+    run_id = await bed.submit(agent_id)
+    await bed.seen(run_id, EntryKind.CHILD_SPAWNED)
+    for n in range(3):
+        another_life(bed)
+        await bed.runtime.send(agent_id, n)
+        await asyncio.sleep(0.01)
+    another_life(bed)
+    await bed.runtime.signal(run_id, "go", "now")
+    bed.world.gates["gate"].set()
+    another_life(bed)
+
+    assert await bed.result(run_id) == ["yes", "grown", "now", [0, 1, 2]]
+    assert bed.world.count == {"work": 1}

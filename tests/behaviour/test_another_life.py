@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from actors.kernel.runtime.ids import AgentId
 from actors.kernel.runtime.log_entry import EntryKind
 from actors.kernel.runtime.store import Nudge
 
@@ -44,7 +43,9 @@ async def test_effects_under_way_happen_once(bed: Bed) -> None:
     another_life(bed)
 
     assert [await bed.result(run_id) for run_id in runs] == [0, 1, 2]
-    assert bed.world.order == [f"{what} {n}" for n in range(3) for what in ("before", "pay", "after")]
+    assert bed.world.order == [
+        f"{what} {n}" for n in range(3) for what in ("before", "pay", "after")
+    ]
     assert bed.runtime.worker.meters.recovered == 0
 
 
@@ -77,7 +78,8 @@ async def test_what_waits_goes_on(bed: Bed) -> None:
             return await ctx.sleep_until_signal("go")
 
         async def take() -> object:
-            return [(await ctx.receive()).payload for _ in range(3)]
+            mail = [await ctx.receive() for _ in range(3)]
+            return [one.payload for one in mail if one is not None]
 
         return await ctx.gather(ask(), join(), hear(), take())
 

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from contextlib import asynccontextmanager
+from datetime import datetime, timedelta
+from itertools import pairwise
+from typing import TYPE_CHECKING, Final
 
 import pytest
 
+from actors.kernel.runtime.ids import AgentId
 from actors.runtime import mail
 from broker import reader
 from compose.runtime import build_postgres_runtime
@@ -18,9 +22,11 @@ from tests.system.processes import Hosts
 from tests.system.waiting import until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import AsyncIterator, Iterator
     from pathlib import Path
 
+    from actors import Message, RunContext
+    from actors.runtime import Runtime
     from compose.embedded import NatsServer, PostgresServer
     from tests.harness.servers import OwnNats, OwnPostgres
 
@@ -171,3 +177,67 @@ async def test_a_database_that_is_behind_between_its_cursors_is_noticed(load: Lo
         await load.settle(one)
 
     assert await load.problems() == []
+
+
+TICKS: Final = """
+select e.payload #>> '{message,metadata,scheduled_at}' from event_log e
+  where e.kind = 'msg.received' and e.payload #>> '{message,sender}' = 'schedule:tick'
+  order by e.ts, e.run_id, e.seq
+"""
+
+
+class Worker:
+    """Works for a moment, so often as it is given something."""
+
+    def __init__(self, agent_id: AgentId) -> None:
+        self.id = agent_id
+
+    async def run(self, ctx: RunContext, inbox: list[Message]) -> int:
+        """Work."""
+        await ctx.step("work", asyncio.sleep, 0.05)
+        return len(inbox)
+
+
+@asynccontextmanager
+async def host_of_workers(url: str) -> AsyncIterator[Runtime]:
+    """A host without a broker."""
+    settings = Settings(db_schema="failover", suspend_after=0)
+    async with build_postgres_runtime(url, settings=settings) as runtime:
+        await runtime.register_type("worker", Worker)
+        await runtime.register_type("ticker", Worker)
+        yield runtime
+
+
+async def test_places_and_ticks_that_are_forgotten_are_given_again(
+    postgres: PostgresServer,
+) -> None:
+    """Every run under a limit comes to its end, every tick of a schedule is one message, in order."""
+    ticker = AgentId("ticker", "a")
+    rows = Load("", postgres.url, "failover")
+    ended = "select count(*) from runs where status = 'COMPLETED' and agent like 'worker/%'"
+
+    async def have_ended(count: int) -> bool:
+        return int((await rows.fetch(ended))[0][0]) >= count
+
+    async def ticks() -> list[datetime]:
+        return [datetime.fromisoformat(row[0]) for row in await rows.fetch(TICKS)]
+
+    async def has_ticks(count: int) -> bool:
+        return len(await ticks()) >= count
+
+    async with host_of_workers(postgres.url) as one, host_of_workers(postgres.url):
+        await one.limits.set("type:worker", max_concurrent=3)
+        await one.schedules.create("tick", ticker, cron="* * * * * *", catch_up="all")
+        runs = [await one.submit(AgentId("worker", f"w{n}"), n) for n in range(60)]
+        await until(lambda: have_ended(5), "some have ended")
+        standby = await servers.copy_of(postgres)
+        await until(lambda: have_ended(40), "more have ended")
+        await asyncio.to_thread(servers.fail_over, postgres, standby)
+        for run_id in runs:
+            assert await one.result(run_id) == 1
+        seen = len(await ticks())
+        await until(lambda: has_ticks(seen + 2), "ticks")
+        found = await ticks()
+
+    assert len(await rows.fetch("select 1 from runs where status <> 'COMPLETED' and not open")) == 0
+    assert [b - a for a, b in pairwise(found)] == [timedelta(seconds=1)] * (len(found) - 1)

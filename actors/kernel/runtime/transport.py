@@ -298,7 +298,8 @@ class MailStore(Protocol):
 
         Known ids are dropped. A post becomes work for the owners of its followers' shards, once. Mail
         of a sender inside becomes a row only when all that the sender sent to that agent before has:
-        the sender's outbox tells. Its outbox row goes in the same commit. Safe to call again.
+        the sender's outbox tells. Its outbox row goes in the same commit; without one nobody has sent
+        it: it is known, or of a commit that the store has forgotten. Safe to call again.
 
         Nothing is written of a batch that begins behind a later place than the shard's cursor: the
         store has forgotten what was read before, and that is to be read again. It is `StaleStream`.

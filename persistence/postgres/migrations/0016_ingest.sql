@@ -106,9 +106,10 @@ begin
   -- 2. in whose turn: what has an outbox row waits until nothing older of its pair is left out
   if cardinality(m_batch) > 0 then
     with w as materialized (
-      select m.ord, m.batch, m.sender, m.agent, o.n, o.tid
-        from unnest(m_batch, m_agent, m_sender, m_id, m_sourced)
-          with ordinality m(batch, agent, sender, id, sourced, ord)
+      select m.ord, m.batch, m.sender, m.agent, o.n, o.tid,
+          m.batch = any(bad) or not (m.sourced or m.problem is not null) as is_nothing
+        from unnest(m_batch, m_agent, m_sender, m_id, m_sourced, m_problem)
+          with ordinality m(batch, agent, sender, id, sourced, problem, ord)
         left join lateral (select o.n, o.ctid as tid from outbox o
           where o.sender = m.sender and o.target = m.agent and o.message_id = m.id
             and not m.sourced and m.batch <> all(bad) offset 0) o on true),
@@ -124,7 +125,7 @@ begin
           select o.n from outbox o where o.sender || E'\n' || o.target = p.sender || E'\n' || p.agent
             order by o.n limit cardinality(p.ns))) u(ord, n, tid, oldest)
       union all
-      select w.ord, case when w.batch = any(bad) then -1 else w.ord end, 0, null
+      select w.ord, case when w.is_nothing then -1 else w.ord end, 0, null
         from w where w.n is null)
     select array_agg(x.key order by x.ord), array_agg(x.n order by x.ord),
         array_agg(x.tid) filter (where x.tid is not null)

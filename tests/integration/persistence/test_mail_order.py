@@ -43,6 +43,19 @@ async def test_mail_leaves_the_outbox_with_the_commit_that_makes_it_a_row(post: 
     assert await post.cursor() == 2
 
 
+async def test_mail_that_no_commit_has_sent_is_not_kept(post: Post) -> None:
+    """A database that went back has forgotten that commit; its run goes on, and sends the same id."""
+    run = await post.begin()
+    await post.send(run, "a")
+    assert await post.arrive("b", "a") == ["a"]
+    assert await post.inbox() == ["a"]
+
+    await post.send(run, "b")
+
+    assert await post.arrive("b") == ["b"]
+    assert await post.on_the_way() == []
+
+
 async def test_a_message_waits_while_an_older_one_of_its_pair_is_missing(post: Post) -> None:
     """It is skipped, stays in the outbox, and comes when it is published again in order."""
     await post.send(await post.begin(), "a", "b", "c", "d")

@@ -94,7 +94,7 @@ async def test_a_signal_for_a_run_that_ended_is_dropped(post: Post) -> None:
 
 async def test_bytes_that_are_no_mail_become_one_dead_letter(post: Post) -> None:
     """However often they are read; the mailbox goes on, and nobody can redrive them."""
-    items = [post.read("bad", content=BROKEN, sourced=True), post.read("a")]
+    items = [post.read("bad", content=BROKEN, sourced=True), post.read("a", sourced=True)]
 
     assert ids_of((await post.ingest(*items)).arrived) == ["a"]
     post.stream = await post.store.next_stream_epoch(post.stream, CREATED)
@@ -131,7 +131,7 @@ async def test_a_payload_the_database_cannot_hold_is_a_dead_letter_too(post: Pos
     content = message({"x": "\ud800"}, to=BERT, id="bad")
     bad = replace(post.read("bad", sourced=True), content=content)
 
-    assert ids_of((await post.ingest(bad, post.read("a"))).arrived) == ["a"]
+    assert ids_of((await post.ingest(bad, post.read("a", sourced=True))).arrived) == ["a"]
 
     assert [letter.reason for letter in await post.store.dead_letters()] == ["undecodable"]
 

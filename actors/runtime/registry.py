@@ -34,14 +34,14 @@ class Registry:
         """Serve one agent; another object with the same id replaces the first for new executions.
 
         Raises:
-            RegistrationError: Its type is registered with a factory, `run` is missing, or `retry` is
-                no RetryPolicy.
+            RegistrationError: Its type is registered with a factory, `run` is missing, or an
+                attribute is none that it may have.
         """
         if not callable(getattr(agent, "run", None)):
             name = type(agent).__name__
             msg = f"{name} is not an agent: it needs `id` and `async def run(self, ctx, inbox)`"
             raise RegistrationError(msg)
-        _check(agent)
+        check_attributes(agent)
         if agent.id.type in self._factories:
             msg = (
                 f"agent {agent.id}: type {agent.id.type!r} is registered with register_type already"
@@ -106,23 +106,35 @@ def _made(factory: Callable[[AgentId], Agent], agent_id: AgentId) -> Agent:
     except BaseException as exc:
         msg = f"the factory of type {agent_id.type!r} raised {type(exc).__name__}: {exc}"
         raise AgentCrashError(msg) from exc
-    _check(agent)
+    check_attributes(agent)
     return agent
-
-
-def _check(agent: Agent) -> None:
-    """Refuse an agent whose attributes are not what they have to be."""
-    retry_of(agent)
-    limit_s = getattr(agent, "deadline_s", None)
-    if limit_s is not None and not (is_length(limit_s) and limit_s > 0):
-        msg = f"agent {agent.id}: deadline_s is {limit_s!r}: give seconds above 0, up to ten years"
-        raise RegistrationError(msg)
 
 
 def version_of(agent: Agent) -> str | None:
     """Return the version of an agent's code; None: it has none, and any code may go on with its runs."""
     version = getattr(agent, "version", None)
     return None if version is None else str(version)
+
+
+def check_attributes(agent: Agent) -> None:
+    """Return if what the agent says of itself is kept.
+
+    Raises:
+        RegistrationError: `retry` is no RetryPolicy, `deadline_s` is no time, or `concurrency` is not
+            ``serial``.
+    """
+    retry_of(agent)
+    limit_s = getattr(agent, "deadline_s", None)
+    if limit_s is not None and not (is_length(limit_s) and limit_s > 0):
+        msg = f"agent {agent.id}: deadline_s is {limit_s!r}: give seconds above 0, up to ten years"
+        raise RegistrationError(msg)
+    concurrency = getattr(agent, "concurrency", "serial")
+    if concurrency != "serial":
+        msg = (
+            f"agent {agent.id}: `concurrency` is {concurrency!r}: an agent does one thing at a time "
+            "('serial'); for work at the same time use keys of a type, or spawn runs of other agents"
+        )
+        raise RegistrationError(msg)
 
 
 def retry_of(agent: Agent) -> RetryPolicy | None:

@@ -45,7 +45,8 @@ class Agent(Protocol):
 
     Optional attributes: `model` (LLMClient), `tools` (list of Tool), `tool_invoker`, `approval_policy`
     (ApprovalPolicy: which tools wait for a person), `middleware`, `hooks`,
-    `version` (text), `concurrency` ("serial" or "interleaved"), `retry` (RetryPolicy),
+    `version` (text), `concurrency` ("serial" is all that there is: see promise 10 of docs/semantics.md),
+    `retry` (RetryPolicy of its runs, where who starts one gives none),
     `deadline_s` (seconds one attempt may execute), `context` (its `history`, a `HistoryProvider`, and
     `retention`: with RUN a run's turns are cleared when it completes), `input`, `output` (types of
     payload and result) and `follows` (topics), which only `callboard describe` reads.

@@ -43,7 +43,6 @@ class HookEvent:
         at: When it happened.
         name: Of the step, model, tool or guardrail.
         position: Where in the run the effect stands; empty for the run itself.
-        replayed: Whether the value came from the log and nothing was executed.
         data: Small facts, for example ``status`` and ``error`` at an end. Never message content.
     """
 
@@ -54,7 +53,6 @@ class HookEvent:
     at: datetime
     name: str = ""
     position: str = ""
-    replayed: bool = False
     data: Mapping[str, JsonValue] = field(default_factory=dict)
 
 

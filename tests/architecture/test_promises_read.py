@@ -1,0 +1,342 @@
+"""What is documented as an attribute, a setting or an option is read by product code; nothing is for show."""
+
+from __future__ import annotations
+
+import ast
+import re
+from dataclasses import dataclass, field
+from functools import cache
+from typing import TYPE_CHECKING, Final
+
+from tests.architecture.test_house_rules import ROOT, place, product_files, tree_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
+
+GIVEN: Final = {
+    "Settings": "compose/settings.py",
+    "StoreSettings": "persistence/postgres/settings.py",
+    "Server": "broker/nats_client.py",
+    "StreamPlan": "broker/streams.py",
+    "Patience": "broker/client_values.py",
+    "RetryPolicy": "actors/kernel/runtime/scheduler.py",
+    "SpawnBudget": "actors/kernel/agent/supervision.py",
+    "ExecutionBudget": "actors/kernel/agent/supervision.py",
+    "ApprovalPolicy": "actors/kernel/agent/tools.py",
+    "Tool": "actors/kernel/agent/tools.py",
+    "Secret": "actors/kernel/secrets.py",
+    "Message": "actors/kernel/agent/message.py",
+    "Schedule": "actors/kernel/runtime/schedule.py",
+    "Limit": "actors/kernel/runtime/limits.py",
+    "RunFilter": "actors/kernel/runtime/store.py",
+    "NewRun": "actors/kernel/runtime/commit.py",
+    "Order": "actors/kernel/runtime/front.py",
+}
+"""Values that somebody gives us, each of whose fields changes something."""
+
+TOLD: Final = {
+    "Supervision": "actors/kernel/agent/supervision.py",
+    "HookEvent": "actors/kernel/agent/middleware.py",
+    "RunMeta": "actors/kernel/agent/agent.py",
+    "AskOutcome": "actors/kernel/runtime/communication.py",
+    "Approval": "actors/kernel/runtime/communication.py",
+    "RunStatusSummary": "actors/kernel/runtime/communication.py",
+    "RunResult": "actors/kernel/runtime/supervisor.py",
+    "RunHandle": "actors/kernel/runtime/supervisor.py",
+    "RunEvent": "actors/kernel/runtime/front.py",
+    "Event": "broker/client_values.py",
+    "Status": "broker/client_values.py",
+    "Delta": "actors/kernel/runtime/live.py",
+}
+"""Values that we make for somebody, each of whose fields is set somewhere."""
+
+NO_VALUES: Final = {
+    # Exported names that are no values with fields of their own.
+    *(
+        "ActorClient",
+        "ActorsError",
+        "Agent",
+        "AgentId",
+        "AskKind",
+        "ChatMessage",
+        "HistoryRetention",
+    ),
+    *(
+        "InvocationResult",
+        "JetStreamConnection",
+        "JetStreamTransport",
+        "PostgresStore",
+        "RedisJournal",
+    ),
+    *("Risk", "RunContext", "RunId", "RunStatus", "Runtime", "Selected", "Subjects", "TopicId"),
+    *("Heartbeat", "Takeover", "Result", "RunRef", "SpawnDenied"),
+    *("EffectDidNotHappen", "RetryAfter"),
+}
+CALLED: Final = {
+    "Client": "actors/runtime/client.py",
+    "RunContext": "actors/runtime/context.py",
+    "Schedules": "actors/runtime/schedules.py",
+    "ActorClient": "broker/client.py",
+    "FunctionAgent": "actors/runtime/decorator.py",
+}
+"""Classes whose methods authors and operators call: each parameter of theirs is used."""
+
+FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+# --- reading code ---------------------------------------------------------------------------------
+
+
+@dataclass
+class Uses:
+    """Names that code reads from objects, and gives to calls by keyword, with the classes around."""
+
+    reads: list[tuple[str, str | None]] = field(default_factory=list)
+    """Attribute, and the class whose `self` it is read from."""
+    asked: set[str] = field(default_factory=set)
+    """Names asked for as text: `getattr(x, "name")`, also in a loop over such names."""
+    calls: dict[str, list[ast.Call]] = field(default_factory=dict)
+    """Calls, by the last part of what is called."""
+
+    @classmethod
+    def of(cls, trees: Iterable[ast.AST]) -> Uses:
+        """What these modules use."""
+        uses = cls()
+        for tree in trees:
+            uses._walk(tree, None)
+        return uses
+
+    def _walk(self, node: ast.AST, owner: str | None) -> None:
+        if isinstance(node, ast.ClassDef):
+            owner = node.name
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
+            is_self = isinstance(node.value, ast.Name) and node.value.id == "self"
+            self.reads.append((node.attr, owner if is_self else None))
+        elif isinstance(node, ast.Call):
+            self.calls.setdefault(ast.unparse(node.func).rpartition(".")[2], []).append(node)
+            if isinstance(node.func, ast.Name) and node.func.id == "getattr":
+                self.asked |= {one.value for one in node.args[1:2] if isinstance(one, ast.Constant)}  # type: ignore[misc]
+        elif isinstance(node, ast.For | ast.comprehension) and isinstance(node.iter, ast.Tuple):
+            self.asked |= {
+                str(one.value) for one in node.iter.elts if isinstance(one, ast.Constant)
+            }
+        for child in ast.iter_child_nodes(node):
+            self._walk(child, owner)
+
+    def set(self, class_: ast.ClassDef) -> set[str]:
+        """The fields that some call gives: of the class itself, or of one that changes a copy."""
+        found: set[str] = set()
+        for call in self.calls.get(class_.name, []) + self.calls.get("cls", []):
+            found |= {*fields_of(class_)[: len(call.args)]}
+        for name in (class_.name, "cls", "replace", "model_copy"):
+            for call in self.calls.get(name, []):
+                found |= {one.arg for one in call.keywords if one.arg is not None}
+                found |= {
+                    str(key.value)
+                    for one in call.keywords
+                    if one.arg == "update" and isinstance(one.value, ast.Dict)
+                    for key in one.value.keys
+                    if isinstance(key, ast.Constant)
+                }
+        return found
+
+    def read(self, name: str, class_: str) -> bool:
+        """Whether the field is read: from any object, or by a method of its own class."""
+        return name in self.asked or any(
+            attr == name and owner in (None, class_) for attr, owner in self.reads
+        )
+
+
+def class_in(tree: ast.AST, name: str) -> ast.ClassDef:
+    """The class of this name."""
+    return next(
+        node for node in ast.walk(tree) if isinstance(node, ast.ClassDef) and node.name == name
+    )
+
+
+def fields_of(class_: ast.ClassDef) -> list[str]:
+    """The fields that its body declares."""
+    names = (
+        one.target.id
+        for one in class_.body
+        if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name)
+    )
+    return [name for name in names if not name.startswith("_")]
+
+
+def unused_parameters(function: FunctionNode) -> Iterator[str]:
+    """Parameters that a body never mentions."""
+    args = function.args
+    named = [*args.posonlyargs, *args.args, *args.kwonlyargs]
+    body = [one for one in function.body if not _is_text(one)]
+    if not body or (len(body) == 1 and ast.unparse(body[0]) == "..."):
+        return
+    used = {node.id for one in body for node in ast.walk(one) if isinstance(node, ast.Name)}
+    yield from (one.arg for one in named if one.arg not in {"self", "cls"} | used)
+
+
+def _is_text(node: ast.stmt) -> bool:
+    is_constant = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+    return is_constant and ast.unparse(node) != "..."
+
+
+@cache
+def product() -> Uses:
+    """What all that ships uses."""
+    return Uses.of(tree_of(file) for file in product_files())
+
+
+# --- what is promised -----------------------------------------------------------------------------
+
+
+def agent_attributes() -> list[str]:
+    """The optional attributes that `Agent` documents, and those that `@agent` takes."""
+    doc = ast.get_docstring(class_in(tree_of(ROOT / "actors/kernel/agent/agent.py"), "Agent")) or ""
+    listed = doc[doc.index("Optional attributes") :]
+    listed = re.sub(r"\([^()]*\)", "", listed)  # what stands in brackets says what they are
+    found = re.findall(r"`(\w+)`", listed.partition("which only")[0])
+    made = class_in(tree_of(ROOT / "actors/runtime/decorator.py"), "FunctionAgent").body
+    init = next(one for one in made if isinstance(one, ast.FunctionDef) and one.name == "__init__")
+    taken = [one.arg for one in init.args.kwonlyargs if one.arg != "schemas"]
+    return [*found, *(name for name in taken if name not in found)]
+
+
+def test_every_documented_attribute_of_an_agent_is_read() -> None:
+    """By the runtime, as `getattr` or as an attribute of an agent."""
+    uses = Uses.of(tree_of(file) for file in product_files() if "actors" in file.parts)
+
+    names = agent_attributes()
+
+    assert {"model", "retry", "deadline_s", "version", "concurrency", "context"} <= set(names)
+    assert [name for name in names if name not in uses.asked] == []
+
+
+def test_every_field_that_somebody_gives_is_read() -> None:
+    """Settings, policies, budgets, tools, messages: whatever can be said has an effect."""
+    uses = product()
+
+    unread = [
+        f"{file}: {name}.{one}"
+        for name, file in GIVEN.items()
+        for one in fields_of(class_in(tree_of(ROOT / file), name))
+        if not uses.read(one, name)
+    ]
+
+    assert unread == []
+
+
+def test_every_setting_is_read_where_hosts_are_made() -> None:
+    """Outside of the module that declares it, or by a property of it that is."""
+    files = [file for file in product_files() if file != ROOT / "compose/settings.py"]
+    elsewhere = Uses.of(tree_of(file) for file in files if file.is_relative_to(ROOT / "compose"))
+    settings = class_in(tree_of(ROOT / "compose/settings.py"), "Settings")
+    properties = {
+        one.name: {node.attr for node in ast.walk(one) if isinstance(node, ast.Attribute)}
+        for one in settings.body
+        if isinstance(one, ast.FunctionDef)
+    }
+
+    def is_read(name: str) -> bool:
+        by = {name, *(prop for prop, reads in properties.items() if name in reads)}
+        return any(elsewhere.read(one, "Settings") for one in by) or name in logins
+
+    logins = _texts(ROOT / "compose/settings.py", "NATS_LOGIN")
+    assert [name for name in fields_of(settings) if not is_read(name)] == []
+
+
+def _texts(file: Path, name: str) -> set[str]:
+    """The texts of a constant, each of which is read as a field elsewhere."""
+    for node in ast.walk(tree_of(file)):
+        if isinstance(node, ast.AnnAssign) and ast.unparse(node.target) == name:
+            return {one.value for one in ast.walk(node) if isinstance(one, ast.Constant)}  # type: ignore[misc]
+    raise AssertionError(name)
+
+
+def test_every_field_that_somebody_is_told_is_set() -> None:
+    """What a hook, a caller or a watcher can look at is more than a default."""
+    uses = product()
+
+    never = [
+        f"{file}: {name}.{one}"
+        for name, file in TOLD.items()
+        for class_ in [class_in(tree_of(ROOT / file), name)]
+        for one in fields_of(class_)
+        if one not in uses.set(class_)
+    ]
+
+    assert never == []
+
+
+def test_every_parameter_that_somebody_gives_is_used() -> None:
+    """Of the calls of authors, programs and outside services, and of every command."""
+    commands = [file for file in product_files() if file.parent == ROOT / "compose/commands"]
+    functions = [
+        (file, one)
+        for file in commands
+        for one in tree_of(file).body
+        if isinstance(one, FunctionNode) and not one.name.startswith("_")
+    ]
+    for name, path in CALLED.items():
+        members = class_in(tree_of(ROOT / path), name).body
+        calls = (one for one in members if isinstance(one, FunctionNode))
+        functions += [(ROOT / path, one) for one in calls if one.name != "__aexit__"]
+
+    unused = [
+        f"{place(file, one)} {one.name}({parameter})"
+        for file, one in functions
+        for parameter in unused_parameters(one)
+    ]
+
+    assert unused == []
+
+
+def test_every_exported_value_is_one_that_is_given_or_told() -> None:
+    """So that a new one is looked at by the tests above."""
+    strange = []
+    for package in ("actors", "broker", "compose", "persistence/postgres", "persistence/redis"):
+        for node in ast.walk(tree_of(ROOT / package / "__init__.py")):
+            if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+                strange += [one.value for one in ast.walk(node) if isinstance(one, ast.Constant)]
+    known = {*GIVEN, *TOLD, *NO_VALUES}
+
+    assert [
+        name
+        for name in strange
+        if isinstance(name, str) and name[:1].isupper() and not name.endswith("Error")
+        and name not in known
+    ] == []  # fmt: skip
+
+
+# --- that these tests can fail --------------------------------------------------------------------
+
+SHOW = """
+class Policy:
+    used: int = 1
+    by_itself: int = 2
+    for_show: int = 3
+
+    def wait_s(self):
+        return self.by_itself
+
+class Other:
+    for_show: int
+
+    def look(self):
+        return self.for_show
+
+def act(policy, agent, unused=None):
+    getattr(agent, "asked", None)
+    return Policy(used=policy.used)
+"""
+
+
+def test_a_field_that_is_only_declared_is_found() -> None:
+    """Also where another class has one of the same name; so are attributes and parameters."""
+    tree = ast.parse(SHOW)
+    uses, policy = Uses.of([tree]), class_in(tree, "Policy")
+
+    assert [one for one in fields_of(policy) if not uses.read(one, "Policy")] == ["for_show"]
+    assert uses.set(policy) == {"used"}
+    assert uses.asked == {"asked"}
+    assert list(unused_parameters(tree.body[-1])) == ["unused"]  # type: ignore[arg-type]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -57,6 +58,8 @@ class Recorder:
     """How many at-most-once effects were begun and have no durable result yet."""
     refusals: dict[str, Exception] = field(default_factory=dict)
     """Calls that raise, by position, and record that: over budget, or waiting in a circle."""
+    refused_keys: Counter[str] = field(default_factory=Counter)
+    """How often questions with an idempotency key were refused, in this generation."""
     one_model_call: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held while a model call is counted against the tree's budget: a turn begins one at most."""
     diverged: NonDeterminismError | None = None

@@ -135,6 +135,10 @@ class RunLog:
         """Let a message leave with the next flush."""
         self._parts.outgoing.append(outgoing)
 
+    def withdraw(self, question: MessageKey) -> None:
+        """Let the next flush take a question back that was refused."""
+        self._parts.withdraw.append(question)
+
     def take_signal(self, key: SignalKey) -> None:
         """Let the next flush consume a signal."""
         self._parts.take_signals.append(key)

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from actors.errors import ContractError, UnknownRunError, WaitCycleError
-from actors.kernel.agent.message import Message, check_payload_size
+from actors.kernel.agent.message import Message, MessageKey, check_payload_size
 from actors.kernel.json import canonical_json, sized
 from actors.kernel.runtime.commit import Answer, Outgoing, RunRow, Wait
 from actors.kernel.runtime.communication import AskKind, AskOutcome, RunStatusSummary
@@ -189,6 +189,8 @@ class Talk:
         known = place.result if place is not None else None
         if known is not None:
             await run.turnstile.turn_for(branch, known.seq, verb)
+            if key is not None and known.kind == K.EFFECT_RESULT:
+                run.refused_keys[key] += 1
             return _ask_outcome(known.seq, known.payload)
         question.meet(place)
         if question.handle is None and position not in run.refusals:
@@ -196,7 +198,7 @@ class Talk:
         await run.turnstile.begin(branch, verb)
         wanted = AnswerWait(
             verb, question.digest, question.prepare, question.answered, question.timed_out,
-            keep=key is not None,
+            question.take_back, keep=key is not None,
         )  # fmt: skip
         return _ask_outcome(*await self._waits.answer(branch, position, wanted))
 
@@ -280,8 +282,11 @@ class _Question:
         run = self._run
         n = run.history.sent_at(position)
         self.id = message_id_of_run(run.run_id, position, n)
+        self._key = key
         if key is not None:
-            self.id = derive_id("ask", run.run_id, key)
+            # A question that was refused was taken back: the next one with its key is another one.
+            again = run.refused_keys[key]
+            self.id = derive_id("ask", run.run_id, key, *([again] if again else []))
         self._is_sent = False
         self._at: datetime | None = None
 
@@ -319,6 +324,14 @@ class _Question:
                 self.id, self.agent_id, self._content, reply_to=run.run_id, correlation_id=self.id
             )
         )
+
+    def take_back(self) -> None:
+        """See `AnswerWait.take_back`: a refused question has no effect, unless it was begun."""
+        if self._key is not None:
+            self._run.refused_keys[self._key] += 1
+        if self._is_sent:
+            sender = f"agent:{self._run.agent_id}"
+            self._run.log.withdraw(MessageKey(self.agent_id, sender, self.id))
 
     async def prepare(self) -> Wait | Answer | Exception:
         """See `AnswerWait.prepare`."""

@@ -41,6 +41,7 @@ class Parts:
     answers: list[Answer] = field(default_factory=list)
     follows: list[FollowChange] = field(default_factory=list)
     budget: BudgetDelta | None = None
+    withdraw: list[MessageKey] = field(default_factory=list)
     first: bool = False
     """The run's row has to become RUNNING."""
 
@@ -58,6 +59,7 @@ class Parts:
             or self.answers
             or self.follows
             or self.budget
+            or self.withdraw
             or self.create
         )
 
@@ -98,6 +100,7 @@ class Parts:
             waits=waits,
             follows=tuple(self.follows),
             budget=self.budget,
+            withdraw=tuple(self.withdraw),
             attempt=attempt,
         )
 

@@ -68,6 +68,7 @@ class AnswerWait:
         prepare: Returns the wait as others see it, or what ends it at once.
         entry_of: Returns the entry that records an answer.
         late: Returns the entry that records the end of its time.
+        take_back: Called when the refusal of the call is recorded.
         keep: Whether the answer stays for others who wait for it.
     """
 
@@ -76,6 +77,7 @@ class AnswerWait:
     prepare: Callable[[], Awaitable[Wait | Answer | Exception]]
     entry_of: Callable[[Answer], _Entry]
     late: Callable[[], Awaitable[_Entry]] | None = None
+    take_back: Callable[[], None] | None = None
     keep: bool = False
 
 
@@ -179,13 +181,15 @@ class Waits:
 
         def entry_of(found: _Found) -> _Entry:
             if found.entry is not None:
+                if found.is_refusal and wanted.take_back is not None:
+                    wanted.take_back()
                 return found.entry
             assert found.answer is not None
             return wanted.entry_of(found.answer)
 
         def refused(exc: Exception) -> _Found:
             payload = refusal(wanted.verb, wanted.digest, exc)
-            return _Found(entry=(K.EFFECT_RESULT, position, payload))
+            return _Found(entry=(K.EFFECT_RESULT, position, payload), is_refusal=True)
 
         wait = _Wait(wanted.verb, keep=wanted.keep)
 
@@ -401,6 +405,7 @@ class _Found:
     answer: Answer | None = None
     entry: _Entry | None = None
     """What is recorded as it is: the end of a time limit, or a refusal."""
+    is_refusal: bool = False
 
 
 class _Ended(NamedTuple):

@@ -39,6 +39,7 @@ class Verdicts:
         self.nudges: list[Row] = []
         self.routed: list[Row] = []
         self.posted: list[Row] = []
+        withdrawn: set[tuple[str, str, str]] = set()
         for row in rows:
             outcome, turn = row["outcome"], row["turn"]
             if outcome == "routed":
@@ -49,10 +50,15 @@ class Verdicts:
                 self.nudges.append(row)
             elif outcome == "note":
                 self.notes[turn] = row
+            elif outcome == "withdrawn":
+                withdrawn.add(_key(row))
             elif outcome == "cycle":
                 self.cycles.setdefault(turn, []).append(_cycle(units[turn - 1], row))
             else:
                 self.refused[turn] = _refusal(row, units[turn - 1], self.refused.get(turn))
+        if withdrawn:  # they never left
+            self.routed = [row for row in self.routed if _key(row) not in withdrawn]
+            self.posted = [row for row in self.posted if _key(row) not in withdrawn]
         if len(self.cycles) > 1:
             self.cycles = _one_run_each(self.cycles)
 
@@ -85,6 +91,10 @@ def told_by(
         else:
             told.nudges[nudge] = None
     return found
+
+
+def _key(row: Row) -> tuple[str, str, str]:
+    return row["agent"], row["sender"], row["message_id"]
 
 
 def _cycle(unit: Unit, row: Row) -> WaitCycle:

@@ -1,7 +1,7 @@
 """What few turns have, as the one JSON argument of `commit_turns`: null when no turn of a group has any.
 
-Spawns, answers, waits, what is spent, follows, posts and messages given back. Author data goes as text
-inside it, so that it is stored as it was written.
+Spawns, answers, waits, what is spent, follows, posts, messages given back and refused questions. Author data
+goes as text inside it, so that it is stored as it was written.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ from persistence.postgres.encode import json_text, message_text
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from actors.kernel.agent.message import MessageKey
     from actors.kernel.json import JsonValue
     from actors.kernel.runtime.commit import Commit, Outgoing, Spawned, Then, Wait
 
 TalkRow: TypeAlias = "dict[str, Any]"
 Talk: TypeAlias = "Mapping[str, list[TalkRow]]"
-"""spawns, answers, waits, spends, follows, posts and releases of one turn, and what is said of it."""
+"""Spawns, answers, waits, spends, follows, posts, releases and withdraws of a turn, and what is said of it."""
 
 _WAITING: Final = "waiting"
 """Waits are replaced."""
@@ -41,6 +42,7 @@ def talk_of(commit: Commit) -> Talk | None:
         or commit.waits is not None
         or commit.budget is not None
         or commit.any_order
+        or commit.withdraw
         or (isinstance(commit.then, Retry) and commit.then.release)
     ):
         return None
@@ -53,6 +55,7 @@ def talk_of(commit: Commit) -> Talk | None:
         "follows": _follows(commit),
         "posts": [_post(out) for out in posts],
         "releases": _releases(commit.then),
+        "withdraws": [_withdraw(question) for question in commit.withdraw],
     }
     if commit.waits is not None:
         talk[_WAITING] = [{}]
@@ -133,6 +136,15 @@ def _spends(commit: Commit) -> list[TalkRow]:
             "place": spent.position,
         }
     ]
+
+
+def _withdraw(question: MessageKey) -> TalkRow:
+    return {
+        "agent": str(question.agent),
+        "hash": partition_hash(question.agent),
+        "sender": question.sender,
+        "id": question.message_id,
+    }
 
 
 def _follows(commit: Commit) -> list[TalkRow]:

@@ -37,7 +37,8 @@ class Pair:
         bed, other = self._bed, self.agents[1 - index]
 
         async def act(ctx: RunContext, inbox: list[Message]) -> object:
-            if inbox[0].reply_to is not None:
+            if inbox[0].reply_to is not None or inbox[0].payload == "after":
+                await ctx.step("got", bed.world.do, f"{inbox[0].payload} {inbox[0].sender}")
                 await ctx.reply(inbox[0], "answered")
                 return "replied"
             await ctx.step("gate", bed.world.wait, "gate")
@@ -47,6 +48,7 @@ class Pair:
                 if not await ctx.state.get("told"):
                     await ctx.state.set("told", True)
                     self.circles.append(sorted(exc.agents))
+                await ctx.send(other, "after")
                 return "circle"
 
         return Acting(self.agents[index], act)
@@ -60,6 +62,15 @@ class Pair:
         for run_id in runs:
             await bed.seen(run_id, K.EFFECT_INTENT)
         return runs
+
+
+async def taken_back(bed: Bed, agents: list[AgentId], outputs: list[Any]) -> None:
+    """Return when a message behind the refused question is handled: the question was not, the other was."""
+    refused, answered = (agents[outputs.index(said)] for said in ("circle", "answered"))
+    await bed.until(lambda: bed.world.count[f"after agent:{refused}"])
+    got = {text: n for text, n in bed.world.count.items() if text.startswith(("q ", "after "))}
+    assert got == {f"after agent:{refused}": 1, f"q agent:{answered}": 1}
+    assert len(await bed.runtime.store.list_runs(agent=answered)) == 2
 
 
 async def refused_waits(bed: Bed, run_id: RunId) -> int:
@@ -81,6 +92,7 @@ async def test_two_that_ask_each_other_at_once(bed: Bed, hosts: int) -> None:
         bed.world.gates["gate"].set()
         outputs = [await bed.result(run_id) for run_id in runs]
         refused = [await refused_waits(bed, run_id) for run_id in runs]
+        await taken_back(bed, pair.agents, outputs)
     assert sorted(outputs) == ["answered", "circle"]
     assert sorted(refused) == [0, 1]
     assert pair.circles == [sorted(map(str, pair.agents))]
@@ -152,10 +164,41 @@ async def test_a_circle_that_no_commit_sees(bed: Bed, request: pytest.FixtureReq
             await stopped_commits(url, schema, 2)
         outputs = dict(zip(runs, [await bed.result(run_id) for run_id in runs], strict=True))
         refused = {run_id: await refused_waits(bed, run_id) for run_id in runs}
+        await taken_back(bed, pair.agents, list(outputs.values()))
     greatest = max(runs)
     assert outputs == {min(runs): "answered", greatest: "circle"}
     assert refused == {min(runs): 0, greatest: 1}
     assert pair.circles == [sorted(map(str, pair.agents))]
+
+
+async def test_a_refused_question_is_asked_again(bed: Bed) -> None:
+    """With the same idempotency key: it is another question, sent and answered when nothing is in the way."""
+    first, second = bed.name(), bed.name()
+    got: list[Any] = []
+
+    async def asks(ctx: RunContext, inbox: list[Message]) -> object:
+        if inbox[0].payload == "back":
+            await ctx.reply(inbox[0], "fine")
+            return "answered"
+        outcome = await ctx.ask(second, "go", timeout=60)
+        return outcome.result
+
+    async def asks_back(ctx: RunContext, inbox: list[Message]) -> object:
+        try:
+            await ctx.ask(first, "back", timeout=60, idempotency_key="k")
+        except WaitCycleError:
+            got.append("circle")
+        await ctx.reply(inbox[0], "later")
+        return (await ctx.ask(first, "back", timeout=60, idempotency_key="k")).result
+
+    for agent in (Acting(first, asks), Acting(second, asks_back)):
+        bed.agents[agent.id] = agent
+        await bed.runtime.register(agent)
+    assert await bed.result(await bed.submit(first, "begin")) == "later"
+    [row] = await bed.runtime.store.list_runs(agent=second)
+    assert await bed.result(row.run_id) == "fine"
+    assert set(got) == {"circle"}
+    assert len(await bed.runtime.store.list_runs(agent=first)) == 2
 
 
 @pytest.mark.item(83, 129)

@@ -8,14 +8,25 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from actors.kernel.runtime.commit import Park, Wait, WaitCycle
+from actors.kernel.agent.message import MessageKey
+from actors.kernel.runtime.commit import Committed, Park, Wait, WaitCycle
 from actors.kernel.runtime.ids import AgentId
 from actors.kernel.runtime.log_entry import EntryKind, NewEntry
-from tests.conformance.bed import DESK, result
+from tests.conformance.bed import DESK, result, started
 from tests.conformance.clock import ManualClock
-from tests.conformance.talk import CLERK, ask_wait, asked, join_wait, reply, rest, row
+from tests.conformance.talk import (
+    CLERK,
+    ask_wait,
+    asked,
+    join_wait,
+    question,
+    reply,
+    rest,
+    row,
+)
 
 if TYPE_CHECKING:
+    from actors.kernel.runtime.commit import Outgoing
     from tests.conformance.bed import Bed, Turns
 
 
@@ -96,6 +107,83 @@ async def test_waits_are_listed_by_kind_oldest_first(bed: Bed) -> None:
     assert [wait.wait.key for wait in found] == ["appr-0", "appr-1", "appr-2"]
     assert [wait.wait.key for wait in two] == ["appr-0", "appr-1"]
     assert [wait.since for wait in found] == sorted(wait.since for wait in found)
+
+
+# --- refused questions ----------------------------------------------------------------------------
+
+
+def key_of(sent: Outgoing) -> MessageKey:
+    """What names a message that has left."""
+    assert isinstance(sent.target, AgentId)
+    return MessageKey(sent.target, sent.sender, sent.message.id)
+
+
+async def test_a_question_is_taken_back_with_the_turn_that_refuses_it(bed: Bed) -> None:
+    """Nobody is given it any more; what else its sender said stays, and its id stays known."""
+    run = await bed.begin()
+    first, other = question(run, CLERK), question(run, CLERK, id="ask-2")
+    await run.commit(run.turn(result("0"), outgoing=(first, other)))
+    await run.commit(run.turn(result("1"), withdraw=(key_of(first),)))
+
+    again = await run.commit(run.turn(result("2"), outgoing=(first,)))
+
+    assert again.routed == ()
+    pending = await bed.store.pending_mail(agent=CLERK)
+    assert [arrived.message.id for arrived in pending] == ["ask-2"]
+
+
+async def test_a_question_that_is_refused_before_it_leaves_never_leaves(bed: Bed) -> None:
+    """Nobody is told of it."""
+    run = await bed.begin()
+    sent = question(run, CLERK)
+
+    done = await run.commit(run.turn(result("0"), outgoing=(sent,), withdraw=(key_of(sent),)))
+
+    assert done.routed == ()
+    assert await bed.store.pending_mail(agent=CLERK) == []
+
+
+async def test_a_question_that_was_begun_is_not_taken_back(bed: Bed) -> None:
+    """The run that has it goes on, and ends with it."""
+    run = await bed.begin()
+    target = await asked(run)
+    sent = question(run, CLERK)
+    await run.commit(run.turn(result("1"), withdraw=(key_of(sent),)))
+
+    await target.commit(target.turn(result("0")))
+    await target.complete()
+
+    assert [answer.key for answer in await bed.store.answers(run.run_id)] == ["ask-1"]
+
+
+async def test_a_turn_that_takes_a_question_back_is_whole(bed: Bed) -> None:
+    """When it is refused the question stays."""
+    run = await bed.begin()
+    sent = question(run, CLERK)
+    await run.commit(run.turn(result("0"), outgoing=(sent,)))
+
+    await run.send(run.turn(result("1"), take_answers=("gone",), withdraw=(key_of(sent),)))
+
+    assert len(await bed.store.pending_mail(agent=CLERK)) == 1
+
+
+async def test_of_taking_back_and_beginning_at_once_one_comes_first(bed: Bed) -> None:
+    """Either the question is taken back and nobody has it, or it was begun and stays."""
+    for n in range(20):
+        run = await bed.begin(agent=AgentId("desk", f"asks-{n}"))
+        sent = question(run, CLERK, id=f"ask-{n}")
+        await run.commit(run.turn(result("0"), outgoing=(sent,)))
+        target, new = bed.turns_of_mail(key_of(sent))
+        begin = target.turn(started(CLERK), create=new, bind=(key_of(sent),))
+        begun, _ = await asyncio.gather(
+            target.send(begin), run.commit(run.turn(result("1"), withdraw=(key_of(sent),)))
+        )
+
+        if isinstance(begun, Committed):
+            target.seq = begun.last_seq
+            await target.complete()
+        assert len(await bed.store.answers(run.run_id)) == isinstance(begun, Committed)
+        assert await bed.store.pending_mail(agent=CLERK) == []
 
 
 # --- circles --------------------------------------------------------------------------------------

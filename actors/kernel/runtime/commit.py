@@ -305,6 +305,7 @@ class Commit:
         orphans: With `Finish`: what becomes of children that are still open. RUN and NONE: they and
             all below are asked to stop; PERMANENT: they become children of the root.
         budget: What this turn spends.
+        withdraw: Questions of this run that were refused: those that nobody has begun are gone.
         attempt: The attempt that is executing, 1 for the first; kept with the run.
     """
 
@@ -325,6 +326,7 @@ class Commit:
     follows: tuple[FollowChange, ...] = ()
     orphans: HistoryRetention | None = None
     budget: BudgetDelta | None = None
+    withdraw: tuple[MessageKey, ...] = ()
     attempt: int = 1
 
 

@@ -31,11 +31,11 @@ from actors.runtime.backends._tree import give_place_back, over_budget, resolve_
 
 if TYPE_CHECKING:
     from actors.kernel.agent.message import MessageKey
-    from actors.kernel.runtime.commit import Arrived, Commit, CommitOutcome
+    from actors.kernel.runtime.commit import Commit, CommitOutcome
     from actors.kernel.runtime.scheduler import Lease
     from actors.kernel.runtime.store import Nudge
     from actors.kernel.runtime.wakeup import WakeSet
-    from actors.runtime.backends._records import RunRecord
+    from actors.runtime.backends._records import InboxRow, RunRecord
     from actors.runtime.backends._rows import MemoryRows
 
 
@@ -78,10 +78,12 @@ def write_turn(rows: MemoryRows, commit: Commit) -> CommitOutcome:
     routed = _route(rows, commit)
     settle(rows, record, commit)
     nudges += _settle_with_others(rows, record, commit)
+    for question in commit.withdraw:
+        rows.withdraw(question)
     return Committed(
         record.last_seq,
         record.cancel_requested,
-        routed,
+        tuple(row.arrived() for row in routed if row.state == "pending"),
         wake_now=isinstance(commit.then, Suspend) and is_there(rows, record, commit.then.wake),
         cycles=cycles_of(rows, record) if commit.waits else (),
         nudges=tuple(dict.fromkeys(nudges)),
@@ -209,12 +211,12 @@ def _write_state(rows: MemoryRows, commit: Commit) -> None:
             values[key] = pack(value)
 
 
-def _route(rows: MemoryRows, commit: Commit) -> tuple[Arrived, ...]:
+def _route(rows: MemoryRows, commit: Commit) -> list[InboxRow]:
     routed = []
     for out in commit.outgoing:
         if not isinstance(out.target, AgentId):
             continue
         row = rows.put_mail(out.message, out.sender, out.target)
         if row is not None:
-            routed.append(row.arrived())
-    return tuple(routed)
+            routed.append(row)
+    return routed

@@ -195,6 +195,13 @@ class MemoryRows:
             if row.state == "pending":
                 row.is_alone, row.is_lazy = True, False
 
+    def withdraw(self, key: MessageKey) -> None:
+        """Let nobody begin a message that nobody has begun; its id stays known."""
+        row = self.inbox.get(key)
+        if row is not None and row.state == "pending":
+            self._unqueue(row)
+            row.drop_body()
+
     def end_run(self, record: RunRecord, *, dead_letter: str | None) -> None:
         """Drop what only an open run needs: its messages become done, or dead letters."""
         for row in record.bound:

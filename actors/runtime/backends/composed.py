@@ -507,16 +507,19 @@ class ComposedStore:
             await self._mirror.became(run_id, then)
         if self._bus is not None and isinstance(then, Suspend) and then.wake.at is not None:
             await self._bus.timer(run_id, then.wake.at)
-        await self._tell_inbox(run_id, then)
+        await self._tell_inbox(run_id, then, commit.withdraw)
 
     async def _tell_executing(self, lease: Lease) -> None:
         row = await self._rows.run(lease.run_id)
         if self._mirror is not None and row is not None:
             await self._mirror.executing(row, lease.owner)
 
-    async def _tell_inbox(self, run_id: RunId, then: Then) -> None:
+    async def _tell_inbox(self, run_id: RunId, then: Then, withdrawn: Sequence[MessageKey]) -> None:
         if self._inbox is None:
             return
+        for key in withdrawn:
+            if self._rows.is_done(key):
+                await self._inbox.ack(key.agent, key.message_id)
         for key in self._bound.get(run_id, ()):
             error = then.error if isinstance(then, Retry | Finish) else None
             if error is not None:

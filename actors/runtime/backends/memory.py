@@ -63,7 +63,7 @@ from actors.runtime.backends._unnoticed import unnoticed
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
-    from actors.kernel.agent.message import Message
+    from actors.kernel.agent.message import Message, MessageKey
     from actors.kernel.clock import Clock
     from actors.kernel.json import JsonValue
     from actors.kernel.runtime.commit import Commit, CommitOutcome, NewRun, WaitKind
@@ -124,6 +124,11 @@ class MemoryStore:
     async def commit(self, commit: Commit) -> CommitOutcome:
         """See `RunStore.commit`."""
         return write_turn(self._rows, commit)
+
+    def is_done(self, key: MessageKey) -> bool:
+        """Return whether nobody will be given the message with this key any more."""
+        row = self._rows.inbox.get(key)
+        return row is not None and row.state == "done"
 
     def refusal(self, commit: Commit) -> CommitOutcome | None:
         """Return what `commit` would answer now if it would refuse, else None."""

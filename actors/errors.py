@@ -53,6 +53,26 @@ class PersistenceError(ActorsError):
     retryable = True
 
 
+class StoreRefusedError(PersistenceError):
+    """The database, or its driver, refused what it was given; the same again is refused again.
+
+    Attributes:
+        doing: What the statement was for.
+        problem: What was said.
+        sqlstate: The server's code; None where it was the driver that refused.
+    """
+
+    def __init__(self, doing: str, problem: str, sqlstate: str | None = None) -> None:
+        super().__init__(doing, problem, sqlstate)
+        self.doing, self.problem, self.sqlstate = doing, problem, sqlstate
+
+    @override
+    def __str__(self) -> str:
+        who = "the driver" if self.sqlstate is None else "PostgreSQL"
+        code = "" if self.sqlstate is None else f" ({self.sqlstate})"
+        return f"{self.doing}: {who} refused it{code}: {self.problem}"
+
+
 # --- contract -----------------------------------------------------------------------------------
 
 
@@ -66,6 +86,18 @@ class InvalidNameError(ContractError):
     @override
     def __str__(self) -> str:
         return f"{self.what} {self.value!r} is not valid: {self.rule}"
+
+
+class InvalidTextError(ContractError):
+    """A name, key or text cannot be kept: no database takes its characters, or it is too long."""
+
+    def __init__(self, what: str, problem: str) -> None:
+        super().__init__(what, problem)
+        self.what, self.problem = what, problem
+
+    @override
+    def __str__(self) -> str:
+        return f"{self.what} {self.problem}"
 
 
 class InvalidEntryError(ContractError):

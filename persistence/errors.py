@@ -8,7 +8,7 @@ from urllib.parse import SplitResult, urlsplit, urlunsplit
 import asyncpg
 from typing_extensions import override
 
-from actors.errors import ContractError, PersistenceError
+from actors.errors import ContractError, PersistenceError, StoreRefusedError
 
 
 class DatabaseUrlError(ContractError):
@@ -52,25 +52,8 @@ class DatabaseUnreachableError(PersistenceError):
         )
 
 
-class RefusedError(PersistenceError):
-    """The server, or its driver, refused a statement; another statement may well succeed.
-
-    Attributes:
-        doing: What the statement was for.
-        problem: What was said.
-        sqlstate: The server's code; None where it was the driver that refused.
-    """
-
-    def __init__(self, doing: str, problem: str, sqlstate: str | None = None) -> None:
-        super().__init__(doing, problem, sqlstate)
-        self.doing, self.problem, self.sqlstate = doing, problem, sqlstate
-
-    @override
-    def __str__(self) -> str:
-        who = "the driver" if self.sqlstate is None else "PostgreSQL"
-        code = "" if self.sqlstate is None else f" ({self.sqlstate})"
-        return f"{self.doing}: {who} refused it{code}: {self.problem}"
-
+RefusedError = StoreRefusedError
+"""One statement was refused; another one may well succeed."""
 
 DRIVER_ERRORS: Final = (
     OSError,

@@ -8,6 +8,7 @@ from actors.kernel.json import recordable
 from actors.kernel.runtime.commit import DELETED
 from actors.kernel.runtime.effects import args_hash
 from actors.kernel.runtime.log_entry import EntryKind
+from actors.kernel.text import check_name_of
 from actors.runtime.recorder import value_payload
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ class AgentState:
         run = self._run
         branch = run.turnstile.enter("state.get")
         position = branch.take_position()
+        check_name_of("key of ctx.state.get", key)
         digest = args_hash(["get", key])
         place = run.meet(position, (EntryKind.EFFECT_RESULT,), f"state.get {key}", digest)
         value: JsonValue | _Absent
@@ -64,17 +66,21 @@ class AgentState:
 
     async def set(self, key: str, value: Any) -> None:
         """Set `key`; part of the run's next commit."""
-        clean = recordable(value, where=f"state {key!r}")
-        self._write("state.set", key, clean, args_hash(["set", key, clean]))
+        clean = recordable(value, where=f"state {str(key)[:60]!r}")
+        self._write("state.set", key, clean, ["set", key, clean])
 
     async def clear(self, key: str) -> None:
         """Remove `key`; part of the run's next commit."""
-        self._write("state.clear", key, _ABSENT, args_hash(["clear", key]))
+        self._write("state.clear", key, _ABSENT, ["clear", key])
 
-    def _write(self, verb: str, key: str, value: JsonValue | _Absent, digest: str) -> None:
+    def _write(
+        self, verb: str, key: str, value: JsonValue | _Absent, words: list[JsonValue]
+    ) -> None:
         run = self._run
         branch = run.turnstile.enter(verb)
         position = branch.take_position()
+        check_name_of(f"key of ctx.{verb}", key)
+        digest = args_hash(words)
         place = run.meet(position, (EntryKind.STATE_SET,), f"{verb} {key}", digest)
         self._own[key] = value
         found = place.end.seq if place is not None and place.end is not None else -1

@@ -8,6 +8,7 @@ from actors.errors import UnknownApprovalError
 from actors.kernel.runtime.commit import Answer
 from actors.kernel.runtime.communication import ApprovalRequest
 from actors.kernel.runtime.ids import RunId
+from actors.kernel.text import check_name_of, check_text_of, is_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,6 +35,8 @@ class Approvals:
 
     async def open(self, *, run_id: RunId | None = None, limit: int = 100) -> list[ApprovalRequest]:
         """Return what waits for a person, oldest first."""
+        if run_id is not None and not is_name(run_id):
+            return []
         waits = await self._store.waits(kind="approval", run_id=run_id, limit=limit)
         return [_request_of(wait) for wait in waits]
 
@@ -51,6 +54,8 @@ class Approvals:
         Raises:
             UnknownApprovalError: It is not open (any more), or the id is shortened too much.
         """
+        check_name_of("who decides", by)
+        check_text_of("comment of a decision", comment)
         request = await self._find(approval_id)
         run_id = RunId(request.run_id)
         outcome = await self._store.answer(

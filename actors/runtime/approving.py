@@ -13,6 +13,7 @@ from actors.kernel.runtime.effects import args_hash
 from actors.kernel.runtime.ids import derive_id
 from actors.kernel.runtime.log_entry import EntryKind as K
 from actors.kernel.seconds import is_length
+from actors.kernel.text import check_text_of
 from actors.runtime.recorded import raise_if_refused
 from actors.runtime.waits import AnswerWait
 
@@ -35,6 +36,7 @@ async def approval(
     verb = "approval"
     branch = run.turnstile.enter(verb)
     position = branch.take_position()
+    check_text_of("what ctx.approval asks for", what)
     request: JsonValue = {"what": what, "args": recordable(args, where=f"approval {what!r}")}
     _check(timeout)
     digest = args_hash([verb, request, timeout])

@@ -9,8 +9,9 @@ from actors.kernel.agent.message import Message, payload_of, sender_of
 from actors.kernel.runtime.ids import AgentId, RunId, TopicId
 from actors.kernel.runtime.scheduler import RetryPolicy, RunStatus
 from actors.kernel.runtime.supervisor import RunHandle, RunResult
+from actors.kernel.text import check_text_of, is_name
 from actors.runtime.signals import refuse_reserved, resolution
-from actors.runtime.summary import result_of_row, row_of, summary_of
+from actors.runtime.summary import known_id, result_of_row, row_of, summary_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -188,6 +189,7 @@ class Client:
             NotSerializableError: `value` is not JSON data.
             UnknownRunError: There is no such run.
         """
+        check_text_of("error of a decision", error)
         decision = resolution(action, value=value, error=error)
         return await self._desk.resolve(run_id, position, decision, seq)
 
@@ -234,7 +236,7 @@ class Client:
         Raises:
             UnknownRunError: There is no such run.
         """
-        return result_of_row(await self._desk.wait(_id_of(run)))
+        return result_of_row(await self._desk.wait(known_id(run)))
 
     async def redrive_run(self, run_id: RunId) -> RunId:
         """Start a failed run's work again as a new run with the same messages; return its id. Once.
@@ -274,14 +276,21 @@ class Client:
         Raises:
             UnknownRunError: There is no such run.
         """
-        return await summary_of(self._store, await row_of(self._store, _id_of(run)))
+        return await summary_of(self._store, await row_of(self._store, known_id(run)))
 
     async def children(self, run_id: RunId) -> list[RunHandle]:
         """Return the runs spawned by this one, in the order they were."""
+        if not is_name(run_id):
+            return []
         return [_handle_of(row) for row in await self._store.children(run_id)]
 
     def entries(self, run_id: RunId, *, from_seq: int = 0) -> AsyncIterator[RunLogEntry]:
-        """Yield the run's log from `from_seq` to its present end."""
+        """Yield the run's log from `from_seq` to its present end.
+
+        Raises:
+            UnknownRunError: No run can have this id.
+        """
+        run_id = known_id(run_id)
         return self._store.entries(run_id, from_seq=from_seq)
 
     def tail(
@@ -298,18 +307,17 @@ class Client:
                 of `RunContext.emit_delta`: of this process, and with NATS of all hosts. They are not
                 stored and have seq -1; their payload is ``{"text", "attempt", "n"}`` and, of custom
                 ones that are no text, ``data``, see `Delta`.
+
+        Raises:
+            UnknownRunError: No run can have this id.
         """
+        run_id = known_id(run_id)
         log = self._store.tail(run_id, from_seq=from_seq)
         return self._live.merge(run_id, log) if live else log
 
 
 def _handle_of(row: RunRow) -> RunHandle:
     return RunHandle(row.run_id, row.agent_id, row.parent)
-
-
-def _id_of(run: RunHandle | RunId | str) -> RunId:
-    """Return the id of a run that is named by its handle or its id."""
-    return run.run_id if isinstance(run, RunHandle) else RunId(run)
 
 
 def _policy_of(max_retries: int | None) -> RetryPolicy | None:

@@ -15,6 +15,7 @@ from actors.kernel.runtime.effects import EffectMode, args_hash
 from actors.kernel.runtime.log_entry import EntryKind
 from actors.kernel.runtime.supervisor import RunHandle
 from actors.kernel.seconds import check_s, instant_of
+from actors.kernel.text import check_name_of
 from actors.runtime.agent_state import AgentState
 from actors.runtime.approving import approval
 from actors.runtime.continuation import ContinueAsNew
@@ -282,6 +283,7 @@ class RunContext:
         """
         run = self._run
         run.turnstile.enter("patched")
+        check_name_of("id of ctx.patched", patch_id)
         position = f"{run.generation_prefix}{PATCH}{patch_id}"
         known = self._patches.get(patch_id)
         if known is None:

@@ -25,8 +25,10 @@ from actors.kernel.runtime.decisions import (
 )
 from actors.kernel.runtime.ids import AgentId, RunId, check_name, run_id_of_submit
 from actors.kernel.runtime.scheduler import RetryPolicy, RunStatus
+from actors.kernel.text import check_message, check_name_of, check_number, check_text_of
 from actors.runtime.forking import fork_run
-from actors.runtime.summary import row_of
+from actors.runtime.summary import known_id, row_of
+from actors.runtime.terms import check_policy, check_supervision
 from actors.runtime.trace_context import traceparent_for, with_traceparent
 
 if TYPE_CHECKING:
@@ -83,6 +85,10 @@ class Desk:
         ],
     ) -> NewRun:
         """Return the run that a submitted message starts, root of a tree of its own."""
+        check_message(message)
+        check_number("priority", priority)
+        if retry_policy is not None:
+            check_policy(retry_policy)
         run_id = run_id_of_submit(agent_id, f"submit:{self.client}", message.id)
         spawn, spend, retention, session = terms
         supervision = None
@@ -92,6 +98,7 @@ class Desk:
                 spawn_budget=spawn or SpawnBudget(), execution_budget=spend or ExecutionBudget(),
                 retention=retention or HistoryRetention.RUN,
             )  # fmt: skip
+            check_supervision(supervision)
         limit = spend.deadline_s if spend is not None else None
         deadline = self._clock.now() + timedelta(seconds=limit) if limit is not None else None
         return NewRun(
@@ -104,7 +111,13 @@ class Desk:
         return await self.submit_sent(run, message.sent_by(f"submit:{self.client}"), on_conflict)
 
     async def submit_sent(self, run: NewRun, sent: Message, on_conflict: OnConflict) -> RunId:
-        """Submit in the name of the message's sender."""
+        """Submit in the name of the message's sender.
+
+        Raises:
+            ContractError: The message cannot be kept.
+        """
+        check_message(sent)
+        check_number("priority", run.priority)
         done = await self._store.submit(run, sent, on_conflict=on_conflict)
         if done.arrived is None:
             await self._offer_known(done.run_id)
@@ -129,7 +142,7 @@ class Desk:
 
     async def redrive_run(self, run_id: RunId) -> RunId:
         """See `Runtime.redrive_run`."""
-        done = await self._store.redrive_run(run_id)
+        done = await self._store.redrive_run(known_id(run_id))
         await self._offer_known(done.run_id)
         return done.run_id
 
@@ -145,6 +158,7 @@ class Desk:
         """See `Runtime.send`."""
         message = msg.checked() if isinstance(msg, Message) else Message.of(agent_id, msg)
         message = with_traceparent(message.sent_by(sender or f"client:{self.client}"))
+        check_message(message)
         arrived = await self._store.deliver([message])
         self._worker.routed(tuple(arrived))
         return bool(arrived)
@@ -159,8 +173,10 @@ class Desk:
         sender: str | None = None,
     ) -> bool:
         """See `Runtime.signal`; the sender is this client by default."""
+        check_name_of("name of a signal", name)
+        check_name_of("id of a signal", message_id or "")
         outcome = await self._store.signal(
-            run_id, name, payload, message_id=message_id or self._entropy.token(),
+            known_id(run_id), name, payload, message_id=message_id or self._entropy.token(),
             sender=sender or f"client:{self.client}",
         )  # fmt: skip
         if outcome.accepted and outcome.agent_id is not None:
@@ -201,7 +217,8 @@ class Desk:
 
     async def cancel(self, run_id: RunId, reason: str) -> CancelReport:
         """See `Runtime.cancel`."""
-        report = await self._store.request_cancel(run_id, reason=reason)
+        check_text_of("reason of a cancel", reason)
+        report = await self._store.request_cancel(known_id(run_id), reason=reason)
         for cancelled, agent_id in report.runs:
             self._worker.cancel(cancelled, agent_id, reason)
         return report

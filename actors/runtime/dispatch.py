@@ -125,13 +125,22 @@ class Dispatch:
             for decision in decisions
         )
 
-    def try_later(self, mailbox: Mailbox) -> None:
+    def try_later(self, mailbox: Mailbox, pause_s: float = TRY_AGAIN_S) -> None:
         """The agent could not be executed: it has its turn again in a moment."""
         if self.is_stopping or not self._mailboxes.is_known(mailbox):
             return
-        mailbox.holding = Holding.BACKOFF if mailbox.run_id is not None else Holding.NOTHING
-        look = self.wake if mailbox.run_id is not None else self.consider
-        asyncio.get_running_loop().call_later(TRY_AGAIN_S, look, mailbox)
+        run_id, turns = mailbox.run_id, mailbox.turns
+        mailbox.holding = Holding.BACKOFF if run_id is not None else Holding.NOTHING
+
+        def look() -> None:
+            if mailbox.turns != turns:
+                return  # it came to a rest, or ended, meanwhile: what is there now has times of its own
+            if run_id is not None:
+                self.wake(mailbox)
+            else:
+                self.consider(mailbox)
+
+        asyncio.get_running_loop().call_later(pause_s, look)
 
     def _make_ready(self, mailbox: Mailbox) -> None:
         if not self._mailboxes.may_start(mailbox):

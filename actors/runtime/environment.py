@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from actors.kernel.runtime.store import Nudge, RunStore
     from actors.runtime.following import ForeignTopics
     from actors.runtime.registry import Registry
+    from actors.runtime.setbacks import Setback
     from actors.runtime.tracing import Tracing
     from actors.runtime.waits import Mail
 
@@ -78,6 +79,7 @@ class Ended:
         again: Another execution is wanted at once.
         output: What the code returned.
         refusals: What that execution has to refuse.
+        setback: Why it was broken off, unless it is wanted for what it has to refuse.
     """
 
     then: Then | None
@@ -85,3 +87,4 @@ class Ended:
     again: bool = False
     output: Any = None
     refusals: Refusals = field(default_factory=dict)
+    setback: Setback | None = None

@@ -51,6 +51,7 @@ from actors.runtime.outcome import (
 )
 from actors.runtime.recorder import Recorder
 from actors.runtime.run_log import RunLog
+from actors.runtime.setbacks import Setback, refusal_of
 from actors.runtime.signals import Signals
 from actors.runtime.tasks import start_task
 from actors.runtime.timers import LEAD_S
@@ -98,6 +99,8 @@ class Execution:
     mail: tuple[Arrived, ...] = ()
     was_running: bool = False
     refusals: Refusals = field(default_factory=dict)
+    refused: str | None = None
+    """Why the run has to be parked without its code: the store takes nothing that comes next."""
     token: CancellationToken = field(default_factory=CancellationToken)
     _history: History = field(init=False)
     _turnstile: Turnstile = field(init=False)
@@ -299,6 +302,8 @@ class Execution:
             was_running=self.was_running,
         )  # fmt: skip
         self._beginning = self._runlog.seq
+        if self.refused is not None:
+            return await self._write(parked("store_refused", self.refused))
         if self._deadline.has_passed and not self.token.is_cancelled:
             return await self._write(late(self._deadline.error(), self._history.attempt))
         hooks = self._recorder.hooks
@@ -484,8 +489,10 @@ class Execution:
         if (over := self._runlog.over_budget) is not None:
             denied = SpawnDenied(self.lease.run_id, over.limit)
             refusals |= dict.fromkeys(over.positions, denied)
-        lost = self._runlog.lost_lease
-        return Ended(None, lost=lost, again=not lost, refusals=refusals)
+        lost, setback = self._runlog.lost_lease, None
+        if over is None:
+            setback = Setback(self._runlog.durable_seq, refusal_of(self._runlog.broken))
+        return Ended(None, lost=lost, again=not lost, refusals=refusals, setback=setback)
 
     # --- callbacks ------------------------------------------------------------------------------
 

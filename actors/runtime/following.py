@@ -15,9 +15,10 @@ from actors.kernel.agent.message import Message, check_payload_size, payload_of
 from actors.kernel.json import canonical_json, sized
 from actors.kernel.runtime.commit import FollowChange, Outgoing
 from actors.kernel.runtime.effects import EffectMode, args_hash
-from actors.kernel.runtime.follow_graph import check_follow
+from actors.kernel.runtime.follow_graph import check_follow, check_mode
 from actors.kernel.runtime.ids import TopicId, message_id_of_run
 from actors.kernel.runtime.log_entry import EntryKind
+from actors.kernel.text import check_message
 from actors.runtime.journaling import EffectCall, idempotency_key
 from actors.runtime.trace_context import with_traceparent
 
@@ -73,6 +74,7 @@ class Topics:
     async def follow(self, follower: AgentId, topic: TopicId, mode: FollowMode) -> Subscription:
         """Subscribe; see `FollowGraph.follow`."""
         check_follow(follower, topic)
+        check_mode(mode)
         return await self._graph.follow(follower, topic, mode=mode)
 
     async def unfollow(self, follower: AgentId, topic: TopicId) -> bool:
@@ -84,8 +86,10 @@ class Topics:
         """Bring a message, or JSON data, to all followers of this moment; see `FanoutStrategy`."""
         is_message = isinstance(msg, Message)
         post = replace(msg, target=topic).checked() if is_message else Message.of(topic, msg)
+        post = post.sent_by(sender)
+        check_message(post)
         return await self._fanout.publish(
-            topic, with_traceparent(post.sent_by(sender)), graph=self._graph, inbox=self._inbox
+            topic, with_traceparent(post), graph=self._graph, inbox=self._inbox
         )
 
 
@@ -131,6 +135,7 @@ class Following:
         position = branch.take_position()
         topic = topic_of(topic, me.tenant)
         check_follow(me, topic)
+        check_mode(mode)
         words: list[JsonValue] = [verb, str(topic), *([] if mode is None else [mode])]
         digest = args_hash(words)
         place = run.meet(position, (EntryKind.FOLLOW_CHANGED,), f"{verb} {topic}", digest)

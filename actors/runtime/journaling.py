@@ -27,6 +27,7 @@ from actors.kernel.json import JsonValue, recordable
 from actors.kernel.runtime.commit import BudgetDelta
 from actors.kernel.runtime.effects import Effect, EffectMode, result_key, text_hash
 from actors.kernel.runtime.log_entry import EntryKind
+from actors.kernel.text import check_name_of
 from actors.runtime.error_record import mark_recorded, rebuild_error, record_error
 from actors.runtime.model_calls import spent
 
@@ -126,6 +127,7 @@ class Effects:
         run = self._run
         branch = run.turnstile.enter(call.verb)
         call.position = branch.take_position()
+        check_name_of(f"name of ctx.{call.verb}", call.name)
         # A call that was over budget left a refusal in place of its intent.
         kinds = (call.begin, call.end, EntryKind.EFFECT_RESULT)
         place = run.meet(call.position, kinds, f"{call.verb} {call.name}", call.digest)

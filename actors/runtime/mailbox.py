@@ -260,6 +260,10 @@ class Mailbox:
             self.taken.discard(arrival)
         self.spill()
 
+    def broke_off(self) -> None:
+        """The run in memory was broken off: what it has taken may look pending until it is loaded."""
+        self.taken = self.taken or set()
+
     def next_turn(self) -> Turn | None:
         """Remove and return what a free agent does next, or None: a queued run, or waiting mail."""
         if not self.queue or self.holding is not Holding.NOTHING:

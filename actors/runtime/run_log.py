@@ -301,7 +301,7 @@ class RunLog:
         turn = replace(turn, orphans=orphans, attempt=attempt or turn.attempt)
         try:
             committed = await self._commit(turn)
-        except ActorsError as exc:
+        except Exception as exc:
             self.break_off(exc)
             raise RunSuspended from exc
         self._turnstile.durable = committed.last_seq

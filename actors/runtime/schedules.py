@@ -20,6 +20,7 @@ from actors.kernel.agent.scheduled import extra_message
 from actors.kernel.runtime.ids import DEFAULT_TENANT, AgentId, check_name
 from actors.kernel.runtime.schedule import Schedule
 from actors.kernel.seconds import instant_of
+from actors.kernel.text import check_name_of, is_name
 from actors.runtime.cron import next_tick, zone_of
 
 if TYPE_CHECKING:
@@ -112,7 +113,7 @@ class Schedules:
         Raises:
             UnknownScheduleError: There is none of this name.
         """
-        found = await self._store.schedules.get(tenant, name)
+        found = await self._store.schedules.get(tenant, name) if is_name(name) else None
         if found is None:
             raise UnknownScheduleError(name, tenant)
         return found
@@ -157,6 +158,7 @@ class Schedules:
             UnknownScheduleError: There is none of this name.
         """
         one = await self.get(name, tenant=tenant)
+        check_name_of("id of a request", request_id or "")
         now = await self._store.schedules.now()
         message = extra_message(one, request_id or self._entropy.token(), now)
         arrived = await self._store.deliver([message])
@@ -190,7 +192,7 @@ class Schedules:
     ) -> Schedule:
         """Write what `change` makes of the schedule; None leaves it as it is."""
         for _ in range(_TRIES):
-            known = await self._store.schedules.get(tenant, name)
+            known = await self._store.schedules.get(tenant, name) if is_name(name) else None
             new = change(known, await self._store.schedules.now())
             if new is None:
                 assert known is not None

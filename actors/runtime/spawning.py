@@ -14,7 +14,9 @@ from actors.kernel.runtime.effects import args_hash
 from actors.kernel.runtime.ids import AgentId, RunId, derive_id, message_id_of_run, run_id_of_child
 from actors.kernel.runtime.log_entry import EntryKind
 from actors.kernel.runtime.supervisor import RunHandle
+from actors.kernel.text import check_metadata_texts, check_number
 from actors.runtime.recorded import raise_if_refused
+from actors.runtime.terms import check_policy, check_supervision
 from actors.runtime.waits import refusal
 
 if TYPE_CHECKING:
@@ -60,6 +62,7 @@ class Spawning:
         position = branch.take_position()
         type_, key = self._named(child, key)
         content = boot.payload if isinstance(boot, Message) else boot
+        _check_terms(boot, supervision, priority, retry_policy)
         content, size_bytes = sized(content, where=f"boot message of {type_}")
         digest = args_hash(["spawn", type_, key, content])
         kinds = (EntryKind.CHILD_SPAWNED, EntryKind.EFFECT_RESULT)
@@ -159,6 +162,27 @@ class Spawning:
         if payload is not None:
             del run.history.children[next(reversed(run.history.children))]
             raise_if_refused(seq, payload)
+
+
+def _check_terms(
+    boot: Any,
+    supervision: Supervision | None,
+    priority: int | None,
+    policy: RetryPolicy | None,
+) -> None:
+    """Return if a child's terms and its message's texts can be kept.
+
+    Raises:
+        ContractError: One of them cannot.
+    """
+    if isinstance(boot, Message):
+        check_metadata_texts(boot.metadata)
+    if supervision is not None:
+        check_supervision(supervision)
+    if priority is not None:
+        check_number("priority", priority)
+    if policy is not None:
+        check_policy(policy)
 
 
 def _child_of(parent: RunRow, agent_id: AgentId, place: str) -> NewRun:

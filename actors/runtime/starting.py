@@ -13,6 +13,7 @@ from actors.runtime.environment import Ended
 from actors.runtime.execution import Execution
 from actors.runtime.forking import begin_fork
 from actors.runtime.mailbox import Holding, StartMail, StartRun
+from actors.runtime.setbacks import Setbacks
 from actors.runtime.shards import run_lease
 
 if TYPE_CHECKING:
@@ -69,6 +70,8 @@ class Starts:
         """Runs submitted here that nobody has to load."""
         self.refusals: dict[RunId, Refusals] = {}
         """What the next execution of a run has to refuse."""
+        self.setbacks = Setbacks()
+        """Which runs were broken off, and how often."""
 
     async def prepare(self, mailbox: Mailbox) -> Execution | None:
         """Return the execution of what is next for the agent; None: nothing can be executed now."""
@@ -162,7 +165,8 @@ class Starts:
         if agent is None:
             mailbox.holding = Holding.SUSPENDED
             return None
+        run_id = loaded.row.run_id
         return Execution(
             self._env, agent, run_lease(lease, loaded.row), loaded, create, mail, was_running,
-            self.refusals.pop(loaded.row.run_id, {}),
+            self.refusals.pop(run_id, {}), self.setbacks.refused(run_id, loaded.row.last_seq),
         )  # fmt: skip

@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING, Final
 from actors.errors import UnknownRunError
 from actors.kernel.runtime.commit import Answer, AnswerStatus
 from actors.kernel.runtime.communication import RunStatusSummary
+from actors.kernel.runtime.ids import RunId
 from actors.kernel.runtime.scheduler import RunStatus
-from actors.kernel.runtime.supervisor import RunResult
+from actors.kernel.runtime.supervisor import RunHandle, RunResult
+from actors.kernel.text import is_name
+from actors.runtime.error_record import clean_text
 
 if TYPE_CHECKING:
     from actors.kernel.json import JsonValue
     from actors.kernel.runtime.commit import RunRow
-    from actors.kernel.runtime.ids import RunId
     from actors.kernel.runtime.store import RunStore
 
 ANSWER_OF: Final[dict[RunStatus, AnswerStatus]] = {
@@ -27,13 +29,25 @@ _MILESTONES: Final = ("run.", "effect.", "tool.", "llm.", "child.", "ask.", "orp
 _LOOK_BACK: Final = 100
 
 
+def known_id(run: RunHandle | RunId | str) -> RunId:
+    """Return the id of a run that is named by its handle or its id.
+
+    Raises:
+        UnknownRunError: No run can have this id.
+    """
+    run_id = run.run_id if isinstance(run, RunHandle) else run
+    if not is_name(run_id):
+        raise UnknownRunError(clean_text(str(run_id), 60))
+    return RunId(run_id)
+
+
 async def row_of(store: RunStore, run_id: RunId) -> RunRow:
     """Return a run's row.
 
     Raises:
         UnknownRunError: There is no such run.
     """
-    row = await store.run(run_id)
+    row = await store.run(known_id(run_id))
     if row is None:
         raise UnknownRunError(run_id)
     return row

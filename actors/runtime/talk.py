@@ -17,10 +17,11 @@ from actors.kernel.runtime.log_entry import EntryKind as K
 from actors.kernel.runtime.scheduler import RunStatus
 from actors.kernel.runtime.supervisor import RunHandle, RunResult
 from actors.kernel.seconds import is_length
+from actors.kernel.text import check_name_of, check_text_of
 from actors.runtime.journaling import EffectCall
 from actors.runtime.recorded import raise_if_refused
 from actors.runtime.spawning import refuse_tenant
-from actors.runtime.summary import ANSWER_OF, answer_of_row, summary_of
+from actors.runtime.summary import ANSWER_OF, answer_of_row, known_id, summary_of
 from actors.runtime.waits import AnswerWait, Payload
 
 if TYPE_CHECKING:
@@ -107,6 +108,8 @@ class Talk:
         """See `RunContext.reply`."""
         run = self.run
         position = run.turnstile.enter("reply").take_position()
+        check_name_of("id of the message to reply to", to.id)
+        check_name_of("reply_to of the message to reply to", to.reply_to or "")
         value, size_bytes = sized(result, where=f"reply to {to.id}")
         digest = args_hash(["reply", to.id, value])
         place = run.meet(position, (K.EFFECT_RESULT,), f"reply to {to.id}", digest)
@@ -127,9 +130,9 @@ class Talk:
     async def join(self, target: RunHandle | str) -> RunResult:
         """See `RunContext.join`."""
         run, verb = self.run, "join"
-        joined = _run_id(target)
         branch = run.turnstile.enter(verb)
         position = branch.take_position()
+        joined = known_id(target)
         digest = args_hash(["join", joined])
         place = run.meet(position, (K.CHILD_COMPLETED, K.EFFECT_RESULT), f"join {joined}", digest)
         known = place.result if place is not None else None
@@ -217,6 +220,8 @@ class Talk:
         if not (is_length(timeout) and timeout > 0):
             text = f"ctx.ask needs a time limit in seconds, above 0 and up to ten years: {str(timeout)[:40]}"
             raise ContractError(text)
+        if key is not None:
+            check_name_of("idempotency_key of ctx.ask", key)
         content, size_bytes = _content(msg, agent_id)
         return _Question(
             self, branch, position, target, content=content, size_bytes=size_bytes,
@@ -227,7 +232,7 @@ class Talk:
 
     async def cancel(self, target: RunHandle | str, reason: str) -> None:
         """See `RunContext.cancel`."""
-        run_id = _run_id(target)
+        run_id = self._named("cancel", target, reason)
 
         async def execute() -> None:
             await self._known(run_id)
@@ -239,7 +244,7 @@ class Talk:
 
     async def status(self, target: RunHandle | str) -> RunStatusSummary:
         """See `RunContext.status`."""
-        run_id = _run_id(target)
+        run_id = self._named("status", target)
 
         async def execute() -> JsonValue:
             row = await self._known(run_id)
@@ -248,6 +253,15 @@ class Talk:
 
         value = await self._effects.perform(_effect("status", run_id, [run_id], execute))
         return RunStatusSummary.model_validate(value)
+
+    def _named(self, verb: str, target: RunHandle | str, reason: str = "") -> RunId:
+        """Return the run that an effect is about; what its arguments alone decide takes a position, too."""
+        try:
+            check_text_of(f"reason of ctx.{verb}", reason)
+            return known_id(target)
+        except ContractError:
+            self.run.turnstile.enter(verb).take_position()
+            raise
 
     async def _known(self, run_id: RunId) -> RunRow:
         row = await self.run.log.reading(self.store.run(run_id))
@@ -379,10 +393,6 @@ def _content(payload: Message | Any, target: AgentId) -> tuple[JsonValue, int]:
     """Return what is to be sent, and its size; whether it is too large matters only to what was not yet."""
     content = payload.payload if isinstance(payload, Message) else payload
     return sized(content, where=f"message to {target}")
-
-
-def _run_id(target: RunHandle | str) -> RunId:
-    return target.run_id if isinstance(target, RunHandle) else RunId(target)
 
 
 def _effect(verb: str, run_id: RunId, args: list[JsonValue], execute: Any) -> EffectCall:

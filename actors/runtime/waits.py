@@ -13,6 +13,7 @@ from actors.kernel.runtime.effects import args_hash
 from actors.kernel.runtime.log_entry import EntryKind as K
 from actors.kernel.runtime.wakeup import WakeSet
 from actors.kernel.seconds import check_s
+from actors.kernel.text import check_name_of
 from actors.runtime.error_record import record_error
 from actors.runtime.signals import refuse_reserved
 from actors.runtime.timers import Alarm
@@ -121,10 +122,11 @@ class Waits:
 
     async def signal(self, name: str) -> JsonValue:
         """Return the payload of the oldest signal of this name."""
-        refuse_reserved(name)
         run, verb = self._run, "sleep_until_signal"
         branch = run.turnstile.enter(verb)
         position = branch.take_position()
+        check_name_of("name of a signal", name)
+        refuse_reserved(name)
         digest = args_hash(["signal", name])
         place = run.meet(position, (K.SIGNAL_RECEIVED,), f"signal {name}", digest)
         if place is not None and place.end is not None:

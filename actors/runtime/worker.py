@@ -382,6 +382,14 @@ class Worker:
         if self._dispatch.is_stopping or ended.lost or not self._mailboxes.is_known(mailbox):
             return None
         if mailbox.holding is Holding.EXECUTING and mailbox.run_id is not None and ended.again:
+            setback = ended.setback
+            pause_s = (
+                0.0 if setback is None else self._starts.setbacks.note(mailbox.run_id, setback)
+            )
+            if pause_s > 0:
+                mailbox.broke_off()
+                self._dispatch.try_later(mailbox, pause_s)
+                return None
             if self._mailboxes.may_start(mailbox):
                 return await self._starts.resume(
                     mailbox, mailbox.run_id, broke_off=ended.then is None
@@ -405,6 +413,8 @@ class Worker:
             return
         if ended.refusals:
             self._starts.refusals[run_id] = ended.refusals
+        if ended.setback is None or ended.lost:
+            self._starts.setbacks.forget(run_id)
         if ended.lost:
             self.lose(mailbox.shard, epoch=execution.lease.epoch)
             return

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from actors.errors import ContractError, UnknownRunError
-from actors.kernel.runtime.ids import AgentId, RunId
+from actors.errors import ContractError
+from actors.kernel.runtime.ids import AgentId
 from actors.kernel.runtime.log_entry import EntryKind
 from actors.kernel.runtime.scheduler import RunStatus
 from actors.kernel.runtime.store import RunFilter
 from actors.runtime.history import policy_of
+from actors.runtime.summary import known_id, row_of
 from compose.commands.numbers import Limit, Seq
 from compose.commands.output import (
     ago,
@@ -116,8 +117,8 @@ async def list_runs(  # noqa: PLR0913 - every filter is an option of its own
     agent_id = AgentId.parse(agent) if agent is not None else None
     among = RunFilter(
         type=type_, tenant=tenant, since=instant("--since", since),
-        until=instant("--until", until), parent=RunId(parent) if parent else None,
-        after=RunId(after) if after else None,
+        until=instant("--until", until), parent=known_id(parent) if parent else None,
+        after=known_id(after) if after else None,
     )  # fmt: skip
     async with target.client() as runtime:
         for named in (parent, after):
@@ -271,10 +272,7 @@ async def known_run(runtime: Runtime, run: str) -> RunRow:
     Raises:
         UnknownRunError: There is none.
     """
-    row = await runtime.store.run(RunId(run))
-    if row is None:
-        raise UnknownRunError(run)
-    return row
+    return await row_of(runtime.store, known_id(run))
 
 
 def refuse_swept(row: RunRow) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
+from actors.errors import NotSerializableError
 from actors.kernel.json import JsonValue, canonical_json
 
 if TYPE_CHECKING:
@@ -34,7 +35,11 @@ def args_hash(args: JsonValue) -> str:
 
 def text_hash(canonical: str) -> str:
     """Return `args_hash` of a value whose canonical JSON is at hand."""
-    return hashlib.sha256(canonical.encode()).hexdigest()[:16]
+    try:
+        return hashlib.sha256(canonical.encode()).hexdigest()[:16]
+    except UnicodeEncodeError as exc:
+        problem = "text with half a surrogate pair"
+        raise NotSerializableError("arguments", "str", problem) from exc
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, get_args
 
-from actors.errors import OtherTenantError
+from actors.errors import ContractError, OtherTenantError
 from actors.kernel.runtime.ids import TopicId
 
 if TYPE_CHECKING:
@@ -39,6 +39,16 @@ def check_follow(follower: AgentId, topic: TopicId) -> None:
     """
     if follower.tenant != topic.tenant:
         raise OtherTenantError(f"topic {topic}", follower.tenant)
+
+
+def check_mode(mode: object) -> None:
+    """Return if this is a way to follow, or None for none.
+
+    Raises:
+        ContractError: It is not.
+    """
+    if mode not in (None, *get_args(FollowMode)):
+        raise ContractError(f"mode of following is 'eager' or 'lazy', not {str(mode)[:40]!r}")
 
 
 def check_topics(commit: Commit) -> None:

@@ -18,6 +18,7 @@ from actors.kernel.runtime.log_entry import EntryKind, NewEntry
 from actors.kernel.runtime.scheduler import RunStatus
 from actors.kernel.runtime.store import Nudge
 from actors.kernel.runtime.supervisor import RunHandle, RunResult
+from actors.kernel.text import check_text_of
 from actors.runtime.backends._view_parts import Author, LeaseOf
 
 if TYPE_CHECKING:
@@ -120,6 +121,7 @@ class SupervisorView:
         Raises:
             UnknownRunError: There is no such run.
         """
+        check_text_of("reason of a cancel", reason)
         report = await self._store.request_cancel(handle.run_id, reason=reason)
         for run_id, agent_id in report.runs:
             self._tell(Nudge("cancel", agent_id, run_id))

@@ -53,6 +53,10 @@ class PersistenceError(ActorsError):
     retryable = True
 
 
+class StoreUnreachableError(PersistenceError):
+    """The database is away, or takes nothing for want of room; later it takes the same."""
+
+
 class StoreRefusedError(PersistenceError):
     """The database, or its driver, refused what it was given; the same again is refused again.
 

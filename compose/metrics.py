@@ -87,6 +87,9 @@ class HostProbes:
         if not await self._database_answers(self.runtime):
             problem = f"did not answer within {ANSWER_LIMIT_S:g} s"
             found.append({"check": "postgres", "problem": problem})
+        elif (trouble := getattr(self.runtime.store, "trouble", None)) is not None:
+            # Stores without a server have none. What the server says is for the log, not for strangers.
+            found.append({"check": "postgres", "problem": str(trouble).partition(" (")[0]})
         if not self.runtime.worker.may_act:
             found.append({"check": "lease", "problem": "was not renewed in time"})
         if not self.is_connected:

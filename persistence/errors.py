@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Final
+from typing import ClassVar, Final, TypeGuard
 from urllib.parse import SplitResult, urlsplit, urlunsplit
 
 import asyncpg
 from typing_extensions import override
 
-from actors.errors import ContractError, PersistenceError, StoreRefusedError
+from actors.errors import (
+    ContractError,
+    PersistenceError,
+    StoreRefusedError,
+    StoreUnreachableError,
+)
 
 
 class DatabaseUrlError(ContractError):
@@ -37,7 +42,7 @@ class MigrationError(PersistenceError):
         return f"migration {self.name} of schema {self.schema!r}: {self.problem}"
 
 
-class DatabaseUnreachableError(PersistenceError):
+class DatabaseUnreachableError(StoreUnreachableError):
     """No answer within the time limit; what was under way may or may not have happened."""
 
     def __init__(self, where: str, waited_s: float, problem: str) -> None:
@@ -49,6 +54,21 @@ class DatabaseUnreachableError(PersistenceError):
         return (
             f"PostgreSQL at {self.where} gave no answer for {self.waited_s:g} s ({self.problem}); "
             "the outcome of what was under way is unknown. Check that the server runs"
+        )
+
+
+class DatabaseFullError(StoreUnreachableError):
+    """The server answers and has no room: disk, memory or places. Nothing was written."""
+
+    def __init__(self, where: str, waited_s: float, problem: str) -> None:
+        super().__init__(where, waited_s, problem)
+        self.where, self.waited_s, self.problem = where, waited_s, problem
+
+    @override
+    def __str__(self) -> str:
+        return (
+            f"PostgreSQL at {self.where} refuses to write for {self.waited_s:g} s now: {self.problem}; "
+            "nothing was written. Make room, and try again"
         )
 
 
@@ -75,6 +95,12 @@ _LOST = (
     asyncpg.IdleInTransactionSessionTimeoutError,
     asyncpg.ReadOnlySQLTransactionError,
 )
+_FULL: Final = {
+    "53100": "disk full",
+    "53200": "out of memory",
+    "53300": "too many connections",
+    "58030": "I/O error",
+}
 _AGAIN = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
 _BAD_URL: dict[type[BaseException], str] = {
     asyncpg.InvalidPasswordError: "Check user and password",
@@ -129,6 +155,18 @@ def is_lost(exc: BaseException) -> bool:
 def is_passing(exc: BaseException) -> bool:
     """Whether the same statement may succeed when it is sent again at once."""
     return isinstance(exc, _AGAIN)
+
+
+def is_full(exc: BaseException) -> TypeGuard[asyncpg.PostgresError]:
+    """Whether the server has no room for a statement, which it takes later: class 53, I/O error."""
+    code = str(exc.sqlstate) if isinstance(exc, asyncpg.PostgresError) else ""
+    return code.startswith("53") or code in _FULL
+
+
+def want_of(exc: BaseException) -> str:
+    """Return what the server has not, in words."""
+    code = str(getattr(exc, "sqlstate", ""))
+    return f"{_FULL.get(code, 'no resources')} ({code}: {exc})"
 
 
 def bad_url(url: str, exc: BaseException) -> DatabaseUrlError | None:

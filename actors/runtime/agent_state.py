@@ -54,7 +54,7 @@ class AgentState:
             value = self._own[key]
         else:
             if self._stored is None:
-                self._stored = await run.log.reading(self._store.state(run.agent_id))
+                self._stored = await run.log.reading(lambda: self._store.state(run.agent_id))
             value = self._stored.get(key, _ABSENT)
         payload = value_payload("state.get", digest, None)
         if isinstance(value, _Absent):

@@ -33,7 +33,7 @@ class Answers:
         await self._lookout.refresh(self._read)
 
     async def _read(self) -> None:
-        found = await self._log.reading(self._store.answers(self._run_id))
+        found = await self._log.reading(lambda: self._store.answers(self._run_id))
         self._waiting = {a.key: a for a in found if a.key not in self._taken}
 
     def is_there(self, key: str) -> bool:

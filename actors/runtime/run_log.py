@@ -9,9 +9,15 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from actors.errors import ActorsError, ConcurrentAppendError, LeaseLostError, RunSuspended
+from actors.errors import (
+    ActorsError,
+    ConcurrentAppendError,
+    LeaseLostError,
+    RunSuspended,
+    StoreUnreachableError,
+)
 from actors.kernel.runtime.commit import (
     CONTINUE,
     Commit,
@@ -52,6 +58,8 @@ if TYPE_CHECKING:
     from actors.runtime.turnstile import Turnstile
 
 T = TypeVar("T")
+ASK_AGAIN_S: Final = 1.0
+"""Pause before a server that gave no answer within its limit is asked again."""
 
 
 class RunLog:
@@ -329,19 +337,27 @@ class RunLog:
         self._parts = Parts(create=parts.create, bind=bound, first=parts.first)
         self._received.clear()
 
-    async def reading(self, rows: Awaitable[T]) -> T:
+    async def reading(self, rows: Awaitable[T] | Callable[[], Awaitable[T]]) -> T:
         """Return what the store gives; when it cannot, the run is dropped and loaded again.
 
-        Agent code never sees the store's errors: replay would not repeat them.
+        Agent code never sees the store's errors: replay would not repeat them. A server that is away is
+        asked again for as long as this process lives, where that is possible: the run's other branches
+        may hold results that are written nowhere yet.
 
         Raises:
             RunSuspended: The store could not be read.
         """
-        try:
-            return await rows
-        except ActorsError as exc:
-            self.break_off(exc)
-            raise RunSuspended from exc
+        while True:
+            try:
+                return await (rows() if callable(rows) else rows)
+            except StoreUnreachableError as exc:
+                if not callable(rows) or self.broken is not None:
+                    self.break_off(exc)
+                    raise RunSuspended from exc
+                await asyncio.sleep(ASK_AGAIN_S)
+            except ActorsError as exc:
+                self.break_off(exc)
+                raise RunSuspended from exc
 
     def flush_behind(self) -> None:
         """Make durable what was recorded, beside the run: every branch waits for something outside."""

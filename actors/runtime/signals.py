@@ -78,7 +78,7 @@ class Signals:
         await self._lookout.refresh(self._read)
 
     async def _read(self) -> None:
-        found = await self._log.reading(self._store.signals(self._run_id))
+        found = await self._log.reading(lambda: self._store.signals(self._run_id))
         self._buffer = [s for s in found if SignalKey(s.name, s.n) not in self._taken]
 
     def is_there(self, name: str) -> bool:

@@ -172,7 +172,7 @@ class Talk:
         if joined is not None:
             return _answer_of(run.run_id, joined)
         await run.log.durable(branch, run.log.seq)
-        row = await run.log.reading(self.store.run(run_id))
+        row = await run.log.reading(lambda: self.store.run(run_id))
         if row is None or row.agent_id.tenant != run.agent_id.tenant:
             return UnknownRunError(run_id)
         return answer_of_row(run.run_id, run_id, row) if row.status.is_terminal else row
@@ -236,7 +236,9 @@ class Talk:
 
         async def execute() -> None:
             await self._known(run_id)
-            report = await self.run.log.reading(self.store.request_cancel(run_id, reason=reason))
+            report = await self.run.log.reading(
+                lambda: self.store.request_cancel(run_id, reason=reason)
+            )
             for asked, agent_id in report.runs:
                 self._on_cancel(asked, agent_id, reason)
 
@@ -248,7 +250,7 @@ class Talk:
 
         async def execute() -> JsonValue:
             row = await self._known(run_id)
-            summary = await self.run.log.reading(summary_of(self.store, row))
+            summary = await self.run.log.reading(lambda: summary_of(self.store, row))
             return summary.model_dump(mode="json")
 
         value = await self._effects.perform(_effect("status", run_id, [run_id], execute))
@@ -264,7 +266,7 @@ class Talk:
             raise
 
     async def _known(self, run_id: RunId) -> RunRow:
-        row = await self.run.log.reading(self.store.run(run_id))
+        row = await self.run.log.reading(lambda: self.store.run(run_id))
         if row is None or row.agent_id.tenant != self.run.agent_id.tenant:
             raise UnknownRunError(run_id)
         return row
@@ -374,11 +376,13 @@ class _Question:
     async def timed_out(self) -> tuple[K, str, Payload]:
         """See `AnswerWait.late`: a run that has ended is not reported as one that lives."""
         run = self._run
-        if self.handle is not None:
-            row = await run.log.reading(self._store.run(self.handle.run_id))
+        if (handle := self.handle) is not None:
+            row = await run.log.reading(lambda: self._store.run(handle.run_id))
         else:
             sender = f"agent:{run.agent_id}"
-            row = await run.log.reading(self._store.run_of_message(self.agent_id, sender, self.id))
+            row = await run.log.reading(
+                lambda: self._store.run_of_message(self.agent_id, sender, self.id)
+            )
         if row is not None and row.status.is_terminal:
             return self.answered(answer_of_row(run.run_id, self.id, row))
         entry: Payload = {

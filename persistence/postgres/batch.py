@@ -46,6 +46,7 @@ class Batcher(Generic[A, R]):
         self._flush, self._limit = flush, limit
         self._waiting: list[Call[A, R]] = []
         self._group: list[Call[A, R]] = []
+        self._resting: list[Call[A, R]] = []
         self._wake = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         self._closing = False
@@ -95,8 +96,8 @@ class Batcher(Generic[A, R]):
 
     @property
     def under_way(self) -> list[Call[A, R]]:
-        """What was not flushed to its end: the group that is, and what waits."""
-        return self._group + self._waiting
+        """What was not flushed to its end: the group that is, what waits, and what comes again."""
+        return self._group + self._waiting + self._resting
 
     async def _flush_one(self, group: list[Call[A, R]]) -> None:
         """Have every call of the group answered; one that is refused does not fail the others."""
@@ -109,6 +110,23 @@ class Batcher(Generic[A, R]):
                         await self._flush_one([call])
             for call in group:
                 call.fail(exc)
+
+    def put_back(self, calls: list[Call[A, R]], pause_s: float) -> None:
+        """Let calls of the group under way be flushed again after a pause; others go on meanwhile."""
+        if not self._resting:
+            self._loop.call_later(pause_s, self._wake_resting)
+        self._resting += calls
+
+    @property
+    def is_putting_off(self) -> bool:
+        """Whether calls wait to be flushed again."""
+        return bool(self._resting)
+
+    def _wake_resting(self) -> None:
+        if not self._waiting:
+            self._first_at = self._loop.time()
+        self._waiting[:0], self._resting = self._resting, []
+        self._wake.set()
 
     def close(self) -> None:
         """Take no more calls; `run` returns after the last of them."""

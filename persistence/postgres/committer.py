@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from math import inf
 from typing import TYPE_CHECKING, Final, LiteralString, cast
 
 from pydantic_core import from_json
@@ -19,10 +20,16 @@ from actors.kernel.histogram import SIZES, Histogram
 from actors.kernel.runtime.commit import Arrived, Committed, Conflict
 from actors.kernel.runtime.store import Nudge
 from actors.kernel.runtime.transport import OutboxRow
-from persistence.errors import DRIVER_ERRORS, is_passing, translate
+from persistence.errors import DRIVER_ERRORS, is_full, is_lost, is_passing, translate
 from persistence.postgres.batch import Batcher
 from persistence.postgres.encode import columns
-from persistence.postgres.link import KEYED, PASSING_RETRIES, Link
+from persistence.postgres.link import (
+    FIRST_PAUSE_S,
+    KEYED,
+    LONGEST_PAUSE_S,
+    PASSING_RETRIES,
+    Link,
+)
 from persistence.postgres.outcomes import Told, Verdicts, told_by
 from persistence.postgres.turn import Ended, Turn, Unit, check_commit, units_of
 from persistence.postgres.turn_columns import (
@@ -42,6 +49,11 @@ if TYPE_CHECKING:
     from persistence.postgres.link import Connection, Outage, Row
     from persistence.postgres.settings import StoreSettings
     from persistence.postgres.turn import TurnCall, TurnResult
+
+FOR_EVER: Final = inf
+"""So long a turn waits for its server: what it holds, such as the result of an effect, may be nowhere else."""
+EVERYBODY: Final = frozenset({"53100", "58030"})
+"""Of these wants the server has no room for anybody."""
 
 SQL_APPEND_ENTRIES: Final[LiteralString] = (
     "select turn, outcome, actual, detail"
@@ -107,6 +119,7 @@ class Committer:
     ) -> None:
         """`on_commit(run_id)`: a log grew. `on_foreign(owner, nudge)`: for another host."""
         self._settings, self._link = settings, Link(settings, outage, KEYED)
+        self._outage, self._pause_s = outage, FIRST_PAUSE_S
         self._on_commit, self._on_foreign = on_commit, on_foreign
         self._batcher: Batcher[Turn, TurnResult] = Batcher(self._flush, limit=settings.group_limit)
         self._append_fault, self._commit_fault = armed("append"), armed("commit")
@@ -155,11 +168,10 @@ class Committer:
 
     async def _send(self, units: list[Unit]) -> None:
         """Have every call of the units answered, whatever happens on the way."""
-        deadline, passing = self._batcher.group_at + self._settings.outage_s, 0
-        unsure = False
+        passing, unsure = 0, False
         while units:
             try:
-                connection = await self._link.connection(deadline)
+                connection = await self._link.connection(FOR_EVER)
                 units = [unit for unit in units if self._refused.isdisjoint(unit.calls)]
                 if unsure:
                     units = await self._settle(connection, units)
@@ -169,14 +181,33 @@ class Committer:
             except DRIVER_ERRORS as exc:
                 if is_passing(exc) and (passing := passing + 1) < PASSING_RETRIES:
                     continue
+                if is_full(exc) and not is_lost(exc):
+                    await self._put_off(units, exc)
+                    return
                 if not self._link.lose(exc):
                     await self._one_by_one(units, exc)
                     return
-                self._link.check_time(deadline, exc)
                 unsure = True
             else:
+                if self._outage.trouble is not None and not self._batcher.is_putting_off:
+                    self._outage.writes()
+                    self._pause_s = FIRST_PAUSE_S
                 await self._answer(units, rows, resent=unsure)
                 return
+
+    async def _put_off(self, units: list[Unit], exc: Exception) -> None:
+        """Nothing of the group was written for want of room: it comes again, as long as this process lives.
+
+        What a turn holds may exist nowhere else. Where it may be a single turn that is too much, the
+        others are tried without it.
+        """
+        calls = [call for unit in units for call in unit.calls]
+        if len(calls) > 1 and getattr(exc, "sqlstate", "") not in EVERYBODY:
+            await self._one_by_one(units, exc)
+            return
+        self._outage.refuses(exc)
+        self._batcher.put_back(calls, self._pause_s)
+        self._pause_s = min(self._pause_s * 2, LONGEST_PAUSE_S)
 
     async def _one_by_one(self, units: list[Unit], exc: Exception) -> None:
         """A group was refused as a whole: let each turn find its own fate."""
@@ -250,8 +281,7 @@ class Committer:
                 for call in unit.calls:
                     await self._send([Unit(call)])
         if doubtful:
-            deadline = self._batcher.group_at + self._settings.outage_s
-            connection = await self._link.connection(deadline)
+            connection = await self._link.connection(FOR_EVER)
             for unit in await self._settle(connection, doubtful):
                 for call in unit.calls:
                     await self._send([Unit(call)])

@@ -11,10 +11,13 @@ import asyncpg
 
 from persistence.errors import (
     DRIVER_ERRORS,
+    DatabaseFullError,
     DatabaseUnreachableError,
+    is_full,
     is_lost,
     is_passing,
     translate,
+    want_of,
 )
 
 if TYPE_CHECKING:
@@ -86,12 +89,17 @@ class Outage:
             It may be behind: a standby that took over without the last commits.
     """
 
-    __slots__ = ("_over_at", "_since", "_where", "life", "on_new_life")
+    __slots__ = (
+        "_full", "_full_since", "_over_at", "_refused", "_since", "_where", "life", "on_new_life",
+    )  # fmt: skip
 
     def __init__(self, settings: StoreSettings) -> None:
         self._where = address(settings)
         self._since: float | None = None
         self._over_at = 0.0
+        self._full_since = 0.0
+        self._full: str | None = None
+        self._refused: str | None = None
         self.life: datetime | None = None
         self.on_new_life: Callable[[], None] = lambda: None
 
@@ -101,11 +109,38 @@ class Outage:
         if known not in {None, life}:
             self.on_new_life()
 
+    @property
+    def trouble(self) -> str | None:
+        """Why a server that is there takes nothing; None: it does, as far as anybody knows."""
+        return self._full or self._refused
+
+    def refuses(self, problem: BaseException) -> None:
+        """Note that the server had no room for a statement."""
+        if self._full is None:
+            self._full_since = asyncio.get_running_loop().time()
+            _log.warning(
+                "PostgreSQL refuses to write; calls wait for it",
+                extra={"server": self._where, "problem": want_of(problem)},
+            )
+        self._full = f"refuses to write: {want_of(problem)}"
+
+    def writes(self) -> None:
+        """Note that the server took what it had no room for."""
+        if self._full is not None:
+            self._full = None
+            away_s = asyncio.get_running_loop().time() - self._full_since
+            _log.warning(
+                "PostgreSQL writes again",
+                extra={"server": self._where, "away_s": round(away_s, 3)},
+            )
+
     def begins(self, problem: BaseException, opened_at: float | None = None) -> None:
         """Note that a connection, opened at that time of the event loop's clock, was lost.
 
         One that is older than the end of the last outage was lost in that one already.
         """
+        if is_full(problem):
+            self._refused = f"refuses connections: {want_of(problem)}"
         if self._since is None and (opened_at is None or opened_at > self._over_at):
             self._since = asyncio.get_running_loop().time()
             _log.warning(
@@ -115,6 +150,7 @@ class Outage:
 
     def ends(self) -> None:
         """Note that a connection was made."""
+        self._refused = None
         if self._since is not None:
             self._over_at = asyncio.get_running_loop().time()
             away_s = self._over_at - self._since
@@ -213,6 +249,7 @@ class Link:
         Raises:
             RefusedError: The server refused the statement.
             DatabaseUnreachableError: The server was away too long.
+            DatabaseFullError: It had no room for too long.
         """
         rows, _ = await self.fetch_once_or_again(doing, sql, *args)
         return rows
@@ -220,9 +257,31 @@ class Link:
     async def fetch_once_or_again(
         self, doing: str, sql: LiteralString, *args: object
     ) -> tuple[list[Row], bool]:
-        """Like `fetch`; also return whether an earlier try may have been executed."""
-        loop = asyncio.get_running_loop()
-        deadline, again, passing = loop.time() + self._settings.outage_s, False, 0
+        """Like `fetch`; also return whether an earlier try may have been executed.
+
+        Between two tries of a server that has no room others have the connection.
+        """
+        deadline = asyncio.get_running_loop().time() + self._settings.outage_s
+        pause_s, had_no_room = FIRST_PAUSE_S, False
+        while True:
+            done = await self._fetch(doing, sql, *args, deadline=deadline)
+            if not isinstance(done, asyncpg.PostgresError):
+                if had_no_room:
+                    self._outage.writes()
+                return done
+            had_no_room = True
+            self._outage.refuses(done)
+            if asyncio.get_running_loop().time() > deadline:
+                limit_s = self._settings.outage_s
+                raise DatabaseFullError(address(self._settings), limit_s, want_of(done)) from done
+            await asyncio.sleep(pause_s)
+            pause_s = min(pause_s * 2, LONGEST_PAUSE_S)
+
+    async def _fetch(
+        self, doing: str, sql: LiteralString, *args: object, deadline: float
+    ) -> tuple[list[Row], bool] | asyncpg.PostgresError:
+        """Return rows and whether an earlier try may have been executed; or that there is no room."""
+        again, passing = False, 0
         async with self._turn:
             while True:
                 connection = await self.connection(deadline)
@@ -234,6 +293,8 @@ class Link:
                 except Exception as exc:
                     if is_passing(exc) and (passing := passing + 1) < PASSING_RETRIES:
                         continue
+                    if is_full(exc) and not is_lost(exc):
+                        return exc
                     if not self.lose(exc):
                         raise translate(exc, doing) from exc
                     again = True

@@ -97,7 +97,7 @@ class PostgresStore:
         self.settings = settings
         self.clock = clock
         """The database's time, for all that is compared with rows."""
-        outage = Outage(settings)
+        self._outage = outage = Outage(settings)
         self._links = Links(settings, outage, settings.readers)
         self._reads = Reads(settings, outage, self._links, clock)
         self._arrivals = Arrivals(settings, outage)
@@ -124,6 +124,11 @@ class PostgresStore:
             *self._mail.batchers,
             *self._follows.batchers,
         )
+
+    @property
+    def trouble(self) -> str | None:
+        """Why the server takes nothing although it answers, such as a full disk; None: it does."""
+        return self._outage.trouble
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:

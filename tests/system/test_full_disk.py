@@ -1,0 +1,86 @@
+"""The disk of PostgreSQL is full for a while: hosts wait with what they hold, and repeat nothing."""
+
+from __future__ import annotations
+
+import json
+import urllib.request
+from typing import TYPE_CHECKING, Any
+from urllib.error import HTTPError
+
+import pytest
+
+from actors.kernel.runtime.ids import AgentId
+from tests.system.agents import STEP_COUNT, executed
+from tests.system.fullness import Fullness
+from tests.system.waiting import until
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from actors.runtime import Runtime
+    from tests.system.processes import HostProcess, Hosts
+
+TEN = AgentId("ten", "a")
+ALL = [f"value-{n}" for n in range(STEP_COUNT)]
+WAITS, GOES_ON = "PostgreSQL refuses to write", "PostgreSQL writes again"
+
+
+def _ready(url: str) -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(f"{url}/readyz", timeout=20) as answer:
+            return answer.status, ""
+    except HTTPError as exc:
+        body: dict[str, Any] = json.load(exc)
+        return exc.code, str(body["reasons"])
+
+
+def _count(host: HostProcess, event: str) -> int:
+    return sum(line["event"].startswith(event) for line in host.events())
+
+
+@pytest.mark.parametrize("number", [2, 3], ids=["at most once", "idempotent"])
+async def test_an_effect_under_way_on_a_full_disk_happens_once(  # noqa: PLR0917 - fixtures
+    hosts: Hosts, client: Runtime, postgres_dsn: str, tmp_path: Path, number: int
+) -> None:
+    """For longer than calls wait its result stays in memory: no reload, no other effect, no doubt."""
+    ledger = tmp_path / "ledger"
+    host = await hosts.serving(lease_s=5, outage_s=1, http="127.0.0.1:0")
+    url = str((await host.until("host.http"))["url"])
+    full = await Fullness.of(postgres_dsn, hosts.schema, table="event_log")
+    job = {"ledger": str(ledger), "pace_s": 0.5, "slow": number}
+    run_id = await client.submit(TEN, job)
+    await until(lambda: len(executed(ledger)) == number + 1, "the effect is under way")
+    await full.begin()
+    await full.refused(8)  # with pauses of up to a second: longer than `outage_s`
+
+    assert len(executed(ledger)) == number + 1
+    status, why = _ready(url)
+    assert status == 503
+    assert "refuses to write: disk full" in why
+    await full.end()
+    assert await client.result(run_id) == ALL
+    assert [n for n, _ in executed(ledger)] == list(range(STEP_COUNT))
+    assert _ready(url)[0] == 200
+    assert _count(host, "a run could not be written") == 0
+    assert (_count(host, WAITS), _count(host, GOES_ON)) == (1, 1)
+
+
+async def test_runs_that_begin_on_a_full_disk_execute_nothing_before_there_is_room(
+    hosts: Hosts, client: Runtime, postgres_dsn: str, tmp_path: Path
+) -> None:
+    """Each is begun once, and all complete."""
+    ledger = tmp_path / "ledger"
+    host = await hosts.serving(lease_s=5, outage_s=1)
+    full = await Fullness.of(postgres_dsn, hosts.schema, table="event_log")
+    await full.begin()
+    job = {"ledger": str(ledger)}
+    runs = [await client.submit(AgentId("ten", str(n)), job) for n in range(20)]
+    await full.refused(6)
+
+    # What is idempotent may be executed before its run's first entry is durable, once.
+    assert len(executed(ledger)) <= len(runs)
+    await full.end()
+    for run_id in runs:
+        assert await client.result(run_id) == ALL
+    assert len(executed(ledger)) == len(runs) * STEP_COUNT
+    assert _count(host, "a run could not be written") == 0

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 from actors.errors import BrokerError
 from actors.kernel.runtime.ids import HostIncarnation
 from actors.runtime import Runtime
+from actors.runtime.blocking import blocker_in
 from actors.runtime.clock import SystemClock, SystemEntropy
 from actors.runtime.mail import Broker
 from actors.runtime.secrets import FileSecrets
@@ -24,7 +25,7 @@ from actors.runtime.sweeping import sweep_for_ever
 from actors.runtime.tasks import TaskScope
 from compose.local import local_postgres, local_servers
 from compose.settings import NATS_LOGIN, Settings, read_settings
-from persistence.postgres import Heartbeat, PostgresStore, StoreSettings, Takeover, open_store
+from persistence.postgres import Heartbeat, Host, PostgresStore, StoreSettings, Takeover, open_store
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -140,7 +141,7 @@ async def _assemble(
     owner = HostIncarnation(SystemEntropy().token())
     store_settings = StoreSettings(
         url=urls.postgres, owner=owner, schema=settings.db_schema, lease_s=settings.lease_s,
-        heartbeat_s=settings.beat_s, outage_s=settings.outage_s,
+        heartbeat_s=settings.beat_s, blocked_s=settings.blocked_s, outage_s=settings.outage_s,
         start_wait_s=settings.start_wait_s, capacity=settings.capacity,
         brokered=urls.nats is not None, local_delivery=settings.local_delivery,
     )  # fmt: skip
@@ -161,14 +162,12 @@ async def _assemble(
         results = None
         if urls.redis is not None and serve:
             results = await stack.enter_async_context(_journal(urls.redis, store))
-        heartbeat = Heartbeat(
-            store_settings,
-            owner,
-            known=lambda: runtime.worker.shards,
-            on_report=heard,
-            clock=store.clock,
-            machine=SystemClock(),
-        )
+        host = Host(
+            known=lambda: runtime.worker.shards, on_report=heard, machine=SystemClock(),
+            blocker=lambda frame: blocker_in(frame, runtime.worker),
+            is_connected=lambda: runtime.mail is None or runtime.mail.connected.is_set(),
+        )  # fmt: skip
+        heartbeat = Heartbeat(store_settings, owner, host, store.clock)
         margin_s = min(LEASE_MARGIN_S, settings.lease_s / 3)
         runtime = Runtime(
             store=store, clock=store.clock, suspend_after=settings.suspend_after, capacity=settings.capacity,

@@ -48,6 +48,8 @@ class Settings(BaseSettings):
         gateway: Whether this host answers outside services (docs/subjects.md, "Asking").
         lease_s: How long a host that fell silent keeps its agents; `CALLBOARD_LEASE_S`.
         heartbeat_s: How often a host says that it lives; a third of the lease when left out.
+        blocked_s: How long code may block the event loop before its agent is given to another host;
+            other agents of the host go after `lease_s`. The second time the run is parked.
         suspend_after: How long a waiting run stays in memory; 0 = not at all.
         capacity: How many runs are in memory at once.
         drain_s: How long a host that was told to stop lets running code end.
@@ -89,6 +91,7 @@ class Settings(BaseSettings):
     gateway: bool = True
     lease_s: float = Field(default=10.0, gt=0, le=3600)
     heartbeat_s: float | None = Field(default=None, gt=0)
+    blocked_s: float = Field(default=60.0, gt=0)
     suspend_after: float = Field(default=5.0, ge=0)
     capacity: int = Field(default=1000, ge=1)
     drain_s: float = Field(default=30.0, ge=0)

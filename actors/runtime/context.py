@@ -27,6 +27,7 @@ from actors.runtime.model_calls import Pieces, chat_messages, complete, has_limi
 from actors.runtime.scopes import Scope, Scopes
 from actors.runtime.spawning import Spawning
 from actors.runtime.talk import Talk
+from actors.runtime.threads import in_thread, refuse_coroutines
 from actors.runtime.tool_invoker import denied
 from actors.runtime.waits import Waits
 
@@ -134,6 +135,7 @@ class RunContext:
         self, name: str, fn: Callable[..., Awaitable[T]], *args: Any,
         retry: RetryPolicy | None = None, timeout: float | None = None,
         effect: EffectWord = "idempotent", reconcile: Reconcile | None = None,
+        thread: bool = False,
     ) -> T: ...  # fmt: skip
 
     @overload
@@ -141,6 +143,7 @@ class RunContext:
         self, name: str, fn: Callable[..., T], *args: Any,
         retry: RetryPolicy | None = None, timeout: float | None = None,
         effect: EffectWord = "idempotent", reconcile: Reconcile | None = None,
+        thread: bool = False,
     ) -> T: ...  # fmt: skip
 
     async def step(
@@ -152,6 +155,7 @@ class RunContext:
         timeout: float | None = None,
         effect: EffectWord = "idempotent",
         reconcile: Reconcile | None = None,
+        thread: bool = False,
     ) -> Any:
         """Return what ``fn(*args)`` returned, executing it only if the log has no result yet.
 
@@ -168,6 +172,8 @@ class RunContext:
                 ``"at_most_once"`` (a crash leaves it in doubt; it is never repeated).
             reconcile: For at-most-once: called with the effect id when in doubt; returns the value
                 if the effect happened, raises `EffectDidNotHappen` if not.
+            thread: Call `fn`, a plain function, in a thread of its own: it may block, and other agents
+                go on. Cancelled or out of time, the thread goes on and what it returns is dropped.
 
         Raises:
             EffectInDoubtError: See `reconcile`; uncaught, the run is parked for an operator.
@@ -181,6 +187,9 @@ class RunContext:
         if timeout is not None and timeout != inf:
             check_s(f"timeout of ctx.step {name!r}", timeout)
         what = f"step {name!r}"
+        if thread:
+            refuse_coroutines(fn, what)
+            fn = functools.partial(in_thread, fn)
         sealed = self._secrets.sealed_args(args)
         words: list[JsonValue] = [name, list(args) if sealed is None else [*sealed.shown.values()]]
         limited = functools.partial(

@@ -63,6 +63,7 @@ from actors.runtime.versions import fitting
 
 if TYPE_CHECKING:
     from actors.kernel.agent.agent import Agent
+    from actors.kernel.runtime.blocking import Blocking
     from actors.kernel.runtime.commit import (
         Arrived,
         Committed,
@@ -83,6 +84,9 @@ MAX_DEATHS: Final = 5
 EXECUTES: Final = frozenset((EntryKind.EFFECT_INTENT, EntryKind.TOOL_CALLED))
 """What an effect records before it touches the outside."""
 
+MAX_BLOCKED: Final = 2
+"""A run that so many hosts in a row gave up because it blocked their event loop is parked."""
+
 UNWIND_LIMIT_S: Final = 10.0
 """How long an agent's code may go on after it was told to stop."""
 
@@ -101,6 +105,7 @@ class Execution:
     refusals: Refusals = field(default_factory=dict)
     refused: str | None = None
     """Why the run has to be parked without its code: the store takes nothing that comes next."""
+    blocking: Blocking | None = None
     token: CancellationToken = field(default_factory=CancellationToken)
     _history: History = field(init=False)
     _turnstile: Turnstile = field(init=False)
@@ -304,6 +309,10 @@ class Execution:
         self._beginning = self._runlog.seq
         if self.refused is not None:
             return await self._write(parked("store_refused", self.refused))
+        blocked = 0 if self.blocking is None else self._history.without_progress(self.blocking.seqs)
+        if self.blocking is not None and blocked >= MAX_BLOCKED:
+            detail = f"{blocked} hosts gave it up because it blocked them: {self.blocking.place}"
+            return await self._write(parked("blocked", detail))
         if self._deadline.has_passed and not self.token.is_cancelled:
             return await self._write(late(self._deadline.error(), self._history.attempt))
         hooks = self._recorder.hooks

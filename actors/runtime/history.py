@@ -71,6 +71,7 @@ class History:
         attempt: The attempt that replays now, 1 for the first of this generation.
         recoveries: How often the run was found RUNNING by a new owner, in this generation.
         deaths: How often in a row the run was found RUNNING by a new owner, without an entry between.
+        progress_seq: The last entry of those that a host which dies over and over would not leave.
         pool_keys: State keys that pool entries set, with the seq of the last one.
         strict_left: Positions with strict entries that the code has not asked for yet.
         children: Runs spawned in this generation, in order, with their agents.
@@ -87,6 +88,7 @@ class History:
     attempt: int = 1
     recoveries: int = 0
     deaths: int = 0
+    progress_seq: int = -1
     started: bool = False
     pool_keys: dict[str, int] = field(default_factory=dict)
     strict_left: set[str] = field(default_factory=set)
@@ -129,13 +131,17 @@ class History:
         """Which execution from the beginning this is, from 1: every retry and every recovery is one."""
         return self.attempt + self.recoveries
 
+    def without_progress(self, seqs: Iterable[int]) -> int:
+        """Return how many of these ends of the log saw no progress behind them."""
+        return sum(seq >= self.progress_seq for seq in seqs)
+
     def _add(self, entry: RunLogEntry, *, is_void: bool) -> None:
         kind = entry.kind
         if kind == K.RUN_RESUMED and entry.payload.get("reason") == "recovered":
             self.deaths += 1
             self.recoveries += 1
         elif kind not in NO_PROGRESS:
-            self.deaths = 0
+            self.deaths, self.progress_seq = 0, entry.seq
         if kind == K.RUN_CONTINUED:
             self.continued = entry
             self.generation = int(str(entry.payload["generation"]))

@@ -168,6 +168,8 @@ class Ownership:
         """Read what runs in shards that are new here; what failed before is read again."""
         while shards := self._worker.begin_adoption():
             life = self._lives
+            for blocking in await self._store.blockings(shards):
+                self._worker.gave_up(blocking)
             await self._read_runs(shards)
             await self._read_timers(shards)
             if life != self._lives:

@@ -17,6 +17,7 @@ from actors.runtime.setbacks import Setbacks
 from actors.runtime.shards import run_lease
 
 if TYPE_CHECKING:
+    from actors.kernel.runtime.blocking import Blocking
     from actors.kernel.runtime.commit import Arrived, RunRow
     from actors.kernel.runtime.ids import RunId
     from actors.runtime.endings import Endings
@@ -72,6 +73,8 @@ class Starts:
         """What the next execution of a run has to refuse."""
         self.setbacks = Setbacks()
         """Which runs were broken off, and how often."""
+        self.blockings: dict[RunId, Blocking] = {}
+        """Runs that blocked hosts which had their shards before; kept while this host lives."""
 
     async def prepare(self, mailbox: Mailbox) -> Execution | None:
         """Return the execution of what is next for the agent; None: nothing can be executed now."""
@@ -169,4 +172,5 @@ class Starts:
         return Execution(
             self._env, agent, run_lease(lease, loaded.row), loaded, create, mail, was_running,
             self.refusals.pop(run_id, {}), self.setbacks.refused(run_id, loaded.row.last_seq),
+            self.blockings.get(run_id),
         )  # fmt: skip

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 from actors.errors import ContractError, RunError
 from actors.kernel.agent.tools import ApprovalPolicy, InvocationResult
 from actors.kernel.json import recordable
+from actors.runtime.threads import in_thread, refuse_coroutines
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -68,7 +69,7 @@ class DirectToolInvoker:
         limit = asyncio.timeout(tool.timeout_s)
         try:
             async with limit:
-                value: Any = await tool.run(**call.arguments)
+                value: Any = await _called(tool, call)
             structured = recordable(value, where=f"tool {call.name!r}")
         except (RunError, ContractError):
             raise
@@ -78,6 +79,13 @@ class DirectToolInvoker:
             return _error(f"{type(exc).__name__}: {said}", type(exc))
         text = structured if isinstance(structured, str) else ""
         return InvocationResult(status="ok", text=text, structured=structured)
+
+
+async def _called(tool: Tool, call: ToolCall) -> Any:
+    if not tool.thread:
+        return await tool.run(**call.arguments)
+    refuse_coroutines(tool.run, f"tool {tool.name!r}")
+    return await in_thread(tool.run, **call.arguments)
 
 
 def _error(text: str, cls: type[BaseException] | None = None) -> InvocationResult:

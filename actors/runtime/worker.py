@@ -31,6 +31,7 @@ from actors.runtime.tasks import TaskScope
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
+    from actors.kernel.runtime.blocking import Blocking
     from actors.kernel.runtime.commit import LoadedRun, Spawned, Then, WaitCycle
     from actors.kernel.runtime.ids import AgentId, RunId, ShardId
     from actors.kernel.runtime.scheduler import ShardLease
@@ -212,6 +213,10 @@ class Worker:
         self.on_lost()
         return gone
 
+    def gave_up(self, blocking: Blocking) -> None:
+        """Hosts gave up the shard of a run that blocked them: told before the run starts here."""
+        self._starts.blockings[blocking.run_id] = blocking
+
     def remind(self, agent_id: AgentId) -> None:
         """The time of an agent's waiting run comes soon."""
         mailbox = self._mailboxes.find(agent_id)
@@ -227,6 +232,12 @@ class Worker:
     def executing_in(self, shard: ShardId) -> list[Execution]:
         """Return what is in memory of a shard."""
         return [e for e in self._executing.values() if e.lease.shard == shard]
+
+    @property
+    def in_doubt_elsewhere(self) -> frozenset[ShardId]:
+        """Shards whose effects under way would be in doubt on another host. May be asked in any thread."""
+        executing = list(self._executing.values())
+        return frozenset(e.lease.shard for e in executing if e.has_unrepeatable_effect)
 
     def drain(self, shards: Sequence[ShardId]) -> None:
         """Start nothing in these shards until they are given up, or `keep` is called."""

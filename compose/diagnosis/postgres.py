@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 OLDEST_SERVER: Final = 14
 MOST_SKEW_S: Final = 2.0
+_UNABLE: Final = {"broker": "no broker", "blocked": "its event loop is blocked"}
 _WRONG_CLOCK: Final = (
     "timers go by the server's clock, log lines do not: set the wrong one, and run NTP on all"
 )
@@ -32,9 +33,10 @@ SQL_DEPLOYMENT: Final[LiteralString] = "select id from deployment"
 SQL_HAS_DEPLOYMENT: Final[LiteralString] = "select to_regclass('deployment') is not null"
 SQL_HOSTS: Final[LiteralString] = """
 select h.incarnation, extract(epoch from h.expires_at - clock_timestamp())::float8 as left_s,
-    count(s.shard) as shards, h.clock_ahead_s
+    count(s.shard) as shards, h.clock_ahead_s, h.unable
   from hosts h left join shards s on s.owner = h.incarnation
-  where h.expires_at > clock_timestamp() group by h.incarnation, h.expires_at, h.clock_ahead_s order by 1
+  where h.expires_at > clock_timestamp()
+  group by h.incarnation, h.expires_at, h.clock_ahead_s, h.unable order by 1
 """
 # What waits, by agent type, and how much of it nobody alive serves: a host may own what it does not
 # serve, to read its mail.
@@ -153,6 +155,7 @@ def _hosts(rows: list[asyncpg.Record], waiting: int) -> Finding:
             "host": row["incarnation"],
             "shards": row["shards"],
             "lease_left_s": round(row["left_s"], 3),
+            "unable": row["unable"],
             "clock_ahead_s": row["clock_ahead_s"] and round(row["clock_ahead_s"], 3),
         }
         for row in rows
@@ -169,8 +172,9 @@ def _hosts(rows: list[asyncpg.Record], waiting: int) -> Finding:
 
 
 def _host(row: asyncpg.Record) -> str:
-    clock = f", clock {row['clock_ahead_s']:+.1f} s" if _is_skewed(row) else ""
-    return f"{row['incarnation'][:8]} ({row['shards']} shards, lease {row['left_s']:.1f} s{clock})"
+    more = f", clock {row['clock_ahead_s']:+.1f} s" if _is_skewed(row) else ""
+    more += f", {_UNABLE[row['unable']]}" if row["unable"] in _UNABLE else ""
+    return f"{row['incarnation'][:8]} ({row['shards']} shards, lease {row['left_s']:.1f} s{more})"
 
 
 def _is_skewed(row: asyncpg.Record) -> bool:

@@ -1,6 +1,6 @@
 """RunStore on PostgreSQL."""
 
-from persistence.postgres.heartbeat import Heartbeat
+from persistence.postgres.heartbeat import Heartbeat, Host
 from persistence.postgres.opening import open_postgres_store, open_store
 from persistence.postgres.settings import StoreSettings
 from persistence.postgres.store import PostgresStore
@@ -8,6 +8,7 @@ from persistence.postgres.takeover import Takeover
 
 __all__ = [
     "Heartbeat",
+    "Host",
     "PostgresStore",
     "StoreSettings",
     "Takeover",

@@ -6,8 +6,9 @@ import logging
 from typing import TYPE_CHECKING, Final, LiteralString
 
 from actors.errors import ContractError, RegistrationError
+from actors.kernel.runtime.blocking import Blocking
 from actors.kernel.runtime.commit import HostReport, Surplus
-from actors.kernel.runtime.ids import ShardId, partition_hash
+from actors.kernel.runtime.ids import RunId, ShardId, partition_hash
 from actors.kernel.runtime.scheduler import ShardLease
 from actors.kernel.runtime.shards import instance_shard, partition_shard, scope_of
 from persistence.errors import RefusedError
@@ -33,7 +34,13 @@ SQL_CLAIM_SHARDS: Final[LiteralString] = (
     " order by shard"
 )
 SQL_RELEASE_SHARDS: Final[LiteralString] = "select release_shards($1,$2,$3,$4)"
-SQL_HEARTBEAT: Final[LiteralString] = "select shard, epoch, now, surplus from heartbeat($1,$2,$3)"
+SQL_HEARTBEAT: Final[LiteralString] = (
+    "select shard, epoch, now, surplus from heartbeat($1,$2,$3,$4)"
+)
+SQL_GIVE_UP_BLOCKED: Final[LiteralString] = "select give_up_blocked($1,$2,$3,$4,$5)"
+SQL_SELECT_BLOCKINGS: Final[LiteralString] = (
+    "select run_id, seqs, place from blockings where shard = any($1::text[])"
+)
 _OTHER_MODE: Final = "CB002"
 _OTHER_KIND_OF_MAIL: Final = "CB003"
 _LOCK_NOT_AVAILABLE: Final = "55P03"
@@ -142,11 +149,19 @@ class Ownership:
             if known.get(lease.shard) == lease.epoch:
                 del known[lease.shard]
 
+    async def blockings(self, shards: Sequence[ShardId]) -> list[Blocking]:
+        """See `RunStore.blockings`."""
+        rows = await self._links.fetch("reading blockings", SQL_SELECT_BLOCKINGS, list(shards))
+        return [
+            Blocking(run_id=RunId(row["run_id"]), seqs=tuple(row["seqs"]), place=row["place"])
+            for row in rows
+        ]
+
     async def heartbeat(self, owner: HostIncarnation, known: Sequence[ShardLease]) -> HostReport:
         """See `RunStore.heartbeat`."""
         asked = self._clock.monotonic()
         rows = await self._links.fetch(
-            "heartbeat", SQL_HEARTBEAT, owner, self._settings.lease, None
+            "heartbeat", SQL_HEARTBEAT, owner, self._settings.lease, None, None
         )
         report = host_report(rows, known)
         self._clock.hear(Reading(report.now, asked, self._clock.monotonic()))

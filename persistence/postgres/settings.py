@@ -26,6 +26,7 @@ class StoreSettings:
         owner: This life of this host.
         lease_s: How long ownership lasts after a heartbeat.
         heartbeat_s: Seconds between heartbeats.
+        blocked_s: How long a blocked event loop keeps the shard of the agent that blocks it.
         outage_s: How long calls wait for a server that went away, then PersistenceError.
         answer_s: How long one statement may take before its connection counts as lost.
         start_wait_s: How long opening waits for a server that is not there yet; None = for ever.
@@ -41,6 +42,7 @@ class StoreSettings:
     schema: str = "callboard"
     lease_s: float = 10.0
     heartbeat_s: float = 3.0
+    blocked_s: float = 60.0
     outage_s: float = 60.0
     answer_s: float = 30.0
     start_wait_s: float | None = None

@@ -50,6 +50,7 @@ if TYPE_CHECKING:
 
     from actors.kernel.agent.message import Message
     from actors.kernel.json import JsonValue
+    from actors.kernel.runtime.blocking import Blocking
     from actors.kernel.runtime.commit import (
         Answer,
         Arrived,
@@ -278,6 +279,10 @@ class PostgresStore:
     ) -> list[RunRow]:
         """See `RunStore.open_runs`."""
         return await self._reads.open_runs(shards, after, limit)
+
+    async def blockings(self, shards: Sequence[ShardId]) -> list[Blocking]:
+        """See `RunStore.blockings`."""
+        return await self._ownership.blockings(shards)
 
     async def pending_mail(
         self,

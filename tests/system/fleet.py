@@ -170,6 +170,17 @@ class Rows:
 
         await until(is_so, f"{prefix} owned {want}")
 
+    async def until_unable(self, count: int, why: str | None = None) -> None:
+        """Return once so many hosts say of themselves that they cannot serve, for this reason."""
+
+        async def is_so() -> bool:
+            found = await self.connection.fetchval(
+                "select count(*) from hosts where unable = coalesce($1, unable)", why
+            )
+            return bool(found == count)
+
+        await until(is_so, f"{count} hosts are unable")
+
     async def count(self, table: str) -> int:
         """How many rows there are."""
         found: int = await self.connection.fetchval(f"select count(*) from {table}")

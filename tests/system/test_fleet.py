@@ -11,6 +11,7 @@ import pytest
 
 from actors.kernel.runtime.ids import AgentId
 from actors.kernel.runtime.log_entry import EntryKind
+from tests.harness.proxy import FaultProxy
 from tests.harness.slow import BUSY_S
 from tests.system.fleet import HERE, LEFT, RIGHT, numbers_of, publish, volley
 from tests.system.waiting import until
@@ -249,9 +250,9 @@ async def test_a_host_that_was_frozen_past_its_lease_finds_its_shards_with_anoth
 
 async def test_a_busy_host_keeps_its_shards(fleet: Hosts, client: Runtime, rows: Rows) -> None:
     """A step that holds the event loop for longer than the lease costs nothing but its own time."""
-    busy = await fleet.serving(MIXED, lease_s=2.5, heartbeat_s=0.25)
+    busy = await fleet.serving(MIXED, lease_s=2, heartbeat_s=0.25)
     other = await fleet.serving(MORE)
-    run_id = await client.submit(AgentId("blocking", "a"), 4.0)
+    run_id = await client.submit(AgentId("blocking", "a"), 2.5)
     said = await busy.until("the event loop is blocked")
     result = await client.result(run_id)
 
@@ -287,6 +288,58 @@ async def test_a_host_waits_for_a_broker_that_is_not_there_and_says_so(
 
     assert code == 0
     assert seen == [("agent:node/n0", 0), ("agent:node/n0", 1)]
+
+
+async def test_a_host_that_lost_the_broker_alone_leaves_its_agents_to_one_that_has_it(  # noqa: PLR0917
+    fleet: Hosts, client: Runtime, rows: Rows, outsider: RawNats, namespace: str
+) -> None:
+    """In order, without an attempt that counts, and until its connection has been back for a lease."""
+    agents = nodes(32)
+    async with FaultProxy.to(str(fleet.more["nats_url"])) as proxy:
+        cut_off = await fleet.serving(NODES, nats_url=proxy.through(str(fleet.more["nats_url"])))
+        other = await fleet.serving(NODES)
+        half = {cut_off.name: PARTITIONS // 2, other.name: PARTITIONS // 2}
+        await rows.until_owned("p:node:", half)
+        proxy.cut()
+        proxy.reset()
+        for agent in agents:
+            await publish(outsider, namespace, agent, {"n": 0})
+        seen = [await rows.until_seen(agent, 1) for agent in agents]
+        owned = await rows.owned()
+        proxy.heal()
+        await rows.until_owned("p:node:", half)
+        for agent in agents:
+            await publish(outsider, namespace, agent, {"n": 1})
+        again = [await rows.until_seen(agent, 2) for agent in agents]
+    runs = [row for agent in agents for row in await client.store.list_runs(agent=agent)]
+
+    assert seen == [[("ext:crm", 0)]] * 32
+    assert again == [[("ext:crm", 0), ("ext:crm", 1)]] * 32
+    assert owned[cut_off.name] == 0
+    assert [row.attempt for row in runs] == [1] * 64
+    assert not [e for e in cut_off.events() if "lost to" in e["event"]], "it gave them up itself"
+
+
+async def test_hosts_that_all_lost_the_broker_keep_what_they_have(
+    fleet: Hosts, rows: Rows, client: Runtime
+) -> None:
+    """No shard moves, neither while it is away nor when it is back."""
+    async with FaultProxy.to(str(fleet.more["nats_url"])) as proxy:
+        url = proxy.through(str(fleet.more["nats_url"]))
+        both = [await fleet.serving(NODES, nats_url=url, lease_s=6) for _ in range(2)]
+        await rows.until_owned("p:", {host.name: PARTITIONS for host in both})
+        before = await rows.connection.fetch("select shard, epoch from shards order by 1")
+        proxy.cut()
+        proxy.reset()
+        await rows.until_unable(2, "broker")
+        proxy.heal()
+        await rows.until_unable(0)
+        a, b = nodes(2)
+        await client.send(a, {"n": 0, "then": volley(b)})
+        await rows.until_seen(b, 2)
+        after = await rows.connection.fetch("select shard, epoch from shards order by 1")
+
+    assert after == before
 
 
 @pytest.mark.slow

@@ -17,8 +17,11 @@ from actors.kernel.seconds import check_s
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-ToolFunction: TypeAlias = Callable[..., Awaitable[Any]]
-"""Called with the call's arguments by keyword; what it returns must be JSON data."""
+ToolFunction: TypeAlias = Callable[..., Awaitable[Any]] | Callable[..., Any]
+"""Called with the call's arguments by keyword; what it returns must be JSON data.
+
+A plain function is one for `Tool(thread=True)`.
+"""
 
 _NO_PARAMETERS: Final[dict[str, Any]] = {"type": "object", "properties": {}}
 
@@ -80,6 +83,8 @@ class Tool:
         idempotent: Whether calling it twice is as good as once. False: after a crash in the middle
             of a call it is never called again; the call is in doubt.
         timeout_s: Seconds one call may take; None for no limit.
+        thread: `run` is a plain function and is called in a thread of its own: it may block. Out of
+            time or cancelled, the thread goes on and what it returns is dropped.
     """
 
     name: str
@@ -89,6 +94,7 @@ class Tool:
     risk: Risk = Risk.SAFE
     idempotent: bool = False
     timeout_s: float | None = None
+    thread: bool = False
 
     def __post_init__(self) -> None:
         if self.timeout_s is not None and self.timeout_s != inf:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from actors.kernel.agent.message import Message
     from actors.kernel.json import JsonValue
+    from actors.kernel.runtime.blocking import Blocking
     from actors.kernel.runtime.commit import (
         Answer,
         Arrived,
@@ -246,6 +247,14 @@ class RunStore(Protocol):
         self, shards: Sequence[ShardId], *, after: RunId | None = None, limit: int = 1000
     ) -> list[RunRow]:
         """Return runs of these shards that have not ended, by run id, after `after`."""
+        ...
+
+    async def blockings(self, shards: Sequence[ShardId]) -> list[Blocking]:
+        """Return the runs of these shards whose code made hosts give them up: see `Blocking`.
+
+        Such a mark is written in the commit that gives the shard up. Those of runs that have gone
+        on since may be among them.
+        """
         ...
 
     async def pending_mail(

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from actors.kernel.agent.message import Message
     from actors.kernel.clock import Clock
     from actors.kernel.json import JsonValue
+    from actors.kernel.runtime.blocking import Blocking
     from actors.kernel.runtime.commit import (
         Answer,
         Arrived,
@@ -240,6 +241,10 @@ class ComposedStore:
     ) -> list[RunRow]:
         """See `RunStore.open_runs`."""
         return await self._rows.open_runs(shards, after=after, limit=limit)
+
+    async def blockings(self, shards: Sequence[ShardId]) -> list[Blocking]:
+        """See `RunStore.blockings`."""
+        return await self._rows.blockings(shards)
 
     async def pending_mail(
         self,

@@ -66,6 +66,7 @@ if TYPE_CHECKING:
     from actors.kernel.agent.message import Message, MessageKey
     from actors.kernel.clock import Clock
     from actors.kernel.json import JsonValue
+    from actors.kernel.runtime.blocking import Blocking
     from actors.kernel.runtime.commit import Commit, CommitOutcome, NewRun, WaitKind
     from actors.kernel.runtime.ids import HostIncarnation
     from actors.kernel.runtime.inbox import Inbox
@@ -273,6 +274,11 @@ class MemoryStore:
         runs = sorted(self._rows.open_runs(), key=lambda run: run.cause.run_id)
         wanted = (run for run in runs if after is None or run.cause.run_id > after)
         return [run.row() for run in islice(wanted, limit)]
+
+    async def blockings(self, shards: Sequence[ShardId]) -> list[Blocking]:
+        """See `RunStore.blockings`. There is no other host to give anything up for."""
+        del shards
+        return []
 
     async def pending_mail(
         self,

@@ -7,11 +7,12 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from actors.kernel.runtime.blocking import Blocker
 from actors.kernel.runtime.ids import HostIncarnation, ShardId
 from actors.kernel.runtime.shards import scope_of
 from actors.kernel.runtime.store import Serves
 from actors.runtime.clock import SystemClock
-from persistence.postgres import Heartbeat, StoreSettings, open_store
+from persistence.postgres import Heartbeat, Host, StoreSettings, open_store
 from persistence.postgres.takeover import Takeover
 from tests.integration.persistence.hosts import sql
 
@@ -66,14 +67,13 @@ class Member:
 
     def beating(self) -> Heartbeat:
         """The thread that keeps this host alive."""
-        return Heartbeat(
-            self.store.settings,
-            self.owner,
+        host = Host(
             known=lambda: tuple(self.leases.values()),
             on_report=lambda _: None,
-            clock=self.store.clock,
+            blocker=lambda _: Blocker(place="a test"),
             machine=SystemClock(),
         )
+        return Heartbeat(self.store.settings, self.owner, host, self.store.clock)
 
     async def watch(self) -> None:
         """Claim when another host dies, until cancelled."""

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from typing import TYPE_CHECKING, Any
 
 import asyncpg
 import pytest
 
+from actors.kernel.runtime.blocking import Blocker, Blocking
+from actors.kernel.runtime.ids import RunId
 from actors.runtime.clock import SystemClock
-from persistence.postgres import Heartbeat, heartbeat
+from persistence.postgres import Heartbeat, Host, heartbeat
 from persistence.postgres.ownership import SQL_HEARTBEAT
 from tests.harness.proxy import FaultProxy
-from tests.integration.persistence.hosts import host, store_of
+from tests.integration.persistence.hosts import host, sql, store_of
 
 if TYPE_CHECKING:
     from actors.kernel.runtime.commit import HostReport
@@ -22,16 +25,14 @@ if TYPE_CHECKING:
     from tests.conformance.bed import Bed
 
 
-def beating(bed: Bed, reports: asyncio.Queue[HostReport], **settings: str) -> Heartbeat:
+def beating(bed: Bed, reports: asyncio.Queue[HostReport], **more: Any) -> Heartbeat:
     """A heartbeat of the bed's host."""
-    return Heartbeat(
-        store_of(bed).settings,
-        bed.owner,
-        known=lambda: tuple(bed.leases.values()),
-        on_report=reports.put_nowait,
-        clock=store_of(bed).clock,
-        machine=SystemClock(),
-    )
+    host: dict[str, Any] = {
+        "known": lambda: tuple(bed.leases.values()), "on_report": reports.put_nowait,
+        "blocker": lambda _: Blocker(place="a test"), "machine": SystemClock(), **more,
+    }  # fmt: skip
+    store = store_of(bed)
+    return Heartbeat(store.settings, bed.owner, Host(**host), store.clock)
 
 
 @pytest.mark.item(51, 206)
@@ -105,21 +106,13 @@ async def test_no_error_of_the_host_ends_it_either(
     def report(_: HostReport) -> None:
         confirmed.set()
 
-    async with host(postgres_dsn, schema, heartbeat_s=0.1) as bed:
-        settings = store_of(bed).settings
-        async with (
-            Heartbeat(
-                settings,
-                bed.owner,
-                known=known,
-                on_report=report,
-                clock=store_of(bed).clock,
-                machine=SystemClock(),
-            ) as beat,  # fmt: skip
-            asyncio.timeout(10),
-        ):
-            await confirmed.wait()
-            remaining = beat.remaining_s
+    async with (
+        host(postgres_dsn, schema, heartbeat_s=0.1) as bed,
+        beating(bed, asyncio.Queue(), known=known, on_report=report) as beat,
+        asyncio.timeout(10),
+    ):
+        await confirmed.wait()
+        remaining = beat.remaining_s
 
     assert remaining > 0
     lines = [record for record in caplog.records if record.name == heartbeat.__name__]
@@ -196,23 +189,62 @@ async def test_a_blocked_loop_is_named_and_keeps_its_lease(
     assert sum("test_a_blocked_loop_is_named" in words for words in named) == 1
 
 
-async def test_a_loop_that_stays_blocked_loses_its_lease(
+async def test_a_loop_that_stays_blocked_gives_other_hosts_what_they_can_serve(
     postgres_dsn: str, schema: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A host that does nothing does not hold its agents for ever."""
-    monkeypatch.setattr(heartbeat, "GIVE_UP_S", 0.3)
+    """First all but the shard of the agent that blocks, which goes with a mark when its time is over."""
+    monkeypatch.setattr(heartbeat, "HAND_OVER_S", 0.3)
     reports: asyncio.Queue[HostReport] = asyncio.Queue()
     async with (
-        host(postgres_dsn, schema, lease_s=0.5, heartbeat_s=0.1) as bed,
+        host(postgres_dsn, schema, lease_s=1, heartbeat_s=0.1, blocked_s=4) as bed,
+        host(postgres_dsn, schema, "h2") as other,
+    ):
+        lease = next(iter(bed.leases.values()))
+        blocker = Blocker(place="f (g.py:1)", run_id=RunId("r"), shard=lease.shard)
+        seen: list[int] = []
+
+        def block() -> None:
+            """Look from another thread at what this host still owns, while its loop does not turn."""
+            query = "select count(*)::int as n from shards where owner = $1"
+            for limit in (1, 0):
+                while not seen or seen[-1] > limit:
+                    [row] = asyncio.run(sql(postgres_dsn, schema, query, bed.owner))
+                    seen.append(row["n"])
+
+        async with beating(bed, reports, blocker=lambda _: blocker) as beat:
+            thread = threading.Thread(target=block)
+            thread.start()
+            thread.join(timeout=30)
+            remaining = beat.remaining_s
+            async with asyncio.timeout(20):
+                while len((report := await reports.get()).lost) < len(bed.leases):
+                    pass
+        taken = await other.claim()
+        marks = await other.store.blockings([lease.shard for lease in taken])
+
+    assert seen[0] == len(bed.leases)
+    assert sorted(set(seen), reverse=True) == [len(bed.leases), 1, 0]
+    assert remaining > 0
+    assert set(report.lost) == set(bed.leases.values())
+    assert marks == [Blocking(run_id=RunId("r"), seqs=(-1,), place="f (g.py:1)")]
+
+
+async def test_a_blocked_loop_keeps_what_nobody_else_serves(
+    postgres_dsn: str, schema: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A host that is alone goes on where it was, however long that took."""
+    monkeypatch.setattr(heartbeat, "HAND_OVER_S", 0.3)
+    reports: asyncio.Queue[HostReport] = asyncio.Queue()
+    async with (
+        host(postgres_dsn, schema, lease_s=0.5, heartbeat_s=0.1, blocked_s=0.5) as bed,
         beating(bed, reports) as beat,
     ):
-        time.sleep(1.5)  # noqa: ASYNC251
+        time.sleep(2)  # noqa: ASYNC251
         remaining = beat.remaining_s
-        async with asyncio.timeout(20):
-            while beat.remaining_s < 0:  # noqa: ASYNC110
-                await asyncio.sleep(0.05)
+        report = await reports.get()
 
-    assert remaining < 0
+    assert remaining > 0
+    assert report.lost == ()
 
 
 async def test_it_goes_on_after_its_connection_was_lost(postgres_dsn: str, schema: str) -> None:

@@ -1,0 +1,75 @@
+"""Agents whose code does not let the event loop go, and some that only want to answer beside them."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from compose.demo.ledger import append_line, lines_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from actors.kernel.agent.agent import Agent
+    from actors.kernel.agent.message import Message
+    from actors.kernel.runtime.ids import AgentId
+    from actors.runtime import RunContext
+
+HERE: Final = "tests.system.blockers:TYPES"
+LONGEST_S: Final = 120.0
+
+
+def block(ledger: str) -> int:
+    """Note this process, then do not return before `let_go` says so."""
+    append_line(ledger, str(os.getpid()))
+    begun = time.monotonic()
+    while not _marker(ledger, os.getpid()).exists() and time.monotonic() < begun + LONGEST_S:
+        time.sleep(0.05)
+    return os.getpid()
+
+
+def let_go(ledger: Path, pid: int) -> None:
+    """Let what blocks in this process return, now and later."""
+    _marker(str(ledger), pid).touch()
+
+
+def began(ledger: Path) -> list[int]:
+    """The processes in which it was begun, in order."""
+    return [int(line) for line in lines_of(str(ledger))]
+
+
+def _marker(ledger: str, pid: int) -> Path:
+    return Path(f"{ledger}-{pid}")
+
+
+class Blocking:
+    """Blocks in a step, or before it has done anything at all."""
+
+    def __init__(self, agent_id: AgentId) -> None:
+        self.id = agent_id
+
+    async def run(self, ctx: RunContext, inbox: list[Message]) -> int:
+        """Return the process that did it."""
+        job: Any = inbox[0].payload
+        if job["where"] == "code":
+            return block(job["ledger"])
+        if job["where"] == "thread":
+            return await ctx.step("block", block, job["ledger"], thread=True)
+        return await ctx.step("block", block, job["ledger"])
+
+
+class Ping:
+    """Answers at once."""
+
+    def __init__(self, agent_id: AgentId) -> None:
+        self.id = agent_id
+
+    async def run(self, ctx: RunContext, inbox: list[Message]) -> int:
+        """Return the process that did it."""
+        assert inbox
+        return await ctx.step("answer", os.getpid)
+
+
+TYPES: Final[dict[str, Callable[[AgentId], Agent]]] = {"blocking": Blocking, "ping": Ping}

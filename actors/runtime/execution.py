@@ -451,7 +451,7 @@ class Execution:
     async def _leave(self, wake: Suspend) -> Ended:
         """Suspend; without writing anything when nothing happened since the run was woken."""
         unwritten = [entry.kind for entry in self._runlog.unwritten]
-        is_at_rest = not self.was_running and self.loaded.row.parked is None
+        is_at_rest = not self.was_running and self.loaded.row.parked is None and self.known_seq < 0
         if unwritten == [EntryKind.RUN_RESUMED] and is_at_rest:
             return Ended(wake)
         entry = NewEntry(EntryKind.RUN_SUSPENDED, "", {"wake": wake.wake.to_json()})

@@ -99,7 +99,7 @@ class Deployment:
         assert done.returncode == 0, done.stderr
 
     async def forget_mail(self) -> None:
-        """Delete MAIL and TOPIC, as the document says."""
+        """Delete MAIL and TOPIC, which does no harm."""
         async with raw_nats(self.nats.url) as admin:
             for stream in ("MAIL", "TOPIC"):
                 answer = await admin.publish(f"$JS.API.STREAM.DELETE.{stream}")

@@ -13,7 +13,7 @@ update deployment set life = pg_postmaster_start_time();
 create function meet_server() returns timestamptz
 language plpgsql security definer set search_path from current as $$
 <<here>>
-declare life timestamptz := pg_postmaster_start_time(); leap bigint := 1::bigint << 32;
+declare life timestamptz := pg_postmaster_start_time(); leap bigint := 1000000000;
 begin
   if exists (select 1 from deployment d where d.life = here.life) then return life; end if;
   update deployment d set life = here.life, floor = d.floor + leap

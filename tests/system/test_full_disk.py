@@ -3,22 +3,32 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 import urllib.request
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.error import HTTPError
 
 import pytest
 
 from actors.kernel.runtime.ids import AgentId
+from compose.runtime import build_postgres_runtime
+from compose.settings import Settings
+from tests.harness.slow import IS_SLOW
+from tests.integration.persistence.hosts import sql
 from tests.system.agents import STEP_COUNT, executed
 from tests.system.fullness import Fullness
+from tests.system.processes import Hosts
 from tests.system.waiting import until
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Callable, Iterator
 
     from actors.runtime import Runtime
-    from tests.system.processes import HostProcess, Hosts
+    from tests.harness.servers import OwnPostgres
+    from tests.system.processes import HostProcess
 
 TEN = AgentId("ten", "a")
 ALL = [f"value-{n}" for n in range(STEP_COUNT)]
@@ -84,3 +94,71 @@ async def test_runs_that_begin_on_a_full_disk_execute_nothing_before_there_is_ro
         assert await client.result(run_id) == ALL
     assert len(executed(ledger)) == len(runs) * STEP_COUNT
     assert _count(host, "a run could not be written") == 0
+
+
+@contextmanager
+def closing(end: Callable[[], None]) -> Iterator[None]:
+    """End what a test has started, however it ends."""
+    try:
+        yield
+    finally:
+        end()
+
+
+@contextmanager
+def _small_disk(folder: Path) -> Iterator[Path]:
+    """A file system of two megabytes; skips where this process may not mount one."""
+    folder.mkdir()
+    mounting = subprocess.run(
+        ["/bin/mount", "-t", "tmpfs", "-o", "size=2m,mode=0777", "tmpfs", str(folder)],
+        check=False, capture_output=True,
+    )  # fmt: skip
+    if mounting.returncode != 0:
+        pytest.skip(f"no file system can be mounted here: {mounting.stderr.decode().strip()}")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["/bin/umount", "-l", str(folder)], check=True)
+
+
+def _folder_of_the_owner(place: Path, data: Path) -> Path:
+    place.mkdir()
+    os.chown(place, data.stat().st_uid, data.stat().st_gid)
+    return place
+
+
+@pytest.mark.skipif(not IS_SLOW, reason="mounts a file system: CALLBOARD_TEST_SLOW=1")
+async def test_a_disk_that_is_really_full_costs_no_effect(
+    own_postgres: OwnPostgres, tmp_path: Path
+) -> None:
+    """The log's own file system fills up in the middle of a run; when there is room the run goes on."""
+    server, ledger = own_postgres(durable=True), tmp_path / "ledger"
+    hosts = Hosts(server.url, "full", tmp_path)
+    with _small_disk(tmp_path / "small") as small, closing(hosts.end):
+        host = await hosts.serving(lease_s=5, outage_s=1)
+        data = str((await sql(server.url, "full", "show data_directory"))[0][0])
+        place = _folder_of_the_owner(small / "log", Path(data))
+        await sql(server.url, "full", f"create tablespace small location '{place}'")
+        await sql(server.url, "full", "alter table event_log set tablespace small")
+        settings = Settings(postgres_url=server.url, db_schema="full")
+        async with build_postgres_runtime(server.url, settings=settings, serve=False) as client:
+            job = {"ledger": str(ledger), "pace_s": 0.5, "slow": 2}
+            run_id = await client.submit(TEN, job)
+            await until(lambda: len(executed(ledger)) == 3, "the effect is under way")
+            filler = small / "filler"
+            with suppress(OSError), filler.open("wb", buffering=0) as file:
+                while True:
+                    file.write(b"x" * 4096)
+            # The present pages of the table take a little more; other runs fill them.
+            others = [
+                await client.submit(AgentId("ten", str(n)), {"ledger": str(tmp_path / "others")})
+                for n in range(100)
+            ]
+            said = await host.until(WAITS)
+            filler.unlink()
+            assert "53100" in str(said["problem"])
+            assert await client.result(run_id) == ALL
+            for other in others:
+                assert await client.result(other) == ALL
+    assert [n for n, _ in executed(ledger)] == list(range(STEP_COUNT))
+    assert len(executed(tmp_path / "others")) == 100 * STEP_COUNT

@@ -43,11 +43,12 @@ def _who(frame: FrameType | None) -> tuple[AgentId, RunId] | None:
     """Return whose code it is: every way into an agent's code has one of these at hand."""
     for one in _frames(frame):
         for value in list(one.f_locals.values()):
-            match value:
-                case RunContext() | Recorder():
-                    return value.agent_id, value.run_id
-                case Execution():
-                    return value.lease.agent_id, value.lease.run_id
+            # `type`: asking an author's object for its class may execute its code, here.
+            kind = type(value)
+            if kind is RunContext or kind is Recorder:
+                return value.agent_id, value.run_id
+            if kind is Execution:
+                return value.lease.agent_id, value.lease.run_id
     return None
 
 

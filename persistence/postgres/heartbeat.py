@@ -16,6 +16,7 @@ import traceback
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Literal, Self, TypeAlias
 
+from actors.kernel.runtime.blocking import Blocker
 from persistence.postgres.clock import Reading
 from persistence.postgres.link import connect
 from persistence.postgres.ownership import (
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from types import FrameType, TracebackType
 
     from actors.kernel.clock import Clock
-    from actors.kernel.runtime.blocking import Blocker
     from actors.kernel.runtime.commit import HostReport
     from actors.kernel.runtime.ids import HostIncarnation
     from actors.kernel.runtime.scheduler import ShardLease
@@ -97,7 +97,7 @@ class Heartbeat:
         self._next_beat = 0.0
         self._told: Unable | None = None
         self._broker = Contact(settings.lease_s)
-        self._is_failing = self._is_named = False
+        self._is_failing = self._is_named = self._is_telling = False
         self._report: HostReport | None = None
         self._first, self._stop = threading.Event(), threading.Event()
 
@@ -173,8 +173,9 @@ class Heartbeat:
         if self._is_failing:
             _log.warning("heartbeat is back", extra={"owner": self._owner})
         self._is_failing = False
-        is_under_way, self._report = self._report is not None, report
-        if not is_under_way:
+        self._report = report
+        if not self._is_telling:
+            self._is_telling = True
             self._on_main(self._deliver)
 
     async def _renew(self, unable: Unable | None) -> HostReport:
@@ -219,9 +220,9 @@ class Heartbeat:
         self._tick_asked = False
 
     def _deliver(self) -> None:
-        report, self._report = self._report, None
-        if report is not None:
-            self._host.on_report(report)
+        self._is_telling = False  # first: what comes from now on is told again
+        if self._report is not None:
+            self._host.on_report(self._report)
 
     def _on_main(self, call: Callable[[], None]) -> None:
         assert self._main is not None
@@ -234,9 +235,16 @@ class Heartbeat:
     def _main_frame(self) -> FrameType | None:
         return sys._current_frames().get(self._main_thread)  # noqa: SLF001 - the documented way
 
+    def _blocker(self, frame: FrameType | None) -> Blocker:
+        try:
+            return self._host.blocker(frame)
+        except Exception as exc:  # noqa: BLE001 - the frame goes on; a host without heartbeat is dead
+            _log.warning("it cannot be seen who blocks the event loop", exc_info=exc)
+            return Blocker(place="unknown")
+
     def _name_what_blocks(self) -> None:
         frame = self._main_frame()
-        blocker = self._host.blocker(frame)
+        blocker = self._blocker(frame)
         stack = "".join(traceback.format_stack(frame)) if frame is not None else "(no stack)"
         _log.warning(
             "the event loop is blocked by %s, in %s; its agent goes to another host after %g s:\n%s",
@@ -261,7 +269,7 @@ class Heartbeat:
         Until `blocked_s` the shard of the agent that blocks is kept, so that what it does is not begun
         elsewhere meanwhile, and those in which effects would be in doubt.
         """
-        blocker = self._host.blocker(self._main_frame())
+        blocker = self._blocker(self._main_frame())
         if not self._tick_asked:
             return replace(report, surplus=())  # it is back
         wanted = {shard for group in report.surplus for shard in group.shards}

@@ -192,21 +192,24 @@ async def test_a_blocked_loop_is_named_and_keeps_its_lease(
 async def test_a_loop_that_stays_blocked_gives_other_hosts_what_they_can_serve(
     postgres_dsn: str, schema: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """First all but the shard of the agent that blocks, which goes with a mark when its time is over."""
+    """First what can go on elsewhere without harm, then the rest, with a mark of the agent that blocks."""
     monkeypatch.setattr(heartbeat, "HAND_OVER_S", 0.3)
     reports: asyncio.Queue[HostReport] = asyncio.Queue()
     async with (
         host(postgres_dsn, schema, lease_s=1, heartbeat_s=0.1, blocked_s=4) as bed,
         host(postgres_dsn, schema, "h2") as other,
     ):
-        lease = next(iter(bed.leases.values()))
-        blocker = Blocker(place="f (g.py:1)", run_id=RunId("r"), shard=lease.shard)
+        lease, doubtful, *_ = bed.leases.values()
+        blocker = Blocker(
+            place="f (g.py:1)", run_id=RunId("r"), shard=lease.shard,
+            in_doubt=frozenset([doubtful.shard]),
+        )  # fmt: skip
         seen: list[int] = []
 
         def block() -> None:
             """Look from another thread at what this host still owns, while its loop does not turn."""
             query = "select count(*)::int as n from shards where owner = $1"
-            for limit in (1, 0):
+            for limit in (2, 0):
                 while not seen or seen[-1] > limit:
                     [row] = asyncio.run(sql(postgres_dsn, schema, query, bed.owner))
                     seen.append(row["n"])
@@ -223,7 +226,7 @@ async def test_a_loop_that_stays_blocked_gives_other_hosts_what_they_can_serve(
         marks = await other.store.blockings([lease.shard for lease in taken])
 
     assert seen[0] == len(bed.leases)
-    assert sorted(set(seen), reverse=True) == [len(bed.leases), 1, 0]
+    assert [n for n in sorted(set(seen), reverse=True) if n != 1] == [len(bed.leases), 2, 0]
     assert remaining > 0
     assert set(report.lost) == set(bed.leases.values())
     assert marks == [Blocking(run_id=RunId("r"), seqs=(-1,), place="f (g.py:1)")]

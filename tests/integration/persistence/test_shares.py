@@ -355,3 +355,83 @@ async def test_three_hosts_competing_a_hundred_times_come_to_rest_each_time(flee
         assert fleet.counts("a") == fleet.counts("b") == [6, 5, 5]
 
     assert (await fleet.sql(deadlocks))[0][0] == before
+
+
+# --- hosts that live and cannot serve ---------------------------------------------------------------
+
+
+async def say(fleet: Fleet, name: str, unable: str | None) -> dict[str, int]:
+    """A heartbeat in which a host says why it cannot serve; return its surplus by shard."""
+    rows = await fleet.sql(
+        "select shard, surplus from heartbeat($1, '60 s'::interval, null, $2)", name, unable
+    )
+    return {row["shard"]: row["surplus"] for row in rows if row["surplus"] is not None}
+
+
+@pytest.mark.parametrize("why", ["broker", "blocked"])
+async def test_a_host_that_cannot_serve_gives_all_to_one_that_can(fleet: Fleet, why: str) -> None:
+    """It takes nothing meanwhile, however long shards are free, and gets its share when it can."""
+    unserved = Serves(types=("desk", "gone"))
+    first = await fleet.arrive("h1", unserved)
+    first.serves = DESKS
+    await first.claim()
+    second = await fleet.arrive("h2")
+    surplus = await say(fleet, "h1", why)
+    await first.give_up()
+    await fleet.years_pass()
+    refused = await first.claim()
+    taken = await second.claim()
+    await say(fleet, "h1", None)
+    await second.beat()
+    back = await first.claim()
+
+    assert set(surplus) == {lease.shard for lease in taken}
+    assert len(taken) == 2 * PARTITIONS, "and what nobody serves"
+    assert refused == []
+    assert sum(scope_of(lease.shard).type == "desk" for lease in back) == PARTITIONS // 2
+
+
+async def test_agents_of_their_own_go_where_they_are_served_too(fleet: Fleet) -> None:
+    """An agent that two hosts have registered is with the one that can serve it."""
+    first, second = await fleet.arrive("h1", ALONE), await fleet.arrive("h2", ALONE)
+    before = await say(fleet, "h1", None)
+    surplus = await say(fleet, "h1", "broker")
+    await first.give_up(*(ShardId(shard) for shard in surplus))
+    refused = await first.claim()
+    taken = await second.claim()
+
+    assert before == {}
+    assert [lease.shard for lease in taken] == [instance_shard(SOLO)]
+    assert refused == []
+
+
+@pytest.mark.parametrize("other", ["broker", "unsure", "returning", "blocked"])
+async def test_a_host_keeps_its_shards_where_no_other_one_can_serve_them(
+    fleet: Fleet, other: str
+) -> None:
+    """Neither one that cannot, nor one of which that is not sure, nor one of other types."""
+    await fleet.arrive("h1")
+    second = await fleet.arrive("h2")
+    await fleet.arrive("h3", Serves(types=("clerk",)))
+    await fleet.round()
+    await say(fleet, "h2", other)
+    surplus = await say(fleet, "h1", "broker")
+
+    assert {shard for shard in surplus if scope_of(ShardId(shard)).type == "desk"} == set()
+    assert second.count() == PARTITIONS // 2
+
+
+async def test_a_host_whose_broker_is_just_back_neither_gives_nor_takes(fleet: Fleet) -> None:
+    """Its share waits for it: what others have is not theirs to keep."""
+    first, second = await fleet.arrive("h1"), await fleet.arrive("h2")
+    await fleet.round()
+    await say(fleet, "h1", "broker")
+    await first.give_up(*list(first.leases)[:4])
+    surplus = await say(fleet, "h1", "returning")
+    refused = await first.claim()
+    taken = await second.claim()
+    await say(fleet, "h1", None)
+    await fleet.round()
+
+    assert (surplus, refused, len(taken)) == ({}, [], 4)
+    assert (first.count(), second.count()) == (8, 8)

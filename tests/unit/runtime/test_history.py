@@ -95,3 +95,22 @@ def test_positions_the_code_never_asked_for_are_known_at_the_end() -> None:
     history.meet("0", STEP, "s", "h")
 
     assert history.never_asked() == "1"
+
+
+@pytest.mark.parametrize(
+    ("seqs", "count"), [((-1, 0), 0), ((1,), 1), ((1, 2), 2), ((1, 1, 4), 3), ((0, 4), 1)]
+)
+def test_only_ends_of_the_log_without_progress_behind_them_count(
+    seqs: tuple[int, ...], count: int
+) -> None:
+    """What a host that fails over and over in the same effect leaves behind is no progress."""
+    resumed = (K.RUN_RESUMED, "", {"reason": "recovered"})
+    intent = (K.EFFECT_INTENT, "1", {"effect": "step", "hash": "h"})
+    history = History.of(log(result("0"), resumed, intent, resumed))
+
+    assert history.without_progress(seqs) == count
+
+
+def test_a_run_without_a_log_has_made_no_progress() -> None:
+    """A host that gave it up before its first commit counts."""
+    assert History.of([]).without_progress((-1, -1)) == 2

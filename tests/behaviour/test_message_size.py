@@ -129,12 +129,12 @@ async def test_what_a_client_sends_has_the_same_limit(bed: Bed) -> None:
             lambda: runtime.publish(NEWS.type, NEWS.source, payload),
             lambda: runtime.publish(NEWS.type, NEWS.source, message),
             lambda: runtime.signal(waiting, "go", payload),
-            lambda: runtime.schedules.create("large", hearer, payload, delay_s=3600),
+            lambda: runtime.schedules.create(hearer.type, hearer, payload, delay_s=3600),
         ]
 
     refused = [await outcome(call) for call in calls(TOO_LARGE)]
     assert all(map(is_refusal, refused)), [words[:200] for words in refused]
-    assert not await runtime.schedules.list()
+    assert hearer not in {one.agent_id for one in await runtime.schedules.list()}
     assert [await outcome(call) for call in calls(LARGEST)] == ["sent"] * 8
     assert await bed.result(waiting) is True
     await bed.until(lambda: len(came) == 4)
@@ -213,7 +213,7 @@ async def test_whatever_passes_at_the_call_arrives_at_another_host(bed: Bed) -> 
         assert await bed.result(await bed.submit(await bed.serve(tell))) == len(payloads)
         async with asyncio.timeout(20 + bed.slack_s):
             await got_all.wait()
-        letters = await bed.runtime.store.dead_letters()
+        letters = await bed.runtime.store.dead_letters(agent=hearer.id)
 
     assert letters == []
     assert came == payloads

@@ -25,10 +25,13 @@ SENDERS = 3
 
 
 async def batch(
-    bed: Bed, act: Callable[[RunContext, list[Message]], Awaitable[object]], payloads: list[str]
+    bed: Bed,
+    act: Callable[[RunContext, list[Message]], Awaitable[object]],
+    payloads: list[str],
+    **attributes: object,
 ) -> AgentId:
     """Serve an agent whose first run is given all of these, from several senders in turn."""
-    agent = await bed.serve(act)
+    agent = await bed.serve(act, **attributes)
     await bed.crash()
     bed.agents, served = {}, bed.agents
     await bed.start()
@@ -54,6 +57,14 @@ async def all_over(bed: Bed, agent: AgentId, count: int) -> list[RunRow]:
 async def begun(bed: Bed, agent: AgentId) -> list[RunRow]:
     """The agent's runs so far."""
     return await bed.runtime.store.list_runs(agent=agent, limit=200)
+
+
+async def first_run(bed: Bed, agent: AgentId) -> RunRow:
+    """The agent's first run, as soon as anything of it is written."""
+    async with asyncio.timeout(LIMIT_S):
+        while not (rows := await begun(bed, agent)):  # noqa: ASYNC110 - nobody announces it
+            await asyncio.sleep(0.005)
+    return rows[0]
 
 
 async def letters(bed: Bed, agent: AgentId) -> list[DeadLetter]:
@@ -154,11 +165,8 @@ async def test_a_host_that_dies_behind_the_split_changes_nothing(bed: Bed) -> No
         await ctx.step("see", seen.extend, payloads)
 
     agent = await batch(bed, act, PAYLOADS)
-    rows: list[RunRow] = []
-    async with asyncio.timeout(LIMIT_S):
-        while not rows:
-            rows = await begun(bed, agent)
-    failed = await bed.seen(rows[0].run_id, EntryKind.RUN_ATTEMPT_FAILED)
+    row = await first_run(bed, agent)
+    failed = await bed.seen(row.run_id, EntryKind.RUN_ATTEMPT_FAILED)
     waiting = await bed.runtime.store.pending_mail(agent=agent)
     await bed.restart()
     await all_over(bed, agent, len(PAYLOADS))
@@ -166,7 +174,7 @@ async def test_a_host_that_dies_behind_the_split_changes_nothing(bed: Bed) -> No
     assert failed.payload["kept"] == 1
     assert [item.message.payload for item in waiting if item.alone] == PAYLOADS[1:]
     assert seen == PAYLOADS
-    assert await bed.kinds(rows[0].run_id) == [
+    assert await bed.kinds(row.run_id) == [
         "run.started", *["msg.received"] * 12, "run.attempt_failed", "effect.intent", "effect.result",
         "run.completed",
     ]  # fmt: skip
@@ -190,6 +198,21 @@ async def test_a_run_that_has_begun_an_effect_is_not_taken_apart(bed: Bed) -> No
     assert [letter.message.payload for letter in found] == PAYLOADS
     told = "m2 is bad (given up with 11 other message(s) of its run)"
     assert {letter.last_error for letter in found} == {told}
+
+
+async def test_an_effect_that_was_cut_off_keeps_a_run_whole(bed: Bed) -> None:
+    """It may have happened, for all the messages, though its intent was not written yet."""
+
+    async def act(ctx: RunContext, inbox: list[Message]) -> None:
+        await ctx.step("hang", bed.world.hang, "hang", len(inbox))
+
+    agent = await batch(bed, act, PAYLOADS, deadline_s=3)
+    row = await first_run(bed, agent)
+    failed = await bed.seen(row.run_id, EntryKind.RUN_ATTEMPT_FAILED)
+
+    assert bed.world.count["hang"] == 1
+    assert "kept" not in failed.payload
+    assert await bed.runtime.store.pending_mail(agent=agent) == []
 
 
 async def test_redriving_the_run_that_kept_the_bad_message_takes_that_one_only(bed: Bed) -> None:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from actors.kernel.agent.message import Message
+from actors.kernel.agent.message import Message, MessageKey
+from actors.kernel.runtime.commit import Committed, OutOfOrder
 from actors.kernel.runtime.effects import EffectResult
 from actors.kernel.runtime.ids import AgentId
 from actors.kernel.runtime.log_entry import EntryKind
@@ -22,7 +23,7 @@ from actors.runtime.backends import (
 )
 from actors.runtime.clock import SystemClock, SystemEntropy
 from actors.runtime.runtime import Runtime
-from tests.conformance.bed import DESK, message
+from tests.conformance.bed import DESK, message, started
 from tests.conformance.clock import ManualClock
 from tests.conformance.conftest import composed_bed
 from tests.conformance.talk import CLERK
@@ -88,6 +89,26 @@ async def test_what_others_put_into_the_inbox_keeps_its_place() -> None:
 
     assert [item.message.payload for item in mail] == ["first", "second"]
     assert mail[1].arrival == second.arrival
+
+
+async def test_what_others_have_taken_from_the_inbox_holds_nothing_back() -> None:
+    """The next message of its sender is taken, though a row of the older one is left."""
+    clock = ManualClock()
+    inbox = InMemoryInbox(clock=clock)
+    async with composed_bed() as bed:
+        bed.store = store = ComposedStore(clock=clock, inbox=inbox)
+        await bed.claim()
+        await store.deliver([message(n, id=f"{n}") for n in range(3)])
+        key = MessageKey(DESK, "client:tests", "1")
+        run, new = bed.turns_of_mail(key)
+        turn = run.turn(started(), create=new, bind=(key,))
+
+        early = await run.send(turn)
+        await inbox.ack(DESK, "0")
+        later = await run.send(turn)
+
+    assert early == OutOfOrder((key,))
+    assert isinstance(later, Committed)
 
 
 @pytest.mark.item(9, 10, 11, 12, 13, 188)

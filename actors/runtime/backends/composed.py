@@ -19,6 +19,7 @@ from actors.kernel.runtime.commit import (
     Finish,
     LeaseLost,
     Missing,
+    OutOfOrder,
     Retry,
     Suspend,
 )
@@ -136,6 +137,9 @@ class ComposedStore:
         """See `RunStore.commit`, and this class about crashes."""
         check_entries(commit.entries)
         refused = self._rows.refusal(commit)
+        if isinstance(refused, OutOfOrder) and not await self._has_older(commit):
+            commit = replace(commit, any_order=True)
+            refused = self._rows.refusal(commit)
         if refused is not None:
             return refused
         try:
@@ -479,6 +483,20 @@ class ComposedStore:
         return await self._rows.sweep(older_than_s=older_than_s, limit=limit)
 
     # --- inside -------------------------------------------------------------------------------------
+
+    async def _has_older(self, commit: Commit) -> bool:
+        """Whether the inbox has something older of a sender whose message a turn takes.
+
+        A message that others have taken from it holds nothing back.
+        """
+        taken: set[str] = set()
+        for item in reversed(await self.pending_mail(agent=commit.lease.agent_id, limit=_ALL)):
+            key = MessageKey(item.agent_id, item.sender, item.message.id)
+            if key in commit.bind:
+                taken.add(item.sender)
+            elif item.sender in taken:
+                return True
+        return False
 
     async def _boot(self, child: Spawned, sender: str) -> None:
         if self._inbox is None or child.boot is None:

@@ -114,3 +114,16 @@ def test_only_ends_of_the_log_without_progress_behind_them_count(
 def test_a_run_without_a_log_has_made_no_progress() -> None:
     """A host that gave it up before its first commit counts."""
     assert History.of([]).without_progress((-1, -1)) == 2
+
+
+def test_a_run_that_was_taken_apart_has_the_messages_it_kept() -> None:
+    """And that failure counts for none of them; the attempt's number goes on."""
+    inputs: list[tuple[K, str, dict[str, Any]]] = [
+        (K.MSG_RECEIVED, f"in.{n}", {"message": {}}) for n in range(3)
+    ]
+    kind, position, payload = failed(3, ending=False)
+    history = History.of(log(*inputs, (kind, position, payload | {"kept": 1}), failed(4)))
+
+    assert [entry.position for entry in history.inputs] == ["in.0"]
+    assert (history.attempt, len(history.failures)) == (3, 1)
+    assert history.is_at_beginning

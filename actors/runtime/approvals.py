@@ -65,7 +65,7 @@ class Approvals:
             )
         )  # fmt: skip
         if not outcome.accepted:
-            raise UnknownApprovalError(approval_id, "it was decided already")
+            raise UnknownApprovalError(approval_id, "it was decided already, or is over")
         if outcome.agent_id is not None:
             self._on_answer(run_id, outcome.agent_id)
         return request

@@ -60,7 +60,7 @@ async def approval(
         return K.ASK_TIMEOUT, position, entry
 
     await run.turnstile.begin(branch, verb)
-    wanted = AnswerWait(verb, digest, prepare, decided, late)
+    wanted = AnswerWait(verb, digest, prepare, decided, late, key=key)
     return _approval_of(*await waits.answer(branch, position, wanted))
 
 

@@ -20,6 +20,7 @@ from actors.errors import (
 )
 from actors.kernel.runtime.commit import (
     CONTINUE,
+    Answered,
     Commit,
     Committed,
     Conflict,
@@ -32,7 +33,7 @@ from actors.kernel.runtime.commit import (
 )
 from actors.kernel.runtime.log_entry import EntryKind, NewEntry
 from actors.runtime.tasks import start_task
-from actors.runtime.turn import Parts, without, without_mail
+from actors.runtime.turn import Parts, with_answers, without, without_mail
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
     from actors.kernel.runtime.store import RunStore
     from actors.runtime.branch import Branch
     from actors.runtime.history import History
+    from actors.runtime.turn import LateEnd
     from actors.runtime.turnstile import Turnstile
 
 T = TypeVar("T")
@@ -147,6 +149,10 @@ class RunLog:
         """Let the next flush take a question back that was refused."""
         self._parts.withdraw.append(question)
 
+    def unless_answered(self, end: LateEnd) -> None:
+        """Let the next flush record the end of a wait, or the answer that came before."""
+        self._parts.unless_answered.append(end)
+
     def take_signal(self, key: SignalKey) -> None:
         """Let the next flush consume a signal."""
         self._parts.take_signals.append(key)
@@ -217,7 +223,8 @@ class RunLog:
         self._in_flight = True
         try:
             if parts.is_turn or waits is not None:
-                await self._commit(self._turn(entries, parts, CONTINUE, waits))
+                turn = self._turn(entries, parts, CONTINUE, waits)
+                await self._commit(turn, parts.unless_answered)
             else:
                 await self._store.append(self.lease, entries, expected_seq=expected)
         except RunSuspended:
@@ -241,10 +248,16 @@ class RunLog:
         self._waiters.append(waiter)
         await waiter
 
-    async def _commit(self, turn: Commit) -> Committed:
+    async def _commit(self, turn: Commit, ends: Sequence[LateEnd]) -> Committed:
         outcome = await self._store.commit(turn)
-        while (less := self._without_refused(turn, outcome)) is not None:
-            turn = less
+        while True:
+            if isinstance(outcome, Answered):
+                found = await self._store.answers(self.lease.run_id)
+                turn = with_answers(turn, ends, found)
+            elif (less := self._without_refused(turn, outcome)) is not None:
+                turn = less
+            else:
+                break
             outcome = await self._store.commit(turn)
         if self._received:
             for key in turn.bind:
@@ -308,7 +321,7 @@ class RunLog:
         turn = self._turn(entries, parts, then, new_waits)
         turn = replace(turn, orphans=orphans, attempt=attempt or turn.attempt)
         try:
-            committed = await self._commit(turn)
+            committed = await self._commit(turn, parts.unless_answered)
         except Exception as exc:
             self.break_off(exc)
             raise RunSuspended from exc

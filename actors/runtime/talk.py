@@ -201,7 +201,7 @@ class Talk:
         await run.turnstile.begin(branch, verb)
         wanted = AnswerWait(
             verb, question.digest, question.prepare, question.answered, question.timed_out,
-            question.take_back, keep=key is not None,
+            question.take_back, question.id, keep=key is not None,
         )  # fmt: skip
         return _ask_outcome(*await self._waits.answer(branch, position, wanted))
 

@@ -9,7 +9,7 @@ from actors.kernel.runtime.commit import BudgetDelta, Commit
 from actors.kernel.runtime.log_entry import EntryKind, NewEntry
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from actors.kernel.agent.message import MessageKey
     from actors.kernel.json import JsonValue
@@ -27,6 +27,23 @@ if TYPE_CHECKING:
     from actors.kernel.runtime.scheduler import Lease
 
 
+@dataclass(frozen=True, slots=True)
+class LateEnd:
+    """The end of a wait without an answer, as recorded; an answer that came before counts instead.
+
+    Attributes:
+        key: Of the answer.
+        payload: Of the entry that records the end.
+        entry_of: Returns the entry that records an answer in its place.
+        keep: Whether the answer stays for others who wait for it.
+    """
+
+    key: str
+    payload: dict[str, JsonValue]
+    entry_of: Callable[[Answer], tuple[EntryKind, str, dict[str, JsonValue]]]
+    keep: bool = False
+
+
 @dataclass(slots=True)
 class Parts:
     """Rows that become durable together with the entries of one flush."""
@@ -42,6 +59,7 @@ class Parts:
     follows: list[FollowChange] = field(default_factory=list)
     budget: BudgetDelta | None = None
     withdraw: list[MessageKey] = field(default_factory=list)
+    unless_answered: list[LateEnd] = field(default_factory=list)
     first: bool = False
     """The run's row has to become RUNNING."""
 
@@ -60,6 +78,7 @@ class Parts:
             or self.follows
             or self.budget
             or self.withdraw
+            or self.unless_answered
             or self.create
         )
 
@@ -101,8 +120,33 @@ class Parts:
             follows=tuple(self.follows),
             budget=self.budget,
             withdraw=tuple(self.withdraw),
+            unless_answered=tuple(end.key for end in self.unless_answered),
             attempt=attempt,
         )
+
+
+def with_answers(turn: Commit, ends: Iterable[LateEnd], answers: Iterable[Answer]) -> Commit:
+    """Return the turn with answers in place of ends that were too late. Every entry keeps its seq.
+
+    Who waits for the turn reads the payload that it has recorded: that becomes the answer's.
+    """
+    found = {answer.key: answer for answer in answers}
+    entries, taken, left = list(turn.entries), list(turn.take_answers), []
+    for end in ends:
+        answer = found.get(end.key)
+        if answer is None:
+            left.append(end.key)
+            continue
+        kind, position, payload = end.entry_of(answer)
+        at = next(n for n, entry in enumerate(entries) if entry.payload is end.payload)
+        end.payload.clear()
+        end.payload.update(payload)
+        entries[at] = NewEntry(kind, position, end.payload)
+        if not (end.keep or end.key in taken):
+            taken.append(end.key)
+    return replace(
+        turn, entries=tuple(entries), take_answers=tuple(taken), unless_answered=tuple(left)
+    )
 
 
 def without(turn: Commit, refusals: Mapping[str, dict[str, JsonValue]]) -> Commit:

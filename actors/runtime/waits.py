@@ -17,6 +17,7 @@ from actors.kernel.text import check_name_of
 from actors.runtime.error_record import record_error
 from actors.runtime.signals import refuse_reserved
 from actors.runtime.timers import Alarm
+from actors.runtime.turn import LateEnd
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -70,6 +71,7 @@ class AnswerWait:
         entry_of: Returns the entry that records an answer.
         late: Returns the entry that records the end of its time.
         take_back: Called when the refusal of the call is recorded.
+        key: Of the answer that counts instead, should it come before the end of the time is recorded.
         keep: Whether the answer stays for others who wait for it.
     """
 
@@ -79,6 +81,7 @@ class AnswerWait:
     entry_of: Callable[[Answer], _Entry]
     late: Callable[[], Awaitable[_Entry]] | None = None
     take_back: Callable[[], None] | None = None
+    key: str | None = None
     keep: bool = False
 
 
@@ -182,12 +185,16 @@ class Waits:
         run = self._run
 
         def entry_of(found: _Found) -> _Entry:
-            if found.entry is not None:
-                if found.is_refusal and wanted.take_back is not None:
-                    wanted.take_back()
-                return found.entry
-            assert found.answer is not None
-            return wanted.entry_of(found.answer)
+            entry = found.entry
+            if entry is None:
+                assert found.answer is not None
+                entry = wanted.entry_of(found.answer)
+            if found.is_refusal and wanted.take_back is not None:
+                wanted.take_back()
+            if found.is_unasked and wanted.key is not None:
+                end = LateEnd(wanted.key, entry[2], wanted.entry_of, wanted.keep)
+                run.log.unless_answered(end)
+            return entry
 
         def refused(exc: Exception) -> _Found:
             payload = refusal(wanted.verb, wanted.digest, exc)
@@ -203,7 +210,7 @@ class Waits:
                 if isinstance(known, Exception):
                     exc = known
                 elif isinstance(known, Answer):
-                    return _Found(answer=known)
+                    return _Found(answer=known, is_unasked=True)
                 else:
                     wait.row, wait.at = known, known.expires_at
             return refused(exc) if exc is not None else None
@@ -214,7 +221,7 @@ class Waits:
             await run.answers.refresh()
             if self._is_there(wait) or wanted.late is None:
                 return None
-            return _Found(entry=await wanted.late())
+            return _Found(entry=await wanted.late(), is_unasked=True)
 
         ended = await self._end(branch, wait, entry_of, look=look, late=late)
         return ended.seq, ended.payload
@@ -408,6 +415,8 @@ class _Found:
     entry: _Entry | None = None
     """What is recorded as it is: the end of a time limit, or a refusal."""
     is_refusal: bool = False
+    is_unasked: bool = False
+    """Nobody answered: the time is over, or the run that was to be asked."""
 
 
 class _Ended(NamedTuple):

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from actors.kernel.agent.message import MessageKey
 from actors.kernel.runtime.commit import (
+    Answered,
     Conflict,
     LeaseLost,
     Missing,
@@ -120,7 +121,9 @@ def _from_the_least(agents: tuple[AgentId, ...]) -> tuple[AgentId, ...]:
     return (*agents[n:], *agents[:n])
 
 
-def _refusal(row: Row, unit: Unit, before: TurnResult | None) -> TurnResult:
+def _refusal(  # noqa: PLR0911 - one each
+    row: Row, unit: Unit, before: TurnResult | None
+) -> TurnResult:
     match row["outcome"]:
         case "lease":
             return LeaseLost()
@@ -130,6 +133,9 @@ def _refusal(row: Row, unit: Unit, before: TurnResult | None) -> TurnResult:
             return Ended(row["detail"])
         case "conflict":
             return Conflict(row["actual"])
+        case "answered":
+            there = before.keys if isinstance(before, Answered) else ()
+            return Answered((*there, row["detail"]))
         case "over":
             places = before.positions if isinstance(before, OverBudget) else ()
             return OverBudget((*places, row["detail"]), row["message_id"])

@@ -44,6 +44,7 @@ def talk_of(commit: Commit) -> Talk | None:
         or commit.any_order
         or commit.withdraw
         or (isinstance(commit.then, Retry) and commit.then.release)
+        or commit.unless_answered
     ):
         return None
     sender = f"spawn:{commit.lease.agent_id}"
@@ -56,6 +57,7 @@ def talk_of(commit: Commit) -> Talk | None:
         "posts": [_post(out) for out in posts],
         "releases": _releases(commit.then),
         "withdraws": [_withdraw(question) for question in commit.withdraw],
+        "unanswered": [{"key": key} for key in commit.unless_answered],
     }
     if commit.waits is not None:
         talk[_WAITING] = [{}]

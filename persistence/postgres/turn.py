@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias, assert_never
 
 from actors.errors import ContractError
 from actors.kernel.runtime.commit import (
+    Answered,
     Committed,
     Conflict,
     Continue,
@@ -124,7 +125,15 @@ class Turn:
 
 
 TurnResult: TypeAlias = (
-    Committed | LeaseLost | Conflict | Missing | OutOfOrder | OverBudget | Ended | Unknown
+    Committed
+    | LeaseLost
+    | Conflict
+    | Missing
+    | OutOfOrder
+    | OverBudget
+    | Answered
+    | Ended
+    | Unknown
 )
 TurnCall: TypeAlias = "Call[Turn, TurnResult]"
 

@@ -12,9 +12,11 @@ from actors.kernel.runtime.communication import ApprovalStatus
 from actors.kernel.runtime.log_entry import EntryKind as K
 from actors.kernel.runtime.scheduler import RetryPolicy, RunStatus
 from tests.behaviour.agents import Acting
+from tests.harness.faulty_store import Faults, Manner
 
 if TYPE_CHECKING:
     from actors.kernel.agent.message import Message
+    from actors.kernel.runtime.commit import Commit
     from actors.kernel.runtime.communication import ApprovalRequest
     from actors.kernel.runtime.ids import RunId
     from actors.runtime import RunContext, Runtime
@@ -109,6 +111,33 @@ async def test_a_decision_counts_once(bed: Bed) -> None:
     assert (await bed.result(run_id))["by"] == "Alex"
     with pytest.raises(UnknownApprovalError):
         await bed.runtime.approvals.decide(request.id, approve=True, by="Robin")
+
+
+async def test_a_decision_before_the_end_of_the_time_is_recorded_counts(bed: Bed) -> None:
+    """Who was told that it counts can rely on it, however near to the time limit that was."""
+
+    def ends(commit: Commit) -> bool:
+        return any(entry.kind == K.ASK_TIMEOUT for entry in commit.entries)
+
+    faults = Faults(method="commit", manner=Manner.HOLD, wanted=ends, nth=0)
+    bed.go_wrong(faults)
+    await bed.restart()
+
+    async def act(ctx: RunContext, inbox: list[Message]) -> object:
+        del inbox
+        return (await ctx.approval("pay", timeout=0.5)).model_dump(mode="json")
+
+    run_id = await bed.submit(await bed.serve(act))
+    async with asyncio.timeout(30):
+        await faults.held.wait()
+    async with bed.client() as client:
+        (request,) = await client.approvals.open(run_id=run_id)
+        await client.approvals.decide(request.id, approve=True, by="Alex")
+    faults.release.set()
+
+    decided = await bed.result(run_id)
+    assert (decided["status"], decided["by"]) == ("approved", "Alex")
+    assert K.ASK_TIMEOUT not in await bed.kinds(run_id)
 
 
 async def test_another_process_decides(bed: Bed) -> None:

@@ -9,12 +9,13 @@ import pytest
 
 from actors.errors import ContractError, OtherTenantError, TerminalError, WaitCycleError
 from actors.kernel.agent.message import Message
-from actors.kernel.runtime.commit import WaitCycle
+from actors.kernel.runtime.commit import Commit, WaitCycle
 from actors.kernel.runtime.communication import AskKind, AskOutcome
 from actors.kernel.runtime.ids import AgentId, RunId
 from actors.kernel.runtime.log_entry import EntryKind as K
 from actors.kernel.runtime.scheduler import RetryPolicy, RunStatus
 from tests.behaviour.agents import Acting
+from tests.harness.faulty_store import Faults, Manner
 
 if TYPE_CHECKING:
     from actors.runtime import RunContext
@@ -385,3 +386,114 @@ async def test_a_question_leaves_while_another_branch_works(bed: Bed) -> None:
         return await ctx.gather(ctx.step("gate", bed.world.wait, "answered"), ask())
 
     assert await bed.result(await bed.submit(await bed.serve(act))) == [True, {"echo": 1}]
+
+
+def _ends_unanswered(commit: Commit) -> bool:
+    """Whether a turn ends an ask, or an approval, without an answer."""
+    return any(entry.kind == K.ASK_TIMEOUT for entry in commit.entries)
+
+
+@pytest.mark.parametrize("by_handle", [False, True], ids=["agent", "handle"])
+@pytest.mark.parametrize("fails", [False, True], ids=["completes", "fails"])
+@pytest.mark.parametrize("at", ["look", "commit"])
+async def test_a_reply_before_the_time_limit_is_recorded_is_the_answer(
+    bed: Bed, at: str, fails: bool, by_handle: bool
+) -> None:
+    """However late it comes between the asker's looks, and however the target's run ends behind it."""
+    faults = Faults(method="run" if by_handle else "run_of_message", manner=Manner.HOLD)
+    if at == "commit":
+        faults = Faults(method="commit", manner=Manner.HOLD, wanted=_ends_unanswered, nth=0)
+    bed.go_wrong(faults)
+    await bed.restart()
+    running: list[RunId] = []
+
+    async def answer(ctx: RunContext, inbox: list[Message]) -> object:
+        question = next((m for m in inbox if m.reply_to), None) or await ctx.receive(timeout=60)
+        assert question is not None
+        running.append(ctx.run_id)
+        await ctx.step("gate", bed.world.wait, "gate")
+        await ctx.reply(question, "the reply")
+        if fails:
+            raise TerminalError("behind the reply")
+        return "the end"
+
+    target = await bed.serve(answer)
+    limit_s = 1.0 if bed.backend == "memory" else 3.0
+
+    async def act(ctx: RunContext, inbox: list[Message]) -> object:
+        del inbox
+        handle = await ctx.spawn(target, "boot") if by_handle else None
+        outcome = await ctx.ask(handle or target, "q", timeout=limit_s)
+        return [outcome.kind.value, outcome.result, outcome.handle]
+
+    asker = await bed.submit(await bed.serve(act), retry_policy=ONCE)
+    await bed.seen(asker, K.ASK_SENT)
+    await bed.until(lambda: running)
+    if at == "look":
+        faults.nth = len(faults.calls)
+    async with asyncio.timeout(30):
+        await faults.held.wait()
+    bed.world.gates["gate"].set()
+    async with bed.client() as client:
+        status = (await client.wait(running[0])).status
+    faults.release.set()
+
+    assert status is (RunStatus.FAILED if fails else RunStatus.COMPLETED)
+    assert await bed.result(asker) == ["replied", "the reply", running[0]]
+    assert K.ASK_TIMEOUT not in await bed.kinds(asker)
+    left = await bed.runtime.store.answers(asker)  # of a child there is its end, too
+    assert "replied" not in [answer.status for answer in left]
+
+
+async def test_of_a_run_that_replied_and_ended_the_reply_is_asked_for_again(bed: Bed) -> None:
+    """By handle and with the same key, after the first ask had timed out: the end does not count."""
+
+    async def answer(ctx: RunContext, inbox: list[Message]) -> object:
+        question = await ctx.receive(timeout=60)
+        assert question is not None
+        await ctx.step("gate", bed.world.wait, "gate")
+        await ctx.reply(question, "the reply")
+        return "the end"
+
+    target = await bed.serve(answer)
+
+    async def act(ctx: RunContext, inbox: list[Message]) -> object:
+        del inbox
+        handle = await ctx.spawn(target, "boot")
+        first = await ctx.ask(handle, "q", timeout=1, idempotency_key="k")
+        await ctx.step("open", _open)
+        await ctx.join(handle)
+        second = await ctx.ask(handle, "q", timeout=1, idempotency_key="k")
+        return [first.kind.value, second.kind.value, second.result]
+
+    async def _open() -> None:
+        bed.world.gates["gate"].set()
+
+    asker = await bed.submit(await bed.serve(act))
+    assert await bed.result(asker) == ["timed_out", "replied", "the reply"]
+
+
+async def test_limits_that_fall_near_the_reply(bed: Bed) -> None:
+    """Sixty asks, with a slow look at the target: each ends with its reply or timed out, never otherwise."""
+    bed.go_wrong(Faults(method="run_of_message", manner=Manner.DELAY, always=True, delay_s=0.05))
+    await bed.restart()
+    limit_s = 0.5
+
+    async def answer(ctx: RunContext, inbox: list[Message]) -> str:
+        await ctx.step("work", asyncio.sleep, float(str(inbox[0].payload)))
+        await ctx.reply(inbox[0], "the reply")
+        return "the end"
+
+    async def asking(ctx: RunContext, n: int) -> list[Any]:
+        pause_s = limit_s - 0.03 + 0.002 * n
+        outcome = await ctx.ask(targets[n], pause_s, timeout=limit_s)
+        return [outcome.kind.value, outcome.result]
+
+    async def act(ctx: RunContext, inbox: list[Message]) -> object:
+        del inbox
+        return await ctx.gather(*(asking(ctx, n) for n in range(60)))
+
+    targets = [await bed.serve(answer) for _ in range(60)]
+    outcomes = await bed.result(await bed.submit(await bed.serve(act)))
+
+    assert all(said in (["replied", "the reply"], ["timed_out", None]) for said in outcomes)

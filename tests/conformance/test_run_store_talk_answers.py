@@ -10,7 +10,15 @@ import pytest
 
 from actors.errors import UnknownRunError
 from actors.kernel.agent.message import MessageKey
-from actors.kernel.runtime.commit import Answer, Conflict, Finish, Missing, Wait
+from actors.kernel.runtime.commit import (
+    Answer,
+    Answered,
+    Committed,
+    Conflict,
+    Finish,
+    Missing,
+    Wait,
+)
 from actors.kernel.runtime.ids import AgentId, RunId
 from actors.kernel.runtime.scheduler import RunStatus
 from actors.kernel.runtime.store import Nudge
@@ -67,6 +75,7 @@ async def test_of_several_answers_the_first_counts(bed: Bed) -> None:
 
     await target.commit(target.turn(result("1"), answers=(reply(asker, "third"),)))
     await target.complete("the end", answers=(reply(asker, "fourth"),))
+    await rest(asker, ask_wait("ask-1"))
     late = await bed.store.answer(Answer(asker.run_id, "ask-1", "denied"))
 
     assert [(a.status, a.result) for a in await answers(bed, asker)] == [("replied", "first")]
@@ -417,6 +426,7 @@ async def test_of_a_person_and_an_end_at_once_one_counts(bed: Bed) -> None:
     for n in range(10):
         asker = await bed.begin(agent=AgentId("desk", f"{n}"))
         pairs.append((asker, await asked(asker, AgentId("clerk", f"{n}"))))
+        await rest(asker, ask_wait("ask-1", AgentId("clerk", f"{n}")))
 
     await asyncio.gather(
         *(target.complete("end") for _, target in pairs),
@@ -436,6 +446,7 @@ async def test_an_answer_by_another_process_nudges_the_owner(bed: Bed) -> None:
     """The owner of the run that waits hears of a decision made elsewhere."""
     bed.needs("nudges")
     run = await bed.begin()
+    await run.commit(run.turn(waits=(Wait("1", "approval", "appr-1", request={}),)))
     seen: asyncio.Queue[Nudge] = asyncio.Queue()
     bed.store.set_nudge_hook(seen.put_nowait)
 
@@ -477,3 +488,38 @@ async def test_an_ended_run_is_as_its_log_says(bed: Bed) -> None:
 
     for run in (parent, child):
         assert await bed.store.refold(run.run_id) == await row(bed, run)
+
+
+async def test_a_wait_does_not_end_unanswered_behind_its_answer(bed: Bed) -> None:
+    """Of an answer and the turn that ends the wait without one the first counts; a turn is written whole."""
+    run = await bed.begin()
+    target = await asked(run)
+    await target.commit(target.turn(result("0"), answers=(reply(run, "yes"),)))
+    ends = run.turn(result("0"), unless_answered=("ask-1", "ask-2"), state={"k": 1})
+
+    late = await run.send(ends)
+    assert late == Answered(("ask-1",))
+    assert await bed.store.state(run.agent) == {}
+    await run.commit(run.turn(result("0"), unless_answered=("ask-2",), take_answers=("ask-1",)))
+
+    taken = await run.send(run.turn(result("1"), unless_answered=("ask-1",)))
+    assert isinstance(taken, Committed)  # as for one that asks again with the same key
+
+
+@pytest.mark.parametrize("n", range(5))
+async def test_of_an_answer_and_the_end_of_its_wait_at_once_one_is_first(bed: Bed, n: int) -> None:
+    """Never both: a person who decided was told that it counts, or that nobody waits any more."""
+    del n
+    run = await bed.begin()
+    await run.commit(run.turn(waits=(Wait("1", "approval", "appr", request={}),)))
+    answer = Answer(run.run_id, "appr", "approved", {"by": "Kim"})
+
+    ended, said = await asyncio.gather(
+        run.send(run.turn(result("1"), unless_answered=("appr",), waits=())),
+        bed.store.answer(answer),
+    )
+
+    assert said.accepted == isinstance(ended, Answered)
+    assert not (await bed.store.answer(answer)).accepted
+    there = ["appr"] if said.accepted else []
+    assert [found.key for found in await bed.store.answers(run.run_id)] == there

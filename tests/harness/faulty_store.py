@@ -41,6 +41,8 @@ class Manner(StrEnum):
     """The host is gone in the middle of the call, which never returns."""
     DELAY = "delay"
     """The call takes `delay_s` seconds and works."""
+    HOLD = "hold"
+    """The call waits until the test sets `release`, and works then."""
 
 
 class Door(StrEnum):
@@ -62,6 +64,10 @@ class Faults:
         nth: Number of the call, 0 is the first; None: every call works.
         also: Further calls that go wrong in the same manner.
         method: Only calls of this method are counted; None counts all.
+        always: Every counted call is the one.
+        wanted: Only calls with such arguments are counted.
+        held: Set while a call is held.
+        release: Lets it go on.
         calls: Names of all calls counted so far.
         struck: Whether it has happened.
         on_load: Told of every load that worked after it.
@@ -75,6 +81,10 @@ class Faults:
     nth: int | None = None
     manner: Manner = Manner.ERROR_BEFORE
     method: str | None = None
+    always: bool = False
+    wanted: Callable[..., bool] = lambda *_: True
+    held: asyncio.Event = field(default_factory=asyncio.Event)
+    release: asyncio.Event = field(default_factory=asyncio.Event)
     delay_s: float = 0.05
     calls: list[str] = field(default_factory=list)
     struck: bool = False
@@ -86,12 +96,12 @@ class Faults:
     steps: tuple[tuple[float, float], ...] = ()
     orders: tuple[tuple[float, str], ...] = ()
 
-    def strikes(self, method: str) -> bool:
+    def strikes(self, method: str, *args: Any) -> bool:
         """Count a call; True if it is the one."""
-        if self.method not in (None, method):
+        if self.method not in (None, method) or not self.wanted(*args):
             return False
         self.calls.append(method)
-        if len(self.calls) - 1 not in (self.nth, *self.also):
+        if len(self.calls) - 1 not in (self.nth, *self.also) and not self.always:
             return False
         self.struck = True
         return True
@@ -155,10 +165,13 @@ class FaultyStore:
     async def _call(self, name: str, member: Any, args: Any, kwargs: Any) -> Any:
         if self._dead:
             await _never()
-        manner = self._faults.manner if self._faults.strikes(name) else None
+        manner = self._faults.manner if self._faults.strikes(name, *args) else None
         await asyncio.sleep(0)
         if manner is Manner.DELAY:
             await asyncio.sleep(self._faults.delay_s)
+        elif manner is Manner.HOLD:
+            self._faults.held.set()
+            await self._faults.release.wait()
         elif manner is Manner.ERROR_BEFORE:
             raise PersistenceError(f"{name}: refused, nothing was written")
         elif manner is Manner.DIE_BEFORE:

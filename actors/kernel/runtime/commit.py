@@ -163,6 +163,9 @@ AnswerStatus: TypeAlias = Literal[
     "replied", "completed", "failed", "cancelled", "approved", "denied"
 ]
 
+PERSONAL: Final = ("approved", "denied")
+"""What a person answers."""
+
 
 @dataclass(frozen=True, slots=True)
 class Answer:
@@ -306,6 +309,7 @@ class Commit:
             all below are asked to stop; PERMANENT: they become children of the root.
         budget: What this turn spends.
         withdraw: Questions of this run that were refused: those that nobody has begun are gone.
+        unless_answered: Keys of waits that end without an answer: no answer may be there by now.
         attempt: The attempt that is executing, 1 for the first; kept with the run.
     """
 
@@ -327,6 +331,7 @@ class Commit:
     orphans: HistoryRetention | None = None
     budget: BudgetDelta | None = None
     withdraw: tuple[MessageKey, ...] = ()
+    unless_answered: tuple[str, ...] = ()
     attempt: int = 1
 
 
@@ -418,7 +423,19 @@ class OverBudget:
     limit: str
 
 
-CommitOutcome: TypeAlias = Committed | LeaseLost | Conflict | Missing | OutOfOrder | OverBudget
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """Answers with these keys came before the end of their waits; nothing was written.
+
+    Write the turn again with the answers in place of those ends.
+    """
+
+    keys: tuple[str, ...]
+
+
+CommitOutcome: TypeAlias = (
+    Committed | LeaseLost | Conflict | Missing | OutOfOrder | OverBudget | Answered
+)
 
 
 # --- rows as the worker reads them ----------------------------------------------------------------

@@ -197,6 +197,7 @@ class RunStore(Protocol):
     async def answer(self, answer: Answer) -> SignalOutcome:
         """Keep what ends a wait of a run, and tell its owner; not accepted when the key has one.
 
+        A person's decision is accepted only while the run waits for it.
         For those who are no run: a person who decides, a supervisor from outside.
 
         Raises:

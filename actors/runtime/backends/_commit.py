@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, assert_never
 
 from actors.kernel.runtime.commit import (
+    Answered,
     Committed,
     Conflict,
     Continue,
@@ -145,7 +146,9 @@ def is_there(rows: MemoryRows, record: RunRecord, wake: WakeSet) -> bool:
     return any(row is not None and not row.is_taken for row in answers)
 
 
-def refusal(rows: MemoryRows, commit: Commit) -> CommitOutcome | None:
+def refusal(  # noqa: PLR0911 - one each
+    rows: MemoryRows, commit: Commit
+) -> CommitOutcome | None:
     """Return why the turn may not be written now, or None when it may."""
     if not fenced(rows, commit.lease):
         return LeaseLost()
@@ -177,6 +180,9 @@ def refusal(rows: MemoryRows, commit: Commit) -> CommitOutcome | None:
     ]
     if missing:
         return Missing(tuple(missing))
+    late = tuple(k for k in commit.unless_answered if k in answers and not answers[k].is_taken)
+    if late:
+        return Answered(late)
     early = () if commit.any_order else _early(rows, commit)
     return OutOfOrder(early) if early else over_budget(rows, commit)
 

@@ -20,6 +20,7 @@ from actors.errors import (
     RunConflictError,
 )
 from actors.kernel.runtime.commit import (
+    PERSONAL,
     Answer,
     Arrived,
     BufferedSignal,
@@ -198,7 +199,11 @@ class MemoryStore:
 
     async def answer(self, answer: Answer) -> SignalOutcome:
         """See `RunStore.answer`."""
-        agent = self._rows.record(answer.run_id).cause.agent_id
+        record = self._rows.record(answer.run_id)
+        agent = record.cause.agent_id
+        waits = answer.key in {row.wait.key for row in record.waits}
+        if answer.status in PERSONAL and not waits:
+            return SignalOutcome(accepted=False, agent_id=agent)
         if keep_answer(self._rows, answer) is None:
             return SignalOutcome(accepted=False, agent_id=agent)
         self._rows.nudge(self, Nudge("signal", agent, answer.run_id))

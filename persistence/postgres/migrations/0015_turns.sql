@@ -181,6 +181,23 @@ begin
     end;
   end if;
 
+  -- 3a. waits that end without an answer: one that is there by now counts
+  if p_talk -> 'unanswered' is not null then
+    declare answered int[]; keys text[];
+    begin
+      select array_agg(u.t), array_agg(u.key) into answered, keys
+        from json_to_recordset(p_talk -> 'unanswered') as u(t int, key text)
+        join completions c on c.parent = t_run[u.t] and c.child = u.key and not c.consumed
+        where u.t <> all(bad);
+      if answered is not null then
+        bad := bad || answered;
+        return query select m.t, 'answered', null::int, m.key, false,
+          null::text, null::text, null::text, null::bigint, null::text
+          from unnest(answered, keys) m(t, key);
+      end if;
+    end;
+  end if;
+
   -- 3b. what their trees have a place for; the accounts stay locked
   if p_talk is not null then
     declare over int[]; places text[]; limits text[];

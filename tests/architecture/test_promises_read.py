@@ -32,6 +32,7 @@ GIVEN: Final = {
     "RunFilter": "actors/kernel/runtime/store.py",
     "NewRun": "actors/kernel/runtime/commit.py",
     "Order": "actors/kernel/runtime/front.py",
+    "Host": "persistence/postgres/heartbeat.py",
 }
 """Values that somebody gives us, each of whose fields changes something."""
 

@@ -7,19 +7,27 @@
 alter table deployment add column life timestamptz, add column floor bigint not null default 0;
 update deployment set life = pg_postmaster_start_time();
 
+-- Where numbers of a life begin of which `was` was the last one known: at the instant of its start, in
+-- microseconds, which no life before has reached, not even one that is forgotten. A clock that is behind
+-- gives way.
+create function leap_from(was bigint, life timestamptz) returns bigint language sql immutable
+  as $$ select case when at > was then at else was + 1000000000 end
+    from (select (extract(epoch from life) * 1000000)::bigint as at) x $$;
+
 -- Return which life of the server this is. The first who meets another one has all numbers leap: it may
 -- be behind the one before, and hosts remember what that one gave out. Every connection that writes
 -- begins with this. By the owner of the tables: who only uses them may not set sequences.
 create function meet_server() returns timestamptz
 language plpgsql security definer set search_path from current as $$
 <<here>>
-declare life timestamptz := pg_postmaster_start_time(); leap bigint := 1000000000;
+declare life timestamptz := pg_postmaster_start_time();
 begin
   if exists (select 1 from deployment d where d.life = here.life) then return life; end if;
-  update deployment d set life = here.life, floor = d.floor + leap
+  update deployment d set life = here.life, floor = leap_from(d.floor, here.life)
     where d.life <> here.life;
   if found then
-    perform setval(format('%I.%I', q.schemaname, q.sequencename), coalesce(q.last_value, 0) + leap)
+    perform setval(format('%I.%I', q.schemaname, q.sequencename),
+        leap_from(coalesce(q.last_value, 0), here.life))
       from pg_sequences q where q.schemaname = current_schema();
   end if;
   return life;

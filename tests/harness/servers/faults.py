@@ -45,8 +45,8 @@ async def copy_of(server: EmbeddedServer) -> Path:
     connection = await asyncpg.connect(server.url)
     try:
         await connection.execute("select pg_backup_start('standby', fast => true)")
-        copy = server.data_dir / "standby"
-        shutil.rmtree(copy, ignore_errors=True)
+        others = sum(1 for _ in server.data_dir.glob("standby-*"))
+        copy = server.data_dir / f"standby-{others}"
         _copy(server.data_dir / "pgdata", copy)
         (copy / "postmaster.pid").unlink()
         label = await connection.fetchval("select labelfile from pg_backup_stop(false)")

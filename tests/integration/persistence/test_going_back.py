@@ -115,3 +115,24 @@ async def test_a_host_is_told_once_of_another_life_and_before_anything_is_asked_
                 bed.store.deliver([message(id="c")]), bed.store.open_runs(bed.shards)
             )
             assert told.count("life") == 1
+
+
+async def test_lives_that_do_not_know_of_each_other_give_no_number_twice(
+    server: PostgresServer,
+) -> None:
+    """Two standbys of one age take over, one after the other: the second knows nothing of the first."""
+    async with host(server.url, SCHEMA) as bed:
+        standbys = [await servers.copy_of(server) for _ in range(2)]
+        places: list[int] = []
+        epochs: list[int] = []
+        for n, standby in enumerate(standbys):
+            await asyncio.to_thread(servers.fail_over, server, standby)
+            arrived = await bed.store.deliver([message(id=f"{n}.{m}") for m in range(20)])
+            places += [item.arrival for item in arrived]
+            await bed.store.release_shards(list(bed.leases.values()))
+            await sql(server.url, SCHEMA, "update shards set owner = null")
+            await bed.claim()
+            epochs.append(next(iter(bed.leases.values())).epoch)
+
+    assert places == sorted(set(places))
+    assert epochs[0] < epochs[1]

@@ -40,6 +40,10 @@ async def in_thread(fn: Callable[..., Any], *args: Any, **named: Any) -> Any:
             return  # nobody waits any more
         if exc is None:
             ended.set_result(value)
+        elif isinstance(
+            exc, StopIteration
+        ):  # no future takes one; a coroutine would end the same way
+            ended.set_exception(RuntimeError(f"{fn!r} raised StopIteration"))
         else:
             ended.set_exception(exc)
 

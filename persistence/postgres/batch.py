@@ -114,7 +114,7 @@ class Batcher(Generic[A, R]):
     def put_back(self, calls: list[Call[A, R]], pause_s: float) -> None:
         """Let calls of the group under way be flushed again after a pause; others go on meanwhile."""
         if not self._resting:
-            self._loop.call_later(pause_s, self._wake_resting)
+            self._loop.call_later(pause_s, self.flush_again)
         self._resting += calls
 
     @property
@@ -122,7 +122,8 @@ class Batcher(Generic[A, R]):
         """Whether calls wait to be flushed again."""
         return bool(self._resting)
 
-    def _wake_resting(self) -> None:
+    def flush_again(self) -> None:
+        """Flush what was put back now, before all that waits."""
         if not self._waiting:
             self._first_at = self._loop.time()
         self._waiting[:0], self._resting = self._resting, []

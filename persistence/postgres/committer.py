@@ -156,10 +156,13 @@ class Committer:
         """Write no turn that begins a run and was made by what another life of the server said.
 
         Other turns say where the log of their run ends, by which the server knows whether it is behind.
+        Those that rest for want of room are written first: were it behind them, their runs could get as
+        far again meanwhile, another way.
         """
         self._refused = {call for call in self._batcher.under_way if call.args.expected < 0}
         for call in self._refused:
             call.answer(Conflict(-1))
+        self._batcher.flush_again()
 
     async def _flush(self, calls: list[TurnCall]) -> None:
         while calls:

@@ -56,6 +56,18 @@ async def test_a_step_in_a_thread_sees_its_key_and_its_value_is_recorded() -> No
     assert row.result[2] is False
 
 
+async def test_an_iterator_that_ends_in_a_thread_fails_the_step() -> None:
+    """It is no error that a future takes: the step would never end."""
+
+    def work() -> object:
+        return next(iter(()))
+
+    row = await ended(Acting(lambda ctx: ctx.step("work", work, thread=True)))
+
+    assert row.status is RunStatus.FAILED
+    assert "StopIteration" in str(row.error)
+
+
 async def test_what_a_step_in_a_thread_raises_is_recorded() -> None:
     """As if it had been raised on the loop."""
 

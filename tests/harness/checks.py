@@ -45,12 +45,24 @@ def _ends(entries: Sequence[RunLogEntry]) -> list[str]:
     return []
 
 
+def received(entries: Sequence[RunLogEntry]) -> list[RunLogEntry]:
+    """Return the entries that say that the run got a message, without those it has given back."""
+    inputs: list[RunLogEntry] = []
+    others: list[RunLogEntry] = []
+    for entry in entries:
+        if entry.kind == EntryKind.MSG_RECEIVED:
+            (inputs if entry.position.startswith("in.") else others).append(entry)
+        elif entry.payload.get("kept"):
+            del inputs[int(str(entry.payload["kept"])) :]
+    return inputs + others
+
+
 def _messages(entries: Sequence[RunLogEntry]) -> list[str]:
     ids: Counter[str] = Counter()
+    for entry in received(entries):
+        message: Any = entry.payload["message"]
+        ids[f"message {message['id']} received"] += 1
     for entry in entries:
-        message: Any = entry.payload.get("message")
-        if entry.kind == EntryKind.MSG_RECEIVED and isinstance(message, dict):
-            ids[f"message {message['id']} received"] += 1
         if entry.kind == EntryKind.SIGNAL_RECEIVED:
             ids[f"signal {entry.payload['name']} {entry.payload['n']} received"] += 1
         if entry.kind == EntryKind.MSG_SENT:

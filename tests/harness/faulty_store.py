@@ -74,8 +74,9 @@ class Faults:
         leases: Shard leases handed out, so that a test can end a dead host's.
         hints: A seed: each hint from another process is kept, late, lost or doubled; None: all are kept.
         doors: By which way each message of outsiders comes, in turns; see `Door`.
-        steps: How the hosts' clocks are wrong; see `SteppedClock`.
+        steps: How the clock is wrong, of hosts and of rows in memory; see `SteppedClock`.
         orders: What an operator does, and when.
+        back: When the rows, in memory, go back, and to what they were at which time before.
     """
 
     nth: int | None = None
@@ -95,6 +96,7 @@ class Faults:
     doors: tuple[Door, ...] = ()
     steps: tuple[tuple[float, float], ...] = ()
     orders: tuple[tuple[float, str], ...] = ()
+    back: tuple[float, float] | None = None
 
     def strikes(self, method: str, *args: Any) -> bool:
         """Count a call; True if it is the one."""

@@ -110,7 +110,8 @@ class ProgramAgent:
             return {"unread": [message.payload for message in inbox]}
         self._run_id, self._seen, self._handles = ctx.run_id, list(inbox), {}
         tag = "" if is_first else ctx.run_id[:6]
-        return await self._drive(ctx, self._case.code(self.id.type, boot, tag))
+        given = [message.payload for message in inbox]
+        return await self._drive(ctx, self._case.code(self.id.type, given, tag))
 
     async def _use(self, called: str, what: Any) -> Any:
         return await self._world.execute(called, self._host, self._run_id)

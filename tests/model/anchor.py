@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from actors.kernel.agent.message import Message
 from actors.kernel.runtime.ids import AgentId, TopicId
+from tests.harness.checks import received
 from tests.model.reading import essential, plain_error
 from tests.model.world import Answer, Left, Letter, Scene
 
@@ -91,7 +92,7 @@ async def anchor(
     for agent in [root, *agents_of(case, rows)]:
         mail = await store.pending_mail(agent=agent)
         if mail:
-            waiting[str(agent)] = [letter_of(one.message) for one in mail]
+            waiting[str(agent)] = [letter_of(one.message, alone=one.alone) for one in mail]
             arrived |= {one.message.id for one in mail}
     follows, is_fair = [], True
     if case.cast:
@@ -113,15 +114,13 @@ async def anchor(
 
 
 def _letters(entries: list[RunLogEntry]) -> list[Letter]:
-    bodies: list[Any] = [
-        one.payload.get("message") for one in entries if one.kind == "msg.received"
-    ]
+    bodies: list[Any] = [one.payload["message"] for one in received(entries)]
     return [letter_of(Message.from_json(body)) for body in bodies]
 
 
-def letter_of(message: Message) -> Letter:
+def letter_of(message: Message, *, alone: bool = False) -> Letter:
     """Return a message in the model's form."""
-    return Letter(message.id, message.sender or "", message.payload, message.reply_to)
+    return Letter(message.id, message.sender or "", message.payload, message.reply_to, alone)
 
 
 def _answer(one: StoredAnswer) -> Answer:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import seed as hypothesis_seed
@@ -10,12 +10,12 @@ from hypothesis import seed as hypothesis_seed
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
 
-    from tests.model.program import Case
+T = TypeVar("T")
 
 
-def drawn_cases(strategy: SearchStrategy[Case], count: int, seed: int) -> list[Case]:
+def drawn_cases(strategy: SearchStrategy[T], count: int, seed: int) -> list[T]:
     """Return so many random cases; the same for the same seed."""
-    cases: list[Case] = []
+    cases: list[T] = []
 
     @hypothesis_seed(seed)
     @settings(
@@ -26,7 +26,7 @@ def drawn_cases(strategy: SearchStrategy[Case], count: int, seed: int) -> list[C
         suppress_health_check=list(HealthCheck),
     )
     @given(strategy)
-    def draw(case: Case) -> None:
+    def draw(case: T) -> None:
         cases.append(case)
 
     draw()

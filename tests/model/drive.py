@@ -85,6 +85,7 @@ class Observed:
         replies: By run and question, what the code gave as replies.
         acts: What an operator did and was not refused.
         logs: Of all runs, where there was one.
+        over_at: When everything was over, in virtual seconds.
         sent: Messages that lie in the sink's inbox.
         calls: Names of the store calls made.
     """
@@ -97,6 +98,7 @@ class Observed:
     replies: dict[tuple[str, str], list[Any]] = field(default_factory=dict)
     acts: list[Act] = field(default_factory=list)
     logs: list[list[RunLogEntry]] = field(default_factory=list)
+    over_at: float = 0.0
     sent: list[Arrived] = field(default_factory=list)
     begun: list[Execution] = field(default_factory=list)
     ended: list[Execution] = field(default_factory=list)
@@ -162,11 +164,26 @@ class Stage:
             await self._begin_in_the_middle()
         arrivals = asyncio.ensure_future(self.arrive())
         orders = asyncio.ensure_future(self._operate())
+        back = asyncio.ensure_future(self._go_back())
         while not await self._host():
             pass
         arrivals.cancel()
         orders.cancel()
+        back.cancel()
         return self.seen
+
+    async def _go_back(self) -> None:
+        """Let the rows go back; what outsiders had sent is in their stream, and is read again."""
+        if self.faults.back is None:
+            return
+        assert isinstance(self.ground, MemoryGround)
+        first, last = self.faults.back
+        await asyncio.sleep(first)
+        rows = self.ground.copied()
+        await asyncio.sleep(last - first)
+        self.ground.go_back(rows)
+        for event in [event for event in self._events if event[0] <= self.loop.time()]:
+            await self._deliver(*event)
 
     async def _operate(self) -> None:
         if self.faults.orders:
@@ -277,6 +294,8 @@ class Stage:
         row = await self.store.run(self.run_id)
         if self.case.cast and not await self._are_others_over():
             return False
+        if self.faults.back is not None and self.loop.time() < self.faults.back[1] + 1.0:
+            return False
         if self.faults.orders:
             return await self._are_orders_over()
         if row is not None and row.status.is_terminal:
@@ -335,7 +354,7 @@ class Stage:
             seen.stuck = await store.pending_count(self.agent)
         seen.begun, seen.ended = self._world.begun, self._world.ended
         seen.ghosts, seen.calls = self._world.ghosts, self.faults.calls
-        seen.replies = self._world.replies
+        seen.replies, seen.over_at = self._world.replies, self.loop.time()
 
     async def _look_at_others(self) -> None:
         seen, store = self.seen, self.store
@@ -434,7 +453,7 @@ def play(
 
     async def main(loop: SimLoop) -> Observed:
         loop.grain_s = grain_s
-        ground = MemoryGround(loop)
+        ground = MemoryGround(SteppedClock(loop, faults.steps if faults else ()))
         stage = Stage(case, loop, ground, suspend_after, faults or Faults(), until, prefix, before)
         return await stage.play()
 

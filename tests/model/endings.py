@@ -38,34 +38,44 @@ def end_of_attempt(run: Run, root: Branch) -> list[tuple[str, dict[str, Any]]]:
 
 
 def _end_by(error: BaseException, run: Run) -> list[tuple[str, dict[str, Any]]]:
-    if isinstance(error, BudgetExhaustedError):
-        return [("run.failed", {"status": "budget_exhausted", "error": error_record(error)})]
-    attempt = run.memory.attempts + 1
-    ending, record = ending_of(error), error_record(error)
+    counted = run.memory.counted + 1
     policy = policy_of(run.case.retry) if run.box.agent == run.case.root else RetryPolicy()
-    if _is_final(run, error, ending, policy):
+    record, ending = error_record(error), ending_of(error)
+    wait = error.delay_s if isinstance(error, RetryAfter) else policy.delay_s(counted, 0.5)
+    if run.others():
+        del run.log[run.beginning :]
+        wait = 0.0 if _is_hopeless(error, policy) else wait
+        return [_failed(run, record, None, wait, kept=1)]
+    if isinstance(error, BudgetExhaustedError):
+        return [("run.failed", {"status": "budget_exhausted", "error": record})]
+    if _is_hopeless(error, policy) or (ending is not None and _is_sticky(run, ending)):
         return [("run.failed", {"status": "terminal", "error": record})]
-    if attempt > policy.max_retries and policy.on_exhausted != "pause":
+    if counted > policy.max_retries and policy.on_exhausted != "pause":
         return [("run.failed", {"status": "agent_crashed", "error": record})]
-    wait = error.delay_s if isinstance(error, RetryAfter) else policy.delay_s(attempt, 0.5)
-    failed = {
-        "attempt": attempt,
+    failed = _failed(run, record, ending, wait)
+    if counted > policy.max_retries:
+        return [failed, ("run.parked", {"reason": "retries"})]
+    return [failed]
+
+
+def _failed(
+    run: Run, record: dict[str, Any], ending: int | None, wait: float, *, kept: int | None = None
+) -> tuple[str, dict[str, Any]]:
+    return "run.attempt_failed", {
+        "attempt": run.memory.attempts + 1,
         "error": record,
         "retry_from": len(run.log) - 1 if ending is None else ending,
         "ending": ending is not None,
         "at": run.world.now + wait,
+        "kept": kept,
     }
-    if attempt > policy.max_retries:
-        return [("run.attempt_failed", failed), ("run.parked", {"reason": "retries"})]
-    return [("run.attempt_failed", failed)]
 
 
-def _is_final(run: Run, error: BaseException, ending: int | None, policy: RetryPolicy) -> bool:
-    if isinstance(error, TerminalError | ContractError):
+def _is_hopeless(error: BaseException, policy: RetryPolicy) -> bool:
+    """Whether the error ends a run without a retry."""
+    if isinstance(error, TerminalError | ContractError | BudgetExhaustedError):
         return True
-    if type(error).__name__ in policy.non_retryable:
-        return True
-    return ending is not None and _is_sticky(run, ending)
+    return type(error).__name__ in policy.non_retryable
 
 
 def _is_sticky(run: Run, ending: int) -> bool:

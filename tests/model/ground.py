@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from contextlib import asynccontextmanager
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from actors.kernel.agent.message import Message
+from actors.kernel.runtime.store import Nudge
 from actors.runtime.backends.memory import MemoryStore
-from tests.harness.simloop import SimClock
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from contextlib import AbstractAsyncContextManager
 
+    from actors.kernel.clock import Clock
     from actors.kernel.runtime.ids import AgentId, HostIncarnation, RunId
     from actors.kernel.runtime.store import RunStore
     from actors.kernel.runtime.transport import Transport
-    from tests.harness.simloop import SimLoop
 
 OUTSIDER = "test"
 
@@ -78,8 +79,8 @@ class Ground(Protocol):
 class MemoryGround:
     """See `Ground`."""
 
-    def __init__(self, loop: SimLoop) -> None:
-        self._first = MemoryStore(clock=SimClock(loop))
+    def __init__(self, clock: Clock) -> None:
+        self._first = MemoryStore(clock=clock)
         self.store: RunStore = self._first
         self._outside = self._first.sibling()
 
@@ -87,6 +88,17 @@ class MemoryGround:
     def elsewhere(self) -> RunStore:
         """See `Ground`."""
         return self._outside
+
+    def copied(self) -> dict[str, Any]:
+        """Return all rows as they are, for `go_back`."""
+        kept = ("clock", "hooks", "_readers")
+        rows = {key: x for key, x in vars(self._first._rows).items() if key not in kept}
+        return deepcopy(rows)
+
+    def go_back(self, rows: dict[str, Any]) -> None:
+        """Another server takes the place of the one with the rows; it has those of some time before."""
+        vars(self._first._rows).update(rows)
+        self._first._rows.nudge(object(), Nudge("life"))
 
     @asynccontextmanager
     async def host(self) -> AsyncIterator[Stead]:

@@ -50,6 +50,10 @@ class Memory:
     generation: int = 0
     boot: Any = None
     attempts: int = 0
+    inputs: list[str] = field(default_factory=list)
+    """Ids of the messages that the run began with and has not given back."""
+    counted: int = 0
+    """Failed attempts that did not take the run's messages apart."""
     records: dict[str, Record] = field(default_factory=dict)
     unasked: set[str] = field(default_factory=set)
     void: set[int] = field(default_factory=set)
@@ -72,8 +76,12 @@ class Memory:
         return memory
 
     def _read(self, seq: int, line: Line) -> None:
+        if line.position.startswith("in."):
+            self.inputs.append(line.data["id"])
         if line.kind == "run.attempt_failed":
+            del self.inputs[line.data["kept"] or len(self.inputs) :]
             self.attempts += 1
+            self.counted += line.data["kept"] is None
             self.failures.append((seq, line.data["retry_from"]))
             if line.data["ending"]:
                 self.void.add(line.data["retry_from"])

@@ -283,7 +283,9 @@ class Model:
         box.is_due = False
         if box.holder is not None or not box.waiting:
             return
-        letters, box.waiting = box.waiting[:MAX_MESSAGES], box.waiting[MAX_MESSAGES:]
+        n = next((n for n, one in enumerate(box.waiting) if one.alone), MAX_MESSAGES) or 1
+        n = min(n, MAX_MESSAGES)
+        letters, box.waiting = box.waiting[:n], box.waiting[n:]
         if box.agent == self.case.root:
             self._later += [letter.payload for letter in letters]
             return

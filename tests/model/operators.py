@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from tests.model.agent import Execution
 
 VERBS: Final = (
-    *("value", "retry", "fail"),
+    *("value", "retry", "retry", "fail"),
     *("again", "cancel", "fork", "sweep", "approve", "deny"),
-    *("redrive letters", "redrive runs"),
+    *("redrive letters", "redrive letters", "redrive runs", "redrive runs"),
 )
 Order = tuple[float, str]
 """When an operator does what."""

@@ -8,7 +8,7 @@ an ``op`` and, where it calls ctx, a ``label`` that no other statement has:
 ``signal`` name, into · ``receive`` d (None: for ever), into · ``now`` · ``random`` into · ``uuid`` into ·
 ``get`` key, into · ``set`` key, value · ``clear`` key · ``send`` payload · ``patched`` id ·
 ``gather`` branches · ``select`` branches · ``scope`` branches, body · ``join`` child ·
-``cancel`` child · ``try`` body, catch, handler, final · ``raise`` error · ``reraise`` ·
+``cancel`` child · ``try`` body, catch, handler, final · ``raise`` error · ``reraise`` · ``if_bad`` error ·
 ``if`` cond, then, else · ``continue`` limit · ``check`` ·
 ``ask`` to, payload, d, into · ``ask_back`` to, d, into ·
 ``ask_child`` child, payload, d, into · ``reply`` which, value ·
@@ -17,7 +17,8 @@ an ``op`` and, where it calls ctx, a ``label`` that no other statement has:
 ``follow`` topic · ``unfollow`` topic · ``approval`` d, into.
 
 `to` is an agent as text; `child` and `which` count children spawned and messages received so far,
-around. An expression is ``{"var": name}`` or ``{"list": [...]}`` or JSON data that stands for itself.
+around. An expression is ``{"var": name}``, ``{"list": [...]}``, ``{"big": length}`` or JSON data that
+stands for itself.
 `d` is in virtual seconds.
 """
 
@@ -27,6 +28,8 @@ import hashlib
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeAlias
+
+from typing_extensions import override
 
 from actors.errors import RetryAfter, TerminalError
 
@@ -46,21 +49,26 @@ class AwkwardError(Exception):
         super().__init__(f"{code}: {hint}")
 
 
-def make_error(name: str, text: str) -> Exception:
+class MuteError(Exception):
+    """Raised by effects and by programs; nobody can have its text."""
+
+    @override
+    def __str__(self) -> str:
+        raise ValueError("no text")
+
+
+def make_error(name: str, text: str) -> BaseException:
     """Return a fresh error of the named class that says `text`."""
-    match name:
-        case "RetryAfter":
-            return RetryAfter(0.75, text)
-        case "TerminalError":
-            return TerminalError(text)
-        case "AwkwardError":
-            return AwkwardError(text, "lost")
-        case "ValueError":
-            return ValueError(text)
-        case "KeyError":
-            return KeyError(text)
-        case _:
-            return ScriptedError(text)
+    if name == "RetryAfter":
+        return RetryAfter(0.75, text)
+    if name == "AwkwardError":
+        return AwkwardError(text, "lost")
+    return _PLAIN.get(name, ScriptedError)(text)
+
+
+_PLAIN: Final[dict[str, type[BaseException]]] = {
+    one.__name__: one for one in (MuteError, SystemExit, TerminalError, ValueError, KeyError)
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,10 +139,10 @@ class Case:
         part = int.from_bytes(hashlib.blake2b(tag.encode(), digest_size=4).digest(), "big") / 2**32
         return 1.0 + 0.4 * part
 
-    def code(self, type_: str, boot: Json, tag: str) -> Code:
-        """Return one start of the program of a type's agents."""
+    def code(self, type_: str, given: list[Json], tag: str) -> Code:
+        """Return one start of the program of a type's agents, with what they were given."""
         program = self.program_of(type_)
-        return Interpreter(program, boot, tag, pace=self.pace_of(tag)).main()
+        return Interpreter(program, given, tag, pace=self.pace_of(tag)).main()
 
     def program_of(self, type_: str) -> Block:
         """Return what agents of a type run."""
@@ -160,6 +168,8 @@ def in_tenant(case: Case, tenant: str) -> Case:
 
 BACK: Final = "back"
 """What the questions say that may close a circle; who gets one calls nobody, so that there is an end."""
+BAD: Final = "bad"
+"""What a message says on which programs fail that look for it."""
 CALLS_OTHERS: Final = ("ask", "ask_back", "emit", "spawn", "tell")
 
 DEFAULT_RETRY: Final = {"max_retries": 2, "backoff_s": 1.3, "factor": 2.0, "jitter": 0.0}
@@ -168,8 +178,9 @@ DEFAULT_RETRY: Final = {"max_retries": 2, "backoff_s": 1.3, "factor": 2.0, "jitt
 class Interpreter:
     """One start of a program from its top."""
 
-    def __init__(self, program: Block, boot: Json, tag: str, *, pace: float) -> None:
-        self._program = program
+    def __init__(self, program: Block, given: list[Json], tag: str, *, pace: float) -> None:
+        boot = given[0] if given else None
+        self._program, self._is_bad = program, BAD in given
         self._tag, self._pace = f"/{tag}" if tag else "", pace
         self._is_back = boot == BACK
         self._children: list[Json] = []
@@ -209,6 +220,8 @@ class Interpreter:
     def _value(self, expr: Json) -> Json:
         if isinstance(expr, dict) and "var" in expr:
             return self._vars.get(expr["var"])
+        if isinstance(expr, dict) and "big" in expr:
+            return "x" * expr["big"]
         if isinstance(expr, dict) and "list" in expr:
             return [self._value(one) for one in expr["list"]]
         return expr
@@ -383,6 +396,11 @@ class Interpreter:
         yield from ()
         raise make_error(stmt["error"], stmt["label"])
 
+    def _do_if_bad(self, stmt: Stmt, _: Any) -> Code:
+        yield from ()
+        if self._is_bad:
+            raise make_error(stmt["error"], stmt["label"])
+
     def _do_reraise(self, stmt: Stmt, _: Any) -> Code:
         yield from ()
         raise  # noqa: PLE0704 - stands in handlers only
@@ -392,5 +410,12 @@ class Interpreter:
         return (yield from self._block(branch, children))
 
 
+def text_of(exc: BaseException) -> str:
+    """Return the text of an error as it is recorded."""
+    if isinstance(exc, MuteError):
+        return "(its text cannot be had: ValueError)"
+    return str(exc)
+
+
 def _text(exc: BaseException) -> str:
-    return str(exc) if isinstance(exc, Exception) else ""
+    return text_of(exc) if isinstance(exc, Exception) else ""

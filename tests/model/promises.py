@@ -7,6 +7,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from actors.kernel.runtime.effects import args_hash
+from tests.harness.checks import received
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -32,6 +33,17 @@ def broken_talk(observed: Observed) -> list[str]:
     ]
 
 
+def early_timers(observed: Observed) -> list[str]:
+    """Return the timers that fired before their time, by the clock that they were set by."""
+    logs = [observed.entries, *(one.entries for one in observed.others.values())]
+    fired = [entry for log in logs for entry in log if entry.kind == "timer.fired"]
+    return [
+        f"{entry.run_id}: the timer at {entry.position} fired at {entry.ts}, not {entry.payload['at']}"
+        for entry in fired
+        if entry.ts.isoformat() < str(entry.payload["at"])
+    ]
+
+
 def out_of_order(numbers: Sequence[float]) -> bool:
     """Whether messages of one sender came otherwise than they were accepted."""
     return any(one > other for one, other in pairwise(numbers))
@@ -50,9 +62,9 @@ def _order(observed: Observed, logs: dict[str, list[RunLogEntry]]) -> list[str]:
                 sent.setdefault((f"agent:{me}", target), []).append(
                     str(entry.payload["message_id"])
                 )
-            message: Any = entry.payload.get("message")
-            if entry.kind == "msg.received":
-                got.setdefault((message["sender"], message["target"]), []).append(message["id"])
+        for entry in received(log):
+            message: Any = entry.payload["message"]
+            got.setdefault((message["sender"], message["target"]), []).append(message["id"])
     found: list[str] = []
     for (sender, target), ids in got.items():
         order = sent.get((sender, target), [])
@@ -71,13 +83,15 @@ def _mail(observed: Observed, logs: dict[str, list[RunLogEntry]]) -> list[str]:
                 target = str(entry.payload["target"])
                 if not target.rpartition(":")[2].startswith(("sink/", "news", "program/")):
                     sent.add(str(entry.payload["message_id"]))
-            message: Any = entry.payload.get("message")
-            if entry.kind == "msg.received":
-                got[f"{message['target']} {message['id']}"] += 1
+        for entry in received(log):
+            message: Any = entry.payload["message"]
+            got[f"{message['target']} {message['id']}"] += 1
     for agent, mail in observed.waiting.items():
         for one in mail:
             got[f"{agent} {one.message.id}"] += 1
     found = [f"letter {what} is in {n} places" for what, n in got.items() if n > 1]
+    for log in logs.values():
+        sent -= _taken_back(log).keys()
     there = {what.rpartition(" ")[2] for what in got}
     return found + [f"letter {one} is lost" for one in sorted(sent - there)]
 
@@ -159,20 +173,26 @@ def _first_reply(
 
 def _refused(observed: Observed, logs: dict[str, list[RunLogEntry]]) -> list[str]:
     """A question whose asker was told that it closes a circle has no effect from then on."""
+    del observed
     found: list[str] = []
     for run_id, log in logs.items():
-        asked = {e.position: str(e.payload["message_id"]) for e in log if e.kind == "ask.sent"}
-        for entry in log:
-            error: Any = entry.payload.get("error")
-            if entry.payload.get("effect") != "ask" or not str(error["type"]).endswith(
-                "CycleError"
-            ):
-                continue
-            head = f"{run_id}: the ask at {entry.position} was refused at {entry.ts}"
-            for other, its in logs.items():
-                for line in its:
-                    message: Any = line.payload.get("message")
-                    is_it = isinstance(message, dict) and message["id"] == asked.get(entry.position)
-                    if line.kind == "msg.received" and is_it and line.ts > entry.ts:
-                        found.append(f"{head} and reached {other} at {line.ts}")
+        refused = _taken_back(log)
+        for other, its in logs.items():
+            for line in received(its):
+                message: Any = line.payload["message"]
+                at = refused.get(message["id"])
+                if at is not None and line.ts > at:
+                    found.append(f"{run_id}: what was refused at {at} reached {other} at {line.ts}")
+    return found
+
+
+def _taken_back(log: Sequence[RunLogEntry]) -> dict[str, datetime]:
+    """Return the questions of a run that closed a circle, and when it was told so."""
+    asked = {e.position: str(e.payload["message_id"]) for e in log if e.kind == "ask.sent"}
+    found: dict[str, datetime] = {}
+    for entry in log:
+        error: Any = entry.payload.get("error")
+        is_refusal = entry.payload.get("effect") == "ask" and entry.position in asked
+        if is_refusal and str(error["type"]).endswith(":WaitCycleError"):
+            found[asked[entry.position]] = entry.ts
     return found

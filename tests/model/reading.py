@@ -96,6 +96,7 @@ def _data(kind: str, payload: dict[str, Any], number: dict[int, int]) -> dict[st
             "error": _error(payload["error"]),
             "retry_from": number[payload["retry_from"]],
             "ending": payload.get("ending") is not None,
+            "kept": payload.get("kept"),
             "at": seconds(payload["at"]),
         }
     elif kind == "run.failed":

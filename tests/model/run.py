@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from typing_extensions import override
@@ -51,7 +52,7 @@ class Run(Talk):
         self.looked_at = 2 * NEVER
         self.born: object = None
         self.cause: object = None
-        self.epoch = 0
+        self.epoch = self.beginning = 0
         self.memory = Memory(self.log)
         self._reset()
 
@@ -132,16 +133,18 @@ class Run(Talk):
             for n, letter in enumerate(self.letters):
                 data = {"boot": True, "id": letter.id, "payload": letter.payload}
                 self.record("msg.received", f"in.{n}", data)
+            self.beginning = len(self.log)
+        self.beginning = max(self.beginning, self.flushed)
         self.memory = Memory.of(self.log)
-        generation, boot = self.memory.generation, self.memory.boot
+        generation = self.memory.generation
         if generation:
-            self.seen = [Letter(derive_id("continued", self.run_id, generation), "", boot)]
+            boot = Letter(derive_id("continued", self.run_id, generation), "", self.memory.boot)
+            self.seen = [boot]
         else:
-            first = [line.data["id"] for line in self.log if line.position[:3] == "in."]
-            self.seen = [self.by_id[one] for one in first]
-            boot = self.seen[0].payload if self.seen else None
+            self.seen = [self.by_id[one] for one in self.memory.inputs]
         tag = "" if self.box.agent == self.case.root else self.run_id[:6]
-        code = self.case.code(self.box.agent.partition("/")[0], boot, tag)
+        given = [letter.payload for letter in self.seen]
+        code = self.case.code(self.box.agent.partition("/")[0], given, tag)
         self.trunk = Branch(f"{generation}:" if generation else "", [(code, None)])
         self.ready.append(self.trunk)
 
@@ -222,12 +225,28 @@ class Run(Talk):
             self._name_orphans()
         for kind, data in ends:
             self.record(kind, "", data)
+            if data.get("kept"):
+                self._give_back(data["kept"])
         self.flush()
         self.trunk = None
         if status:
             self._ended(status)
         else:
             self._try_again(self.log[-1].data["at"])
+
+    def others(self) -> list[str]:
+        """Return the messages beside its first that go back if the run fails now: see docs/replay.md."""
+        is_whole = any(
+            line.position[:3] != "in." for line in self.log[: self.flushed] if line.position
+        )
+        rest = self.log[self.flushed :]
+        executes = any(line.kind in ("effect.intent", "tool.called") for line in rest)
+        return [] if is_whole or executes or self.memory.generation else self.memory.inputs[1:]
+
+    def _give_back(self, kept: int) -> None:
+        """Let messages wait again, each for a run of its own."""
+        given = [replace(self.by_id.pop(one), alone=True) for one in self.memory.inputs[kept:]]
+        self.box.waiting = given + self.box.waiting
 
     def _name_orphans(self) -> None:
         children = self.left_behind()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from hypothesis import strategies as st
 
-from tests.model.program import Case
+from tests.model.program import BAD, Case
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 ERRORS: Final = (
     *("ScriptedError", "ScriptedError", "ScriptedError", "ValueError", "ValueError"),
-    *("AwkwardError", "RetryAfter", "TerminalError"),
+    *("AwkwardError", "RetryAfter", "TerminalError", "SystemExit", "MuteError"),
 )
 CATCHES: Final = (
     "Exception",
@@ -55,8 +55,11 @@ def _effect(op: str, outcomes: st.SearchStrategy[Any]) -> st.SearchStrategy[Stmt
 _good_outcomes = st.lists(_ok, min_size=1, max_size=2)
 _good_step = _effect("step", _good_outcomes)
 _bad_step = _effect("step", st.tuples(_bad, st.one_of(_ok, _bad), _ok).map(list))
-_tool = _effect("tool", st.lists(st.one_of(_ok, _bad), min_size=1, max_size=2))
-_key = st.sampled_from(["k", "l"])
+_bad_tool = st.fixed_dictionaries({"d": _ticks, "err": st.sampled_from(ERRORS[:-1])})
+_tool = _effect("tool", st.lists(st.one_of(_ok, _bad_tool), min_size=1, max_size=2))
+NAMES: Final = ("a\x00b", "\ud800", "x" * 1025, "\u00e9" * 512)
+"""Names that no database takes, and the longest one that all take."""
+_key = st.sampled_from(["k", "l"] * 12 + list(NAMES))
 _instants = st.one_of(
     _stmt("get", key=_key, into=_var),
     _stmt(
@@ -69,7 +72,7 @@ _instants = st.one_of(
     _stmt("random", into=_var),
     _stmt("uuid"),
     _stmt("send", payload=st.one_of(_value, _var.map(lambda v: {"list": [{"var": v}]}))),
-    _stmt("patched", id=st.sampled_from(["p", "q"])),
+    _stmt("patched", id=st.sampled_from(["p", "q"] * 8 + list(NAMES))),
     _stmt("check"),
 )
 _waits = st.one_of(
@@ -84,6 +87,10 @@ _raise = _stmt("raise", error=st.sampled_from(ERRORS))
 def _weighted(*choices: tuple[int, st.SearchStrategy[Any]]) -> st.SearchStrategy[Any]:
     """One of these, as often as its weight says; `one_of` would drop repetitions."""
     return st.sampled_from([one for n, one in choices for _ in range(n)]).flatmap(_itself)
+
+
+LARGE: Final = (256 * 1024 - 2, 256 * 1024 - 1)
+"""Lengths of the largest text that a message may hold, and of a larger one."""
 
 
 def _itself(strategy: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
@@ -155,6 +162,9 @@ def type_of(level: int) -> str:
     return "program" if level == 0 else f"p{level}"
 
 
+_sent = _weighted((5, _expr), (1, st.sampled_from([{"big": length} for length in LARGE])))
+
+
 def _led(stmt: tuple[Stmt, Stmt | None]) -> Stmt:
     """A statement that begins at a time of its own, if it is led by a step."""
     talk, lead = stmt
@@ -168,12 +178,12 @@ def _talk(level: int, *, back: bool = False) -> st.SearchStrategy[Stmt]:
         type_ = st.sampled_from([type_of(n) for n in range(level + 1, LEVELS)])
         to = st.tuples(type_, st.sampled_from(["a", "a", "b"])).map("/".join)
         choices += [
-            (4, _stmt("ask", to=to, payload=_expr, d=limit, into=_var)),
-            (4, _stmt("spawn", type=type_, boot=st.one_of(st.none(), _expr))),
+            (4, _stmt("ask", to=to, payload=_sent, d=limit, into=_var)),
+            (4, _stmt("spawn", type=type_, boot=st.one_of(st.none(), _sent))),
             (3, _stmt("await_child", child=_which, into=_var)),
             (2, _stmt("ask_child", child=_which, payload=_expr, d=limit, into=_var)),
             (2, _stmt("stop_child", child=_which)),
-            (2, _stmt("tell", to=to, payload=_expr)),
+            (2, _stmt("tell", to=to, payload=_sent)),
             (2, _stmt("emit", topic=st.just(f"news{level}/default"), payload=_expr)),
         ]
     if level > 0:
@@ -188,39 +198,38 @@ def _talk(level: int, *, back: bool = False) -> st.SearchStrategy[Stmt]:
     return st.tuples(_weighted(*choices), lead).map(_led)
 
 
-def _talker(level: int, *, back: bool = False) -> st.SearchStrategy[Stmt]:
+def _talker(level: int) -> st.SearchStrategy[Stmt]:
     """A statement of an agent that talks."""
-    leaf = _weighted((2, leaves), (4, _talk(level, back=back)))
+    leaf = _weighted((2, leaves), (4, _talk(level)))
     return _weighted((4, leaf), (2, _composites(leaf)))
 
 
-def _part(level: int, *, back: bool = False) -> st.SearchStrategy[Block]:
+def _part(level: int) -> st.SearchStrategy[Block]:
     """A program of the cast; it rarely does anything in the instant in which it starts."""
     lead = st.lists(_lead, min_size=1, max_size=1)
     first = _weighted((5, lead), (1, st.just([])))
-    rest = st.lists(_talker(level, back=back), max_size=4)
+    rest = st.lists(_talker(level), max_size=4)
     return st.tuples(first, rest).map(lambda both: [*both[0], *both[1]])
 
 
-_parts = {back: [_part(level, back=back) for level in range(LEVELS)] for back in (False, True)}
+_parts = [_part(level) for level in range(LEVELS)]
 _budgets = st.fixed_dictionaries(
     {}, optional={"max_runs": st.integers(1, 3), "max_concurrent": st.integers(1, 2)}
 )
 
 
 @st.composite
-def talking_cases(draw: st.DrawFn, *, back: bool = False, even: bool = False) -> Case:
+def talking_cases(draw: st.DrawFn, *, even: bool = False) -> Case:
     """Return a small random case of several agents.
 
     Args:
         draw: Draws.
-        back: They also ask those who ask them: circles, of which the model knows nothing.
         even: Much coincides, and most cases decide nothing for the model.
     """
     program = draw(st.lists(_talker(0), min_size=2, max_size=5))
     signals = draw(st.lists(st.tuples(st.integers(0, 12), st.sampled_from(SIGNALS)), max_size=2))
     mail = draw(st.lists(st.integers(0, 12), max_size=2))
-    cast = {type_of(level): draw(_parts[back][level]) for level in range(1, LEVELS)}
+    cast = {type_of(level): draw(_parts[level]) for level in range(1, LEVELS)}
     budget = draw(_weighted((2, st.just({})), (1, _budgets)))
     case = finish(program, signals, mail, draw(_retry), cast=cast, budget=budget)
     return evened(case) if even else case
@@ -253,9 +262,51 @@ def doubtful_cases(draw: st.DrawFn) -> Case:
     """Return a small random case about which operators have to decide, where its hosts die."""
     once = _stmt("step", mode=st.just("at_most_once"), args=st.just([]), outcomes=_good_outcomes)
     approval = _stmt("approval", d=st.one_of(st.none(), st.integers(1, 16)), into=_var)
-    stmt = _weighted((6, once), (1, _good_step), (1, _raise), (1, approval), (1, _waits))
+    stmt = _weighted((6, once), (1, _good_step), (2, _raise), (1, approval), (1, _waits))
     program = draw(st.lists(stmt, min_size=1, max_size=3))
     return finish(program, [(5, "go"), (7, "stop")], [], draw(_retry))
+
+
+@st.composite
+def circle_cases(draw: st.DrawFn) -> Case:
+    """Return a small random case in which questions close circles; the model knows nothing of them."""
+
+    def part(to: str, level: int) -> Block:
+        limit = st.integers(6, 16)
+        ask = draw(_stmt("ask", to=st.just(to), payload=_value, d=limit, into=_var))
+        work = draw(st.lists(_weighted((2, _lead), (1, _talk(level, back=True))), max_size=2))
+        return [*([draw(_lead)] if level else []), ask, *work]
+
+    up = st.sampled_from(["program/one", "p1/a", "p2/a"])
+    back = draw(_stmt("ask_back", to=up, d=st.integers(1, 16), into=_var))
+    catch: Stmt = {"op": "try", "body": [back], "catch": "Exception", "handler": [], "final": []}
+    last = [draw(_lead), draw(st.sampled_from([back, catch])), draw(_lead)]
+    return finish(part("p1/a", 0), retry=draw(_retry), cast={"p1": part("p2/a", 1), "p2": last})
+
+
+@st.composite
+def sleeping_cases(draw: st.DrawFn) -> Case:
+    """Return a small random case that waits for times."""
+    sleep = _stmt("sleep", d=st.integers(1, 12))
+    receive = _stmt("receive", d=st.integers(1, 12), into=_var)
+    stmt = _weighted((4, sleep), (1, receive), (1, _lead), (1, _bad_step))
+    return finish(draw(st.lists(stmt, min_size=1, max_size=4)), retry=draw(_retry))
+
+
+@st.composite
+def batch_cases(draw: st.DrawFn) -> Case:
+    """Return a small random case in which agents are given several messages at once, some of them bad."""
+    payload = _weighted((2, _value), (1, st.just(BAD)))
+    tell = _stmt("tell", to=st.just("p1/a"), payload=payload)
+    ask = _stmt("ask", to=st.just("p1/a"), payload=payload, d=st.integers(1, 16), into=_var)
+    rest = draw(st.lists(_weighted((4, tell), (1, ask), (1, _lead)), min_size=2, max_size=5))
+    look = _stmt("if_bad", error=st.sampled_from(ERRORS))
+    receive = _stmt("receive", d=st.integers(1, 6), into=_var)
+    work = _weighted((2, _lead), (1, _instants), (1, _talk(1)), (1, receive))
+    before = draw(st.lists(work, max_size=1))
+    part = [*before, draw(look), draw(_lead), *draw(st.lists(work, max_size=2))]
+    cast = {"p1": part, "p2": [draw(_lead)]}
+    return finish([draw(tell), draw(_lead), *rest], retry=draw(_retry), cast=cast)
 
 
 @st.composite

@@ -11,7 +11,7 @@ from actors.kernel.runtime.effects import args_hash
 from actors.kernel.runtime.ids import derive_id, message_id_of_run, run_id_of_child
 from tests.model.branches import Wait
 from tests.model.signs import RefusedSignal, TieError
-from tests.model.verbs import Verbs, error_record
+from tests.model.verbs import Verbs, error_record, refuse_large
 
 if TYPE_CHECKING:
     from tests.model.branches import Branch
@@ -52,6 +52,7 @@ class Talk(Verbs):
             raise self.error_at(record.end)
         if position in self.refused:
             raise self._refusal(position, digest, self.refused.pop(position))
+        refuse_large(boot, f"boot message of {type_}")
         before = self.memory.records.get(position)
         n = before.sent if before else 0
         child, key = child_of(self.run_id, position, n)
@@ -198,6 +199,7 @@ class Talk(Verbs):
             line = self.log[record.begin]
             deadline, key = line.data["at"], line.data["message_id"]
         else:
+            refuse_large(payload, f"question to {agent}")
             before = self.memory.records.get(position)
             key = str(message_id_of_run(self.run_id, position, before.sent if before else 0))
             deadline = self.world.now + limit

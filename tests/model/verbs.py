@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import TYPE_CHECKING, Any, Final
 
-from actors.errors import CancellationError, EffectError, RunError, SpawnDenied
+from actors.errors import (
+    CancellationError,
+    EffectError,
+    MessageTooLargeError,
+    RunError,
+    SpawnDenied,
+)
 from actors.kernel.runtime.effects import args_hash
 from actors.kernel.runtime.ids import message_id_of_run
+from actors.kernel.text import check_name_of
 from tests.model.branches import Branch, CancelledError, Group, Wait
 from tests.model.history import DivergenceError, Line
-from tests.model.program import AwkwardError, make_error
+from tests.model.program import AwkwardError, make_error, text_of
 from tests.model.signs import TIE_S, ContinueSignal, TieError
 from tests.model.world import iso
 
@@ -22,6 +30,8 @@ if TYPE_CHECKING:
     from tests.model.world import Box, Letter
 
 EFFECTS: Final = ("step", "tool", "cancel")
+MOST_BYTES: Final = 256 * 1024
+"""Of what a message holds, as JSON."""
 _MARK: Final = "__model_seq__"
 
 
@@ -59,7 +69,7 @@ class Verbs:
 
     def call(self, branch: Branch, call: Call) -> Any:
         """Return what an instant gives; a verb that waits leaves `branch.wait` behind."""
-        if branch.closed:
+        if branch.closed and call.verb != "check":
             raise CancelledError
         return getattr(self, f"_{call.verb}")(branch, *call.args)
 
@@ -93,6 +103,7 @@ class Verbs:
         return values[n] if n < len(values) else f"drawn at {position}, {n}"
 
     def _patched(self, _: Branch, name: str) -> bool:
+        check_name_of("id of ctx.patched", name)
         position, digest = f"patch:{name}", args_hash(["patched", name])
         if self.memory.generation:
             position = f"{self.memory.generation}:{position}"
@@ -108,7 +119,9 @@ class Verbs:
         return None
 
     def _get(self, branch: Branch, key: str) -> Any:
-        position, digest = branch.take_position(), args_hash(["get", key])
+        position = branch.take_position()
+        check_name_of("key of ctx.state.get", key)
+        digest = args_hash(["get", key])
         record = self.memory.find(position, ("effect.result",), digest)
         here = key in self.set_here
         if record is not None and record.end is not None:
@@ -120,17 +133,18 @@ class Verbs:
         return value
 
     def _set(self, branch: Branch, key: str, value: Any) -> None:
-        digest = args_hash(["set", key, value])
-        self._write(branch, key, digest, {"key": key, "value": value, "hash": digest})
+        self._write(branch, key, ["set", key, value], {"value": value})
         self.set_here[key] = value
 
     def _clear(self, branch: Branch, key: str) -> None:
-        digest = args_hash(["clear", key])
-        self._write(branch, key, digest, {"key": key, "deleted": True, "hash": digest})
+        self._write(branch, key, ["clear", key], {"deleted": True})
         self.set_here[key] = None
 
-    def _write(self, branch: Branch, key: str, digest: str, data: dict[str, Any]) -> None:
+    def _write(self, branch: Branch, key: str, words: list[Any], what: dict[str, Any]) -> None:
         position = branch.take_position()
+        check_name_of(f"key of ctx.state.{words[0]}", key)
+        digest = args_hash(words)
+        data = {"key": key, **what, "hash": digest}
         record = self.memory.find(position, ("state.set",), digest)
         if record is not None and record.end is not None:
             is_strict = self.memory.is_strict(record.end)
@@ -147,6 +161,7 @@ class Verbs:
         record = self.memory.find(position, ("msg.sent",), digest)
         if record is not None:
             return
+        refuse_large(payload, f"message to {target}")
         before = self.memory.records.get(position)
         message_id = message_id_of_run(self.run_id, position, before.sent if before else 0)
         data = {"message_id": message_id, "target": target, "hash": digest, "payload": payload}
@@ -432,9 +447,16 @@ def _came_of(effect: str, outcome: dict[str, Any], text: str) -> dict[str, Any]:
         return {"status": "ok", "value": ["ok", value, ""] if effect == "tool" else value}
     error = make_error(outcome["err"], text)
     if effect == "tool" and not isinstance(error, RunError):
-        text = f"{type(error).__name__}: {error}"
+        text = f"{type(error).__name__}: {text_of(error)}"
         return {"status": "ok", "value": ["error", None, text]}
     return {"status": "error", "error": error_record(error)}
+
+
+def refuse_large(payload: Any, what: str) -> None:
+    """Return if a message may hold this."""
+    size = len(json.dumps(payload, separators=(",", ":")).encode())
+    if size > MOST_BYTES:
+        raise MessageTooLargeError(what, size, MOST_BYTES)
 
 
 _EFFECT_KINDS: Final = ("effect.intent", "effect.result")
@@ -444,7 +466,7 @@ def error_record(error: BaseException) -> dict[str, Any]:
     """Return the essential record of an error: its class and its text."""
     if isinstance(error, EffectError):
         return {"type": error.error_type.rpartition(":")[2], "message": error.message}
-    return {"type": type(error).__name__, "message": str(error)}
+    return {"type": type(error).__name__, "message": text_of(error)}
 
 
 def rebuilt(record: dict[str, Any]) -> Exception:
@@ -453,11 +475,14 @@ def rebuilt(record: dict[str, Any]) -> Exception:
     if name == SpawnDenied.__name__:
         parent, limit = re.fullmatch(r"run (\S+) .*\((.*)\)", text).groups()  # type: ignore[union-attr]
         return SpawnDenied(parent, limit)
-    if name == AwkwardError.__name__:
-        return EffectError(f"{AwkwardError.__module__}:{name}", text)
+    if name in (AwkwardError.__name__, "SystemExit"):
+        module = "builtins" if name == "SystemExit" else AwkwardError.__module__
+        return EffectError(f"{module}:{name}", text)
     if name == "RetryAfter":
-        return make_error(name, text.partition(": ")[2])
-    return make_error(name, text.strip("'") if name == "KeyError" else text)
+        text = text.partition(": ")[2]
+    error = make_error(name, text.strip("'") if name == "KeyError" else text)
+    assert isinstance(error, Exception)
+    return error
 
 
 def ending_of(error: BaseException) -> int | None:

@@ -147,9 +147,14 @@ def _unlike(predicted: Sequence[Line], log: Sequence[Line], head: str) -> list[s
 
 def broken_promises(case: Case, observed: Observed) -> list[str]:
     """Return the promises broken that hold whatever fails and however long it takes."""
-    found = broken_laws(observed.entries)
-    found += executed_twice(observed)
+    found = executed_twice(observed)
     found += [f"{one.name} executed by a dead host" for one in observed.ghosts]
+    return found + broken_rows(case, observed)
+
+
+def broken_rows(case: Case, observed: Observed) -> list[str]:
+    """Return the promises broken that concern rows alone, not what is outside of them."""
+    found = broken_laws(observed.entries)
     for run_id, other in observed.others.items():
         head = f"run {run_id} of {other.row.agent_id}: "
         found += [f"{head}{law}" for law in broken_laws(other.entries)]

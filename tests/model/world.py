@@ -22,12 +22,14 @@ class Letter:
 
     Attributes:
         asker: The run that asks, if this is an ask.
+        alone: A run that had it with others failed: it starts one by itself.
     """
 
     id: str
     sender: str
     payload: Any
     asker: str | None = None
+    alone: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,182 @@
+"""The suite itself: a fault planted in what runs meet beside deaths is found."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+from hypothesis import strategies as st
+
+from actors.kernel.runtime.decisions import RESOLVE
+from actors.runtime import error_record, talk, timers
+from actors.runtime.backends import _commit, memory
+from actors.runtime.backends._rows import MemoryRows
+from actors.runtime.backends.memory import MemoryStore
+from actors.runtime.execution import Execution
+from actors.runtime.ownership import Ownership
+from actors.runtime.run_log import RunLog
+from actors.runtime.signals import Signals
+from tests.harness.faulty_store import Faults
+from tests.model.drawing import drawn_cases
+from tests.model.signs import TieError
+from tests.model.strategies import (
+    batch_cases,
+    cases,
+    circle_cases,
+    doubtful_cases,
+    limit_cases,
+    mail_cases,
+    sleeping_cases,
+    talking_cases,
+)
+from tests.model.verdict import differences, play_both
+from tests.properties.test_programs import SEEDS, SUSPENDED
+from tests.properties.test_troubles import (
+    BACK,
+    COUNT,
+    ORDERED,
+    STEPPED,
+    TALK_OR_MAIL,
+    UNRELIABLE,
+    decides_once,
+    goes_on,
+    is_one_order,
+    keeps_order,
+    silences_nothing,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from actors.kernel.runtime.commit import Arrived, BufferedSignal
+    from actors.runtime.backends._records import RunRecord
+    from tests.model.program import Case
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(120), pytest.mark.filterwarnings("ignore")]
+
+
+def as_predicted(case: Case, seed: int, suspend_after: float) -> None:
+    """The runtime does what the model says."""
+    both = play_both(case, seed=seed, suspend_after=suspend_after)
+    assert not differences(case, both.predicted, both.observed)
+
+
+def mail_overtakes_what_no_hint_told_of(patch: pytest.MonkeyPatch) -> None:
+    """A commit takes any message that waits."""
+    patch.setattr(_commit, "_early", lambda *_: ())
+
+
+def timers_are_set_for_any_length(patch: pytest.MonkeyPatch) -> None:
+    """Nobody looks whether the clock has stepped."""
+    patch.setattr(timers, "MAX_ARM_S", 1e9)
+
+
+def decisions_are_about_nothing(patch: pytest.MonkeyPatch) -> None:
+    """Each decision is kept, and the next doubt at its position takes the oldest one."""
+
+    def keep(record: RunRecord, *_: object) -> int:
+        return len(record.log)
+
+    async def oldest(self: Signals, position: str, _: int) -> BufferedSignal | None:
+        return await self.take(f"{RESOLVE}{position}")
+
+    patch.setattr(memory, "decide", keep)
+    patch.setattr(Signals, "decision", oldest)
+
+
+def redriven_letters_are_forgotten(patch: pytest.MonkeyPatch) -> None:
+    """A run is redriven whose dead letters were."""
+    redrive = MemoryStore.redrive
+
+    async def and_forget(self: MemoryStore, ids: Sequence[int]) -> list[Arrived]:
+        arrived = await redrive(self, ids)
+        self._rows.given_back.clear()
+        return arrived
+
+    patch.setattr(MemoryStore, "redrive", and_forget)
+
+
+def every_error_has_a_text(patch: pytest.MonkeyPatch) -> None:
+    """What is recorded of an error is asked of the error, which may raise."""
+    patch.setattr(error_record, "text_of", str)
+
+
+def another_server_is_the_same_one(patch: pytest.MonkeyPatch) -> None:
+    """Hosts go on with what they remember."""
+    patch.setattr(Ownership, "_begin_anew", lambda *_: None)
+
+
+def ends_of_time_overtake_answers(patch: pytest.MonkeyPatch) -> None:
+    """Nobody looks for an answer in the commit that says that there was none."""
+    patch.setattr(RunLog, "unless_answered", lambda *_: None)
+
+
+def refused_questions_stay(patch: pytest.MonkeyPatch) -> None:
+    """A question that closes a circle is on its way all the same."""
+    patch.setattr(MemoryRows, "withdraw", lambda *_: None)
+
+
+def runs_are_not_taken_apart(patch: pytest.MonkeyPatch) -> None:
+    """A run that was given several messages fails with all of them."""
+    patch.setattr(Execution, "_others", lambda _: ())
+
+
+def messages_have_any_size(patch: pytest.MonkeyPatch) -> None:
+    """No call refuses what cannot be sent to another host."""
+    patch.setattr(talk, "check_payload_size", lambda *_, **__: None)
+
+
+PLANTED: Final[list[tuple[Any, Callable[..., None], tuple[st.SearchStrategy[Any], ...]]]] = [
+    (
+        mail_overtakes_what_no_hint_told_of,
+        keeps_order,
+        (mail_cases(), SEEDS, SUSPENDED, UNRELIABLE),
+    ),
+    (
+        timers_are_set_for_any_length,
+        silences_nothing,
+        (sleeping_cases(), SEEDS, SUSPENDED, STEPPED),
+    ),
+    (decisions_are_about_nothing, decides_once, (doubtful_cases(), SEEDS, SUSPENDED, ORDERED)),
+    (redriven_letters_are_forgotten, decides_once, (doubtful_cases(), SEEDS, SUSPENDED, ORDERED)),
+    (another_server_is_the_same_one, goes_on, (TALK_OR_MAIL, SEEDS, SUSPENDED, BACK)),
+    (ends_of_time_overtake_answers, is_one_order, (limit_cases(), SEEDS, SUSPENDED)),
+    (
+        refused_questions_stay,
+        keeps_order,
+        (circle_cases(), SEEDS, SUSPENDED, st.builds(Faults)),
+    ),
+    (runs_are_not_taken_apart, as_predicted, (batch_cases(), SEEDS, SUSPENDED)),
+    (every_error_has_a_text, as_predicted, (cases(), SEEDS, SUSPENDED)),
+    (messages_have_any_size, as_predicted, (talking_cases(), SEEDS, SUSPENDED)),
+]
+
+
+def finds(holds: Callable[..., None], drawn: tuple[Any, ...]) -> bool:
+    """Whether something is wrong; a tie is not, an error of any kind is."""
+    try:
+        holds(*drawn)
+    except TieError:
+        return False
+    except Exception:  # noqa: BLE001 - that is a find
+        return True
+    return False
+
+
+@pytest.mark.parametrize(
+    ("plant", "holds", "strategies"), PLANTED, ids=lambda x: getattr(x, "__name__", "")
+)
+def test_a_planted_fault_is_found(
+    plant: Callable[[pytest.MonkeyPatch], None],
+    holds: Callable[..., None],
+    strategies: tuple[st.SearchStrategy[Any], ...],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With the fault in place a property fails within its number of programs, without it none does there."""
+    count = COUNT * 2 if holds is decides_once else COUNT // 2 if holds is as_predicted else COUNT
+    programs = drawn_cases(st.tuples(*strategies), count, 1)
+    with monkeypatch.context() as planted:
+        plant(planted)
+        found = next((drawn for drawn in programs if finds(holds, drawn)), None)
+    assert found is not None
+    assert not finds(holds, found), "it was not the fault that was found"

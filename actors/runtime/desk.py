@@ -187,6 +187,8 @@ class Desk:
         self, run_id: RunId, position: str | None, decision: JsonValue, seq: int | None
     ) -> bool:
         """See `Runtime.resolve`. Bound to what the run was at when it was read here."""
+        run_id = known_id(run_id)
+        check_name_of("position of a decision", position or "")
         loaded = await self._loaded(run_id)
         if loaded.row.status.is_terminal:
             return False

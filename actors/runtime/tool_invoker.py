@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 from actors.errors import ContractError, RunError
 from actors.kernel.agent.tools import ApprovalPolicy, InvocationResult
 from actors.kernel.json import recordable
+from actors.runtime.error_record import text_of, type_of
 from actors.runtime.threads import in_thread, refuse_coroutines
 
 if TYPE_CHECKING:
@@ -75,8 +76,10 @@ class DirectToolInvoker:
             raise
         except (Exception, SystemExit) as exc:  # noqa: BLE001 - a failed tool is an answer for the model
             why = f"tool {call.name!r} took longer than {tool.timeout_s} s"
-            said = why if limit.expired() else exc
-            return _error(f"{type(exc).__name__}: {said}", type(exc))
+            said = why if limit.expired() else text_of(exc)
+            type_ = type_of(exc)
+            name = type_.rpartition(":")[2].rpartition(".")[2]
+            return _error(f"{name}: {said}", type_)
         text = structured if isinstance(structured, str) else ""
         return InvocationResult(status="ok", text=text, structured=structured)
 
@@ -88,6 +91,5 @@ async def _called(tool: Tool, call: ToolCall) -> Any:
     return await in_thread(tool.run, **call.arguments)
 
 
-def _error(text: str, cls: type[BaseException] | None = None) -> InvocationResult:
-    name = f"{cls.__module__}:{cls.__qualname__}" if cls is not None else None
-    return InvocationResult(status="error", text=text, error_type=name)
+def _error(text: str, type_: str | None = None) -> InvocationResult:
+    return InvocationResult(status="error", text=text, error_type=type_)

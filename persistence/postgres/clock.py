@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, LiteralString, NamedTuple
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from persistence.postgres.link import Connection
+    from persistence.postgres.link import Link
 
 SQL_READ_CLOCK: Final[LiteralString] = "select present() as now"
 
@@ -28,11 +28,11 @@ class Reading(NamedTuple):
     answered: float
 
 
-async def read_clock(connection: Connection) -> Reading:
+async def read_clock(link: Link) -> Reading:
     """Ask the database what time it is."""
     asked = time.monotonic()
-    now: datetime = await connection.fetchval(SQL_READ_CLOCK)
-    return Reading(now, asked, time.monotonic())
+    [row] = await link.fetch("reading the clock", SQL_READ_CLOCK)
+    return Reading(row["now"], asked, time.monotonic())
 
 
 class PostgresClock:

@@ -17,7 +17,15 @@ from persistence.errors import (
 )
 from persistence.migrate import migrate
 from persistence.postgres.clock import PostgresClock, read_clock
-from persistence.postgres.link import FIRST_PAUSE_S, LONGEST_PAUSE_S, address, connect, shut
+from persistence.postgres.link import (
+    FIRST_PAUSE_S,
+    LONGEST_PAUSE_S,
+    Link,
+    Outage,
+    address,
+    connect,
+    shut,
+)
 from persistence.postgres.settings import StoreSettings
 from persistence.postgres.store import PostgresStore
 
@@ -77,14 +85,22 @@ async def open_store(settings: StoreSettings) -> AsyncIterator[PostgresStore]:
     connection = await wait_for_server(settings)
     try:
         await migrate(connection, settings.schema)
-        clock = PostgresClock(await read_clock(connection))
     except DRIVER_ERRORS as exc:
         raise bad_url(settings.url, exc) or translate(exc, "migrating") from exc
     finally:
         await shut(connection)
-    store = PostgresStore(settings, clock)
+    store = PostgresStore(settings, await _clock(settings))
     async with store.running():
         yield store
+
+
+async def _clock(settings: StoreSettings) -> PostgresClock:
+    """Return the database's clock; a server that goes away meanwhile is waited for."""
+    link = Link(settings, Outage(settings))
+    try:
+        return PostgresClock(await read_clock(link))
+    finally:
+        await link.close()
 
 
 async def wait_for_server(settings: StoreSettings) -> Connection:

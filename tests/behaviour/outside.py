@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import nats
 
 from actors.kernel.agent.message import Message
-from actors.kernel.runtime.log_entry import EntryKind
 from broker import Subjects
+from tests.harness import checks
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -111,11 +111,11 @@ async def outsider(bed: Bed) -> AsyncIterator[Outsider]:
 
 
 async def received(bed: Bed, agent: AgentId) -> list[Message]:
-    """Every message that runs of the agent were given, as their logs tell it, by arrival."""
+    """Every message that runs of the agent were given and kept, as their logs tell it, by arrival."""
     rows = await bed.runtime.store.list_runs(agent=agent, limit=10_000)
     found: list[Message] = []
     for row in sorted(rows, key=lambda row: row.arrival):
-        entries = await bed.log(row.run_id, EntryKind.MSG_RECEIVED)
+        entries = checks.received(await bed.log(row.run_id))
         found += [Message.from_json(entry.payload["message"]) for entry in entries]  # type: ignore[arg-type]
     return found
 

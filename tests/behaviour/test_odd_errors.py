@@ -12,6 +12,7 @@ import pytest
 from typing_extensions import override
 
 from actors.errors import ActorsError, ContractError, RetryAfter, RunFailedError
+from actors.kernel.agent.tools import Tool
 from actors.kernel.runtime.scheduler import RetryPolicy, RunStatus
 
 if TYPE_CHECKING:
@@ -127,6 +128,10 @@ ODD: dict[str, Callable[[], BaseException]] = {
 }
 
 
+STEERING = {"hasty", "interrupt", *(name for name in ODD if "later" in name), "earlier", "never"}
+"""Those that tell the runtime what to do, wherever they are raised."""
+
+
 @pytest.mark.parametrize("name", ODD)
 @pytest.mark.parametrize("place", ["run", "step", "once"])
 async def test_an_error_that_cannot_be_looked_at_ends_its_attempt(
@@ -154,6 +159,23 @@ async def test_an_error_that_cannot_be_looked_at_ends_its_attempt(
     assert row.error is not None
     assert row.error["message"] is not None
     assert begun == 1
+
+
+@pytest.mark.parametrize("name", [name for name in ODD if name not in STEERING])
+async def test_a_tool_that_raises_what_cannot_be_looked_at_has_failed(bed: Bed, name: str) -> None:
+    """That is an answer for the model, and the run goes on."""
+
+    async def run() -> None:
+        error = ODD[name]()
+        raise error
+
+    async def act(ctx: RunContext, inbox: list[Message]) -> str:
+        del inbox
+        return (await ctx.tool("handy")).status
+
+    run_id = await bed.submit(await bed.serve(act, tools=[Tool("handy", "Fails.", run)]))
+
+    assert await bed.result(run_id) == "error"
 
 
 NEGATIVE = ("sleep", "receive", "step")

@@ -175,7 +175,8 @@ class Committer:
         while units:
             try:
                 connection = await self._link.connection(FOR_EVER)
-                units = [unit for unit in units if self._refused.isdisjoint(unit.calls)]
+                if self._refused:
+                    units = [unit for unit in units if self._refused.isdisjoint(unit.calls)]
                 if unsure:
                     units = await self._settle(connection, units)
                 if not units:

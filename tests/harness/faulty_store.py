@@ -77,6 +77,7 @@ class Faults:
         steps: How the clock is wrong, of hosts and of rows in memory; see `SteppedClock`.
         orders: What an operator does, and when.
         back: When the rows, in memory, go back, and to what they were at which time before.
+        full: From when to when the disk of the database is full.
     """
 
     nth: int | None = None
@@ -97,6 +98,7 @@ class Faults:
     steps: tuple[tuple[float, float], ...] = ()
     orders: tuple[tuple[float, str], ...] = ()
     back: tuple[float, float] | None = None
+    full: tuple[float, float] | None = None
 
     def strikes(self, method: str, *args: Any) -> bool:
         """Count a call; True if it is the one."""

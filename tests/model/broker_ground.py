@@ -80,6 +80,15 @@ create function not_by_the_dead() returns trigger language plpgsql as $$ begin
 end $$;
 create trigger not_by_the_dead before update on shards
   for each row execute function not_by_the_dead();
+create table room (gone timestamptz not null, back timestamptz not null);
+create function find_room() returns trigger language plpgsql as $$ begin
+  if exists (select 1 from {schema}.room r, {schema}.clock c where c.at >= r.gone and c.at < r.back) then
+    raise exception 'could not extend file: No space left on device' using errcode = 'disk_full';
+  end if;
+  return null;
+end $$;
+create trigger find_room before insert on event_log
+  for each statement execute function find_room();
 """
 _TABLES: Final = """
 select string_agg('delete from ' || tablename, ';') from pg_tables where schemaname = $1
@@ -222,10 +231,16 @@ class BrokerGround:
     names: itertools.count[int]
     is_mute: bool
 
-    async def begin(self, cases: Sequence[Case]) -> None:
-        """Forget the cases before, and let mail to sinks have a shard that any host reads."""
+    async def begin(self, cases: Sequence[Case], full: tuple[float, float] | None) -> None:
+        """Forget the cases before, and let mail to sinks have a shard that any host reads.
+
+        From the first time to the second the disk is `full`.
+        """
         tables = self.clock.value(_TABLES, self.settings.schema)
         self.clock.execute(tables)
+        if full is not None:
+            gone, back = (EPOCH + timedelta(seconds=at) for at in full)
+            self.clock.execute(f"insert into room values ('{gone}', '{back}')")
         await self.store.declare(Serves(agents=tuple(AgentId.parse(case.sink) for case in cases)))
 
     async def end(self) -> None:
@@ -373,10 +388,13 @@ class Theatre:
     async def _play(
         self, case: Case, suspend_after: float, until: float, faults: Faults
     ) -> Observed:
+        if faults.full is not None:
+            until = max(until, faults.full[1])
         return await self._on_new_ground(
             [case],
             lambda ground: Stage(case, self._loop, ground, suspend_after, faults, until).play(),
             lambda: str(faults.calls),
+            faults.full,
         )
 
     async def _on_new_ground(
@@ -384,6 +402,7 @@ class Theatre:
         cases: Sequence[Case],
         play: Callable[[BrokerGround], Coroutine[Any, Any, T]],
         told: Callable[[], str],
+        full: tuple[float, float] | None = None,
     ) -> T:
         ground = BrokerGround(
             self._store,
@@ -396,7 +415,7 @@ class Theatre:
             self._hosts,
             self.is_mute,
         )
-        await ground.begin(cases)
+        await ground.begin(cases, full)
         playing = asyncio.ensure_future(play(ground))
         self._loop.on_stuck = playing.cancel
         try:

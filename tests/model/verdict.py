@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -208,6 +209,22 @@ def executed_twice(observed: Observed) -> list[str]:
         if one.name in intents and durable <= one.number:
             found.append(f"{one.name} executed before its intent was durable")
     return found
+
+
+def executed_again(observed: Observed) -> list[str]:
+    """Return the steps that executed more often than they were begun, where no host died, in words."""
+    logs = [observed.entries, *(one.entries for one in observed.others.values())]
+    begun = Counter(
+        str(entry.payload.get("name"))
+        for log in logs
+        for entry in log
+        if entry.kind == "effect.intent"
+    )
+    return [
+        f"{name} executed {n} times, begun {begun[name]} times"
+        for name, n in _counts(observed).items()
+        if name in begun and n > begun[name]
+    ]
 
 
 def _counts(observed: Observed) -> dict[str, int]:

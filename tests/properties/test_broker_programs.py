@@ -13,10 +13,11 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from persistence.postgres import committer, link
 from tests.harness.faulty_store import Faults, Manner
 from tests.model.signs import TieError
 from tests.model.strategies import cases
-from tests.model.verdict import broken_promises, differences, play_both
+from tests.model.verdict import broken_promises, differences, executed_again, play_both
 from tests.properties.corpus import CORPUS
 from tests.properties.stage import opened_stage
 from tests.properties.test_programs import DEATHS, ERRORS, SEED, profile, report, seeded
@@ -136,3 +137,38 @@ def test_an_error_of_the_store_breaks_no_promise(  # noqa: PLR0917
     both = played(stage, case, seed, suspend_after, faults)
     found = broken_promises(case, both.observed)
     assert not found, report(found, case, seed, faults)
+
+
+_FULL: Final = st.tuples(st.integers(0, 16), st.integers(1, 120)).map(
+    lambda at: (at[0] / 2, at[0] / 2 + at[1])
+)
+
+
+@seeded
+@brief
+@given(
+    case=cases(),
+    seed=st.integers(0, 1_000_000),
+    faults=st.builds(Faults, full=_FULL),
+    suspend_after=st.sampled_from([5.0, 0.0]),
+)
+def test_a_disk_that_is_full_for_a_while_costs_nothing_but_time(  # noqa: PLR0917
+    stage: Theatre, case: Case, seed: int, faults: Faults, suspend_after: float
+) -> None:
+    """For longer than calls wait, too: what was executed is executed once, and all of it is written."""
+    both = played(stage, case, seed, suspend_after, faults)
+    found = broken_promises(case, both.observed) + executed_again(both.observed)
+    assert not found, report(found, case, seed, faults)
+
+
+def test_a_full_disk_that_is_taken_for_a_refusal_is_found(
+    stage: Theatre, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that is loaded again instead repeats what it had executed: the property above sees it."""
+    for module in (committer, link):
+        monkeypatch.setattr(module, "is_full", lambda _: False)
+
+    assert any(
+        executed_again(played(stage, case, 0, 0.0, Faults(full=(0.5, 4.0))).observed)
+        for case in CORPUS.values()
+    )

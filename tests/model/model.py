@@ -81,7 +81,7 @@ class Model:
         run_id: Of the submitted run.
         scene: Where it goes on; None: at the beginning.
         now: When it begins, without a scene.
-        values: What `random` and `uuid` gave, by run and position, in order; taken from the logs.
+        values: What `random`, `uuid` and `now` gave, by run and position, in order; taken from the logs.
         order: Which of the events that coincide comes first, one number for each time; None: such
             cases are refused. See `predictions`.
 

@@ -169,11 +169,15 @@ def _position(line: Line) -> str:
     return line.position
 
 
+DRAWN: Final = ("random", "uuid", "now")
+"""Verbs whose values the model takes from the logs."""
+
+
 def drawn(lines: Iterable[Line]) -> dict[str, list[Any]]:
-    """Return what chance gave, by position, in order."""
+    """Return what chance and the clock gave, by position, in order."""
     values: dict[str, list[Any]] = {}
     for line in lines:
-        if line.data.get("effect") in ("random", "uuid"):
+        if line.data.get("effect") in DRAWN:
             values.setdefault(line.position, []).append(line.data["value"])
     return values
 

@@ -19,6 +19,7 @@ from actors.kernel.text import check_name_of
 from tests.model.branches import Branch, CancelledError, Group, Wait
 from tests.model.history import DivergenceError, Line
 from tests.model.program import AwkwardError, make_error, text_of
+from tests.model.reading import DRAWN, same
 from tests.model.signs import TIE_S, ContinueSignal, TieError
 from tests.model.world import iso
 
@@ -85,7 +86,10 @@ class Verbs:
         return value
 
     def _now(self, branch: Branch) -> float:
-        value: float = self._note(branch, "now", self.world.now)
+        # To the last digit as it was read, where that is right: it may be hashed.
+        read, at = self._drawn(branch), self.world.now
+        is_right = isinstance(read, float) and same(read, at)
+        value: float = self._note(branch, "now", read if is_right else at)
         return value
 
     def _random(self, branch: Branch) -> Any:
@@ -98,7 +102,7 @@ class Verbs:
         """What chance gives at the position that comes next: the n-th value drawn there."""
         position = f"{branch.prefix}{branch.calls}"
         mine = [line for line in self.log if line.position == position]
-        n = sum(line.data.get("effect") in ("random", "uuid") for line in mine)
+        n = sum(line.data.get("effect") in DRAWN for line in mine)
         values = self.world.values.get(self.run_id, {}).get(position, ())
         return values[n] if n < len(values) else f"drawn at {position}, {n}"
 

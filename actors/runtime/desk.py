@@ -108,7 +108,7 @@ class Desk:
 
     async def submit(self, run: NewRun, message: Message, on_conflict: OnConflict) -> RunId:
         """See `Runtime.submit`."""
-        return await self.submit_sent(run, message.sent_by(f"submit:{self.client}"), on_conflict)
+        return await self._submit(run, message.sent_by(f"submit:{self.client}"), on_conflict)
 
     async def submit_sent(self, run: NewRun, sent: Message, on_conflict: OnConflict) -> RunId:
         """Submit in the name of the message's sender.
@@ -118,6 +118,9 @@ class Desk:
         """
         check_message(sent)
         check_number("priority", run.priority)
+        return await self._submit(run, sent, on_conflict)
+
+    async def _submit(self, run: NewRun, sent: Message, on_conflict: OnConflict) -> RunId:
         done = await self._store.submit(run, sent, on_conflict=on_conflict)
         if done.arrived is None:
             await self._offer_known(done.run_id)

@@ -25,7 +25,7 @@ from actors.kernel.agent.supervision import HistoryRetention, Supervision
 from actors.kernel.json import recordable
 from actors.kernel.runtime.commit import CONTINUE, Finish, Retry, Suspend
 from actors.kernel.runtime.decisions import RETRY
-from actors.kernel.runtime.log_entry import EntryKind, NewEntry
+from actors.kernel.runtime.log_entry import EXECUTES, EntryKind, NewEntry
 from actors.kernel.runtime.scheduler import DEFAULT_RETRY, RunStatus
 from actors.kernel.runtime.store import Nudge
 from actors.kernel.runtime.wakeup import WakeSet
@@ -80,9 +80,6 @@ _log = logging.getLogger(__name__)
 
 MAX_DEATHS: Final = 5
 """A run that was executing at so many crashes in a row, without writing anything, is parked."""
-
-EXECUTES: Final = frozenset((EntryKind.EFFECT_INTENT, EntryKind.TOOL_CALLED))
-"""What an effect records before it touches the outside."""
 
 MAX_BLOCKED: Final = 2
 """A run that so many hosts in a row gave up because it blocked their event loop is parked."""

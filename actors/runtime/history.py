@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from actors.errors import NonDeterminismError
+from actors.kernel.runtime.log_entry import EXECUTES
 from actors.kernel.runtime.log_entry import EntryKind as K
 from actors.kernel.runtime.scheduler import DEFAULT_RETRY, RetryPolicy
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from actors.kernel.runtime.commit import RunRow
     from actors.kernel.runtime.log_entry import RunLogEntry
 
-BEGINS: Final = frozenset({K.EFFECT_INTENT, K.TOOL_CALLED, K.TIMER_SET, K.ASK_SENT})
+BEGINS: Final = EXECUTES | {K.TIMER_SET, K.ASK_SENT}
 COUNTED: Final = frozenset({K.MSG_SENT, K.ASK_SENT, K.CHILD_SPAWNED})
 """What is sent and spawned at a position has a number there, so that another one has another id."""
 
@@ -37,7 +38,7 @@ SUPERVISOR: Final = "sup."
 PATCH: Final = "patch:"
 """How positions of `patched` begin, behind the generation."""
 
-NO_PROGRESS: Final = frozenset({K.RUN_RESUMED, K.RUN_SUSPENDED, K.EFFECT_INTENT, K.TOOL_CALLED})
+NO_PROGRESS: Final = EXECUTES | {K.RUN_RESUMED, K.RUN_SUSPENDED}
 """What a host that dies over and over in the same effect leaves behind."""
 
 

@@ -136,9 +136,8 @@ class Ingest:
                 case StaleStream():
                     self._on_broken("the mail stream began another life")
         except Exception:
-            self._on_broken(
-                "mail could not be written"
-            )  # else nobody would read this shard until the next connection
+            # Else nobody would read this shard until the next connection.
+            self._on_broken("mail could not be written")
             raise
         finally:
             del self._writing[shard]

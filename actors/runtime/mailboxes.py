@@ -120,10 +120,8 @@ class Mailboxes:
     def forget_shards(self, shards: Iterable[ShardId]) -> None:
         """Somebody else acts for these shards."""
         for shard in shards:
-            for mailbox in self._by_shard.pop(shard, {}).values():
-                mailbox.spill()
-                mailbox.turns += 1  # what is being read for it is left
-                del self._by_agent[mailbox.agent_id]
+            for mailbox in list(self._by_shard.get(shard, {}).values()):
+                self.forget(mailbox)
 
     def forget(self, mailbox: Mailbox) -> None:
         """Make another one when something comes: what is known in this one does not count."""

@@ -9,7 +9,7 @@ from cyclopts import Parameter
 
 from actors.errors import ContractError
 from actors.kernel.runtime.ids import AgentId
-from actors.kernel.runtime.log_entry import EntryKind
+from actors.kernel.runtime.log_entry import EXECUTES, EntryKind
 from actors.kernel.runtime.scheduler import RunStatus
 from actors.kernel.runtime.store import RunFilter
 from actors.runtime.history import policy_of
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from actors.kernel.runtime.log_entry import RunLogEntry
     from actors.runtime import Runtime
 
-_BEGINS = frozenset({EntryKind.EFFECT_INTENT, EntryKind.TOOL_CALLED})
 _ENDS = frozenset(
     {
         EntryKind.EFFECT_RESULT, EntryKind.TOOL_RESULT, EntryKind.LLM_CALL,
@@ -289,7 +288,7 @@ def open_effects(entries: Iterable[RunLogEntry]) -> list[OpenEffect]:
     """Return the effects that were begun and have no result, in the order of the log."""
     found: dict[str, OpenEffect] = {}
     for entry in entries:
-        if entry.kind in _BEGINS:
+        if entry.kind in EXECUTES:
             payload = entry.payload
             found[entry.position] = OpenEffect(
                 entry.position, str(payload["effect"]), str(payload["name"]), str(payload["mode"]),

@@ -50,9 +50,6 @@ class Batcher(Generic[A, R]):
         self._wake = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         self._closing = False
-        self._first_at = 0.0
-        self.group_at = 0.0
-        """When the first call of the group under way arrived, by the event loop's clock."""
 
     def call(self, args: A) -> asyncio.Future[R]:
         """Return the future of this call's answer.
@@ -64,7 +61,6 @@ class Batcher(Generic[A, R]):
             raise PersistenceError("the store is closed")
         future: asyncio.Future[R] = self._loop.create_future()
         if not self._waiting:
-            self._first_at = self._loop.time()
             self._wake.set()
         self._waiting.append(Call(args, future))
         return future
@@ -77,7 +73,6 @@ class Batcher(Generic[A, R]):
         try:
             while True:
                 while self._waiting:
-                    self.group_at = self._first_at
                     if len(self._waiting) <= self._limit:
                         self._group, self._waiting = self._waiting, []
                     else:
@@ -124,8 +119,6 @@ class Batcher(Generic[A, R]):
 
     def flush_again(self) -> None:
         """Flush what was put back now, before all that waits."""
-        if not self._waiting:
-            self._first_at = self._loop.time()
         self._waiting[:0], self._resting = self._resting, []
         self._wake.set()
 

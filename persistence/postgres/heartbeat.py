@@ -278,11 +278,12 @@ class Heartbeat:
         if not is_over:
             keep = {blocker.shard, *blocker.in_doubt}
             gone = [lease for lease in gone if lease.shard not in keep]
-        if gone:
-            _log.warning(
-                "the event loop stays blocked; other hosts get what they can serve",
-                extra={"shards": [lease.shard for lease in gone], **self._facts(blocker)},
-            )
+        if not gone:
+            return replace(report, surplus=())
+        _log.warning(
+            "the event loop stays blocked; other hosts get what they can serve",
+            extra={"shards": [lease.shard for lease in gone], **self._facts(blocker)},
+        )
         for lease in gone:
             if is_over and lease.shard == blocker.shard:
                 await connection.fetch(

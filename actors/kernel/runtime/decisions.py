@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from actors.kernel.runtime.log_entry import EXECUTES
 from actors.kernel.runtime.log_entry import EntryKind as K
 from actors.kernel.runtime.scheduler import RunStatus
 
@@ -32,8 +33,6 @@ OPERATOR: Final = "~"
 IN_DOUBT: Final = "in_doubt"
 """Why a run is parked that has an effect in doubt."""
 
-_BEGINS: Final = (K.EFFECT_INTENT, K.TOOL_CALLED)
-
 
 def decision_id(name: str, seq: int) -> str:
     """Return the message id of a decision about the entry `seq`."""
@@ -52,7 +51,7 @@ def doubts(row: RunRow, entries: Iterable[RunLogEntry]) -> dict[str, int]:
         return {}
     found: dict[str, int] = {}
     for entry in entries:
-        if entry.kind in _BEGINS and entry.payload.get("mode") == "at_most_once":
+        if entry.kind in EXECUTES and entry.payload.get("mode") == "at_most_once":
             found[entry.position] = entry.seq
         elif entry.kind == K.RUN_CONTINUED:
             found.clear()

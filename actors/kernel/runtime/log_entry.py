@@ -54,6 +54,9 @@ class EntryKind(StrEnum):
     IN_DOUBT_RESOLVED = "in_doubt.resolved"
 
 
+EXECUTES: Final = frozenset({EntryKind.EFFECT_INTENT, EntryKind.TOOL_CALLED})
+"""What an effect records before it touches the outside."""
+
 TERMINAL_KINDS: Final = frozenset(
     {EntryKind.RUN_COMPLETED, EntryKind.RUN_FAILED, EntryKind.RUN_CANCELLED}
 )

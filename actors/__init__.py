@@ -24,14 +24,31 @@ if TYPE_CHECKING:
         WaitCycleError,
     )
     from actors.kernel.agent.agent import Agent
-    from actors.kernel.agent.message import ChatMessage, Message
+    from actors.kernel.agent.llm import (
+        Completion,
+        GenerationOptions,
+        LLMClient,
+        LLMResponse,
+        ReasoningDelta,
+        StreamEvent,
+        TextDelta,
+        Usage,
+    )
+    from actors.kernel.agent.message import ChatMessage, ContentBlock, Message
     from actors.kernel.agent.supervision import (
         ExecutionBudget,
         HistoryRetention,
         SpawnBudget,
         Supervision,
     )
-    from actors.kernel.agent.tools import ApprovalPolicy, InvocationResult, Risk, Tool
+    from actors.kernel.agent.tools import (
+        ApprovalPolicy,
+        InvocationResult,
+        Risk,
+        Tool,
+        ToolCall,
+        ToolSpec,
+    )
     from actors.kernel.runtime.communication import AskKind, AskOutcome, RunStatusSummary
     from actors.kernel.runtime.ids import AgentId, RunId, TopicId
     from actors.kernel.runtime.scheduler import RetryPolicy, RunStatus
@@ -49,13 +66,19 @@ __all__ = [
     "AskOutcome",
     "BudgetExhaustedError",
     "ChatMessage",
+    "Completion",
+    "ContentBlock",
     "EffectDidNotHappen",
     "EffectError",
     "EffectInDoubtError",
     "ExecutionBudget",
+    "GenerationOptions",
     "HistoryRetention",
     "InvocationResult",
+    "LLMClient",
+    "LLMResponse",
     "Message",
+    "ReasoningDelta",
     "RetryAfter",
     "RetryPolicy",
     "Risk",
@@ -71,10 +94,15 @@ __all__ = [
     "Selected",
     "SpawnBudget",
     "SpawnDenied",
+    "StreamEvent",
     "Supervision",
     "TerminalError",
+    "TextDelta",
     "Tool",
+    "ToolCall",
+    "ToolSpec",
     "TopicId",
+    "Usage",
     "WaitCycleError",
     "agent",
     "idempotency_key",
@@ -94,10 +122,17 @@ _HOMES = {
         "WaitCycleError",
     ),
     "actors.kernel.agent.agent": ("Agent",),
-    "actors.kernel.agent.message": (
-        "ChatMessage",
-        "Message",
+    "actors.kernel.agent.llm": (
+        "Completion",
+        "GenerationOptions",
+        "LLMClient",
+        "LLMResponse",
+        "ReasoningDelta",
+        "StreamEvent",
+        "TextDelta",
+        "Usage",
     ),
+    "actors.kernel.agent.message": ("ChatMessage", "ContentBlock", "Message"),
     "actors.kernel.agent.supervision": (
         "ExecutionBudget",
         "HistoryRetention",
@@ -109,32 +144,15 @@ _HOMES = {
         "InvocationResult",
         "Risk",
         "Tool",
+        "ToolCall",
+        "ToolSpec",
     ),
-    "actors.kernel.runtime.communication": (
-        "AskKind",
-        "AskOutcome",
-        "RunStatusSummary",
-    ),
-    "actors.kernel.runtime.ids": (
-        "AgentId",
-        "RunId",
-        "TopicId",
-    ),
-    "actors.kernel.runtime.scheduler": (
-        "RetryPolicy",
-        "RunStatus",
-    ),
-    "actors.kernel.runtime.supervisor": (
-        "RunHandle",
-        "RunResult",
-    ),
+    "actors.kernel.runtime.communication": ("AskKind", "AskOutcome", "RunStatusSummary"),
+    "actors.kernel.runtime.ids": ("AgentId", "RunId", "TopicId"),
+    "actors.kernel.runtime.scheduler": ("RetryPolicy", "RunStatus"),
+    "actors.kernel.runtime.supervisor": ("RunHandle", "RunResult"),
     "actors.kernel.secrets": ("Secret",),
-    "actors.runtime": (
-        "RunContext",
-        "Runtime",
-        "Selected",
-        "idempotency_key",
-    ),
+    "actors.runtime": ("RunContext", "Runtime", "Selected", "idempotency_key"),
     "actors.runtime.decorator": ("agent",),
 }
 

@@ -12,7 +12,7 @@ Control signals are not errors: they derive from `BaseException`, so that an aut
 from __future__ import annotations
 
 from math import isnan, nan
-from typing import ClassVar, Final
+from typing import ClassVar, Final, dataclass_transform
 
 from typing_extensions import override
 
@@ -25,6 +25,34 @@ class ActorsError(Exception):
 
     retryable: ClassVar[bool] = False
     """Whether doing the same thing again later may succeed."""
+
+
+@dataclass_transform(eq_default=False)
+class Facts(Exception):  # noqa: N818 - what an error is made of
+    """Its annotated fields are an error's parameters, attributes and `args`; `text` is its message.
+
+    So it survives pickling, and a log rebuilds it. A subclass says what is not a template in `__str__`.
+    """
+
+    text: ClassVar[str]
+    _fields: ClassVar[tuple[str, ...]] = ()
+
+    @override
+    def __init_subclass__(cls) -> None:
+        own = {} if "__init__" in vars(cls) else vars(cls).get("__annotations__", {})
+        cls._fields += tuple(name for name, kind in own.items() if "ClassVar" not in str(kind))
+
+    def __init__(self, *values: object, **named: object) -> None:
+        given = dict(zip(self._fields, values, strict=False), **named)
+        facts = {name: given.pop(name, getattr(self, name, ...)) for name in self._fields}
+        if given or ... in facts.values() or len(values) > len(facts):
+            raise TypeError(f"{type(self).__name__} takes {', '.join(self._fields)}")
+        super().__init__(*facts.values())
+        vars(self).update(facts)
+
+    @override
+    def __str__(self) -> str:
+        return self.text.format_map(vars(self))
 
 
 class ContractError(ActorsError):
@@ -57,7 +85,7 @@ class StoreUnreachableError(PersistenceError):
     """The database is away, or takes nothing for want of room; later it takes the same."""
 
 
-class StoreRefusedError(PersistenceError):
+class StoreRefusedError(Facts, PersistenceError):
     """The database, or its driver, refused what it was given; the same again is refused again.
 
     Attributes:
@@ -66,9 +94,9 @@ class StoreRefusedError(PersistenceError):
         sqlstate: The server's code; None where it was the driver that refused.
     """
 
-    def __init__(self, doing: str, problem: str, sqlstate: str | None = None) -> None:
-        super().__init__(doing, problem, sqlstate)
-        self.doing, self.problem, self.sqlstate = doing, problem, sqlstate
+    doing: str
+    problem: str
+    sqlstate: str | None = None
 
     @override
     def __str__(self) -> str:
@@ -77,51 +105,37 @@ class StoreRefusedError(PersistenceError):
         return f"{self.doing}: {who} refused it{code}: {self.problem}"
 
 
-# --- contract -----------------------------------------------------------------------------------
-
-
-class InvalidNameError(ContractError):
+class InvalidNameError(Facts, ContractError):
     """A type, tenant, key or topic does not fit the naming rules."""
 
-    def __init__(self, what: str, value: object, rule: str) -> None:
-        super().__init__(what, value, rule)
-        self.what, self.value, self.rule = what, value, rule
-
-    @override
-    def __str__(self) -> str:
-        return f"{self.what} {self.value!r} is not valid: {self.rule}"
+    text = "{what} {value!r} is not valid: {rule}"
+    what: str
+    value: object
+    rule: str
 
 
-class InvalidTextError(ContractError):
+class InvalidTextError(Facts, ContractError):
     """A name, key or text cannot be kept: no database takes its characters, or it is too long."""
 
-    def __init__(self, what: str, problem: str) -> None:
-        super().__init__(what, problem)
-        self.what, self.problem = what, problem
-
-    @override
-    def __str__(self) -> str:
-        return f"{self.what} {self.problem}"
+    text = "{what} {problem}"
+    what: str
+    problem: str
 
 
-class InvalidEntryError(ContractError):
+class InvalidEntryError(Facts, ContractError):
     """A log entry has an unknown kind or a payload that does not fit the kind."""
 
-    def __init__(self, kind: str, problem: str) -> None:
-        super().__init__(kind, problem)
-        self.kind, self.problem = kind, problem
-
-    @override
-    def __str__(self) -> str:
-        return f"log entry of kind {self.kind!r}: {self.problem}"
+    text = "log entry of kind {kind!r}: {problem}"
+    kind: str
+    problem: str
 
 
-class NotSerializableError(ContractError):
+class NotSerializableError(Facts, ContractError):
     """A value that must be recorded is not JSON data."""
 
-    def __init__(self, where: str, type_name: str, problem: str = "") -> None:
-        super().__init__(where, type_name, problem)
-        self.where, self.type_name, self.problem = where, type_name, problem
+    where: str
+    type_name: str
+    problem: str = ""
 
     @override
     def __str__(self) -> str:
@@ -132,113 +146,80 @@ class NotSerializableError(ContractError):
         )
 
 
-class MessageTooLargeError(ContractError):
+class MessageTooLargeError(Facts, ContractError):
     """What somebody wants to send is larger than a message may be."""
 
-    def __init__(self, what: str, size_bytes: int, limit_bytes: int) -> None:
-        super().__init__(what, size_bytes, limit_bytes)
-        self.what, self.size_bytes, self.limit_bytes = what, size_bytes, limit_bytes
-
-    @override
-    def __str__(self) -> str:
-        return (
-            f"{self.what} has {self.size_bytes} bytes as JSON, {self.limit_bytes} are the limit: put the "
-            "data into a store of yours and send its key or URL"
-        )
+    text = (
+        "{what} has {size_bytes} bytes as JSON, {limit_bytes} are the limit: put the data into "
+        "a store of yours and send its key or URL"
+    )
+    what: str
+    size_bytes: int
+    limit_bytes: int
 
 
-class UnknownRunError(ContractError):
+class UnknownRunError(Facts, ContractError):
     """No run has this id (in this tenant)."""
 
-    def __init__(self, run_id: str) -> None:
-        super().__init__(run_id)
-        self.run_id = run_id
-
-    @override
-    def __str__(self) -> str:
-        return f"no run {self.run_id!r}: list the known ones with `callboard runs list`"
+    text = "no run {run_id!r}: list the known ones with `callboard runs list`"
+    run_id: str
 
 
-class RunSweptError(ContractError):
+class RunSweptError(Facts, ContractError):
     """The run ended so long ago that its result is not kept any more."""
 
-    def __init__(self, run_id: str, status: str) -> None:
-        super().__init__(run_id, status)
-        self.run_id, self.status = run_id, status
-
-    @override
-    def __str__(self) -> str:
-        return (
-            f"run {self.run_id} ended {self.status} and was swept: its result is gone; keep results "
-            "longer with CALLBOARD_RETAIN_DAYS, or take them in time"
-        )
+    text = (
+        "run {run_id} ended {status} and was swept: its result is gone; keep results longer "
+        "with CALLBOARD_RETAIN_DAYS, or take them in time"
+    )
+    run_id: str
+    status: str
 
 
-class UnservedError(ContractError):
+class UnservedError(Facts, ContractError):
     """No host that lives serves agents of this type, so that nobody would answer."""
 
-    def __init__(self, agent: str) -> None:
-        super().__init__(agent)
-        self.agent = agent
-
-    @override
-    def __str__(self) -> str:
-        return f"nobody serves {self.agent}: start a host that does, or correct the agent's type"
+    text = "nobody serves {agent}: start a host that does, or correct the agent's type"
+    agent: str
 
 
-class UnknownApprovalError(ContractError):
+class UnknownApprovalError(Facts, ContractError):
     """Nobody waits for this decision, or it was taken already."""
 
-    def __init__(self, approval_id: str, problem: str) -> None:
-        super().__init__(approval_id, problem)
-        self.approval_id, self.problem = approval_id, problem
-
-    @override
-    def __str__(self) -> str:
-        return (
-            f"approval {self.approval_id!r}: {self.problem}; list the open ones with "
-            "`callboard approvals list`"
-        )
+    text = "approval {approval_id!r}: {problem}; list the open ones with `callboard approvals list`"
+    approval_id: str
+    problem: str
 
 
-class IllegalTransitionError(ContractError):
+class IllegalTransitionError(Facts, ContractError):
     """A run was asked for a change of status that the life cycle does not have."""
 
-    def __init__(self, run_id: str, current: str, wanted: str) -> None:
-        super().__init__(run_id, current, wanted)
-        self.run_id, self.current, self.wanted = run_id, current, wanted
-
-    @override
-    def __str__(self) -> str:
-        return f"run {self.run_id} is {self.current} and cannot become {self.wanted}"
+    text = "run {run_id} is {current} and cannot become {wanted}"
+    run_id: str
+    current: str
+    wanted: str
 
 
 class RegistrationError(ContractError):
     """An agent or agent type cannot be registered this way."""
 
 
-class OtherTenantError(ContractError):
+class OtherTenantError(Facts, ContractError):
     """Something of one tenant was to reach another."""
 
-    def __init__(self, what: str, tenant: str) -> None:
-        super().__init__(what, tenant)
-        self.what, self.tenant = what, tenant
-
-    @override
-    def __str__(self) -> str:
-        return f"{self.what} is not of tenant {self.tenant!r}: nothing crosses tenants"
+    text = "{what} is not of tenant {tenant!r}: nothing crosses tenants"
+    what: str
+    tenant: str
 
 
-class WaitCycleError(ContractError):
+class WaitCycleError(Facts, ContractError):
     """Agents wait for each other in a circle, so none of them can ever go on.
 
     Attributes:
         agents: Each waits for the next, the last one for the first.
     """
 
-    def __init__(self, agents: list[str]) -> None:
-        super().__init__(agents)
-        self.agents = agents
+    agents: list[str]
 
     @override
     def __str__(self) -> str:
@@ -253,19 +234,15 @@ class InvalidScheduleError(ContractError):
     """A schedule's cron expression, time zone or instant makes no sense."""
 
 
-class UnknownScheduleError(ContractError):
+class UnknownScheduleError(Facts, ContractError):
     """There is no schedule of this name."""
 
-    def __init__(self, name: str, tenant: str) -> None:
-        super().__init__(name, tenant)
-        self.name, self.tenant = name, tenant
-
-    @override
-    def __str__(self) -> str:
-        return f"tenant {self.tenant!r} has no schedule {self.name!r}"
+    text = "tenant {tenant!r} has no schedule {name!r}"
+    name: str
+    tenant: str
 
 
-class ScheduleExistsError(ContractError):
+class ScheduleExistsError(Facts, ContractError):
     """A schedule of this name is there, and is another one.
 
     Attributes:
@@ -273,9 +250,8 @@ class ScheduleExistsError(ContractError):
         differences: What differs, as ``part: there / wanted``.
     """
 
-    def __init__(self, name: str, differences: list[str]) -> None:
-        super().__init__(name, differences)
-        self.name, self.differences = name, differences
+    name: str
+    differences: list[str]
 
     @override
     def __str__(self) -> str:
@@ -285,109 +261,85 @@ class ScheduleExistsError(ContractError):
         )
 
 
-class EffectOutsideScopeError(ContractError):
+class EffectOutsideScopeError(Facts, ContractError):
     """A ctx call was made from a task that does not belong to the run."""
 
-    def __init__(self, verb: str) -> None:
-        super().__init__(verb)
-        self.verb = verb
-
-    @override
-    def __str__(self) -> str:
-        return (
-            f"ctx.{self.verb} was called from a task outside the run's scopes: its position would not "
-            "be the same on replay. Start concurrent work with ctx.gather, ctx.select or ctx.scope "
-            "(not asyncio.create_task, asyncio.gather or asyncio.wait_for)."
-        )
+    text = (
+        "ctx.{verb} was called from a task outside the run's scopes: its position would not be "
+        "the same on replay. Start concurrent work with ctx.gather, ctx.select or ctx.scope "
+        "(not asyncio.create_task, asyncio.gather or asyncio.wait_for)."
+    )
+    verb: str
 
 
-class ForeignCancellationError(ContractError):
+class ForeignCancellationError(Facts, ContractError):
     """A ctx call was cancelled by something that replay cannot see (asyncio.timeout, Task.cancel)."""
 
-    def __init__(self, verb: str) -> None:
-        super().__init__(verb)
-        self.verb = verb
-
-    @override
-    def __str__(self) -> str:
-        return (
-            f"ctx.{self.verb} was cancelled from outside the runtime, as asyncio.timeout does; replay "
-            "cannot repeat that. Use ctx.step(..., timeout=...), ctx.receive(timeout=...), or "
-            "ctx.select with ctx.sleep as one branch."
-        )
+    text = (
+        "ctx.{verb} was cancelled from outside the runtime, as asyncio.timeout does; replay "
+        "cannot repeat that. Use ctx.step(..., timeout=...), ctx.receive(timeout=...), or "
+        "ctx.select with ctx.sleep as one branch."
+    )
+    verb: str
 
 
-class SuspensionSwallowedError(ContractError):
+class SuspensionSwallowedError(Facts, ContractError):
     """Agent code caught the suspension signal and went on."""
 
-    def __init__(self, agent: str, did: str) -> None:
-        super().__init__(agent, did)
-        self.agent, self.did = agent, did
-
-    @override
-    def __str__(self) -> str:
-        return (
-            f"agent {self.agent} swallowed the suspension of its run and {self.did}. "
-            "Let BaseException pass: write `except Exception`, not a bare `except:`."
-        )
+    text = (
+        "agent {agent} swallowed the suspension of its run and {did}. Let BaseException pass: "
+        "write `except Exception`, not a bare `except:`."
+    )
+    agent: str
+    did: str
 
 
-class NonDeterminismError(ContractError):
+class NonDeterminismError(Facts, ContractError):
     """The agent's code asked for something else than what its log says it did."""
 
-    def __init__(self, position: str, expected: str, found: str) -> None:
-        super().__init__(position, expected, found)
-        self.position, self.expected, self.found = position, expected, found
-
-    @override
-    def __str__(self) -> str:
-        return (
-            f"at position {self.position} the log has {self.expected}, the code now asks for "
-            f"{self.found}. Nothing was executed. Guard changed code with ctx.patched(...), or let "
-            "runs of the old version finish first."
-        )
+    text = (
+        "at position {position} the log has {expected}, the code now asks for {found}. Nothing "
+        "was executed. Guard changed code with ctx.patched(...), or let runs of the old version"
+        " finish first."
+    )
+    position: str
+    expected: str
+    found: str
 
 
-# --- conflict -----------------------------------------------------------------------------------
-
-
-class ConcurrentAppendError(ConflictError):
+class ConcurrentAppendError(Facts, ConflictError):
     """The log's tail is not where the writer thought."""
 
-    def __init__(self, run_id: str, expected: int, actual: int) -> None:
-        super().__init__(run_id, expected, actual)
-        self.run_id, self.expected, self.actual = run_id, expected, actual
-
-    @override
-    def __str__(self) -> str:
-        return f"run {self.run_id}: expected the log to end at {self.expected}, it ends at {self.actual}"
+    text = "run {run_id}: expected the log to end at {expected}, it ends at {actual}"
+    run_id: str
+    expected: int
+    actual: int
 
 
-class LeaseLostError(ConflictError):
+class OutOfOrderError(ConcurrentAppendError):
+    """A queued run may not begin: something older of its sender waits for its agent."""
+
+    text = "run {run_id} may not begin: something older of its sender waits for its agent"
+
+
+class LeaseLostError(Facts, ConflictError):
     """The shard belongs to somebody else now; stop acting for its agents."""
 
-    def __init__(self, shard: str, owner: str, epoch: int) -> None:
-        super().__init__(shard, owner, epoch)
-        self.shard, self.owner, self.epoch = shard, owner, epoch
-
-    @override
-    def __str__(self) -> str:
-        return f"shard {self.shard} is no longer owned by {self.owner} at epoch {self.epoch}"
+    text = "shard {shard} is no longer owned by {owner} at epoch {epoch}"
+    shard: str
+    owner: str
+    epoch: int
 
 
-class RunConflictError(ConflictError):
+class RunConflictError(Facts, ConflictError):
     """`submit(on_conflict="reject")` found the agent busy."""
 
-    def __init__(self, agent: str, run_id: str) -> None:
-        super().__init__(agent, run_id)
-        self.agent, self.run_id = agent, run_id
-
-    @override
-    def __str__(self) -> str:
-        return f"agent {self.agent} is busy with run {self.run_id}"
+    text = "agent {agent} is busy with run {run_id}"
+    agent: str
+    run_id: str
 
 
-class DecisionRefusedError(ConflictError):
+class DecisionRefusedError(Facts, ConflictError):
     """A run is not (any more) at what an operator decided, or that was decided otherwise.
 
     Attributes:
@@ -395,9 +347,9 @@ class DecisionRefusedError(ConflictError):
         problem: What the run is at instead.
     """
 
-    def __init__(self, run_id: str, position: str | None, problem: str) -> None:
-        super().__init__(run_id, position, problem)
-        self.run_id, self.position, self.problem = run_id, position, problem
+    run_id: str
+    position: str | None
+    problem: str
 
     @override
     def __str__(self) -> str:
@@ -407,7 +359,7 @@ class DecisionRefusedError(ConflictError):
         return f"{what}: {self.problem}; see `callboard runs show {self.run_id}`"
 
 
-class AlreadyRedrivenError(ConflictError):
+class AlreadyRedrivenError(Facts, ConflictError):
     """Messages of a dead run were given back to its agent already, each by itself.
 
     Attributes:
@@ -416,9 +368,9 @@ class AlreadyRedrivenError(ConflictError):
         left: Numbers of those that were not.
     """
 
-    def __init__(self, run_id: str, given: tuple[int, ...], left: tuple[int, ...]) -> None:
-        super().__init__(run_id, given, left)
-        self.run_id, self.given, self.left = run_id, given, left
+    run_id: str
+    given: tuple[int, ...]
+    left: tuple[int, ...]
 
     @override
     def __str__(self) -> str:
@@ -429,9 +381,6 @@ class AlreadyRedrivenError(ConflictError):
             "messages, so its work would be done twice"
             + (f"; for the others: callboard dlq redrive {rest}" if rest else "")
         )
-
-
-# --- run ----------------------------------------------------------------------------------------
 
 
 class TerminalError(RunError):
@@ -472,26 +421,20 @@ class AgentCrashError(RunError):
     retryable = True
 
 
-class DeadlineExceededError(RunError):
+class DeadlineExceededError(Facts, RunError):
     """The run, or a step with a timeout, took longer than it may."""
 
     retryable = True
 
-    def __init__(self, what: str, timeout_s: float) -> None:
-        super().__init__(what, timeout_s)
-        self.what, self.timeout_s = what, timeout_s
-
-    @override
-    def __str__(self) -> str:
-        return f"{self.what} did not finish within {self.timeout_s:g} s"
+    text = "{what} did not finish within {timeout_s:g} s"
+    what: str
+    timeout_s: float
 
 
-class CancellationError(RunError):
+class CancellationError(Facts, RunError):
     """The run was asked to stop."""
 
-    def __init__(self, reason: str = "") -> None:
-        super().__init__(reason)
-        self.reason = reason
+    reason: str = ""
 
     @override
     def __str__(self) -> str:
@@ -503,10 +446,10 @@ class MiddlewareTermination(RunError):  # noqa: N818 - the sources' name
 
 
 class BudgetExhaustedError(RunError):
-    """A token, money, turn or spawn budget is used up: messages count as handled, no retry."""
+    """A budget of tokens, money, model calls or spawns is used up: messages count as handled, no retry."""
 
 
-class EffectError(RunError):
+class EffectError(Facts, RunError):
     """A recorded effect failed; on replay this carries the original type and message.
 
     Attributes:
@@ -516,48 +459,38 @@ class EffectError(RunError):
 
     retryable = True
 
-    def __init__(self, error_type: str, message: str) -> None:
-        super().__init__(error_type, message)
-        self.error_type, self.message = error_type, message
-
-    @override
-    def __str__(self) -> str:
-        return f"{self.error_type}: {self.message}"
+    text = "{error_type}: {message}"
+    error_type: str
+    message: str
 
 
-class EffectInDoubtError(RunError):
+class EffectInDoubtError(Facts, RunError):
     """An at-most-once effect was begun and nobody knows whether it happened.
 
     Uncaught it parks the run until an operator decides:
     `callboard runs resolve RUN POSITION --value JSON | --retry | --fail`.
     """
 
-    def __init__(self, run_id: str, position: str, name: str) -> None:
-        super().__init__(run_id, position, name)
-        self.run_id, self.position, self.name = run_id, position, name
-
-    @override
-    def __str__(self) -> str:
-        return (
-            f"at-most-once effect {self.name!r} of run {self.run_id} at position {self.position} was "
-            "begun before a crash and has no recorded result: it may or may not have happened. "
-            f"Decide with: callboard runs resolve {self.run_id} {self.position} --value JSON | --retry | --fail"
-        )
+    text = (
+        "at-most-once effect {name!r} of run {run_id} at position {position} was begun before a"
+        " crash and has no recorded result: it may or may not have happened. Decide with: "
+        "callboard runs resolve {run_id} {position} --value JSON | --retry | --fail"
+    )
+    run_id: str
+    position: str
+    name: str
 
 
-class RunFailedError(RunError):
+class RunFailedError(Facts, RunError):
     """`Runtime.result` waited for a run that failed or was cancelled."""
 
-    def __init__(self, run_id: str, status: str, message: str) -> None:
-        super().__init__(run_id, status, message)
-        self.run_id, self.status, self.message = run_id, status, message
-
-    @override
-    def __str__(self) -> str:
-        return f"run {self.run_id} ended {self.status}: {self.message}"
+    text = "run {run_id} ended {status}: {message}"
+    run_id: str
+    status: str
+    message: str
 
 
-class SpawnDenied(BudgetExhaustedError):  # noqa: N818 - the sources' name
+class SpawnDenied(Facts, BudgetExhaustedError):  # noqa: N818 - the sources' name
     """The tree's spawn budget has no place left.
 
     Attributes:
@@ -565,16 +498,9 @@ class SpawnDenied(BudgetExhaustedError):  # noqa: N818 - the sources' name
         limit: Which limit of the root's budget, with its number.
     """
 
-    def __init__(self, parent: str, limit: str) -> None:
-        super().__init__(parent, limit)
-        self.parent, self.limit = parent, limit
-
-    @override
-    def __str__(self) -> str:
-        return f"run {self.parent} may not spawn: its tree has used up its budget ({self.limit})"
-
-
-# --- control signals: BaseException on purpose ---------------------------------------------------
+    text = "run {parent} may not spawn: its tree has used up its budget ({limit})"
+    parent: str
+    limit: str
 
 
 class RunSuspended(BaseException):

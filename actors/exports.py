@@ -6,11 +6,8 @@ the others, nor need what they need.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
 
 
 def lazy_exports(package: str, homes: Mapping[str, Sequence[str]]) -> Callable[[str], object]:

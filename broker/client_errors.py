@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from typing_extensions import override
-
-from actors.errors import ActorsError
+from actors.errors import ActorsError, Facts
 
 if TYPE_CHECKING:
     from actors.kernel.json import JsonValue
 
 
-class ClientError(ActorsError):
+class ClientError(Facts, ActorsError):
     """Something that the client was asked for did not come about.
 
     Attributes:
@@ -24,22 +22,13 @@ class ClientError(ActorsError):
         details: What the host said beyond that, as JSON data.
     """
 
-    def __init__(  # noqa: PLR0917 - an error pickles by its positional arguments
-        self,
-        doing: str,
-        problem: str,
-        remedy: str,
-        run_id: str | None = None,
-        id: str | None = None,  # noqa: A002 - the word of the whole API
-        details: JsonValue = None,
-    ) -> None:
-        super().__init__(doing, problem, remedy, run_id, id, details)
-        self.doing, self.problem, self.remedy = doing, problem, remedy
-        self.run_id, self.id, self.details = run_id, id, details
-
-    @override
-    def __str__(self) -> str:
-        return f"{self.doing}: {self.problem}. {self.remedy}"
+    text = "{doing}: {problem}. {remedy}"
+    doing: str
+    problem: str
+    remedy: str
+    run_id: str | None = None
+    id: str | None = None
+    details: JsonValue = None
 
 
 class BadRequestError(ClientError):

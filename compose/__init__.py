@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Final
 from actors.exports import lazy_exports
 
 if TYPE_CHECKING:
-    from compose.runtime import build_local_runtime, build_postgres_runtime, build_runtime
-    from compose.settings import Settings
+    from compose.assembly.runtime import build_local_runtime, build_postgres_runtime, build_runtime
+    from compose.assembly.settings import Settings
 
 __all__ = ["Settings", "build_local_runtime", "build_postgres_runtime", "build_runtime"]
 
 _HOMES: Final = {
-    "compose.runtime": ("build_local_runtime", "build_postgres_runtime", "build_runtime"),
-    "compose.settings": ("Settings",),
+    "compose.assembly.runtime": ("build_local_runtime", "build_postgres_runtime", "build_runtime"),
+    "compose.assembly.settings": ("Settings",),
 }
 
 __getattr__ = lazy_exports(__name__, _HOMES)

@@ -34,10 +34,14 @@ def main() -> None:
 
 
 def _obey(arguments: list[str]) -> int:
-    import logging  # noqa: PLC0415 - see above
+    from compose.host.collector import collect_rarely, loading  # noqa: PLC0415 - see above
 
-    from compose.commands.app import run  # noqa: PLC0415
-    from compose.logs import write_logs  # noqa: PLC0415
+    collect_rarely()
+    with loading():
+        import logging  # noqa: PLC0415
+
+        from compose.commands.app import run  # noqa: PLC0415
+        from compose.host.logs import write_logs  # noqa: PLC0415
 
     level = logging.DEBUG if "--debug" in arguments else logging.WARNING
     write_logs(as_json=False, level=level)

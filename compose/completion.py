@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated, Literal
-
-from cyclopts import Parameter
+from typing import Literal
 
 from compose.commands.app import app
-from compose.commands.exits import Exit
-from compose.commands.output import print_json, say
+from compose.commands.options import DebugFlag, Flag
+from compose.commands.output import Exit, print_json
+from compose.commands.terminal import say
 
 
 def completion(
     shell: Literal["bash", "zsh", "fish"],
     /,
     *,
-    install: Annotated[bool, Parameter(negative="")] = False,
-    json: Annotated[bool, Parameter(negative="")] = False,
-    debug: Annotated[bool, Parameter(negative="")] = False,
+    install: Flag = False,
+    json: Flag = False,
+    debug: DebugFlag = False,
 ) -> int:
     """Print the completion script of a shell, or put it where the shell looks for it.
 
@@ -36,8 +35,6 @@ def completion(
         left alone.
     json
         Print JSON for programs: the script, or the file it was written to.
-    debug
-        Show the traceback of an error, and every log line.
     """
     del debug  # read by `compose.cli`, for every command alike
     if install:

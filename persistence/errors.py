@@ -10,6 +10,7 @@ from typing_extensions import override
 
 from actors.errors import (
     ContractError,
+    Facts,
     PersistenceError,
     StoreRefusedError,
     StoreUnreachableError,
@@ -28,48 +29,39 @@ class DatabaseUrlError(ContractError):
         return f"{self.url}: {self.problem}. {self.remedy}"
 
 
-class MigrationError(PersistenceError):
+class MigrationError(Facts, PersistenceError):
     """The schema in the database is not the one this release made."""
 
     retryable: ClassVar[bool] = False
 
-    def __init__(self, schema: str, name: str, problem: str) -> None:
-        super().__init__(schema, name, problem)
-        self.schema, self.name, self.problem = schema, name, problem
-
-    @override
-    def __str__(self) -> str:
-        return f"migration {self.name} of schema {self.schema!r}: {self.problem}"
+    text = "migration {name} of schema {schema!r}: {problem}"
+    schema: str
+    name: str
+    problem: str
 
 
-class DatabaseUnreachableError(StoreUnreachableError):
+class DatabaseUnreachableError(Facts, StoreUnreachableError):
     """No answer within the time limit; what was under way may or may not have happened."""
 
-    def __init__(self, where: str, waited_s: float, problem: str) -> None:
-        super().__init__(where, waited_s, problem)
-        self.where, self.waited_s, self.problem = where, waited_s, problem
-
-    @override
-    def __str__(self) -> str:
-        return (
-            f"PostgreSQL at {self.where} gave no answer for {self.waited_s:g} s ({self.problem}); "
-            "the outcome of what was under way is unknown. Check that the server runs"
-        )
+    text = (
+        "PostgreSQL at {where} gave no answer for {waited_s:g} s ({problem}); the outcome of "
+        "what was under way is unknown. Check that the server runs"
+    )
+    where: str
+    waited_s: float
+    problem: str
 
 
-class DatabaseFullError(StoreUnreachableError):
+class DatabaseFullError(Facts, StoreUnreachableError):
     """The server answers and has no room: disk, memory or places. Nothing was written."""
 
-    def __init__(self, where: str, waited_s: float, problem: str) -> None:
-        super().__init__(where, waited_s, problem)
-        self.where, self.waited_s, self.problem = where, waited_s, problem
-
-    @override
-    def __str__(self) -> str:
-        return (
-            f"PostgreSQL at {self.where} refuses to write for {self.waited_s:g} s now: {self.problem}; "
-            "nothing was written. Make room, and try again"
-        )
+    text = (
+        "PostgreSQL at {where} refuses to write for {waited_s:g} s now: {problem}; nothing was "
+        "written. Make room, and try again"
+    )
+    where: str
+    waited_s: float
+    problem: str
 
 
 RefusedError = StoreRefusedError
@@ -110,6 +102,8 @@ _BAD_URL: dict[type[BaseException], str] = {
     asyncpg.ClientConfigurationError: "Write postgresql://user:password@host:port/database, with special "
     "characters of user and password percent-encoded",
 }
+
+_POOLER_REFUSES: Final = "unsupported startup parameter"
 
 
 def without_password(url: str) -> str:
@@ -174,9 +168,20 @@ def bad_url(url: str, exc: BaseException) -> DatabaseUrlError | None:
     for kind, remedy in _BAD_URL.items():
         if isinstance(exc, kind):
             return DatabaseUrlError(url, str(exc), remedy)
+    if _POOLER_REFUSES in str(exc):
+        return pooled(url, str(exc))
     if isinstance(exc, ValueError) and not isinstance(exc, OSError):
         return DatabaseUrlError(url, str(exc), _BAD_URL[asyncpg.ClientConfigurationError])
     return None
+
+
+def pooled(url: str, problem: str) -> DatabaseUrlError:
+    """Return the error of a session that did not get its settings, of which `search_path` is one."""
+    remedy = (
+        "A session needs its search_path and other settings, which a pooler such as pgbouncer does not pass on "
+        "(ignore_startup_parameters only hides that). Name PostgreSQL itself in the URL"
+    )
+    return DatabaseUrlError(url, problem, remedy)
 
 
 def translate(exc: Exception, doing: str) -> RefusedError:

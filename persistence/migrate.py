@@ -1,32 +1,49 @@
-"""Numbered SQL files, applied once each, in order, by whoever comes first."""
+"""Bringing a schema to what the files of this release say, once each, by whoever comes first.
+
+See `persistence.schema_files` for the files.
+"""
 
 from __future__ import annotations
 
-import hashlib
+import asyncio
 import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from importlib import resources
-from typing import TYPE_CHECKING, Final, LiteralString, TypeAlias
+from functools import partial
+from typing import Final, LiteralString
 
+import asyncpg
+
+from actors.kernel.backoff import Backoff
+from persistence.blockers import Connect, Connection, Waiting, blockers_named
 from persistence.errors import MigrationError
+from persistence.functions import replace_functions, stale_functions
+from persistence.schema_files import (
+    OLDEST,
+    Function,
+    Migration,
+    known_functions,
+    known_migrations,
+    on_an_empty_schema,
+)
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+_log = logging.getLogger("callboard.postgres")
 
-    import asyncpg
+LOCK_WAIT_S: Final = 0.5
+"""So long a migration asks for a lock: whoever needs the same rows waits as long, and no longer."""
 
-    Connection: TypeAlias = asyncpg.Connection[asyncpg.Record]
-
-_log = logging.getLogger(__name__)
-
+TABLES: Final = "callboard migrations"
+REST: Final = "callboard indexes"
+"""Names of advisory locks. Building waits for all older snapshots, of hosts that wait to migrate, too:
+so whoever builds holds no lock that they wait for."""
 SQL_LOCK: Final[LiteralString] = (
-    "select pg_advisory_lock"
-    "(hashtext('callboard migrations'), hashtext(current_setting('search_path')))"
+    "select pg_advisory_lock(hashtext($1), hashtext(current_setting('search_path')))"
 )
 SQL_UNLOCK: Final[LiteralString] = (
-    "select pg_advisory_unlock"
-    "(hashtext('callboard migrations'), hashtext(current_setting('search_path')))"
+    "select pg_advisory_unlock(hashtext($1), hashtext(current_setting('search_path')))"
 )
+SQL_LIMIT_WAITS: Final[LiteralString] = "select set_config('lock_timeout', $1, false)"
 SQL_HAS_SCHEMA: Final[LiteralString] = (
     "select exists (select 1 from pg_namespace where nspname = $1)"
 )
@@ -35,92 +52,221 @@ create table if not exists schema_migrations (
   version int primary key, name text not null, checksum text not null,
   applied_at timestamptz not null default clock_timestamp())
 """
+SQL_HAS_TABLE: Final[LiteralString] = "select to_regclass('schema_migrations') is not null"
 SQL_SELECT_APPLIED: Final[LiteralString] = "select version, name, checksum from schema_migrations"
 SQL_INSERT_APPLIED: Final[LiteralString] = (
-    "insert into schema_migrations (version, name, checksum) values ($1, $2, $3)"
+    "insert into schema_migrations (version, name, checksum)"
+    " select * from unnest($1::int[], $2::text[], $3::text[])"
+)
+SQL_IS_INVALID: Final[LiteralString] = (
+    "select exists (select 1 from pg_index where indexrelid = to_regclass($1) and not indisvalid)"
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Migration:
-    """One file: its number, name and text."""
+class _Due:
+    """What is done at once: the names of the files, and how."""
 
-    version: int
-    name: str
-    sql: str
-
-    @property
-    def checksum(self) -> str:
-        """SHA-256 of the text, whatever the line ends of the checkout."""
-        return hashlib.sha256(self.sql.replace("\r\n", "\n").encode()).hexdigest()
-
-
-def known_migrations() -> list[Migration]:
-    """Return the files of this release, in order.
-
-    Raises:
-        MigrationError: Two files have one number, or a number is missing.
-    """
-    folder = resources.files("persistence.postgres").joinpath("migrations")
-    found = sorted(
-        (
-            Migration(int(file.name[:4]), file.name.removesuffix(".sql"), file.read_text("utf-8"))
-            for file in folder.iterdir()
-            if file.name.endswith(".sql")
-        ),
-        key=lambda migration: migration.version,
-    )
-    for number, migration in enumerate(found, 1):
-        if migration.version != number:
-            raise MigrationError("", migration.name, f"expected number {number:04}")
-    return found
+    names: Sequence[str]
+    execute: Callable[[], Awaitable[None]]
 
 
 async def migrate(
-    connection: Connection, schema: str, migrations: Sequence[Migration] | None = None
+    connection: Connection,
+    schema: str,
+    migrations: Sequence[Migration] | None = None,
+    *,
+    functions: Sequence[Function] | None = None,
+    connect: Connect | None = None,
 ) -> list[str]:
-    """Bring the schema up to date and return the names of what was applied now.
+    """Bring tables and functions up to date and return the names of what was applied now.
 
-    Safe with any number of runners at once (an advisory lock); each file is one transaction, so a
-    crash leaves whole files. Migrations of a newer release are left alone.
+    Safe with any number of runners at once (an advisory lock). Each migration is one transaction,
+    so a crash leaves whole files; where functions change, all is one, so that they fit the tables at
+    every instant. What is of a newer release is left alone. Nothing is locked where
+    nothing is to be done. A lock that another session has, a back-up for example, is asked for
+    for half a second at a time, so that hosts go on meanwhile; this waits, and says for whom.
+
+    All of a schema that is made now; of another one what hosts need: `catch_up` does the rest.
 
     Args:
         connection: Its `search_path` is the schema and nothing else.
         schema: Created when it is missing.
         migrations: In order; those of this release when left out.
+        functions: By name; those of this release when left out.
+        connect: Makes another connection to see who blocks; without it nobody is named.
+
+    Raises:
+        MigrationError: An applied file differs from this release's, or is one of before `OLDEST`.
+    """
+    steps = known_migrations() if migrations is None else migrations
+    living = known_functions() if functions is None else functions
+    find = partial(_find_due, connection, schema, steps, living)
+    return await _carry_out(connection, schema, find, lock=TABLES, connect=connect)
+
+
+def is_behind(applied: Collection[int]) -> bool:
+    """Whether a migration of this release is missing where these versions were applied."""
+    return any(step.version not in applied for step in known_migrations())
+
+
+async def catch_up(
+    connection: Connection,
+    schema: str,
+    migrations: Sequence[Migration] | None = None,
+    *,
+    connect: Connect | None = None,
+) -> list[str]:
+    """Apply what hosts start without; return the names of what was applied now.
+
+    Like `migrate`, which was called before. Nobody waits for an index that is built; it waits for
+    transactions that are older. What a crash left half built is dropped and built again.
 
     Raises:
         MigrationError: An applied file differs from this release's.
     """
     steps = known_migrations() if migrations is None else migrations
-    await connection.execute(SQL_LOCK)
-    try:
-        if not await connection.fetchval(SQL_HAS_SCHEMA, schema):
-            quoted = schema.replace('"', '""')
-            await connection.execute(f'create schema "{quoted}"')
-        await connection.execute(SQL_CREATE_TABLE)
-        applied = {row["version"]: row for row in await connection.fetch(SQL_SELECT_APPLIED)}
-        done: list[str] = []
-        for step in steps:
-            if (row := applied.get(step.version)) is None:
-                await _apply(connection, step)
-                done.append(step.name)
-            elif row["checksum"] != step.checksum:
-                raise MigrationError(
-                    schema,
-                    row["name"],
-                    "its file was changed after it was applied; restore the file and put the "
-                    "change into a new one, or use another schema",
-                )
-    finally:
-        if not connection.is_closed():
-            await connection.execute(SQL_UNLOCK)
+
+    async def find() -> list[_Due]:
+        applied = await _applied(connection, schema, steps)
+        return [
+            _Due([step.name], partial(_apply_late, connection, step))
+            for step in steps
+            if step.can_wait and step.version not in applied
+        ]
+
+    return await _carry_out(connection, schema, find, lock=REST, connect=connect)
+
+
+async def _carry_out(
+    connection: Connection,
+    schema: str,
+    find: Callable[[], Awaitable[list[_Due]]],
+    *,
+    lock: str,
+    connect: Connect | None,
+) -> list[str]:
+    due = await find()
+    if not due:
+        return []
+    done: list[str] = []
+    waiting, backoff = Waiting(connection.get_server_pid(), due[0].names[0]), Backoff(0.5, 5.0)
+    async with blockers_named(waiting, connect, schema=schema):
+        while True:
+            try:
+                async with _locked(connection, lock):
+                    await _make_schema(connection, schema)
+                    for work in await find():
+                        waiting.doing = work.names[0]
+                        await work.execute()
+                        done += work.names
+                break
+            except (asyncpg.LockNotAvailableError, asyncpg.DeadlockDetectedError):
+                # The lock is given back meanwhile: hosts of before that start wait for it.
+                await asyncio.sleep(backoff.next_s())
     if done:
         _log.info("schema migrated", extra={"schema": schema, "applied": done})
     return done
 
 
-async def _apply(connection: Connection, step: Migration) -> None:
+@asynccontextmanager
+async def _locked(connection: Connection, lock: str) -> AsyncIterator[None]:
+    await _limit_waits(connection, LOCK_WAIT_S)
+    await connection.execute(SQL_LOCK, lock)
+    try:
+        yield
+    finally:
+        if not connection.is_closed():
+            await connection.execute(SQL_UNLOCK, lock)
+
+
+async def _limit_waits(connection: Connection, limit_s: float) -> None:
+    await connection.execute(SQL_LIMIT_WAITS, f"{limit_s}s")
+
+
+async def _make_schema(connection: Connection, schema: str) -> None:
+    if not await connection.fetchval(SQL_HAS_SCHEMA, schema):
+        quoted = schema.replace('"', '""')
+        await connection.execute(f'create schema "{quoted}"')
+    await connection.execute(SQL_CREATE_TABLE)
+
+
+async def _applied(connection: Connection, schema: str, steps: Sequence[Migration]) -> set[int]:
+    """Return the versions that were applied, also those of a newer release.
+
+    Raises:
+        MigrationError: The file of one of them was changed since.
+    """
+    if not await connection.fetchval(SQL_HAS_TABLE):
+        return set()
+    applied = {row["version"]: row for row in await connection.fetch(SQL_SELECT_APPLIED)}
+    for step in steps:
+        row = applied.get(step.version)
+        if row is not None and row["checksum"] != step.checksum:
+            raise MigrationError(
+                schema,
+                row["name"],
+                "its file was changed after it was applied; restore the file and put the "
+                "change into a new one, or use another schema",
+            )
+    return set(applied)
+
+
+async def _find_due(
+    connection: Connection, schema: str, steps: Sequence[Migration], functions: Sequence[Function]
+) -> list[_Due]:
+    applied = await _applied(connection, schema, steps)
+    stale = await stale_functions(connection, functions)
+    # Nobody uses a schema that is made now.
+    due = [
+        step
+        for step in (steps if applied else on_an_empty_schema(steps))
+        if step.version not in applied and not (applied and step.can_wait)
+    ]
+    if applied and due and due[0].recorded and due[0].version <= OLDEST:
+        raise MigrationError(
+            schema,
+            due[0].name,
+            f"this release begins behind number {OLDEST:04}; bring the schema there with an "
+            "older one, or use another schema",
+        )
+    if not stale:
+        return [_Due([step.name], partial(_apply, connection, [step])) for step in due]
+    names = [step.name for step in due] + [one.file for one in stale if applied]
+    return [_Due(names, partial(_apply, connection, due, stale))]
+
+
+async def _apply(
+    connection: Connection, steps: Sequence[Migration], functions: Sequence[Function] = ()
+) -> None:
+    texts = [step.sql.replace(" concurrently", "") if step.is_index else step.sql for step in steps]
     async with connection.transaction():
-        await connection.execute(step.sql)
-        await connection.execute(SQL_INSERT_APPLIED, step.version, step.name, step.checksum)
+        if functions:
+            await replace_functions(connection, functions)
+        if script := "\n;\n".join(filter(None, texts)):
+            await connection.execute(script)
+        await _record(connection, steps)
+
+
+async def _apply_late(connection: Connection, step: Migration) -> None:
+    # Nobody waits behind who builds an index.
+    await _limit_waits(connection, 0 if step.is_index else LOCK_WAIT_S)
+    await (_build(connection, step) if step.is_index else _apply(connection, [step]))
+
+
+async def _build(connection: Connection, step: Migration) -> None:
+    """Make the file's indexes; each statement may be repeated, so a crash anywhere is harmless."""
+    for name, statement in step.indexes:
+        if await connection.fetchval(SQL_IS_INVALID, name):
+            await connection.execute(f"drop index concurrently {name}")
+        await connection.execute(statement)
+    await _record(connection, [step])
+
+
+async def _record(connection: Connection, steps: Sequence[Migration]) -> None:
+    await connection.execute(
+        SQL_INSERT_APPLIED,
+        [step.version for step in steps],
+        [step.name for step in steps],
+        [step.checksum for step in steps],
+    )

@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import logging
+import os
 import secrets
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import pytest
 from hypothesis import settings
+from typing_extensions import override
 
-from compose.collecting import collect_rarely
+from compose.host.collector import collect_rarely
+from tests.harness import durations, servers
 from tests.harness import items as item_rows
-from tests.harness import servers
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import AsyncIterator, Generator, Iterator
 
     from tests.harness.servers import (
         OwnNats,
         OwnPostgres,
         OwnRedis,
+        Schemas,
         TestNats,
         TestPostgres,
         TestRedis,
@@ -33,6 +38,10 @@ KINDS = {"postgres": servers.POSTGRES, "nats": servers.NATS, "redis": servers.RE
 """By marker; the fixtures of a kind are `MARKER_server` and `own_MARKER`."""
 
 
+LONGEST = ("test_crowds", "test_benchmarks", "test_demo", "test_readme")
+"""Files some test of which takes more than ten seconds of a processor."""
+
+
 def pytest_report_header() -> str:
     """Say where the servers come from before the first test runs."""
     return "servers: " + " ".join(f"{name}={kind.choose()}" for name, kind in KINDS.items())
@@ -43,7 +52,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
     The longest come first, so that no worker is left alone with one at the end.
     """
-    items.sort(key=lambda item: item.path.stem != "test_crowds")
+    items.sort(key=lambda item: item.path.stem not in LONGEST)
     for item in items:
         for name in KINDS:
             if {f"{name}_server", f"own_{name}"} & set(getattr(item, "fixturenames", ())):
@@ -51,13 +60,43 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add `--item-rows`, which prints the checklist rows of the collected tests."""
+    """Add `--item-rows` and `--slowest-files`, which print what `tests/harness` says of them."""
     parser.addoption("--item-rows", action="store_true", help="print `item-row NUMBER TEST` lines")
+    parser.addoption("--slowest-files", type=int, default=0, help="print a table of so many files")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Print the checklist rows where they were asked for."""
+    """Print the checklist rows and the slowest files where they were asked for.
+
+    Tens of thousands of connections to a server of ours, which has no TLS, need not ask for it first.
+    """
     item_rows.register(config)
+    durations.register(config)
+    logging.getLogger().addHandler(_Slips(logging.WARNING))
+    if servers.POSTGRES.choose() == "embedded":
+        os.environ.setdefault("PGSSLMODE", "disable")
+
+
+class _Slips(logging.Handler):
+    """Errors of the product's own code that it survived: what survives everything hides them."""
+
+    found: ClassVar[list[str]] = []
+
+    @override
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep what only a slip of the pen raises."""
+        error = record.exc_info[1] if record.exc_info else None
+        if isinstance(error, NameError | AttributeError):
+            self.found.append(f"{record.name}: {record.getMessage()}: {error!r}")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call() -> Generator[None, object, object]:
+    """Fail a test during which the product logged a name or an attribute that does not exist."""
+    _Slips.found.clear()
+    done = yield
+    assert not _Slips.found
+    return done
 
 
 def pytest_collection_finish() -> None:
@@ -80,18 +119,40 @@ def postgres_dsn(postgres_server: TestPostgres) -> str:
     return postgres_server.url
 
 
+@pytest.fixture(scope="session")
+def schemas(postgres_server: TestPostgres) -> Iterator[Schemas]:
+    """The migrated schemas of the session's PostgreSQL."""
+    made = servers.Schemas(postgres_server)
+    yield made
+    made.close()
+
+
 @pytest.fixture
-async def schema(postgres_server: TestPostgres) -> AsyncIterator[str]:
-    """A schema name that no other test uses; what the test makes of it is dropped afterwards."""
+async def schema(schemas: Schemas) -> AsyncIterator[str]:
+    """A schema as the migrations make it, which no other test uses meanwhile."""
+    async with schemas.lent() as name:
+        yield name
+
+
+@pytest.fixture
+async def new_schema(postgres_server: TestPostgres) -> AsyncIterator[str]:
+    """The name of a schema that is not there; what the test makes of it is dropped afterwards."""
     name = f"t_{secrets.token_hex(6)}"
     yield name
     await servers.drop_schema(postgres_server, name)
 
 
+@pytest.fixture(scope="session")
+def new_clusters() -> Iterator[servers.NewClusters]:
+    """What private PostgreSQL servers begin with."""
+    with contextlib.ExitStack() as stack:
+        yield servers.NewClusters(stack)
+
+
 @pytest.fixture
-def own_postgres() -> Iterator[OwnPostgres]:
+def own_postgres(new_clusters: servers.NewClusters) -> Iterator[OwnPostgres]:
     """Starts servers that belong to this test alone, to be killed and restarted."""
-    with servers.own_postgres_factory() as start:
+    with servers.own_postgres_factory(new_clusters) as start:
         yield start
 
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
-
-if TYPE_CHECKING:
-    from datetime import datetime
+from datetime import datetime
+from typing import Protocol
 
 
 class Clock(Protocol):
@@ -16,11 +14,9 @@ class Clock(Protocol):
 
         May step, ahead and back, when the clock that it shows does.
         """
-        ...
 
     def monotonic(self) -> float:
         """Return seconds since an arbitrary start; never goes back."""
-        ...
 
 
 class Entropy(Protocol):
@@ -28,8 +24,6 @@ class Entropy(Protocol):
 
     def random(self) -> float:
         """Return a float in [0, 1)."""
-        ...
 
     def token(self) -> str:
         """Return 32 hexadecimal digits that nobody else will draw."""
-        ...

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import signal
+from contextlib import AbstractContextManager, nullcontext
 from typing import Final, Literal
 
 from actors.errors import ContractError
@@ -19,7 +20,7 @@ _MOMENTS: Final = ("before", "after", "freeze")
 
 
 class Fault:
-    """One armed point; `before` and `after` are called around each of its round trips."""
+    """One armed point; each of its round trips is a block of it."""
 
     __slots__ = ("_hits", "_moment", "_nth", "point")
 
@@ -27,16 +28,16 @@ class Fault:
         self.point, self._nth, self._moment = point, nth, moment
         self._hits = 0
 
-    def before(self) -> None:
+    def __enter__(self) -> None:
         """Count a hit; die or freeze if it is the one."""
         self._hits += 1
         if self._hits == self._nth and self._moment != "after":
             name = "SIGSTOP" if self._moment == "freeze" else "SIGKILL"
             os.kill(os.getpid(), getattr(signal, name))
 
-    def after(self) -> None:
-        """Die if the hit counted last is the one."""
-        if self._hits == self._nth and self._moment == "after":
+    def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
+        """Die if the hit counted last is the one, unless the round trip failed."""
+        if self._hits == self._nth and self._moment == "after" and error is None:
             os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -58,8 +59,9 @@ def parse(text: str) -> dict[str, Fault]:
 
 
 _ARMED: Final = parse(os.environ.get(VARIABLE, ""))
+_NOTHING: Final = nullcontext()
 
 
-def armed(point: str) -> Fault | None:
-    """Return the point's fault, or None. Asked once, when a store is made."""
-    return _ARMED.get(point)
+def armed(point: str) -> AbstractContextManager[None]:
+    """Return the point's fault, or nothing, around each round trip. Asked once, when a store is made."""
+    return _ARMED.get(point, _NOTHING)

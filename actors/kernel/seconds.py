@@ -22,7 +22,10 @@ def bounded_s(value: float) -> float:
 
 def instant_of(at: datetime) -> datetime:
     """Return an aware instant in UTC, a day from the ends of the calendar: those mean infinity to others."""
-    return min(max(at.astimezone(UTC), _FIRST), _LAST)
+    try:
+        return min(max(at.astimezone(UTC), _FIRST), _LAST)
+    except OverflowError:  # beyond the calendar in UTC, as the end of year 9999 in the west is
+        return _FIRST if at.year == 1 else _LAST
 
 
 def is_length(value: object) -> TypeGuard[float]:

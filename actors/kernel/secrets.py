@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Protocol
 
 from typing_extensions import override
 
 from actors.errors import ContractError, InvalidNameError
-
-if TYPE_CHECKING:
-    from actors.kernel.json import JsonValue
+from actors.kernel.json import JsonValue
 
 _NAME: Final = re.compile(r"[A-Z][A-Z0-9_]{0,63}")
 _RULE: Final = "1 to 64 of A-Z, 0-9 and '_', the first a letter"
@@ -69,4 +67,3 @@ class SecretProvider(Protocol):
         Raises:
             Exception: It could not be asked; becomes the error of the call, so it holds no secret.
         """
-        ...

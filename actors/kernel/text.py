@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Mapping
+from typing import Final
 
 from actors.errors import ContractError, InvalidTextError
+from actors.kernel.agent.message import Message
 from actors.kernel.json_data import check_json
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from actors.kernel.agent.message import Message
 
 MAX_NAME_BYTES: Final = 1_024
 """The longest name, key or id, in UTF-8: it may be part of an index, whose rows have 2,704 bytes."""

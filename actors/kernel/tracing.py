@@ -8,16 +8,12 @@ sends carries these, so a replay writes the same bytes again.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from actors.kernel.runtime.ids import derive_id
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from actors.kernel.runtime.commit import RunRow
-    from actors.kernel.runtime.ids import RunId
+from actors.kernel.runtime.ids import RunId, derive_id
+from actors.kernel.runtime.rows import RunRow
 
 TRACE_PARENT: Final = "traceparent"
 """Its name in a message's metadata and among its headers."""
@@ -85,8 +81,8 @@ def root_span_id(run_id: RunId | str) -> int:
     return int(derive_id("span", run_id)[:16], 16) or 1
 
 
-def turn_span_id(run_id: RunId, seq: int) -> int:
-    """Return the id of the span of the turn that wrote the entry behind `seq`; one turn did."""
+def execution_span_id(run_id: RunId, seq: int) -> int:
+    """Return the id of the span of the execution that wrote the entry behind `seq`; one did."""
     return int(derive_id("turn", run_id, seq)[:16], 16) or 1
 
 

@@ -1,4 +1,26 @@
-"""The runtime: worker, contexts, replay. Drivers are elsewhere."""
+"""The runtime, in rooms. No driver is imported here: those are in `broker` and `persistence`.
+
+From the top down; a room may see those below it. `client`, `delivery`, `sharding` and `schedules` stand side
+by side; only `parts` uses `memory`.
+
+- `runtime`: `Runtime` itself. `host_parts` holds what runs on a host, and starts and stops it in order.
+- `parts`: what a program may hand in instead of a store (event log, inbox, journal, …), and the one
+  store made of it.
+- `client`: what programs and outsiders ask of a deployment.
+- `delivery`: mail from and to the broker, posts to followers. Mail is acknowledged to
+  the broker in `delivery/inbound.py`, behind its commit.
+- `sharding`: which shards this host owns, and what it takes over with one.
+- `schedules`: messages that come by themselves, at an instant or by cron.
+- `worker`: the agents of a host: mailboxes, who is ready, who executes.
+- `execution`: one execution of a run, from its load until it ends, suspends or is given up.
+- `context`: what an agent's code sees: `ctx` and its verbs. `decorator` (`@agent`) is above it, `registry` (the
+  types) and `function_agent` are below.
+- `journal`: what a run records, on its way to rows.
+- `replay`: the rules of docs/replay.md, without I/O.
+- `loop`: tasks, clocks, timers, threads, and hints inside a host (`notifications`).
+- `telemetry`: spans and counters. `tracing` is another name for its `spans`.
+- `memory`: a whole store in memory.
+"""
 
 from __future__ import annotations
 
@@ -7,17 +29,17 @@ from typing import TYPE_CHECKING
 from actors.exports import lazy_exports
 
 if TYPE_CHECKING:
-    from actors.runtime.context import RunContext
-    from actors.runtime.groups import Selected
-    from actors.runtime.journaling import idempotency_key
+    from actors.runtime.context.effects import idempotency_key
+    from actors.runtime.context.run_context import RunContext
+    from actors.runtime.replay.branches import Selected
     from actors.runtime.runtime import Runtime
 else:
     __getattr__ = lazy_exports(
         __name__,
         {
-            "actors.runtime.context": ("RunContext",),
-            "actors.runtime.groups": ("Selected",),
-            "actors.runtime.journaling": ("idempotency_key",),
+            "actors.runtime.context.run_context": ("RunContext",),
+            "actors.runtime.replay.branches": ("Selected",),
+            "actors.runtime.context.effects": ("idempotency_key",),
             "actors.runtime.runtime": ("Runtime",),
         },
     )

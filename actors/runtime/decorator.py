@@ -2,49 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
 
+from actors.kernel.agent.agent import MAX_MESSAGES
+from actors.kernel.agent.llm import LLMClient
+from actors.kernel.agent.message import Message
+from actors.kernel.agent.tools import Tool
 from actors.kernel.runtime.ids import DEFAULT_TENANT, AgentId
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping, Sequence
-
-    from actors.kernel.agent.llm import LLMClient
-    from actors.kernel.agent.message import Message
-    from actors.kernel.agent.tools import Tool
-    from actors.kernel.runtime.scheduler import RetryPolicy
-    from actors.runtime.context import RunContext
-
-
-class FunctionAgent:
-    """An agent made of one coroutine function ``(ctx, inbox)``. Made by `agent`."""
-
-    def __init__(
-        self,
-        agent_id: AgentId,
-        fn: Callable[[RunContext, list[Message]], Awaitable[Any]],
-        *,
-        model: LLMClient | None = None,
-        tools: Sequence[Tool] = (),
-        version: str | None = None,
-        deadline_s: float | None = None,
-        retry: RetryPolicy | None = None,
-        schemas: Mapping[str, Any] | None = None,
-    ) -> None:
-        self.id = agent_id
-        self.model = model
-        self.tools = tuple(tools)
-        self.version = version
-        self.deadline_s = deadline_s
-        self.retry = retry
-        self.__doc__ = fn.__doc__
-        self.__wrapped__ = fn
-        vars(self).update(schemas or {})
-        self._fn = fn
-
-    async def run(self, ctx: RunContext, inbox: list[Message]) -> Any:
-        """Call the function."""
-        return await self._fn(ctx, inbox)
+from actors.kernel.runtime.scheduler import RetryPolicy
+from actors.runtime.context.run_context import RunContext
+from actors.runtime.function_agent import FunctionAgent
 
 
 def agent(  # noqa: PLR0913 - each is an attribute that an agent may have
@@ -57,6 +25,7 @@ def agent(  # noqa: PLR0913 - each is an attribute that an agent may have
     version: str | None = None,
     deadline_s: float | None = None,
     retry: RetryPolicy | None = None,
+    batch: int = MAX_MESSAGES,
     input: Any = None,  # noqa: A002 - as the attribute of an agent class is called
     output: Any = None,
 ) -> Callable[[Callable[[RunContext, list[Message]], Awaitable[Any]]], FunctionAgent]:
@@ -71,6 +40,7 @@ def agent(  # noqa: PLR0913 - each is an attribute that an agent may have
         version: Of the code; recorded with each run.
         deadline_s: Seconds one attempt may take.
         retry: How failures of its runs are retried, where who starts one does not say it.
+        batch: How many waiting messages one run is given at most; 1: each has a run of its own.
         input: Type of a message's payload, for `callboard describe`; nothing is checked by it.
         output: Type of what it returns; the function's return annotation when left out.
     """
@@ -79,8 +49,15 @@ def agent(  # noqa: PLR0913 - each is an attribute that an agent may have
 
     def decorate(fn: Callable[[RunContext, list[Message]], Awaitable[Any]]) -> FunctionAgent:
         return FunctionAgent(
-            AgentId(type_, key, tenant), fn, model=model, tools=tools, version=version,
-            deadline_s=deadline_s, retry=retry, schemas=schemas,
-        )  # fmt: skip
+            AgentId(type_, key, tenant),
+            fn,
+            model=model,
+            tools=tools,
+            version=version,
+            deadline_s=deadline_s,
+            retry=retry,
+            batch=batch,
+            schemas=schemas,
+        )
 
     return decorate

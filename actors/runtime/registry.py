@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import inspect
+from collections.abc import Callable
+from functools import lru_cache, partial
+from types import FunctionType, MethodType
 
 from actors.errors import AgentCrashError, RegistrationError
-from actors.kernel.runtime.ids import check_name
+from actors.kernel.agent.agent import MAX_MESSAGES, Agent
+from actors.kernel.runtime.ids import AgentId, check_name
 from actors.kernel.runtime.scheduler import RetryPolicy
-from actors.kernel.runtime.store import Serves
 from actors.kernel.seconds import is_length
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from actors.kernel.agent.agent import Agent
-    from actors.kernel.runtime.ids import AgentId
+from actors.kernel.store.shards import Serves
+from actors.runtime.function_agent import FunctionAgent
 
 
 class Registry:
@@ -34,13 +33,9 @@ class Registry:
         """Serve one agent; another object with the same id replaces the first for new executions.
 
         Raises:
-            RegistrationError: Its type is registered with a factory, `run` is missing, or an
-                attribute is none that it may have.
+            RegistrationError: Its type is registered with a factory, `run` is missing or no
+                coroutine function, or an attribute is none that it may have.
         """
-        if not callable(getattr(agent, "run", None)):
-            name = type(agent).__name__
-            msg = f"{name} is not an agent: it needs `id` and `async def run(self, ctx, inbox)`"
-            raise RegistrationError(msg)
         check_attributes(agent)
         if agent.id.type in self._factories:
             msg = (
@@ -78,7 +73,27 @@ class Registry:
             agent = _made(factory, agent_id)
         return agent
 
-    def find_version(self, agent_id: AgentId, version: str) -> Agent | None:
+    def fitting(
+        self, agent_id: AgentId, newest: Agent, wanted: str | None
+    ) -> tuple[Agent, str | None]:
+        """Return the agent in the version that is wanted, or the newest and why it must not go on.
+
+        A run goes on with the version of its agent that it began with.
+        """
+        version = version_of(newest)
+        if wanted is None or wanted == version:
+            return newest, None
+        agent = self._find_version(agent_id, wanted)
+        if agent is not None:
+            return agent, None
+        has = "one without a version" if version is None else f"version {version!r}"
+        misfit = (
+            f"the run began with version {wanted!r} of {agent_id}, the host that has it serves {has}:"
+            " serve the old one too, then resolve the run with --retry"
+        )
+        return newest, misfit
+
+    def _find_version(self, agent_id: AgentId, version: str) -> Agent | None:
         """Return the agent in this version, the newest registered of it, or None."""
         newest = self.find(agent_id)
         found: list[Agent] = [] if newest is None else [newest]
@@ -120,10 +135,15 @@ def check_attributes(agent: Agent) -> None:
     """Return if what the agent says of itself is kept.
 
     Raises:
-        RegistrationError: `retry` is no RetryPolicy, `deadline_s` is no time, or `concurrency` is not
-            ``serial``.
+        RegistrationError: `run` is no coroutine function, `retry` is no RetryPolicy, `batch` no number of
+            messages, `deadline_s` is no time, or `concurrency` is not ``serial``.
     """
+    run = agent.__wrapped__ if isinstance(agent, FunctionAgent) else getattr(agent, "run", None)
+    if (problem := _problem_of(run)) is not None:
+        needed = "it needs `id` and `async def run(self, ctx, inbox)`"
+        raise RegistrationError(f"{type(agent).__name__} is not an agent: {needed}{problem}")
     retry_of(agent)
+    batch_of(agent)
     limit_s = getattr(agent, "deadline_s", None)
     if limit_s is not None and not (is_length(limit_s) and limit_s > 0):
         msg = f"agent {agent.id}: deadline_s is {limit_s!r}: give seconds above 0, up to ten years"
@@ -137,6 +157,30 @@ def check_attributes(agent: Agent) -> None:
         raise RegistrationError(msg)
 
 
+def _problem_of(run: object) -> str | None:
+    """Return what `run` is in place of a coroutine function; None: it is one, or cannot be looked at."""
+    function = run.__func__ if isinstance(run, MethodType) else None
+    return _known_problem_of(function) if isinstance(function, FunctionType) else _look_at(run)
+
+
+def _look_at(run: object) -> str | None:
+    if inspect.iscoroutinefunction(run):
+        return None
+    if not callable(run):
+        return ""
+    function: object = inspect.unwrap(run)
+    while isinstance(function, partial):
+        function = inspect.unwrap(function.func)
+    if inspect.iscoroutinefunction(function) or not inspect.isroutine(function):
+        return None
+    is_generator = inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
+    return ", and `run` is a generator" if is_generator else ", and `run` is a plain `def`"
+
+
+# A factory makes an agent for each run, of a few classes.
+_known_problem_of = lru_cache(maxsize=256)(_look_at)
+
+
 def retry_of(agent: Agent) -> RetryPolicy | None:
     """Return how failures of an agent's runs are retried where who starts them does not say it.
 
@@ -147,4 +191,17 @@ def retry_of(agent: Agent) -> RetryPolicy | None:
     if policy is None or isinstance(policy, RetryPolicy):
         return policy
     msg = f"agent {agent.id}: `retry` is a {type(policy).__name__}, not a RetryPolicy"
+    raise RegistrationError(msg)
+
+
+def batch_of(agent: Agent) -> int:
+    """Return how many waiting messages a run of the agent is given at most.
+
+    Raises:
+        RegistrationError: It is no such number.
+    """
+    batch = getattr(agent, "batch", MAX_MESSAGES)
+    if type(batch) is int and 1 <= batch <= MAX_MESSAGES:
+        return batch
+    msg = f"agent {agent.id}: `batch` is {batch!r}: give 1 to {MAX_MESSAGES} messages"
     raise RegistrationError(msg)

@@ -3,27 +3,19 @@
 from __future__ import annotations
 
 import traceback
+from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from cyclopts import App, CycloptsError, Group
-from rich.text import Text
 
-from actors.errors import (
-    ActorsError,
-    ContractError,
-    RunFailedError,
-    RunSweptError,
-    UnknownApprovalError,
-    UnknownRunError,
-    UnknownScheduleError,
-)
-from compose.commands.exits import Exit, NoDataError
-from compose.commands.output import Terminal, console
+from actors import errors
+from compose.commands.output import Exit, NoDataError
+from compose.host.collector import loading
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from rich.console import Console
 
 EPILOGUE: Final = (
     "Exit codes: 0 done; 1 the answer is no (a run failed, doctor found something, the proof does "
@@ -55,78 +47,66 @@ schedules = App(name="schedules", help="Messages that come to agents by themselv
 # Import paths: a command's module, with the servers' clients that it needs, is imported when the
 # command is used, which makes every other one start four times as fast.
 _COMMANDS: Final = (
-    (SERVE, "demo", "compose.commands.demo:demo"),
-    (SERVE, "dev", "compose.commands.dev:dev"),
-    (SERVE, "host", "compose.commands.host:host"),
-    (TALK, "send", "compose.commands.send:send"),
-    (TALK, "ask", "compose.commands.ask:ask"),
-    (TALK, "publish", "compose.commands.topics:publish"),
-    (TALK, "follow", "compose.commands.topics:follow"),
-    (TALK, "unfollow", "compose.commands.topics:unfollow"),
-    (TALK, "followers", "compose.commands.topics:followers"),
-    (LOOK, "hosts", "compose.commands.agents:hosts"),
-    (LOOK, "trace", "compose.commands.trace:trace"),
-    (LOOK, "tap", "compose.commands.tap:tap"),
-    (LOOK, "describe", "compose.commands.describe:describe"),
-    (LOOK, "export", "compose.commands.export:export"),
-    (LOOK, "replay", "compose.commands.replay:replay"),
-    (SET_UP, "migrate", "compose.commands.migrate:migrate"),
-    (SET_UP, "doctor", "compose.commands.doctor:doctor"),
-    (SET_UP, "nats-config", "compose.commands.keys:nats_config"),
-    (SET_UP, "env", "compose.commands.env:env"),
-    (SET_UP, "completion", "compose.completion:completion"),
+    (SERVE, "serve.demo", "demo"),
+    (SERVE, "serve.dev", "dev"),
+    (SERVE, "serve.host", "host"),
+    (TALK, "messages.send", "send ask"),
+    (TALK, "messages.topics", "publish follow unfollow followers"),
+    (LOOK, "inspect.agents", "hosts"),
+    (LOOK, "inspect.trace", "trace"),
+    (LOOK, "inspect.tap", "tap"),
+    (LOOK, "inspect.describe", "describe"),
+    (LOOK, "inspect.export", "export replay"),
+    (SET_UP, "operate.migrate", "migrate"),
+    (SET_UP, "operate.doctor", "doctor"),
+    (SET_UP, "operate.nats_config", "nats-config"),
+    (SET_UP, "operate.env", "env"),
 )
+"""The group of the help, the module, and its commands; each function is named like its command."""
 _PARTS: Final = (
-    (runs, "list", "compose.commands.runs:list_runs"),
-    (runs, "show", "compose.commands.runs:show"),
-    (runs, "log", "compose.commands.runs:log"),
-    (runs, "events", "compose.commands.events:events"),
-    (runs, "tree", "compose.commands.run_tree:tree"),
-    (runs, "cancel", "compose.commands.run_orders:cancel"),
-    (runs, "signal", "compose.commands.run_orders:signal"),
-    (runs, "resolve", "compose.commands.run_orders:resolve"),
-    (runs, "retry", "compose.commands.run_again:retry"),
-    (runs, "fork", "compose.commands.run_again:fork"),
-    (runs, "redrive", "compose.commands.run_ends:redrive"),
-    (runs, "sweep", "compose.commands.run_ends:sweep"),
-    (agents, "list", "compose.commands.agents:list_agents"),
-    (agents, "inbox", "compose.commands.agents:inbox"),
-    (agents, "state", "compose.commands.agents:state"),
-    (approvals, "list", "compose.commands.approvals:list_approvals"),
-    (approvals, "approve", "compose.commands.approvals:approve"),
-    (approvals, "deny", "compose.commands.approvals:deny"),
-    (schedules, "create", "compose.commands.schedules:create"),
-    (schedules, "list", "compose.commands.schedules:list_schedules"),
-    (schedules, "show", "compose.commands.schedules:show"),
-    (schedules, "pause", "compose.commands.schedules:pause"),
-    (schedules, "resume", "compose.commands.schedules:resume"),
-    (schedules, "trigger", "compose.commands.schedules:trigger"),
-    (schedules, "delete", "compose.commands.schedules:delete"),
-    (limits, "list", "compose.commands.limits:list_limits"),
-    (limits, "set", "compose.commands.limits:set_limit"),
-    (limits, "delete", "compose.commands.limits:delete_limit"),
-    (dlq, "list", "compose.commands.dlq:list_letters"),
-    (dlq, "show", "compose.commands.dlq:show"),
-    (dlq, "redrive", "compose.commands.dlq:redrive"),
-    (dlq, "discard", "compose.commands.dlq:discard"),
+    (runs, "runs.list", "list=list_runs show log"),
+    (runs, "runs.events", "events"),
+    (runs, "inspect.trace", "tree"),
+    (runs, "runs.orders", "cancel signal resolve sweep"),
+    (runs, "runs.again", "retry fork redrive"),
+    (agents, "inspect.agents", "list=list_agents inbox state forget"),
+    (approvals, "messages.approvals", "list=list_approvals approve deny"),
+    (schedules, "operate.schedules", "create list=list_schedules show pause resume trigger delete"),
+    (limits, "operate.limits", "list=list_limits set=set_limit delete=delete_limit"),
+    (dlq, "operate.dlq", "list=list_letters show redrive discard"),
 )
-for _group, _name, _path in _COMMANDS:
-    app.command(_path, name=_name, group=_group)
+"""The part, the module, and its commands, as NAME or NAME=FUNCTION."""
 _APPS: Final = (runs, agents, dlq, limits, schedules, approvals)
+
+
+def _add(part: App, module: str, commands: str, group: Group | None = None) -> None:
+    for one in commands.split():
+        name, _, function = one.partition("=")
+        path = f"compose.commands.{module}:{function or name.replace('-', '_')}"
+        part.command(path, name=name, group=group)
+
+
+for _group, _module, _names in _COMMANDS:
+    _add(app, _module, _names, _group)
+app.command("compose.completion:completion", name="completion", group=SET_UP)
 for _part in _APPS:
     app.command(_part)
-for _part, _name, _path in _PARTS:
-    _part.command(_path, name=_name)
+for _part, _module, _names in _PARTS:
+    _add(_part, _module, _names)
 
 
 def run(arguments: Sequence[str]) -> int:
     """Run one command and return its exit code; an error is one sentence on stderr."""
     try:
-        _know_commands(arguments)
+        with loading():
+            console = _load(arguments)
         code = app(
-            list(arguments), console=Terminal(), exit_on_error=False, print_error=False,
+            list(arguments),
+            console=console,
+            exit_on_error=False,
+            print_error=False,
             result_action="return_value",
-        )  # fmt: skip
+        )
     except KeyboardInterrupt:
         return Exit.INTERRUPTED
     except BrokenPipeError:
@@ -135,27 +115,43 @@ def run(arguments: Sequence[str]) -> int:
         if "--debug" in arguments and not isinstance(exc, CycloptsError):
             raise
         text, code = explained(exc)
-        console(stderr=True).print(Text(f"callboard: {text}"), style="red", soft_wrap=True)
+        _complain(f"callboard: {text}")
     return code if isinstance(code, int) else Exit.OK
 
 
-def _know_commands(arguments: Sequence[str]) -> None:
-    """Import the commands whose first sentences a list of commands will show."""
-    if "--version" in arguments:
-        return
+def _load(arguments: Sequence[str]) -> Console | None:
+    """Import the command, or those whose first sentences a list of commands will show.
+
+    Returns what shows help and the version, where they are asked for.
+    """
     words = [word for word in arguments if not word.startswith("-")]
     part = next((one for one in _APPS if words[:1] == list(one.name)), app)
-    if len(words) <= (part is not app):
-        for name in part:
-            part[name]
+    words = words[part is not app :]
+    if "--version" not in arguments:
+        for name in words[:1] or part:
+            if name in part:
+                part[name]
+    if words and not {"--help", "-h", "--version"}.intersection(arguments):
+        return None
+    from compose.commands.terminal import Terminal  # noqa: PLC0415 - as rich takes its time
+
+    return Terminal()
+
+
+def _complain(text: str) -> None:
+    from rich.text import Text  # noqa: PLC0415 - as above
+
+    from compose.commands.terminal import console  # noqa: PLC0415
+
+    console(stderr=True).print(Text(text), style="red", soft_wrap=True)
 
 
 _NOT_FOUND: Final = (
-    UnknownRunError,
-    UnknownApprovalError,
-    UnknownScheduleError,
+    errors.UnknownRunError,
+    errors.UnknownApprovalError,
+    errors.UnknownScheduleError,
     NoDataError,
-    RunSweptError,
+    errors.RunSweptError,
 )
 # By name: the modules of servers' clients are imported by the commands that need them, and only then.
 _UNREACHABLE: Final = frozenset(
@@ -167,9 +163,7 @@ _UNREACHABLE: Final = frozenset(
         "UnreachableError",
     }
 )
-_USAGE: Final = frozenset(
-    {"BadRequestError", "DecisionRefusedError", "NotPermittedError", "TooLargeError"}
-)
+_USAGE: Final = ("BadRequestError", "DecisionRefusedError", "NotPermittedError", "TooLargeError")
 _OURS: Final = frozenset({"actors", "broker", "compose", "persistence"})
 
 
@@ -181,7 +175,7 @@ def explained(exc: Exception) -> tuple[str, Exit]:
         case CycloptsError() as found:
             words = " ".join(("callboard", *(found.command_chain or ())))
             return f"{found} (see `{words} --help`)", Exit.USAGE
-        case ActorsError() as found:
+        case errors.ActorsError() as found:
             return str(found), _code(found)
         case ModuleNotFoundError(name=str(name)) if name.partition(".")[0] not in _OURS:
             remedy = f"{name} is not installed: pip install 'callboard[all]'"
@@ -195,12 +189,14 @@ def explained(exc: Exception) -> tuple[str, Exit]:
             return f"unexpected {text}{where}; --debug shows the traceback", Exit.FAILED
 
 
-def _code(exc: ActorsError) -> Exit:
+def _code(exc: errors.ActorsError) -> Exit:
     name = type(exc).__name__
-    if isinstance(exc, _NOT_FOUND) or name == UnknownRunError.__name__:
+    if isinstance(exc, _NOT_FOUND) or name == errors.UnknownRunError.__name__:
         return Exit.NOT_FOUND
     if name in _UNREACHABLE:
         return Exit.UNREACHABLE
-    if name in _USAGE or (isinstance(exc, ContractError) and not isinstance(exc, RunFailedError)):
+    if name in _USAGE or (
+        isinstance(exc, errors.ContractError) and not isinstance(exc, errors.RunFailedError)
+    ):
         return Exit.USAGE
     return Exit.FAILED

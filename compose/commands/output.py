@@ -1,67 +1,81 @@
-"""Tables for people, JSON for programs."""
+"""What is told: JSON for programs, values as people read them, and an exit code for both.
+
+Tables and lines for people are printed by `terminal`.
+"""
 
 from __future__ import annotations
 
 import json
 import math
 import sys
-from contextlib import contextmanager
+import unicodedata
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from enum import IntEnum
+from typing import Any, Final
 
-from rich.console import Console
-from rich.segment import Segment
-from rich.table import Table
-from rich.text import Text
-from typing_extensions import override
+from actors.errors import ContractError
+from actors.kernel.json import JsonValue
+from actors.kernel.runtime.ids import AgentId, TopicId
+from actors.runtime.loop.clock import SystemClock
 
-from actors.runtime.clock import SystemClock
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-
-    from rich.console import ConsoleOptions, RenderableType
-
-    from actors.kernel.json import JsonValue
-
-PIPE_WIDTH = 200
-"""Columns when the output is no terminal: nobody wants a run id cut at 80."""
 CELL = 100
 """Characters of a value in a table."""
-_VISIBLE = {
-    **{code: 0x2400 + code for code in range(0x20) if chr(code) not in "\t\n"},
-    0x7F: 0x2421,
-    **dict.fromkeys(range(0x80, 0xA0), 0xFFFD),
-}
-"""Control characters as signs."""
+_STEPS: Final = ((86_400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s"))
+_UNSEEN = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0")
+"""Letters and marks that nobody sees."""
 
 
-class Terminal(Console):
-    """Where people read. What agents and outsiders wrote is shown there, and cannot steer it."""
+class Exit(IntEnum):
+    """Exit codes; documented in the CLI's help."""
 
-    @override
-    def render(
-        self, renderable: RenderableType, options: ConsoleOptions | None = None
-    ) -> Iterable[Segment]:
-        for segment in super().render(renderable, options):
-            text, style, control = segment
-            yield segment if control else Segment(text.translate(_VISIBLE), style)
-
-    @override
-    def on_broken_pipe(self) -> None:
-        raise BrokenPipeError  # rich would end the program, with 1
-
-
-def console(*, stderr: bool = False) -> Console:
-    """Return where text for people goes."""
-    stream = sys.stderr if stderr else sys.stdout
-    width = None if stream.isatty() else PIPE_WIDTH
-    return Terminal(stderr=stderr, width=width, highlight=False, emoji=False, soft_wrap=False)
+    OK = 0
+    FAILED = 1
+    """It was done and the answer is no: a run failed, `doctor` found something, a proof does not hold.
+    Or an error that nobody foresaw."""
+    USAGE = 2
+    """The command cannot be carried out as it was given; the message says what to write instead."""
+    UNREACHABLE = 3
+    """No answer from the database or the broker."""
+    NOT_FOUND = 4
+    """There is no such run, dead letter or data."""
+    INTERRUPTED = 130
 
 
-def say(text: str) -> None:
-    """Print one line for people."""
-    console().print(Text(text), soft_wrap=True)
+class NoDataError(ContractError):
+    """A folder that should hold data does not."""
+
+
+class _Visible(dict[int, int | str]):
+    """For `str.translate`: what steers a terminal or is not seen, as signs. Filled as it is asked.
+
+    Control characters have signs of their own. Those that turn the direction of writing, have no
+    width or select a variant are written as in JSON; so are separators of lines, halves of pairs and
+    what Unicode has given no meaning.
+    """
+
+    def __missing__(self, code: int) -> int | str:
+        self[code] = found = _visible(code)
+        return found
+
+
+def _visible(code: int) -> int | str:
+    one = chr(code)
+    category = unicodedata.category(one)
+    if category == "Cc":
+        signs = {0x09: 0x09, 0x0A: 0x0A, 0x7F: 0x2421}
+        return signs.get(code, 0x2400 + code if code < 0x20 else 0xFFFD)  # noqa: PLR2004
+    is_variant = unicodedata.name(one, "").startswith(("VARIATION SELECTOR", "MONGOLIAN FREE"))
+    if category in ("Cf", "Zl", "Zp", "Cs", "Co", "Cn") or is_variant or one in _UNSEEN:
+        return json.dumps(one)[1:-1]
+    return code
+
+
+_VISIBLE = _Visible()
+
+
+def visible(text: str) -> str:
+    """Return the text as a terminal may show it: all of it is seen, and nothing of it is obeyed."""
+    return text.translate(_VISIBLE)
 
 
 def print_json(value: object, *, compact: bool = False) -> None:
@@ -69,35 +83,6 @@ def print_json(value: object, *, compact: bool = False) -> None:
     text = json.dumps(value, default=_plain, indent=None if compact else 2, ensure_ascii=False)
     sys.stdout.write(text + "\n")
     sys.stdout.flush()
-
-
-def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, empty: str) -> None:
-    """Print rows under headings, or `empty` when there are none."""
-    if not rows:
-        say(empty)
-        return
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for index, column in enumerate(columns):
-        table.add_column(column, no_wrap=index == 0, overflow="fold")
-    for row in rows:
-        table.add_row(*map(_cell, row))
-    console().print(table)
-
-
-def _cell(text: str) -> Text:
-    # Now, not when it is printed: a column is as wide as what is shown.
-    return Text(text.translate(_VISIBLE))
-
-
-def print_facts(facts: Sequence[tuple[str, str]]) -> None:
-    """Print names and values, one pair a line; empty values are left out."""
-    table = Table(box=None, show_header=False, pad_edge=False)
-    table.add_column(style="bold", no_wrap=True)
-    table.add_column(overflow="fold")
-    for name, value in facts:
-        if value:
-            table.add_row(name, _cell(value))
-    console().print(table)
 
 
 def ago(at: datetime | None) -> str:
@@ -112,19 +97,40 @@ def ago(at: datetime | None) -> str:
     return f"in {text}" if seconds < -1 else text
 
 
-@contextmanager
-def working(what: str) -> Iterator[Callable[[int], None]]:
-    """Show on a terminal's stderr that something goes on; call what is yielded with a number so far."""
-    if not sys.stderr.isatty():
-        yield lambda _: None
-        return
-    with console(stderr=True).status(f"{what}…") as status:
-        yield lambda number: status.update(f"{what}: {number}")
+def between(begin: datetime | None, end: datetime | None) -> float:
+    """Return the seconds from `begin` to `end`, or to now; never below 0."""
+    if begin is None:
+        return 0.0
+    return round(max(0.0, ((end or SystemClock().now()) - begin).total_seconds()), 3)
 
 
-def iso(at: datetime | None) -> str | None:
-    """Return an instant as ISO 8601."""
-    return at.isoformat() if at is not None else None
+def seconds_text(seconds: float) -> str:
+    """Return a length of time as ``12 ms``, ``3.4 s``, ``5 min 10 s``, ``2 h 5 min`` or ``3 d 4 h``."""
+    if seconds < 1:
+        return f"{seconds * 1000:.0f} ms"
+    if seconds < 60:  # noqa: PLR2004 - a minute
+        return f"{seconds:.1f} s"
+    whole = int(seconds)
+    size, unit, lower, lower_unit = next(step for step in _STEPS if whole >= step[0])
+    rest = whole % size // lower
+    return f"{whole // size} {unit}" + (f" {rest} {lower_unit}" if rest else "")
+
+
+def picked(one: object, names: str) -> dict[str, Any]:
+    """Return attributes of a row as JSON data, by their names in order, as NAME or KEY=NAME.
+
+    Instants are ISO 8601, ids of agents and topics texts, messages and wake conditions in their stored form.
+    """
+    pairs = (name.partition("=") for name in names.split())
+    return {key: _data(getattr(one, name or key)) for key, _, name in pairs}
+
+
+def _data(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if isinstance(value, AgentId | TopicId):
+        return str(value)
+    return value.to_json() if hasattr(value, "to_json") else value
 
 
 def short(value: JsonValue) -> str:

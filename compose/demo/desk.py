@@ -9,17 +9,14 @@ from __future__ import annotations
 import asyncio
 import functools
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypedDict
+from typing import Final, TypedDict
 
 from actors.errors import EffectDidNotHappen
+from actors.kernel.agent.message import Message
 from actors.kernel.runtime.ids import AgentId
-from actors.runtime import idempotency_key
+from actors.runtime import RunContext, idempotency_key
 from compose.demo.ledger import append_line, lines_of, noted
 from compose.demo.textrank import telling_sentences
-
-if TYPE_CHECKING:
-    from actors.kernel.agent.message import Message
-    from actors.runtime import RunContext
 
 MAX_CHARACTERS: Final = 60_000
 """As much of each document is read; what a step returns is kept in the run's log."""
@@ -66,10 +63,13 @@ class Desk:
             # A line that was published must not be published again, so this step executes at most
             # once; if a crash leaves it open, `was_published` finds out whether it happened.
             await ctx.step(
-                "publish", noted(ledger, publish), job["published"], headline(path, best),
+                "publish",
+                noted(ledger, publish),
+                job["published"],
+                headline(path, best),
                 effect="at_most_once",
                 reconcile=functools.partial(was_published, job["published"]),
-            )  # fmt: skip
+            )
             sections.append(
                 Section(
                     document=path, sentences=best, characters=len(text), read_at=read_at.isoformat()

@@ -9,34 +9,29 @@ import secrets
 import signal
 import sys
 import time
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Protocol
 
 import nats
 from nats.aio.client import Client
 from nats.errors import NoRespondersError
 
 from actors.errors import ActorsError
-from actors.kernel.runtime.ids import AgentId, run_id_of_mail
-from actors.runtime.tasks import TaskScope
+from actors.kernel.runtime.ids import AgentId, RunId, run_id_of_mail
+from actors.kernel.runtime.log_entry import RunLogEntry
+from actors.runtime import Runtime
+from actors.runtime.loop.tasks import TaskScope
 from broker import Subjects
+from compose.assembly.local import LocalServers, local_servers
+from compose.assembly.runtime import build_postgres_runtime
+from compose.assembly.settings import Settings
 from compose.demo.desk import Job
 from compose.demo.ledger import executions
 from compose.demo.proof import Proof, prove
 from compose.embedded import Server, ServerFailedError
-from compose.embedded.server import Command
-from compose.local import local_servers
-from compose.runtime import build_postgres_runtime
-from compose.settings import Settings
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from actors.kernel.runtime.ids import RunId
-    from actors.kernel.runtime.log_entry import RunLogEntry
-    from actors.runtime import Runtime
-    from compose.local import LocalServers
+from compose.embedded.server import ProcessSpec
 
 LEASE_S: Final = 2.0
 HEARTBEAT_S: Final = 0.5
@@ -58,11 +53,9 @@ class Audience(Protocol):
 
     def tell(self, text: str) -> None:
         """Something happened."""
-        ...
 
     def progress(self, done: int, total: int, what: str) -> None:
         """So many of all steps were executed by now; `what` was the last one."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,9 +103,13 @@ class Stage:
     def job(self) -> Job:
         """Return the payload for the desk."""
         return Job(
-            documents=[str(path) for path in self.documents], sentences=SENTENCES, pace_s=PACE_S,
-            report=str(self.report), published=str(self.published), ledger=str(self.ledger),
-        )  # fmt: skip
+            documents=[str(path) for path in self.documents],
+            sentences=SENTENCES,
+            pace_s=PACE_S,
+            report=str(self.report),
+            published=str(self.published),
+            ledger=str(self.ledger),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,16 +118,16 @@ class Outcome:
 
     Attributes:
         took_over_after_s: From the kill to the first step that the second host executed.
+        seconds: How long all of it took.
     """
 
+    stage: Stage
     run_id: RunId
     first_pid: int
     second_pid: int
     took_over_after_s: float
-    seconds: float
-    report: Path
-    ledger: Path
     proof: Proof
+    seconds: float = 0.0
 
 
 @dataclass(slots=True)
@@ -164,20 +161,15 @@ class Director:
                 finally:
                     for host in self._hosts:
                         await asyncio.to_thread(host.stop, 5.0)
-        seconds = round(time.monotonic() - began, 2)
-        run_id, first, second, took_over_after_s, proof = outcome
-        return Outcome(
-            run_id=run_id, first_pid=first, second_pid=second, proof=proof, seconds=seconds,
-            took_over_after_s=took_over_after_s, report=self.stage.report, ledger=self.stage.ledger,
-        )  # fmt: skip
+        return replace(outcome, seconds=round(time.monotonic() - began, 2))
 
-    async def _perform(
-        self, client: Runtime, servers: LocalServers
-    ) -> tuple[RunId, int, int, float, Proof]:
+    async def _perform(self, client: Runtime, servers: LocalServers) -> Outcome:
         first = await self._start_host(servers)
         subject = Subjects().external(DESK, PUBLISHER)
-        self.audience.tell(f"host 1 is process {first.pid}; another service publishes a job over "
-                           f"{len(self.stage.documents)} documents to {subject}")  # fmt: skip
+        self.audience.tell(
+            f"host 1 is process {first.pid}; another service publishes a job over "
+            f"{len(self.stage.documents)} documents to {subject}"
+        )
         run_id = await self._publish(servers.nats_url, subject, first)
         victim = self.stage.documents[len(self.stage.documents) // 2]
         await self._until_extracting(first, len(self.stage.documents) // 2)
@@ -202,19 +194,28 @@ class Director:
         )
         await self._until_ended(client, run_id, second)
         at_end = [entry async for entry in client.entries(run_id)]
-        proof = self._prove(at_kill, at_end, first)
-        return run_id, first.pid, second.pid, took_over_after_s, proof
+        return Outcome(
+            stage=self.stage,
+            run_id=run_id,
+            first_pid=first.pid,
+            second_pid=second.pid,
+            took_over_after_s=took_over_after_s,
+            proof=self._prove(at_kill, at_end, first),
+        )
 
     def _prove(
         self, at_kill: Sequence[RunLogEntry], at_end: Sequence[RunLogEntry], first: Server
     ) -> Proof:
         code = first.returncode
         return prove(
-            documents=[str(path) for path in self.stage.documents], at_kill=at_kill, at_end=at_end,
+            documents=[str(path) for path in self.stage.documents],
+            at_kill=at_kill,
+            at_end=at_end,
             ledger=executions(self.stage.ledger),
             published=self.stage.published.read_text(encoding="utf-8").splitlines(),
-            first_pid=first.pid, killed_by=-code if code is not None and code < 0 else None,
-        )  # fmt: skip
+            first_pid=first.pid,
+            killed_by=-code if code is not None and code < 0 else None,
+        )
 
     async def _publish(self, nats_url: str, subject: str, host: Server) -> RunId:
         """Publish the job as any service in any language would: JSON, and an id of its own.
@@ -236,16 +237,20 @@ class Director:
         return run_id_of_mail(DESK, f"ext:{PUBLISHER}", message_id)
 
     async def _start_host(self, servers: LocalServers) -> Server:
-        command = Command(
-            name="host", log=self.stage.log, stop_signal=signal.SIGTERM,
+        command = ProcessSpec(
+            name="host",
+            log=self.stage.log,
+            stop_signal=signal.SIGTERM,
             argv=[sys.executable, "-m", "compose", "host", "compose.demo.desk:AGENTS"],
             env={
                 "CALLBOARD_POSTGRES_URL": servers.postgres_url,
-                "CALLBOARD_NATS_URL": servers.nats_url, "CALLBOARD_REDIS_URL": servers.redis_url,
-                "CALLBOARD_LEASE_S": str(LEASE_S), "CALLBOARD_HEARTBEAT_S": str(HEARTBEAT_S),
+                "CALLBOARD_NATS_URL": servers.nats_url,
+                "CALLBOARD_REDIS_URL": servers.redis_url,
+                "CALLBOARD_LEASE_S": str(LEASE_S),
+                "CALLBOARD_HEARTBEAT_S": str(HEARTBEAT_S),
                 "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
             },
-        )  # fmt: skip
+        )
         host = await asyncio.to_thread(Server, command)
         self._hosts.append(host)
         return host

@@ -5,26 +5,23 @@ from __future__ import annotations
 import importlib
 import inspect
 import re
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
 from actors.errors import ContractError
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 MAX_DOCUMENTS: Final = 40
 SUFFIXES: Final = (".txt", ".md", ".rst")
 # Long prose chapters of the language reference, as `help()` shows them on every installation.
-_TOPICS: Final[tuple[str, ...]] = (
-    "execmodel", "exceptions", "objects", "import", "numbers", "debugger", "try", "with",
-    "typesmapping", "class", "function", "naming", "attribute-access", "customization",
-)  # fmt: skip
+_TOPICS: Final = (
+    "execmodel exceptions objects import numbers debugger try with typesmapping class function naming "
+    "attribute-access customization"
+)
 _DEFAULT_COUNT: Final = 8
 _FALLBACK_MODULES: Final = (
-    "argparse", "asyncio", "contextlib", "decimal", "difflib", "doctest", "http.client", "logging",
-    "optparse", "random", "statistics", "string", "subprocess", "tarfile", "threading", "unittest",
-    "zipfile",
-)  # fmt: skip
+    "argparse asyncio contextlib decimal difflib doctest http.client logging optparse random "
+    "statistics string subprocess tarfile threading unittest zipfile"
+)
 _ENOUGH_CHARACTERS: Final = 1500
 
 
@@ -64,9 +61,9 @@ def _default_texts() -> list[tuple[str, str]]:
         topics: dict[str, str] = importlib.import_module("pydoc_data.topics").topics
     except ImportError:
         topics = {}
-    chapters = [(name, topics[name]) for name in _TOPICS if name in topics]
+    chapters = [(name, topics[name]) for name in _TOPICS.split() if name in topics]
     if len(chapters) < _DEFAULT_COUNT:
-        chapters += [(f"module-{name}", _documentation(name)) for name in _FALLBACK_MODULES]
+        chapters += [(f"module-{name}", _documentation(name)) for name in _FALLBACK_MODULES.split()]
     enough = [pair for pair in chapters if len(pair[1]) >= _ENOUGH_CHARACTERS] or chapters
     return [(re.sub(r"[^\w-]", "-", name), text) for name, text in enough[:_DEFAULT_COUNT]]
 

@@ -8,19 +8,17 @@ from __future__ import annotations
 import functools
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, ParamSpec, TypeVar
+from typing import NamedTuple, ParamSpec, TypeVar
 
 from actors.runtime import idempotency_key
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class Execution(NamedTuple):
+class LedgerEntry(NamedTuple):
     """One line: a step's function was called."""
 
     effect: str
@@ -34,16 +32,16 @@ def noted(ledger: str, step: Callable[P, T]) -> Callable[P, T]:
 
     @functools.wraps(step)
     def execute(*args: P.args, **kwargs: P.kwargs) -> T:
-        line = Execution(idempotency_key(), step.__name__, os.getpid())
+        line = LedgerEntry(idempotency_key(), step.__name__, os.getpid())
         append_line(ledger, json.dumps(line._asdict()))
         return step(*args, **kwargs)
 
     return execute
 
 
-def executions(ledger: Path) -> list[Execution]:
+def executions(ledger: Path) -> list[LedgerEntry]:
     """Return what the ledger says so far, in order."""
-    return [Execution(**json.loads(line)) for line in lines_of(str(ledger))]
+    return [LedgerEntry(**json.loads(line)) for line in lines_of(str(ledger))]
 
 
 def lines_of(path: str) -> list[str]:

@@ -8,17 +8,13 @@ nothing of the runtime.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
-from actors.kernel.runtime.log_entry import EntryKind
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from actors.kernel.runtime.log_entry import RunLogEntry
-    from compose.demo.ledger import Execution
+from actors.kernel.runtime.log_entry import EntryKind, RunLogEntry
+from compose.demo.ledger import LedgerEntry
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +73,7 @@ def prove(
     documents: Sequence[str],
     at_kill: Sequence[RunLogEntry],
     at_end: Sequence[RunLogEntry],
-    ledger: Sequence[Execution],
+    ledger: Sequence[LedgerEntry],
     published: Sequence[str],
     first_pid: int,
     killed_by: int | None,
@@ -131,7 +127,7 @@ def _step(
     *,
     mode: str,
     was_recorded: bool,
-    ledger: Sequence[Execution],
+    ledger: Sequence[LedgerEntry],
     first_pid: int,
 ) -> StepProof:
     pids = tuple(line.pid for line in ledger if line.effect == result.payload["id"])
@@ -146,6 +142,12 @@ def _step(
         at_most = 1 if mode == "at_most_once" else 2
         holds, second_host = len(pids) <= at_most, "repeated"
     return StepProof(
-        position=result.position, name=str(result.payload["name"]), document=document, mode=mode,
-        executed=len(pids), pids=pids, second_host=second_host, holds=holds,  # type: ignore[arg-type]
-    )  # fmt: skip
+        position=result.position,
+        name=str(result.payload["name"]),
+        document=document,
+        mode=mode,
+        executed=len(pids),
+        pids=pids,
+        second_host=second_host,  # type: ignore[arg-type]
+        holds=holds,
+    )

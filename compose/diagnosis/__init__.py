@@ -1,6 +1,9 @@
-"""What an operator would look at first on each server. The ones for NATS and Redis need their drivers."""
+"""What an operator would look at first on each server. The ones for NATS and Redis need their drivers.
 
-from compose.diagnosis.finding import Finding, Level
+Addresses enter, findings leave. The command `doctor` is above; `assembly` is below.
+"""
+
+from compose.diagnosis.finding import Finding, Level, judge
 from compose.diagnosis.postgres import deployment_of, diagnose_postgres
 
-__all__ = ["Finding", "Level", "deployment_of", "diagnose_postgres"]
+__all__ = ["Finding", "Level", "deployment_of", "diagnose_postgres", "judge"]

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from ipaddress import ip_address
+from typing import Literal, TypeAlias
 
-if TYPE_CHECKING:
-    from actors.kernel.json import JsonValue
+from actors.kernel.json import JsonValue
 
 Level: TypeAlias = Literal["ok", "note", "wrong"]
 
@@ -27,3 +27,26 @@ class Finding:
     found: str
     remedy: str = ""
     data: dict[str, JsonValue]
+
+
+def judge(
+    check: str,
+    found: str,
+    data: dict[str, JsonValue],
+    *,
+    wrong: bool = False,
+    note: bool = False,
+    remedy: str = "",
+) -> Finding:
+    """Return a finding that is wrong, else a note, else ok; where all is well it has no remedy."""
+    level: Level = "wrong" if wrong else "note" if note else "ok"
+    told = "" if level == "ok" else remedy
+    return Finding(check=check, level=level, found=found, remedy=told, data=data)
+
+
+def is_this_machine(host: str) -> bool:
+    """Whether a server by this name or address is reached over no network."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -3,29 +3,23 @@
 from __future__ import annotations
 
 import json
-import secrets
 import statistics
 import time
-from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, TypeAlias
 
-from broker import RefusedError, ServerError, Subjects
-from broker.api import Requests
-from broker.limits import NEEDED_PAYLOAD_BYTES
-from broker.nats_client import Server, open_client
-from broker.permissions import HOST_INBOX
-from broker.streams import EXTERNAL, StreamPlan, differing
-from compose.diagnosis.finding import Finding
+from actors.kernel.json import JsonValue
+from broker import JetStreamOffError, RefusedError, ServerError, Subjects
+from broker.mail.stream_plan import EXTERNAL, Config, StreamPlan
+from broker.mail.streams import OPERATORS, differing
+from broker.nats.client import ConnectOptions, NatsConnection
+from broker.nats.permissions import HOST_INBOX
+from broker.nats.requests import TURN_ON, Requests, connected
+from broker.wire.headers import NEEDED_PAYLOAD_BYTES
+from broker.wire.subjects import StreamName
+from compose.diagnosis.finding import Finding, is_this_machine, judge
 
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-    from actors.kernel.json import JsonValue
-    from broker.nats_client import Client
-    from broker.streams import Config
-    from broker.subjects import StreamName
-    from compose.diagnosis.finding import Level
+Data: TypeAlias = dict[str, JsonValue]
 
 OLDEST_SERVER: Final = (2, 14, 5)
 """Before it, message schedules and atomic batches have known errors."""
@@ -37,12 +31,13 @@ FULL: Final = 0.9
 STREAMS: Final[tuple[StreamName, ...]] = ("MAIL", "EDGE", "TOPIC", "DEAD")
 _ROUND_TRIPS: Final = 5
 _SETTINGS: Final = "$SYS.REQ.SERVER.PING.VARZ"
+_HEALTH: Final = "$SYS.REQ.SERVER.PING.HEALTHZ"
 # Sizes and places are the operator's; the rest of the configuration is what the promises rest on.
-_OPERATORS: Final = {"name", "max_bytes", "num_replicas", "placement", "metadata", "sources"}
+_OPERATORS: Final = {"name", "num_replicas", "max_consumers", "metadata", *OPERATORS}
 
 
 async def diagnose_nats(
-    url: str | Server, *, namespace: str = "", deployment: str | None = None
+    url: str | ConnectOptions, *, namespace: str = "", deployment: str | None = None
 ) -> list[Finding]:
     """Return what was found, in the order in which it matters.
 
@@ -52,14 +47,18 @@ async def diagnose_nats(
         deployment: Id of the database that the streams must belong to; None: any, but one.
     """
     subjects = Subjects(namespace)
+    server = ConnectOptions(urls=tuple(url.split(","))) if isinstance(url, str) else url
+    server = replace(server, name="callboard-doctor", connect_timeout_s=CONNECT_S)
     found: list[Finding] = []
     try:
-        async with _connected(url) as (client, requests):
+        async with connected(server, HOST_INBOX) as (requests, _):
+            client = requests.client
             found.append(_server(client.connected_server_version, await _round_trip_ms(client)))
+            found.append(_logins(client))
             found.append(_largest_message(client.max_payload))
-            found.append(_jetstream(await _account(requests)))
-            if not found[-1].data["enabled"]:
-                return found
+            info = await requests.api_or_raise("INFO", {})
+            health = await _asked(requests, "asking its health", _HEALTH)
+            found.append(_jetstream(info, health.get("error")))
             found.append(_sync(await _sync_interval(requests)))
             streams = await _streams(requests, subjects)
             found.append(_configuration(streams, subjects, deployment))
@@ -69,26 +68,7 @@ async def diagnose_nats(
     return found
 
 
-@asynccontextmanager
-async def _connected(url: str | Server) -> AsyncIterator[tuple[Client, Requests]]:
-    if isinstance(url, str):
-        url = Server(urls=tuple(url.split(",")))
-    server = replace(url, name="callboard-doctor", connect_timeout_s=CONNECT_S)
-    inbox = f"{HOST_INBOX}.{secrets.token_hex(11)}"
-    client = await open_client(server, inbox_prefix=inbox)
-    requests = Requests(client, f"{inbox}.call")
-    client.on_lost, client.on_denied = requests.fail_all, requests.denied
-    try:
-        await requests.open()
-        yield client, requests
-    finally:
-        await client.shut()
-
-
-# --- asking -------------------------------------------------------------------------------------
-
-
-async def _round_trip_ms(client: Client) -> float:
+async def _round_trip_ms(client: NatsConnection) -> float:
     took: list[float] = []
     for _ in range(_ROUND_TRIPS):
         asked = time.perf_counter()
@@ -97,24 +77,24 @@ async def _round_trip_ms(client: Client) -> float:
     return statistics.median(took) * 1000
 
 
-async def _account(requests: Requests) -> dict[str, Any]:
-    try:
-        return await requests.api("INFO", {})
-    except RefusedError as exc:  # nobody is there who could answer with an error
-        return {"error": {"description": exc.problem}}
-
-
 async def _sync_interval(requests: Requests) -> str | None:
     """Return ``always`` or a span; None where this account may not see it, which is usual."""
-    try:
-        answer = await requests.request("reading settings", _SETTINGS, b"", limit_s=CONNECT_S)
-    except ServerError:
-        return None
-    config = json.loads(answer.data).get("data", {}).get("jetstream", {}).get("config", {})
+    told = await _asked(requests, "reading settings", _SETTINGS)
+    config = told.get("jetstream", {}).get("config", {})
     if config.get("sync_always"):
         return "always"
     nanoseconds = config.get("sync_interval")
     return None if nanoseconds is None else f"{nanoseconds / 1e9:g} s"
+
+
+async def _asked(requests: Requests, doing: str, subject: str) -> dict[str, Any]:
+    """Return what the server says of itself; nothing where this account may not ask."""
+    try:
+        answer = await requests.request(doing, subject, b"", limit_s=CONNECT_S)
+    except ServerError:
+        return {}
+    data: dict[str, Any] = json.loads(answer.data).get("data", {})
+    return data
 
 
 async def _streams(requests: Requests, subjects: Subjects) -> dict[str, dict[str, Any]]:
@@ -133,74 +113,86 @@ async def _streams(requests: Requests, subjects: Subjects) -> dict[str, dict[str
     return {plain: answer for plain, answer in answers.items() if "error" not in answer}
 
 
-# --- judging ------------------------------------------------------------------------------------
-
-
 def _trouble(exc: ServerError, *, is_reachable: bool) -> Finding:
-    return Finding(
-        check="jetstream" if is_reachable else "nats", level="wrong",
-        found=f"{exc.server}: {exc.doing}: {exc.problem}", remedy=exc.remedy,
-        data={"reachable": is_reachable, "refused": isinstance(exc, RefusedError)},
-    )  # fmt: skip
+    if isinstance(exc, JetStreamOffError):
+        off: Data = {"enabled": False}
+        return judge("jetstream", exc.problem, off, wrong=True, remedy=exc.remedy)
+    check = "jetstream" if is_reachable else "nats"
+    found = f"{exc.server}: {exc.doing}: {exc.problem}"
+    data: Data = {"reachable": is_reachable, "refused": isinstance(exc, RefusedError)}
+    return judge(check, found, data, wrong=True, remedy=exc.remedy)
 
 
 def _server(version: Any, round_trip_ms: float) -> Finding:
     number = (version.major, version.minor, version.patch)
     text = ".".join(map(str, number))
-    level: Level = "ok"
-    if number < WANTED_SERVER:
-        level = "wrong" if number < OLDEST_SERVER else "note"
-    wanted = ".".join(map(str, OLDEST_SERVER if level == "wrong" else WANTED_SERVER))
-    return Finding(
-        check="nats", level=level,
-        found=f"nats-server {text}, round trip {round_trip_ms:.2f} ms",
-        remedy="" if level == "ok" else f"upgrade the server to {wanted} or newer",
-        data={"reachable": True, "version": text, "round_trip_ms": round(round_trip_ms, 3)},
-    )  # fmt: skip
+    is_wrong = number < OLDEST_SERVER
+    wanted = ".".join(map(str, OLDEST_SERVER if is_wrong else WANTED_SERVER))
+    return judge(
+        "nats",
+        f"nats-server {text}, round trip {round_trip_ms:.2f} ms",
+        {"reachable": True, "version": text, "round_trip_ms": round(round_trip_ms, 3)},
+        wrong=is_wrong,
+        note=number < WANTED_SERVER,
+        remedy=f"upgrade the server to {wanted} or newer",
+    )
+
+
+def _logins(client: NatsConnection) -> Finding:
+    server, is_open = client.connected_url, client.admits_anybody
+    is_here = server is not None and is_this_machine(server.hostname or "")
+    return judge(
+        "nats logins",
+        "none: whoever reaches the server may do everything" if is_open else "needed",
+        {"needed": not is_open},
+        wrong=is_open and not is_here,
+        note=is_open,
+        remedy="give it accounts: callboard nats-config prints them",
+    )
 
 
 def _largest_message(max_payload: int) -> Finding:
-    is_enough = max_payload >= NEEDED_PAYLOAD_BYTES
-    return Finding(
-        check="nats max_payload", level="ok" if is_enough else "wrong",
-        found=f"messages of {max_payload} bytes"
-        + ("" if is_enough else f", {NEEDED_PAYLOAD_BYTES} are needed: hosts refuse this server"),
-        remedy="" if is_enough
-        else f"set max_payload: {NEEDED_PAYLOAD_BYTES} or more in nats-server's configuration",
-        data={"max_payload": max_payload, "needed": NEEDED_PAYLOAD_BYTES},
-    )  # fmt: skip
+    is_small = max_payload < NEEDED_PAYLOAD_BYTES
+    more = f", {NEEDED_PAYLOAD_BYTES} are needed: hosts refuse this server" if is_small else ""
+    return judge(
+        "nats max_payload",
+        f"messages of {max_payload} bytes{more}",
+        {"max_payload": max_payload, "needed": NEEDED_PAYLOAD_BYTES},
+        wrong=is_small,
+        remedy=f"set max_payload: {NEEDED_PAYLOAD_BYTES} or more in nats-server's configuration",
+    )
 
 
-def _jetstream(info: dict[str, Any]) -> Finding:
-    if (error := info.get("error")) is not None:
-        return Finding(
-            check="jetstream", level="wrong", found=f"not enabled: {error.get('description')}",
-            remedy="add `jetstream {}` to the server's configuration, and enable it for the account",
-            data={"enabled": False},
-        )  # fmt: skip
+def _jetstream(info: dict[str, Any], sickness: str | None) -> Finding:
+    if sickness is not None:
+        sick: Data = {"enabled": True, "problem": sickness}
+        found = f"the server is not healthy: {sickness}"
+        return judge("jetstream", found, sick, wrong=True, remedy=TURN_ON)
     used, limit = int(info["storage"]), int(info["limits"]["max_storage"])
-    is_full = 0 < limit <= used / FULL
-    return Finding(
-        check="jetstream", level="wrong" if is_full else "ok",
-        found=f"enabled, {used / 1e6:.1f} MB" + (f" of {limit / 1e6:.1f} MB" if limit > 0 else ""),
-        remedy="give the account more storage" if is_full else "",
-        data={"enabled": True, "storage_bytes": used, "storage_limit_bytes": limit},
-    )  # fmt: skip
+    most = f" of {limit / 1e6:.1f} MB" if limit > 0 else ""
+    return judge(
+        "jetstream",
+        f"enabled, {used / 1e6:.1f} MB{most}",
+        {"enabled": True, "storage_bytes": used, "storage_limit_bytes": limit},
+        wrong=0 < limit <= used / FULL,
+        remedy="give the account more storage",
+    )
 
 
 def _sync(interval: str | None) -> Finding:
-    is_safe = interval in (None, "always")
-    return Finding(
-        check="nats durability", level="ok" if interval == "always" else "note",
-        found=f"sync_interval {interval or 'is not visible to this account'}",
-        remedy="see that the server's configuration says jetstream { sync_interval: always }"
-        if interval is None
-        else ""
-        if is_safe
-        else "a power cut may lose what outsiders published: set sync_interval: always, or use "
-        "three replicas in three places",
-        data={"sync_interval": interval},
-    )  # fmt: skip
+    remedy = (
+        "a power cut may lose what outsiders published: set sync_interval: always, or use "
+        "three replicas in three places"
+    )
+    if interval is None:
+        remedy = "see that the server's configuration says jetstream { sync_interval: always }"
+    return judge(
+        "nats durability",
+        f"sync_interval {interval or 'is not visible to this account'}",
+        {"sync_interval": interval},
+        note=interval != "always",
+        remedy=remedy,
+    )
 
 
 def _configuration(
@@ -208,47 +200,68 @@ def _configuration(
 ) -> Finding:
     missing = [name for name in STREAMS if name not in streams]
     owners = {_deployment(one) for one in streams.values()} | ({deployment} - {None})
-    differs = {
-        one["config"]["name"]: _drift(one["config"], plain, subjects)
+    edge = streams["EDGE"]["config"]["name"] if "EDGE" in streams else ""
+    told: dict[str, Any] = {
+        one["config"]["name"]: _stream(one, _drift(one["config"], plain, subjects, edge))
         for plain, one in streams.items()
     }
-    problems = [f"{name}: {', '.join(drift)}" for name, drift in differs.items() if drift]
-    remedy = "a host of this release corrects them when it connects: start one and look at its log"
+    problems = [
+        f"{name}: {', '.join(one['differs'])}" for name, one in told.items() if one["differs"]
+    ]
+    remedy = "with the admin's login, `callboard migrate --streams` of this release corrects them"
     if len(owners) > 1:
-        problems.append(
-            f"they belong to different databases: {', '.join(sorted(map(str, owners)))}"
-        )
+        names = ", ".join(sorted(map(str, owners)))
+        problems.append(f"they belong to different databases: {names}")
         remedy = "give each database a namespace of its own (CALLBOARD_NAMESPACE)"
-    level: Level = "wrong" if problems or missing else "ok"
+    is_wrong = bool(streams and (problems or missing))
     if missing:
         problems.append(f"missing: {', '.join(subjects.stream(name) for name in missing)}")
+    if not problems:
+        problems = [limit for one in streams.values() if (limit := _limit(one))]
+        remedy = "nothing, if you set it: EDGE refuses and MAIL delays what is beyond"
     if not streams:
-        level, problems, remedy = "note", ["there are none yet"], "the first host makes them"
-    data: dict[str, JsonValue] = {
-        one["config"]["name"]: {
-            "messages": one["state"]["messages"], "bytes": one["state"]["bytes"],
-            "consumers": one["state"]["consumer_count"], "replicas": one["config"]["num_replicas"],
-            "persist_mode": one["config"].get("persist_mode", "default"),
-            "deployment": _deployment(one), "differs": list(differs[one["config"]["name"]]),
-        }
-        for one in streams.values()
-    }  # fmt: skip
-    sizes = ", ".join(
-        f"{one['config']['name']} ({one['state']['messages']} messages)" for one in streams.values()
+        problems = ["there are none yet"]
+        remedy = "`callboard migrate --streams` makes them, or the first host, where it may"
+    sizes = ", ".join(f"{name} ({one['messages']} messages)" for name, one in told.items())
+    return judge(
+        "streams",
+        "; ".join(problems) or sizes,
+        {"streams": told, "missing": list(missing)},
+        wrong=is_wrong,
+        note=bool(problems),
+        remedy=remedy,
     )
-    return Finding(
-        check="streams", level=level, found="; ".join(problems) or sizes,
-        remedy="" if level == "ok" else remedy, data={"streams": data, "missing": list(missing)},
-    )  # fmt: skip
 
 
-def _drift(found: Config, plain: str, subjects: Subjects) -> list[str]:
+def _stream(found: dict[str, Any], drift: list[str]) -> dict[str, Any]:
+    config, state = found["config"], found["state"]
+    return {
+        "messages": state["messages"],
+        "bytes": state["bytes"],
+        "consumers": state["consumer_count"],
+        "replicas": config["num_replicas"],
+        "persist_mode": config.get("persist_mode", "default"),
+        "deployment": _deployment(found),
+        "differs": drift,
+    }
+
+
+def _limit(stream: dict[str, Any]) -> str:
+    """Return what the operator has limited; no stream has a limit by itself."""
+    config = stream["config"]
+    most = int(config.get("max_bytes", -1))
+    return f"{config['name']}: max_bytes is {most}" if most > 0 else ""
+
+
+def _drift(found: Config, plain: str, subjects: Subjects, edge: str) -> list[str]:
     """Return settings, as ``name is X, must be Y``, that are not what this release makes."""
     plan = StreamPlan(subjects=subjects, deployment="", replicas=int(found["num_replicas"]))
     wanted = {
-        "MAIL": lambda: plan.mail(""), "EDGE": lambda: plan.edge(""),
-        "TOPIC": lambda: plan.topic(""), "DEAD": plan.dead,
-    }[plain]()  # fmt: skip
+        "MAIL": lambda: plan.mail(edge),
+        "EDGE": lambda: plan.edge(edge),
+        "TOPIC": lambda: plan.topic(edge),
+        "DEAD": plan.dead,
+    }[plain]()
     ours = {name: value for name, value in wanted.items() if name not in _OPERATORS}
     ours.setdefault("persist_mode", None)
     return [f"{name} is {found.get(name)}, must be {ours[name]}" for name in differing(found, ours)]
@@ -262,10 +275,12 @@ def _deployment(stream: dict[str, Any]) -> str | None:
 def _consumers(mail: dict[str, Any] | None) -> Finding:
     count = 0 if mail is None else int(mail["state"]["consumer_count"])
     limit = 0 if mail is None else int(mail["config"].get("max_consumers", 0))
-    is_full = 0 < limit <= count / FULL
-    return Finding(
-        check="consumers", level="wrong" if is_full else "ok",
-        found=f"{count} on the mailboxes" + (f" of at most {limit}" if limit else ""),
-        remedy="register agents by type, not as instances: a type has 16 shards" if is_full else "",
-        data={"consumers": count, "max_consumers": limit},
-    )  # fmt: skip
+    most = f" of at most {limit}" if limit else ""
+    return judge(
+        "consumers",
+        f"{count} on the mailboxes{most}",
+        {"consumers": count, "max_consumers": limit},
+        wrong=0 < limit <= count / FULL,
+        remedy="register agents by type, not as instances: a type has 16 shards; or give the account "
+        "more consumers, and run `callboard migrate --streams`",
+    )

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, LiteralString, TypeAlias
 
-from actors.runtime.clock import SystemClock
-from compose.diagnosis.finding import Finding
-from persistence.migrate import known_migrations
+from actors.kernel.json import JsonValue
+from actors.runtime.loop.clock import SystemClock
+from compose.diagnosis.finding import Finding, is_this_machine, judge
+from persistence.functions import stale_functions
+from persistence.schema_files import known_functions, known_migrations
 
 if TYPE_CHECKING:
     import asyncpg
 
-    from actors.kernel.json import JsonValue
-    from compose.diagnosis.finding import Level
-
+    Data: TypeAlias = dict[str, JsonValue]
     Connection: TypeAlias = asyncpg.Connection[asyncpg.Record]
 
 OLDEST_SERVER: Final = 14
 MOST_SKEW_S: Final = 2.0
 _UNABLE: Final = {"broker": "no broker", "blocked": "its event loop is blocked"}
+_SERVE: Final = "start a host that serves these types"
 _WRONG_CLOCK: Final = (
     "timers go by the server's clock, log lines do not: set the wrong one, and run NTP on all"
 )
@@ -26,9 +27,12 @@ _WRONG_CLOCK: Final = (
 SQL_SERVER: Final[LiteralString] = """
 select current_setting('server_version') as version, current_setting('server_version_num')::int as number,
   current_setting('fsync') as fsync, current_setting('synchronous_commit') as synchronous_commit,
-  clock_timestamp() as now, to_regclass('schema_migrations') is not null as has_tables
+  clock_timestamp() as now, to_regclass('schema_migrations') is not null as has_tables,
+  host(inet_server_addr()) as address, current_user as role,
+  (select rolsuper from pg_roles where rolname = current_user) as is_superuser,
+  (select ssl from pg_stat_ssl where pid = pg_backend_pid()) as is_encrypted
 """
-SQL_VERSION: Final[LiteralString] = "select max(version) from schema_migrations"
+SQL_VERSIONS: Final[LiteralString] = "select version from schema_migrations"
 SQL_DEPLOYMENT: Final[LiteralString] = "select id from deployment"
 SQL_HAS_DEPLOYMENT: Final[LiteralString] = "select to_regclass('deployment') is not null"
 SQL_HOSTS: Final[LiteralString] = """
@@ -75,15 +79,20 @@ async def diagnose_postgres(connection: Connection) -> list[Finding]:
     answered = SystemClock().now()
     assert server is not None
     halfway = asked + (answered - asked) / 2
+    is_here = server["address"] is None or is_this_machine(server["address"])
     found = [
         _server(server["version"], server["number"]),
         _durability(server["fsync"], server["synchronous_commit"]),
         _skew((server["now"] - halfway).total_seconds()),
+        _encryption(is_encrypted=server["is_encrypted"], is_here=is_here),
+        _role(server["role"], is_superuser=server["is_superuser"], is_here=is_here),
     ]
     if not server["has_tables"]:
-        found.append(_schema(0))
+        found.append(_schema(set(), []))
         return found
-    found.append(_schema(await connection.fetchval(SQL_VERSION) or 0))
+    applied = {row["version"] for row in await connection.fetch(SQL_VERSIONS)}
+    stale = await stale_functions(connection, known_functions())
+    found.append(_schema(applied, [one.file for one in stale]))
     if found[-1].level == "wrong":
         return found
     waiting = {row["type"]: row for row in await connection.fetch(SQL_WAITING)}
@@ -107,49 +116,72 @@ async def deployment_of(connection: Connection) -> str | None:
 def _server(version: str, number: int) -> Finding:
     is_old = number < OLDEST_SERVER * 10_000
     remedy = f"Callboard is tested with {OLDEST_SERVER} and newer: upgrade the server"
-    return Finding(
-        check="server", level="wrong" if is_old else "ok", found=f"PostgreSQL {version}",
-        remedy=remedy if is_old else "", data={"version": version},
-    )  # fmt: skip
+    data: Data = {"version": version}
+    return judge("server", f"PostgreSQL {version}", data, wrong=is_old, remedy=remedy)
 
 
 def _durability(fsync: str, synchronous: str) -> Finding:
     is_safe = fsync == "on" and synchronous != "off"
-    return Finding(
-        check="durability", level="ok" if is_safe else "wrong",
-        found=f"fsync {fsync}, synchronous_commit {synchronous}",
-        remedy="" if is_safe else "a crash may lose what was committed: set both to on",
-        data={"fsync": fsync, "synchronous_commit": synchronous},
-    )  # fmt: skip
+    found = f"fsync {fsync}, synchronous_commit {synchronous}"
+    data: Data = {"fsync": fsync, "synchronous_commit": synchronous}
+    remedy = "a crash may lose what was committed: set both to on"
+    return judge("durability", found, data, wrong=not is_safe, remedy=remedy)
 
 
 def _skew(skew_s: float) -> Finding:
+    found = f"the server's clock is {abs(skew_s):.2f} s {'ahead' if skew_s > 0 else 'behind'}"
+    data: Data = {"skew_s": round(skew_s, 3)}
     is_wrong = abs(skew_s) > MOST_SKEW_S
-    return Finding(
-        check="clock", level="wrong" if is_wrong else "ok",
-        found=f"the server's clock is {abs(skew_s):.2f} s {'ahead' if skew_s > 0 else 'behind'}",
-        remedy=_WRONG_CLOCK if is_wrong else "",
-        data={"skew_s": round(skew_s, 3)},
-    )  # fmt: skip
+    return judge("clock", found, data, wrong=is_wrong, remedy=_WRONG_CLOCK)
 
 
-def _schema(version: int) -> Finding:
-    newest = known_migrations()[-1].version
-    data: dict[str, JsonValue] = {"version": version, "newest": newest}
-    if version == newest:
-        return Finding(check="schema", level="ok", found=f"version {version}", data=data)
-    if version > newest:
-        found = f"version {version}; this release knows {newest}"
-        return Finding(check="schema", level="note", found=found, data=data)
-    found = f"version {version} of {newest}" if version else "there are no tables"
-    return Finding(
-        check="schema", level="wrong", found=found, remedy="callboard migrate", data=data
+def _encryption(*, is_encrypted: bool, is_here: bool) -> Finding:
+    off = "off, and not needed: no network is between" if is_here else "off"
+    return judge(
+        "encryption",
+        "on" if is_encrypted else off,
+        {"encrypted": is_encrypted},
+        note=not is_encrypted and not is_here,
+        remedy="unless the network is yours alone: ?sslmode=verify-full&sslrootcert=/path/ca.pem",
+    )
+
+
+def _role(role: str, *, is_superuser: bool, is_here: bool) -> Finding:
+    found = f"{role}, a superuser: whoever has a host has the server" if is_superuser else role
+    return judge(
+        "role",
+        found,
+        {"role": role, "superuser": is_superuser},
+        wrong=is_superuser and not is_here,
+        note=is_superuser,
+        remedy="a role that owns the schema and nothing else, see docs/operations.md",
+    )
+
+
+def _schema(applied: set[int], stale: list[str]) -> Finding:
+    known = known_migrations()
+    version, newest = max(applied, default=0), known[-1].version
+    due = [step for step in known if step.version not in applied]
+    missing = [*(step.name for step in due), *stale]
+    is_wrong = bool(stale) or not all(step.can_wait for step in due)
+    found = f"version {version}"
+    if missing:
+        found += f" of {newest}" if is_wrong else ""
+        found += f"; missing: {', '.join(missing)}"
+    elif version > newest:
+        found += f"; this release knows {newest}"
+    return judge(
+        "schema",
+        found if applied else "there are no tables",
+        {"version": version, "newest": newest, "missing": [*missing]},
+        wrong=is_wrong,
+        note=bool(missing) or version > newest,
+        remedy="callboard migrate" if missing else "",
     )
 
 
 def _hosts(rows: list[asyncpg.Record], waiting: int) -> Finding:
-    named = [_host(row) for row in rows]
-    is_wrong = any(_is_skewed(row) for row in rows)
+    is_skewed = any(_is_skewed(row) for row in rows)
     hosts: list[JsonValue] = [
         {
             "host": row["incarnation"],
@@ -160,15 +192,15 @@ def _hosts(rows: list[asyncpg.Record], waiting: int) -> Finding:
         }
         for row in rows
     ]
-    if rows:
-        level: Level = "wrong" if is_wrong else "ok"
-    else:
-        level = "wrong" if waiting else "note"
-    remedy = _WRONG_CLOCK if is_wrong else "start one: callboard host MODULE:ATTR"
-    return Finding(
-        check="hosts", level=level, found=", ".join(named) or f"none alive, {waiting} run(s) or messages wait",
-        remedy=remedy if level == "wrong" else "", data={"hosts": hosts},
-    )  # fmt: skip
+    needed = "start one: callboard host MODULE:ATTR" if waiting else ""
+    return judge(
+        "hosts",
+        ", ".join(map(_host, rows)) or f"none alive, {waiting} run(s) or messages wait",
+        {"hosts": hosts},
+        wrong=is_skewed if rows else waiting > 0,
+        note=not rows,
+        remedy=_WRONG_CLOCK if is_skewed else needed,
+    )
 
 
 def _host(row: asyncpg.Record) -> str:
@@ -184,39 +216,36 @@ def _is_skewed(row: asyncpg.Record) -> bool:
 def _shards(rows: list[asyncpg.Record], *, is_served: bool) -> Finding:
     lost = {row["type"]: row["ownerless"] for row in rows if row["ownerless"]}
     total = sum(row["shards"] for row in rows)
-    words = ", ".join(f"{count} of type {name}" for name, count in lost.items())
-    level: Level = "ok"
-    if lost:
-        level = "wrong" if is_served else "note"
-    return Finding(
-        check="shards", level=level, found=f"{total}; without a living owner: {words or 'none'}",
-        remedy="start a host that serves these types" if level == "wrong" else "",
-        data={"shards": total, "ownerless": dict(lost)},
-    )  # fmt: skip
+    return judge(
+        "shards",
+        f"{total}; without a living owner: {_by_type(lost)}",
+        {"shards": total, "ownerless": dict(lost)},
+        wrong=bool(lost) and is_served,
+        note=bool(lost),
+        remedy=_SERVE if is_served else "",
+    )
 
 
 def _unserved(by_type: dict[str, int]) -> Finding:
     waiting = {name: count for name, count in by_type.items() if count}
-    words = ", ".join(f"{count} of type {name}" for name, count in waiting.items())
-    return Finding(
-        check="unserved", level="wrong" if waiting else "ok",
-        found=f"runs and messages that nobody takes: {words or 'none'}",
-        remedy="start a host that serves these types" if waiting else "", data={"unserved": dict(waiting)},
-    )  # fmt: skip
+    found = f"runs and messages that nobody takes: {_by_type(waiting)}"
+    data: Data = {"unserved": dict(waiting)}
+    return judge("unserved", found, data, wrong=bool(waiting), remedy=_SERVE)
+
+
+def _by_type(counts: dict[str, int]) -> str:
+    return ", ".join(f"{count} of type {name}" for name, count in counts.items()) or "none"
 
 
 def _parked(rows: list[asyncpg.Record]) -> Finding:
     words = ", ".join(f"{row['runs']} {row['reason']} (such as {row['example']})" for row in rows)
-    counts: dict[str, JsonValue] = {row["reason"]: row["runs"] for row in rows}
-    return Finding(
-        check="parked", level="wrong" if rows else "ok", found=f"runs that wait for you: {words or 'none'}",
-        remedy="callboard runs list --parked, then callboard runs resolve" if rows else "",
-        data={"parked": counts},
-    )  # fmt: skip
+    data: Data = {"parked": {row["reason"]: row["runs"] for row in rows}}
+    remedy = "callboard runs list --parked, then callboard runs resolve"
+    found = f"runs that wait for you: {words or 'none'}"
+    return judge("parked", found, data, wrong=bool(rows), remedy=remedy)
 
 
 def _letters(count: int) -> Finding:
-    return Finding(
-        check="dead letters", level="wrong" if count else "ok", found=str(count or "none"),
-        remedy="callboard dlq list, then callboard dlq redrive" if count else "", data={"dead_letters": count},
-    )  # fmt: skip
+    remedy = "callboard dlq list, then callboard dlq redrive"
+    data: Data = {"dead_letters": count}
+    return judge("dead letters", str(count or "none"), data, wrong=count > 0, remedy=remedy)

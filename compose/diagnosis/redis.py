@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from compose.diagnosis.finding import Finding
+from compose.diagnosis.finding import Finding, judge
 from persistence.redis.client import address
-
-if TYPE_CHECKING:
-    from compose.diagnosis.finding import Level
 
 ANSWER_S: Final = 2.0
 
@@ -38,40 +35,41 @@ async def diagnose_redis(url: str) -> list[Finding]:
 
 
 def _away(where: str, exc: Exception) -> Finding:
-    return Finding(
-        check="redis", level="wrong", found=f"{where} cannot be used: {exc}",
+    return judge(
+        "redis",
+        f"{where} cannot be used: {exc}",
+        {"reachable": False},
+        wrong=True,
         remedy="start it or correct CALLBOARD_REDIS_URL; until then runs go on, but a crash just "
         "before a commit may leave more effects in doubt",
-        data={"reachable": False},
-    )  # fmt: skip
+    )
 
 
 def _server(info: dict[str, Any], ping_ms: float) -> Finding:
     is_valkey = "valkey_version" in info
     name = "Valkey" if is_valkey else "Redis"
     version = str(info["valkey_version" if is_valkey else "redis_version"])
-    return Finding(
-        check="redis", level="ok", found=f"{name} {version}, PING {ping_ms:.2f} ms",
-        data={"reachable": True, "product": name, "version": version, "ping_ms": round(ping_ms, 3)},
-    )  # fmt: skip
+    return judge(
+        "redis",
+        f"{name} {version}, PING {ping_ms:.2f} ms",
+        {"reachable": True, "product": name, "version": version, "ping_ms": round(ping_ms, 3)},
+    )
 
 
 def _eviction(info: dict[str, Any]) -> Finding:
     policy = str(info.get("maxmemory_policy", "unknown"))
-    level: Level = "ok" if policy == "noeviction" else "note"
-    return Finding(
-        check="redis eviction", level=level, found=f"maxmemory-policy {policy}",
-        remedy="" if level == "ok" else "set maxmemory-policy noeviction: an evicted result may leave "
-        "an effect in doubt after a crash",
-        data={"maxmemory_policy": policy, "maxmemory_bytes": int(info.get("maxmemory", 0))},
-    )  # fmt: skip
+    return judge(
+        "redis eviction",
+        f"maxmemory-policy {policy}",
+        {"maxmemory_policy": policy, "maxmemory_bytes": int(info.get("maxmemory", 0))},
+        note=policy != "noeviction",
+        remedy="set maxmemory-policy noeviction: an evicted result may leave an effect in doubt "
+        "after a crash",
+    )
 
 
 def _persistence(info: dict[str, Any]) -> Finding:
     is_on = bool(info.get("aof_enabled"))
-    return Finding(
-        check="redis persistence", level="ok" if is_on else "note",
-        found=f"appendonly {'yes' if is_on else 'no'}",
-        remedy="" if is_on else "set appendonly yes: a restart of Redis then forgets no results",
-        data={"appendonly": is_on},
-    )  # fmt: skip
+    found = f"appendonly {'yes' if is_on else 'no'}"
+    remedy = "set appendonly yes: a restart of Redis then forgets no results"
+    return judge("redis persistence", found, {"appendonly": is_on}, note=not is_on, remedy=remedy)

@@ -6,14 +6,10 @@ never share a directory: the second is told who holds it, or asks `url_if_runnin
 one's server.
 """
 
-from compose.embedded.errors import (
-    DataDirInUseError,
-    EmbeddedServerMissingError,
-    ServerFailedError,
-)
+from compose.embedded.errors import DataDirInUseError, EmbeddedServerMissingError, ServerFailedError
 from compose.embedded.nats import NatsServer, start_nats
 from compose.embedded.owned import EmbeddedServer, url_if_running
-from compose.embedded.postgres import PostgresServer, postgres_url_if_running, start_postgres
+from compose.embedded.postgres import PostgresServer, start_postgres
 from compose.embedded.server import Server
 from compose.embedded.valkey import ValkeyServer, start_valkey
 
@@ -26,7 +22,6 @@ __all__ = [
     "Server",
     "ServerFailedError",
     "ValkeyServer",
-    "postgres_url_if_running",
     "start_nats",
     "start_postgres",
     "start_valkey",

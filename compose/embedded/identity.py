@@ -12,14 +12,11 @@ import contextlib
 import os
 import shutil
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from pathlib import Path
 
 from compose.embedded.errors import EmbeddedServerMissingError
-from compose.embedded.server import Command, Identity, popen
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
+from compose.embedded.server import Identity, ProcessSpec, popen
 
 SERVER_ENV: Mapping[str, str] = {"LC_ALL": "C", "TZ": "UTC"}
 
@@ -92,7 +89,7 @@ def _open_path_to(data_dir: Path) -> None:
 
 
 def _succeeds(argv: list[str], data_dir: Path, identity: Identity) -> bool:
-    command = Command(
+    command = ProcessSpec(
         name=argv[0], argv=argv, log=data_dir / "server.log", identity=identity, env=SERVER_ENV
     )
     return popen(command).wait() == 0

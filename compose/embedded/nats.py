@@ -5,26 +5,21 @@ from __future__ import annotations
 import json
 import secrets
 import socket
-from dataclasses import dataclass
+from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
-from compose.embedded.data_dir import kept_password, write_private
+from actors.kernel.json import JsonValue
+from compose.embedded import owned
 from compose.embedded.errors import EmbeddedServerMissingError
-from compose.embedded.owned import EmbeddedServer, log_file, start_owned
-from compose.embedded.server import Command
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from actors.kernel.json import JsonValue
+from compose.embedded.server import ProcessSpec
 
 USER = "callboard"
 MAX_PAYLOAD_BYTES = 1 << 20
 _PROBE_TIMEOUT_S = 1.0
 
-NatsServer: TypeAlias = EmbeddedServer
+NatsServer: TypeAlias = owned.EmbeddedServer
 
 
 def start_nats(
@@ -49,52 +44,38 @@ def start_nats(
     """
     program = _installed_program()
 
-    def make_ready(folder: Path) -> _Nats:
-        name = f"embedded-{secrets.token_hex(6)}"
-        password = kept_password(folder) if durable else None
+    def make_ready(folder: Path) -> owned.Recipe:
+        name, file = f"embedded-{secrets.token_hex(6)}", folder / "server.conf"
+        password = owned.kept_password(folder) if durable else None
         config = _config(folder / "store", name, password, durable=durable)
         for key, value in (settings or {}).items():
             ours = config.get(key)
             is_block = isinstance(ours, dict) and isinstance(value, dict)
             config[key] = {**ours, **value} if is_block else value  # type: ignore[dict-item]
-        write_private(folder / "server.conf", json.dumps(config, indent=1))
-        return _Nats(data_dir=folder, program=program, name=name, password=password)
-
-    return start_owned(data_dir, make_ready)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Nats:
-    """A data directory with a configuration, and how to run a server over it."""
-
-    data_dir: Path
-    program: Path
-    name: str
-    password: str | None
-
-    def url(self, port: int) -> str:
-        login = f"{USER}:{self.password}@" if self.password else ""
-        return f"nats://{login}127.0.0.1:{port}"
-
-    def command(self, port: int) -> Command:
-        config = self.data_dir / "server.conf"
-        return Command(
-            name="nats-server",
-            argv=[str(self.program), "-c", str(config), "-a", "127.0.0.1", "-p", str(port)],
-            log=log_file(self.data_dir),
+        owned.write_private(file, json.dumps(config, indent=1))
+        login = f"{USER}:{password}@" if password else ""
+        argv = [str(program), "-c", str(file), "-a", "127.0.0.1", "-p"]
+        return owned.Recipe(
+            data_dir=folder,
+            url=f"nats://{login}127.0.0.1:{{port}}",
+            command=ProcessSpec(name="nats-server", argv=argv, log=owned.log_file(folder)),
+            is_ready=lambda _, port: _answers(port, name, password),
         )
 
-    def is_ready(self, pid: int, port: int) -> bool:
-        # The server accepts clients after it has read its streams. Its random name tells it from
-        # another server that took the port before it.
-        login = {"user": USER, "pass": self.password} if self.password else {}
-        hello = {"verbose": False, **login}
-        with socket.create_connection(("127.0.0.1", port), _PROBE_TIMEOUT_S) as line:
-            said = line.makefile("rb")
-            info = json.loads(said.readline().removeprefix(b"INFO "))
-            line.sendall(f"CONNECT {json.dumps(hello)}\r\nPING\r\n".encode())
-            is_ours = info.get("server_name") == self.name and bool(info.get("jetstream"))
-            return is_ours and said.readline() == b"PONG\r\n"
+    return owned.start_owned(data_dir, make_ready)
+
+
+def _answers(port: int, name: str, password: str | None) -> bool:
+    # The server accepts clients after it has read its streams. Its random name tells it from
+    # another server that took the port before it.
+    login = {"user": USER, "pass": password} if password else {}
+    hello = {"verbose": False, **login}
+    with socket.create_connection(("127.0.0.1", port), _PROBE_TIMEOUT_S) as line:
+        said = line.makefile("rb")
+        info = json.loads(said.readline().removeprefix(b"INFO "))
+        line.sendall(f"CONNECT {json.dumps(hello)}\r\nPING\r\n".encode())
+        is_ours = info.get("server_name") == name and bool(info.get("jetstream"))
+        return is_ours and said.readline() == b"PONG\r\n"
 
 
 def _config(store: Path, name: str, password: str | None, *, durable: bool) -> dict[str, JsonValue]:

@@ -1,22 +1,33 @@
-"""What embedded servers of every kind have in common: one owner, one directory, one port, one URL."""
+"""What embedded servers of every kind have in common: one owner, one directory, one port, one URL.
+
+A data directory is used by one process at a time.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
+import importlib.util
+import json
+import os
+import secrets
 import threading
 import time
-from dataclasses import replace
-from typing import TYPE_CHECKING, Protocol, Self
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import NamedTuple, Self
 
-from compose.embedded.data_dir import DataDirLock, holder_of
-from compose.embedded.errors import ServerFailedError
-from compose.embedded.server import STOP_TIMEOUT_S, Server, free_port
+from compose.embedded.errors import DataDirInUseError, EmbeddedServerMissingError, ServerFailedError
+from compose.embedded.server import STOP_TIMEOUT_S, ProcessSpec, Server, free_port, is_alive
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-    from types import TracebackType
+_LOCK_FILE = "lock"
+_POLL_S = 0.02
+_LIVE_HOLDER_GRACE_S = 0.5
+"""A probe holds the lock for microseconds: one refusal is no proof of a holder."""
+_DEAD_HOLDER_GRACE_S = 20.0
+"""The server of a killed process takes this long at most to end in order."""
 
-    from compose.embedded.server import Command
 
 _START_TRIES = 5
 _PORT_RELEASE_TIMEOUT_S = 10.0
@@ -25,25 +36,120 @@ _RETRY_PAUSE_S = 0.1
 _PASSING_TROUBLES = ("address already in use", "pre-existing shared memory block")
 
 
-class Recipe(Protocol):
-    """How one kind of server runs over a data directory that was made ready for it."""
+class Holder(NamedTuple):
+    """Who holds a data directory, and where its server answers (None while it starts)."""
 
-    @property
-    def data_dir(self) -> Path:
-        """What the server writes to; nothing of it is elsewhere."""
-        ...
+    pid: int
+    url: str | None
 
-    def url(self, port: int) -> str:
-        """Return what clients connect to, with user and password where there are any."""
-        ...
 
-    def command(self, port: int) -> Command:
-        """Return what starts the server on this port of 127.0.0.1."""
-        ...
+class DataDirLock:
+    """The exclusive right to one data directory.
 
-    def is_ready(self, pid: int, port: int) -> bool:
-        """Whether this very process answers; errors as in `Server.wait_ready` mean "not yet"."""
-        ...
+    The lock is the kernel's (`flock`), so it cannot be left behind. The server inherits the file
+    descriptor: after a kill -9 of the owner the directory stays locked until the server, too, is
+    gone.
+    """
+
+    def __init__(self, data_dir: Path) -> None:
+        self.data_dir = data_dir
+        self.fd = _acquire(data_dir)
+        """The descriptor that a server must inherit."""
+        self.publish(None)
+
+    def publish(self, url: str | None) -> None:
+        """Tell other processes where the server answers; None: not now."""
+        text = json.dumps({"pid": os.getpid(), "url": url})
+        os.pwrite(self.fd, text.encode(), 0)
+        os.ftruncate(self.fd, len(text.encode()))
+
+    def release(self) -> None:
+        """Give the directory back; a second call does nothing."""
+        if self.fd >= 0:
+            os.ftruncate(self.fd, 0)
+            os.close(self.fd)
+            self.fd = -1
+
+
+def holder_of(data_dir: Path) -> Holder | None:
+    """Who uses the directory now; None when nobody does.
+
+    A pid of 0 stands for a holder that has not written its name yet.
+    """
+    try:
+        fd = os.open(data_dir / _LOCK_FILE, os.O_RDONLY)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return _read(data_dir) or Holder(0, None)
+    finally:
+        os.close(fd)
+    return None
+
+
+def kept_password(data_dir: Path) -> str:
+    """The random password of the directory's server, made at the first call."""
+    file = data_dir / "password"
+    if not file.exists() or not file.read_text():
+        write_private(file, secrets.token_hex(16))
+    return file.read_text()
+
+
+def write_private(file: Path, text: str) -> None:
+    """Write a whole file that only its owner can read: it is there with all its text or not."""
+    partial = file.with_name(f"{file.name}.partial")
+    partial.unlink(missing_ok=True)
+    partial.touch(mode=0o600)
+    partial.write_text(text)
+    partial.rename(file)
+
+
+def _acquire(data_dir: Path) -> int:
+    data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+    # The file names a server and its password: nobody else may read it.
+    fd = os.open(data_dir / _LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    started = time.monotonic()
+    while True:
+        with contextlib.suppress(BlockingIOError):
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return fd
+        holder = _read(data_dir)
+        is_live = holder is not None and is_alive(holder.pid)
+        grace_s = _LIVE_HOLDER_GRACE_S if is_live else _DEAD_HOLDER_GRACE_S
+        if time.monotonic() - started > grace_s:
+            os.close(fd)
+            raise DataDirInUseError(data_dir, holder.pid if holder else None)
+        time.sleep(_POLL_S)
+
+
+def _read(data_dir: Path) -> Holder | None:
+    try:
+        said = json.loads((data_dir / _LOCK_FILE).read_text())
+        return Holder(int(said["pid"]), said["url"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """How one kind of server runs over a data directory that was made ready for it.
+
+    Attributes:
+        data_dir: What the server writes to; nothing of it is elsewhere.
+        url: What clients connect to, with user and password where there are any, and ``{port}``.
+        command: What starts the server on 127.0.0.1; the port comes behind its last argument.
+        is_ready: Whether this very process (pid, port) answers; errors as in `Server.wait_ready` mean
+            "not yet".
+        store: A folder that the server does not make by itself; it is made where it is missing.
+    """
+
+    data_dir: Path
+    url: str
+    command: ProcessSpec
+    is_ready: Callable[[int, int], bool]
+    store: Path | None = None
 
 
 class EmbeddedServer:
@@ -63,7 +169,7 @@ class EmbeddedServer:
     @property
     def url(self) -> str:
         """What clients connect to; it holds the password."""
-        return self._recipe.url(self.port)
+        return self._recipe.url.format(port=self.port)
 
     @property
     def data_dir(self) -> Path:
@@ -131,12 +237,7 @@ class EmbeddedServer:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self.close()
 
 
@@ -183,6 +284,18 @@ def log_file(data_dir: Path) -> Path:
     return data_dir / "server.log"
 
 
+def package_folder(server: str, *, wheel: str) -> Path:
+    """Where the package of a wheel is, which holds a server; the package is not imported.
+
+    Raises:
+        EmbeddedServerMissingError: It is not installed.
+    """
+    spec = importlib.util.find_spec(wheel.replace("-", "_"))
+    if spec is None or not spec.submodule_search_locations:
+        raise EmbeddedServerMissingError(server, f"{wheel} is not installed")
+    return Path(spec.submodule_search_locations[0])
+
+
 def _start_on_some_port(recipe: Recipe, lock: DataDirLock) -> tuple[Server, int]:
     for tries_left in reversed(range(_START_TRIES)):
         port = free_port()
@@ -196,7 +309,11 @@ def _start_on_some_port(recipe: Recipe, lock: DataDirLock) -> tuple[Server, int]
 
 
 def _start_on_port(recipe: Recipe, lock: DataDirLock, port: int) -> Server:
-    server = Server(replace(recipe.command(port), keep_open=[lock.fd]))
+    if recipe.store is not None:
+        recipe.store.mkdir(exist_ok=True, mode=0o700)
+    command = recipe.command
+    argv = [*command.argv, str(port)]
+    server = Server(replace(command, argv=argv, keep_open=[lock.fd]))
     server.wait_ready(lambda: recipe.is_ready(server.pid, port))
     return server
 

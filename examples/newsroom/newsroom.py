@@ -108,7 +108,7 @@ async def publish_digest(runtime: Runtime, paths: list[str]) -> None:
 async def reading(runtime: Runtime, reader: AgentId) -> Any:
     """Return what a subscriber made of the digest, when it has."""
     while True:
-        for row in await runtime.store.list_runs(agent=reader, limit=1):
+        for row in await runtime.store.lists.runs(agent=reader, limit=1):
             output = (await runtime.wait(row.run_id)).result
             if output != "subscribed":
                 return output

@@ -8,15 +8,12 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from actors import AgentId, TerminalError
-from actors.kernel.agent.llm import Completion, LLMResponse, TextDelta, Usage
-from actors.kernel.agent.message import ContentBlock
+from actors import AgentId, Completion, ContentBlock, LLMResponse, TerminalError, TextDelta, Usage
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
 
-    from actors import Agent, ChatMessage, Message, RunContext
-    from actors.kernel.agent.llm import GenerationOptions, StreamEvent
+    from actors import Agent, ChatMessage, GenerationOptions, Message, RunContext, StreamEvent
 
 LIBRARIAN = AgentId("librarian", "main")
 PACE_S = 0.02

@@ -1,10 +1,10 @@
 """RunStore on PostgreSQL."""
 
-from persistence.postgres.heartbeat import Heartbeat, Host
-from persistence.postgres.opening import open_postgres_store, open_store
-from persistence.postgres.settings import StoreSettings
+from persistence.postgres.connection.settings import StoreSettings
+from persistence.postgres.opening import catch_up_beside_work, open_postgres_store, open_store
+from persistence.postgres.sharding.heartbeat import Heartbeat, Host
+from persistence.postgres.sharding.takeover import Takeover
 from persistence.postgres.store import PostgresStore
-from persistence.postgres.takeover import Takeover
 
 __all__ = [
     "Heartbeat",
@@ -12,6 +12,7 @@ __all__ = [
     "PostgresStore",
     "StoreSettings",
     "Takeover",
+    "catch_up_beside_work",
     "open_postgres_store",
     "open_store",
 ]

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Final
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import replace
+from functools import partial
+from typing import Final
 
+from actors.errors import ActorsError
+from actors.kernel.backoff import Backoff
+from actors.kernel.runtime.ids import HostIncarnation
 from persistence.errors import (
     DRIVER_ERRORS,
     DatabaseUnreachableError,
@@ -15,28 +21,16 @@ from persistence.errors import (
     is_lost,
     translate,
 )
-from persistence.migrate import migrate
-from persistence.postgres.clock import PostgresClock, read_clock
-from persistence.postgres.link import (
-    FIRST_PAUSE_S,
-    LONGEST_PAUSE_S,
-    Link,
-    Outage,
-    address,
-    connect,
-    shut,
-)
-from persistence.postgres.settings import StoreSettings
+from persistence.migrate import SQL_SELECT_APPLIED, catch_up, is_behind, migrate
+from persistence.postgres.connection.clock import PostgresClock, read_clock
+from persistence.postgres.connection.link import Connection, Link, connect, shut
+from persistence.postgres.connection.outage import Outage, address
+from persistence.postgres.connection.settings import StoreSettings
 from persistence.postgres.store import PostgresStore
 
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-    from actors.kernel.runtime.ids import HostIncarnation
-    from persistence.postgres.link import Connection
-
-_log = logging.getLogger(__name__)
+_log = logging.getLogger("callboard.postgres")
 SAY_EVERY_S: Final = 3.0
+CATCH_UP_AGAIN_S: Final = 60.0
 
 
 @asynccontextmanager
@@ -83,24 +77,64 @@ async def open_postgres_store(
 async def open_store(settings: StoreSettings) -> AsyncIterator[PostgresStore]:
     """Like `open_postgres_store`, with all settings in one value."""
     connection = await wait_for_server(settings)
+    link = Link(settings, Outage(settings), first=connection)
     try:
-        await migrate(connection, settings.schema)
-    except DRIVER_ERRORS as exc:
-        raise bad_url(settings.url, exc) or translate(exc, "migrating") from exc
+        with _migrating(settings):
+            await migrate(connection, settings.schema, connect=partial(connect, settings))
+        # From here on a server that goes away, or hangs, is waited for.
+        applied = [row["version"] for row in await link.fetch("opening", SQL_SELECT_APPLIED)]
+        clock = PostgresClock(await read_clock(link))
     finally:
-        await shut(connection)
-    store = PostgresStore(settings, await _clock(settings))
+        await link.close()
+    store = PostgresStore(settings, clock, is_behind=is_behind(applied))
     async with store.running():
         yield store
 
 
-async def _clock(settings: StoreSettings) -> PostgresClock:
-    """Return the database's clock; a server that goes away meanwhile is waited for."""
-    link = Link(settings, Outage(settings))
+async def bring_up_to_date(settings: StoreSettings, *, whole: bool = False) -> list[str]:
+    """Return the names of the migrations that were applied now. See `migrate`.
+
+    If `whole`, those too that hosts start without.
+
+    Raises:
+        DatabaseUrlError: See `open_postgres_store`; so for the others.
+        DatabaseUnreachableError: No server within `start_wait_s`.
+        MigrationError: The schema was made by changed files.
+        RefusedError: The server refused a migration.
+    """
+    connection = await wait_for_server(settings)
+    another = partial(connect, settings)
     try:
-        return PostgresClock(await read_clock(link))
+        with _migrating(settings):
+            done = await migrate(connection, settings.schema, connect=another)
+            if whole:
+                done += await catch_up(connection, settings.schema, connect=another)
     finally:
-        await link.close()
+        await shut(connection)
+    return done
+
+
+@contextmanager
+def _migrating(settings: StoreSettings) -> Iterator[None]:
+    try:
+        yield
+    except DRIVER_ERRORS as exc:
+        raise bad_url(settings.url, exc) or translate(exc, "migrating") from exc
+
+
+async def catch_up_beside_work(settings: StoreSettings) -> None:
+    """Apply the migrations that a host has started without; return when none is missing."""
+    while True:
+        try:
+            await bring_up_to_date(replace(settings, start_wait_s=None), whole=True)
+        except ActorsError as exc:
+            _log.warning(
+                "migrations could not be finished; trying again",
+                extra={"problem": str(exc), "pause_s": CATCH_UP_AGAIN_S},
+            )
+            await asyncio.sleep(CATCH_UP_AGAIN_S)
+        else:
+            return
 
 
 async def wait_for_server(settings: StoreSettings) -> Connection:
@@ -112,7 +146,7 @@ async def wait_for_server(settings: StoreSettings) -> Connection:
     """
     check_url(settings.url)
     loop = asyncio.get_running_loop()
-    begun, said, pause_s = loop.time(), 0.0, FIRST_PAUSE_S
+    begun, said, backoff = loop.time(), 0.0, Backoff()
     while True:
         try:
             return await connect(settings)
@@ -123,7 +157,7 @@ async def wait_for_server(settings: StoreSettings) -> Connection:
                 raise translate(exc, "connecting") from exc
             waited = loop.time() - begun
             limit = settings.start_wait_s
-            if limit is not None and waited + pause_s > limit:
+            if limit is not None and waited + backoff.pause_s > limit:
                 raise DatabaseUnreachableError(address(settings), limit, str(exc)) from exc
             if waited >= said:
                 said = waited + SAY_EVERY_S
@@ -131,5 +165,4 @@ async def wait_for_server(settings: StoreSettings) -> Connection:
                     "waiting for PostgreSQL",
                     extra={"server": address(settings), "problem": str(exc)},
                 )
-        await asyncio.sleep(pause_s)
-        pause_s = min(pause_s * 2, LONGEST_PAUSE_S)
+        await asyncio.sleep(backoff.next_s())

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Final
+from typing import Final
 from urllib.parse import urlsplit
 
 from redis.asyncio import Redis
@@ -16,10 +17,7 @@ from typing_extensions import override
 
 from actors.errors import ContractError
 
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-_log = logging.getLogger(__name__)
+_log = logging.getLogger("callboard.redis")
 
 ANSWER_S: Final = 1.0
 """How long a connect or an answer may take before its connection counts as lost."""
@@ -85,7 +83,7 @@ async def open_redis(url: str) -> AsyncIterator[Redis]:
             retry=Retry(pause, RETRIES),
             socket_timeout=ANSWER_S,
             socket_connect_timeout=ANSWER_S,
-        )  # fmt: skip
+        )
         # Refuses unknown options without connecting.
         client.connection_pool.make_connection()  # type: ignore[no-untyped-call]
     except (TypeError, ValueError):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -16,20 +17,16 @@ from typing import TYPE_CHECKING, Final
 from pydantic_core import PydanticSerializationError, from_json, to_json
 from redis.exceptions import ResponseError
 
-from actors.kernel.runtime.effects import EffectResult
+from actors.kernel.json import JsonValue
+from actors.kernel.runtime.effects import EffectId, EffectResult
 from actors.kernel.runtime.ids import check_name
 from persistence.redis.client import open_redis
 from persistence.redis.line import Command, Line, LineClosedError, Reply, pack
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
     from redis.asyncio import Redis
 
-    from actors.kernel.json import JsonValue
-    from actors.kernel.runtime.effects import EffectId
-
-_log = logging.getLogger(__name__)
+_log = logging.getLogger("callboard.redis")
 
 TTL_S: Final = 24 * 3600
 LOOK_LIMIT_S: Final = 0.25
@@ -39,7 +36,7 @@ DIGEST_CHARS: Final = 32
 
 
 @dataclass(slots=True)
-class Counters:
+class JournalCounters:
     """What became of results since the start.
 
     Attributes:
@@ -67,7 +64,7 @@ class RedisJournal:
     """
 
     def __init__(self, redis: Redis, *, namespace: str = "callboard", ttl_s: int = TTL_S) -> None:
-        self.counters = Counters()
+        self.counters = JournalCounters()
         self.namespace = check_name("namespace", namespace)
         self._line = Line(redis)
         self._ttl = b"%d" % ttl_s
@@ -79,8 +76,6 @@ class RedisJournal:
         async with self._line.running():
             yield
 
-    # --- ResultCache ------------------------------------------------------------------------------
-
     def keep(self, key: str, payload: dict[str, JsonValue]) -> None:
         """See `ResultCache.keep`. It has left the process on return, if Redis is there and not behind.
 
@@ -91,8 +86,6 @@ class RedisJournal:
     async def find(self, key: str) -> dict[str, JsonValue] | None:
         """See `ResultCache.find`. None also when Redis does not answer within 250 ms."""
         return await self._get(f"{self.namespace}:result:{key}")
-
-    # --- Journal ----------------------------------------------------------------------------------
 
     async def record(self, result: EffectResult) -> None:
         """See `Journal.record`. Sent, not awaited: best effort, since the log is the truth."""
@@ -119,8 +112,6 @@ class RedisJournal:
             None if error is None else str(error),
             None if artifact is None else str(artifact),
         )
-
-    # --- commands ---------------------------------------------------------------------------------
 
     def _put(self, name: str, payload: dict[str, JsonValue]) -> None:
         try:
@@ -167,8 +158,6 @@ class RedisJournal:
         except ValueError as exc:
             self._unusable(name, str(exc))
             return None
-
-    # --- what people are told ---------------------------------------------------------------------
 
     def _gone(self, problem: Exception) -> None:
         if not self._is_gone and not isinstance(problem, LineClosedError):

@@ -1,13 +1,14 @@
 """One connection to Redis on which a command leaves the process in the moment it is given.
 
 redis-py makes the connection (TLS, login, pauses between tries); its pipelines are not used, because
-they write when their task gets its turn: milliseconds later on a busy loop, and a crash comes between.
+they write when their task runs: milliseconds later on a busy loop, and a crash comes between.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias
@@ -17,8 +18,6 @@ from redis.exceptions import ReadOnlyError, ResponseError
 from persistence.background import background
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
-
     from redis.asyncio import Redis
     from redis.asyncio.connection import AbstractConnection
 
@@ -92,8 +91,6 @@ class Line:
         async with background([self._serve], [], stop=stop):
             yield
 
-    # --- the task ---------------------------------------------------------------------------------
-
     async def _serve(self) -> None:
         try:
             # Cancelling is not enough: redis-py 8 swallows it in some moments (measured).
@@ -125,7 +122,7 @@ class Line:
     async def _converse(self, connection: AbstractConnection) -> None:
         now = asyncio.get_running_loop().time
         opened_at = now()
-        self._writer = connection._writer  # noqa: SLF001 - no public call writes without a task's turn
+        self._writer = connection._writer  # noqa: SLF001 - no public call writes without waiting for a task
         while not self._is_stopping:
             while self._queue and self._write(self._queue[0]):
                 self._dequeue()
@@ -142,8 +139,6 @@ class Line:
             command.done(reply)
             if isinstance(reply, ReadOnlyError) and now() - opened_at > RENEW_S:
                 raise reply  # the address may lead to another primary by now
-
-    # --- commands ---------------------------------------------------------------------------------
 
     def _write(self, command: Command) -> bool:
         is_ahead = len(self._sent) >= SENT_LIMIT or self._sent_bytes >= SENT_BYTES

@@ -31,7 +31,7 @@ CORE_DEPENDENCIES = {
 }
 TASK_STARTERS = {"create_task", "ensure_future", "gather", "wait_for"}
 MAY_START_TASKS = {
-    "actors/runtime/tasks.py",
+    "actors/runtime/loop/tasks.py",
     "persistence/background.py",  # may not import the runtime
 }
 HAS_SUCH_VERBS = {"self._scopes"}  # ctx.gather opens branches of a run, not loose tasks

@@ -17,7 +17,7 @@ from actors.kernel.runtime.ids import AgentId, HostIncarnation, RunId
 from actors.kernel.runtime.log_entry import EntryKind
 from actors.kernel.runtime.scheduler import RetryPolicy
 from actors.runtime import RunContext, Runtime
-from actors.runtime.mail import Broker
+from actors.runtime.delivery.mail_service import Broker
 from broker import JetStreamTransport
 from tests.behaviour.agents import Acting, World
 from tests.harness.faulty_store import FaultyStore
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
     from actors.kernel.agent.agent import Agent
     from actors.kernel.agent.message import Message
     from actors.kernel.clock import Clock, Entropy
-    from actors.kernel.runtime.commit import RunRow
     from actors.kernel.runtime.log_entry import RunLogEntry
-    from actors.kernel.runtime.store import RunStore
-    from actors.kernel.runtime.transport import MailStore
+    from actors.kernel.runtime.rows import RunRow
+    from actors.kernel.store.store import RunStore
+    from persistence.postgres import PostgresStore
     from tests.harness.faulty_store import Faults
 
 FAST: Final = RetryPolicy(max_retries=3, backoff_s=0.01, jitter=0)
@@ -69,14 +69,14 @@ class Bed:
     entropy: Entropy
     broker_at: tuple[str, str] | None = None
     """The broker's URL and the namespace there; None without a broker."""
+    bury: Callable[[HostIncarnation], Awaitable[object]] | None = None
+    """Gives free what a dead host had; None: by a store that is opened for it."""
     world: World = field(default_factory=World)
     agents: dict[AgentId, Agent] = field(default_factory=dict)
     _stores: AsyncExitStack = field(default_factory=AsyncExitStack)
     _runtime: Runtime | None = None
     _names: itertools.count[int] = field(default_factory=itertools.count)
     _prefix: str = field(default_factory=lambda: f"b{secrets.token_hex(5)}")
-
-    # --- hosts ----------------------------------------------------------------------------------
 
     @property
     def runtime(self) -> Runtime:
@@ -103,8 +103,8 @@ class Bed:
             await runtime.register(agent)
         self._runtime = runtime  # runs that it takes over ask for it at once
         await runtime.start()
-        if runtime.mail is not None:
-            await runtime.mail.ready()
+        if runtime._host.mail is not None:
+            await runtime._host.mail.ready()
         return runtime
 
     def _host(self, store: RunStore, owner: HostIncarnation, **settings: Any) -> Runtime:
@@ -112,11 +112,16 @@ class Bed:
         if self.broker_at is not None:
             url, namespace = self.broker_at
             transport = JetStreamTransport(url, namespace=namespace, owner=owner)
-            broker = Broker(transport, cast("MailStore", store))
+            rows = cast("PostgresStore", store)
+            broker = Broker(transport, rows.mail, rows.outbox)
         return Runtime(
-            store=store, clock=self.clock, entropy=self.entropy, owner=owner, broker=broker,
+            store=store,
+            clock=self.clock,
+            entropy=self.entropy,
+            owner=owner,
+            broker=broker,
             **settings,
-        )  # fmt: skip
+        )
 
     async def stop(self) -> None:
         """Stop the host in good order."""
@@ -128,13 +133,16 @@ class Bed:
     async def crash(self) -> None:
         """Let the host die; it writes nothing more, and its leases have run out."""
         runtime, self._runtime = self.runtime, None
-        leases = runtime.worker.shards
-        runtime.crash()
+        owner, leases = runtime.owner, runtime._host.worker.held.leases
+        runtime._host.crash()
         await asyncio.sleep(0)
-        await runtime._tasks.close()  # a dead process has no connections
+        await runtime._host._tasks.close()  # a dead process has no connections
         await self._stores.aclose()
+        if self.bury is not None:
+            await self.bury(owner)
+            return
         async with self.open_store(HostIncarnation(f"{self._prefix}-undertaker")) as store:
-            await store.release_shards(leases)
+            await store.shards.release(leases)
 
     def go_wrong(self, faults: Faults, die: Callable[[], None] = lambda: None) -> None:
         """Give all hosts that start from now on a store that fails, or dies, where `faults` says."""
@@ -153,29 +161,28 @@ class Bed:
         return await self.start(**settings)
 
     @asynccontextmanager
-    async def client(self) -> AsyncIterator[Runtime]:
-        """A second process that submits and asks, and executes nothing."""
+    async def client(self, name: str = "other") -> AsyncIterator[Runtime]:
+        """A second process that submits and asks in this client's name, and executes nothing."""
         owner = HostIncarnation(f"{self._prefix}-client-{next(self._names)}")
         async with (
             self.open_store(owner) as store,
             Runtime(
-                store=store, clock=self.clock, entropy=self.entropy, owner=owner,
-                serve=False, client="other",
+                store=store,
+                clock=self.clock,
+                entropy=self.entropy,
+                owner=owner,
+                serve=False,
+                client=name,
             ) as runtime,
-        ):  # fmt: skip
+        ):
             yield runtime
 
     @asynccontextmanager
     async def rival(self) -> AsyncIterator[Runtime]:
         """A second host that serves nothing yet."""
         owner = HostIncarnation(f"{self._prefix}-rival-{next(self._names)}")
-        async with (
-            self.open_store(owner) as store,
-            self._host(store, owner) as runtime,
-        ):
+        async with self.open_store(owner) as store, self._host(store, owner) as runtime:
             yield runtime
-
-    # --- agents ---------------------------------------------------------------------------------
 
     def name(self, key: str = "1") -> AgentId:
         """An agent id of a type that no other test has."""
@@ -189,8 +196,6 @@ class Bed:
         self.agents[agent.id] = agent
         await self.runtime.register(agent)
         return agent.id
-
-    # --- runs -----------------------------------------------------------------------------------
 
     async def submit(self, agent_id: AgentId, payload: Any = None, **options: Any) -> RunId:
         """Submit to the living host; retries come fast unless the test says how."""
@@ -214,7 +219,7 @@ class Bed:
 
     async def row(self, run_id: RunId) -> RunRow:
         """The run as stored now."""
-        row = await self.runtime.store.run(run_id)
+        row = await self.runtime.store.reads.run(run_id)
         assert row is not None
         return row
 

@@ -13,11 +13,10 @@ import zlib
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
-import asyncpg
 import pytest
 
-from actors.runtime.backends.memory import MemoryStore
-from actors.runtime.clock import SystemClock, SystemEntropy
+from actors.runtime.loop.clock import SystemClock, SystemEntropy
+from actors.runtime.memory.store import MemoryStore
 from persistence.postgres import StoreSettings, open_postgres_store, open_store
 from tests.behaviour.bed import Bed
 from tests.harness import servers
@@ -25,11 +24,11 @@ from tests.harness.simloop import SimClock, SimEntropy, SimLoop
 from tests.harness.slow import IS_SLOW
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 
     from actors.kernel.runtime.ids import HostIncarnation
-    from actors.kernel.runtime.store import RunStore
-    from tests.harness.servers import TestNats, TestPostgres
+    from actors.kernel.store.store import RunStore
+    from tests.harness.servers import Observer, TestNats, TestPostgres
 
 _LOOP = "_asyncio_loop_factory"
 _HOT_S = 5.0
@@ -59,12 +58,83 @@ def pytest_asyncio_loop_factories(
 
 _WITHOUT_MAIL = frozenset(
     (
-        "approvals", "branches", "budgets", "cancel", "decisions", "divergence", "fairness", "fork",
-        "housekeeping", "in_doubt", "life_cycle", "limits", "llm", "middleware", "registration",
-        "result_cache", "retention", "retries", "schedules", "secrets", "spawn", "steps", "submit",
-        "tool_approvals", "tools", "trees", "values", "versions", "waits",
+        "approvals",
+        "budgets",
+        "cancel",
+        "decisions",
+        "divergence",
+        "fairness",
+        "fork",
+        "housekeeping",
+        "in_doubt",
+        "life_cycle",
+        "limits",
+        "odd_errors",
+        "registration",
+        "resting",
+        "result_cache",
+        "retention",
+        "retries",
+        "schedules",
+        "spawn",
+        "submit",
+        "trees",
+        "values",
+        "versions",
+        "waits",
+        "every_door_refuses_text_that_no_store_takes",
     )
-)  # fmt: skip
+)
+"""Files, and single tests, in which no mail travels that differs with a broker."""
+
+_IN_MEMORY = frozenset(
+    (
+        *("branches", "exits", "llm", "middleware", "secrets", "steps", "tool_approvals", "tools"),
+        # bad_input: all but what a row has to hold, odd texts and large values
+        "a_value_nested_too_deep_is_an_error",
+        "an_agent_that_cancels_itself_is_a_crash",
+        "an_agent_that_raises_a_base_exception_fails",
+        "an_effect_in_a_foreign_task_is_refused",
+        "asyncio_gather_around_ctx_calls_is_refused",
+        "asyncio_timeout_around_ctx_calls_is_refused",
+        "asyncio_wait_for_around_ctx_calls_is_refused",
+        "cleanup_executes_no_effect_when_the_run_suspends",
+        "code_that_depends_on_chance_is_found_out",
+        "swallowing_the_suspension_fails_the_run",
+        # divergence: all but the timer that a row keeps while its run is parked
+        "changed_code_is_parked_and_goes_on_once_it_is_mended",
+        "code_that_catches_everything_is_parked_all_the_same",
+        "more_code_behind_the_recorded_part_is_fine",
+        "other_runs_of_the_agent_wait_behind_a_parked_one",
+        # odd_errors: all but instants that a row has to hold
+        "a_time_that_no_clock_has_is_refused_at_the_call",
+        "a_tool_that_raises_what_cannot_be_looked_at_has_failed",
+        "an_agent_without_a_sensible_deadline_is_refused_or_served",
+        "an_error_that_cannot_be_looked_at_ends_its_attempt",
+        # ask: the look and the commit are held in the host; that a turn which ends a wait is told of an
+        # answer that is there, or is just being written, is in conformance, with the race of both
+        "a_reply_before_the_time_limit_is_recorded_is_the_answer",
+        # bad_messages: whom the ending of an attempt takes apart
+        "an_effect_that_was_cut_off_keeps_a_run_whole",
+        # publish_foreign: a graph and a fan-out of the test's own, asked in an effect like any other
+        "what_a_run_asks_of_them_is_a_recorded_effect",
+        # refusals: what the test itself refuses in the place of the store
+        "a_refusal_that_passes_parks_nothing",
+        "a_run_whose_writes_are_refused_is_parked_by_the_second_refusal",
+        "a_store_that_refuses_even_the_parking_is_asked_ever_more_seldom",
+        "a_submitted_run_that_could_not_be_read_is_read_with_the_next_scan",
+        "an_odd_run_id_is_an_unknown_run",
+        "neighbours_of_a_refused_run_go_on",
+        "text_that_no_store_takes_is_refused_at_the_call",
+    )
+)
+"""Files, and single tests, about what is decided above the store.
+
+What is written then is what every run writes: entries, a status, a wake-up. That rows hold it is said by
+`tests/conformance`, that both together do by the random programs, which play steps, branches, errors, waits
+and deaths on PostgreSQL and NATS. How a refusal of PostgreSQL is told from another one is in
+`tests/integration/persistence`.
+"""
 
 
 _BY_BROKER = frozenset(("test_broker_mail", "test_broker_reach"))
@@ -75,7 +145,9 @@ def _is_played_elsewhere(item: pytest.Item) -> bool:
     call = getattr(item, "callspec", None)
     if call is None or call.params.get(_LOOP) is _virtual_loop or item.path.stem in _BY_BROKER:
         return False
-    if call.params.get(_LOOP) is _BrokeredLoop and item.path.stem[5:] in _WITHOUT_MAIL:
+    name: str = getattr(item, "originalname", item.name)
+    about = {item.path.stem.removeprefix("test_"), name.removeprefix("test_")}
+    if about & _IN_MEMORY or (call.params.get(_LOOP) is _BrokeredLoop and about & _WITHOUT_MAIL):
         return True
     return bool(call.params.get("bed") == _HOT_S)
 
@@ -84,10 +156,10 @@ def _is_played_elsewhere(item: pytest.Item) -> bool:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark the tests that need a server, so that `-m 'not postgres'` leaves them out.
 
-    What no mail takes part in runs on NATS in no test of its own: nothing in it differs from PostgreSQL
-    alone. With servers all runs leave memory when they wait, which is the harder mode; hot ones are
-    played in memory. A thousand random programs play all of it on both, half of them hot, and
-    `CALLBOARD_TEST_SLOW=1` every test everywhere.
+    What is decided before a store is asked runs in memory alone, and what no mail takes part in runs on
+    NATS in no test of its own: nothing in it differs from PostgreSQL alone. With servers all runs leave
+    memory when they wait, which is the harder mode; hot ones are played in memory. A thousand random
+    programs play all of it on both, half of them hot, and `CALLBOARD_TEST_SLOW=1` every test everywhere.
     """
     left_out = [] if IS_SLOW else [item for item in items if _is_played_elsewhere(item)]
     if left_out:
@@ -169,13 +241,25 @@ def _nats_bed(nats: str, namespace: str, *, url: str, schema: str, suspend_after
     return Bed("nats", suspend_after, open_host, SystemClock(), SystemEntropy(), (nats, namespace))
 
 
-async def _forget_shards(url: str, schema: str) -> None:
-    """Let no later host take over, and read, what the agents of a test that is over had."""
-    connection = await asyncpg.connect(url)
-    try:
-        await connection.execute(f"delete from {schema}.shards")
-    finally:
-        await connection.close()
+def _undertaker(observer: Observer, schema: str) -> Callable[[HostIncarnation], Awaitable[object]]:
+    """What gives the shards of a dead host free, as the end of its lease does.
+
+    A claim that the server still executes would take some for the dead: its connections end first.
+    """
+    end = (
+        "select pg_terminate_backend(pid, 5000) from pg_stat_activity"
+        " where application_name = left('callboard ' || $1, 63)"
+    )
+    release = (
+        f"select {schema}.release_shards('undertaker', array_agg(shard), array_agg(owner),"
+        f" array_agg(epoch)) from {schema}.shards where owner = $1"
+    )
+
+    async def bury(owner: HostIncarnation) -> None:
+        await observer.fetch(end, owner)
+        await observer.fetch(release, owner)
+
+    return bury
 
 
 @pytest.fixture(params=[_HOT_S, 0.0], ids=["hot", "drops"])
@@ -198,7 +282,10 @@ async def bed(request: pytest.FixtureRequest) -> AsyncIterator[Bed]:
         bed = _nats_bed(nats, namespace, url=url, schema=schema, suspend_after=request.param)
     else:
         bed = _postgres_bed(url, schema, request.param)
+    observer: Observer = request.getfixturevalue("schemas").observer
+    bed.bury = _undertaker(observer, schema)
     await bed.start()
     yield bed
     await bed.stop()
-    await _forget_shards(url, schema)
+    # No later host takes over, and reads, what the agents of this test had.
+    await observer.execute(f"delete from {schema}.shards")

@@ -107,12 +107,9 @@ async def outsider(bed: Bed) -> AsyncIterator[Outsider]:
         await client.close()
 
 
-# --- rows ----------------------------------------------------------------------------------------
-
-
 async def received(bed: Bed, agent: AgentId) -> list[Message]:
     """Every message that runs of the agent were given and kept, as their logs tell it, by arrival."""
-    rows = await bed.runtime.store.list_runs(agent=agent, limit=10_000)
+    rows = await bed.runtime.store.lists.runs(agent=agent, limit=10_000)
     found: list[Message] = []
     for row in sorted(rows, key=lambda row: row.arrival):
         entries = checks.received(await bed.log(row.run_id))
@@ -136,16 +133,16 @@ async def pending(bed: Bed, agent: AgentId, count: int) -> None:
     """Return when so many messages of the agent are rows and not done."""
 
     async def is_so() -> bool:
-        return await bed.runtime.store.pending_count(agent) == count
+        return await bed.runtime.store.lists.pending_count(agent) == count
 
     await eventually(is_so)
 
 
 async def nothing_leaves(bed: Bed) -> bool:
     """Whether nothing is on its way from this host."""
-    mail = bed.runtime.mail
+    mail = bed.runtime._host.mail
     assert mail is not None
-    return await mail._rows.outbox(bed.runtime.worker.shards) == []
+    return await mail._outbox.page(bed.runtime._host.worker.held.leases) == []
 
 
 def noting(got: list[object]) -> Callable[[RunContext, list[Message]], Awaitable[None]]:
@@ -162,7 +159,7 @@ async def brought(bed: Bed) -> None:
     """Return when all posts are in the inboxes of their followers here."""
 
     async def is_so() -> bool:
-        shards = [lease.shard for lease in bed.runtime.worker.shards]
-        return await bed.runtime.store.posts.fanouts(shards) == []
+        shards = [lease.shard for lease in bed.runtime._host.worker.held.leases]
+        return not await bed.runtime.store.posts.behind(shards)
 
     await eventually(is_so)

@@ -14,8 +14,8 @@ from tests.behaviour.agents import Acting
 
 if TYPE_CHECKING:
     from actors.kernel.agent.message import Message
-    from actors.kernel.runtime.commit import RunRow
     from actors.kernel.runtime.ids import AgentId, RunId
+    from actors.kernel.runtime.rows import RunRow
     from actors.runtime import RunContext
     from tests.behaviour.bed import Bed
 

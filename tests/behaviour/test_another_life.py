@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from actors.kernel.runtime.hints import Nudge
 from actors.kernel.runtime.log_entry import EntryKind
-from actors.kernel.runtime.store import Nudge
 
 if TYPE_CHECKING:
     from actors.kernel.agent.message import Message
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 def another_life(bed: Bed) -> None:
     """What a store says when another server, or another life of it, answers."""
-    bed.runtime._ownership.follow(Nudge("life"))
+    bed.runtime._host.notifications.publish(Nudge("life"))
 
 
 async def test_effects_under_way_happen_once(bed: Bed) -> None:
@@ -46,7 +46,7 @@ async def test_effects_under_way_happen_once(bed: Bed) -> None:
     assert bed.world.order == [
         f"{what} {n}" for n in range(3) for what in ("before", "pay", "after")
     ]
-    assert bed.runtime.worker.meters.recovered == 0
+    assert bed.runtime._host.worker.env.counters.recovered == 0
 
 
 async def test_what_waits_goes_on(bed: Bed) -> None:

@@ -16,9 +16,9 @@ from tests.harness.faulty_store import Faults, Manner
 
 if TYPE_CHECKING:
     from actors.kernel.agent.message import Message
-    from actors.kernel.runtime.commit import Commit
     from actors.kernel.runtime.communication import ApprovalRequest
     from actors.kernel.runtime.ids import RunId
+    from actors.kernel.runtime.turn import Commit
     from actors.runtime import RunContext, Runtime
     from tests.behaviour.bed import Bed
 
@@ -56,8 +56,12 @@ async def test_a_person_decides(bed: Bed, is_approved: bool) -> None:
     assert decided == {"status": status, "by": "Alex", "comment": "ok"}
     assert await bed.runtime.approvals.open(run_id=run_id) == []
     assert await bed.kinds(run_id) == [
-        K.RUN_STARTED, K.MSG_RECEIVED, K.ASK_SENT, K.ASK_REPLIED, K.RUN_COMPLETED,
-    ]  # fmt: skip
+        K.RUN_STARTED,
+        K.MSG_RECEIVED,
+        K.ASK_SENT,
+        K.ASK_REPLIED,
+        K.RUN_COMPLETED,
+    ]
 
 
 async def test_nobody_decides_in_time(bed: Bed) -> None:

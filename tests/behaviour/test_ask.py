@@ -9,11 +9,12 @@ import pytest
 
 from actors.errors import ContractError, OtherTenantError, TerminalError, WaitCycleError
 from actors.kernel.agent.message import Message
-from actors.kernel.runtime.commit import Commit, WaitCycle
 from actors.kernel.runtime.communication import AskKind, AskOutcome
 from actors.kernel.runtime.ids import AgentId, RunId
 from actors.kernel.runtime.log_entry import EntryKind as K
 from actors.kernel.runtime.scheduler import RetryPolicy, RunStatus
+from actors.kernel.runtime.turn import Commit
+from actors.kernel.runtime.waits import WaitCycle
 from tests.behaviour.agents import Acting
 from tests.harness.faulty_store import Faults, Manner
 
@@ -161,11 +162,11 @@ async def test_a_late_reply_changes_nothing(bed: Bed) -> None:
     run_id = await bed.submit(await bed.serve(act))
     await bed.seen(run_id, K.EFFECT_RESULT, name="mark")
     async with asyncio.timeout(20):
-        while not (found := await bed.runtime.store.list_runs(agent=target)):  # noqa: ASYNC110
+        while not (found := await bed.runtime.store.lists.runs(agent=target)):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
     await bed.runtime.signal(found[0].run_id, "go")
     await bed.ended(found[0].run_id)
-    [answer] = await bed.runtime.store.answers(run_id)
+    [answer] = await bed.runtime.store.reads.answers(run_id)
     assert (answer.status, answer.result) == ("replied", "late")
     await bed.restart()
     await bed.runtime.signal(run_id, "again")
@@ -306,7 +307,7 @@ async def test_a_circle_of_questions_fails_at_once(bed: Bed, size: int) -> None:
     assert output == (names if size == 1 else "replied")
     refused = [
         entry
-        for row in await bed.runtime.store.list_runs(status=[RunStatus.COMPLETED])
+        for row in await bed.runtime.store.lists.runs(status=[RunStatus.COMPLETED])
         if row.agent_id in agents
         for entry in await bed.log(row.run_id, K.EFFECT_RESULT)
         if entry.payload.get("status") == "error"
@@ -363,7 +364,7 @@ async def test_a_circle_that_a_scan_finds(bed: Bed) -> None:
     await bed.seen(run_id, K.ASK_SENT)
     if bed.drops:
         await bed.seen(run_id, K.RUN_SUSPENDED)
-    bed.runtime.worker.in_circle(WaitCycle(run_id, agent, "0", (agent, target)))
+    bed.runtime._host.worker.intake.in_circle(WaitCycle(run_id, agent, "0", (agent, target)))
     assert await bed.result(run_id) == [str(agent), str(target)]
     [entry] = await bed.log(run_id, K.EFFECT_RESULT)
     assert (entry.position, entry.payload["status"]) == ("0", "error")
@@ -441,7 +442,7 @@ async def test_a_reply_before_the_time_limit_is_recorded_is_the_answer(
     assert status is (RunStatus.FAILED if fails else RunStatus.COMPLETED)
     assert await bed.result(asker) == ["replied", "the reply", running[0]]
     assert K.ASK_TIMEOUT not in await bed.kinds(asker)
-    left = await bed.runtime.store.answers(asker)  # of a child there is its end, too
+    left = await bed.runtime.store.reads.answers(asker)  # of a child there is its end, too
     assert "replied" not in [answer.status for answer in left]
 
 

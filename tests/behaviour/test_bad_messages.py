@@ -12,12 +12,13 @@ from actors.kernel.agent.message import Message
 from actors.kernel.runtime.log_entry import EntryKind
 from actors.kernel.runtime.scheduler import RunStatus
 from tests.behaviour.bed import LIMIT_S
+from tests.behaviour.outside import all_done
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from actors.kernel.runtime.commit import DeadLetter, RunRow
     from actors.kernel.runtime.ids import AgentId
+    from actors.kernel.runtime.rows import DeadLetter, RunRow
     from actors.runtime import RunContext
     from tests.behaviour.bed import Bed
 
@@ -48,7 +49,7 @@ async def all_over(bed: Bed, agent: AgentId, count: int) -> list[RunRow]:
     store = bed.runtime.store
     async with asyncio.timeout(LIMIT_S):
         while (  # noqa: ASYNC110 - there is no event to wait for
-            len(await begun(bed, agent)) < count or await store.pending_count(agent)
+            len(await begun(bed, agent)) < count or await store.lists.pending_count(agent)
         ):
             await asyncio.sleep(0.005)
     return sorted(await begun(bed, agent), key=lambda row: row.arrival)
@@ -56,7 +57,7 @@ async def all_over(bed: Bed, agent: AgentId, count: int) -> list[RunRow]:
 
 async def begun(bed: Bed, agent: AgentId) -> list[RunRow]:
     """The agent's runs so far."""
-    return await bed.runtime.store.list_runs(agent=agent, limit=200)
+    return await bed.runtime.store.lists.runs(agent=agent, limit=200)
 
 
 async def first_run(bed: Bed, agent: AgentId) -> RunRow:
@@ -69,7 +70,9 @@ async def first_run(bed: Bed, agent: AgentId) -> RunRow:
 
 async def letters(bed: Bed, agent: AgentId) -> list[DeadLetter]:
     """The agent's dead letters, oldest first."""
-    return sorted(await bed.runtime.store.dead_letters(agent=agent), key=lambda letter: letter.id)
+    return sorted(
+        await bed.runtime.store.lists.dead_letters(agent=agent), key=lambda letter: letter.id
+    )
 
 
 PAYLOADS = [f"m{n}" for n in range(12)]
@@ -151,7 +154,7 @@ async def test_what_the_failed_attempt_had_not_written_is_forgotten(bed: Bed) ->
     await bed.until(lambda: len(got) >= len(PAYLOADS))
 
     assert sorted(map(str, got)) == sorted(PAYLOADS)
-    assert await bed.runtime.store.state(agent) == dict.fromkeys(PAYLOADS, 1)
+    assert await bed.runtime.store.reads.state(agent) == dict.fromkeys(PAYLOADS, 1)
 
 
 async def test_a_host_that_dies_behind_the_split_changes_nothing(bed: Bed) -> None:
@@ -167,7 +170,7 @@ async def test_a_host_that_dies_behind_the_split_changes_nothing(bed: Bed) -> No
     agent = await batch(bed, act, PAYLOADS)
     row = await first_run(bed, agent)
     failed = await bed.seen(row.run_id, EntryKind.RUN_ATTEMPT_FAILED)
-    waiting = await bed.runtime.store.pending_mail(agent=agent)
+    waiting = await bed.runtime.store.backlog.pending_mail(agent=agent)
     await bed.restart()
     await all_over(bed, agent, len(PAYLOADS))
 
@@ -175,9 +178,13 @@ async def test_a_host_that_dies_behind_the_split_changes_nothing(bed: Bed) -> No
     assert [item.message.payload for item in waiting if item.alone] == PAYLOADS[1:]
     assert seen == PAYLOADS
     assert await bed.kinds(row.run_id) == [
-        "run.started", *["msg.received"] * 12, "run.attempt_failed", "effect.intent", "effect.result",
+        "run.started",
+        *["msg.received"] * 12,
+        "run.attempt_failed",
+        "effect.intent",
+        "effect.result",
         "run.completed",
-    ]  # fmt: skip
+    ]
 
 
 async def test_a_run_that_has_begun_an_effect_is_not_taken_apart(bed: Bed) -> None:
@@ -212,7 +219,7 @@ async def test_an_effect_that_was_cut_off_keeps_a_run_whole(bed: Bed) -> None:
 
     assert bed.world.count["hang"] == 1
     assert "kept" not in failed.payload
-    assert await bed.runtime.store.pending_mail(agent=agent) == []
+    assert await bed.runtime.store.backlog.pending_mail(agent=agent) == []
 
 
 async def test_redriving_the_run_that_kept_the_bad_message_takes_that_one_only(bed: Bed) -> None:
@@ -257,6 +264,7 @@ async def test_an_asker_in_the_batch_has_its_own_answer(bed: Bed) -> None:
     await bed.runtime.register(_Named(target, answers))
 
     assert await bed.result(run_id) == ["replied", "re: question"]
+    await all_done(bed, target)
     [letter] = await letters(bed, target)
     assert letter.message.payload == "bad"
 

@@ -100,6 +100,21 @@ async def test_a_failing_gather_closes_the_others(bed: Bed) -> None:
     assert bed.world.count["loser"] == 1
 
 
+async def test_a_branch_of_an_outer_scope_is_awaited_inside_an_inner_one(bed: Bed) -> None:
+    """It gives what it returned when it has ended, whatever the inner scope has to do meanwhile."""
+
+    async def body(ctx: RunContext) -> object:
+        async with ctx.scope() as outer:
+            slow = outer.start(ctx.step("slow", _slow(bed, 20), "slow"))
+            async with ctx.scope() as inner:
+                first = await slow
+                second = await inner.start(ctx.step("second", _slow(bed, 1), "second"))
+        return [first, second]
+
+    for value in await bed.live_and_replayed(body):
+        assert value == ["slow", "second"]
+
+
 @pytest.mark.item(74)
 async def test_select_closes_the_losers(bed: Bed) -> None:
     """The winner's index and value, on replay too; a loser's effects are abandoned, late ones dropped."""
@@ -118,7 +133,7 @@ async def test_select_closes_the_losers(bed: Bed) -> None:
     values = await bed.live_and_replayed(body)
     assert all(tuple(value) == (1, "w2") for value in values)
     assert bed.world.count["loser"] == 1
-    [row] = await bed.runtime.store.list_runs(agent=[*bed.agents][-1])
+    [row] = await bed.runtime.store.lists.runs(agent=[*bed.agents][-1])
     [won] = await bed.log(row.run_id, K.SELECT_WON)
     assert won.payload == {"index": 1}
     [abandoned] = await bed.log(row.run_id, K.EFFECT_ABANDONED)

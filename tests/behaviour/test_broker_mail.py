@@ -27,9 +27,6 @@ MANY_LIMIT_S: Final = 80.0
 """For ten thousand messages on a busy machine."""
 
 
-# --- order ----------------------------------------------------------------------------------------
-
-
 def _each(bed: Bed) -> int:
     if bed.backend == "nats" and not bed.drops:
         return 1000
@@ -79,7 +76,7 @@ async def test_ten_agents_send_to_one_in_order(bed: Bed) -> None:
 @pytest.mark.item(118, 200, 201)
 async def test_ten_outsiders_send_to_one_in_order(bed: Bed) -> None:
     """All at once, while the host dies and another one goes on."""
-    publishers, each = 10, _each(bed)
+    publishers, each = 10, 200
     total = publishers * each
     got: list[object] = []
     agent = await bed.serve(noting(got))
@@ -117,9 +114,6 @@ async def test_what_agents_send_travels_by_the_broker(bed: Bed) -> None:
         stored = crm.subjects.stored(target)
         assert await crm.count(crm.subjects.stream("MAIL"), stored) == 5
     assert await nothing_leaves(bed)
-
-
-# --- each once ------------------------------------------------------------------------------------
 
 
 @pytest.mark.nats
@@ -195,12 +189,9 @@ async def test_a_failed_attempt_gets_the_same_inbox_again(bed: Bed) -> None:
     await bed.until(lambda: len(inboxes) == 2)
     await all_done(bed, agent)
     assert inboxes == [[{"n": n} for n in range(5)]] * 2
-    run = max(await bed.runtime.store.list_runs(agent=agent), key=lambda row: row.arrival)
+    run = max(await bed.runtime.store.lists.runs(agent=agent), key=lambda row: row.arrival)
     [failed] = await bed.log(run.run_id, K.RUN_ATTEMPT_FAILED)
     assert "not today" in str(failed.payload["error"])
-
-
-# --- nobody waits for others ----------------------------------------------------------------------
 
 
 def _neighbours(type_: str) -> tuple[AgentId, AgentId]:
@@ -225,14 +216,14 @@ async def test_a_slow_agent_stops_nobody(bed: Bed) -> None:
 
     slow, quick = _neighbours(bed.name().type)
     await bed.runtime.register_type(slow.type, lambda agent_id: Acting(agent_id, act))
-    bed.runtime.worker.room.each = 50
+    bed.runtime._host.worker.room.each = 50
     async with outsider(bed) as crm:
         await crm.send_all(slow, [{"slow": n} for n in range(count)])
         await crm.send(quick, {"quick": 1})
         await bed.until(lambda: {"quick": 1} in got)
         assert got == [{"quick": 1}]
-        assert bed.runtime.worker.room.held <= 50
-        assert await bed.runtime.store.pending_count(slow) == count
+        assert bed.runtime._host.worker.room.held <= 50
+        assert await bed.runtime.store.lists.pending_count(slow) == count
         bed.world.gates["slow"].set()
         await bed.until(lambda: len(got) == count + 1)
     assert got[1:] == [{"slow": n} for n in range(count)]

@@ -20,9 +20,6 @@ if TYPE_CHECKING:
     from tests.behaviour.bed import Bed
 
 
-# --- who is reached -------------------------------------------------------------------------------
-
-
 @pytest.mark.nats
 @pytest.mark.item(32, 118, 195)
 async def test_agents_of_two_hosts_talk(bed: Bed) -> None:
@@ -41,7 +38,7 @@ async def test_agents_of_two_hosts_talk(bed: Bed) -> None:
     agent = await bed.serve(ask)
     async with bed.rival() as rival:
         await rival.register(echo)
-        assert rival.worker.lease_of(echo.id) is not None
+        assert rival._host.worker.lease_of(echo.id) is not None
         assert await bed.result(await bed.submit(agent)) == [*range(10)]
 
 
@@ -140,19 +137,19 @@ async def test_mail_for_a_type_that_nobody_serves_becomes_rows(bed: Bed) -> None
     got: list[object] = []
     target = bed.name()
     await bed.serve(noting([]))  # who serves nothing reads nothing
-    mail, store = bed.runtime.mail, bed.runtime.store
+    mail, store = bed.runtime._host.mail, bed.runtime.store
     assert mail is not None
     async with outsider(bed) as crm:
         await crm.send_all(target, [{"n": n} for n in range(3)])
         await crm.newest(crm.subjects.stream("MAIL"), crm.subjects.stored(target))
-        assert await mail._rows.account_for([target]) == 1
+        assert await mail._mail.account_for([target]) == 1
 
         async def is_read() -> bool:
-            await bed.runtime.claim()
-            return await store.pending_count(target) == 3
+            await bed.runtime._host.claim()
+            return await store.lists.pending_count(target) == 3
 
         await eventually(is_read)
-        held = {lease.shard for lease in bed.runtime.worker.shards}
+        held = {lease.shard for lease in bed.runtime._host.worker.held.leases}
         assert undeclared_shard(target.type) in held
         await crm.send(target, {"n": 3})
         await bed.runtime.register(Acting(target, noting(got)))
@@ -161,9 +158,6 @@ async def test_mail_for_a_type_that_nobody_serves_becomes_rows(bed: Bed) -> None
     assert got == [{"n": n} for n in range(5)]
     await all_done(bed, target)
     assert len(await received(bed, target)) == 5
-
-
-# --- dead letters ---------------------------------------------------------------------------------
 
 
 @pytest.mark.nats
@@ -184,7 +178,7 @@ async def test_a_dead_letter_is_published_for_those_who_watch(bed: Bed) -> None:
     run_id = await bed.submit(agent, Message.of(agent, {"n": 1}, id="bad"))
     await bed.ended(run_id)
     assert len(got) == 1 + FAST.max_retries
-    [letter] = await store.dead_letters(agent=agent)
+    [letter] = await store.lists.dead_letters(agent=agent)
     assert (letter.reason, letter.attempts) == ("max_retries", 1 + FAST.max_retries)
     async with outsider(bed) as crm:
         stream, subject = crm.subjects.stream("DEAD"), crm.subjects.dead(agent)
@@ -197,10 +191,10 @@ async def test_a_dead_letter_is_published_for_those_who_watch(bed: Bed) -> None:
         assert await crm.count(stream, subject) == 1
     healthy.set()
     store = bed.runtime.store
-    again = await store.redrive([letter.id])
-    bed.runtime.worker.routed(tuple(again))
+    again = await store.operators.redrive([letter.id])
+    bed.runtime._host.worker.intake.routed(tuple(again))
     await bed.until(lambda: len(got) == 3 + FAST.max_retries)
-    assert await store.dead_letters(agent=agent) == []
+    assert await store.lists.dead_letters(agent=agent) == []
     assert got[-1] == {"n": 1}
 
 
@@ -226,5 +220,5 @@ async def test_mail_from_outside_that_fails_for_good_is_a_dead_letter_too(bed: B
         await crm.send(agent, {"n": "good"})
         await bed.until(lambda: len(got) > 1)
     assert got == [{"n": "bad"}, {"n": "good"}]
-    [letter] = await bed.runtime.store.dead_letters(agent=agent)
+    [letter] = await bed.runtime.store.lists.dead_letters(agent=agent)
     assert (letter.message.id, letter.message.payload) == ("bad", {"n": "bad"})

@@ -142,7 +142,7 @@ async def test_a_deadline_farther_off_than_any_timer(
     bed: Bed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An effect that takes longer than a timer may is not cut off by it, but by the deadline."""
-    monkeypatch.setattr("actors.runtime.timers.MAX_ARM_S", 0.05)
+    monkeypatch.setattr("actors.runtime.loop.timers.MAX_ARM_S", 0.05)
 
     async def act(ctx: RunContext, inbox: list[Message]) -> Any:
         await ctx.step("work", asyncio.sleep, inbox[0].payload)

@@ -123,8 +123,8 @@ async def test_a_waiting_run(bed: Bed, asker: str) -> None:
 
 async def _has_timer(bed: Bed, run_id: RunId) -> bool:
     """Whether the store has the run go on within a minute."""
-    shards = [lease.shard for lease in bed.runtime.worker.shards]
-    return run_id in [t.run_id for t in await bed.runtime.store.due(shards, within_s=60)]
+    shards = [lease.shard for lease in bed.runtime._host.worker.held.leases]
+    return run_id in [t.run_id for t in await bed.runtime.store.backlog.due(shards, within_s=60)]
 
 
 @pytest.mark.item(66, 227)

@@ -70,7 +70,7 @@ async def taken_back(bed: Bed, agents: list[AgentId], outputs: list[Any]) -> Non
     await bed.until(lambda: bed.world.count[f"after agent:{refused}"])
     got = {text: n for text, n in bed.world.count.items() if text.startswith(("q ", "after "))}
     assert got == {f"after agent:{refused}": 1, f"q agent:{answered}": 1}
-    assert len(await bed.runtime.store.list_runs(agent=answered)) == 2
+    assert len(await bed.runtime.store.lists.runs(agent=answered)) == 2
 
 
 async def refused_waits(bed: Bed, run_id: RunId) -> int:
@@ -171,8 +171,9 @@ async def test_a_circle_that_no_commit_sees(bed: Bed, request: pytest.FixtureReq
     assert pair.circles == [sorted(map(str, pair.agents))]
 
 
-async def test_a_refused_question_is_asked_again(bed: Bed) -> None:
-    """With the same idempotency key: it is another question, sent and answered when nothing is in the way."""
+@pytest.mark.parametrize("anew", [False, True])
+async def test_a_refused_question_is_asked_again(bed: Bed, *, anew: bool) -> None:
+    """With the same idempotency key, also behind `continue_as_new`: it is another one, and is answered."""
     first, second = bed.name(), bed.name()
     got: list[Any] = []
 
@@ -184,21 +185,24 @@ async def test_a_refused_question_is_asked_again(bed: Bed) -> None:
         return outcome.result
 
     async def asks_back(ctx: RunContext, inbox: list[Message]) -> object:
-        try:
-            await ctx.ask(first, "back", timeout=60, idempotency_key="k")
-        except WaitCycleError:
-            got.append("circle")
-        await ctx.reply(inbox[0], "later")
+        if inbox[0].payload == "go":
+            try:
+                await ctx.ask(first, "back", timeout=60, idempotency_key="k")
+            except WaitCycleError:
+                got.append("circle")
+            await ctx.reply(inbox[0], "later")
+            if anew:
+                await ctx.continue_as_new("again")
         return (await ctx.ask(first, "back", timeout=60, idempotency_key="k")).result
 
     for agent in (Acting(first, asks), Acting(second, asks_back)):
         bed.agents[agent.id] = agent
         await bed.runtime.register(agent)
     assert await bed.result(await bed.submit(first, "begin")) == "later"
-    [row] = await bed.runtime.store.list_runs(agent=second)
+    [row] = await bed.runtime.store.lists.runs(agent=second)
     assert await bed.result(row.run_id) == "fine"
     assert set(got) == {"circle"}
-    assert len(await bed.runtime.store.list_runs(agent=first)) == 2
+    assert len(await bed.runtime.store.lists.runs(agent=first)) == 2
 
 
 @pytest.mark.item(83, 129)

@@ -54,7 +54,7 @@ class Till:
     async def parked(self, run_id: RunId, *, times: int = 1) -> None:
         """Return when the run is parked again, and out of memory."""
         await self.bed.seen(run_id, K.RUN_PARKED, times=times)
-        await self.bed.until(lambda: self.bed.runtime.worker.load == 0)
+        await self.bed.until(lambda: self.bed.runtime._host.worker.dispatcher.load == 0)
 
 
 async def _decide(bed: Bed, run_id: RunId, *args: Any, **decision: Any) -> bool | None:
@@ -192,7 +192,7 @@ async def test_a_decision_to_start_anew_is_about_one_parking(bed: Bed) -> None:
     said = await asyncio.gather(*[_decide(bed, run_id) for _ in range(3)])
     await bed.seen(run_id, K.RUN_PARKED, times=2)
     await bed.restart()
-    await bed.until(lambda: bed.runtime.worker.load == 0)
+    await bed.until(lambda: bed.runtime._host.worker.dispatcher.load == 0)
 
     assert sorted(said, key=str) == [False, False, True]
     assert attempts == 2
@@ -214,7 +214,7 @@ async def test_a_decision_for_a_back_off_does_not_start_a_later_parking(bed: Bed
     policy = RetryPolicy(max_retries=1, backoff_s=3600, max_backoff_s=3600, on_exhausted="pause")
     run_id = await bed.submit(await bed.serve(act), retry_policy=policy)
     await bed.seen(run_id, K.RUN_ATTEMPT_FAILED)
-    await bed.until(lambda: bed.runtime.worker.load == 0)
+    await bed.until(lambda: bed.runtime._host.worker.dispatcher.load == 0)
     assert await bed.runtime.resolve(run_id) is True
     await bed.seen(run_id, K.RUN_PARKED)
     for _ in range(2):

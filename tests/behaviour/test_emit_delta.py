@@ -146,9 +146,12 @@ async def test_a_step_shows_its_progress_at_its_own_position(bed: Bed) -> None:
     seen = await watched(bed, await bed.submit(await bed.serve(act)))
 
     assert seen.shown == [
-        ("", 0, "starting"), ("1", 0, {"percent": 0}), ("1", 1, {"percent": 50}),
-        ("", 1, "still here"), ("", 2, "ending"),
-    ]  # fmt: skip
+        ("", 0, "starting"),
+        ("1", 0, {"percent": 0}),
+        ("1", 1, {"percent": 50}),
+        ("", 1, "still here"),
+        ("", 2, "ending"),
+    ]
 
 
 async def test_branches_number_what_they_show_by_themselves(bed: Bed) -> None:

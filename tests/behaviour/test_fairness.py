@@ -1,4 +1,4 @@
-"""Whose turn it is among agents that are ready: priority first, then tenants in rotation."""
+"""Whose turn it is among agents that are ready: tenants in rotation, then priority inside a tenant."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ async def one_at_a_time(bed: Bed) -> tuple[str, list[str]]:
     type_ = bed.name().type
     await bed.runtime.register_type(type_, lambda agent_id: Acting(agent_id, act))
     await bed.submit(AgentId(type_, "first"), "first")
-    await bed.until(lambda: bed.runtime.worker.load == 1)
+    await bed.until(lambda: bed.runtime._host.worker.dispatcher.load == 1)
     return type_, order
 
 
@@ -42,6 +42,18 @@ async def test_a_tenant_with_a_thousand_runs_delays_anothers_by_one(bed: Bed) ->
     for n in range(count):
         await bed.submit(AgentId(type_, f"k{n}", "big"), "big")
     small = await bed.submit(AgentId(type_, "k", "small"), "small")
+    bed.world.gates["open"].set()
+    await bed.result(small)
+
+    assert order.index("small") <= 1
+
+
+async def test_a_tenant_of_urgent_runs_delays_anothers_by_one(bed: Bed) -> None:
+    """Twenty of priority 0 are queued first; the other tenant's run of priority 9 starts second."""
+    type_, order = await one_at_a_time(bed)
+    for n in range(20):
+        await bed.submit(AgentId(type_, f"k{n}", "big"), "big", priority=0)
+    small = await bed.submit(AgentId(type_, "k", "small"), "small", priority=9)
     bed.world.gates["open"].set()
     await bed.result(small)
 

@@ -39,9 +39,6 @@ async def follower(bed: Bed, topic: TopicId, *, mode: Any = "eager") -> tuple[Ag
     return agent, got
 
 
-# --- each follower once -----------------------------------------------------------------------------
-
-
 @pytest.mark.item(26, 27, 32, 95, 147)
 async def test_a_post_reaches_every_follower_once(bed: Bed) -> None:
     """It starts a run without any submit; its sender is the topic, its publisher in the metadata."""
@@ -173,11 +170,12 @@ async def test_a_follow_is_recorded_and_durable_when_it_returns(bed: Bed) -> Non
     values = await bed.live_and_replayed(body)
 
     assert len(set(values)) == 1
-    [run] = await bed.runtime.store.list_runs(limit=1)
+    [run] = await bed.runtime.store.lists.runs(limit=1)
     entries = await bed.log(run.run_id, K.FOLLOW_CHANGED)
     assert [(e.payload["following"], e.payload.get("mode")) for e in entries] == [
-        (True, "lazy"), (False, None),
-    ]  # fmt: skip
+        (True, "lazy"),
+        (False, None),
+    ]
 
 
 @pytest.mark.item(27)
@@ -216,9 +214,6 @@ async def test_publishing_to_nobody_is_no_error(bed: Bed) -> None:
     assert got == ["heard"]
 
 
-# --- at the same moment -----------------------------------------------------------------------------
-
-
 async def test_follows_and_posts_at_the_same_moment_agree(bed: Bed) -> None:
     """A follower gets every post from one on, none before it, and all of them in order."""
     topic, count = topic_of(bed), 20
@@ -255,9 +250,6 @@ async def test_follows_and_posts_at_the_same_moment_agree(bed: Bed) -> None:
         assert got[0] <= followed[agent] + 1
 
 
-# --- faults -------------------------------------------------------------------------------------------
-
-
 @pytest.mark.item(135)
 async def test_a_follower_that_always_fails_keeps_nothing_from_the_others(bed: Bed) -> None:
     """Its run fails; every other follower handles the post."""
@@ -273,9 +265,9 @@ async def test_a_follower_that_always_fails_keeps_nothing_from_the_others(bed: B
         await publish(bed, topic, n)
     await bed.until(lambda: all(got == [0, 1] for _, got in followers))
 
-    assert await bed.runtime.store.pending_count(bad) > 0 or await bed.runtime.store.dead_letters(
-        agent=bad
-    )
+    assert await bed.runtime.store.lists.pending_count(
+        bad
+    ) > 0 or await bed.runtime.store.lists.dead_letters(agent=bad)
 
 
 @pytest.mark.item(240, 242)
@@ -304,9 +296,6 @@ async def test_a_client_publishes_to_followers_of_a_host(bed: Bed) -> None:
 
     [message] = await received(bed, agent)
     assert message.metadata["publisher"] == "client:other"
-
-
-# --- tenants --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.item(137)

@@ -51,7 +51,7 @@ async def test_a_fork_replays_what_was_and_goes_on_live(bed: Bed) -> None:
     assert dict(bed.world.count) == {"a": 1, "b": 1, "c": 2}
     assert await bed.log(run_id) == before
     assert (await bed.row(fork)).parent is None
-    assert await bed.runtime.store.refold(fork) == await bed.row(fork)
+    assert await bed.runtime.store.operators.refold(fork) == await bed.row(fork)
 
 
 async def test_the_same_fork_again_is_the_same_run(bed: Bed) -> None:
@@ -208,7 +208,7 @@ async def test_a_fork_whose_source_is_swept_before_its_turn_fails(bed: Bed) -> N
     fork = await bed.runtime.fork_run(old, at_seq=await behind(bed, old, "a"))
     behind_it = await bed.submit(agent, "next")
     while not (await bed.row(old)).swept:
-        await bed.runtime.store.sweep(older_than_s=3600)
+        await bed.runtime.store.retention.sweep(older_than_s=3600)
     await bed.runtime.signal(holding, "go")
 
     ended = await bed.ended(fork)

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from actors.errors import UnservedError
-from actors.kernel.runtime.front import Caller, Order
+from actors.kernel.store.outside import Caller, Order
 from tests.behaviour.agents import Acting
 
 if TYPE_CHECKING:
     from actors.kernel.agent.message import Message
-    from actors.kernel.runtime.front import Front
     from actors.kernel.runtime.ids import AgentId, RunId
+    from actors.kernel.store.outside import Front
     from actors.runtime import RunContext
     from tests.behaviour.bed import Bed
 
@@ -38,7 +38,7 @@ async def test_who_serves_what_is_read_once_for_many_orders(
     bed: Bed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """For a while; a no is never kept."""
-    monkeypatch.setattr("actors.runtime.front.SERVED_S", 600.0)
+    monkeypatch.setattr("actors.runtime.client.gateway_api.SERVED_S", 600.0)
     agent_id, late_id = await bed.serve(repeats), bed.name()
     reads: list[int] = []
     async with bed.client() as client:
@@ -69,7 +69,7 @@ async def test_that_nobody_serves_it_any_more_is_noticed(
     bed: Bed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After that while; who asks for a known order again still gets its run."""
-    monkeypatch.setattr("actors.runtime.front.SERVED_S", 0.05)
+    monkeypatch.setattr("actors.runtime.client.gateway_api.SERVED_S", 0.05)
     agent_id = await bed.serve(repeats)
     async with bed.client() as client:
         front = client.front

@@ -12,7 +12,7 @@ import pytest
 from actors.kernel.runtime.log_entry import EntryKind
 from actors.kernel.runtime.scheduler import RunStatus
 from actors.runtime import Runtime
-from actors.runtime.execution import Execution
+from actors.runtime.execution.execution import Execution
 from tests.behaviour.agents import Acting
 
 if TYPE_CHECKING:
@@ -80,8 +80,10 @@ async def test_no_task_is_left_after_stop(bed: Bed) -> None:
             case "fails":
                 raise ValueError
 
-    runs = [await bed.submit(await bed.serve(act), how, max_retries=3)
-            for how in ("executes", "waits", "fails")]  # fmt: skip
+    runs = [
+        await bed.submit(await bed.serve(act), how, max_retries=3)
+        for how in ("executes", "waits", "fails")
+    ]
     async with asyncio.timeout(20):
         await bed.world.entered.wait()
     await bed.marked(runs[1])
@@ -90,7 +92,7 @@ async def test_no_task_is_left_after_stop(bed: Bed) -> None:
     await runtime.stop()
     await bed.stop()
     assert asyncio.all_tasks() - before == left
-    assert not runtime.worker._executing
+    assert not runtime._host.worker._executing
     await bed.start()
 
 
@@ -117,9 +119,9 @@ async def test_leaving_the_block_stops_the_runtime_also_on_an_error(bed: Bed) ->
 async def test_starting_twice_does_nothing(bed: Bed) -> None:
     """One scan, one set of shards."""
     agent = await bed.serve(_echo)
-    shards = bed.runtime.worker.shards
+    shards = bed.runtime._host.worker.held.leases
     await bed.runtime.start()
-    assert bed.runtime.worker.shards == shards
+    assert bed.runtime._host.worker.held.leases == shards
     assert len([t for t in asyncio.all_tasks() if t.get_name() == "scan"]) == 1
     assert await bed.result(await bed.submit(agent, 1)) == 1
 
@@ -150,12 +152,16 @@ async def test_the_workers_maps_are_empty_after_many_runs(bed: Bed) -> None:
         row = await bed.ended(run_id)
         wanted = {1: RunStatus.FAILED, 4: RunStatus.CANCELLED}.get(i % 5, RunStatus.COMPLETED)
         assert row.status in (wanted, RunStatus.COMPLETED)
-    worker = bed.runtime.worker
-    await bed.until(lambda: not (worker.load or worker.backlog or worker.endings._waiters))
+    worker = bed.runtime._host.worker
+    await bed.until(
+        lambda: (
+            not (worker.dispatcher.load or worker.dispatcher.backlog or worker.completions._waiters)
+        )
+    )
     await bed.until(lambda: not len(worker._mailboxes))  # scans and cancels hold one for a moment
     assert worker._executing == {}
-    assert worker._starts.fresh == {}
-    assert worker._starts.refusals == {}
+    assert worker._state.fresh == {}
+    assert worker._state.refusals == {}
 
 
 @pytest.mark.item(2, 40)
@@ -178,7 +184,7 @@ async def test_ten_agents_that_sleep_do_so_together(bed: Bed) -> None:
 
 
 @pytest.mark.item(39)
-async def test_no_more_runs_are_in_memory_than_the_capacity(bed: Bed) -> None:
+async def test_no_more_runs_execute_than_the_capacity(bed: Bed) -> None:
     """The others get their turn when a place is free."""
     await bed.restart(capacity=3)
     now, most = [0], [0]
@@ -243,8 +249,8 @@ async def test_every_row_follows_from_its_log(bed: Bed) -> None:
         await bed.ended(runs[n])
     for run_id in runs:
         row = await bed.row(run_id)
-        assert await bed.runtime.store.refold(run_id) == row
-        assert repr((await bed.runtime.store.refold(run_id)).result) == repr(row.result)
+        assert await bed.runtime.store.operators.refold(run_id) == row
+        assert repr((await bed.runtime.store.operators.refold(run_id)).result) == repr(row.result)
 
 
 @pytest.mark.item(114, 175)
@@ -267,8 +273,10 @@ async def test_a_tail_sees_every_entry_once_and_ends(bed: Bed) -> None:
         tails = [group.create_task(tail(n)) for n in (0, 0, 2)]
     last = (await bed.row(run_id)).last_seq
     assert [task.result() for task in tails] == [
-        [*range(last + 1)], [*range(last + 1)], [*range(2, last + 1)],
-    ]  # fmt: skip
+        [*range(last + 1)],
+        [*range(last + 1)],
+        [*range(2, last + 1)],
+    ]
 
 
 @pytest.mark.item(29)

@@ -10,7 +10,7 @@ import pytest
 from actors.errors import EffectDidNotHappen, EffectError, EffectInDoubtError, RetryAfter
 from actors.kernel.runtime.log_entry import EntryKind
 from actors.kernel.runtime.scheduler import RunStatus
-from actors.runtime import dispatch
+from actors.runtime.worker import dispatcher as dispatch
 from tests.harness.faulty_store import Faults
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ async def test_an_intent_without_a_result_parks_the_run(bed: Bed) -> None:
     parked = await bed.seen(run_id, K.RUN_PARKED)
     assert (parked.payload["reason"], parked.payload["at"]) == ("in_doubt", "1")
     assert f"callboard runs resolve {run_id} 1" in str(parked.payload["detail"])
-    [row] = await bed.runtime.store.list_runs(parked=True, agent=[*bed.agents][-1])
+    [row] = await bed.runtime.store.lists.runs(parked=True, agent=[*bed.agents][-1])
     assert (row.run_id, row.parked) == (run_id, "in_doubt")
     await bed.restart()
     assert bed.world.count == {"before": 1, "pay": 1}
@@ -98,7 +98,7 @@ async def test_a_decision_that_could_not_be_read_is_read_again(
     bed.go_wrong(faults)
     run_id = await _in_doubt(bed)
     await bed.seen(run_id, K.RUN_PARKED)
-    await bed.until(lambda: bed.runtime.worker.load == 0)
+    await bed.until(lambda: bed.runtime._host.worker.dispatcher.load == 0)
     faults.nth = len(faults.calls)
     await bed.runtime.resolve(run_id, "1", action="value", value="paid")
     assert await bed.result(run_id) == ["paid", "after"]
@@ -188,7 +188,7 @@ async def test_a_host_that_stops_in_order_lets_it_come_to_its_end(
     bed: Bed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without a drain, too: the next host finds the result, and nobody has to decide anything."""
-    monkeypatch.setattr("actors.runtime.leaving.EFFECT_LIMIT_S", 20.0)
+    monkeypatch.setattr("actors.runtime.worker.worker.EFFECT_LIMIT_S", 20.0)
     entered = asyncio.Event()
 
     async def pay() -> str:

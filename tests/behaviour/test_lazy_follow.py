@@ -8,6 +8,7 @@ import pytest
 
 from tests.behaviour.outside import all_done, brought, noting, pending
 from tests.behaviour.test_follow import follower, publish, topic_of
+from tests.harness.faulty_store import Faults
 
 if TYPE_CHECKING:
     from actors.kernel.agent.message import Message
@@ -27,7 +28,7 @@ async def test_a_lazy_follower_is_not_woken_and_gets_all_with_the_next_start(bed
         await bed.until(lambda: len(woken) > n)  # noqa: B023 - called before n is another
     await brought(bed)
     assert got == []
-    assert await bed.runtime.store.list_runs(agent=agent) == []
+    assert await bed.runtime.store.lists.runs(agent=agent) == []
 
     await bed.restart()
     await bed.runtime.send(agent, "wake up")
@@ -104,3 +105,31 @@ async def test_a_lazy_post_after_the_start_waits_for_the_next_one(bed: Bed) -> N
     await all_done(bed, agent)
 
     assert runs == [["first"], ["later", "second"]]
+
+
+async def test_a_lazy_follower_costs_nobody_else_a_read(bed: Bed) -> None:
+    """Who is told of a post begins with what was told, whatever waits in the store for others."""
+    faults = Faults(method="pending_mail")
+    bed.go_wrong(faults)
+    await bed.restart()
+    topic = topic_of(bed)
+    lazy, late = await follower(bed, topic, mode="lazy")
+    agent, got = await follower(bed, topic)
+    await publish(bed, topic, 0)
+    await bed.until(lambda: got)
+    await all_done(bed, agent)
+    await brought(bed)
+    await bed.until(lambda: not bed.runtime._host.worker.held.unread)
+    before = len(faults.calls)
+
+    for n in range(1, 4):
+        await publish(bed, topic, n)
+        await bed.until(lambda: len(got) > n)  # noqa: B023 - called before n is another
+        await all_done(bed, agent)
+    reads = len(faults.calls) - before
+    await bed.runtime.send(lazy, "now")
+    await bed.until(lambda: "now" in late)
+
+    assert reads == 0
+    assert len(faults.calls) > before
+    assert (got, late) == ([0, 1, 2, 3], [0, 1, 2, 3, "now"])

@@ -148,8 +148,9 @@ async def test_from_failed_only_a_redrive_leads_on(bed: Bed) -> None:
     agent = await bed.serve(act)
     dead, done = await bed.submit(agent, "fail"), await bed.submit(agent, "fine")
     assert [(await bed.ended(run_id)).status for run_id in (dead, done)] == [
-        RunStatus.FAILED, RunStatus.COMPLETED,
-    ]  # fmt: skip
+        RunStatus.FAILED,
+        RunStatus.COMPLETED,
+    ]
     logs = [await bed.log(run_id) for run_id in (dead, done)]
     for run_id in (dead, done):
         assert await bed.runtime.signal(run_id, "go") is False
@@ -178,6 +179,6 @@ async def test_a_conflict_changes_no_run(bed: Bed) -> None:
     await bed.seen(run_id, K.RUN_STARTED)
     with pytest.raises(RunConflictError):
         await bed.submit(agent, on_conflict="reject")
-    assert len(await bed.runtime.store.list_runs(agent=agent)) == 1
+    assert len(await bed.runtime.store.lists.runs(agent=agent)) == 1
     await bed.runtime.signal(run_id, "go", 1)
     assert await bed.result(run_id) == 1

@@ -85,7 +85,7 @@ async def test_a_limit_set_by_another_process_is_obeyed_at_once(bed: Bed) -> Non
     await bed.result(await bed.submit(agent))
     async with bed.client() as client:
         await client.limits.set(f"agent:{agent}", max_concurrent=0)
-        await bed.until(lambda: bed.runtime.worker.admission.concerns(agent))
+        await bed.until(lambda: bed.runtime._host.worker.dispatcher.admission.concerns(agent))
         run_id = await bed.submit(agent)
         await bed.result(await bed.submit(AgentId(type_, "2")))
         assert room.begun == 2

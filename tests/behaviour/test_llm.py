@@ -55,8 +55,12 @@ async def test_the_log_of_a_call(bed: Bed) -> None:
     [call] = await bed.log(run_id, EntryKind.LLM_CALL)
     assert call.payload["model"] == "scripted-1"
     assert call.payload["usage"] == {
-        "input": 7, "cached": 0, "output": 3, "reasoning": 0, "cost_usd": None,
-    }  # fmt: skip
+        "input": 7,
+        "cached": 0,
+        "output": 3,
+        "reasoning": 0,
+        "cost_usd": None,
+    }
 
 
 class PausingModel(ScriptedModel):

@@ -12,13 +12,14 @@ import pytest
 from actors.kernel.agent.message import Message
 from actors.kernel.runtime.log_entry import EntryKind
 from actors.kernel.runtime.scheduler import RunStatus
+from actors.runtime.journal.setbacks import Setback, Setbacks
 from tests.harness.faulty_store import Faults
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from actors.kernel.runtime.ids import AgentId
-    from actors.kernel.runtime.store import Nudge
+    from actors.kernel.runtime.hints import Nudge
+    from actors.kernel.runtime.ids import AgentId, RunId
     from actors.runtime import RunContext
     from tests.behaviour.bed import Bed
 
@@ -38,7 +39,7 @@ async def unheard(bed: Bed, agent: AgentId, payload: object, sender: str = SENDE
 async def handled(bed: Bed, agent: AgentId, count: int) -> list[object]:
     """What the agent saw, once it is so much; all its runs have completed then."""
     await bed.until(lambda: len(bed.world.order) >= count)
-    for row in await bed.runtime.store.list_runs(agent=agent):
+    for row in await bed.runtime.store.lists.runs(agent=agent):
         assert (await bed.ended(row.run_id)).status is RunStatus.COMPLETED
     return list(bed.world.order)
 
@@ -84,7 +85,7 @@ async def test_a_run_receives_no_message_before_an_older_one_of_its_sender(bed: 
     await bed.runtime.send(agent, "third", sender=SENDER)
 
     assert await bed.result(run_id) == ["first", "second", "third"]
-    assert await bed.runtime.store.pending_count(agent) == 0
+    assert await bed.runtime.store.lists.pending_count(agent) == 0
 
 
 async def test_a_message_that_may_not_be_taken_yet_disturbs_no_effect(bed: Bed) -> None:
@@ -162,7 +163,7 @@ async def test_two_processes_that_write_in_one_name_keep_its_order(
         bed.world.order.append(payload)
 
     agent = await bed.serve(act)
-    hook = Lossy(bed.runtime._ownership.follow, rnd)
+    hook = Lossy(bed.runtime._host.notifications.publish, rnd)
     bed.runtime.store.set_nudge_hook(hook)
     async with bed.client() as other:
         for n in range(rounds):
@@ -204,3 +205,61 @@ async def test_mail_on_the_common_path_is_as_many_statements_as_ever(bed: Bed) -
     await bed.runtime.send(agent, "end")
 
     assert made == [["deliver", "commit"]] * 3
+
+
+@pytest.mark.parametrize(
+    ("older", "younger"), [("submit", "submit"), ("submit", "send"), ("send", "submit")]
+)
+async def test_what_begins_is_no_run_before_an_older_one_of_its_sender(
+    bed: Bed, older: str, younger: str
+) -> None:
+    """Also one that nobody told of, be it mail or a run; what others submitted waits for nothing."""
+    agent = await seeing(bed)
+    bed.runtime.store.set_nudge_hook(lambda _: None)
+    async with bed.client("local") as other:
+        for writer, verb, payload in ((other, older, "first"), (bed.runtime, younger, "second")):
+            name = {"sender": "submit:local"} if verb == "send" else {}
+            await getattr(writer, verb)(agent, payload, **name)
+        await other.send(agent, "other")
+
+        seen = await handled(bed, agent, 2)
+
+    assert [s for s in seen if s != "other"] == ["first", "second"]
+
+
+async def test_what_one_sender_writes_and_submits_to_a_busy_agent_keeps_its_order(
+    bed: Bed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its mail between two of its runs is a run of its own; none begins with what the store refuses."""
+    setbacks: list[Setback] = []
+
+    def note(_: Setbacks, _run: RunId, setback: Setback) -> float:
+        setbacks.append(setback)
+        return 1.0
+
+    monkeypatch.setattr(Setbacks, "note", note)
+    inboxes: list[list[object]] = []
+    begun, goes_on = asyncio.Event(), asyncio.Event()
+
+    async def act(ctx: RunContext, inbox: list[Message]) -> None:
+        inboxes.append([message.payload for message in inbox])
+        if inbox[0].payload == "busy":
+            begun.set()
+            await ctx.step("hold", goes_on.wait)
+
+    agent = await bed.serve(act)
+    first = await bed.submit(agent, "busy")
+    await begun.wait()
+    runs = []
+    for payload in ("mail 1", "run 2", "mail 3", "mail 4", "run 5", "mail 6"):
+        if payload.startswith("run"):
+            runs.append(await bed.submit(agent, payload))
+        else:
+            await bed.runtime.send(agent, payload, sender="submit:local")
+    goes_on.set()
+    for run_id in (first, *runs):
+        await bed.ended(run_id)
+    await bed.until(lambda: len(inboxes) == 6)
+
+    assert inboxes == [["busy"], ["mail 1"], ["run 2"], ["mail 3", "mail 4"], ["run 5"], ["mail 6"]]
+    assert not setbacks

@@ -30,14 +30,14 @@ TOO_LARGE = LARGEST + "x"
 SHAPES: dict[str, JsonValue] = {
     "text": "",
     "text that is no ASCII": "\N{CAT FACE}é" * 20_000,
-    "text that JSON escapes": "\x01\n\"\\" * 15_000,
+    "text that JSON escapes": '\x01\n"\\' * 15_000,
     "floats, which are longer as msgpack": [0.5] * 60_000,
     "short floats and long ones": [1e-5, 1e300, -0.0, 123456.789] * 5_000,
     "integers beyond 64 bits": [2**80, -(2**63), 255, -1] * 4_000,
     "many keys": {f"k{n}": None for n in range(15_000)},
     "empty ones": [[], {}, "", None, True, False] * 8_000,
     "deep": [[[["x"] * 50]]] * 1000,
-}  # fmt: skip
+}
 
 
 def exactly(shape: JsonValue, size: int) -> JsonValue:
@@ -156,7 +156,7 @@ async def test_what_a_message_has_beside_its_payload_is_limited_too(bed: Bed) ->
             await bed.runtime.send(target, message)
         with pytest.raises(MessageTooLargeError):
             await bed.runtime.publish(NEWS.type, NEWS.source, message)
-    assert await bed.runtime.store.pending_count(target) == 0
+    assert await bed.runtime.store.lists.pending_count(target) == 0
 
 
 async def test_what_was_sent_when_more_was_allowed_is_replayed(
@@ -213,7 +213,7 @@ async def test_whatever_passes_at_the_call_arrives_at_another_host(bed: Bed) -> 
         assert await bed.result(await bed.submit(await bed.serve(tell))) == len(payloads)
         async with asyncio.timeout(20 + bed.slack_s):
             await got_all.wait()
-        letters = await bed.runtime.store.dead_letters(agent=hearer.id)
+        letters = await bed.runtime.store.lists.dead_letters(agent=hearer.id)
 
     assert letters == []
     assert came == payloads

@@ -11,7 +11,7 @@ from actors.errors import BudgetExhaustedError, MiddlewareTermination
 from actors.kernel.agent.middleware import HookKind
 from actors.kernel.runtime.log_entry import EntryKind
 from actors.kernel.runtime.scheduler import RunStatus
-from actors.runtime import lifecycle
+from actors.runtime.context import middleware as lifecycle
 
 if TYPE_CHECKING:
     from actors.kernel.agent.message import Message
@@ -109,8 +109,8 @@ async def test_a_stop_on_purpose(bed: Bed, error: Exception, status: str) -> Non
     said: Any = failed.payload["error"]
     assert said["message"] == str(error)
     assert not await bed.log(run_id, EntryKind.RUN_ATTEMPT_FAILED)
-    assert await bed.runtime.store.pending_count(agent) == 0
-    assert await bed.runtime.store.dead_letters(agent=agent) == []
+    assert await bed.runtime.store.lists.pending_count(agent) == 0
+    assert await bed.runtime.store.lists.dead_letters(agent=agent) == []
 
 
 class Watch:
@@ -149,7 +149,7 @@ async def test_run_start_and_run_end_once_per_attempt(bed: Bed, ends: str) -> No
             await bed.world.entered.wait()
         await bed.runtime.cancel(run_id)
     await bed.ended(run_id)
-    await bed.until(lambda: not bed.runtime.worker.load)
+    await bed.until(lambda: not bed.runtime._host.worker.dispatcher.load)
     assert watch.kinds == [HookKind.RUN_START, HookKind.RUN_END]
     assert {(e.run_id, e.agent_id, e.attempt) for e in watch.events} == {(run_id, agent, 1)}
 
@@ -166,7 +166,7 @@ async def test_every_attempt_tells_its_number(bed: Bed) -> None:
 
     run_id = await bed.submit(await bed.serve(act, hooks=[watch]))
     await bed.result(run_id)
-    await bed.until(lambda: not bed.runtime.worker.load)
+    await bed.until(lambda: not bed.runtime._host.worker.dispatcher.load)
     assert [e.attempt for e in watch.events] == [1, 1, 2, 2]
     assert watch.kinds == [HookKind.RUN_START, HookKind.RUN_END] * 2
 
@@ -191,6 +191,6 @@ async def test_a_bad_hook_changes_nothing(
     agent = await bed.serve(_echo, hooks=[bad, watch])
     assert await bed.result(await bed.submit(agent, "x")) == "x"
     assert await bed.result(await bed.submit(agent, "y")) == "y"
-    await bed.until(lambda: not bed.runtime.worker.load)
+    await bed.until(lambda: not bed.runtime._host.worker.dispatcher.load)
     step = [HookKind.STEP_START, HookKind.STEP_END]
     assert watch.kinds == [HookKind.RUN_START, *step, HookKind.RUN_END] * 2

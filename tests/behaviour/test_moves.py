@@ -11,10 +11,10 @@ import pytest
 
 from actors.errors import PersistenceError
 from actors.kernel.agent.message import Message
-from actors.kernel.runtime.commit import HostReport, Surplus
 from actors.kernel.runtime.log_entry import EntryKind
-from actors.runtime.execution import MAX_DEATHS
-from actors.runtime.ownership import SCAN_S
+from actors.kernel.runtime.rows import HostReport, Surplus
+from actors.runtime.execution.execution import MAX_DEATHS
+from actors.runtime.sharding.ownership import SCAN_S
 from tests.behaviour.bed import LIMIT_S
 from tests.harness.faulty_store import Faults, Manner
 
@@ -30,11 +30,11 @@ K = EntryKind
 
 def give_back(runtime: Runtime, agent: AgentId, *, drain_s: float = 30) -> None:
     """Tell a host what a heartbeat would: another one waits for the agent's shard."""
-    runtime._ownership._handover._drain_s = drain_s
-    lease = runtime.worker.lease_of(agent)
+    runtime._host.ownership._rebalancer._drain_s = drain_s
+    lease = runtime._host.worker.lease_of(agent)
     assert lease is not None
     surplus = Surplus((lease.shard,), 1)
-    runtime.on_report(HostReport((), (), datetime.now(UTC), (surplus,)))
+    runtime._host.ownership.on_report(HostReport((), (), datetime.now(UTC), (surplus,)))
 
 
 @asynccontextmanager
@@ -49,8 +49,8 @@ async def waiting_host(bed: Bed, agent: AgentId) -> AsyncIterator[Runtime]:
 
     async with bed.rival() as rival:
         await rival.register(bed.agents[agent])
-        assert rival.worker.lease_of(agent) is None
-        bed.runtime._ownership.claim = claims_nothing  # type: ignore[method-assign]
+        assert rival._host.worker.lease_of(agent) is None
+        bed.runtime._host.ownership.claim = claims_nothing  # type: ignore[method-assign]
         yield rival
 
 
@@ -69,12 +69,14 @@ async def test_an_idle_shard_is_given_back_at_once(bed: Bed) -> None:
     run_id = await bed.submit(agent)
     await bed.marked(run_id)
     result = asyncio.ensure_future(bed.result(run_id))
-    await bed.until(lambda: not old.worker.load)
-    old._ownership.on_shards = lambda: changes.append(len(old.worker.loaded_shards))
+    await bed.until(lambda: not old._host.worker.dispatcher.load)
+    old._host.notifications.subscribe(
+        lambda _: changes.append(len(old._host.worker.held.loaded)), "held"
+    )
     async with waiting_host(bed, agent) as rival:
-        shards = len(old.worker.shards)
+        shards = len(old._host.worker.held.leases)
         give_back(old, agent)
-        await bed.until(lambda: rival.worker.lease_of(agent) is not None)
+        await bed.until(lambda: rival._host.worker.lease_of(agent) is not None)
         assert changes[0] == shards - 1
         assert await rival.signal(run_id, "go", "there")
         assert await result == "there"
@@ -86,7 +88,7 @@ async def test_a_busy_shard_is_given_back_when_its_executions_have_ended(bed: Be
     """Nothing new starts in it meanwhile; what waits starts at the other host."""
 
     async def act(ctx: RunContext, inbox: list[Message]) -> object:
-        host = "old" if bed.runtime.worker.lease_of(ctx.agent_id) else "new"
+        host = "old" if bed.runtime._host.worker.lease_of(ctx.agent_id) else "new"
         if inbox[0].payload == 1:
             await ctx.step("gate", bed.world.wait, "gate")
         return await ctx.step("where", lambda: host)
@@ -97,11 +99,11 @@ async def test_a_busy_shard_is_given_back_when_its_executions_have_ended(bed: Be
     async with waiting_host(bed, agent) as rival:
         give_back(bed.runtime, agent)
         give_back(bed.runtime, agent)  # told again before it is done
-        assert bed.runtime.worker.lease_of(agent) is not None
+        assert bed.runtime._host.worker.lease_of(agent) is not None
         bed.world.gates["gate"].set()
         assert await bed.result(first) == "old"
         assert await bed.result(second) == "new"
-        assert rival.worker.lease_of(agent) is not None
+        assert rival._host.worker.lease_of(agent) is not None
 
 
 @pytest.mark.item(157, 172)
@@ -123,7 +125,7 @@ async def test_what_does_not_end_in_time_is_handed_over(bed: Bed) -> None:
         assert (await bed.row(run_id)).attempt == 1
         [resumed] = await bed.log(run_id, K.RUN_RESUMED)
         assert resumed.payload == {"reason": "woken"}
-        assert not bed.runtime.worker.load
+        assert not bed.runtime._host.worker.dispatcher.load
 
 
 @pytest.mark.item(157)
@@ -141,14 +143,14 @@ async def test_an_effect_that_may_happen_once_keeps_its_shard(bed: Bed) -> None:
     await bed.seen(first, K.EFFECT_INTENT)
     async with waiting_host(bed, agent):
         give_back(bed.runtime, agent, drain_s=0.2)
-        draining = bed.runtime.worker.held.draining
+        draining = bed.runtime._host.worker.held.draining
         await bed.until(lambda: draining)
         await bed.until(lambda: not draining)
-        assert bed.runtime.worker.lease_of(agent) is not None
+        assert bed.runtime._host.worker.lease_of(agent) is not None
         bed.world.gates["pay"].set()
         assert await bed.result(first) is True
         assert await bed.result(second) == "next"
-        assert bed.runtime.worker.lease_of(agent) is not None
+        assert bed.runtime._host.worker.lease_of(agent) is not None
 
 
 @pytest.mark.item(157)
@@ -163,17 +165,17 @@ async def test_a_shard_that_is_lost_while_it_is_drained_is_let_go(bed: Bed) -> N
     run_id = await bed.submit(agent)
     await bed.world.entered.wait()
     old = bed.runtime
-    lease = old.worker.lease_of(agent)
+    lease = old._host.worker.lease_of(agent)
     assert lease is not None
     give_back(old, agent)
-    await old.store.release_shards([lease])
-    old.on_report(HostReport((), (lease,), datetime.now(UTC)))
+    await old.store.shards.release([lease])
+    old._host.ownership.on_report(HostReport((), (lease,), datetime.now(UTC)))
     assert await bed.result(run_id) == "done"
-    assert not old.worker.held.draining
-    await bed.until(lambda: not old._ownership._handover._leaving)
+    assert not old._host.worker.held.draining
+    await bed.until(lambda: not old._host.ownership._rebalancer._leaving)
     async with waiting_host(bed, agent) as rival:
         give_back(old, agent)
-        await bed.until(lambda: rival.worker.lease_of(agent) is not None)
+        await bed.until(lambda: rival._host.worker.lease_of(agent) is not None)
 
 
 @pytest.mark.item(172)
@@ -206,7 +208,7 @@ async def test_mail_that_comes_during_a_take_over_is_handled_once_and_in_order(
     bed: Bed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Old mail is in the store, new mail is offered before that was read, hosts come and go."""
-    monkeypatch.setattr("actors.runtime.leaving.EFFECT_LIMIT_S", 20.0)
+    monkeypatch.setattr("actors.runtime.worker.worker.EFFECT_LIMIT_S", 20.0)
     senders, each = 4, 80 if bed.backend == "memory" else 40
     got: list[str] = []
 
@@ -232,11 +234,13 @@ async def test_mail_that_comes_during_a_take_over_is_handled_once_and_in_order(
             for sender in range(senders):
                 group.create_task(sends(other, sender))
             for _ in range(3):
-                await bed.until(lambda: bed.runtime.worker.load or len(got) >= senders * each)
+                await bed.until(
+                    lambda: bed.runtime._host.worker.dispatcher.load or len(got) >= senders * each
+                )
                 async with in_use:
                     await bed.stop()
                     await bed.start()
-                    bed.runtime.worker.room.each = 5
+                    bed.runtime._host.worker.room.each = 5
         await bed.until(lambda: len(got) >= senders * each)
     for sender in range(senders):
         mine = [p for p in got if p.startswith(f"{sender}:")]
@@ -244,7 +248,7 @@ async def test_mail_that_comes_during_a_take_over_is_handled_once_and_in_order(
 
 
 @pytest.mark.item(59)
-@pytest.mark.parametrize("method", ["open_runs", "load", "due", "pending_mail"])
+@pytest.mark.parametrize("method", ["sleepers", "open_runs", "load", "due", "who_has_mail"])
 async def test_a_shard_that_could_not_be_read_is_read_again(bed: Bed, method: str) -> None:
     """The store fails in the middle of a take-over: nothing starts too early, nothing is forgotten."""
     if bed.backend != "memory":
@@ -271,7 +275,7 @@ async def test_a_shard_that_could_not_be_read_is_read_again(bed: Bed, method: st
     try:
         await runtime.register(served[agent])
     except PersistenceError:
-        assert method != "pending_mail"
+        assert method != "who_has_mail"
     await runtime.send(agent, "new")
     assert not order
     await asyncio.sleep(SCAN_S)

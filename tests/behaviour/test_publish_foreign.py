@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING
 import pytest
 
 from actors.kernel.runtime.log_entry import EntryKind
-from actors.runtime.backends import InMemoryFollowGraph, PushAllFanout
+from actors.runtime.parts import InMemoryFollowGraph, PushAllFanout
 from tests.behaviour.outside import all_done, noting, received
 from tests.behaviour.test_follow import publish, topic_of
 
 if TYPE_CHECKING:
     from actors.kernel.agent.message import Message
-    from actors.kernel.runtime.fanout import FanoutReport
-    from actors.kernel.runtime.follow_graph import FollowGraph
     from actors.kernel.runtime.ids import AgentId, TopicId
     from actors.kernel.runtime.inbox import Inbox
+    from actors.kernel.store.fanout import FanoutReport
+    from actors.kernel.store.follow_graph import FollowGraph
     from actors.runtime import RunContext
     from tests.behaviour.bed import Bed
 

@@ -9,13 +9,7 @@ import pytest
 from actors.kernel.agent.message import Message
 from actors.kernel.runtime.ids import TopicId
 from actors.kernel.runtime.shards import letters_of, topic_shard
-from tests.behaviour.outside import (
-    all_done,
-    brought,
-    eventually,
-    outsider,
-    received,
-)
+from tests.behaviour.outside import all_done, brought, eventually, outsider, received
 from tests.behaviour.test_follow import follower, publish, topic_of
 
 if TYPE_CHECKING:
@@ -86,9 +80,7 @@ async def test_one_id_may_name_a_message_and_posts_to_several_topics(bed: Bed) -
     assert {str(payload["to"]) for payload in got} == {"agent", "first", "second"}
 
 
-async def test_a_post_that_is_no_message_is_one_dead_letter_and_the_topic_goes_on(
-    bed: Bed,
-) -> None:
+async def test_a_post_that_is_no_message_is_one_dead_letter_and_the_topic_goes_on(bed: Bed) -> None:
     """It is listed under the topic's name with what is wrong; redriving it is refused."""
     topic = topic_of(bed)
     _, got = await follower(bed, topic)
@@ -97,7 +89,7 @@ async def test_a_post_that_is_no_message_is_one_dead_letter_and_the_topic_goes_o
         await crm.post(topic, {"n": 1}, id="p-1")
     await ends(bed, topic, got)
 
-    [letter] = await bed.runtime.store.dead_letters(agent=letters_of(topic))
+    [letter] = await bed.runtime.store.lists.dead_letters(agent=letters_of(topic))
     assert (letter.reason, letter.message.sender) == ("undecodable", "ext:crm")
     assert "not a JSON object" in letter.last_error
     assert got == [{"n": 1}, {"end": True}]
@@ -146,10 +138,10 @@ async def test_onlookers_see_all_posts_at_the_broker(bed: Bed) -> None:
 
         await eventually(are_there)
         assert await crm.count(stream, subject) == 3
-    mail = bed.runtime.mail
+    mail = bed.runtime._host.mail
     assert mail is not None
 
     async def is_forgotten() -> bool:
-        return await mail._rows.outbox(bed.runtime.worker.shards) == []
+        return await mail._outbox.page(bed.runtime._host.worker.held.leases) == []
 
     await eventually(is_forgotten)

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from actors.kernel.runtime.hints import Nudge
 from actors.kernel.runtime.log_entry import EntryKind
 from actors.kernel.runtime.scheduler import RunStatus
 from actors.runtime import Runtime
-from actors.runtime.backends.memory import MemoryStore
-from actors.runtime.execution import MAX_DEATHS
+from actors.runtime.execution.execution import MAX_DEATHS
+from actors.runtime.memory.store import MemoryStore
 from tests.behaviour.agents import Acting
 from tests.harness.faulty_store import Faults, Manner
 
@@ -121,12 +122,12 @@ async def test_a_stale_host_writes_nothing(bed: Bed) -> None:
         await bed.world.entered.wait()
         bed.world.entered.clear()
         old.store.set_nudge_hook(None)
-        leases = old.worker.shards
-        await old.store.release_shards(leases)
+        leases = old._host.worker.held.leases
+        await old.store.shards.release(leases)
         await bed.start()
         await bed.world.entered.wait()
     gates[0].set()
-    await bed.until(lambda: not old.worker.load)
+    await bed.until(lambda: not old._host.worker.dispatcher.load)
     assert (await bed.row(run_id)).status is not RunStatus.COMPLETED
     gates[1].set()
     assert await bed.result(run_id) == 1
@@ -187,6 +188,36 @@ async def test_mail_whose_run_could_not_be_written_is_not_lost(bed: Bed, manner:
     assert bed.world.order == ["first", "mail", "last"]
 
 
+async def test_a_scan_reads_no_child_that_waits_here(bed: Bed) -> None:
+    """Children wait for their place on the host that spawned them; those it does not know are read."""
+    await bed.restart(capacity=2)
+
+    async def child(ctx: RunContext, inbox: list[Message]) -> object:
+        return await ctx.step("gate", bed.world.wait, str(inbox[0].payload))
+
+    agents = [await bed.serve(child) for _ in range(9)]
+
+    async def act(ctx: RunContext, inbox: list[Message]) -> object:
+        return len(
+            await ctx.gather(*[await ctx.spawn(agent, inbox[0].payload) for agent in agents])
+        )
+
+    run_id = await bed.submit(await bed.serve(act), "gate")
+    host, told = bed.runtime._host, list[Nudge]()
+    await bed.until(lambda: len(host.worker._state.fresh) == 7)
+    host.notifications.subscribe(told.append, "run")
+    shards = [lease.shard for lease in host.worker.held.leases]
+
+    await host.ownership._recovery.scan(shards)
+    known = {*told}
+    host.worker._state.fresh.clear()
+    await host.ownership._recovery.scan(shards)
+    bed.world.gates["gate"].set()
+
+    assert (len(known), len({*told})) == (0, 7)
+    assert await bed.result(run_id) == 9
+
+
 @pytest.mark.item(28, 123, 157, 214, 484)
 async def test_a_lease_that_is_not_renewed_runs_out(bed: Bed) -> None:
     """A dead host's work goes on when its lease is over; a living one keeps it by heartbeats."""
@@ -208,12 +239,33 @@ async def test_a_lease_that_is_not_renewed_runs_out(bed: Bed) -> None:
     run_id = await dead.submit(agent.id, None)
     await bed.world.entered.wait()
     await asyncio.sleep(60)  # twenty heartbeats: nothing is taken away
-    assert (dead.worker.shards, heir.worker.shards) != ((), ())
-    assert not heir.worker.shards
-    dead.crash()
+    assert (dead._host.worker.held.leases, heir._host.worker.held.leases) != ((), ())
+    assert not heir._host.worker.held.leases
+    dead._host.crash()
     began = asyncio.get_running_loop().time()
     async with asyncio.timeout(60):
         assert await heir.result(run_id) == "done"
     assert 5 < asyncio.get_running_loop().time() - began < 10 + 2 * 5
     assert bed.world.count["hang"] == 2
     await heir.stop()
+
+
+async def test_a_submitted_run_that_could_not_be_read_is_read_with_the_next_scan(bed: Bed) -> None:
+    """Its hint came, and the store gave no answer then: nobody tells of it again."""
+    faults = Faults(method="load", manner=Manner.ERROR_BEFORE)
+    bed.go_wrong(faults)
+    await bed.restart()
+
+    async def act(ctx: RunContext, inbox: list[Message]) -> object:
+        del ctx
+        return inbox[0].payload
+
+    agent = await bed.serve(act)
+    faults.calls.clear()
+    faults.nth = 0
+    async with bed.client() as other:
+        run_id = await other.submit(agent, "hello")
+        await bed.until(lambda: faults.struck)
+
+        async with asyncio.timeout(20):
+            assert await other.result(run_id) == "hello"

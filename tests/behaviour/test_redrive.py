@@ -46,7 +46,7 @@ async def test_a_dead_run_is_listed_and_its_work_done_again(bed: Bed) -> None:
     agent = await flaky(bed)
     run_id = await dead(bed, agent, {"n": 1})
     before = await bed.log(run_id)
-    listed = await bed.runtime.store.list_runs(status=[RunStatus.FAILED], agent=agent)
+    listed = await bed.runtime.store.lists.runs(status=[RunStatus.FAILED], agent=agent)
     bed.world.count["repaired"] = 1
 
     new = await bed.runtime.redrive_run(run_id)
@@ -66,16 +66,17 @@ async def test_redriving_twice_starts_one_run(bed: Bed) -> None:
     run_id = await dead(bed, agent)
     async with bed.client() as client:
         ids = await asyncio.gather(
-            bed.runtime.redrive_run(run_id), client.redrive_run(run_id),
             bed.runtime.redrive_run(run_id),
-        )  # fmt: skip
+            client.redrive_run(run_id),
+            bed.runtime.redrive_run(run_id),
+        )
     (second,) = set(ids)
     await bed.ended(second)  # it fails as the first did
     bed.world.count["repaired"] = 1
     third = await bed.runtime.redrive_run(second)
 
     assert await bed.result(third) == ["work"]
-    assert len(await bed.runtime.store.list_runs(agent=agent)) == 3
+    assert len(await bed.runtime.store.lists.runs(agent=agent)) == 3
 
 
 @pytest.mark.item(488)
@@ -99,14 +100,14 @@ async def test_dead_letters_of_a_redriven_run_count_as_redriven(bed: Bed) -> Non
     """Its messages are not handled a second time by redriving them."""
     agent = await flaky(bed)
     run_id = await dead(bed, agent)
-    letters = await bed.runtime.store.dead_letters(agent=agent)
+    letters = await bed.runtime.store.lists.dead_letters(agent=agent)
     bed.world.count["repaired"] = 1
 
     await bed.result(await bed.runtime.redrive_run(run_id))
 
     assert [letter.run_id for letter in letters] == [run_id]
-    assert await bed.runtime.store.dead_letters(agent=agent) == []
-    assert await bed.runtime.store.redrive([letters[0].id]) == []
+    assert await bed.runtime.store.lists.dead_letters(agent=agent) == []
+    assert await bed.runtime.store.operators.redrive([letters[0].id]) == []
 
 
 @pytest.mark.item(488)

@@ -9,12 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from actors.errors import (
-    ActorsError,
-    ContractError,
-    StoreRefusedError,
-    UnknownRunError,
-)
+from actors.errors import ActorsError, ContractError, StoreRefusedError, UnknownRunError
 from actors.kernel.agent.message import Message
 from actors.kernel.agent.supervision import Supervision
 from actors.kernel.runtime.ids import AgentId, TopicId, run_id_of_mail
@@ -26,7 +21,9 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
     from actors.kernel.runtime.ids import HostIncarnation
-    from actors.kernel.runtime.store import RunStore
+    from actors.kernel.store.reads import ReadStore
+    from actors.kernel.store.store import RunStore
+    from actors.kernel.store.turns import TurnStore
     from actors.runtime import RunContext
     from tests.behaviour.bed import Bed
 
@@ -77,26 +74,45 @@ def _verbs(bed: Bed, ctx: RunContext, text: Any) -> dict[str, Callable[[], Await
         "spawn policy": lambda: ctx.spawn(
             other, retry_policy=RetryPolicy.model_construct(non_retryable=(text,))
         ),
-        "metadata": lambda: ctx.spawn(
-            other, Message(boot.id, other, 1, metadata={"about": text})
-        ),
+        "metadata": lambda: ctx.spawn(other, Message(boot.id, other, 1, metadata={"about": text})),
         "approval": lambda: ctx.approval(text, timeout=0.01),
         "reply": lambda: ctx.reply(Message(text, other, 1, reply_to=ctx.run_id), 1),
         "reply to": lambda: ctx.reply(Message("m", other, 1, reply_to=text), 1),
-    }  # fmt: skip
+    }
 
 
 VERBS = (
-    "state.set", "state.get", "state.clear", "patched", "step", "tool", "join", "status", "cancel",
-    "cancel reason", "signal", "ask key", "follow", "follow mode", "unfollow", "emit", "emit source",
-    "spawn type", "spawn key", "spawn session", "spawn policy", "metadata", "approval", "reply",
+    "state.set",
+    "state.get",
+    "state.clear",
+    "patched",
+    "step",
+    "tool",
+    "join",
+    "status",
+    "cancel",
+    "cancel reason",
+    "signal",
+    "ask key",
+    "follow",
+    "follow mode",
+    "unfollow",
+    "emit",
+    "emit source",
+    "spawn type",
+    "spawn key",
+    "spawn session",
+    "spawn policy",
+    "metadata",
+    "approval",
+    "reply",
     "reply to",
-)  # fmt: skip
+)
 
 
 @pytest.mark.parametrize("verb", VERBS)
 async def test_text_that_no_store_takes_is_refused_at_the_call(bed: Bed, verb: str) -> None:
-    """By every verb, on every assembly: the error says what to do, and the run is begun once."""
+    """By every verb, before a store is asked: the error says what to do, and the run is begun once."""
     begun = 0
 
     async def act(ctx: RunContext, inbox: list[Message]) -> list[str]:
@@ -165,12 +181,35 @@ async def test_empty_text_begins_a_run_once(bed: Bed, verb: str) -> None:
     assert begun <= 2
 
 
-@pytest.mark.parametrize("door", [
-    "signal", "signal id", "cancel", "cancel reason", "result", "status", "resolve", "fork",
-    "redrive", "entries", "submit id", "submit session", "submit priority", "send id", "send sender",
-    "send metadata", "publish id", "publish source", "follow source", "schedule", "schedule name",
-    "approve", "approve by", "limit",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "door",
+    [
+        "signal",
+        "signal id",
+        "cancel",
+        "cancel reason",
+        "result",
+        "status",
+        "resolve",
+        "fork",
+        "redrive",
+        "entries",
+        "submit id",
+        "submit session",
+        "submit priority",
+        "send id",
+        "send sender",
+        "send metadata",
+        "publish id",
+        "publish source",
+        "follow source",
+        "schedule",
+        "schedule name",
+        "approve",
+        "approve by",
+        "limit",
+    ],
+)
 async def test_every_door_refuses_text_that_no_store_takes(bed: Bed, door: str) -> None:
     """With an error about the argument; nothing is written and no store's error is seen."""
 
@@ -202,7 +241,9 @@ async def test_every_door_refuses_text_that_no_store_takes(bed: Bed, door: str) 
         "submit priority": lambda text: runtime.submit(agent, 1, priority=text),
         "send id": lambda text: runtime.send(agent, Message(text, agent, 1)),
         "send sender": lambda text: runtime.send(agent, 1, sender=f"client:{text}"),
-        "send metadata": lambda text: runtime.send(agent, Message("m", agent, 1, metadata={text: ""})),
+        "send metadata": lambda text: runtime.send(
+            agent, Message("m", agent, 1, metadata={text: ""})
+        ),
         "publish id": lambda text: runtime.publish("t", "s", Message(text, TopicId("t"), 1)),
         "publish source": lambda text: runtime.publish("t", text, 1),
         "follow source": lambda text: runtime.follow(agent, "t", text),
@@ -211,7 +252,7 @@ async def test_every_door_refuses_text_that_no_store_takes(bed: Bed, door: str) 
         "approve": lambda text: runtime.approvals.decide(text, approve=True, by="me"),
         "approve by": lambda text: runtime.approvals.decide("x", approve=True, by=text),
         "limit": lambda text: runtime.limits.set(f"type:{text}", max_concurrent=1),
-    }  # fmt: skip
+    }
     for name, text in TEXTS.items():
         if name == "number" and door in (
             "submit priority",
@@ -237,21 +278,23 @@ def _refuse(bed: Bed, refuses: Callable[[str, str], Exception | None], seen: lis
     @asynccontextmanager
     async def open_store(owner: HostIncarnation) -> AsyncIterator[RunStore]:
         async with before(owner) as store:
-            yield cast("RunStore", _Refusing(store, refuses, seen))
+            store.turns = cast("TurnStore", _Refusing(store.turns, refuses, seen))
+            store.reads = cast("ReadStore", _Refusing(store.reads, refuses, seen))
+            yield store
 
     bed.open_store = open_store
 
 
 class _Refusing:
-    """A store that refuses some writes, as a server does whose rules are narrower than ours."""
+    """A role of a store that refuses some writes, as a server does whose rules are narrower than ours."""
 
     def __init__(
-        self, store: RunStore, refuses: Callable[[str, str], Exception | None], seen: list[str]
+        self, role: Any, refuses: Callable[[str, str], Exception | None], seen: list[str]
     ) -> None:
-        self._store, self._refuses, self._seen = store, refuses, seen
+        self._role, self._refuses, self._seen = role, refuses, seen
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._store, name)
+        return getattr(self._role, name)
 
     def _look(self, run_id: str, what: object) -> None:
         exc = self._refuses(run_id, str(what))
@@ -259,20 +302,20 @@ class _Refusing:
             self._seen.append(run_id)
             raise exc
 
-    async def append(self, lease: Any, entries: Any, *, expected_seq: int) -> int:
-        """See `RunStore.append`."""
+    async def append(self, lease: Any, entries: Any, *, expected_seq: int) -> Any:
+        """See `TurnStore.append`."""
         self._look(lease.run_id, entries)
-        return await self._store.append(lease, entries, expected_seq=expected_seq)
+        return await self._role.append(lease, entries, expected_seq=expected_seq)
 
     async def commit(self, commit: Any) -> Any:
-        """See `RunStore.commit`."""
+        """See `TurnStore.commit`."""
         self._look(commit.lease.run_id, (commit.entries, commit.then))
-        return await self._store.commit(commit)
+        return await self._role.commit(commit)
 
-    async def state(self, agent_id: AgentId) -> Any:
-        """See `RunStore.state`."""
+    async def state_at(self, agent_id: AgentId, key: str) -> Any:
+        """See `ReadStore.state_at`."""
         self._look("", f"state of {agent_id}")
-        return await self._store.state(agent_id)
+        return await self._role.state_at(agent_id, key)
 
 
 def _too_big(run_id: str, what: str) -> Exception | None:
@@ -336,7 +379,7 @@ async def test_a_run_whose_writes_are_refused_is_parked_by_the_second_refusal(  
     await bed.runtime.resolve(run_id)
     assert await bed.result(run_id) == "fine"
     assert begun == 3
-    refolded = await bed.runtime.store.refold(run_id)
+    refolded = await bed.runtime.store.operators.refold(run_id)
     assert refolded.status is RunStatus.COMPLETED
 
 

@@ -10,7 +10,7 @@ import pytest
 from actors.errors import RegistrationError
 from actors.kernel.runtime.ids import AgentId
 from actors.kernel.runtime.scheduler import RunStatus
-from actors.runtime import dispatch
+from actors.runtime.worker import dispatcher as dispatch
 from tests.behaviour.agents import Acting
 
 if TYPE_CHECKING:
@@ -122,14 +122,14 @@ async def test_work_of_a_type_that_nobody_serves_waits(bed: Bed) -> None:
     assert await bed.runtime.send(agent, "sent")
     await bed.restart()
     assert (await bed.row(run_id)).status is RunStatus.PENDING
-    assert await bed.runtime.store.pending_count(agent) == 2
+    assert await bed.runtime.store.lists.pending_count(agent) == 2
     begun = asyncio.get_running_loop().time()
     await bed.runtime.register(Acting(agent, _echo))
     assert await bed.result(run_id) == ["submitted"]
     assert asyncio.get_running_loop().time() - begun < 1 + bed.slack_s
     assert await bed.result(await bed.submit(agent, "last")) == ["last"]
-    assert await bed.runtime.store.pending_count(agent) == 0
-    assert len(await bed.runtime.store.list_runs(agent=agent)) == 3
+    assert await bed.runtime.store.lists.pending_count(agent) == 0
+    assert len(await bed.runtime.store.lists.runs(agent=agent)) == 3
 
 
 @pytest.mark.item(41)

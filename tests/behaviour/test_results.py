@@ -67,12 +67,12 @@ async def test_who_waits_elsewhere_is_told_of_the_end(
     bed: Bed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Everybody, at once and without looking; who does not wait any more hears nothing."""
-    monkeypatch.setattr("actors.runtime.desk.FIRST_LOOK_S", 600.0)
+    monkeypatch.setattr("actors.runtime.client.client.FIRST_LOOK_S", 600.0)
     bus = Bus()
     run_id = await bed.submit(await bed.serve(waits))
     async with bed.client() as client:
-        bed.runtime.attach(bus=bus)
-        client.attach(bus=bus)
+        bed.runtime._host.attach(bus=bus)
+        client._host.attach(bus=bus)
         waiting = [asyncio.create_task(client.result(run_id)) for _ in range(3)]
         await bed.until(lambda: len(bus.watches.get(run_id, ())) == 3)
         waiting.pop().cancel()
@@ -88,7 +88,7 @@ async def test_a_wait_ends_without_being_told(bed: Bed) -> None:
     """A hint that is lost costs a moment."""
     run_id = await bed.submit(await bed.serve(waits))
     async with bed.client() as client:
-        client.attach(bus=Bus())
+        client._host.attach(bus=Bus())
         waiting = asyncio.create_task(client.result(run_id))
         await bed.runtime.signal(run_id, "go", "seen")
         async with asyncio.timeout(LIMIT_S):

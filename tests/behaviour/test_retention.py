@@ -12,8 +12,8 @@ from actors.kernel.agent.message import Message
 from actors.kernel.agent.supervision import HistoryRetention
 from actors.kernel.runtime.log_entry import EntryKind as K
 from actors.kernel.runtime.scheduler import RetryPolicy, RunStatus
-from actors.runtime.sweeping import sweep_all, sweep_for_ever
-from actors.runtime.tasks import TaskScope
+from actors.runtime.loop.tasks import TaskScope
+from actors.runtime.sharding.retention import sweep_all, sweep_for_ever
 
 if TYPE_CHECKING:
     from actors.kernel.runtime.ids import RunId
@@ -70,13 +70,13 @@ async def test_what_is_known_stays_known(bed: Bed) -> None:
     assert await bed.runtime.send(agent, sent)
     await bed.result(run_id)
     async with asyncio.timeout(20):
-        while await bed.runtime.store.pending_count(agent):  # noqa: ASYNC110
+        while await bed.runtime.store.lists.pending_count(agent):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
     assert await sweep(bed) >= 2
 
     assert await bed.submit(agent, submitted) == run_id
     assert await bed.runtime.send(agent, sent) is False
-    assert len(await bed.runtime.store.list_runs(agent=agent)) == 2
+    assert len(await bed.runtime.store.lists.runs(agent=agent)) == 2
 
 
 @pytest.mark.item(487)
@@ -177,7 +177,7 @@ async def test_the_log_is_as_long_as_its_last_generation(bed: Bed) -> None:
     for n in (1_000, 10_000):
         run_id = runs[n] = await bed.submit(agent, {"left": n})
         await bed.seen(run_id, K.EFFECT_RESULT, name="mark")
-        (loaded,) = await bed.runtime.store.load([run_id])
+        (loaded,) = await bed.runtime.store.reads.load([run_id])
         lengths[n] = len(loaded.entries)
         assert loaded.row.last_seq > n
         await bed.runtime.signal(run_id, "go")

@@ -34,9 +34,7 @@ async def test_an_agent_that_raises_is_tried_again_so_often(bed: Bed, retries: i
     assert caught.value.status == RunStatus.FAILED
     assert bed.world.order == [str(n) for n in range(1, retries + 2)]
     kinds = await bed.kinds(run_id)
-    assert kinds == [
-        "run.started", "msg.received", *["run.attempt_failed"] * retries, "run.failed",
-    ]  # fmt: skip
+    assert kinds == ["run.started", "msg.received", *["run.attempt_failed"] * retries, "run.failed"]
     row = await bed.row(run_id)
     assert (row.status, row.attempt, row.priority) == (RunStatus.FAILED, retries + 1, 3)
     assert row.error is not None
@@ -127,17 +125,17 @@ async def test_a_run_that_fails_for_good_leaves_a_dead_letter(
     policy = RetryPolicy(max_retries=1, backoff_s=0.01)
     run_id = await bed.submit(agent, "precious", retry_policy=policy)
     assert (await bed.ended(run_id)).status is RunStatus.FAILED
-    assert await bed.runtime.store.pending_count(agent) == 0
-    [letter] = await bed.runtime.store.dead_letters(agent=agent)
+    assert await bed.runtime.store.lists.pending_count(agent) == 0
+    [letter] = await bed.runtime.store.lists.dead_letters(agent=agent)
     assert (letter.reason, letter.run_id, letter.message.payload) == (reason, run_id, "precious")
     assert str(error) in letter.last_error
     broken[0] = False
-    redriven = await bed.runtime.store.redrive([letter.id])
-    bed.runtime.worker.routed(tuple(redriven))
+    redriven = await bed.runtime.store.operators.redrive([letter.id])
+    bed.runtime._host.worker.intake.routed(tuple(redriven))
     await bed.result(await bed.submit(agent, "last"))
     assert bed.world.order == ["precious", "last"]
-    assert await bed.runtime.store.dead_letters(agent=agent) == []
-    assert await bed.runtime.store.redrive([letter.id]) == []
+    assert await bed.runtime.store.lists.dead_letters(agent=agent) == []
+    assert await bed.runtime.store.operators.redrive([letter.id]) == []
 
 
 @pytest.mark.item(63)

@@ -12,16 +12,16 @@ import pytest
 
 from actors.errors import InvalidScheduleError, ScheduleExistsError, UnknownScheduleError
 from actors.kernel.runtime.ids import HostIncarnation
-from actors.kernel.runtime.schedule import Tick
+from actors.kernel.store.schedule import Tick
 from tests.behaviour.agents import Acting
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from actors.kernel.agent.message import Message
-    from actors.kernel.runtime.schedule import Schedule
+    from actors.kernel.store.schedule import Schedule
     from actors.runtime import RunContext
-    from actors.runtime.schedules import Schedules
+    from actors.runtime.schedules.api import Schedules
     from tests.behaviour.bed import Bed
 
 EVERY_SECOND = "* * * * * *"
@@ -75,9 +75,6 @@ async def overdue(bed: Bed, schedule: Schedule, by_s: float) -> Schedule:
 def api(bed: Bed) -> Schedules:
     """The calls under test."""
     return bed.runtime.schedules
-
-
-# --- firing ----------------------------------------------------------------------------------------
 
 
 async def test_a_delayed_message_comes_once_and_never_early(bed: Bed) -> None:
@@ -181,7 +178,7 @@ async def test_a_schedule_written_by_another_process_fires_at_its_time(
     bed: Bed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its owner is told, and does not first find it when it looks again."""
-    monkeypatch.setattr("actors.runtime.firing.LOOK_S", 600.0)
+    monkeypatch.setattr("actors.runtime.schedules.ticker.LOOK_S", 600.0)
     await bed.restart()
     seen, name = Seen(bed), names(bed)("client")
     agent = await bed.serve(seen)
@@ -238,9 +235,6 @@ async def test_a_schedule_that_this_host_cannot_read_harms_no_other(bed: Bed) ->
 
     assert seen.payloads == ["good"]
     assert (found.next_at, found.last_at) == (at, None)
-
-
-# --- changing --------------------------------------------------------------------------------------
 
 
 async def test_creating_it_again_changes_nothing(bed: Bed) -> None:
@@ -367,13 +361,11 @@ async def test_a_tick_fired_with_an_old_reading_does_nothing(bed: Bed) -> None:
     agent = await bed.serve(seen)
     made = await api(bed).create(name, agent, 1, cron=NEVER)
     await api(bed).pause(name)
-    leases = bed.runtime.worker.shards
+    leases = bed.runtime._host.worker.held.leases
     fired = await bed.runtime.store.schedules.fire(leases, [Tick(made, made.base_at, made.next_at)])
 
     assert fired.moved_count == 0
 
-
-# --- what is refused -------------------------------------------------------------------------------
 
 BAD: list[tuple[dict[str, Any], str]] = [
     ({}, "one of cron, at and delay_s"),

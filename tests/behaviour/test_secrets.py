@@ -90,8 +90,9 @@ async def test_a_tool_gets_the_value_and_who_approves_sees_the_name(bed: Bed) ->
     run_id = await bed.submit(agent)
     (request,) = await opened(bed.runtime, run_id)
     assert request.args == {
-        "risk": "high", "arguments": {"key": {"$secret": "API_KEY"}, "amount": 2},
-    }  # fmt: skip
+        "risk": "high",
+        "arguments": {"key": {"$secret": "API_KEY"}, "amount": 2},
+    }
     await bed.runtime.approvals.decide(request.id, approve=True, by="Alex")
 
     assert await bed.result(run_id) == "ConnectionError: [secret API_KEY] 2"

@@ -52,8 +52,12 @@ async def test_a_child_is_spawned_and_joined(bed: Bed) -> None:
     assert (row.parent, row.root, row.depth, row.agent_id) == (run_id, run_id, 1, child)
     assert row.priority == 3
     assert await bed.kinds(child_run) == [
-        K.RUN_STARTED, K.MSG_RECEIVED, K.EFFECT_INTENT, K.EFFECT_RESULT, K.RUN_COMPLETED,
-    ]  # fmt: skip
+        K.RUN_STARTED,
+        K.MSG_RECEIVED,
+        K.EFFECT_INTENT,
+        K.EFFECT_RESULT,
+        K.RUN_COMPLETED,
+    ]
     [handle] = await bed.runtime.children(run_id)
     assert handle == RunHandle(child_run, child, run_id)
 
@@ -162,13 +166,13 @@ async def test_how_a_child_failed_is_a_result(bed: Bed) -> None:
         await ctx.cancel(handle, reason="enough")
         cancelled = await ctx.join(handle)
         return [
-            failed.status.value, (failed.error or {}).get("message"),
-            cancelled.status.value, cancelled.error,
-        ]  # fmt: skip
+            failed.status.value,
+            (failed.error or {}).get("message"),
+            cancelled.status.value,
+            cancelled.error,
+        ]
 
-    assert await bed.play(act) == [
-        "FAILED", "no such thing", "CANCELLED", {"message": "enough"}
-    ]  # fmt: skip
+    assert await bed.play(act) == ["FAILED", "no such thing", "CANCELLED", {"message": "enough"}]
 
 
 @pytest.mark.item(126, 128, 229)

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from actors.kernel.agent.message import Message
-    from actors.kernel.runtime.limits import LimitStore
-    from actors.kernel.runtime.store import RunStore
+    from actors.kernel.store.limits import LimitStore
+    from actors.kernel.store.shards import ShardStore
     from actors.runtime import RunContext
     from tests.behaviour.bed import Bed
 
@@ -37,7 +37,7 @@ async def test_a_host_that_could_not_start_is_started_again(bed: Bed) -> None:
     await bed.runtime.stop()
     owner = HostIncarnation(f"{agent_id.type}-again")
     async with bed.open_store(owner) as rows:
-        store = FaultyStore.wrap(rows, Faults(method="claim_shards", nth=0), lambda: None)
+        store = FaultyStore.wrap(rows, Faults(method="claim", nth=0), lambda: None)
         host = Runtime(store=store, clock=bed.clock, entropy=bed.entropy, owner=owner)
         await host.register(bed.agents[agent_id])
         with pytest.raises(PersistenceError, match="refused"):
@@ -83,14 +83,13 @@ async def test_a_claim_that_is_under_way_leaves_a_stopped_host_no_shards(bed: Be
     await bed.runtime.stop()
     owner = HostIncarnation(f"{agent_id.type}-slow")
     async with bed.open_store(owner) as rows:
-        store = Slow(rows, "claim_shards")
-        host = Runtime(
-            store=cast("RunStore", store), clock=bed.clock, entropy=bed.entropy, owner=owner
-        )
+        store = Slow(rows.shards, "claim")
+        rows.shards = cast("ShardStore", store)
+        host = Runtime(store=rows, clock=bed.clock, entropy=bed.entropy, owner=owner)
         await host.register(bed.agents[agent_id])
         await host.start()
         async with store.under_way(bed):
-            host._tasks.start(host.claim(), name="a claim")
+            host._host._tasks.start(host._host.claim(), name="a claim")
         await host.stop()
         await asyncio.gather(*store.at_work)
     await bed.start()
@@ -108,7 +107,7 @@ async def test_a_host_that_stops_holds_no_places_of_a_limit(bed: Bed) -> None:
     agent_id = await bed.serve(act)
     scope = f"agent:{agent_id.type}/{agent_id.key}"
     await bed.runtime.limits.set(scope, max_concurrent=1)
-    limiting = bed.runtime._services._limiting
+    limiting = bed.runtime._host.limiting
     store = Slow(limiting._store, "exchange")
     limiting._store = cast("LimitStore", store)
     async with store.under_way(bed):
@@ -155,9 +154,9 @@ async def test_a_door_that_fails_keeps_no_host_from_stopping(bed: Bed) -> None:
         return await ctx.sleep_until_signal("go")
 
     run_id = await bed.submit(await bed.serve(act))
-    bed.runtime.attach(doors=[Jammed()])
+    bed.runtime._host.attach(doors=[Jammed()])
     await bed.runtime.stop()
-    assert not bed.runtime._tasks
+    assert not bed.runtime._host._tasks
     await bed.start()
     await bed.runtime.signal(run_id, "go", "elsewhere")
     assert await bed.result(run_id) == "elsewhere"

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from actors.kernel.agent.message import Message
     from actors.kernel.runtime.ids import HostIncarnation, RunId
-    from actors.kernel.runtime.store import RunStore
+    from actors.kernel.store.store import RunStore
     from actors.runtime import RunContext
     from tests.behaviour.bed import Bed
 
@@ -58,7 +58,7 @@ async def wait_in(bed: Bed, ctx: RunContext, verb: str, other: AgentId) -> Any:
 async def wake(bed: Bed, run_id: RunId, verb: str, other: AgentId) -> None:
     """Let what the run waits for happen."""
     if verb in ("join", "ask"):
-        [below] = await bed.runtime.store.list_runs(agent=other)
+        [below] = await bed.runtime.store.lists.runs(agent=other)
         await bed.seen(below.run_id, K.RUN_STARTED)
         await bed.runtime.signal(below.run_id, "go", 7)
     elif verb == "sleep_until_signal":
@@ -91,16 +91,23 @@ async def test_every_wait_is_a_suspend_point(bed: Bed, verb: str, dies: bool) ->
         assert row.status is RunStatus.SUSPENDED
         assert row.wake is not None
         assert [
-            bool(row.wake.runs), bool(row.wake.signals), row.wake.message, row.wake.at is not None
-        ] == [verb in ("join", "ask"), verb == "sleep_until_signal", verb == "receive",
-              verb in ("ask", "sleep_until")]  # fmt: skip
+            bool(row.wake.runs),
+            bool(row.wake.signals),
+            row.wake.message,
+            row.wake.at is not None,
+        ] == [
+            verb in ("join", "ask"),
+            verb == "sleep_until_signal",
+            verb == "receive",
+            verb in ("ask", "sleep_until"),
+        ]
     else:
         assert await bed.log(run_id, K.RUN_SUSPENDED) == []
         assert (await bed.row(run_id)).status is RunStatus.RUNNING
     if verb in ("join", "ask"):
         await bed.seen(run_id, K.CHILD_SPAWNED if verb == "join" else K.ASK_SENT)
         async with asyncio.timeout(20):
-            while not await bed.runtime.store.list_runs(agent=other):  # noqa: ASYNC110
+            while not await bed.runtime.store.lists.runs(agent=other):  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
     if dies:
         await bed.restart()
@@ -213,7 +220,7 @@ async def test_suspended_runs_are_rows(bed: Bed) -> None:
     """No task, no execution, and less than 5,000 bytes of the host's memory each."""
     if bed.backend != "postgres" or not bed.drops:
         pytest.skip("in the memory assembly the rows themselves are in memory")
-    total = 2_000  # what each adds; the `suspended` benchmark has 10,000 of them
+    total = 500  # what each adds; the `suspended` benchmark has 10,000 of them
     type_ = bed.name().type
     await bed.runtime.register_type(type_, lambda agent_id: Acting(agent_id, wait_for_go))
     await suspended(bed, type_, range(200))  # what the first ones bring with them does not count
@@ -229,7 +236,7 @@ async def test_suspended_runs_are_rows(bed: Bed) -> None:
         tracemalloc.stop()
     assert each < 5_000
     assert len(asyncio.all_tasks()) <= tasks + 5
-    assert bed.runtime.worker.load == 0
+    assert bed.runtime._host.worker.dispatcher.load == 0
     await bed.runtime.signal(runs[0], "go", 1)
     assert await bed.result(runs[0]) == 1
 
@@ -244,5 +251,5 @@ async def suspended(bed: Bed, type_: str, keys: range) -> list[RunId]:
                 for key in range(start, min(start + 100, keys.stop))
             ]
         runs += [task.result() for task in made]
-    await bed.until(lambda: not bed.runtime.worker.load)
+    await bed.until(lambda: not bed.runtime._host.worker.dispatcher.load)
     return runs

@@ -18,10 +18,10 @@ from actors.kernel.agent.message import Message
 from actors.kernel.agent.tools import Tool
 from actors.kernel.runtime.ids import TopicId
 from actors.kernel.tracing import parse_traceparent, root_span, root_span_id
-from actors.runtime.trace_context import executing
-from actors.runtime.tracing import Tracing
-from compose.logs import LineFormatter
-from compose.telemetry import Redaction, RunIds
+from actors.runtime.telemetry.spans import Tracing
+from actors.runtime.telemetry.trace_context import executing
+from compose.assembly.telemetry import Redaction, RunIds
+from compose.host.logs import LineFormatter
 from tests.behaviour.agents import Acting, ScriptedModel
 
 if TYPE_CHECKING:
@@ -484,8 +484,8 @@ async def test_meters_count_what_a_host_does(bed: Bed) -> None:
     run_id = await bed.submit(await bed.serve(act, model=ScriptedModel()), max_retries=0)
     await bed.ended(run_id)
 
-    meters = bed.runtime.meters
-    assert meters.effects == {("llm", "ok"): 1, ("step", "error"): 1}
-    assert (meters.input_tokens, meters.output_tokens, meters.failed) == (7, 3, 1)
-    assert (meters.turns, meters.suspends) == ((2, 1) if bed.drops else (1, 0))
-    assert meters.wake_s.count == meters.turns
+    counters = bed.runtime.meters
+    assert counters.effects == {("llm", "ok"): 1, ("step", "error"): 1}
+    assert (counters.input_tokens, counters.output_tokens, counters.failed) == (7, 3, 1)
+    assert (counters.executions, counters.suspends) == ((2, 1) if bed.drops else (1, 0))
+    assert counters.wake_s.count == counters.executions

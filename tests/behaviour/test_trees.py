@@ -34,9 +34,6 @@ async def tree_of(bed: Bed, root: RunId) -> list[RunId]:
     return found
 
 
-# --- a cancel meets a spawn ---------------------------------------------------------------------
-
-
 @pytest.mark.item(84, 239)
 async def test_cancelled_between_a_spawn_and_its_flush(bed: Bed) -> None:
     """The child that nobody has seen yet is never executed, and the log agrees with the rows."""
@@ -135,9 +132,6 @@ async def test_cancelled_while_the_tree_grows(bed: Bed, after: int) -> None:
             assert len(ends) == 1
 
 
-# --- left behind --------------------------------------------------------------------------------
-
-
 @pytest.mark.item(239, 253)
 @pytest.mark.parametrize("policy", list(HistoryRetention), ids=lambda policy: policy.value)
 async def test_what_becomes_of_a_child_of_an_ended_child(
@@ -206,9 +200,6 @@ async def test_a_child_that_was_handed_to_the_root_is_cancelled_with_it(bed: Bed
     assert ended.payload["reason"] == "all of it"
 
 
-# --- depth --------------------------------------------------------------------------------------
-
-
 @pytest.mark.item(236)
 async def test_a_chain_of_a_hundred(bed: Bed) -> None:
     """Depth is no limit: a hundred generations within the budget, each joined by the one above."""
@@ -225,9 +216,6 @@ async def test_a_chain_of_a_hundred(bed: Bed) -> None:
     budget = SpawnBudget(max_runs=100)
     root = await bed.submit(AgentId(type_, "root"), 100, spawn_budget=budget)
     assert await bed.result(root) == 100
-
-
-# --- other tenants ------------------------------------------------------------------------------
 
 
 @pytest.mark.item(254)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from actors.errors import NotSerializableError, RunFailedError
+from actors.kernel.runtime.scheduler import RunStatus
 
 if TYPE_CHECKING:
     from actors.kernel.agent.message import Message
@@ -130,7 +132,7 @@ async def test_state_outlives_the_run_and_ctx_does_not(bed: Bed) -> None:
     assert await bed.result(await bed.submit(agent)) == [2, "default", None]
     assert contexts[0] is not contexts[-1]
     assert contexts[0].run_id != contexts[-1].run_id
-    assert await bed.runtime.store.state(agent) == {"count": 2}
+    assert await bed.runtime.store.reads.state(agent) == {"count": 2}
 
 
 @pytest.mark.item(74)
@@ -214,8 +216,41 @@ async def test_an_output_that_is_not_json_fails_the_run(bed: Bed) -> None:
 
     agent = await bed.serve(act)
     for _ in odd:
+        run_id = await bed.submit(agent)
         with pytest.raises(RunFailedError, match="cannot be recorded"):
-            await bed.result(await bed.submit(agent))
+            await bed.result(run_id)
+
+
+async def test_who_waits_for_a_failed_run_is_shown_no_output(bed: Bed) -> None:
+    """Neither where it executed nor elsewhere: what was returned is nowhere."""
+
+    async def act(ctx: RunContext, inbox: list[Message]) -> object:
+        del ctx, inbox
+        return {1: "secret"}
+
+    run_id = await bed.submit(await bed.serve(act))
+    here = await bed.ended(run_id)
+
+    assert (here.status, here.result) == (RunStatus.FAILED, None)
+    assert (await bed.row(run_id)).result is None
+
+
+async def test_each_key_of_a_large_state_is_as_it_was_set(bed: Bed) -> None:
+    """By the run that set it and by a later one, in which keys that are not there are none."""
+    keys = [f"k{n}" for n in range(5)]
+
+    async def act(ctx: RunContext, inbox: list[Message]) -> list[object]:
+        if inbox[0].payload == "set":
+            for key in keys:
+                await ctx.state.set(key, os.urandom(8_000).hex() + key)
+        found = [await ctx.state.get(key, "") for key in [*keys, "other", *keys]]
+        return [str(one)[-2:] for one in found]
+
+    agent = await bed.serve(act)
+    first = await bed.result(await bed.submit(agent, "set"))
+    later = await bed.result(await bed.submit(agent, "get"))
+
+    assert first == later == [*keys, "", *keys]
 
 
 @pytest.mark.item(74)

@@ -12,8 +12,8 @@ from tests.behaviour.agents import Acting
 
 if TYPE_CHECKING:
     from actors.kernel.agent.message import Message
-    from actors.kernel.runtime.commit import RunRow
     from actors.kernel.runtime.ids import AgentId, RunId
+    from actors.kernel.runtime.rows import RunRow
     from actors.runtime import RunContext
     from tests.behaviour.bed import Bed
 
@@ -46,7 +46,7 @@ async def parked(bed: Bed, run_id: RunId) -> RunRow:
     """The row of a run once it is parked."""
     await bed.seen(run_id, K.RUN_PARKED)
     row = await bed.row(run_id)
-    assert row == await bed.runtime.store.refold(run_id)
+    assert row == await bed.runtime.store.operators.refold(run_id)
     return row
 
 

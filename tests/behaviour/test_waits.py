@@ -11,7 +11,7 @@ import pytest
 from actors.errors import RunFailedError
 from actors.kernel.runtime.log_entry import EntryKind
 from actors.kernel.runtime.scheduler import RunStatus
-from actors.runtime.timers import LEAD_S
+from actors.runtime.loop.timers import LEAD_S
 
 if TYPE_CHECKING:
     from actors.kernel.agent.message import Message
@@ -189,9 +189,15 @@ async def test_a_suspended_run_keeps_its_identity(bed: Bed) -> None:
     told = ["run.suspended", "run.resumed"] * 2 if bed.drops else []
     assert [e.kind for e in log if e.kind in ("run.suspended", "run.resumed")] == told
     assert await bed.kinds(run_id) == [
-        "run.started", "msg.received", "effect.intent", "effect.result", "signal.received",
-        "timer.set", "timer.fired", "run.completed",
-    ]  # fmt: skip
+        "run.started",
+        "msg.received",
+        "effect.intent",
+        "effect.result",
+        "signal.received",
+        "timer.set",
+        "timer.fired",
+        "run.completed",
+    ]
 
 
 @pytest.mark.item(105, 106, 107)
@@ -207,7 +213,7 @@ async def test_a_waiting_run_leaves_memory(bed: Bed) -> None:
         await bed.restart(suspend_after=0.2)
     run_id = await bed.submit(await bed.serve(act))
     await bed.seen(run_id, K.RUN_SUSPENDED)
-    await bed.until(lambda: not bed.runtime.worker.load)
+    await bed.until(lambda: not bed.runtime._host.worker.dispatcher.load)
     assert (await bed.row(run_id)).status is RunStatus.SUSPENDED
     assert not [task for task in asyncio.all_tasks() if run_id in task.get_name()]
     await bed.runtime.signal(run_id, "go", 1)

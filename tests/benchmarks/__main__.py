@@ -7,13 +7,15 @@ import asyncio
 import tempfile
 from pathlib import Path
 
-from compose.collecting import collect_rarely
-from compose.local import local_servers
+from compose.assembly.local import local_servers
+from compose.host.collector import collect_rarely
 from tests.benchmarks import (
     asks,
     between,
     children,
+    cold,
     idle,
+    latency,
     outside,
     posts,
     resume,
@@ -37,6 +39,8 @@ ON_BROKER = {
     "outside": outside.run,
     "between": between.run,
     "asks": asks.run,
+    "latency": latency.run,
+    "cold": cold.run,
     "idle-broker": idle.with_broker,
 }
 
@@ -59,9 +63,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", choices=[*every, []], help="default: all")
     parser.add_argument("--scale", type=float, default=1.0, help="part of the full size")
+    parser.add_argument("--times", type=int, default=1, help="so often, all of them in turn")
     options = parser.parse_args()
     collect_rarely()  # as a host does; the floors have the same
-    asyncio.run(run(options.names or every, options.scale))
+    asyncio.run(run((options.names or every) * options.times, options.scale))
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from actors.kernel.runtime.ids import AgentId, HostIncarnation
 from actors.kernel.runtime.scheduler import Lease
-from actors.kernel.runtime.store import Serves
+from actors.kernel.store.shards import Serves
 from actors.runtime import Runtime
 from persistence.postgres import open_postgres_store
 
@@ -31,6 +31,16 @@ PAYLOAD: dict[str, JsonValue] = {"text": "x" * 230}
 def report(**figures: Any) -> None:
     """Print one JSON line."""
     print(json.dumps(figures), flush=True)  # noqa: T201 - a benchmark's output
+
+
+def beside(rate: float, *, mock: float, floor: float) -> dict[str, float]:
+    """Return a rate's share of both floors: of a plain program, and of the same turns by hand."""
+    return {
+        "mock_per_s": round(mock),
+        "of_mock": round(rate / mock, 3),
+        "floor_per_s": round(floor),
+        "ratio": round(rate / floor, 3),
+    }
 
 
 def agent_id(key: object) -> AgentId:
@@ -71,13 +81,13 @@ class Floor:
     async def over(cls, store: PostgresStore) -> Floor:
         """Own everything of the benchmark's type."""
         serves = Serves((TYPE,))
-        await store.declare(serves)
-        leases = await store.claim_shards(owner=store.settings.owner, serves=serves, limit=1000)
+        await store.shards.declare(serves)
+        leases = await store.shards.claim(owner=store.settings.owner, serves=serves, limit=1000)
         return cls(store, {lease.shard: lease for lease in leases})
 
     def lease(self, agent: AgentId, run_id: RunId) -> Lease:
         """Return the right to write a run."""
-        held = self.shards[self.store.shard_of(agent)]
+        held = self.shards[self.store.shards.shard_of(agent)]
         return Lease(held.shard, held.owner, held.epoch, held.expires_at, run_id, agent, 1)
 
 
@@ -92,7 +102,7 @@ async def many(
             await one(index)
 
     if warm_up:
-        await asyncio.gather(*(bounded(-1 - i) for i in range(at_once)))
+        await asyncio.gather(*(bounded(-1 - i) for i in range(min(at_once, total))))
     began = time.perf_counter()
     await asyncio.gather(*(bounded(i) for i in range(total)))
     return time.perf_counter() - began

@@ -12,7 +12,7 @@ import asyncpg
 from actors.kernel.agent.message import Message
 from actors.kernel.runtime.ids import AgentId
 from actors.runtime import Runtime
-from actors.runtime.mail import Broker
+from actors.runtime.delivery.mail_service import Broker
 from persistence.postgres import StoreSettings, open_store
 from tests.benchmarks.bench import PAYLOAD, TYPE, agent_id, report
 from tests.benchmarks.outside import Place, Servers
@@ -52,15 +52,22 @@ class Receiver:
 @asynccontextmanager
 async def _host(place: Place, *, local: bool) -> AsyncIterator[Runtime]:
     settings = StoreSettings(
-        url=place.servers.postgres_url, owner=place.owner, schema=place.schema, brokered=True,
+        url=place.servers.postgres_url,
+        owner=place.owner,
+        schema=place.schema,
+        brokered=True,
         local_delivery=local,
-    )  # fmt: skip
+    )
     async with (
         open_store(settings) as store,
-        Runtime(store=store, owner=place.owner, broker=Broker(place.transport(), store)) as runtime,
+        Runtime(
+            store=store,
+            owner=place.owner,
+            broker=Broker(place.transport(), store.mail, store.outbox),
+        ) as runtime,
     ):
-        assert runtime.mail is not None
-        await runtime.mail.ready()
+        assert runtime._host.mail is not None
+        await runtime._host.mail.ready()
         await runtime.register_type(TYPE, Receiver)
         await runtime.register_type(SENDER_TYPE, Sender)
         yield runtime
@@ -90,6 +97,9 @@ async def run(servers: Servers, *, scale: float = 1.0) -> None:
     broker = await measure(servers, total=total, local=False)
     local = await measure(servers, total=total, local=True)
     report(
-        benchmark="between_agents", messages=total, floor_by_broker_per_s=round(broker),
-        local_per_s=round(local), ratio=round(local / broker, 2),
-    )  # fmt: skip
+        benchmark="between_agents",
+        messages=total,
+        floor_by_broker_per_s=round(broker),
+        local_per_s=round(local),
+        ratio=round(local / broker, 2),
+    )

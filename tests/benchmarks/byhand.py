@@ -6,24 +6,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from actors.kernel.agent.message import Message, MessageKey
-from actors.kernel.runtime.commit import (
-    Answer,
-    Commit,
-    Committed,
-    Finish,
-    NewRun,
-    Outgoing,
-    Wait,
-)
 from actors.kernel.runtime.ids import message_id_of_run, run_id_of_mail
 from actors.kernel.runtime.log_entry import EntryKind as K
 from actors.kernel.runtime.log_entry import NewEntry
+from actors.kernel.runtime.rows import NewRun
 from actors.kernel.runtime.scheduler import RunStatus
+from actors.kernel.runtime.turn import Commit, Committed, Finish, Outgoing
+from actors.kernel.runtime.waits import Answer, Wait
 
 if TYPE_CHECKING:
     from actors.kernel.json import JsonValue
-    from actors.kernel.runtime.commit import Arrived
     from actors.kernel.runtime.ids import AgentId, RunId
+    from actors.kernel.runtime.rows import Arrived
     from tests.benchmarks.bench import Floor
 
 HASH = "0" * 16
@@ -33,7 +27,7 @@ Payload: TypeAlias = "dict[str, JsonValue]"
 
 async def committed(hand: Floor, commit: Commit) -> Committed:
     """Write a turn that has to succeed."""
-    outcome = await hand.store.commit(commit)
+    outcome = await hand.store.turns.commit(commit)
     assert isinstance(outcome, Committed), outcome
     return outcome
 
@@ -52,7 +46,7 @@ class Asking:
         """Start a run."""
         message = Message.of(agent, None).sent_by("submit:bench")
         run = NewRun(message_id_of_run(f"run of {agent}", "0"), agent)  # type: ignore[arg-type]
-        await hand.store.submit(run, message)
+        await hand.store.arrivals.submit(run, message)
         asking = cls(hand, agent, run.run_id)
         await asking.turn(NewEntry(K.RUN_STARTED, "", {"agent": str(agent)}))
         return asking
@@ -79,7 +73,7 @@ class Asking:
 
     async def take(self, position: int, key: str) -> None:
         """Read the answer and write the turn that takes it."""
-        [answer] = await self.hand.store.answers(self.run_id)
+        [answer] = await self.hand.store.reads.answers(self.run_id)
         outcome: Payload = {
             "outcome": answer.status,
             "result": answer.result,

@@ -1,4 +1,4 @@
-"""A parent that spawns 100 children and joins them all."""
+"""Parents that spawn children and join them all: one of 100 at a time, eight at once, and one of 10,000."""
 
 from __future__ import annotations
 
@@ -7,16 +7,19 @@ from typing import TYPE_CHECKING, Any
 from actors import SpawnBudget
 from actors.kernel.agent.message import Message
 from actors.kernel.agent.supervision import Supervision
-from actors.kernel.runtime.commit import Commit, Finish, NewRun, Spawned
 from actors.kernel.runtime.ids import run_id_of_child, run_id_of_submit
 from actors.kernel.runtime.log_entry import EntryKind as K
 from actors.kernel.runtime.log_entry import NewEntry
+from actors.kernel.runtime.rows import NewRun
 from actors.kernel.runtime.scheduler import RunStatus
+from actors.kernel.runtime.turn import Commit, Finish, Spawned
+from tests.benchmarks import mock
 from tests.benchmarks.bench import (
     PAYLOAD,
     TYPE,
     Floor,
     agent_id,
+    beside,
     many,
     open_runtime,
     open_store,
@@ -27,10 +30,10 @@ from tests.benchmarks.byhand import committed
 if TYPE_CHECKING:
     from actors.kernel.runtime.ids import AgentId
 
-CHILDREN = 100
-AT_ONCE = 4
-RESTATE_PER_S = 519
-"""The best durable peer (DESIGN §14)."""
+SHAPES = ((1, 100, 20, 3000), (8, 100, 40, 3500), (1, 10_000, 1, 2500))
+"""Parents at once, children of each, parents in all, and how many children a second are the goal."""
+RESTATE_PER_S = 924
+"""The best durable peer, one tree of 100."""
 
 
 class Family:
@@ -43,25 +46,26 @@ class Family:
         """Spawn and join, or return."""
         if not self.id.key.startswith("parent"):
             return PAYLOAD
-        handles = [await ctx.spawn(TYPE, boot=PAYLOAD) for _ in range(CHILDREN)]
+        count: Any = inbox[0].payload
+        handles = [await ctx.spawn(TYPE, boot=PAYLOAD) for _ in range(count)]
         results = await ctx.gather(*handles)
         return len(results)
 
 
-async def ours(url: str, parents: int) -> float:
+async def ours(url: str, *, parents: int, each: int, at_once: int) -> float:
     """Return children per second, from the submit of the parents to their ends."""
     async with open_runtime(url) as runtime:
         await runtime.register_type(TYPE, Family)
-        budget = SpawnBudget(max_runs=CHILDREN)
+        budget = SpawnBudget(max_runs=each)
 
         async def one(index: int) -> None:
-            run = await runtime.submit(agent_id(f"parent{index}"), None, spawn_budget=budget)
-            assert await runtime.result(run) == CHILDREN
+            run = await runtime.submit(agent_id(f"parent{index}"), each, spawn_budget=budget)
+            assert await runtime.result(run) == each
 
-        return parents * CHILDREN / await many(one, total=parents, at_once=AT_ONCE)
+        return parents * each / await many(one, total=parents, at_once=at_once)
 
 
-async def floor(url: str, parents: int) -> float:
+async def floor(url: str, *, parents: int, each: int, at_once: int) -> float:
     """Return children per second of the turns alone: spawn all, run each, take all answers."""
     async with open_store(url) as store:
         hand = await Floor.over(store)
@@ -71,37 +75,36 @@ async def floor(url: str, parents: int) -> float:
             message = Message.of(parent, None).sent_by("submit:bench")
             run_id = run_id_of_submit(parent, "submit:bench", message.id)
             terms = Supervision(
-                run_id=run_id, root_id=run_id, spawn_budget=SpawnBudget(max_runs=CHILDREN)
+                run_id=run_id, root_id=run_id, spawn_budget=SpawnBudget(max_runs=each)
             )
-            await store.submit(NewRun(run_id, parent, supervision=terms), message)
+            await store.arrivals.submit(NewRun(run_id, parent, supervision=terms), message)
             lease = hand.lease(parent, run_id)
-            children = [_child(run_id, parent, position) for position in range(CHILDREN)]
+            children = [_child(run_id, parent, position) for position in range(each)]
             entries = [NewEntry(K.RUN_STARTED, "", {"agent": str(parent)})]
             entries += [
                 NewEntry(
-                    K.CHILD_SPAWNED, child.position,
+                    K.CHILD_SPAWNED,
+                    child.position,
                     {"child": child.run.run_id, "agent": str(child.run.agent_id)},
                 )
                 for child in children
-            ]  # fmt: skip
+            ]
             done = await committed(hand, Commit(lease, -1, tuple(entries), spawned=tuple(children)))
-            await many(
-                lambda i: _run(hand, children[i]), total=CHILDREN, at_once=CHILDREN, warm_up=False
-            )
-            answers = await store.answers(run_id)
-            assert len(answers) == CHILDREN
+            await many(lambda i: _run(hand, children[i]), total=each, at_once=each, warm_up=False)
+            answers = await store.reads.answers(run_id)
+            assert len(answers) == each
             taken = [
                 NewEntry(K.CHILD_COMPLETED, str(i), {"child": a.key, "status": a.status})
-                for i, a in enumerate(answers, CHILDREN)
+                for i, a in enumerate(answers, each)
             ]
             keys = tuple(answer.key for answer in answers)
             seq = done.last_seq
             await committed(hand, Commit(lease, seq, tuple(taken), take_answers=keys))
-            end = NewEntry(K.RUN_COMPLETED, "", {"output": CHILDREN})
-            finish = Finish(RunStatus.COMPLETED, CHILDREN)
+            end = NewEntry(K.RUN_COMPLETED, "", {"output": each})
+            finish = Finish(RunStatus.COMPLETED, each)
             await committed(hand, Commit(lease, seq + len(taken), (end,), finish))
 
-        return parents * CHILDREN / await many(one, total=parents, at_once=AT_ONCE)
+        return parents * each / await many(one, total=parents, at_once=at_once)
 
 
 def _child(parent_run: Any, parent: AgentId, position: int) -> Spawned:
@@ -124,13 +127,29 @@ async def _run(hand: Floor, child: Spawned) -> None:
     await committed(hand, Commit(lease, -1, entries, Finish(RunStatus.COMPLETED, PAYLOAD)))
 
 
+async def plain(url: str, *, parents: int, each: int, at_once: int) -> float:
+    """Return children per second of a plain program."""
+    async with mock.opened(url) as database:
+        took = await many(lambda i: mock.tree(database, i, each), total=parents, at_once=at_once)
+        return parents * each / took
+
+
 async def run(url: str, *, scale: float = 1.0) -> None:
-    """Print one line."""
-    parents = max(2, int(40 * scale))
-    base = await floor(url, parents)
-    rate = await ours(url, parents)
-    report(
-        benchmark="children", children=parents * CHILDREN, each_parent=CHILDREN,
-        floor_per_s=round(base), children_per_s=round(rate), ratio=round(rate / base, 3),
-        goal=0.4, times_restate=round(rate / RESTATE_PER_S, 1),
-    )  # fmt: skip
+    """Print a line for each shape."""
+    for at_once, children, trees, goal in SHAPES:
+        parents = max(at_once, int(trees * scale))
+        each = children if trees * scale >= at_once else max(20, int(children * scale))
+        shape = {"parents": parents, "each": each, "at_once": at_once}
+        least = await plain(url, **shape)
+        base = await floor(url, **shape)
+        rate = await ours(url, **shape)
+        report(
+            benchmark="children",
+            at_once=at_once,
+            each_parent=each,
+            children=parents * each,
+            children_per_s=round(rate),
+            **beside(rate, mock=least, floor=base),
+            goal_per_s=goal,
+            times_restate=round(rate / RESTATE_PER_S, 1),
+        )

@@ -10,7 +10,7 @@ import asyncpg
 from actors.kernel.runtime.ids import HostIncarnation
 from actors.runtime import Runtime
 from compose import build_postgres_runtime, build_runtime
-from compose.settings import read_settings
+from compose.assembly.settings import read_settings
 from persistence.postgres import open_postgres_store
 from tests.benchmarks.bench import TYPE, agent_id, report
 from tests.benchmarks.outside import Servers
@@ -55,10 +55,14 @@ async def idle(url: str, nats_url: str | None, seconds: float) -> None:
     finally:
         await watch.close()
     report(
-        benchmark="idle", broker=nats_url is not None, seconds=seconds,
+        benchmark="idle",
+        broker=nats_url is not None,
+        seconds=seconds,
         statements_per_s=round(statements / seconds, 2),
-        limit_statements_per_s=2, core_share=round(cpu / seconds, 4), limit_core_share=0.01,
-    )  # fmt: skip
+        limit_statements_per_s=2,
+        core_share=round(cpu / seconds, 4),
+        limit_core_share=0.01,
+    )
 
 
 async def cold_start(url: str) -> None:

@@ -54,7 +54,7 @@ async def resumed_ms(url: str, *, entries: int, continues: bool) -> tuple[float,
         order = {"entries": entries, "continues": continues}
         runs = [await runtime.submit(agent_id(n), order) for n in range(TIMES + 1)]
         await asyncio.gather(*(_rests(runtime, run_id) for run_id in runs))
-        (loaded,) = await store.load([runs[0]])
+        (loaded,) = await store.reads.load([runs[0]])
         times = [await _woken_s(runtime, run_id) for run_id in runs]
     return sorted(times[1:])[TIMES // 2] * 1000, len(loaded.entries)
 
@@ -79,7 +79,11 @@ async def run(url: str, *, scale: float = 1.0) -> None:
         quick, few = await resumed_ms(url, entries=short, continues=continues)
         slow, many = await resumed_ms(url, entries=long, continues=continues)
         report(
-            bench="resume", continues_as_new=continues, entries=[short, long], loaded=[few, many],
-            ms=[round(quick, 2), round(slow, 2)], ratio=round(slow / quick, 2),
+            bench="resume",
+            continues_as_new=continues,
+            entries=[short, long],
+            loaded=[few, many],
+            ms=[round(quick, 2), round(slow, 2)],
+            ratio=round(slow / quick, 2),
             limit=3 if continues else None,
-        )  # fmt: skip
+        )

@@ -12,8 +12,8 @@ from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 from typing_extensions import override
 
-from actors.runtime.tracing import Tracing
-from compose.telemetry import provider_of
+from actors.runtime.telemetry.spans import Tracing
+from compose.assembly.telemetry import provider_of
 from tests.benchmarks.bench import TYPE, agent_id, many, open_runtime, report
 from tests.benchmarks.steps import STEPS, TenSteps
 
@@ -69,9 +69,13 @@ async def run(url: str, *, scale: float = 1.0) -> None:
     base_s, base_cpu_s = ((one + other) / 2 for one, other in zip(before, after, strict=True))
     spans = encoder.spans * total / (total + AT_ONCE)
     report(
-        benchmark="spans", at_once=AT_ONCE, steps=total * STEPS, spans=encoder.spans,
-        floor_per_s=round(total * STEPS / base_s), steps_per_s=round(total * STEPS / took_s),
+        benchmark="spans",
+        at_once=AT_ONCE,
+        steps=total * STEPS,
+        spans=encoder.spans,
+        floor_per_s=round(total * STEPS / base_s),
+        steps_per_s=round(total * STEPS / took_s),
         ratio=round(base_s / took_s, 3),
         cpu_us_per_span=round((cpu_s - base_cpu_s) / spans * 1e6, 1),
         export_us_per_span=round(encoder.cpu_s / encoder.spans * 1e6, 1),
-    )  # fmt: skip
+    )

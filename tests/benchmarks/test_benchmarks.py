@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,19 +12,23 @@ from tests.benchmarks import (
     asks,
     between,
     children,
+    cold,
     idle,
+    latency,
     outside,
     posts,
+    profile,
     spans,
     steps,
     suspended,
     timers,
 )
+from tests.benchmarks.serverside import PRELOADED
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from tests.harness.servers import TestNats
+    from tests.harness.servers import OwnPostgres, TestNats
 
 
 @pytest.mark.item(167)
@@ -51,16 +56,30 @@ async def test_a_benchmark_prints_figures_beside_its_floor_or_limit(
     _check(capsys.readouterr().out)
 
 
-@pytest.mark.timeout(180)
-async def test_the_broker_benchmark_prints_figures_beside_its_floor(
-    postgres_dsn: str, nats_server: TestNats, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("run", [outside.run, between.run, asks.run, latency.run, cold.run])
+async def test_a_benchmark_with_a_broker_prints_figures_beside_its_floor(
+    run: Callable[..., Awaitable[None]],
+    postgres_dsn: str,
+    nats_server: TestNats,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """So does the one that needs a broker."""
-    place = outside.Servers(postgres_dsn, nats_server.url)
-    await outside.run(place, scale=0.005)
-    await between.run(place, scale=0.005)
-    await asks.run(place, scale=0.005)
+    """So does each that needs a broker."""
+    await run(outside.Servers(postgres_dsn, nats_server.url), scale=0.005)
     _check(capsys.readouterr().out)
+
+
+async def test_a_profile_says_what_an_operation_costs(
+    own_postgres: OwnPostgres, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Rates, CPU, functions, counts, and what PostgreSQL did within its functions."""
+    server = own_postgres(settings={"shared_preload_libraries": PRELOADED})
+
+    await profile.run(outside.Servers(server.url, ""), "step-50", scale=0.01)
+
+    printed = capsys.readouterr().out
+    for words in ("operations (step)", "postgres", "turns", "append_entries", "samples)", " + "):
+        assert words in printed
+    assert re.search(r"^  rows +2\.\d\d$", printed, re.MULTILINE)
 
 
 def _check(printed: str) -> None:

@@ -8,14 +8,15 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from actors.kernel.agent.message import Message
-from actors.kernel.runtime.commit import Commit, Finish, NewRun, Suspend
 from actors.kernel.runtime.ids import run_id_of_submit
 from actors.kernel.runtime.log_entry import EntryKind as K
 from actors.kernel.runtime.log_entry import NewEntry
+from actors.kernel.runtime.rows import NewRun
 from actors.kernel.runtime.scheduler import RunStatus
+from actors.kernel.runtime.turn import Commit, Finish, Suspend
 from actors.kernel.runtime.wakeup import WakeSet
-from actors.runtime.clock import SystemClock
-from actors.runtime.tasks import TaskScope
+from actors.runtime.loop.clock import SystemClock
+from actors.runtime.loop.tasks import TaskScope
 from tests.benchmarks.bench import TYPE, Floor, agent_id, many, open_runtime, open_store, report
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ async def floor(url: str, total: int, setting_up_s: float) -> list[float]:
             agent = agent_id(index)
             message = Message.of(agent, due[index].isoformat()).sent_by("submit:local")
             run = NewRun(run_id_of_submit(agent, "submit:local", message.id), agent)
-            await store.submit(run, message)
+            await store.arrivals.submit(run, message)
             wake = WakeSet(at=due[index])
             entries = (
                 NewEntry(K.RUN_STARTED, "", {"agent": str(agent)}),
@@ -77,13 +78,13 @@ async def floor(url: str, total: int, setting_up_s: float) -> list[float]:
                 NewEntry(K.RUN_SUSPENDED, "", {"wake": wake.to_json()}),
             )
             lease = hand.lease(agent, run.run_id)
-            await store.commit(Commit(lease, -1, entries, Suspend(wake)))
+            await store.turns.commit(Commit(lease, -1, entries, Suspend(wake)))
             runs.append((due[index], run.run_id, agent))
 
         async def end(at: datetime, run_id: RunId, agent: AgentId) -> None:
             entry = NewEntry(K.RUN_COMPLETED, "", {"output": 1})
             then = Finish(RunStatus.COMPLETED, result=1)
-            await store.commit(Commit(hand.lease(agent, run_id), 2, (entry,), then))
+            await store.turns.commit(Commit(hand.lease(agent, run_id), 2, (entry,), then))
             late.append(late_s(at))
 
         def ring(at: datetime, run_id: RunId, agent: AgentId) -> None:
@@ -111,7 +112,7 @@ async def runtime(
 
         async def one(index: int) -> None:
             run_id = await rt.submit(agent_id(index), due[index].isoformat())
-            await rt.worker.endings.future_of(run_id)
+            await rt._host.worker.completions.future_of(run_id)
             durable.append(late_s(due[index]))
             woken.append(float(str(await rt.result(run_id))))
 
@@ -132,11 +133,18 @@ async def run(url: str, *, scale: float = 1.0) -> None:
     for name, suspend_after in (("hot", 60.0), ("drops", 0.0)):
         woken, durable = await runtime(url, total, setting_up_s, suspend_after)
         report(
-            benchmark="timers", mode=name, timers=total, within_s=within_s(total),
+            benchmark="timers",
+            mode=name,
+            timers=total,
+            within_s=within_s(total),
             early=sum(late < 0 for late in woken),
-            floor_p50_ms=share(base, 0.5), floor_p99_ms=share(base, 0.99),
-            woken_p50_ms=share(woken, 0.5), woken_p99_ms=share(woken, 0.99),
-            durable_p50_ms=share(durable, 0.5), durable_p99_ms=share(durable, 0.99),
+            floor_p50_ms=share(base, 0.5),
+            floor_p99_ms=share(base, 0.99),
+            woken_p50_ms=share(woken, 0.5),
+            woken_p99_ms=share(woken, 0.99),
+            durable_p50_ms=share(durable, 0.5),
+            durable_p99_ms=share(durable, 0.99),
             woken_multiple=round(share(woken, 0.99) / share(base, 0.99), 2),
-            durable_multiple=round(share(durable, 0.99) / share(base, 0.99), 2), limit_multiple=2.0,
-        )  # fmt: skip
+            durable_multiple=round(share(durable, 0.99) / share(base, 0.99), 2),
+            limit_multiple=2.0,
+        )

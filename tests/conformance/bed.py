@@ -15,16 +15,6 @@ from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias
 import pytest
 
 from actors.kernel.agent.message import Message, MessageKey
-from actors.kernel.runtime.commit import (
-    CONTINUE,
-    Commit,
-    Committed,
-    Finish,
-    NewRun,
-    Outgoing,
-    Spawned,
-    Suspend,
-)
 from actors.kernel.runtime.ids import (
     AgentId,
     HostIncarnation,
@@ -35,9 +25,19 @@ from actors.kernel.runtime.ids import (
     run_id_of_submit,
 )
 from actors.kernel.runtime.log_entry import EntryKind, NewEntry
+from actors.kernel.runtime.rows import NewRun
 from actors.kernel.runtime.scheduler import Lease, RetryPolicy, RunStatus, ShardLease
-from actors.kernel.runtime.store import Serves
+from actors.kernel.runtime.turn import (
+    CONTINUE,
+    Commit,
+    Committed,
+    Finish,
+    Outgoing,
+    Spawned,
+    Suspend,
+)
 from actors.kernel.runtime.wakeup import WakeSet
+from actors.kernel.store.shards import Serves
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -46,8 +46,9 @@ if TYPE_CHECKING:
     from actors.kernel.agent.supervision import Supervision
     from actors.kernel.clock import Clock
     from actors.kernel.json import JsonValue
-    from actors.kernel.runtime.commit import CommitOutcome, Deleted, SignalKey, Then
-    from actors.kernel.runtime.store import OnConflict, RunStore, Submitted
+    from actors.kernel.runtime.turn import CommitOutcome, Deleted, SignalKey, Then
+    from actors.kernel.store.arrivals import OnConflict, Submitted
+    from actors.kernel.store.store import RunStore
 
 Capability: TypeAlias = Literal["expiry", "hosts", "merging", "nudges"]
 """expiry: a silent host loses its shards. hosts: several processes share the rows. merging: an
@@ -157,7 +158,7 @@ class Turns:
     @property
     def lease(self) -> Lease:
         """The right to write for this run, as claimed by its bed."""
-        shard = self.bed.leases[self.bed.store.shard_of(self.agent)]
+        shard = self.bed.leases[self.bed.store.shards.shard_of(self.agent)]
         return Lease(
             shard.shard,
             shard.owner,
@@ -231,7 +232,7 @@ class Turns:
 
     async def send(self, commit: Commit) -> CommitOutcome:
         """What the store makes of it; the position follows a success."""
-        outcome = await self.bed.store.commit(commit)
+        outcome = await self.bed.store.turns.commit(commit)
         if isinstance(outcome, Committed):
             self.seq = outcome.last_seq
         return outcome
@@ -244,7 +245,7 @@ class Turns:
 
     async def append(self, *entries: NewEntry) -> int:
         """Append entries behind the last one."""
-        self.seq = await self.bed.store.append(self.lease, entries, expected_seq=self.seq)
+        self.seq = await self.bed.store.turns.append(self.lease, entries, expected_seq=self.seq)
         return self.seq
 
     async def start(self) -> Turns:
@@ -292,7 +293,7 @@ class Bed:
 
     def lease_of(self, agent_id: AgentId) -> ShardLease | None:
         """The lease this host holds for an agent."""
-        return self.leases.get(self.store.shard_of(agent_id))
+        return self.leases.get(self.store.shards.shard_of(agent_id))
 
     def needs(self, capability: Capability) -> None:
         """Skip the test on a backend that declares to lack this."""
@@ -302,8 +303,8 @@ class Bed:
 
     async def claim(self, serves: Serves = SERVES) -> list[ShardLease]:
         """Declare and take every free shard."""
-        await self.store.declare(serves, partitions=4)
-        claimed = await self.store.claim_shards(owner=self.owner, serves=serves, limit=1000)
+        await self.store.shards.declare(serves, partitions=4)
+        claimed = await self.store.shards.claim(owner=self.owner, serves=serves, limit=1000)
         self.leases.update({lease.shard: lease for lease in claimed})
         return claimed
 
@@ -318,16 +319,16 @@ class Bed:
         self.needs("hosts")
         owner = HostIncarnation(name)
         async with self.open_host(owner) as store:
-            await store.declare(SERVES, partitions=4)
+            await store.shards.declare(SERVES, partitions=4)
             yield Bed(self.backend, store, owner, self.open_host, self.clock, self.lapse)
 
     async def lose_to(self, rival: Bed) -> None:
         """Let `rival` take all shards over while this host goes on believing in its leases."""
-        await rival.store.release_shards(list(self.leases.values()))
+        await rival.store.shards.release(list(self.leases.values()))
         taken = await rival.claim()
         assert {lease.shard for lease in taken} == set(self.leases)
 
-    async def submit(
+    async def submit(  # noqa: PLR0913 - what a test may vary
         self,
         text: JsonValue = "hi",
         *,
@@ -337,9 +338,10 @@ class Bed:
         policy: RetryPolicy | None = None,
         priority: int = 5,
         supervision: Supervision | None = None,
+        sender: str = "submit:tests",
+        is_apart: bool = False,
     ) -> Submitted:
         """Submit one message as a client does."""
-        sender = "submit:tests"
         msg = message(text, to=agent, id=id or f"m{next(self.ids)}", sender=sender)
         new = NewRun(
             run_id_of_submit(agent, sender, msg.id),
@@ -348,7 +350,9 @@ class Bed:
             retry_policy=policy or RetryPolicy(),
             supervision=supervision,
         )
-        return await self.store.submit(new, msg, on_conflict=on_conflict)
+        return await self.store.arrivals.submit(
+            new, msg, on_conflict=on_conflict, is_apart=is_apart
+        )
 
     async def begin(self, *, agent: AgentId = DESK, **parts: object) -> Turns:
         """A submitted run that has started."""

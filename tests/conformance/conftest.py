@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import secrets
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,7 +10,8 @@ import asyncpg
 import pytest
 
 from actors.kernel.runtime.ids import HostIncarnation
-from actors.runtime.backends import (
+from actors.runtime.loop.clock import SystemClock, SystemEntropy
+from actors.runtime.parts import (
     ComposedStore,
     InMemoryEventLog,
     InMemoryInbox,
@@ -21,18 +20,16 @@ from actors.runtime.backends import (
     InMemorySignalBus,
     MemoryStore,
 )
-from actors.runtime.clock import SystemClock, SystemEntropy
 from persistence.postgres import StoreSettings, open_store
 from tests.conformance.bed import Bed
 from tests.conformance.clock import ManualClock
 from tests.conformance.source import Source
-from tests.harness import servers
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import AsyncIterator
 
-    from actors.kernel.runtime.store import RunStore
-    from tests.harness.servers import TestPostgres
+    from actors.kernel.store.store import RunStore
+    from tests.harness.servers import Schemas
 
 OWNER = HostIncarnation("host-1")
 LEASE_S = 10.0
@@ -116,29 +113,30 @@ async def bed_of(backend: str, request: pytest.FixtureRequest) -> AsyncIterator[
         async with {"memory": memory_bed, "composed": composed_bed}[backend]() as bed:
             yield bed
         return
-    server = request.getfixturevalue("postgres_server")
-    schema = request.getfixturevalue("conformance_schemas")[backend]
-    try:
-        async with postgres_bed(server.url, schema, brokered=backend == "brokered") as bed:
-            yield bed
-    finally:
-        await servers.empty_schema(server, schema)
+    url = request.getfixturevalue("postgres_server").url
+    schemas: Schemas = request.getfixturevalue("schemas")
+    async with (
+        schemas.lent() as schema,
+        postgres_bed(url, schema, brokered=backend == "brokered") as bed,
+    ):
+        yield bed
 
 
+HERE = Path(__file__).parent
 _ABOUT_MAIL = frozenset(
     (
-        "fanout", "mail_store", "post_store", "run_store", "run_store_mail", "run_store_talk_answers",
-        "run_store_talk_tree", "run_store_unnoticed",
+        *("parts/test_fanout.py", "stores/test_mail.py", "stores/test_posts.py"),
+        *("run_store/test_turns.py", "run_store/test_mail.py", "run_store/test_unnoticed.py"),
+        *("run_store/test_talk_answers.py", "run_store/test_talk_tree.py"),
     )
-)  # fmt: skip
+)
 """What a broker changes in the rows: how messages leave, arrive and are found again."""
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out tests on rows of hosts with a broker where those are written like all others."""
-    here = Path(__file__).parent
-    left_out = {item for item in items if item.path.parent == here and _is_the_same_brokered(item)}
+    left_out = {item for item in items if _is_the_same_brokered(item)}
     if left_out:
         config.hook.pytest_deselected(items=list(left_out))
         items[:] = [item for item in items if item not in left_out]
@@ -147,16 +145,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def _is_the_same_brokered(item: pytest.Item) -> bool:
     call = getattr(item, "callspec", None)
     is_brokered = call is not None and "brokered" in call.params.values()
-    return is_brokered and item.path.stem.removeprefix("test_") not in _ABOUT_MAIL
-
-
-@pytest.fixture(scope="session")
-def conformance_schemas(postgres_server: TestPostgres) -> Iterator[dict[str, str]]:
-    """One schema for all tests on PostgreSQL, and one for those of hosts with a broker; emptied between."""
-    names = {backend: f"t_{secrets.token_hex(6)}" for backend in ("postgres", "brokered")}
-    yield names
-    for name in names.values():
-        asyncio.run(servers.drop_schema(postgres_server, name))
+    is_ours = is_brokered and item.path.is_relative_to(HERE)
+    return is_ours and str(item.path.relative_to(HERE)) not in _ABOUT_MAIL
 
 
 @pytest.fixture(

@@ -6,7 +6,6 @@ import asyncio
 from typing import TYPE_CHECKING, Final
 
 from actors.kernel.agent.message import Message
-from actors.kernel.runtime.fanout import Expanded
 from actors.kernel.runtime.ids import AgentId, TopicId
 from tests.conformance.bed import EPOCH
 
@@ -14,9 +13,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from actors.kernel.json import JsonValue
-    from actors.kernel.runtime.commit import Arrived
-    from actors.kernel.runtime.fanout import Fanout
-    from actors.kernel.runtime.follow_graph import FollowMode
+    from actors.kernel.runtime.communication import FollowMode
+    from actors.kernel.runtime.rows import Arrived
+    from actors.kernel.store.fanout import Expanded
     from tests.conformance.bed import Bed
 
 NEWS: Final = TopicId("news", "today")
@@ -47,26 +46,26 @@ async def follow(
     await asyncio.gather(*(graph.follow(agent, topic, mode=mode) for agent in agents))
 
 
-async def once(bed: Bed, fanout: Fanout, *, limit: int = 2000) -> Expanded:
-    """Bring one chunk to followers; it must be allowed."""
-    done = await bed.store.posts.expand(bed.leases[fanout.shard], fanout, limit=limit)
-    assert isinstance(done, Expanded), done
+async def once(bed: Bed, *, limit: int = 2000) -> Expanded:
+    """Bring posts to the next followers in the bed's shards, which are its own."""
+    done = await bed.store.posts.expand(list(bed.leases.values()), limit=limit)
+    assert not done.lost
     return done
+
+
+def named(chunk: Expanded) -> list[AgentId]:
+    """Whom it woke, by shard."""
+    return [row.agent_id for rows in chunk.woken.values() for row in rows]
 
 
 async def bring(bed: Bed, *, limit: int = 2000) -> list[AgentId]:
     """Bring everything to the followers in the bed's shards, as a host does; return who is woken."""
     woken: list[AgentId] = []
-    while fanouts := await bed.store.posts.fanouts(bed.shards):
-        for fanout in fanouts:
-            is_done = False
-            while not is_done:
-                chunk = await once(bed, fanout, limit=limit)
-                woken += [row.agent_id for row in chunk.woken]
-                is_done = chunk.is_done
+    while await bed.store.posts.behind(bed.shards):
+        woken += named(await once(bed, limit=limit))
     return woken
 
 
 async def mail(bed: Bed, agent: AgentId) -> list[Arrived]:
     """The agent's waiting mail."""
-    return await bed.store.pending_mail(agent=agent)
+    return await bed.store.backlog.pending_mail(agent=agent)

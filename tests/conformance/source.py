@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 import pytest
 
 from actors.kernel.runtime.ids import AgentId, RunId
-from actors.runtime.backends import (
+from actors.runtime.parts import (
     EventLogView,
     InboxView,
     InMemoryEventLog,
@@ -108,10 +108,7 @@ class Source:
         if self.bed is None:
             return InMemoryInbox(clock=self.clock, max_retries=max_retries)
         return InboxView(
-            self.bed.store,
-            lease_of=self.bed.lease_of,
-            clock=self.clock,
-            max_retries=max_retries,
+            self.bed.store, lease_of=self.bed.lease_of, clock=self.clock, max_retries=max_retries
         )
 
     def scheduler(self) -> Scheduler:

@@ -7,14 +7,17 @@ from typing import TYPE_CHECKING
 
 from actors.kernel.agent.message import Message, MessageKey
 from actors.kernel.agent.supervision import ExecutionBudget, SpawnBudget, Supervision
-from actors.kernel.runtime.commit import Answer, Outgoing, Suspend, Wait
 from actors.kernel.runtime.ids import AgentId, RunId
+from actors.kernel.runtime.turn import Outgoing, Suspend
+from actors.kernel.runtime.waits import Answer, Wait
 from actors.kernel.runtime.wakeup import WakeSet
 from tests.conformance.bed import EPOCH, started, suspended
 
 if TYPE_CHECKING:
     from actors.kernel.json import JsonValue
-    from actors.kernel.runtime.commit import Committed, RunRow, WaitKind
+    from actors.kernel.runtime.rows import RunRow
+    from actors.kernel.runtime.turn import Committed
+    from actors.kernel.runtime.waits import WaitKind
     from tests.conformance.bed import Bed, Turns
 
 CLERK = AgentId("clerk", "7")
@@ -63,12 +66,12 @@ async def rest(run: Turns, *waits: Wait, message: bool = False) -> Committed:
 
 async def answers(bed: Bed, run: Turns) -> list[Answer]:
     """The run's answers."""
-    return await bed.store.answers(run.run_id)
+    return await bed.store.reads.answers(run.run_id)
 
 
 async def row(bed: Bed, run: Turns | RunId) -> RunRow:
     """The row of a run that exists."""
-    found = await bed.store.run(run if isinstance(run, str) else run.run_id)
+    found = await bed.store.reads.run(run if isinstance(run, str) else run.run_id)
     assert found is not None
     return found
 

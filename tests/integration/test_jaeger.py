@@ -14,8 +14,8 @@ import pytest
 
 from actors.kernel.runtime.ids import AgentId
 from actors.kernel.tracing import root_span_id, trace_id_of
-from compose.runtime import build_postgres_runtime
-from compose.settings import Settings
+from compose.assembly.runtime import build_postgres_runtime
+from compose.assembly.settings import Settings
 from tests.behaviour.agents import Acting, ScriptedModel
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ async def test_jaeger_shows_a_conversation_as_one_trace(postgres_dsn: str, schem
         await runtime.register(parent)
         run_id = await runtime.submit(parent.id, {})
         await runtime.result(run_id)
-        row = await runtime.store.run(run_id)
+        row = await runtime.store.reads.run(run_id)
         assert row is not None
     spans = await until_told(f"/api/traces/{trace_id_of(row)}", 8)
 

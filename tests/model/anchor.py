@@ -14,11 +14,11 @@ from tests.model.world import Answer, Left, Letter, Scene
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from actors.kernel.runtime.commit import Answer as StoredAnswer
-    from actors.kernel.runtime.commit import RunRow
     from actors.kernel.runtime.ids import RunId
     from actors.kernel.runtime.log_entry import RunLogEntry
-    from actors.kernel.runtime.store import RunStore
+    from actors.kernel.runtime.rows import RunRow
+    from actors.kernel.runtime.waits import Answer as StoredAnswer
+    from actors.kernel.store.store import RunStore
     from tests.model.program import Case
 
 KEYS: Final = ("a", "b")
@@ -54,7 +54,7 @@ async def anchor(
     store: RunStore, case: Case, first: RunId, *, at: float, counts: dict[str, int]
 ) -> Anchor:
     """Return everything durable now; `first` is the submitted run."""
-    rows = sorted(await store.list_runs(limit=10_000), key=lambda row: row.arrival)
+    rows = sorted(await store.lists.runs(limit=10_000), key=lambda row: row.arrival)
     root = AgentId.parse(case.root)
     lefts: list[Left] = []
     answers: list[tuple[str, str, Answer | None]] = []
@@ -62,14 +62,16 @@ async def anchor(
     read: list[Letter] = []
     arrived: set[str] = set()
     for row in rows:
-        entries = [entry async for entry in store.entries(row.run_id)]
+        entries = [entry async for entry in store.reads.entries(row.run_id)]
         if row.run_id == first:
             log = entries
-        elif row.agent_id == root:
-            read += _letters(entries)
-            continue
-        bound = [letter_of(one.message) for one in (await store.load([row.run_id]))[0].messages]
+        bound = [
+            letter_of(one.message) for one in (await store.reads.load([row.run_id]))[0].messages
+        ]
         letters = {letter.id: letter for letter in [*bound, *_letters(entries)]}
+        if row.run_id != first and row.agent_id == root:
+            read += letters.values()
+            continue
         arrived |= set(letters)
         status = row.status.value if row.status.is_terminal else "PARKED" if row.parked else ""
         lefts.append(
@@ -86,19 +88,19 @@ async def anchor(
         )
         answers += [(row.run_id, key, None) for key in _taken(entries)]
         if not row.status.is_terminal:
-            for one in await store.answers(row.run_id):
+            for one in await store.reads.answers(row.run_id):
                 answers.append((row.run_id, one.key, _answer(one)))
     waiting: dict[str, list[Letter]] = {}
     for agent in [root, *agents_of(case, rows)]:
-        mail = await store.pending_mail(agent=agent)
+        mail = await store.backlog.pending_mail(agent=agent)
         if mail:
             waiting[str(agent)] = [letter_of(one.message, alone=one.alone) for one in mail]
             arrived |= {one.message.id for one in mail}
     follows, is_fair = [], True
     if case.cast:
         follows = await _follows(store)
-        shards = {store.shard_of(agent) for agent in [root, *agents_of(case, rows)]}
-        is_fair = not await store.posts.fanouts(sorted(shards))
+        shards = {store.shards.shard_of(agent) for agent in [root, *agents_of(case, rows)]}
+        is_fair = not await store.posts.behind(sorted(shards))
     arrived |= {letter.id for letter in read}
     scene = Scene(
         at,

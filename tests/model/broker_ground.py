@@ -21,30 +21,30 @@ import nats
 from nats.errors import NoRespondersError
 from typing_extensions import override
 
-from actors.kernel.agent.message import Message
-from actors.kernel.runtime.commit import Committed
 from actors.kernel.runtime.ids import AgentId, HostIncarnation
-from actors.kernel.runtime.store import Serves
+from actors.kernel.runtime.turn import Committed
+from actors.kernel.store.shards import Serves
 from broker import JetStreamTransport, Subjects
 from persistence.postgres import PostgresStore, StoreSettings, open_store
-from persistence.postgres.clock import PostgresClock, Reading
+from persistence.postgres.connection.clock import PostgresClock, Reading
 from tests.harness.faulty_store import Faults, Manner
 from tests.harness.heldloop import PATIENCE_S
 from tests.harness.simloop import EPOCH
 from tests.model.agent import SINK
 from tests.model.crowd import Crowd
 from tests.model.drive import Stage
-from tests.model.ground import OUTSIDER, Stead
+from tests.model.ground import OUTSIDER, SENDER, Stead, message_of, run_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 
     from nats.aio.client import Client
 
-    from actors.kernel.runtime.commit import Commit, CommitOutcome
+    from actors.kernel.runtime.hints import Nudge
     from actors.kernel.runtime.ids import RunId
-    from actors.kernel.runtime.store import Nudge, RunStore
-    from actors.kernel.runtime.transport import (
+    from actors.kernel.runtime.turn import Commit, CommitOutcome
+    from actors.kernel.store.store import RunStore
+    from actors.kernel.store.transport import (
         IngestOutcome,
         MailBatch,
         MailConnection,
@@ -92,7 +92,7 @@ create trigger find_room before insert on event_log
 """
 _TABLES: Final = """
 select string_agg('delete from ' || tablename, ';') from pg_tables where schemaname = $1
-  and tablename not in ('buried', 'clock', 'deployment', 'schema_migrations')
+  and tablename not in ('buried', 'clock', 'deployment', 'schema_functions', 'schema_migrations')
 """
 
 
@@ -151,11 +151,9 @@ class _HeldTransport:
         self._transport, self._held = transport, held
 
     @asynccontextmanager
-    async def connect(
-        self, *, deployment: str, on_nudge: Callable[[Nudge], None]
-    ) -> AsyncIterator[MailConnection]:
+    async def connect(self, **told: Any) -> AsyncIterator[MailConnection]:
         async with AsyncExitStack() as stack:
-            opening = self._transport.connect(deployment=deployment, on_nudge=on_nudge)
+            opening = self._transport.connect(**told)
             with self._held.call():
                 connection = await stack.enter_async_context(opening)
             try:
@@ -172,9 +170,16 @@ class _TellingStore(PostgresStore):
         is_mute: Nobody hears of outbox rows, as if every host died right after its commits.
     """
 
-    held: Held
-    is_mute: bool
-    is_brokered: bool
+    def __init__(
+        self, settings: StoreSettings, *, held: Held, is_mute: bool, is_brokered: bool
+    ) -> None:
+        super().__init__(settings, PostgresClock(Reading(EPOCH, 0.0, 0.0)))
+        self.held, self.is_mute, self.is_brokered = held, is_mute, is_brokered
+        self._commit, self._ingest = self.turns.commit, self.mail.ingest
+        self._set_hook = self.outbox.set_hook
+        self.turns.commit = self._telling_commit  # type: ignore[method-assign]
+        self.mail.ingest = self._telling_ingest  # type: ignore[method-assign]
+        self.outbox.set_hook = self._outbox_hook  # type: ignore[method-assign]
 
     @override
     def set_nudge_hook(self, hook: Callable[[Nudge], None] | None) -> None:
@@ -185,23 +190,20 @@ class _TellingStore(PostgresStore):
 
         super().set_nudge_hook(None if hook is None else told)
 
-    @override
-    def set_outbox_hook(self, hook: Callable[[Sequence[OutboxRow]], None] | None) -> None:
-        super().set_outbox_hook(None if self.is_mute else hook)
+    def _outbox_hook(self, hook: Callable[[Sequence[OutboxRow]], None] | None) -> None:
+        self._set_hook(None if self.is_mute else hook)
 
-    @override
-    async def commit(self, turn: Commit) -> CommitOutcome:
-        outcome = await super().commit(turn)
+    async def _telling_commit(self, commit: Commit) -> CommitOutcome:
+        outcome = await self._commit(commit)
         if isinstance(outcome, Committed) and self.is_brokered:
-            for out in turn.outgoing:
+            for out in commit.outgoing:
                 if isinstance(out.target, AgentId) and out.target.type != SINK.type:
                     self.held.expect(out.message.id)
         return outcome
 
-    @override
-    async def ingest(self, batch: MailBatch) -> IngestOutcome:
+    async def _telling_ingest(self, batch: MailBatch) -> IngestOutcome:
         try:
-            return await super().ingest(batch)
+            return await self._ingest(batch)
         finally:
             for item in batch.received:
                 self.held.came(item.message_id)
@@ -241,7 +243,9 @@ class BrokerGround:
         if full is not None:
             gone, back = (EPOCH + timedelta(seconds=at) for at in full)
             self.clock.execute(f"insert into room values ('{gone}', '{back}')")
-        await self.store.declare(Serves(agents=tuple(AgentId.parse(case.sink) for case in cases)))
+        await self.store.shards.declare(
+            Serves(agents=tuple(AgentId.parse(case.sink) for case in cases))
+        )
 
     async def end(self) -> None:
         """Delete the streams."""
@@ -262,9 +266,10 @@ class BrokerGround:
         """See `Ground.host`."""
         owner = HostIncarnation(f"host-{next(self.names)}")
         settings = replace(self.settings, owner=owner)
-        store = _TellingStore(settings, PostgresClock(Reading(EPOCH, 0.0, 0.0)))
-        store.held, store.is_mute = self.held, self.is_mute
-        store.is_brokered = self.subjects is not None
+        is_brokered = self.subjects is not None
+        store = _TellingStore(
+            settings, held=self.held, is_mute=self.is_mute, is_brokered=is_brokered
+        )
         if self.subjects is None:
             async with store.running():
                 yield Stead(store, owner, None, HEARTBEAT_S)
@@ -282,10 +287,16 @@ class BrokerGround:
         """See `Ground.send`. Time stands still until some host has read it."""
         if self.subjects is None:
             self.held.expect(f"mail {agent}")
-            message = Message.of(agent, payload, id=id).sent_by(f"ext:{OUTSIDER}")
-            await self.store.deliver([message])
+            await self.store.arrivals.deliver([message_of(agent, payload, id)])
             return
         await self._publish(self.subjects.external(agent, OUTSIDER), payload, id)
+
+    async def submit(self, agent: AgentId, payload: dict[str, Any], *, id: str) -> None:  # noqa: A002
+        """See `Ground.submit`. Time stands still until the agent's host has heard of it."""
+        run, message = run_of(agent, payload, id)
+        self.held.expect(f"run {run.run_id}")
+        if (await self.store.arrivals.submit(run, message)).arrived is None:
+            self.held.came(f"run {run.run_id}")
 
     async def signal(
         self,
@@ -299,8 +310,9 @@ class BrokerGround:
         """See `Ground.signal`. Time stands still until some host has read it."""
         if self.subjects is None:
             self.held.expect(f"signal {run_id}")
-            sender = f"ext:{OUTSIDER}"
-            told = await self.store.signal(run_id, name, payload, message_id=id, sender=sender)
+            told = await self.store.arrivals.signal(
+                run_id, name, payload, message_id=id, sender=SENDER
+            )
             if not told.accepted:
                 self.held.came(f"signal {run_id}")
             return

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from actors.kernel.runtime.ids import AgentId
 from actors.runtime import Runtime
-from actors.runtime.mail import Broker
+from actors.runtime.delivery.mail_service import Broker
 from tests.harness.faulty_store import Faults
 from tests.model.drive import STUCK_S, Stage
 from tests.model.program import in_tenant
@@ -18,8 +18,8 @@ from tests.model.program import in_tenant
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from actors.kernel.runtime.commit import RunRow
-    from actors.kernel.runtime.transport import MailStore
+    from actors.kernel.runtime.rows import RunRow
+    from persistence.postgres import PostgresStore
     from tests.harness.heldloop import HeldLoop
     from tests.harness.simloop import SimLoop
     from tests.model.agent import ProgramAgent
@@ -92,7 +92,7 @@ class Crowd:
     async def _list_runs(self) -> list[RunRow]:
         """Return all runs; read once in an instant, for all."""
         if self._listed[0] != self._loop.time():
-            self._listed = (self._loop.time(), await self._ground.store.list_runs(limit=10_000))
+            self._listed = (self._loop.time(), await self._ground.store.lists.runs(limit=10_000))
         return self._listed[1]
 
     def _make(self, agent_id: AgentId) -> ProgramAgent:
@@ -101,7 +101,8 @@ class Crowd:
     def _runtime(self, stead: Stead) -> Runtime:
         broker: Any = None
         if stead.transport is not None:
-            broker = Broker(stead.transport, cast("MailStore", stead.store))
+            rows = cast("PostgresStore", stead.store)
+            broker = Broker(stead.transport, rows.mail, rows.outbox)
         parts = self._stages[0].parts
         return Runtime(
             store=stead.store,

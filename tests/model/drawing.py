@@ -2,20 +2,48 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar
 
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import seed as hypothesis_seed
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from hypothesis.strategies import SearchStrategy
 
 T = TypeVar("T")
 
 
+class _FoundError(BaseException):
+    """Ends the drawing; anything else that is raised would be a failure to draw again."""
+
+
 def drawn_cases(strategy: SearchStrategy[T], count: int, seed: int) -> list[T]:
     """Return so many random cases; the same for the same seed."""
     cases: list[T] = []
+    _draw(strategy, count, seed, cases.append)
+    return cases
+
+
+def first_drawn(
+    strategy: SearchStrategy[T], count: int, seed: int, wanted: Callable[[T], bool]
+) -> T | None:
+    """Return the first wanted one of `drawn_cases`, and draw none behind it."""
+    found: list[T] = []
+
+    def look(case: T) -> None:
+        if wanted(case):
+            found.append(case)
+            raise _FoundError
+
+    with suppress(_FoundError):
+        _draw(strategy, count, seed, look)
+    return found[0] if found else None
+
+
+def _draw(strategy: SearchStrategy[T], count: int, seed: int, take: Callable[[T], None]) -> None:
 
     @hypothesis_seed(seed)
     @settings(
@@ -27,7 +55,6 @@ def drawn_cases(strategy: SearchStrategy[T], count: int, seed: int) -> list[T]:
     )
     @given(strategy)
     def draw(case: T) -> None:
-        cases.append(case)
+        take(case)
 
     draw()
-    return cases

@@ -17,13 +17,13 @@ from actors.kernel.agent.supervision import SpawnBudget
 from actors.kernel.runtime.ids import AgentId, RunId, run_id_of_submit
 from actors.kernel.runtime.scheduler import RunStatus
 from actors.runtime import Runtime
-from actors.runtime.mail import Broker
+from actors.runtime.delivery.mail_service import Broker
 from tests.harness.faulty_store import Door, Faults, FaultyStore
 from tests.harness.simloop import SimEntropy, SteppedClock, simulate
 from tests.model.agent import Execution, ProgramAgent, World
 from tests.model.anchor import Anchor, agents_of, anchor
-from tests.model.endings import policy_of
-from tests.model.ground import OUTSIDER, MemoryGround
+from tests.model.completions import policy_of
+from tests.model.ground import MemoryGround, message_of, run_of
 from tests.model.operators import Act, Operator
 from tests.model.reading import essential, seconds
 from tests.model.seeding import seed_store
@@ -31,10 +31,10 @@ from tests.model.seeding import seed_store
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Sequence
 
-    from actors.kernel.runtime.commit import Arrived, RunRow
     from actors.kernel.runtime.log_entry import RunLogEntry
-    from actors.kernel.runtime.store import RunStore
-    from actors.kernel.runtime.transport import MailStore
+    from actors.kernel.runtime.rows import Arrived, RunRow
+    from actors.kernel.store.store import RunStore
+    from persistence.postgres import PostgresStore
     from tests.harness.heldloop import HeldLoop
     from tests.harness.simloop import SimLoop
     from tests.model.ground import Ground
@@ -146,15 +146,13 @@ class Stage:
         self._world = World(self.case, self._names)
         self.run_id = run_id_of_submit(self.agent, f"submit:{CLIENT}", BOOT)
         self._died = asyncio.Event()
-        events: list[tuple[float, str, dict[str, Any]]] = [
-            (at, name, {"n": n}) for n, (at, name) in enumerate(self.case.signals)
-        ]
-        events += [(at, "", {"mail": n}) for n, at in enumerate(self.case.mail)]
-        self._events = sorted(events, key=lambda event: event[0])
+        self._events = self.case.arrivals
+        asked = (run_of(self.agent, one[3], one[1])[0] for one in self._events if "asked" in one[3])
+        self.faults.sure = {run.run_id for run in asked}
         self._doors = itertools.cycle(self.faults.doors or (Door.OTHER,))
         self._runtime: Runtime | None = None
         self.faults.on_load = self._loaded
-        self.list_runs: Callable[[], Awaitable[list[RunRow]]] = lambda: self.store.list_runs(
+        self.list_runs: Callable[[], Awaitable[list[RunRow]]] = lambda: self.store.lists.runs(
             limit=10_000
         )
 
@@ -196,7 +194,7 @@ class Stage:
         self._world.begun = [one for one in self.before if one.at < self.loop.time()]
         await seed_store(self.store, self.case, self.prefix, BOOT)
         taken = [line.data["payload"] for line in essential(self.prefix) if "payload" in line.data]
-        self._events = [event for event in self._events if event[2] not in taken]
+        self._events = [event for event in self._events if event[3] not in taken]
         while self._events and self._events[0][0] <= self.loop.time():
             await self._deliver(*self._events.pop(0))
         await self._anchor()
@@ -210,13 +208,14 @@ class Stage:
             self._died.set()
             self._world.host += 1
             if runtime is not None:
-                runtime.crash()
+                runtime._host.crash()
 
         async with self.ground.host() as stead:
             store = FaultyStore(stead.store, self.faults, die)
             broker = None
             if stead.transport is not None:
-                broker = Broker(stead.transport, cast("MailStore", store))
+                rows = cast("PostgresStore", store)
+                broker = Broker(stead.transport, rows.mail, rows.outbox)
             runtime = Runtime(
                 store=cast("RunStore", store),
                 owner=stead.owner,
@@ -228,21 +227,17 @@ class Stage:
             if await self._or_died(self._live(runtime)):
                 await self._or_died(_stopped(runtime))
                 return True
-            store.bury()
-            await runtime._tasks.close()
+            store.silence()
+            await runtime._host._tasks.close()
         await self._anchor()
-        await self.store.release_shards(self.faults.leases)
+        await self.store.shards.release(self.faults.leases)
         return False
 
     async def _anchor(self) -> None:
         if self.faults.orders:
             return  # the model knows of no operators
         self.seen.anchor = await anchor(
-            self.store,
-            self.case,
-            self.run_id,
-            at=self.loop.time(),
-            counts=self._world.counts(),
+            self.store, self.case, self.run_id, at=self.loop.time(), counts=self._world.counts()
         )
 
     async def _loaded(self, run_ids: Sequence[RunId]) -> None:
@@ -291,7 +286,7 @@ class Stage:
 
     async def is_over(self) -> bool:
         """Whether nothing is left to do."""
-        row = await self.store.run(self.run_id)
+        row = await self.store.reads.run(self.run_id)
         if self.case.cast and not await self._are_others_over():
             return False
         if self.faults.back is not None and self.loop.time() < self.faults.back[1] + 1.0:
@@ -300,10 +295,10 @@ class Stage:
             return await self._are_orders_over()
         if row is not None and row.status.is_terminal:
             now = self.loop.time()
-            last = max([*self.case.mail, 0.0]) + 0.5
-            waiting = await self.store.pending_count(self.agent)
+            last = max([*self.case.mail, *self.case.asked, 0.0]) + 0.5
+            waiting = await self.store.lists.pending_count(self.agent)
             return now > last and (not waiting or now > max(self.until, last) + STUCK_S)
-        arrived = max([at for at, _ in self.case.signals] + self.case.mail, default=0.0)
+        arrived = max([arrival[0] for arrival in self.case.arrivals], default=0.0)
         if self.loop.time() < max(self.until, arrived) + SETTLE_S:
             return False
         waits = row is not None and row.status is RunStatus.SUSPENDED and row.wake_at is None
@@ -335,23 +330,26 @@ class Stage:
         """Read what is left of the case."""
         seen, store = self.seen, self.store
         seen.unread = []
-        seen.row = await store.run(self.run_id)
-        seen.entries = [entry async for entry in store.entries(self.run_id)]
-        seen.refolded = await store.refold(self.run_id)
-        seen.state = await store.state(self.agent)
-        seen.sent = await store.pending_mail(agent=AgentId.parse(self.case.sink))
-        for run in sorted(await store.list_runs(agent=self.agent), key=lambda run: run.arrival):
+        seen.row = await store.reads.run(self.run_id)
+        seen.entries = [entry async for entry in store.reads.entries(self.run_id)]
+        seen.refolded = await store.operators.refold(self.run_id)
+        seen.state = await store.reads.state(self.agent)
+        seen.sent = await store.backlog.pending_mail(agent=AgentId.parse(self.case.sink))
+        waiting = await store.backlog.pending_mail(agent=self.agent)
+        for run in sorted(await store.lists.runs(agent=self.agent), key=lambda run: run.arrival):
             result: Any = run.result
             if run.run_id != self.run_id and result is not None:
                 seen.unread += result.get("unread", [])
-        waiting = await store.pending_mail(agent=self.agent)
+            elif run.run_id != self.run_id and run.last_seq < 0:
+                waiting += (await store.reads.load([run.run_id]))[0].messages
+        waiting.sort(key=lambda one: one.arrival)
         seen.unread += [one.message.payload for one in waiting]
         await self._look_at_others()
         if self.faults.orders:
             runs = [row.run_id for row in await self.list_runs()]
-            seen.logs = [[entry async for entry in store.entries(run_id)] for run_id in runs]
+            seen.logs = [[entry async for entry in store.reads.entries(run_id)] for run_id in runs]
         if seen.row is not None and seen.row.status.is_terminal:
-            seen.stuck = await store.pending_count(self.agent)
+            seen.stuck = await self.store.lists.pending_count(self.agent)
         seen.begun, seen.ended = self._world.begun, self._world.ended
         seen.ghosts, seen.calls = self._world.ghosts, self.faults.calls
         seen.replies, seen.over_at = self._world.replies, self.loop.time()
@@ -362,12 +360,12 @@ class Stage:
             return
         for run in await self.list_runs():
             if self._is_other(run):
-                entries = [entry async for entry in store.entries(run.run_id)]
-                refolded = await store.refold(run.run_id)
+                entries = [entry async for entry in store.reads.entries(run.run_id)]
+                refolded = await store.operators.refold(run.run_id)
                 seen.others[run.run_id] = Other(run, entries, refolded)
         for agent in agents_of(self.case, [one.row for one in seen.others.values()]):
-            seen.states[str(agent)] = await store.state(agent)
-            seen.waiting[str(agent)] = await store.pending_mail(agent=agent)
+            seen.states[str(agent)] = await store.reads.state(agent)
+            seen.waiting[str(agent)] = await store.backlog.pending_mail(agent=agent)
 
     async def arrive(self) -> None:
         """Deliver signals and mail at their times, as another process would."""
@@ -375,20 +373,23 @@ class Stage:
             await asyncio.sleep(event[0] - self.loop.time())
             await self._deliver(*event)
 
-    async def _deliver(self, _: float, name: str, payload: dict[str, Any]) -> None:
-        if not name:
-            await self._send(payload, f"mail{payload['mail']}")
+    async def _deliver(self, _: float, id: str, name: str, payload: dict[str, Any]) -> None:  # noqa: A002
+        if "asked" in payload:
+            await self.ground.submit(self.agent, payload, id=id)
             return
-        while await self.store.run(self.run_id) is None:  # noqa: ASYNC110 - virtual time costs nothing
+        if not name:
+            await self._send(payload, id)
+            return
+        while await self.store.reads.run(self.run_id) is None:  # noqa: ASYNC110 - virtual time costs nothing
             await asyncio.sleep(0.01)
-        await self.ground.signal(self.agent, self.run_id, name, payload, id=f"{name}{payload['n']}")
+        await self.ground.signal(self.agent, self.run_id, name, payload, id=id)
 
     async def _send(self, payload: dict[str, Any], id: str) -> None:  # noqa: A002
         door, runtime = next(self._doors), self._runtime
         if door is Door.OTHER or runtime is None:
             await self.ground.send(self.agent, payload, id=id)
             return
-        message = Message.of(self.agent, payload, id=id).sent_by(f"ext:{OUTSIDER}")
+        message = message_of(self.agent, payload, id)
         if door is Door.HOST:
             await runtime.send(self.agent, message, sender=message.sender)
         else:
@@ -398,7 +399,7 @@ class Stage:
         return tuple(
             [
                 (entry.kind, str(entry.payload.get("name", "")))
-                async for entry in self.store.entries(run_id)
+                async for entry in self.store.reads.entries(run_id)
             ]
         )
 

@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from actors.kernel.agent.message import Message
-from actors.kernel.runtime.store import Nudge
-from actors.runtime.backends.memory import MemoryStore
+from actors.kernel.runtime.hints import Nudge
+from actors.kernel.runtime.ids import run_id_of_submit
+from actors.kernel.runtime.rows import NewRun
+from actors.runtime.memory.store import MemoryStore
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -17,10 +19,22 @@ if TYPE_CHECKING:
 
     from actors.kernel.clock import Clock
     from actors.kernel.runtime.ids import AgentId, HostIncarnation, RunId
-    from actors.kernel.runtime.store import RunStore
-    from actors.kernel.runtime.transport import Transport
+    from actors.kernel.store.store import RunStore
+    from actors.kernel.store.transport import Transport
 
 OUTSIDER = "test"
+SENDER = f"ext:{OUTSIDER}"
+
+
+def message_of(agent: AgentId, payload: dict[str, Any], id: str) -> Message:  # noqa: A002
+    """Return a message of the outsider."""
+    return Message.of(agent, payload, id=id).sent_by(SENDER)
+
+
+def run_of(agent: AgentId, payload: dict[str, Any], id: str) -> tuple[NewRun, Message]:  # noqa: A002
+    """Return a run that the outsider submits, and its message."""
+    run = NewRun(run_id_of_submit(agent, SENDER, id), agent)
+    return run, message_of(agent, payload, id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +71,10 @@ class Ground(Protocol):
 
     async def send(self, agent: AgentId, payload: dict[str, Any], *, id: str) -> None:  # noqa: A002
         """Send mail to the agent, as an outside service."""
+        ...
+
+    async def submit(self, agent: AgentId, payload: dict[str, Any], *, id: str) -> None:  # noqa: A002
+        """Submit a run to the agent, in the name in which mail is sent."""
         ...
 
     async def signal(
@@ -107,7 +125,11 @@ class MemoryGround:
 
     async def send(self, agent: AgentId, payload: dict[str, Any], *, id: str) -> None:  # noqa: A002
         """See `Ground.send`."""
-        await self._outside.deliver([Message.of(agent, payload, id=id).sent_by(f"ext:{OUTSIDER}")])
+        await self._outside.arrivals.deliver([message_of(agent, payload, id)])
+
+    async def submit(self, agent: AgentId, payload: dict[str, Any], *, id: str) -> None:  # noqa: A002
+        """See `Ground.submit`."""
+        await self._outside.arrivals.submit(*run_of(agent, payload, id))
 
     async def signal(
         self,
@@ -119,7 +141,7 @@ class MemoryGround:
         id: str,  # noqa: A002
     ) -> None:
         """See `Ground.signal`."""
-        await self._outside.signal(run_id, name, payload, message_id=id, sender=f"ext:{OUTSIDER}")
+        await self._outside.arrivals.signal(run_id, name, payload, message_id=id, sender=SENDER)
 
     async def is_settled(self) -> bool:
         """See `Ground.is_settled`."""

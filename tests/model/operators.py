@@ -15,8 +15,8 @@ from tests.harness.checks import broken_laws
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from actors.kernel.runtime.commit import RunRow
     from actors.kernel.runtime.log_entry import RunLogEntry
+    from actors.kernel.runtime.rows import RunRow
     from actors.runtime import Runtime
     from tests.model.agent import Execution
 
@@ -70,7 +70,7 @@ class Operator:
 
     async def _do(self, verb: str, n: int) -> None:
         store, runtime = self.runtime.store, self.runtime
-        runs = sorted(await store.list_runs(limit=1000), key=lambda row: row.arrival)
+        runs = sorted(await store.lists.runs(limit=1000), key=lambda row: row.arrival)
         ends = [row for row in runs if row.status.is_terminal and not row.swept]
         parked = [row for row in runs if row.parked is not None]
         match verb:
@@ -85,14 +85,16 @@ class Operator:
                 row = ends[n % len(ends)]
                 await runtime.fork_run(row.run_id, at_seq=row.last_seq // 2, copy=n)
             case "sweep":
-                await store.sweep(older_than_s=1.0)
+                await store.retention.sweep(older_than_s=1.0)
             case "approve" | "deny":
                 for asked in await runtime.approvals.open():
                     await runtime.approvals.decide(asked.id, approve=verb == "approve", by=f"{n}")
                     self.accepted.append(Act(verb, asked.run_id, (asked.id, -1)))
             case "redrive letters":
-                for letter in await store.dead_letters(limit=1000):
-                    new = tuple(one.message.id for one in await store.redrive([letter.id]))
+                for letter in await store.lists.dead_letters(limit=1000):
+                    new = tuple(
+                        one.message.id for one in await store.operators.redrive([letter.id])
+                    )
                     self.accepted += [Act(verb, str(letter.run_id), new=new)] if new else []
             case "redrive runs":
                 for row in [row for row in ends if row.status is RunStatus.FAILED]:
@@ -106,7 +108,7 @@ class Operator:
     ) -> None:
         doubts = [row for row in parked if row.parked == "in_doubt"]
         if doubts:
-            log = [entry async for entry in self.runtime.store.entries(doubts[0].run_id)]
+            log = [entry async for entry in self.runtime.store.reads.entries(doubts[0].run_id)]
             position = str(log[-1].payload["at"])
             self._doubt = (doubts[0].run_id, position, last_intent(log, position))
         if self._doubt is None:

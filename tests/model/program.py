@@ -94,6 +94,7 @@ class Case:
             ``{"d": s, "err": class name}``; the last one repeats.
         signals: ``[at, name]``, by time of arrival.
         mail: Times at which a message arrives.
+        asked: Times at which its sender submits a run to the first agent, which waits for its turn.
         retry: Arguments of the `RetryPolicy`.
         cast: Programs of other agents, by type; each run of such an agent runs it.
         budget: Arguments of the root's `SpawnBudget`.
@@ -105,11 +106,20 @@ class Case:
     script: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     signals: list[tuple[float, str]] = field(default_factory=list)
     mail: list[float] = field(default_factory=list)
+    asked: list[float] = field(default_factory=list)
     retry: dict[str, Any] = field(default_factory=dict)
     cast: dict[str, Block] = field(default_factory=dict)
     budget: dict[str, Any] = field(default_factory=dict)
     tenant: str = ""
     is_even: bool = False
+
+    @property
+    def arrivals(self) -> list[tuple[float, str, str, dict[str, int]]]:
+        """All that outsiders send, by time: when, its id, the name if it is a signal, and the payload."""
+        sent = [(at, f"{name}{n}", name, {"n": n}) for n, (at, name) in enumerate(self.signals)]
+        for what, times in (("mail", self.mail), ("asked", self.asked)):
+            sent += [(at, f"{what}{n}", "", {what: n}) for n, at in enumerate(times)]
+        return sorted(sent, key=lambda one: one[0])
 
     @property
     def root(self) -> str:

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from datetime import datetime
 
-    from actors.kernel.runtime.commit import RunRow
     from actors.kernel.runtime.log_entry import RunLogEntry
+    from actors.kernel.runtime.rows import RunRow
     from tests.model.drive import Observed
 
 

@@ -10,7 +10,7 @@ from typing_extensions import override
 from actors.errors import EffectInDoubtError
 from actors.kernel.runtime.ids import RunId, derive_id
 from tests.model.branches import Branch, CancelledError, Group, Wait, innermost_open
-from tests.model.endings import TERMINAL, end_of_attempt
+from tests.model.completions import TERMINAL, end_of_attempt
 from tests.model.history import DivergenceError, Line, Memory
 from tests.model.signs import TIE_S, ContinueSignal, RefusedSignal, TieError
 from tests.model.talk import Talk
@@ -95,8 +95,6 @@ class Run(Talk):
             self.flushed = len(self.log)
             self.rows = self.open_rows()
             self.world.look_at_rows(self)
-
-    # --- its life -------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Begin, or go on with what the log says."""
@@ -282,8 +280,6 @@ class Run(Talk):
             raise TieError("a spawn is refused in the instant of a cancel") from None
         self._ended("CANCELLED")
 
-    # --- one attempt ------------------------------------------------------------------------------
-
     def _turn(self) -> bool:
         """Do the first thing that applies; False when only others can change anything."""
         if self.ready:
@@ -348,8 +344,6 @@ class Run(Talk):
         if known is None or not self.memory.is_strict(known):
             self.record("effect.abandoned", position, {"effect": verb})
 
-    # --- rule 1: groups -------------------------------------------------------------------------------
-
     @override
     def open_group(self, branch: Branch, group: Group) -> None:
         """Remember a group of which `branch` is the parent."""
@@ -410,8 +404,6 @@ class Run(Talk):
         group.one = None
         self.advance(parent, value, error)
 
-    # --- rules 2 and 3 -----------------------------------------------------------------------------------
-
     def _release_hit(self) -> bool:
         waiting = [b for b in self.hits if b.wait is not None and b.wait.kind == "hit"]
         self.hits = [branch for branch in waiting if not branch.closed]
@@ -454,8 +446,6 @@ class Run(Talk):
             self.advance(branch, error=error)
         return bool(begun)
 
-    # --- time -----------------------------------------------------------------------------------------
-
     @override
     def at(self, when: float, branch: Branch, wait: Wait) -> None:
         """Let `happen` be called for the wait at a time, if the branch still waits for that."""
@@ -481,11 +471,7 @@ class Run(Talk):
             self._begin()
 
 
-TERMINAL_OF: Final = {
-    "run.completed": "COMPLETED",
-    "run.failed": "FAILED",
-    "run.parked": "PARKED",
-}
+TERMINAL_OF: Final = {"run.completed": "COMPLETED", "run.failed": "FAILED", "run.parked": "PARKED"}
 
 
 def _ended(branch: Branch) -> int:

@@ -148,8 +148,6 @@ _retry = st.fixed_dictionaries(
     }
 )
 
-# --- runs that talk -------------------------------------------------------------------------------
-
 LEVELS: Final = 3
 """An agent asks, tells and spawns only those of higher levels: no circles, and an end."""
 _which = st.integers(0, 2)
@@ -315,7 +313,8 @@ def mail_cases(draw: st.DrawFn) -> Case:
     stmt = _weighted((4, receive), (2, _lead), (1, _waits), (1, _bad_step))
     program = draw(st.lists(stmt, min_size=1, max_size=5))
     mail = draw(st.lists(st.integers(0, 12), min_size=2, max_size=6))
-    return finish(program, [(5, "go"), (7, "stop")], mail, draw(_retry))
+    retry, asked = draw(_retry), draw(st.lists(st.integers(0, 12), max_size=3))
+    return finish(program, [(5, "go"), (7, "stop")], mail, retry, asked=asked)
 
 
 @st.composite
@@ -326,7 +325,8 @@ def cases(draw: st.DrawFn) -> Case:
         program = [*program, {"op": "continue", "limit": 1}]
     signals = draw(st.lists(st.tuples(st.integers(0, 12), st.sampled_from(SIGNALS)), max_size=4))
     mail = draw(st.lists(st.integers(0, 12), max_size=3))
-    return finish(program, signals, mail, draw(_retry))
+    retry, asked = draw(_retry), draw(st.lists(st.integers(0, 12), max_size=2))
+    return finish(program, signals, mail, retry, asked=asked)
 
 
 def finish(
@@ -335,6 +335,7 @@ def finish(
     mail: list[int] | None = None,
     retry: dict[str, Any] | None = None,
     *,
+    asked: list[int] | None = None,
     cast: dict[str, Block] | None = None,
     budget: dict[str, Any] | None = None,
 ) -> Case:
@@ -346,6 +347,7 @@ def finish(
         script=script,
         signals=[(_seconds(at, f"signal {n}"), name) for n, (at, name) in enumerate(signals or [])],
         mail=[_seconds(at, f"mail {n}") for n, at in enumerate(mail or [])],
+        asked=[_seconds(at, f"asked {n}") for n, at in enumerate(asked or [])],
         retry=dict(retry or {}),
         cast={type_: _finish(part, labels, script) for type_, part in (cast or {}).items()},
         budget=dict(budget or {}),
@@ -368,6 +370,7 @@ def evened(case: Case) -> Case:
         script={label: even(outcomes) for label, outcomes in case.script.items()},
         signals=[(_ticks_of(at + UNIT_S), name) for at, name in case.signals],
         mail=[_ticks_of(at + UNIT_S) for at in case.mail],
+        asked=[_ticks_of(at + UNIT_S) for at in case.asked],
         cast=even(case.cast),
         is_even=True,
     )

@@ -40,8 +40,6 @@ class Talk(Verbs):
     extra: dict[int, Any]
     lookups: list[Branch]
 
-    # --- instants -------------------------------------------------------------------------------
-
     def _spawn(self, branch: Branch, type_: str, boot: Any) -> str:
         position, digest = branch.take_position(), args_hash(["spawn", type_, None, boot])
         record = self.memory.find(position, ("child.spawned", "effect.result"), digest)
@@ -105,8 +103,6 @@ class Talk(Verbs):
     def _emit(self, branch: Branch, topic: str, payload: Any) -> None:
         self.send_to(branch, topic, payload)
 
-    # --- changes of what the agent follows --------------------------------------------------------
-
     def _follow(self, branch: Branch, topic: str) -> None:
         self._change(branch, topic, ["follow", topic, "eager"], following=True)
 
@@ -124,8 +120,6 @@ class Talk(Verbs):
     def flush(self) -> None:
         """Make durable what is recorded."""
         raise NotImplementedError
-
-    # --- effects ------------------------------------------------------------------------------------
 
     def _stop_run(self, branch: Branch, child: str) -> None:
         digest = args_hash(["cancel", child, ""])
@@ -154,8 +148,6 @@ class Talk(Verbs):
     def go(self) -> None:
         """Do everything that needs nobody else."""
         raise NotImplementedError
-
-    # --- waits --------------------------------------------------------------------------------------
 
     def _await_run(self, branch: Branch, child: str) -> None:
         position, digest = branch.take_position(), args_hash(["join", child])

@@ -74,8 +74,6 @@ class Verbs:
             raise CancelledError
         return getattr(self, f"_{call.verb}")(branch, *call.args)
 
-    # --- instants -----------------------------------------------------------------------------------
-
     def _note(self, branch: Branch, verb: str, value: Any) -> Any:
         """A verb that is recorded once and gives what was recorded."""
         position, digest = branch.take_position(), args_hash([verb])
@@ -184,8 +182,6 @@ class Verbs:
         data = {"effect": effect, "name": name, "hash": digest, **rest}
         return self.record(kind, position, data)
 
-    # --- effects and waits ------------------------------------------------------------------------------
-
     def _step(self, branch: Branch, name: str, mode: str, args: list[Any]) -> None:
         digest = args_hash([name, [name, *args]])
         self._effect(branch, ("step", mode, digest, name, name))
@@ -251,8 +247,6 @@ class Verbs:
             self._await_hit(branch, record.end)
             return
         self._want(branch, position, ("signal", name, digest), record)
-
-    # --- what misses begin, and how it ends -----------------------------------------------------------------
 
     def begin(self, branch: Branch, wait: Wait) -> bool:
         """Begin an effect or a wait at the live frontier; False if an effect is in doubt."""
@@ -375,8 +369,6 @@ class Verbs:
             setattr(error, _MARK, wait.seq)
             return None, error
         return line.data.get("value"), None
-
-    # --- groups -----------------------------------------------------------------------------------------------
 
     def _gather(self, branch: Branch, codes: list[Any], kind: str = "gather") -> None:
         group = Group(kind, branch.take_position())

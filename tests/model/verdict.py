@@ -161,13 +161,7 @@ def broken_rows(case: Case, observed: Observed) -> list[str]:
         found += [f"{head}{law}" for law in broken_laws(other.entries)]
         if other.refolded != other.row:
             found.append(f"{head}the row is {other.row}, its log says {other.refolded}")
-    read = [line.data["payload"] for line in observed.log if line.kind == "msg.received"]
-    mail = [one["mail"] for one in [*read, *observed.unread] if _is_mail(one)]
-    if sorted(mail) != list(range(len(case.mail))):
-        text = f"of {len(case.mail)} messages {read} were received, {observed.unread} came later"
-        found.append(text)
-    elif out_of_order([case.mail[n] for n in mail]):
-        found.append(f"of {len(mail)} messages the order was {mail}, they came at {case.mail}")
+    found += _from_outside(case, observed)
     found += broken_talk(observed)
     if observed.stuck:
         found.append(f"{observed.stuck} messages wait though the agent is free")
@@ -178,8 +172,22 @@ def broken_rows(case: Case, observed: Observed) -> list[str]:
     return found
 
 
-def _is_mail(payload: Any) -> bool:
-    return isinstance(payload, dict) and "mail" in payload
+def _from_outside(case: Case, observed: Observed) -> list[str]:
+    """What outsiders sent is there once and in order; who receives may have mail before a run that waits."""
+    times = {"mail": case.mail, "asked": case.asked}
+
+    def sent(payloads: Iterable[Any]) -> list[tuple[str, int]]:
+        told = [one.items() for one in payloads if isinstance(one, dict)]
+        return [(what, n) for items in told for what, n in items if what in times]
+
+    read = sent(line.data["payload"] for line in observed.log if line.kind == "msg.received")
+    later = sent(observed.unread)
+    if sorted(read + later) != sorted((x, n) for x, at in times.items() for n in range(len(at))):
+        return [f"of what was sent at {times} {read} was received, {later} came later"]
+    mail = [one for one in read + later if one[0] == "mail"]
+    if any(out_of_order([times[what][n] for what, n in these]) for these in (mail, later)):
+        return [f"what was sent at {times} came in another order: {read}, later {later}"]
+    return []
 
 
 def executed_twice(observed: Observed) -> list[str]:

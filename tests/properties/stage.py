@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from broker import nats_client, reader
+from broker.mail import reader
+from broker.nats import client as nats_client
 from tests.harness import servers
 from tests.harness.heldloop import HeldLoop
 from tests.model.broker_ground import FOR_EVER_S, theatre

@@ -90,14 +90,7 @@ TALKING: Final[dict[str, Case]] = {
         cast={"p1": [step(4), ask("p2/b", 6)], "p2": [step(2), reply()]},
     ),
     "cancelled children": finish(
-        [
-            spawn("p1"),
-            step(1, 2),
-            step(2),
-            child("stop_child"),
-            child("await_child"),
-            ask_child(4),
-        ],
+        [spawn("p1"), step(1, 2), step(2), child("stop_child"), child("await_child"), ask_child(4)],
         cast={"p1": [step(2), spawn("p2"), sleep(12), step(1)], "p2": [step(1), sleep(12)]},
     ),
     "orphans": finish(
@@ -149,10 +142,7 @@ TALKING: Final[dict[str, Case]] = {
     "first to answer": finish(
         [
             step(1),
-            {
-                "op": "select",
-                "branches": [[ask("p1/a")], [step(2), ask("p2/a")], [sleep(14)]],
-            },
+            {"op": "select", "branches": [[ask("p1/a")], [step(2), ask("p2/a")], [sleep(14)]]},
             ask("p1/a"),
         ],
         cast={"p1": [step(2), sleep(5), reply(1)], "p2": [step(1), reply(2)]},

@@ -13,7 +13,8 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from persistence.postgres import committer, link
+from persistence.postgres.connection import link
+from persistence.postgres.turns import committer
 from tests.harness.faulty_store import Faults, Manner
 from tests.model.signs import TieError
 from tests.model.strategies import cases
@@ -34,13 +35,7 @@ COUNT: Final = int(os.environ.get("CALLBOARD_BROKER_PROGRAMS", "15"))
 FAULTS: Final = 45
 """So many calls of the store a short case makes."""
 brief = settings(profile, max_examples=COUNT)
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.timeout(3600 if SEED else 120),
-    # A host that dies leaves coroutines behind that never began.
-    pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning"),
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600 if SEED else 120)]
 
 
 @pytest.fixture(scope="module")

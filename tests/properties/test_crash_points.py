@@ -9,12 +9,6 @@ from tests.model.signs import TieError
 from tests.model.verdict import broken_promises, differences, play_both
 from tests.properties.corpus import CORPUS
 
-# A host that dies leaves coroutines behind that never began.
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning"),
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
-
 DEATHS = (Manner.DIE_BEFORE, Manner.DIE_AFTER)
 ERRORS = (Manner.ERROR_BEFORE, Manner.ERROR_AFTER)
 EXACT = ("append", "commit", "submit")

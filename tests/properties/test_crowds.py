@@ -32,11 +32,7 @@ if TYPE_CHECKING:
 COUNT: Final = int(os.environ.get("CALLBOARD_CROWD", "1080"))
 PARTS: Final = 8
 AT_A_TIME: Final = 50
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.timeout(3600 if SEED else 300),
-    pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning"),
-]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600 if SEED else 300)]
 
 
 Crowd: TypeAlias = "list[tuple[Case, float]]"

@@ -47,11 +47,7 @@ FOUND: Final[dict[str, Case]] = {
         ]
     ),
     "a timer of a failed attempt is not that of another sleep at its position": finish(
-        [
-            attempt([step("ScriptedError", 1)], [step(1), sleep(1), REJECT], []),
-            sleep(2),
-            sleep(3),
-        ]
+        [attempt([step("ScriptedError", 1)], [step(1), sleep(1), REJECT], []), sleep(2), sleep(3)]
     ),
     "a signal wakes no parked run": finish(
         [step("ScriptedError"), step(1)], signals=[(3, "go")], retry=PAUSE
@@ -103,11 +99,7 @@ FOUND: Final[dict[str, Case]] = {
         cast={"p1": [step(1)]},
     ),
     "a question of which its target never learned is answered by the target's end": finish(
-        [
-            spawn("p1"),
-            step(1),
-            {"op": "gather", "branches": [[_long(9)], [sleep(1), ask_child()]]},
-        ],
+        [spawn("p1"), step(1), {"op": "gather", "branches": [[_long(9)], [sleep(1), ask_child()]]}],
         cast={"p1": [_long(3)]},
     ),
 }

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pytest
 
-from actors.runtime.execution import Execution
-from actors.runtime.groups import Select
-from actors.runtime.history import History
-from actors.runtime.journaling import Effects
-from actors.runtime.outcome import judge
-from actors.runtime.run_log import RunLog
-from actors.runtime.turnstile import Turnstile
+from actors.runtime.context.effects import Effects
+from actors.runtime.execution.execution import Execution
+from actors.runtime.journal.run_log import RunLog
+from actors.runtime.replay.branch_queue import BranchQueue
+from actors.runtime.replay.branches import Select
+from actors.runtime.replay.history import History
+from actors.runtime.replay.verdict import judge
 from tests.harness.faulty_store import Faults, Manner
 from tests.model.drawing import drawn_cases
 from tests.model.signs import TieError
@@ -37,7 +37,7 @@ def out_of_order(patch: pytest.MonkeyPatch) -> None:
         hits.sort()
         return hits.pop()
 
-    patch.setattr(f"{Turnstile.__module__}.heapq", _Heap(pop_last))
+    patch.setattr(f"{BranchQueue.__module__}.heapq", _Heap(pop_last))
 
 
 class _Heap:
@@ -86,7 +86,7 @@ def not_durable(patch: pytest.MonkeyPatch) -> None:
     """A result is returned before it is written."""
 
     async def at_once(self: RunLog, _branch: object, seq: int) -> None:
-        self._turnstile.durable_upto(seq)
+        self._scheduler.durable_upto(seq)
 
     patch.setattr(RunLog, "durable", at_once)
 
@@ -160,6 +160,7 @@ def assert_found(
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("plant", PLANTED, ids=lambda plant: plant.__name__)
 @pytest.mark.filterwarnings("ignore")
+@pytest.mark.usefixtures("collected")
 def test_a_planted_fault_is_found(
     plant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,12 +6,14 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from actors.runtime.backends import _commit, _talk, _tree
-from actors.runtime.backends._follows import FollowRows
-from actors.runtime.backends._records import AnswerRow
-from actors.runtime.backends._rows import MemoryRows
-from actors.runtime.history import History
-from actors.runtime.talk import Talk
+from actors.runtime.context.messaging import Talk
+from actors.runtime.memory import commit as _commit
+from actors.runtime.memory import talk as _talk
+from actors.runtime.memory import tree as _tree
+from actors.runtime.memory.follow_rows import FollowRows
+from actors.runtime.memory.records import AnswerRow
+from actors.runtime.memory.rows import MemoryRows
+from actors.runtime.replay.history import History
 from tests.model.drawing import drawn_cases
 from tests.model.strategies import talking_cases
 from tests.properties.talking import TALKING
@@ -20,12 +22,17 @@ from tests.properties.test_planted_faults import Look, assert_found
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from actors.kernel.runtime.commit import Answer
-    from actors.runtime.backends._records import RunRecord
+    from actors.kernel.runtime.waits import Answer
+    from actors.runtime.memory.records import RunRecord
 
 ENOUGH: Final = 100
 """So many random programs, beside the corpus, have to be enough to find any of the faults."""
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120), pytest.mark.filterwarnings("ignore")]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(120),
+    pytest.mark.filterwarnings("ignore"),
+    pytest.mark.usefixtures("collected"),
+]
 
 
 def places_are_not_given_back(patch: pytest.MonkeyPatch) -> None:

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 from hypothesis import strategies as st
 
+from actors.kernel.agent.agent import MAX_MESSAGES
 from actors.kernel.runtime.decisions import RESOLVE
-from actors.runtime import error_record, talk, timers
-from actors.runtime.backends import _commit, memory
-from actors.runtime.backends._rows import MemoryRows
-from actors.runtime.backends.memory import MemoryStore
-from actors.runtime.execution import Execution
-from actors.runtime.ownership import Ownership
-from actors.runtime.run_log import RunLog
-from actors.runtime.signals import Signals
+from actors.runtime.context import messaging as talk
+from actors.runtime.context import question
+from actors.runtime.context.buffers import SignalBuffer
+from actors.runtime.execution.ending import Ending
+from actors.runtime.journal.write_set import WriteSet
+from actors.runtime.loop import timers
+from actors.runtime.memory import arrivals as memory
+from actors.runtime.memory import commit as _commit
+from actors.runtime.memory.operators import MemoryOperators
+from actors.runtime.memory.rows import MemoryRows
+from actors.runtime.replay import failures as error_record
+from actors.runtime.sharding.recovery import Recovery
+from actors.runtime.worker.mailbox import Mailbox
 from tests.harness.faulty_store import Faults
-from tests.model.drawing import drawn_cases
+from tests.model.drawing import first_drawn
 from tests.model.signs import TieError
 from tests.model.strategies import (
     batch_cases,
@@ -41,6 +48,7 @@ from tests.properties.test_troubles import (
     decides_once,
     goes_on,
     is_one_order,
+    is_predicted,
     keeps_order,
     silences_nothing,
 )
@@ -48,11 +56,18 @@ from tests.properties.test_troubles import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from actors.kernel.runtime.commit import Arrived, BufferedSignal
-    from actors.runtime.backends._records import RunRecord
+    from actors.kernel.runtime.rows import Arrived, BufferedSignal
+    from actors.kernel.runtime.turn import Commit
+    from actors.runtime.memory.records import RunRecord
+    from actors.runtime.worker.mailbox import Start
     from tests.model.program import Case
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120), pytest.mark.filterwarnings("ignore")]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(120),
+    pytest.mark.filterwarnings("ignore"),
+    pytest.mark.usefixtures("collected"),
+]
 
 
 def as_predicted(case: Case, seed: int, suspend_after: float) -> None:
@@ -63,7 +78,27 @@ def as_predicted(case: Case, seed: int, suspend_after: float) -> None:
 
 def mail_overtakes_what_no_hint_told_of(patch: pytest.MonkeyPatch) -> None:
     """A commit takes any message that waits."""
-    patch.setattr(_commit, "_early", lambda *_: ())
+    patch.setattr(_commit, "early", lambda *_: ())
+
+
+def mail_passes_queued_runs(patch: pytest.MonkeyPatch) -> None:
+    """A free agent is given mail ahead of a queued run of its sender."""
+    take_next = Mailbox.take_next
+
+    def taken(self: Mailbox, most: int = MAX_MESSAGES) -> Start | None:
+        if self.queue and self.is_mail_next:
+            self.queue.sort(key=lambda item: item[1].run_id is not None)
+        start = take_next(self, most)
+        if self.queue:
+            self.queue.sort(key=lambda item: item[0])
+        return start
+
+    patch.setattr(Mailbox, "take_next", taken)
+
+
+def queued_runs_are_overtaken(patch: pytest.MonkeyPatch) -> None:
+    """What begins is compared with older mail of its sender, not with runs that wait."""
+    patch.setattr(_commit, "_queued_before", lambda *_: {})
 
 
 def timers_are_set_for_any_length(patch: pytest.MonkeyPatch) -> None:
@@ -77,23 +112,23 @@ def decisions_are_about_nothing(patch: pytest.MonkeyPatch) -> None:
     def keep(record: RunRecord, *_: object) -> int:
         return len(record.log)
 
-    async def oldest(self: Signals, position: str, _: int) -> BufferedSignal | None:
+    async def oldest(self: SignalBuffer, position: str, _: int) -> BufferedSignal | None:
         return await self.take(f"{RESOLVE}{position}")
 
     patch.setattr(memory, "decide", keep)
-    patch.setattr(Signals, "decision", oldest)
+    patch.setattr(SignalBuffer, "decision", oldest)
 
 
 def redriven_letters_are_forgotten(patch: pytest.MonkeyPatch) -> None:
     """A run is redriven whose dead letters were."""
-    redrive = MemoryStore.redrive
+    redrive = MemoryOperators.redrive
 
-    async def and_forget(self: MemoryStore, ids: Sequence[int]) -> list[Arrived]:
+    async def and_forget(self: MemoryOperators, ids: Sequence[int]) -> list[Arrived]:
         arrived = await redrive(self, ids)
         self._rows.given_back.clear()
         return arrived
 
-    patch.setattr(MemoryStore, "redrive", and_forget)
+    patch.setattr(MemoryOperators, "redrive", and_forget)
 
 
 def every_error_has_a_text(patch: pytest.MonkeyPatch) -> None:
@@ -103,12 +138,17 @@ def every_error_has_a_text(patch: pytest.MonkeyPatch) -> None:
 
 def another_server_is_the_same_one(patch: pytest.MonkeyPatch) -> None:
     """Hosts go on with what they remember."""
-    patch.setattr(Ownership, "_begin_anew", lambda *_: None)
+    patch.setattr(Recovery, "begin_anew", lambda *_: None)
 
 
 def ends_of_time_overtake_answers(patch: pytest.MonkeyPatch) -> None:
     """Nobody looks for an answer in the commit that says that there was none."""
-    patch.setattr(RunLog, "unless_answered", lambda *_: None)
+    commit = WriteSet.commit
+
+    def blind(self: WriteSet, *args: Any, **others: Any) -> Commit:
+        return replace(commit(self, *args, **others), unless_answered=())
+
+    patch.setattr(WriteSet, "commit", blind)
 
 
 def refused_questions_stay(patch: pytest.MonkeyPatch) -> None:
@@ -118,12 +158,13 @@ def refused_questions_stay(patch: pytest.MonkeyPatch) -> None:
 
 def runs_are_not_taken_apart(patch: pytest.MonkeyPatch) -> None:
     """A run that was given several messages fails with all of them."""
-    patch.setattr(Execution, "_others", lambda _: ())
+    patch.setattr(Ending, "_others", lambda _: ())
 
 
 def messages_have_any_size(patch: pytest.MonkeyPatch) -> None:
     """No call refuses what cannot be sent to another host."""
-    patch.setattr(talk, "check_payload_size", lambda *_, **__: None)
+    for module in (talk, question):
+        patch.setattr(module, "check_payload_size", lambda *_, **__: None)
 
 
 PLANTED: Final[list[tuple[Any, Callable[..., None], tuple[st.SearchStrategy[Any], ...]]]] = [
@@ -132,6 +173,8 @@ PLANTED: Final[list[tuple[Any, Callable[..., None], tuple[st.SearchStrategy[Any]
         keeps_order,
         (mail_cases(), SEEDS, SUSPENDED, UNRELIABLE),
     ),
+    (mail_passes_queued_runs, is_predicted, (cases(), SEEDS, SUSPENDED, st.builds(Faults))),
+    (queued_runs_are_overtaken, keeps_order, (mail_cases(), SEEDS, SUSPENDED, UNRELIABLE)),
     (
         timers_are_set_for_any_length,
         silences_nothing,
@@ -141,11 +184,7 @@ PLANTED: Final[list[tuple[Any, Callable[..., None], tuple[st.SearchStrategy[Any]
     (redriven_letters_are_forgotten, decides_once, (doubtful_cases(), SEEDS, SUSPENDED, ORDERED)),
     (another_server_is_the_same_one, goes_on, (TALK_OR_MAIL, SEEDS, SUSPENDED, BACK)),
     (ends_of_time_overtake_answers, is_one_order, (limit_cases(), SEEDS, SUSPENDED)),
-    (
-        refused_questions_stay,
-        keeps_order,
-        (circle_cases(), SEEDS, SUSPENDED, st.builds(Faults)),
-    ),
+    (refused_questions_stay, keeps_order, (circle_cases(), SEEDS, SUSPENDED, st.builds(Faults))),
     (runs_are_not_taken_apart, as_predicted, (batch_cases(), SEEDS, SUSPENDED)),
     (every_error_has_a_text, as_predicted, (cases(), SEEDS, SUSPENDED)),
     (messages_have_any_size, as_predicted, (talking_cases(), SEEDS, SUSPENDED)),
@@ -174,9 +213,9 @@ def test_a_planted_fault_is_found(
 ) -> None:
     """With the fault in place a property fails within its number of programs, without it none does there."""
     count = COUNT * 2 if holds is decides_once else COUNT // 2 if holds is as_predicted else COUNT
-    programs = drawn_cases(st.tuples(*strategies), count, 1)
+    programs: st.SearchStrategy[tuple[Any, ...]] = st.tuples(*strategies)
     with monkeypatch.context() as planted:
         plant(planted)
-        found = next((drawn for drawn in programs if finds(holds, drawn)), None)
+        found = first_drawn(programs, count, 1, lambda drawn: finds(holds, drawn))
     assert found is not None
     assert not finds(holds, found), "it was not the fault that was found"

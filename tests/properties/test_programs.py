@@ -26,12 +26,6 @@ if TYPE_CHECKING:
 
 COUNT: Final = int(os.environ.get("CALLBOARD_PROGRAMS", "300"))
 SEED: Final = os.environ.get("CALLBOARD_SEED")
-# A host that dies leaves coroutines behind that never began.
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning"),
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
-
 DEATHS: Final = (Manner.DIE_BEFORE, Manner.DIE_AFTER)
 ERRORS: Final = (Manner.ERROR_BEFORE, Manner.ERROR_AFTER)
 PARTS: Final = 4

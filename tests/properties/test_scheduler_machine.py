@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from actors.errors import ActorsError
 from actors.kernel.runtime.ids import AgentId, RunId
 from actors.kernel.runtime.scheduler import TRANSITIONS, RetryPolicy, RunStatus
-from actors.runtime.backends import InMemoryScheduler
-from actors.runtime.clock import SystemClock, SystemEntropy
+from actors.runtime.loop.clock import SystemClock, SystemEntropy
+from actors.runtime.parts import InMemoryScheduler
 
 if TYPE_CHECKING:
     from actors.kernel.runtime.scheduler import Lease

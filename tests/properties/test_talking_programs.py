@@ -32,13 +32,7 @@ if TYPE_CHECKING:
     from tests.model.program import Case
 
 COUNT: Final = int(os.environ.get("CALLBOARD_TALKING", "200"))
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.timeout(3600 if SEED else 120),
-    # A host that dies leaves coroutines behind that never began.
-    pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning"),
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600 if SEED else 120)]
 
 
 @pytest.mark.item(82, 83, 84, 85, 90, 92, 126, 129, 130, 234, 237, 239, 244, 245, 246, 247)

@@ -48,13 +48,7 @@ COUNT: Final = int(os.environ.get("CALLBOARD_TROUBLES", "240"))
 UNTIL_S: Final = 25.0
 """When those end of which the model says nothing."""
 GRAIN_S: Final = 50e-6
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.timeout(3600 if SEED else 120),
-    # A host that dies leaves coroutines behind that never began.
-    pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning"),
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600 if SEED else 120)]
 
 
 def unpredicted(  # noqa: PLR0917
@@ -62,16 +56,9 @@ def unpredicted(  # noqa: PLR0917
 ) -> Observed:
     """A case of which the model says nothing, or not everything."""
     return play(
-        case,
-        seed=seed,
-        suspend_after=suspend_after,
-        until=UNTIL_S,
-        faults=faults,
-        grain_s=grain_s,
+        case, seed=seed, suspend_after=suspend_after, until=UNTIL_S, faults=faults, grain_s=grain_s
     )
 
-
-# --- hints and doors ------------------------------------------------------------------------------
 
 _DOORS: Final = st.lists(st.sampled_from(list(Door)), min_size=1, max_size=3).map(tuple)
 UNRELIABLE: Final = st.builds(Faults, hints=SEEDS, doors=_DOORS)
@@ -93,9 +80,6 @@ def test_order_needs_no_hints(part: int) -> None:
 def test_runs_that_talk_need_no_hints(part: int) -> None:
     """Letters, children and answers come through, in order, whatever became of the hints."""
     for_each(part, COUNT // 2, keeps_order, talking_cases(), SEEDS, SUSPENDED, UNRELIABLE)
-
-
-# --- instants -------------------------------------------------------------------------------------
 
 
 def is_one_order(case: Case, seed: int, suspend_after: float) -> None:
@@ -125,8 +109,6 @@ def test_everything_coincides(part: int) -> None:
     for_each(part, COUNT // 2, holds, talking_cases(even=True), SEEDS, SUSPENDED)
 
 
-# --- clocks ---------------------------------------------------------------------------------------
-
 _OFF: Final = st.sampled_from([-3600.0, -3600.0, -0.5, 0.5])
 _WRONG: Final = st.tuples(st.integers(0, 16), st.integers(1, 4), _OFF).map(
     lambda step: ((step[0] / 2, step[2]), (step[0] / 2 + step[1], 0.0))
@@ -152,8 +134,6 @@ def test_a_clock_that_was_wrong_for_a_while_silences_nothing(part: int) -> None:
     for_each(part, COUNT, silences_nothing, sleeping_cases(), SEEDS, SUSPENDED, STEPPED)
 
 
-# --- a database that goes back ---------------------------------------------------------------------
-
 BACK: Final = st.builds(
     lambda first, ticks: Faults(back=(0.01 + first / 2, 0.01 + (first + ticks) / 2)),
     st.integers(2, 12),
@@ -178,9 +158,6 @@ def test_rows_go_back_while_hosts_live(part: int) -> None:
     for_each(part, COUNT // 2, goes_on, TALK_OR_MAIL, SEEDS, SUSPENDED, BACK)
 
 
-# --- bad messages ---------------------------------------------------------------------------------
-
-
 def is_predicted(case: Case, seed: int, suspend_after: float, faults: Faults) -> None:
     """The runtime does what the model says."""
     both = played(case, seed, suspend_after, faults)
@@ -195,17 +172,12 @@ def test_a_bad_message_takes_no_other_one_with_it(part: int) -> None:
     for_each(part, COUNT // 2, is_predicted, batch_cases(), SEEDS, SUSPENDED, deaths)
 
 
-# --- circles --------------------------------------------------------------------------------------
-
-
 @parts
 def test_a_refused_question_has_no_effect(part: int) -> None:
     """What closes a circle is refused to who asks, and reaches nobody."""
     nothing = st.builds(Faults)
     for_each(part, COUNT, keeps_order, circle_cases(), SEEDS, SUSPENDED, nothing)
 
-
-# --- operators ------------------------------------------------------------------------------------
 
 _ORDERS: Final = st.lists(
     st.tuples(st.integers(1, 120).map(lambda n: n / 4), st.sampled_from(VERBS)),

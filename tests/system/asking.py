@@ -40,9 +40,7 @@ class Echo:
         """Return it."""
         del ctx
         message = inbox[0]
-        return {
-            "got": message.payload, "from": message.sender, "metadata": dict(message.metadata),
-        }  # fmt: skip
+        return {"got": message.payload, "from": message.sender, "metadata": dict(message.metadata)}
 
 
 class Sayer:
@@ -161,8 +159,10 @@ class Answered(NamedTuple):
 class Outside:
     """One service's connection."""
 
-    def __init__(self, client: Client, namespace: str, *, tenant: str, publisher: str) -> None:
-        self.client = client
+    def __init__(
+        self, client: Client, namespace: str, *, tenant: str, publisher: str, tail: str = ""
+    ) -> None:
+        self.client, self._tail = client, tail
         self._prefix = f"{namespace}." if namespace else ""
         self._tenant, self._publisher = tenant, publisher
 
@@ -181,13 +181,14 @@ class Outside:
     async def ask(self, agent: str, body: object = None, **headers: str) -> Answered:
         """Ask ``type/key``; names of headers with ``_`` for ``-``."""
         address = agent.replace("/", ".")
-        subject = f"ask.v1.{self._tenant}.{address}.{self._publisher}"
+        subject = f"ask.v1.{self._tenant}.{address}.{self._publisher}{self._tail}"
         found = {name.replace("_", "-"): value for name, value in headers.items()}
         return await self.request(subject, body, found)
 
     async def api(self, verb: str, **fields: object) -> Answered:
         """Ask the hosts."""
-        return await self.request(f"api.v1.{self._tenant}.{self._publisher}.{verb}", fields)
+        subject = f"api.v1.{self._tenant}.{self._publisher}.{verb}{self._tail}"
+        return await self.request(subject, fields)
 
     @asynccontextmanager
     async def watching(self, **fields: object) -> AsyncGenerator[AsyncGenerator[Msg, None], None]:
@@ -206,7 +207,7 @@ class Outside:
                     yield message
                     return  # an error is the last one
 
-        subject = f"{self._prefix}api.v1.{self._tenant}.{self._publisher}.events"
+        subject = f"{self._prefix}api.v1.{self._tenant}.{self._publisher}.events{self._tail}"
         await self.client.publish(subject, json.dumps(fields).encode(), reply=inbox)
         messages = read()
         try:
@@ -228,14 +229,17 @@ class Outside:
 
 @asynccontextmanager
 async def outside(
-    url: str, namespace: str, *, tenant: str = "default", publisher: str = "crm"
+    url: str, namespace: str, *, tenant: str = "default", publisher: str = "crm", tail: str = ""
 ) -> AsyncGenerator[Outside, None]:
     """Yield a connection of a service, which reconnects by itself."""
     client = await nats.connect(
-        url, inbox_prefix=f"_INBOX_{publisher}", connect_timeout=15,
-        reconnect_time_wait=0.05, max_reconnect_attempts=-1,
-    )  # fmt: skip
+        url,
+        inbox_prefix=f"_INBOX_{publisher}",
+        connect_timeout=15,
+        reconnect_time_wait=0.05,
+        max_reconnect_attempts=-1,
+    )
     try:
-        yield Outside(client, namespace, tenant=tenant, publisher=publisher)
+        yield Outside(client, namespace, tenant=tenant, publisher=publisher, tail=tail)
     finally:
         await client.close()

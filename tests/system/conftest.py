@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from compose.runtime import build_postgres_runtime
-from compose.settings import Settings
+from compose.assembly.runtime import build_postgres_runtime
+from compose.assembly.settings import Settings
 from tests.harness.rawnats import raw_nats
 from tests.integration.compose.commandline import Cli
 from tests.system.fleet import Rows
@@ -45,9 +45,11 @@ def fleet(
 ) -> Iterator[Hosts]:
     """The same with a broker; no mail goes by any other way."""
     hosts.more = {
-        "nats_url": nats_server.url, "redis_url": redis_server.url, "namespace": namespace,
+        "nats_url": nats_server.url,
+        "redis_url": redis_server.url,
+        "namespace": namespace,
         "local_delivery": False,
-    }  # fmt: skip
+    }
     yield hosts
     hosts.end()  # before the namespace goes
 

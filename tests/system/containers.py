@@ -31,9 +31,15 @@ EXAMPLE: Final = ROOT / "compose" / "env.example"
 SERVERS: Final = ("postgres", "redis", "nats")
 HOSTS: Final = ("host-1", "host-2")
 PORTS: Final = (
-    "POSTGRES_PORT", "REDIS_PORT", "NATS_PORT", "NATS_MONITOR_PORT", "HOST_1_PORT", "HOST_2_PORT",
-    "JAEGER_PORT", "OTLP_PORT",
-)  # fmt: skip
+    "POSTGRES_PORT",
+    "REDIS_PORT",
+    "NATS_PORT",
+    "NATS_MONITOR_PORT",
+    "HOST_1_PORT",
+    "HOST_2_PORT",
+    "JAEGER_PORT",
+    "OTLP_PORT",
+)
 UP_LIMIT_S: Final = 300
 
 
@@ -72,9 +78,12 @@ class Stack:
         """
         argv = [docker_compose(), "-f", str(FILE), "-p", self.project, *arguments]
         process = await asyncio.create_subprocess_exec(
-            *argv, env={**os.environ, **self.env}, cwd=ROOT,
-            stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
-        )  # fmt: skip
+            *argv,
+            env={**os.environ, **self.env},
+            cwd=ROOT,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+        )
         out, _ = await process.communicate()
         assert not check or process.returncode == 0, out.decode()
         return out.decode()
@@ -156,8 +165,11 @@ def _missing_images(stack: Stack) -> list[str]:
 
     done = subprocess.run(
         [docker_compose(), "-f", str(FILE), "config", "--images", *SERVERS],
-        env={**os.environ, **stack.env}, capture_output=True, text=True, check=True,
-    )  # fmt: skip
+        env={**os.environ, **stack.env},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     engine = docker.from_env()
     missing = []
     for name in sorted(set(done.stdout.split())):

@@ -101,17 +101,19 @@ STUCK: Final[dict[str, Callable[[AgentId], Agent]]] = {"stuck": Stuck}
 NODES: Final[dict[str, Callable[[AgentId], Agent]]] = {"node": Node}
 MORE: Final[dict[str, Callable[[AgentId], Agent]]] = {"more": Node}
 MIXED: Final[dict[str, Callable[[AgentId], Agent]]] = {
-    "node": Node, "stuck": Stuck, "blocking": Blocking,
-}  # fmt: skip
+    "node": Node,
+    "stuck": Stuck,
+    "blocking": Blocking,
+}
 HERE: Final = "tests.system.fleet"
 
 
 async def late(runtime: Runtime) -> None:
     """Serve an agent only when this host owns its shard, because nobody else serves it."""
     await runtime.register_type("node", Node)
-    while all(lease.shard != "i:default:right/a" for lease in runtime.worker.shards):
+    while all(lease.shard != "i:default:right/a" for lease in runtime._host.worker.held.leases):
         await asyncio.sleep(0.1)
-        await runtime.claim()
+        await runtime._host.claim()
     await runtime.register(RIGHT_NODE)
 
 

@@ -24,7 +24,7 @@ from actors.kernel.runtime.scheduler import RetryPolicy
 from actors.kernel.runtime.shards import PARTITIONS
 from broker import Subjects
 from compose import Settings
-from compose.runtime import build_runtime
+from compose.assembly.runtime import build_runtime
 from tests.harness.rawnats import RawNatsError, raw_nats
 
 if TYPE_CHECKING:
@@ -89,8 +89,6 @@ class Load:
     def __post_init__(self) -> None:
         self.gate.set()
 
-    # --- who takes part -------------------------------------------------------------------------
-
     @asynccontextmanager
     async def host(
         self, *, nats_url: str = "", postgres_url: str = "", **settings: Any
@@ -143,8 +141,6 @@ class Load:
             except _NOT_YET:
                 await asyncio.sleep(POLL_S)
 
-    # --- what came of it ------------------------------------------------------------------------
-
     @property
     def expected(self) -> dict[tuple[str, str], int]:
         """How many numbers each (sender, node) has sent."""
@@ -180,8 +176,8 @@ class Load:
         """Return once these hosts get and send mail."""
         async with asyncio.timeout(PATIENCE_S):
             for host in hosts:
-                assert host.mail is not None
-                await host.mail.connected.wait()
+                assert host._host.mail is not None
+                await host._host.mail.connected.wait()
 
     async def until_handled(self, count: int) -> None:
         """Return once so many numbers were handled."""

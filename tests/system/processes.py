@@ -25,10 +25,21 @@ if TYPE_CHECKING:
 ROOT: Final = Path(__file__).resolve().parents[2]
 LEASE_S: Final = 1.0
 _FORKED: Final = multiprocessing.get_context("forkserver")
-_FORKED.set_forkserver_preload([
-    "__main__", __name__, "tests.system.agents", "tests.system.fleet", "asyncpg", "nats", "redis.asyncio",
-    "compose.runtime", "broker", "persistence.redis", "compose.commands.app", "compose.commands.host",
-])  # fmt: skip
+_FORKED.set_forkserver_preload(
+    [
+        "__main__",
+        __name__,
+        "tests.system.agents",
+        "tests.system.fleet",
+        "asyncpg",
+        "nats",
+        "compose.assembly.runtime",
+        "broker",
+        "persistence.redis",
+        "compose.commands.app",
+        "compose.commands.serve.host",
+    ]
+)
 
 
 def _be_a_host(log: Path, env: dict[str, str], serves: Sequence[str]) -> None:
@@ -157,14 +168,16 @@ class Hosts:
     ) -> HostProcess:
         """A host that is starting; `settings` are its `CALLBOARD_…` variables."""
         env = {
-            "CALLBOARD_POSTGRES_URL": url or self.url, "CALLBOARD_SCHEMA": self.schema,
-            "CALLBOARD_LEASE_S": str(lease_s), "CALLBOARD_HEARTBEAT_S": str(lease_s / 4),
+            "CALLBOARD_POSTGRES_URL": url or self.url,
+            "CALLBOARD_SCHEMA": self.schema,
+            "CALLBOARD_LEASE_S": str(lease_s),
+            "CALLBOARD_HEARTBEAT_S": str(lease_s / 4),
             faults.VARIABLE: fault,
             **{
                 f"CALLBOARD_{name.upper()}": str(value)
                 for name, value in {**self.more, **settings}.items()
             },
-        }  # fmt: skip
+        }
         log = self.folder / f"host-{len(self.started) + 1}.log"
         host = HostProcess(log, env, serves or ("tests.system.agents:TYPES",))
         self.started.append(host)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from compose.nats_config import NatsAccounts, Publisher
+from compose.assembly.nats_config import NatsAccounts, Publisher
+from compose.cli import run
 from tests.integration.broker.lines import plain_server
 
 if TYPE_CHECKING:
@@ -16,8 +18,14 @@ if TYPE_CHECKING:
 
 SHIPPED: Final = Path(__file__).parents[2] / "compose" / "nats"
 ACCOUNTS: Final = NatsAccounts(
-    publishers=(Publisher("crm"), Publisher("shop"), Publisher("billing", "acme")),
+    publishers=(
+        Publisher("crm"),
+        Publisher("shop"),
+        Publisher("ops"),
+        Publisher("billing", "acme"),
+    ),
     tenants=("acme",),
+    sees_tenant=("ops",),
 )
 
 
@@ -39,6 +47,14 @@ async def secured_server(folder: Path, accounts: NatsAccounts = ACCOUNTS) -> Asy
             patch.setenv(user.variable, password_of(user.name))
         async with plain_server(folder, config) as port:
             yield port
+
+
+async def make_streams(port: int, postgres_url: str, schema: str) -> None:
+    """Have the admin make the streams, as `callboard migrate --streams` does."""
+    arguments = ["migrate", "--streams", "--postgres-url", postgres_url, "--schema", schema]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CALLBOARD_NATS_URL", url_of(port, "admin"))
+        assert await asyncio.to_thread(run, arguments) == 0
 
 
 def password_of(user: str) -> str:

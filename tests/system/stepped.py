@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from actors.kernel.runtime.ids import AgentId
-from actors.runtime.clock import SystemClock
+from actors.runtime.loop.clock import SystemClock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -86,8 +86,12 @@ class Silent:
 
 
 TYPES: Final[dict[str, Callable[[AgentId], Agent]]] = {
-    "stepper": Stepper, "sleeper": Sleeper, "asker": Asker, "receiver": Receiver, "silent": Silent,
-}  # fmt: skip
+    "stepper": Stepper,
+    "sleeper": Sleeper,
+    "asker": Asker,
+    "receiver": Receiver,
+    "silent": Silent,
+}
 
 
 async def app(runtime: Runtime) -> None:

@@ -162,11 +162,17 @@ class Desk:
 
 
 LEFT: Final[dict[str, Callable[[AgentId], Agent]]] = {
-    "lead": Lead, "kidl": Kid, "deskl": Desk, "nodel": Node,
-}  # fmt: skip
+    "lead": Lead,
+    "kidl": Kid,
+    "deskl": Desk,
+    "nodel": Node,
+}
 RIGHT: Final[dict[str, Callable[[AgentId], Agent]]] = {
-    "boss": Boss, "kidr": Kid, "deskr": Desk, "noder": Node,
-}  # fmt: skip
+    "boss": Boss,
+    "kidr": Kid,
+    "deskr": Desk,
+    "noder": Node,
+}
 
 STEPS: Final = (
     "file",
@@ -187,9 +193,6 @@ ANSWER: Final = {
     "kids": [["COMPLETED", [0]], ["COMPLETED", [10]], ["COMPLETED", [20, [REPLIED, 700]]]],
 }
 ENDED: Final = [REPLIED, ANSWER, "filed"]
-
-
-# --- two at a time: for one fault each ----------------------------------------------------------------
 
 
 class Parent:
@@ -256,14 +259,15 @@ class Gated:
 
 
 PAIR_LEFT: Final[dict[str, Callable[[AgentId], Agent]]] = {
-    "parent": Parent, "asker": Asker, "kidl": Kid,
-}  # fmt: skip
+    "parent": Parent,
+    "asker": Asker,
+    "kidl": Kid,
+}
 PAIR_RIGHT: Final[dict[str, Callable[[AgentId], Agent]]] = {
-    "gated": Gated, "deskr": Desk, "kidr": Kid,
-}  # fmt: skip
-
-
-# --- what the rows and the ledger say -----------------------------------------------------------------
+    "gated": Gated,
+    "deskr": Desk,
+    "kidr": Kid,
+}
 
 
 async def follow_all(client: Runtime) -> None:
@@ -324,9 +328,14 @@ async def _facts(rows: Rows) -> dict[str, Any]:
 async def _wrong_rows(rows: Rows, facts: dict[str, Any]) -> list[str]:
     total = sum(facts["runs"].values())
     expected = {
-        "runs": {"COMPLETED": total}, "ends": total, "types": dict(Counter(KIDS)),
-        "kids": len(KIDS), "spawned": len(KIDS), "sent": 4, "outcomes": {REPLIED: 4},
-    }  # fmt: skip
+        "runs": {"COMPLETED": total},
+        "ends": total,
+        "types": dict(Counter(KIDS)),
+        "kids": len(KIDS),
+        "spawned": len(KIDS),
+        "sent": 4,
+        "outcomes": {REPLIED: 4},
+    }
     found = [
         f"{name}: {facts[name]} instead of {want}"
         for name, want in expected.items()

@@ -44,7 +44,7 @@ def ticker(key: object) -> AgentId:
 
 async def ticks_of(client: Runtime, agent: AgentId) -> list[datetime]:
     """The instants it was told of, in the order in which it was; none of them came early."""
-    found: Any = (await client.store.state(agent)).get("ticks", [])
+    found: Any = (await client.store.reads.state(agent)).get("ticks", [])
     pairs = [(datetime.fromisoformat(a), datetime.fromisoformat(b)) for a, b in found]
     assert all(came >= tick for tick, came in pairs), pairs
     return [tick for tick, _ in pairs]

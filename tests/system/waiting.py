@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from pathlib import Path
 
-    from actors.kernel.runtime.commit import RunRow
     from actors.kernel.runtime.ids import RunId
+    from actors.kernel.runtime.rows import RunRow
     from actors.runtime import Runtime
 
 PATIENCE_S: Final = 60.0
@@ -22,7 +22,7 @@ _POLL_S: Final = 0.01
 
 
 async def until(
-    holds: Callable[[], bool | Awaitable[bool]], what: str, *, limit_s: float = PATIENCE_S
+    holds: Callable[[], bool | Awaitable[object]], what: str, *, limit_s: float = PATIENCE_S
 ) -> None:
     """Return once it holds; fail after a minute, or what the test allows."""
     deadline = time.monotonic() + limit_s
@@ -46,7 +46,7 @@ async def until_run(
     last: list[RunRow] = []
 
     async def look() -> bool:
-        row = await client.store.run(run_id)
+        row = await client.store.reads.run(run_id)
         last[:] = [row] if row is not None else []
         return row is not None and holds(row)
 

@@ -10,7 +10,6 @@ import pytest
 from opentelemetry.sdk.trace import TracerProvider
 
 from actors.kernel.runtime.ids import AgentId, TopicId
-from broker import bodies
 from broker import client as clients
 from broker.client import (
     ActorClient,
@@ -25,8 +24,9 @@ from broker.client import (
     UnknownRunError,
     UnservedError,
 )
-from broker.client_answers import (
-    Answer,
+from broker.client.requests import Request, RequestFactory, trace_headers
+from broker.client.responses import (
+    Response,
     event_of,
     failure,
     read,
@@ -34,15 +34,15 @@ from broker.client_answers import (
     status_of,
     stored_failure,
 )
-from broker.client_requests import Desk, Request, trace_headers
 from broker.errors import BadMessageError
-from broker.limits import MAX_BODY_BYTES
+from broker.wire import bodies
+from broker.wire.headers import MAX_BODY_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-DESK = Desk.of(namespace="", tenant="default", publisher="crm")
-ACME = Desk.of(namespace="shop", tenant="acme", publisher="my service")
+DESK = RequestFactory.of(namespace="", tenant="default", publisher="crm")
+ACME = RequestFactory.of(namespace="shop", tenant="acme", publisher="my service")
 ASKED = Request(doing="ask desk/a", subject="s", headers={}, id="m-1")
 
 
@@ -127,7 +127,8 @@ BAD: dict[str, tuple[Callable[[], object], str]] = {
     "reserved key": (lambda: DESK.send("desk/~fan", {}, "m"), "'~'"),
     "another tenant": (lambda: DESK.send("acme:desk/a", {}, "m"), "tenant 'acme'"),
     "topic of another tenant": (
-        lambda: DESK.publish(TopicId("news", "eu", "acme"), {}, "m"), "tenant 'acme'",
+        lambda: DESK.publish(TopicId("news", "eu", "acme"), {}, "m"),
+        "tenant 'acme'",
     ),
     "no topic": (lambda: DESK.publish("", {}, "m"), "type/source"),
     "topic of no text": (lambda: DESK.publish(7, {}, "m"), "type/source"),  # type: ignore[arg-type]
@@ -151,16 +152,19 @@ BAD: dict[str, tuple[Callable[[], object], str]] = {
     "no signal": (lambda: DESK.signal_by_id("r1", "", 1, "m"), "printable"),
     "long signal": (lambda: DESK.signal_by_id("r1", "x" * 129, 1, "m"), "128 bytes"),
     "no run": (lambda: DESK.signal_by_id("r 1", "go", 1, "m"), "no id of a run"),
-    "tenant": (lambda: Desk.of(namespace="", tenant="a b", publisher="crm"), "tenant"),
-    "namespace": (lambda: Desk.of(namespace="A", tenant="t", publisher="crm"), "namespace"),
-    "publisher": (lambda: Desk.of(namespace="", tenant="t", publisher=""), "publisher"),
+    "tenant": (lambda: RequestFactory.of(namespace="", tenant="a b", publisher="crm"), "tenant"),
+    "namespace": (
+        lambda: RequestFactory.of(namespace="A", tenant="t", publisher="crm"),
+        "namespace",
+    ),
+    "publisher": (lambda: RequestFactory.of(namespace="", tenant="t", publisher=""), "publisher"),
     "timeout": (lambda: ActorClient("nats://x", publisher="crm", timeout=0), "seconds above 0"),
     "prefix": (
         lambda: ActorClient("nats://x", publisher="crm", inbox_prefix="REPLY"),
         "only to inboxes",
     ),
     "publisher like hosts": (lambda: ActorClient("nats://x", publisher="host"), "not to their own"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", BAD)
@@ -198,23 +202,25 @@ def test_what_is_too_large_is_not_sent(name: str) -> None:
     assert "store of yours" in caught.value.remedy
 
 
-# --- answers ------------------------------------------------------------------------------------
-
-
-def refused(code: int, body: object = None, **headers: str) -> Answer:
+def refused(code: int, body: object = None, **headers: str) -> Response:
     """An answer that tells an error."""
     data = json.dumps(body).encode() if body is not None else b""
-    return Answer({"Nats-Service-Error-Code": str(code), **headers}, data)
+    return Response({"Nats-Service-Error-Code": str(code), **headers}, data)
 
 
 @pytest.mark.parametrize(
     ("code", "kind"),
     [
-        (400, BadRequestError), (403, NotPermittedError), (404, UnknownRunError),
-        (409, ConflictError), (413, TooLargeError), (422, RunFailedError), (499, RunCancelledError),
+        (400, BadRequestError),
+        (403, NotPermittedError),
+        (404, UnknownRunError),
+        (409, ConflictError),
+        (413, TooLargeError),
+        (422, RunFailedError),
+        (499, RunCancelledError),
         (500, ClientError),
     ],
-)  # fmt: skip
+)
 def test_each_code_is_an_error_of_its_own(code: int, kind: type[ClientError]) -> None:
     """With the host's words and remedy where it gives them, and ours where it does not."""
     told = {"message": "so it is.", "remedy": "Do this.", "run": "r9", "details": {"n": 1}}
@@ -235,7 +241,7 @@ def test_each_code_is_an_error_of_its_own(code: int, kind: type[ClientError]) ->
 @pytest.mark.parametrize("body", [b"", b"nonsense", b"[1]", b'{"error": 7}', b"\xff"])
 def test_an_error_without_a_readable_body_is_still_one(body: bytes) -> None:
     """Code and headers are enough."""
-    error = failure(ASKED, Answer({"Nats-Service-Error-Code": "404"}, body))
+    error = failure(ASKED, Response({"Nats-Service-Error-Code": "404"}, body))
 
     assert isinstance(error, UnknownRunError)
 
@@ -243,9 +249,9 @@ def test_an_error_without_a_readable_body_is_still_one(body: bytes) -> None:
 def test_an_answer_that_is_cut_off_says_so() -> None:
     """It is a clear error, not a traceback of the JSON module."""
     with pytest.raises(ClientError, match=r"ask desk/a: the answer is no JSON \(7 bytes\)"):
-        read(ASKED, Answer({}, b'{"a": 1'))
+        read(ASKED, Response({}, b'{"a": 1'))
     with pytest.raises(ClientError, match="not an object"):
-        read_object(ASKED, Answer({}, b"[]"))
+        read_object(ASKED, Response({}, b"[]"))
 
 
 def test_an_acknowledgement_is_stored_or_says_why_not() -> None:
@@ -260,7 +266,7 @@ def test_an_acknowledgement_is_stored_or_says_why_not() -> None:
         (b"{}", BadRequestError),
         (b"+OK", BadRequestError),
     ]
-    found = [stored_failure(ASKED, Answer({}, body)) for body, _ in kinds]
+    found = [stored_failure(ASKED, Response({}, body)) for body, _ in kinds]
 
     assert [type(one) if one else None for one in found] == [kind for _, kind in kinds]
 
@@ -268,13 +274,13 @@ def test_an_acknowledgement_is_stored_or_says_why_not() -> None:
 def test_a_newer_host_may_tell_more() -> None:
     """Fields that this version does not know are left out, and unknown events are none."""
     status = status_of("r1", {"run_id": "r1", "status": "RUNNING", "last_seq": 4, "new": 1})
-    event = event_of("r1", Answer({}, b'{"kind": "entry", "run": "r1", "seq": 3, "new": 1}'))
+    event = event_of("r1", Response({}, b'{"kind": "entry", "run": "r1", "seq": 3, "new": 1}'))
 
     assert (status.status, status.last_seq) == ("RUNNING", 4)
     assert event is not None
     assert event.seq == 3
     for body in (b'{"kind": "new", "seq": 1}', b"", b"[]", b'{"kind": "entry", "seq": "x"}'):
-        assert event_of("r1", Answer({}, body)) is None
+        assert event_of("r1", Response({}, body)) is None
 
 
 def test_the_current_span_goes_along() -> None:

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from broker.client import Event
-from broker.client_events import MAX_CALLS, Sequence
-from broker.client_tries import Missed
+from broker.client.events import MAX_CALLS, Sequence
+from broker.client.retry import Missed
 
 if TYPE_CHECKING:
-    from broker.client_values import EventKind
+    from broker.client.values import EventKind
 
 
 def event(kind: EventKind, seq: int, *, attempt: int = 1, **more: Any) -> Event:
@@ -76,8 +76,13 @@ def test_void_deltas_are_recognisable() -> None:
     ]
 
     assert [None if one is None else one.is_restart for one in found] == [
-        False, False, True, False, True, None,
-    ]  # fmt: skip
+        False,
+        False,
+        True,
+        False,
+        True,
+        None,
+    ]
     assert found[1] is not None
     assert found[1].text == "1"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import sys
 
 import pytest
@@ -10,8 +11,9 @@ from typing_extensions import override
 
 from compose.cli import run
 from compose.commands.app import explained
-from compose.commands.exits import Exit
-from compose.commands.output import print_table, say
+from compose.commands.output import Exit, print_json
+from compose.commands.serve.dev import Lines
+from compose.commands.terminal import print_facts, print_table, say
 
 NOWHERE = "postgresql://u@127.0.0.1:1/d"
 HUGE = "9" * 30
@@ -81,9 +83,6 @@ def test_help_is_offered_of_the_command_that_was_meant(capsys: pytest.CaptureFix
     assert "(see `callboard runs fork --help`)" in capsys.readouterr().err
 
 
-# --- what goes wrong ------------------------------------------------------------------------------
-
-
 def missing(name: str) -> ImportError:
     """What the parser raises for a command whose module cannot be imported."""
     error = ImportError("cannot import the command")
@@ -129,9 +128,6 @@ def test_an_error_that_nobody_thought_of_names_its_place(
         run(["describe", f"{__name__}:broken", "--debug"])
 
 
-# --- what is printed ------------------------------------------------------------------------------
-
-
 def test_what_others_wrote_cannot_steer_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     """Control characters are shown as signs, and nothing is read as markup or as a name of a picture."""
     say("a\x1b]0;title\x07 \x9b2J [red]:smile:")
@@ -142,6 +138,58 @@ def test_what_others_wrote_cannot_steer_the_terminal(capsys: pytest.CaptureFixtu
     assert "␛]0;title" in out
     assert "[red]:smile:" in out
     assert "b␛[31m" in out
+
+
+@pytest.mark.parametrize(
+    "sign",
+    [
+        "\u202e",
+        "\u2066",
+        "\u200f",
+        "\u061c",
+        "\u200b",
+        "\u2060",
+        "\ufeff",
+        "\u00ad",
+        "\u3164",
+        "\ufe0f",
+        "\u180b",
+        "\U000e0041",
+        "\U000e0100",
+        "\u2028",
+        "\x85",
+        "\x7f",
+        "\ud800",
+        "\ue000",
+    ],
+)
+def test_what_nobody_sees_is_shown(sign: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """What turns the direction of writing, or has no width, makes two names look like one."""
+    say(f"desk/{sign}ab")
+    print_table(("agent",), [(f"desk/{sign}ab",)], empty="")
+    print_facts([("agent", f"desk/{sign}ab")])
+    Lines(as_json=False).happened("run", f"desk/{sign}ab")
+    out = capsys.readouterr().out
+
+    assert sign not in out
+    assert out.count("ab") == 4
+    assert "desk/ab" not in out
+
+
+def test_what_people_write_is_shown_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    """Letters of any script, with their marks, and signs."""
+    text = "Grüße, né\u0301e, Привет, 漢字, עברית, ไทย, 😀 →"
+    say(text)
+    print_table(("text",), [(text,)], empty="")
+
+    assert capsys.readouterr().out.count(text) == 2
+
+
+def test_json_is_exact(capsys: pytest.CaptureFixture[str]) -> None:
+    """A program gets what was written."""
+    print_json({"agent": "desk/\u202eab"}, compact=True)
+
+    assert json.loads(capsys.readouterr().out) == {"agent": "desk/\u202eab"}
 
 
 class Gone(io.StringIO):

@@ -18,9 +18,9 @@ import yaml
 from pydantic import AliasChoices
 
 from actors import AgentId, Runtime
-from actors.runtime.clock import SystemClock
-from compose.metrics import HostProbes
-from compose.settings import Settings
+from actors.runtime.loop.clock import SystemClock
+from compose.assembly.settings import Settings
+from compose.host.metrics import HostProbes
 from tests.harness.tools import docker_compose, installed
 from tests.unit.documents import ROOT
 
@@ -30,16 +30,24 @@ if TYPE_CHECKING:
 COMPOSE: Final = ROOT / "compose"
 K8S: Final = COMPOSE / "k8s"
 OPERATIONS: Final = ROOT / "docs" / "operations.md"
+CONSTRAINTS: Final = (ROOT / "constraints.txt").read_text(encoding="utf-8")
+PYPROJECT: Final = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
 KUBERNETES: Final = "1.33"
 FOREIGN_KINDS: Final = {
-    "Component", "Kustomization", "PrometheusRule", "ScaledObject", "ServiceMonitor",
-}  # fmt: skip
+    "Component",
+    "Kustomization",
+    "PrometheusRule",
+    "ScaledObject",
+    "ServiceMonitor",
+}
 """Of operators and of kubectl: no schema is published with Kubernetes' own."""
 CLUSTER: Final = {
-    "COMPOSE_PROFILES": "cluster", "NATS_MODE": "cluster", "CALLBOARD_NATS_REPLICAS": "3",
-}  # fmt: skip
+    "COMPOSE_PROFILES": "cluster",
+    "NATS_MODE": "cluster",
+    "CALLBOARD_NATS_REPLICAS": "3",
+}
 OUR_SERVICES: Final = {"host-1", "host-2"}
-ONE_SHOT: Final = {"nats-volumes"}
+ONE_SHOT: Final = {"nats-volumes", "streams"}
 # docker-compose may have to be installed.
 pytestmark = pytest.mark.timeout(180)
 NO_SETTING: Final = re.compile(r"CALLBOARD_(TEST_\w+|SECRET_\w*|FAULT|PROGRAMS|SEED)")
@@ -56,8 +64,12 @@ def composed(tmp_path: Path, **more: str) -> dict[str, Any]:
     env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), **example(), **more}
     done = subprocess.run(
         [docker_compose(), "-f", str(COMPOSE / "docker-compose.yml"), "config"],
-        env=env, capture_output=True, text=True, timeout=20, check=False,
-    )  # fmt: skip
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=20,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = yaml.safe_load(done.stdout)
     return found
@@ -72,9 +84,13 @@ def manifests() -> list[tuple[Path, dict[str, Any]]]:
     ]
 
 
-def manifest(kind: str) -> dict[str, Any]:
-    """The one manifest of a kind."""
-    [found] = [document for _, document in manifests() if document["kind"] == kind]
+def manifest(kind: str, name: str = "") -> dict[str, Any]:
+    """The one manifest of a kind, and of this name."""
+    [found] = [
+        document
+        for _, document in manifests()
+        if document["kind"] == kind and name in document.get("metadata", {}).get("name", "")
+    ]
     return found
 
 
@@ -116,8 +132,11 @@ def test_without_passwords_nothing_starts(tmp_path: Path) -> None:
     done = subprocess.run(
         [docker_compose(), "--env-file", os.devnull, "-f", file, "config"],
         env={"PATH": os.environ["PATH"], "HOME": str(tmp_path)},
-        capture_output=True, text=True, timeout=20, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=20,
+        check=False,
+    )
     secrets = [name for name, value in example().items() if value == "change-me"]
 
     assert done.returncode != 0
@@ -148,15 +167,34 @@ def test_no_container_has_more_than_it_needs(tmp_path: Path, more: dict[str, str
 
 
 def test_every_image_is_pinned(tmp_path: Path) -> None:
-    """Each has a tag with at least a minor version; none is `latest`."""
+    """Each has a tag with at least a minor version, and the digest of what that was: none can change."""
     services = composed(tmp_path, **CLUSTER)["services"]
     images = {service["image"] for service in services.values()}
     dockerfile = (COMPOSE / "Dockerfile").read_text(encoding="utf-8")
     images |= set(re.findall(r"^ARG PYTHON_IMAGE=(\S+)$", dockerfile, re.MULTILINE))
 
     assert len(images) >= 6
-    for image in images:
-        assert re.search(r":\d+\.\d+", image), image
+    for image in images - {"callboard:0.1.0"}:  # ours is built here
+        assert re.search(r":\d+\.\d+[^@]*@sha256:[0-9a-f]{64}$", image), image
+
+
+def test_the_image_takes_only_packages_whose_hash_is_recorded() -> None:
+    """Each has hashes and the version that the tests ran with, and the file names no place."""
+    text = (COMPOSE / "requirements.txt").read_text(encoding="utf-8")
+    blocks = re.split(r"\n(?=\S)", text)
+    given = dict(block.split()[0].split("==") for block in blocks)
+    tested = dict(re.findall(r"^([a-z0-9.-]+)==(\S+)", CONSTRAINTS, re.MULTILINE))
+    ours = re.findall(
+        r"^(?:cli|cron|host|nats|otlp|postgres|redis) = (\[.*\])$", PYPROJECT, re.MULTILINE
+    )
+    wanted = {
+        re.split(r"[\[><=;]", one)[0] for line in ours for one in re.findall(r'"([^"]+)"', line)
+    }
+
+    assert wanted <= given.keys()
+    assert given.items() <= tested.items()
+    assert all("--hash=sha256:" in block for block in blocks)
+    assert "://" not in text
 
 
 def test_hosts_have_longer_to_stop_than_they_drain(tmp_path: Path) -> None:
@@ -181,8 +219,12 @@ def test_hadolint_finds_nothing() -> None:
     """The Dockerfiles keep to the good practice that hadolint knows."""
     files = [COMPOSE / "Dockerfile", *sorted((COMPOSE / "standin").glob("*.Dockerfile"))]
     done = subprocess.run(
-        [installed("hadolint"), *map(str, files)], capture_output=True, text=True, timeout=20, check=False
-    )  # fmt: skip
+        [installed("hadolint"), *map(str, files)],
+        capture_output=True,
+        text=True,
+        timeout=20,
+        check=False,
+    )
 
     assert done.returncode == 0, done.stdout + done.stderr
 
@@ -240,6 +282,30 @@ def test_manifests_fit_together() -> None:
         assert set(listed) == present
 
 
+def test_the_admins_login_is_the_jobs_alone(tmp_path: Path) -> None:
+    """No host has it, in its environment or a Secret; and no pod of the job counts as a host."""
+    services = composed(tmp_path)["services"]
+    job = manifest("CronJob")["spec"]["jobTemplate"]["spec"]["template"]
+    hosts = manifest("Deployment")["spec"]
+    used = {
+        name: {
+            ref["name"]
+            for source in pod["spec"]["containers"][0]["envFrom"]
+            for ref in source.values()
+        }
+        for name, pod in (("job", job), ("host", hosts["template"]))
+    }
+
+    assert "//admin:" in services["streams"]["environment"]["CALLBOARD_NATS_URL"]
+    for name in OUR_SERVICES:
+        assert "NATS_ADMIN_PASSWORD" not in services[name]["environment"]
+        assert "//host:" in services[name]["environment"]["CALLBOARD_NATS_URL"]
+        assert services[name]["depends_on"]["streams"]["condition"].endswith("successfully")
+    assert "//admin:" in manifest("Secret", "callboard-admin")["stringData"]["CALLBOARD_NATS_URL"]
+    assert used["job"] - used["host"] == {"callboard-admin"}
+    assert not hosts["selector"]["matchLabels"].items() <= job["metadata"]["labels"].items()
+
+
 def test_a_liveness_probe_asks_no_server() -> None:
     """An outage of a server must not restart the hosts; only readiness depends on servers."""
     [container] = manifest("Deployment")["spec"]["template"]["spec"]["containers"]
@@ -252,9 +318,13 @@ def test_a_liveness_probe_asks_no_server() -> None:
 def test_every_setting_that_is_named_exists_and_every_one_is_documented() -> None:
     """Compose file, image, manifests and documents name settings that there are; the table has all."""
     files = [
-        COMPOSE / "docker-compose.yml", COMPOSE / "env.example", COMPOSE / "Dockerfile",
-        *K8S.rglob("*.yaml"), *(ROOT / "docs").glob("*.md"), ROOT / "README.md",
-    ]  # fmt: skip
+        COMPOSE / "docker-compose.yml",
+        COMPOSE / "env.example",
+        COMPOSE / "Dockerfile",
+        *K8S.rglob("*.yaml"),
+        *(ROOT / "docs").glob("*.md"),
+        ROOT / "README.md",
+    ]
     table = OPERATIONS.read_text(encoding="utf-8").partition("## Settings")[2].partition("\n## ")[0]
     documented = set(re.findall(r"^\| `(CALLBOARD_\w+)` \|", table, re.MULTILINE))
 
@@ -308,7 +378,7 @@ def test_no_answer_from_the_database_takes_no_host_away() -> None:
 
 def test_servers_are_verified_with_a_file_that_the_host_has() -> None:
     """Each path of the example's URLs is in a folder that the Deployment mounts."""
-    given = "\n".join(manifest("Secret")["stringData"].values())
+    given = "\n".join(manifest("Secret", "callboard-servers")["stringData"].values())
     [container] = manifest("Deployment")["spec"]["template"]["spec"]["containers"]
     mounts = {mount["mountPath"] for mount in container["volumeMounts"]}
     files = re.findall(r"(?:^|=)(/\S+)$", given, re.MULTILINE)

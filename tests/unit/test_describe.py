@@ -13,10 +13,10 @@ from typing_extensions import TypedDict
 from actors import agent
 from actors.kernel.agent.tools import Tool
 from actors.kernel.runtime.ids import AgentId
-from actors.runtime.describe import describe
+from actors.runtime.client.describe import describe
 from actors.runtime.registry import Registry
-from compose.asyncapi import asyncapi_document
 from compose.cli import run
+from compose.tools.asyncapi import asyncapi_document
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -157,11 +157,16 @@ class Lazy(Odd):
 @pytest.mark.parametrize(
     "odd",
     [
-        Odd(input=Refuses), Odd(output=Refuses), Odd(input={"enum": {1, 2}}),
-        Odd(output={"maximum": float("inf")}), Odd(tools=["pay"]), Odd(follows=5), Lazy(),
+        Odd(input=Refuses),
+        Odd(output=Refuses),
+        Odd(input={"enum": {1, 2}}),
+        Odd(output={"maximum": float("inf")}),
+        Odd(tools=["pay"]),
+        Odd(follows=5),
+        Lazy(),
     ],
     ids=["input", "output", "set", "infinity", "tools", "follows", "property"],
-)  # fmt: skip
+)
 def test_what_cannot_be_described_is_left_open(odd: Odd, registry: Registry) -> None:
     """It is listed all the same, as JSON, and so are the others."""
     registry.add(odd)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -88,3 +89,14 @@ def test_ci_runs_the_readmes_test_command() -> None:
     script = (dev.ROOT / ".ci" / "run").read_text()
 
     assert script.rstrip().endswith("exec python3 dev.py test")
+
+
+def test_the_gate_in_memory_leaves_out_every_kind_of_server() -> None:
+    """Its expression names each marker of a server, so that none is started."""
+    project = tomllib.loads((dev.ROOT / "pyproject.toml").read_text())["tool"]
+    markers = project["pytest"]["ini_options"]["markers"]
+    servers = {name for name, _, text in (m.partition(":") for m in markers) if "server" in text}
+
+    command = project["poe"]["tasks"]["check-memory"]["cmd"]
+    assert servers == {"nats", "postgres", "redis"}
+    assert all(f"not {name}" in command for name in servers)

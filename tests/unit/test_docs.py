@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from actors.kernel.agent.supervision import SpawnBudget
 from actors.kernel.runtime.ids import AgentId, token
 from broker import Subjects
-from broker.headers import TARGET
+from broker.wire.headers import TARGET
+from broker.wire.parsing import parse_origin, parse_post_origin
 from tests.unit.documents import ROOT, blocks, published
 
 if TYPE_CHECKING:
@@ -33,6 +35,16 @@ def readme_prints(tmp_path: Path, index: int) -> str:
 def test_the_readme_example_runs_as_it_stands(tmp_path: Path) -> None:
     """The first Python block of the README is a whole program and prints what it promises."""
     assert readme_prints(tmp_path, 0).startswith("mail to Ada : Dear Ada,\n{'greeted': 'Ada'")
+
+
+def test_the_budget_that_a_tree_has_by_itself_is_in_the_document() -> None:
+    """Whoever spawns the fifty-first run has read of it."""
+    text = " ".join((ROOT / "docs/semantics.md").read_text(encoding="utf-8").split())
+    budget = SpawnBudget()
+
+    assert f"a tree spawns {budget.max_runs} runs over its life" in text
+    assert budget.max_concurrent is None
+    assert "not limited unless `max_concurrent` says so" in text
 
 
 def test_the_readme_conversation_runs_as_it_stands(tmp_path: Path) -> None:
@@ -60,10 +72,10 @@ def test_every_published_subject_in_the_documents_is_one_for_outsiders() -> None
     assert len(commands) >= 14
     for one in commands:
         if one.subject.startswith("topic."):
-            post = Subjects().parse_post_origin(one.subject)
+            post = parse_post_origin(Subjects(), one.subject)
             publisher, place = post.publisher, str(post.topic)
         else:
-            origin = Subjects().parse_origin(one.subject)
+            origin = parse_origin(Subjects(), one.subject)
             publisher, place = origin.publisher, str(origin.agent)
         assert publisher in {"crm", "shop"}
         assert place in one.outcome or one.outcome.startswith("nothing")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from compose.cli import run
-from compose.commands.exits import Exit
+from compose.commands.output import Exit
 
 if TYPE_CHECKING:
     from pathlib import Path

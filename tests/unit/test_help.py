@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from compose.cli import app, run
-from compose.commands.exits import Exit
+from compose.commands.output import Exit
 from tests.unit.documents import ROOT
 
 if TYPE_CHECKING:

@@ -5,21 +5,23 @@ from __future__ import annotations
 import asyncio
 import signal
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from actors import Runtime
-from actors.kernel.runtime.commit import RunRow
-from actors.kernel.runtime.ids import AgentId, RunId
+from actors.kernel.runtime.ids import AgentId, HostIncarnation, RunId
+from actors.kernel.runtime.rows import RunRow
 from actors.kernel.runtime.scheduler import RunStatus
-from actors.runtime.clock import SystemClock
-from compose.development import Rate, syntax_problem
-from compose.host import SIGNALS, Stop
-from compose.http import AddressError, parse_address
-from compose.metrics import MAX_TYPES, HostProbes, bounded
-from compose.serving import ServeError, serve_all
+from actors.kernel.store.shards import Serves
+from actors.runtime.loop.clock import SystemClock
+from compose.host.http import AddressError, parse_address
+from compose.host.loader import ServeError, serve_all
+from compose.host.metrics import MAX_TYPES, HostProbes, bounded
+from compose.host.process import SIGNALS, Stop
+from compose.tools.reload import Rate, syntax_problem
+from tests.system.agents import Ten
 from tests.unit.documents import ROOT
 
 if TYPE_CHECKING:
@@ -51,6 +53,29 @@ async def test_a_host_with_nothing_to_serve_says_so() -> None:
                 await serve_all(runtime, {"shop:AGENTS": nothing})
 
 
+@pytest.mark.parametrize(
+    "served", [dict.fromkeys("abc", Ten), [Ten(AgentId("ten", k)) for k in "abc"]]
+)
+async def test_all_agents_of_a_name_are_claimed_for_at_once(
+    served: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A host with fifty types asks its store as often as one with a single type."""
+    async with Runtime() as runtime:
+        shards = runtime.store.shards
+        claim, claimed = shards.claim, list[Serves]()
+
+        async def counted(*, owner: HostIncarnation, serves: Serves, limit: int) -> Any:
+            claimed.append(serves)
+            return await claim(owner=owner, serves=serves, limit=limit)
+
+        monkeypatch.setattr(shards, "claim", counted)
+        await serve_all(runtime, {"shop:AGENTS": served})
+        monkeypatch.undo()
+
+    [serves] = claimed
+    assert len(serves.types) + len(serves.agents) == 3
+
+
 def test_labels_are_bounded() -> None:
     """A hundred types have their own line; all others share one, and nothing is lost."""
     values = {f"type-{n:04}": 1.0 for n in range(MAX_TYPES + 20)}
@@ -59,6 +84,16 @@ def test_labels_are_bounded() -> None:
     assert len(found) == MAX_TYPES + 1
     assert found["other"] == 20
     assert sum(found.values()) == len(values)
+
+
+def test_types_that_somebody_made_up_push_no_real_one_out() -> None:
+    """They share the last label, however early in the alphabet they are."""
+    made_up = [f"a{n:04}" for n in range(MAX_TYPES + 20)]
+    found = bounded(dict.fromkeys(["orders", "shipping", *made_up], 1.0), ["shipping", *made_up])
+
+    assert (found["orders"], found["shipping"]) == (1, 1)
+    assert found["other"] == 22
+    assert sum(found.values()) == len(made_up) + 2
 
 
 async def test_a_host_is_told_by_its_phase_and_metrics_need_no_database() -> None:

@@ -10,10 +10,10 @@ import pytest
 
 from actors.errors import ContractError, InvalidNameError
 from actors.kernel.runtime.ids import AgentId, RunId, TopicId
-from broker.permissions import Permissions, may_be_answered
-from broker.subjects import Subjects
+from broker.nats.permissions import Permissions, may_be_answered
+from broker.wire.subjects import Subjects
+from compose.assembly.nats_config import NatsAccounts, Publisher
 from compose.cli import run
-from compose.nats_config import NatsAccounts, Publisher
 from tests.unit.documents import blocks
 
 ACCOUNTS = Path(__file__).parents[2] / "compose" / "nats" / "accounts.conf"
@@ -69,20 +69,71 @@ def test_a_publisher_reaches_what_its_subjects_say(namespace: str) -> None:
     run_id, topic = RunId("r1"), TopicId("news", "eu", "acme")
 
     for subject in (
-        at.external(mine, "crm"), at.signal(mine, "crm", run_id, "go"), at.ask(mine, "crm"),
-        at.external_post(topic, "crm"), at.api("acme", "crm", "result"),
-    ):  # fmt: skip
+        at.external(mine, "crm"),
+        at.ask(mine, "crm"),
+        at.external_post(topic, "crm"),
+        *(
+            at.api("acme", "crm", verb)
+            for verb in ("result", "status", "cancel", "signal", "events")
+        ),
+    ):
         assert allows(grant.publish, subject), subject
     for subject in (
-        at.external(other, "crm"), at.ask(other, "crm"), at.signal(other, "crm", run_id, "go"),
-        at.external(mine, "shop"), at.inbox(mine), at.topic(topic), at.dead(mine), at.host("h"),
-        at.live(mine, run_id), at.stored(mine), at.api("acme", "shop", "result"),
-        at.external(AgentId("desk", "a b"), "crm"), "$JS.API.INFO",
-    ):  # fmt: skip
+        *(at.api("acme", "crm", verb) for verb in ("submit", "follow", "unfollow", "describe")),
+        at.signal(mine, "crm", run_id, "go"),
+        at.ask(mine, "crm", "tenant"),
+        at.api("acme", "crm", "cancel", "tenant"),
+        at.external(other, "crm"),
+        at.ask(other, "crm"),
+        at.external(mine, "shop"),
+        at.inbox(mine),
+        at.topic(topic),
+        at.dead(mine),
+        at.host("h"),
+        at.live(mine, run_id),
+        at.stored(mine),
+        at.api("acme", "shop", "result"),
+        at.external(AgentId("desk", "a b"), "crm"),
+        "$JS.API.INFO",
+    ):
         assert not allows(grant.publish, subject), subject
-    assert allows(grant.subscribe, at.live(mine, run_id))
-    assert not allows(grant.subscribe, at.live(other, run_id))
-    assert not allows(grant.subscribe, "_INBOX_host.x.call.1")
+    assert grant.subscribe == ("_INBOX_crm.>",)
+
+
+@pytest.mark.parametrize("namespace", ["", "shop"])
+def test_who_sees_the_tenant_reaches_runs_that_others_started(namespace: str) -> None:
+    """Its live events, signals and requests about it; with types only those of the types."""
+    at, rules, run_id = Subjects(namespace), Permissions(namespace), RunId("r1")
+    desk, vault = AgentId("desk", "1", "acme"), AgentId("vault", "1", "acme")
+    all_, some, own = (
+        rules.outsider("crm", "acme", sees="tenant"),
+        rules.outsider("crm", "acme", types=["desk"], sees="tenant"),
+        rules.outsider("crm", "acme"),
+    )
+
+    for agent, grants in ((desk, (all_, some)), (vault, (all_,))):
+        for subject in (at.signal(agent, "crm", run_id, "go"), at.ask(agent, "crm", "tenant")):
+            assert [one for one in (all_, some, own) if allows(one.publish, subject)] == [*grants]
+        heard = [one for one in (all_, some, own) if allows(one.subscribe, at.live(agent, run_id))]
+        assert heard == [*grants]
+    cancel = at.api("acme", "crm", "cancel", "tenant")
+    assert [one for one in (all_, some, own) if allows(one.publish, cancel)] == [all_]
+    assert allows(own.publish, at.api("acme", "crm", "submit"))
+
+
+def test_the_grant_is_given_by_name() -> None:
+    """To one publisher, not to the others; a name that nobody has is refused."""
+    named = (Publisher("crm"), Publisher("billing", "acme"))
+    users = NatsAccounts(publishers=named, sees_tenant=("acme.billing",)).users()
+    wide = [
+        one.name
+        for one in users
+        if one.grant and any(pattern.endswith(".tenant") for pattern in one.grant.publish)
+    ]
+
+    assert wide == ["acme.billing"]
+    with pytest.raises(ContractError, match="no such --publisher"):
+        NatsAccounts(publishers=named, sees_tenant=("shop",)).users()
 
 
 def test_a_name_with_quotes_stays_a_name() -> None:
@@ -104,12 +155,20 @@ def test_answers_go_to_inboxes(place: str) -> None:
 @pytest.mark.parametrize(
     "place",
     [
-        "", "crm.answers", "agent.v1.acme.desk.1.ext.shop", "agent.v1.default.desk.1.in",
-        "mail.desk.0.default.1", "$JS.API.STREAM.DELETE.MAIL", "$JS.ACK.MAIL.x.1.1.1.1.1",
-        "_INBOX_host.x.call.1", "_INBOX_admin.1", "_INBOX_tap.1", "_GR_.a.b.$JS.API.INFO",
+        "",
+        "crm.answers",
+        "agent.v1.acme.desk.1.ext.shop",
+        "agent.v1.default.desk.1.in",
+        "mail.desk.0.default.1",
+        "$JS.API.STREAM.DELETE.MAIL",
+        "$JS.ACK.MAIL.x.1.1.1.1.1",
+        "_INBOX_host.x.call.1",
+        "_INBOX_admin.1",
+        "_INBOX_tap.1",
+        "_GR_.a.b.$JS.API.INFO",
         "_GR_.a.b._GR_.a.b._INBOX.x",
     ],
-)  # fmt: skip
+)
 def test_answers_go_nowhere_else(place: str) -> None:
     """Neither where the asker may not publish, nor where hosts and the admin are answered."""
     assert not may_be_answered(place)
@@ -124,17 +183,22 @@ def test_a_tenants_account_gets_outsiders_subjects_only(namespace: str) -> None:
     assert allows(exports, at.external(mine, "any"))
     assert allows(exports, at.ask(mine, "any"))
     for subject in (
-        at.inbox(mine), at.stored(mine), at.dead(mine), at.host("h"),
-        at.topic(TopicId("news", "eu", "acme")), at.external(AgentId("desk", "1"), "any"),
-        at.ask(AgentId("desk", "1"), "any"), at.live(AgentId("desk", "1"), RunId("r")),
-    ):  # fmt: skip
+        at.inbox(mine),
+        at.stored(mine),
+        at.dead(mine),
+        at.host("h"),
+        at.topic(TopicId("news", "eu", "acme")),
+        at.external(AgentId("desk", "1"), "any"),
+        at.ask(AgentId("desk", "1"), "any"),
+        at.live(AgentId("desk", "1"), RunId("r")),
+    ):
         assert not allows(exports, subject), subject
 
 
 def test_no_grant_of_an_outsider_is_a_wildcard_at_a_place_of_trust() -> None:
     """Tenant and publisher are always written out."""
     for namespace in ("", "shop"):
-        grant = Permissions(namespace).outsider("crm", "acme")
+        grant = Permissions(namespace).outsider("crm", "acme", sees="tenant")
         for pattern in grant.publish:
             tokens = pattern.removeprefix("shop.").split(".")
             assert tokens[2] == "acme", pattern

@@ -10,19 +10,19 @@ import pytest
 from actors import RetryPolicy, Runtime, agent
 from actors.kernel.agent.middleware import HookEvent
 from actors.kernel.runtime.ids import AgentId
-from actors.runtime.clock import SystemClock
+from actors.runtime.loop.clock import SystemClock
 from actors.runtime.registry import Registry
-from compose.replay import replay_run
-from compose.run_export import Exporter, ExportError, read_export
+from compose.tools.export import Exporter, ExportError, read_export
+from compose.tools.replay import replay_run
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from actors.kernel.agent.message import Message
     from actors.runtime import RunContext
-    from actors.runtime.decorator import FunctionAgent
-    from compose.replay import Replayed
-    from compose.run_export import ExportedRun
+    from actors.runtime.function_agent import FunctionAgent
+    from compose.tools.export import ExportedRun
+    from compose.tools.replay import Replayed
 
 DESK: Final = AgentId("desk", "main")
 FIRST: Final = ("read", "write")

@@ -62,5 +62,6 @@ def test_a_block_is_read_as_commands_with_their_promises() -> None:
     found = list(program.commands("# first\none \\\n  two\n# -> a…\n# -> b\nthree # why\n"))
 
     assert [(one.text, one.promised) for one in found] == [
-        ("one \\\n  two", ("a…", "b")), ("three # why", ()),
-    ]  # fmt: skip
+        ("one \\\n  two", ("a…", "b")),
+        ("three # why", ()),
+    ]

@@ -11,12 +11,13 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from actors.kernel.runtime.commit import LoadedRun, RunRow, Suspend
 from actors.kernel.runtime.ids import AgentId, HostIncarnation, RunId, ShardId
+from actors.kernel.runtime.rows import LoadedRun, RunRow
 from actors.kernel.runtime.scheduler import Lease, RunStatus
+from actors.kernel.runtime.turn import Suspend
 from actors.kernel.runtime.wakeup import WakeSet
-from actors.runtime.clock import SystemClock
-from actors.runtime.tracing import MAX_INTERRUPTED, Tracing, TurnSpans
+from actors.runtime.loop.clock import SystemClock
+from actors.runtime.telemetry.spans import MAX_INTERRUPTED, ExecutionSpans, Tracing
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -29,7 +30,7 @@ async def test_a_turn_that_waits_for_ever_keeps_few_spans() -> None:
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     row = RunRow(RunId("r"), AgentId("desk", "a"), RunStatus.RUNNING)
     lease = Lease(ShardId("0"), HostIncarnation("h"), 1, AT, row.run_id, row.agent_id, 1)
-    spans = TurnSpans(
+    spans = ExecutionSpans(
         Tracing(provider),
         LoadedRun(row, ()),
         lease,

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from actors.kernel.runtime.commit import RunRow
 from actors.kernel.runtime.ids import AgentId, RunId
+from actors.kernel.runtime.rows import RunRow
 from actors.kernel.runtime.scheduler import RunStatus
 from actors.kernel.tracing import (
     SpanPlace,
     caused_by,
+    execution_span_id,
     parent_span,
     parse_traceparent,
     root_span,
     trace_id_of,
-    turn_span_id,
 )
 
 CALLER = "00-" + "a" * 32 + "-" + "b" * 16 + "-01"
@@ -86,7 +86,7 @@ def test_a_foreign_caller_is_the_parent() -> None:
 @pytest.mark.item(483)
 def test_turns_have_ids_of_their_own() -> None:
     """Two turns of a run, and the same turn of two runs, differ."""
-    ids = {turn_span_id(RunId(run), seq) for run in ("r", "s") for seq in (-1, 0, 7)}
+    ids = {execution_span_id(RunId(run), seq) for run in ("r", "s") for seq in (-1, 0, 7)}
 
     assert len(ids | {root_span(row("r")).span_id}) == 7
 

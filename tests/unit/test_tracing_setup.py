@@ -16,10 +16,10 @@ from actors.kernel.agent.cancellation import CancellationToken
 from actors.kernel.agent.supervision import Supervision
 from actors.kernel.runtime.ids import AgentId, RunId
 from actors.kernel.tracing import SpanPlace
-from actors.runtime.trace_context import executing, wanted_ids
-from compose.logs import LineFormatter
-from compose.settings import Settings, read_settings
-from compose.telemetry import HIDDEN, MAX_CONTENT, Redaction, RunIds, traced
+from actors.runtime.telemetry.trace_context import executing, wanted_ids
+from compose.assembly.settings import Settings, read_settings
+from compose.assembly.telemetry import HIDDEN, MAX_CONTENT, Redaction, RunIds, traced
+from compose.host.logs import LineFormatter
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -125,9 +125,13 @@ def test_the_collector_comes_from_either_variable(monkeypatch: pytest.MonkeyPatc
 def test_a_log_line_of_an_agent_names_its_run_and_trace() -> None:
     """As JSON; a line of the host itself names none, and what the line says itself wins."""
     meta = RunMeta(
-        RunId("r"), AgentId("desk", "a"), 1, CancellationToken(),
-        Supervision(run_id="r", root_id="r"), trace_id="f" * 32,
-    )  # fmt: skip
+        RunId("r"),
+        AgentId("desk", "a"),
+        1,
+        CancellationToken(),
+        Supervision(run_id="r", root_id="r"),
+        trace_id="f" * 32,
+    )
     record = logging.makeLogRecord({"msg": "said", "levelname": "INFO"})
     formatter = LineFormatter(as_json=True)
     provider = TracerProvider(shutdown_on_exit=False)

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from datetime import datetime
+from typing import Any, Final, Protocol, runtime_checkable
 
 from actors.kernel.agent.cancellation import CancellationToken
+from actors.kernel.agent.message import Message
+from actors.kernel.agent.supervision import Supervision
+from actors.kernel.runtime.ids import AgentId, RunId
 
-if TYPE_CHECKING:
-    from datetime import datetime
-
-    from actors.kernel.agent.message import Message
-    from actors.kernel.agent.supervision import Supervision
-    from actors.kernel.runtime.ids import AgentId, RunId
+MAX_MESSAGES: Final = 100
+"""How many waiting messages one run is given, where its agent does not take fewer."""
 
 
 @runtime_checkable
@@ -22,12 +22,10 @@ class AgentRunContext(Protocol):
     @property
     def run_id(self) -> RunId:
         """The run this context belongs to."""
-        ...
 
     @property
     def tenant_id(self) -> str:
         """The tenant of the run."""
-        ...
 
     def check(self) -> None:
         """Return if the run may go on.
@@ -36,7 +34,6 @@ class AgentRunContext(Protocol):
             CancellationError: The run was cancelled.
             DeadlineExceededError: The run's deadline has passed.
         """
-        ...
 
 
 @runtime_checkable
@@ -46,16 +43,16 @@ class Agent(Protocol):
     Optional attributes: `model` (LLMClient), `tools` (list of Tool), `tool_invoker`, `approval_policy`
     (ApprovalPolicy: which tools wait for a person), `middleware`, `hooks`,
     `version` (text), `concurrency` ("serial" is all that there is: see promise 10 of docs/semantics.md),
-    `retry` (RetryPolicy of its runs, where who starts one gives none),
+    `retry` (RetryPolicy of its runs, where who starts one gives none), `batch` (how many waiting messages a
+    run is given at most, 1 to 100),
     `deadline_s` (seconds one attempt may execute), `context` (its `history`, a `HistoryProvider`, and
-    `retention`: with RUN a run's turns are cleared when it completes), `input`, `output` (types of
+    `retention`: with RUN a run's chat messages are cleared when it completes), `input`, `output` (types of
     payload and result) and `follows` (topics), which only `callboard describe` reads.
     """
 
     @property
     def id(self) -> AgentId:
         """Where messages for this agent go."""
-        ...
 
     async def run(self, ctx: Any, inbox: list[Message]) -> Any:
         """Handle the run's messages; the returned JSON data is the run's output.
@@ -63,7 +60,6 @@ class Agent(Protocol):
         Called again from the start after a crash or a suspension: every ctx call that is recorded
         returns its recorded value. Everything else in here must be deterministic.
         """
-        ...
 
 
 @dataclass(frozen=True, slots=True)

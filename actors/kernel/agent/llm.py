@@ -6,15 +6,13 @@ in the log and sent over wires.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, runtime_checkable
+from collections.abc import AsyncIterator, Sequence
+from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from actors.kernel.agent.message import ChatMessage, ContentBlock
 from actors.kernel.agent.tools import ToolCall, ToolSpec
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
 
 
 class Usage(BaseModel):
@@ -99,7 +97,7 @@ class LLMResponse(BaseModel):
         return [ToolCall.of_block(block) for block in self.content if block.type == "tool_call"]
 
     def message(self) -> ChatMessage:
-        """Return the answer as the conversation's next turn."""
+        """Return the answer as the conversation's next message."""
         return ChatMessage(role="assistant", content=self.content)
 
 
@@ -140,7 +138,6 @@ class LLMClient(Protocol):
     @property
     def model(self) -> str:
         """The model's name, as recorded in the log and in traces."""
-        ...
 
     async def generate(
         self, messages: Sequence[ChatMessage], *, options: GenerationOptions | None = None
@@ -149,14 +146,11 @@ class LLMClient(Protocol):
 
         Any exception fails the call; cancelling it gives up the request, which may still be billed.
         """
-        ...
 
     def generate_stream(
         self, messages: Sequence[ChatMessage], *, options: GenerationOptions | None = None
     ) -> AsyncIterator[StreamEvent]:
         """Yield deltas as they come, then exactly one `Completion`, which is the last event."""
-        ...
 
     async def count_tokens(self, messages: Sequence[ChatMessage]) -> int:
         """Return how many input tokens the messages are, as nearly as the client can tell."""
-        ...

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
+from actors.kernel.agent.agent import Agent
+from actors.kernel.agent.message import Message
 from actors.kernel.json import JsonValue
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
-    from datetime import datetime
-
-    from actors.kernel.agent.agent import Agent
-    from actors.kernel.agent.message import Message
-    from actors.kernel.runtime.ids import AgentId, RunId
+from actors.kernel.runtime.ids import AgentId, RunId
 
 
 class HookKind(StrEnum):
@@ -62,7 +59,6 @@ class Hook(Protocol):
 
     async def __call__(self, event: HookEvent) -> None:
         """Look at the event. What it raises is logged and dropped; it has limited time."""
-        ...
 
 
 @dataclass(slots=True)
@@ -100,7 +96,6 @@ class Middleware(Protocol):
         Raises:
             MiddlewareTermination: To stop the run on purpose: its messages count as handled.
         """
-        ...
 
 
 @runtime_checkable
@@ -109,4 +104,3 @@ class MiddlewarePipeline(Protocol):
 
     async def execute(self, context: InvocationContext, final: CallNext) -> None:
         """Run the chain around `final`."""
-        ...

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
@@ -10,7 +11,7 @@ from actors.kernel.seconds import MAX_WAIT_S
 
 
 class HistoryRetention(StrEnum):
-    """What happens to open children, and to a run's turns, when the run ends.
+    """What happens to open children, and to a run's chat messages, when the run ends.
 
     RUN: children are cancelled. PERMANENT: they become the root's. NONE: they are cancelled, and the
     next sweep takes the run's log.
@@ -72,3 +73,8 @@ class Supervision(BaseModel):
     execution_budget: ExecutionBudget = ExecutionBudget()
     retention: HistoryRetention = HistoryRetention.RUN
     priority: int = 5
+
+    def as_root(self, run_id: str) -> Self:
+        """Return the terms as those of a root."""
+        place = {"run_id": run_id, "root_id": run_id, "parent_id": None, "depth": 0}
+        return self.model_copy(update=place)

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from math import inf
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, Self, TypeAlias, runtime_checkable
+from typing import Any, Final, Literal, Protocol, Self, TypeAlias, runtime_checkable
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from actors.kernel.agent.message import ContentBlock
 from actors.kernel.runtime.effects import EffectMode
 from actors.kernel.seconds import check_s
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 ToolFunction: TypeAlias = Callable[..., Awaitable[Any]] | Callable[..., Any]
 """Called with the call's arguments by keyword; what it returns must be JSON data.
@@ -190,7 +187,6 @@ class ApprovalHandler(Protocol):
 
     async def request(self, request: ApprovalRequest) -> ApprovalDecision:
         """Return the decision; may take as long as a human takes. A denial is not an error."""
-        ...
 
 
 @runtime_checkable
@@ -210,4 +206,3 @@ class ToolInvoker(Protocol):
         A tool that is not in `tools`, arguments that do not fit and an exception of the tool are
         ``error`` results. `idempotency_key` is the effect's id: the same on every repetition.
         """
-        ...

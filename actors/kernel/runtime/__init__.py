@@ -1,1 +1,5 @@
-"""Contracts of the durable runtime."""
+"""Contracts of the durable runtime: ids, entries of logs, rows, turns, waits.
+
+Values and Protocols without I/O. `kernel.store` and the rooms of the runtime are above; `kernel.agent` is
+beside.
+"""

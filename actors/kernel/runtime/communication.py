@@ -1,12 +1,16 @@
-"""What an asker gets, and what others may know of a run."""
+"""What an asker gets, how posts reach followers, and what others may know of a run."""
 
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Literal, TypeAlias
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, JsonValue
 
 from actors.kernel.runtime.scheduler import RunStatus
+
+FollowMode: TypeAlias = Literal["eager", "lazy"]
+"""eager: a post wakes the follower. lazy: it gets the row but is not woken."""
 
 
 class AskKind(StrEnum):

@@ -6,17 +6,13 @@ only while the run is at that, and once, so that it can never decide what comes 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterable, Sequence
+from typing import Final
 
-from actors.kernel.runtime.log_entry import EXECUTES
+from actors.kernel.runtime.log_entry import EXECUTES, RunLogEntry
 from actors.kernel.runtime.log_entry import EntryKind as K
+from actors.kernel.runtime.rows import RunRow
 from actors.kernel.runtime.scheduler import RunStatus
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from actors.kernel.runtime.commit import RunRow
-    from actors.kernel.runtime.log_entry import RunLogEntry
 
 RESERVED: Final = "~"
 """How the names of an operator's signals begin; agents cannot wait for them."""

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias
 
 from actors.errors import NotSerializableError
 from actors.kernel.json import JsonValue, canonical_json
-
-if TYPE_CHECKING:
-    from actors.kernel.runtime.ids import RunId
+from actors.kernel.runtime.ids import AgentId, RunId
+from actors.kernel.runtime.log_entry import EntryKind
 
 EffectId: TypeAlias = str
 """Full SHA-256 in hexadecimal."""
@@ -56,7 +56,7 @@ class Effect:
 
         The same on every replay, process and PYTHONHASHSEED; the order of keys does not matter.
 
-        Source: seed 001, Journal; DESIGN §9, positions.
+        Source: seed 001, Journal; docs/replay.md, "Positions".
         """
         return Effect.id_of_text(run_id, position, kind, canonical_json(args))
 
@@ -65,6 +65,16 @@ class Effect:
         """Return `make_id` of arguments whose canonical JSON is at hand: the same bytes are hashed."""
         head = canonical_json([run_id, position, kind])
         return hashlib.sha256(f"{head[:-1]},{canonical_args}]".encode()).hexdigest()
+
+
+def key_of_message(agent: AgentId, sender: str, message_id: str, name: str) -> str:
+    """Return the idempotency key of what an agent does by this name for a message.
+
+    Full SHA-256 in hexadecimal. The same in whatever run the message is handled, and whatever else
+    that run does: also when a database that went back has cut the same mail into other runs.
+    """
+    words = canonical_json(["message", str(agent), sender, message_id, name])
+    return hashlib.sha256(words.encode()).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,11 +111,9 @@ class ResultCache(Protocol):
             key: Names one execution of one effect, see `result_key`.
             payload: Exactly what the log's entry of the result will hold.
         """
-        ...
 
     async def find(self, key: str) -> dict[str, JsonValue] | None:
         """Return what was kept under `key`, or None; soon, and without an error, whatever is broken."""
-        ...
 
 
 def result_key(effect_id: EffectId, *, intent: int | None = None, attempt: int = 0) -> str:
@@ -124,8 +132,54 @@ class Journal(Protocol):
 
     async def lookup(self, effect_id: EffectId) -> EffectResult | None:
         """Return what was recorded for this effect, or None."""
-        ...
 
     async def record(self, result: EffectResult) -> None:
         """Keep a result; the first one wins, another for the same effect is ignored."""
-        ...
+
+
+@dataclass(slots=True)
+class EffectCall:
+    """One call of an effect verb.
+
+    Attributes:
+        verb: ``step``, ``tool``, ``llm``, ``cancel`` or ``status``.
+        begin: Kind of the entry that says it was begun.
+        end: Kind of the entry that holds its result.
+        name: The step's, tool's or model's.
+        words: Canonical JSON of name and arguments: hashed for comparison and for the effect's id.
+        mode: What may happen when a crash leaves it without a result.
+        execute: Does it; what it returns is recorded.
+        reconcile: Finds out whether an effect in doubt happened.
+        counted: Whether it counts against the execution budget of the run's tree.
+    """
+
+    verb: str
+    begin: EntryKind
+    end: EntryKind
+    name: str
+    words: str
+    mode: EffectMode
+    execute: Callable[[], Awaitable[Any]]
+    reconcile: Callable[[str], Awaitable[Any]] | None = None
+    counted: bool = False
+    digest: str = field(init=False)
+    position: str = field(init=False, default="")
+    id: str = field(init=False, default="")
+    """Set once the call has a position and is not a hit; the key too."""
+    key: str = ""
+    """What the world is to know it by; the id, if nothing else is given."""
+    intent: int = field(init=False, default=-1)
+    """Seq of the entry that says it was begun; set with it."""
+
+    def __post_init__(self) -> None:
+        self.digest = text_hash(self.words)
+
+    def entry(self, **more: JsonValue) -> dict[str, JsonValue]:
+        """Return the payload of an entry about this effect."""
+        return {"effect": self.verb, "name": self.name, "hash": self.digest, "id": self.id, **more}
+
+    def result_key(self, attempt: int) -> str | None:
+        """Return the key under which its result is kept beside the log; None: repeating is cheaper."""
+        if self.mode is EffectMode.AT_MOST_ONCE:
+            return result_key(self.id, intent=self.intent)
+        return result_key(self.id, attempt=attempt) if self.verb == "llm" else None

@@ -16,21 +16,16 @@ must be equal to. The rules:
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from actors.kernel.runtime.log_entry import TERMINAL_KINDS, EntryKind
+from actors.kernel.json import JsonValue
+from actors.kernel.runtime.log_entry import TERMINAL_KINDS, EntryKind, NewEntry, RunLogEntry
+from actors.kernel.runtime.rows import RunRow
 from actors.kernel.runtime.scheduler import RunStatus
 from actors.kernel.runtime.wakeup import WakeSet
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from actors.kernel.json import JsonValue
-    from actors.kernel.runtime.commit import RunRow
-    from actors.kernel.runtime.log_entry import NewEntry, RunLogEntry
-
 
 TELLING: Final = TERMINAL_KINDS | {
     EntryKind.RUN_SUSPENDED,

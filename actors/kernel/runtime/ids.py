@@ -79,7 +79,7 @@ class AgentId:
         return cls(type_, uuid.uuid4().hex, tenant)
 
 
-@lru_cache(maxsize=65_536)
+@lru_cache(maxsize=1024)
 def _parse_agent(text: str) -> AgentId:
     head, slash, key = text.partition("/")
     if not slash:
@@ -161,13 +161,21 @@ def token(text: str) -> str:
     return escaped if len(escaped) <= 128 else "h-" + derive_id("token", text)  # noqa: PLR2004
 
 
-@lru_cache(maxsize=262_144)
+@lru_cache(maxsize=1024)
 def partition_hash(agent: AgentId) -> int:
     """Return the 32-bit FNV-1a hash that decides an agent's partition (mod the number of partitions).
 
     Computed over the subject tokens of tenant, type and key, as nats-server's `partition()` does.
     """
-    value = 2166136261
-    for byte in (token(agent.tenant) + token(agent.type) + token(agent.key)).encode():
+    return _fnv1a(token(agent.key), _type_hash(agent.tenant, agent.type))
+
+
+@lru_cache(maxsize=1024)
+def _type_hash(tenant: str, type_: str) -> int:
+    return _fnv1a(token(tenant) + token(type_), 2166136261)
+
+
+def _fnv1a(text: str, value: int) -> int:
+    for byte in text.encode():
         value = ((value ^ byte) * 16777619) & 0xFFFFFFFF
     return value

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias
+from typing import Final, Literal, Protocol, TypeAlias
 
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable
-
-    from actors.kernel.json import JsonValue
-    from actors.kernel.runtime.ids import AgentId, RunId
+from actors.kernel.json import JsonValue
+from actors.kernel.runtime.ids import AgentId, RunId
 
 DeltaKind: TypeAlias = Literal["text.delta", "reasoning.delta", "custom.delta"]
 
@@ -54,23 +52,18 @@ class DeltaBus(Protocol):
 
     def publish(self, delta: Delta) -> None:
         """Hand a piece to who looks, on whatever host; returns at once and never raises."""
-        ...
 
     def subscribe(self, agent_id: AgentId, run_id: RunId) -> AsyncGenerator[Delta, None]:
         """Yield the pieces of a run from now on, until closed; a slow reader misses the oldest."""
-        ...
 
     def announce_end(self, agent_id: AgentId, run_id: RunId) -> None:
         """Tell other processes that a run has ended: a hint to look; returns at once, never raises."""
-        ...
 
     def watch_end(
         self, agent_id: AgentId, run_id: RunId, told: Callable[[], None]
     ) -> Callable[[], None]:
         """Call `told` when another process announces the run's end; return what ends the watch."""
-        ...
 
     @property
     def is_connected(self) -> bool:
         """Whether hints come at the moment; who waits without looks more often."""
-        ...

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Protocol
 
 from actors.errors import InvalidEntryError
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping
-    from datetime import datetime
-
-    from actors.kernel.json import JsonValue
-    from actors.kernel.runtime.ids import RunId
+from actors.kernel.json import JsonValue
+from actors.kernel.runtime.ids import RunId
 
 
 class EntryKind(StrEnum):
@@ -73,13 +70,10 @@ PAYLOADS: Final[Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
     EntryKind.RUN_RESUMED: (("reason",), ()),
     EntryKind.RUN_SUSPENDED: (("wake",), ()),
     EntryKind.RUN_COMPLETED: (("output",), ()),
-    EntryKind.RUN_ATTEMPT_FAILED: (
-        ("attempt", "error", "retry_from", "at"),
-        ("ending", "kept"),
-    ),
+    EntryKind.RUN_ATTEMPT_FAILED: (("attempt", "error", "retry_from", "at"), ("ending", "kept")),
     EntryKind.RUN_FAILED: (("status", "error"), ("attempt",)),
     EntryKind.RUN_CANCELLED: (("reason",), ()),
-    EntryKind.RUN_CONTINUED: (("generation", "input"), ("version", "retry")),
+    EntryKind.RUN_CONTINUED: (("generation", "input"), ("version", "retry", "refused")),
     EntryKind.RUN_PARKED: (("reason",), ("detail", "at")),
     EntryKind.MSG_RECEIVED: (("message",), ("arrival", "hash")),
     EntryKind.MSG_SENT: (("message_id", "target", "hash"), ()),
@@ -174,19 +168,15 @@ class EventLog(Protocol):
             InvalidEntryError: The kind is unknown or the payload does not fit it.
             LeaseLostError: On durable backends, when the caller no longer owns the run's agent.
         """
-        ...
 
     def read(self, run_id: RunId, *, from_seq: int = 0) -> AsyncIterator[RunLogEntry]:
         """Yield the entries from `from_seq` (inclusive) to the present end, in order, then stop."""
-        ...
 
     def tail(self, run_id: RunId, *, from_seq: int = 0) -> AsyncIterator[RunLogEntry]:
         """Yield the entries from `from_seq`, then new ones as they come; ends after a terminal one.
 
         Safe to cancel; any number of readers; a reader resumes with the seq after its last.
         """
-        ...
 
     async def last_seq(self, run_id: RunId) -> int:
         """Return the seq of the last entry, or -1 when there is none."""
-        ...

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final, Literal, Protocol
+from typing import Final, Literal, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
+from actors.kernel.runtime.ids import AgentId, HostIncarnation, RunId, ShardId
+from actors.kernel.runtime.wakeup import Wakeup
 from actors.kernel.seconds import MAX_WAIT_S, bounded_s
-
-if TYPE_CHECKING:
-    from datetime import datetime
-
-    from actors.kernel.runtime.ids import AgentId, HostIncarnation, RunId, ShardId
-    from actors.kernel.runtime.wakeup import Wakeup
 
 
 class RunStatus(StrEnum):
@@ -90,9 +87,6 @@ DEFAULT_RETRY: Final = RetryPolicy()
 """Of runs for which neither who started them nor their agent says otherwise."""
 
 
-RunRetryPolicy = RetryPolicy
-
-
 @dataclass(frozen=True, slots=True)
 class ShardLease:
     """The right to act for all agents of one shard, until it is given up or taken."""
@@ -126,7 +120,6 @@ class Scheduler(Protocol):
 
     def register_run(self, run_id: RunId, agent_id: AgentId) -> None:
         """Bind a run to its agent; must come before the first `enqueue`."""
-        ...
 
     async def enqueue(
         self,
@@ -139,19 +132,17 @@ class Scheduler(Protocol):
     ) -> None:
         """Make a run leasable. A run that is pending already is not queued twice.
 
-        Lower priority numbers first; order of arrival inside one priority.
+        Tenants in rotation; inside a tenant lower priority numbers first, and order of arrival inside
+        one priority.
         """
-        ...
 
     async def lease(self, *, worker_id: str, capacity: int) -> list[Lease]:
         """Hand out at most `capacity` pending runs, none of them leased to anybody else."""
-        ...
 
     async def heartbeat(
         self, lease: Lease
     ) -> Literal["ok", "cancel_requested", "deadline", "lost"]:
         """Extend a lease, and learn whether the run should stop or was lost to somebody else."""
-        ...
 
     async def release(
         self, lease: Lease, *, status: RunStatus, wake_on: Wakeup | None = None
@@ -162,24 +153,18 @@ class Scheduler(Protocol):
             LeaseLostError: The lease was lost before; nothing is changed.
             IllegalTransitionError: The life cycle has no such change.
         """
-        ...
 
     async def find_run_for_agent(self, agent_id: AgentId) -> tuple[RunId, RunStatus] | None:
         """Return the run that holds the agent, else the oldest queued one, else None."""
-        ...
 
     async def wake_suspended(self, run_id: RunId) -> bool:
         """Move a suspended run to pending; return False and do nothing for any other."""
-        ...
 
     async def wake_agent(self, agent_id: AgentId) -> bool:
         """Wake the agent's suspended run, if it has one."""
-        ...
 
     async def pending_runs(self, *, tenant: str | None = None) -> list[RunId]:
         """Return the runs that wait to be leased, in the order they will be."""
-        ...
 
     async def get_status(self, run_id: RunId) -> RunStatus | None:
         """Return the run's status, or None if it was never registered."""
-        ...

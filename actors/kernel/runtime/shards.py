@@ -6,13 +6,10 @@ The SQL function `shard_of` builds the same names.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from actors.errors import ContractError
-from actors.kernel.runtime.ids import AgentId, ShardId, partition_hash
-
-if TYPE_CHECKING:
-    from actors.kernel.runtime.ids import TopicId
+from actors.kernel.runtime.ids import AgentId, ShardId, TopicId, partition_hash
 
 PARTITIONS: Final = 16
 """Partitions of a type, fixed for the life of a deployment."""

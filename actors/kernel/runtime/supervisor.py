@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
+from actors.kernel.agent.agent import Agent
+from actors.kernel.agent.message import Message
+from actors.kernel.agent.supervision import Supervision
+from actors.kernel.runtime.ids import AgentId, RunId
 from actors.kernel.runtime.scheduler import RunStatus
-
-if TYPE_CHECKING:
-    from actors.kernel.agent.agent import Agent
-    from actors.kernel.agent.message import Message
-    from actors.kernel.agent.supervision import Supervision
-    from actors.kernel.runtime.ids import AgentId, RunId
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,23 +61,18 @@ class Supervisor(Protocol):
         Raises:
             SpawnDenied: The tree's budget has no place left.
         """
-        ...
 
     async def join(self, handle: RunHandle) -> RunResult:
         """Return the run's result, also when it ended before the call.
 
         Cancelling the call does not touch the run.
         """
-        ...
 
     async def cancel(self, handle: RunHandle, *, reason: str = "") -> None:
-        """Ask the run and everything below it to stop. See `RunStore.request_cancel`."""
-        ...
+        """Ask the run and everything below it to stop. See `ArrivalStore.request_cancel`."""
 
     async def children_of(self, run_id: RunId) -> list[RunHandle]:
         """Return the runs spawned by this one, in the order they were."""
-        ...
 
     async def record_completion(self, run_id: RunId, result: RunResult) -> None:
         """Keep a run's result and wake who waits for it; a second one is ignored."""
-        ...

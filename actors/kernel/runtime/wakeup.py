@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import Literal, Protocol
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, JsonValue
 
-if TYPE_CHECKING:
-    from actors.kernel.json import JsonValue as Json
-    from actors.kernel.runtime.ids import RunId
+from actors.kernel.json import JsonValue as Json
+from actors.kernel.runtime.ids import RunId
 
 
 class Wakeup(BaseModel):
@@ -86,8 +85,6 @@ class SignalBus(Protocol):
 
         Signals of one name arrive in order; each is consumed once.
         """
-        ...
 
     async def timer(self, run_id: RunId, at: datetime) -> None:
         """Wake the run at `at` (at once when that has passed); dropped when the run ends."""
-        ...

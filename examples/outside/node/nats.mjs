@@ -23,7 +23,8 @@ export function token(name) {
 /** The arguments of the program, or its usage. */
 export function given(...names) {
   const values = process.argv.slice(2);
-  if (values.length !== names.length || !process.env.CALLBOARD_NATS_URL) {
+  const needed = names.filter((name) => !name.startsWith("["));
+  if (values.length < needed.length || values.length > names.length || !process.env.CALLBOARD_NATS_URL) {
     const program = process.argv[1].split("/").pop();
     console.error(`CALLBOARD_NATS_URL=nats://host:4222 node ${program} ${names.join(" ")}`);
     process.exit(2);

@@ -1,13 +1,14 @@
-// Watch a run until it ends: node watch.mjs ME RUN
+// Watch a run until it ends: node watch.mjs ME RUN [tenant]
+// `tenant`: a run that somebody else started, for which ME needs the grant `--sees`.
 // Entries of its log come once each and in order, and between them the pieces of a model's answer while it is made.
 
 import { createInbox } from "@nats-io/transport-node";
 import { connected, given, tenant, token } from "./nats.mjs";
 
 const SILENCE_MS = 12_000; // a host beats every five seconds
-const [me, run] = given("ME", "RUN");
+const [me, run, sees] = given("ME", "RUN", "[tenant]");
 const nc = await connected(me);
-const subject = `api.v1.${tenant}.${token(me)}.events`;
+const subject = `api.v1.${tenant}.${token(me)}.events${sees ? ".tenant" : ""}`;
 let from = 0; // the log entry to go on with
 let watched, silence;
 let line = ""; // ends a line of pieces before the next entry

@@ -1,22 +1,17 @@
 """Real servers for tests: shared ones for a session, private ones to be killed."""
 
 from tests.harness.servers.faults import copy_of, fail_over, freeze, thaw, wipe
-from tests.harness.servers.nats import (
-    NATS,
-    OwnNats,
-    TestNats,
-    drop_namespace,
-    own_nats_factory,
-)
+from tests.harness.servers.nats import NATS, OwnNats, TestNats, drop_namespace, own_nats_factory
 from tests.harness.servers.postgres import (
     POSTGRES,
+    NewClusters,
     OwnPostgres,
     TestPostgres,
     drop_schema,
-    empty_schema,
     own_postgres_factory,
 )
 from tests.harness.servers.redis import REDIS, OwnRedis, TestRedis, own_redis_factory
+from tests.harness.servers.schemas import Observer, Schemas
 from tests.harness.servers.sources import (
     Kind,
     Source,
@@ -31,9 +26,12 @@ __all__ = [
     "POSTGRES",
     "REDIS",
     "Kind",
+    "NewClusters",
+    "Observer",
     "OwnNats",
     "OwnPostgres",
     "OwnRedis",
+    "Schemas",
     "Source",
     "TestNats",
     "TestPostgres",
@@ -43,7 +41,6 @@ __all__ = [
     "docker_answers",
     "drop_namespace",
     "drop_schema",
-    "empty_schema",
     "fail_over",
     "freeze",
     "own_nats_factory",

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from actors.kernel.json import JsonValue
     from compose.embedded import NatsServer
 
-_IMAGE = "nats:2.15.1-alpine"
+_IMAGE = "nats:2.15.0-alpine"
 _LEAK_GRACE_S = 10.0
 
 TestNats: TypeAlias = TestServer

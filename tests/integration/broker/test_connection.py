@@ -16,11 +16,12 @@ import pytest
 
 from actors.errors import BrokerError
 from actors.kernel.agent.message import Message
+from actors.kernel.runtime.hints import Nudge
 from actors.kernel.runtime.ids import AgentId, HostIncarnation, RunId
-from actors.kernel.runtime.store import Nudge
-from actors.kernel.runtime.transport import Cursor
-from broker import ConnectionLostError, NoAnswerError, RefusedError, api
-from broker.api import PUBLISH_LIMIT_S
+from actors.kernel.store.transport import Cursor
+from broker import ConnectionLostError, NoAnswerError, RefusedError
+from broker.nats import requests as api
+from broker.nats.requests import PUBLISH_LIMIT_S
 from tests.harness import servers
 from tests.harness.slow import BUSY_S
 from tests.integration.broker.lines import (
@@ -58,8 +59,11 @@ async def test_a_message_sent_is_read_with_all_it_had(
     assert isinstance(received.content, Message)
     assert replace(received.content, created_at=sent.message.created_at) == sent.message
     assert (received.sequence, received.agent_id, received.sender, received.message_id) == (
-        sequence, BOB, "agent:desk/1", "m-7",
-    )  # fmt: skip
+        sequence,
+        BOB,
+        "agent:desk/1",
+        "m-7",
+    )
     assert not received.sourced
     assert batch.upto.sequence == sequence
     assert batch.upto.stream_epoch == START.stream_epoch
@@ -183,11 +187,7 @@ async def test_a_nudge_reaches_the_host_it_is_for(nats_server: TestNats, namespa
     """Kind, agent and run arrive at the owner, at nobody else; what is no nudge is passed over."""
     heard: list[Nudge] = []
     others: list[Nudge] = []
-    sent = [
-        Nudge("signal", BOB, RunId("r1")),
-        Nudge("shards"),
-        Nudge("run", AgentId("a", "ü/ x")),
-    ]
+    sent = [Nudge("signal", BOB, RunId("r1")), Nudge("shards"), Nudge("run", AgentId("a", "ü/ x"))]
 
     async with (
         connect(nats_server.url, namespace, owner="me", heard=heard),

@@ -11,12 +11,12 @@ from typing_extensions import override
 
 from actors.kernel.runtime.ids import AgentId, RunId
 from actors.kernel.runtime.live import Delta
-from actors.runtime.tasks import TaskScope
-from broker import deltas
-from broker.deltas import NatsDeltaBus
-from broker.line import Line
-from broker.nats_client import Server
-from broker.subjects import Subjects
+from actors.runtime.loop.tasks import TaskScope
+from broker.gateway import deltas
+from broker.gateway.deltas import NatsDeltaBus
+from broker.nats.client import ConnectOptions
+from broker.nats.reconnecting import ReconnectingConnection
+from broker.wire.subjects import Subjects
 from tests.harness.rawnats import raw_nats
 from tests.system.waiting import until
 
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
     import pytest
 
-    from broker.background import Tasks
-    from broker.nats_client import Client
+    from broker.nats.client import NatsConnection
+    from broker.nats.reconnecting import Tasks
     from tests.harness.servers import TestNats
 
 AGENT, RUN = AgentId("teller", "a b"), RunId("0" * 32)
@@ -54,7 +54,9 @@ def delta(n: int) -> Delta:
 async def bus(url: str, namespace: str) -> AsyncGenerator[NatsDeltaBus, None]:
     """A process's bus."""
     made = NatsDeltaBus(Subjects(namespace))
-    line = Line(Server(urls=(url,)), [made], scope=TaskScope, inbox_prefix="_INBOX_host")
+    line = ReconnectingConnection(
+        ConnectOptions(urls=(url,)), [made], scope=TaskScope, inbox_prefix="_INBOX_host"
+    )
     async with TaskScope() as tasks:
         tasks.start(line.run(), name="line")
         await line.connected.wait()
@@ -146,18 +148,17 @@ async def test_a_line_outlives_whatever_its_users_raise(
         attached = 0
 
         @override
-        async def attach(self, client: Client, inbox: str, tasks: Tasks) -> None:
-            """See `LineUser`."""
+        async def attach(self, client: NatsConnection, inbox: str, tasks: Tasks) -> None:
+            """See `ConnectionUser`."""
             self.attached += 1
             if self.attached == 1:
                 raise RuntimeError("not expected")
             await super().attach(client, inbox, tasks)
 
     user = Clumsy(Subjects(""))
-    line = Line(
-        Server(urls=(nats_server.url,)), [user], scope=TaskScope,
-        inbox_prefix="_INBOX_host",
-    )  # fmt: skip
+    line = ReconnectingConnection(
+        ConnectOptions(urls=(nats_server.url,)), [user], scope=TaskScope, inbox_prefix="_INBOX_host"
+    )
     async with TaskScope() as tasks, asyncio.timeout(10):
         tasks.start(line.run(), name="line")
         await line.connected.wait()

@@ -12,7 +12,7 @@ import pytest
 from actors.errors import ContractError
 from actors.kernel.runtime.ids import AgentId
 from broker.errors import SmallServerError, UnpublishableError
-from broker.limits import NEEDED_PAYLOAD_BYTES
+from broker.wire.headers import NEEDED_PAYLOAD_BYTES
 from tests.integration.broker.lines import connect, row
 
 if TYPE_CHECKING:

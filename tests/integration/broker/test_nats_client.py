@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from broker.nats_client import Server, open_client
+from broker.nats.client import ConnectOptions, open_client
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -18,7 +18,7 @@ LATEST: Final = 40
 
 
 @asynccontextmanager
-async def answering_server(came: list[bytes] | None = None) -> AsyncIterator[Server]:
+async def answering_server(came: list[bytes] | None = None) -> AsyncIterator[ConnectOptions]:
     """A server in this event loop, so that its answers come after as many turns each time.
 
     The block ends when every client has closed its socket.
@@ -41,7 +41,7 @@ async def answering_server(came: list[bytes] | None = None) -> AsyncIterator[Ser
     listening = await asyncio.start_server(serve, "127.0.0.1", 0)
     async with listening:
         host, port = listening.sockets[0].getsockname()
-        yield Server(urls=(f"nats://{host}:{port}",))
+        yield ConnectOptions(urls=(f"nats://{host}:{port}",))
         async with asyncio.timeout(20):
             await asyncio.wait([task for task in served if task is not None])
 

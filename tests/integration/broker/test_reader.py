@@ -16,9 +16,9 @@ import pytest
 
 from actors.kernel.runtime.ids import AgentId
 from actors.kernel.runtime.shards import instance_shard, undeclared_shard
-from actors.kernel.runtime.transport import Cursor
-from broker import reader as reader_module
-from broker.pulls import parse_ack_subject
+from actors.kernel.store.transport import Cursor
+from broker.mail import reader as reader_module
+from broker.mail.backlog import parse_ack_subject
 from tests.integration.broker.lines import (
     START,
     connect,
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from actors.kernel.runtime.ids import ShardId
     from broker import JetStreamConnection
-    from broker.nats_client import Sink
+    from broker.nats.client import Sink
     from tests.harness.servers import OwnNats, TestNats
 
 ALICE = AgentId("greeter", "alice")
@@ -120,7 +120,8 @@ async def test_the_ack_subjects_of_the_next_server_work(tmp_path: Path) -> None:
         await send_all(connection, [row(n, ALICE) for n in range(3)])
         async with reading(connection, ALICES) as batches:
             await take(connection, batches, 3)
-            ((name, reader),) = connection._pulls._readers.items()
+            ((name, only),) = connection._pulls._readers.items()
+            reader: Any = only
             waiting = asyncio.create_task(anext(batches))
             async with _client(f"nats://127.0.0.1:{port}") as client, asyncio.timeout(20):
                 floor = 0
@@ -325,7 +326,7 @@ async def test_an_ack_moves_the_consumers_floor(nats_server: TestNats, namespace
 async def test_a_caller_that_takes_nothing_gets_a_bounded_amount(
     nats_server: TestNats, namespace: str
 ) -> None:
-    """With 20,000 messages waiting, the server has sent 512 when the caller has taken one batch."""
+    """With 20,000 messages waiting, the server has sent two requests when the caller has taken one batch."""
     async with connect(nats_server.url, namespace) as connection, _client(nats_server.url) as nc:
         subject = connection._subjects.inbox(ALICE)
         for n in range(20_000):
@@ -336,20 +337,43 @@ async def test_a_caller_that_takes_nothing_gets_a_bounded_amount(
         async with reading(connection, ALICES) as batches:
             taken = len((await anext(batches)).received)
             name = next(iter(connection._pulls._readers)).decode()
-            reader = next(iter(connection._pulls._readers.values()))
+            reader: Any = next(iter(connection._pulls._readers.values()))
             # A pull that a slow server ended before it was full is renewed with the next step.
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(5):
-                    while len(reader._buffer) < reader_module.MAX_BUFFERED - taken:
+                    while len(reader._buffer) < 2 * reader_module.MAX_ASK - taken:
                         await connection.stream_state()
             info = await _api(nc, f"CONSUMER.INFO.{namespace}_MAIL.{name}")
             await connection.stream_state()
 
-            assert info["delivered"]["consumer_seq"] <= reader_module.MAX_BUFFERED + taken
-            assert len(reader._buffer) <= reader_module.MAX_BUFFERED
+            assert info["delivered"]["consumer_seq"] <= 2 * reader_module.MAX_ASK
+            assert len(reader._buffer) <= 2 * reader_module.MAX_ASK - taken
             rest = await take(connection, batches, 3000)
 
     assert rest[-1].upto.sequence >= 3000
+
+
+async def test_a_tenant_is_not_read_behind_another_ones_thousands(
+    nats_server: TestNats, namespace: str
+) -> None:
+    """Behind 3,000 messages of one tenant another's is in the next batch once it is in memory."""
+    keys = (AgentId("greeter", f"q{n}", "quiet") for n in range(1000))
+    quiet = next(agent for agent in keys if shard_of(agent) == ALICES)
+    async with connect(nats_server.url, namespace) as connection:
+        await send_all(connection, [row(n, ALICE) for n in range(3000)])
+        await send_all(connection, [row(3000, quiet)])
+        async with reading(connection, ALICES) as batches:
+            first = await take(connection, batches, 1)
+            reader: Any = next(iter(connection._pulls._readers.values()))
+            async with asyncio.timeout(20):
+                while len(numbers(first)) + len(reader._buffer) < 3001:
+                    await connection.stream_state()
+            rest = await take(connection, batches, 3001 - len(numbers(first)))
+
+    assert 3000 in numbers(first) or numbers(rest[:1])[1] == 3000
+    assert [n for n in numbers([*first, *rest]) if n != 3000] == list(range(3000))
+    assert rest[-1].upto.sequence == 3001
+    assert connection._pulls.buffered_bytes == 0
 
 
 async def test_large_messages_are_bounded_by_their_bytes(
@@ -368,7 +392,7 @@ async def test_large_messages_are_bounded_by_their_bytes(
                 got += len((await anext(batches)).received)
                 reader = reader or next(iter(connection._pulls._readers.values()))
                 await connection.stream_state()
-                most = max(most, reader._buffered_bytes)
+                most = max(most, reader._buffer.size)
 
     assert got == 30
     assert 0 < most <= 4 * 1024 * 1024
@@ -380,7 +404,7 @@ async def test_a_message_larger_than_a_request_comes_by_itself(
     """What does not fit the request's limit of bytes is asked for without one."""
     monkeypatch.setattr(reader_module, "ASK_BYTES", 1000)
     async with connect(nats_server.url, namespace) as connection, asyncio.timeout(20):
-        texts = ["x" * size for size in (10, 5000, 10, 5000, 5000, 10)]
+        texts = ["x" * size for size in (10, 50_000, 10, 50_000, 50_000, 10)]
         for n, text in enumerate(texts):
             await connection.send(row(n, ALICE, text=text))
         async with reading(connection, ALICES) as batches:

@@ -10,8 +10,8 @@ import nats
 import pytest
 
 from actors.errors import BrokerError
-from broker.api import Requests
-from broker.nats_client import Server, open_client
+from broker.nats.client import ConnectOptions, open_client
+from broker.nats.requests import Requests
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 async def requests_on(url: str) -> AsyncGenerator[Requests]:
     """Calls over a connection of their own."""
     inbox = f"_INBOX_test.{secrets.token_hex(11)}"
-    client = await open_client(Server(urls=(url,)), inbox_prefix=inbox)
+    client = await open_client(ConnectOptions(urls=(url,)), inbox_prefix=inbox)
     requests = Requests(client, inbox)
     client.on_lost, client.on_denied = requests.fail_all, requests.denied
     try:

@@ -12,9 +12,9 @@ import pytest
 from actors.errors import BrokerError
 from actors.kernel.runtime.ids import AgentId
 from broker import (
+    JetStreamOffError,
     JetStreamTransport,
     NotPermittedError,
-    RefusedError,
     StreamMismatchError,
     UnreachableError,
 )
@@ -79,7 +79,7 @@ async def test_a_wrong_url_is_a_clear_error(url: str) -> None:
 async def test_a_server_without_jetstream_is_a_clear_error(tmp_path: Path) -> None:
     """Core NATS alone is refused with the remedy."""
     async with plain_server(tmp_path, "") as port:
-        with pytest.raises(RefusedError, match="JetStream enabled"):
+        with pytest.raises(JetStreamOffError, match="JetStream is off"):
             async with connect(f"nats://127.0.0.1:{port}"):
                 pass
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from actors.kernel.runtime.ids import AgentId, partition_hash
 from actors.kernel.runtime.shards import PARTITIONS
-from broker import pulls
-from broker import reader as reader_module
+from broker.mail import pulls
+from broker.mail import reader as reader_module
 from tests.integration.broker.lines import connect, numbers, reading, row, send_all, shards_of
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     import pytest
 
-    from actors.kernel.runtime.transport import MailBatch
+    from actors.kernel.store.transport import MailBatch
     from tests.harness.servers import TestNats
 
 COUNT = 4800

@@ -8,9 +8,9 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from compose.assembly.runtime import build_postgres_runtime
+from compose.assembly.settings import Settings
 from compose.cli import run
-from compose.runtime import build_postgres_runtime
-from compose.settings import Settings
 from tests.system.agents import TYPES
 
 if TYPE_CHECKING:

@@ -12,10 +12,11 @@ import pytest
 from actors.errors import ContractError
 from actors.kernel.runtime.ids import AgentId
 from compose import Settings, build_local_runtime, build_postgres_runtime
-from compose.embedded import postgres_url_if_running
-from compose.settings import read_settings
+from compose.assembly.settings import read_settings
+from compose.embedded import url_if_running
 from persistence.errors import DatabaseUnreachableError, DatabaseUrlError
 from tests.harness.servers import server_directory
+from tests.harness.servers.postgres import OBSERVER
 from tests.system.agents import Ten
 
 if TYPE_CHECKING:
@@ -39,16 +40,17 @@ class BoomError(Exception):
     """What goes wrong in the block."""
 
 
-async def sessions(url: str, schema: str) -> int:
-    """How many connections use the schema, other than the one that asks."""
+async def sessions(url: str) -> int:
+    """How many connections hosts have."""
     connection = await asyncpg.connect(url)
     try:
         found = await connection.fetchval(
-            "select count(*) from pg_stat_activity where application_name = 'callboard'"
+            "select count(*) from pg_stat_activity"
+            " where application_name like 'callboard %' and application_name <> $1",
+            OBSERVER,
         )
     finally:
         await connection.close()
-    assert schema
     return int(found)
 
 
@@ -92,12 +94,12 @@ async def test_a_runtime_closes_everything_on_every_way_out(
     async with build_postgres_runtime(postgres_dsn, settings=settings) as second:
         await second.register_type("ten", Ten)
 
-        assert len(second.worker.shards) == 16
+        assert len(second._host.worker.held.leases) == 16
     assert done
     assert task.cancelled() is (way_out == "cancel")
     assert way_out == "cancel" or isinstance(task.exception(), BoomError) is (way_out == "error")
     async with asyncio.timeout(20):  # a server process outlives its connection
-        while await sessions(postgres_dsn, schema):  # noqa: ASYNC110
+        while await sessions(postgres_dsn):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 
 
@@ -112,7 +114,7 @@ async def test_a_folder_has_one_server_for_all_who_open_it(folder: Path, tmp_pat
         await host.register_type("ten", Ten)
         run_id = await client.submit(TEN, job)
         result = await client.result(run_id)
-    closed = postgres_url_if_running(folder)
+    closed = url_if_running(folder)
     async with build_local_runtime(folder, serve=False) as again:
         kept = await again.result(run_id)
 
@@ -129,7 +131,7 @@ async def test_two_that_open_a_new_folder_at_once_share_its_server(folder: Path)
             run_id = await runtime.submit(TEN, name)
             async with asyncio.timeout(20):
                 await both_in.wait()
-                rows = await runtime.store.list_runs()
+                rows = await runtime.store.lists.runs()
                 await both_in.wait()
             assert run_id in {row.run_id for row in rows}
             return str(len(rows))
@@ -147,7 +149,7 @@ async def test_a_builder_that_is_cancelled_while_the_server_starts_leaves_none(
     await asyncio.wait([task], timeout=20)
 
     assert task.cancelled()
-    assert postgres_url_if_running(folder) is None
+    assert url_if_running(folder) is None
 
 
 async def test_a_server_that_is_not_there_is_an_error_when_the_wait_is_over() -> None:
@@ -190,3 +192,13 @@ def test_settings_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> 
     assert read_settings().db_schema == "mine"
     assert read_settings().beat_s == 9.0
     assert read_settings(lease_s=5.0, db_schema=None).lease_s == 5.0
+
+
+def test_what_is_old_goes_after_thirty_days_if_nothing_is_said() -> None:
+    """Another number of days, or the word for ever, is said by a setting."""
+    assert read_settings().retain_days == 30
+    assert read_settings(retain_days="90").retain_days == 90
+    assert read_settings(retain_days="forever").retain_days is None
+    for wrong in ("0", "never", "1e12"):
+        with pytest.raises(ContractError, match=f"CALLBOARD_RETAIN_DAYS='{wrong}'"):
+            read_settings(retain_days=wrong)

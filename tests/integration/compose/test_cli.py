@@ -29,14 +29,17 @@ def cli(postgres_dsn: str, schema: str, capsys: pytest.CaptureFixture[str]) -> C
     return Cli(postgres_dsn, schema, capsys)
 
 
+@pytest.fixture
+def new_cli(postgres_dsn: str, new_schema: str, capsys: pytest.CaptureFixture[str]) -> Cli:
+    """The command line on a schema that is not there."""
+    return Cli(postgres_dsn, new_schema, capsys)
+
+
 async def until_suspended(runtime: Runtime, run_id: RunId) -> None:
     """Return once the run waits as rows."""
     async for entry in runtime.tail(run_id):
         if entry.kind == "run.suspended":
             return
-
-
-# --- send ------------------------------------------------------------------------------------------
 
 
 async def test_send_prints_the_run_and_wait_prints_its_output(cli: Cli, tmp_path: Path) -> None:
@@ -88,9 +91,6 @@ def test_send_reads_standard_input(cli: Cli, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(sys, "stdin", stdin)
 
     assert cli("send", "ten/a", "-").code == 0
-
-
-# --- runs ------------------------------------------------------------------------------------------
 
 
 async def test_runs_are_listed_shown_and_their_log_printed(cli: Cli) -> None:
@@ -172,9 +172,6 @@ async def test_only_what_is_in_doubt_is_resolved(cli: Cli) -> None:
     assert many.err == nothing.err
 
 
-# --- dead letters ------------------------------------------------------------------------------------
-
-
 async def test_dead_letters_are_listed_and_redriven_once(cli: Cli) -> None:
     """A redriven letter is a new message; its number is gone."""
     async with cli.host("failing") as runtime:
@@ -201,22 +198,19 @@ def test_there_is_nothing_to_redrive_at_first(cli: Cli) -> None:
     assert cli("dlq", "list", "--json").data == []
 
 
-# --- migrate, doctor -----------------------------------------------------------------------------------
-
-
-def test_migrate_makes_the_tables_once(cli: Cli) -> None:
+def test_migrate_makes_the_tables_once(new_cli: Cli) -> None:
     """The second time there is nothing to do."""
-    first = cli("migrate", "--json").data
-    second = cli("migrate")
+    first = new_cli("migrate", "--json").data
+    second = new_cli("migrate")
 
     assert first["applied"][0] == "0001_tables"
     assert "is up to date" in second.out
 
 
-def test_doctor_says_that_there_are_no_tables_and_what_to_do(cli: Cli) -> None:
+def test_doctor_says_that_there_are_no_tables_and_what_to_do(new_cli: Cli) -> None:
     """It makes none itself."""
-    said = cli("doctor")
-    checks = {one["check"]: one for one in cli("doctor", "--json").data["checks"]}
+    said = new_cli("doctor")
+    checks = {one["check"]: one for one in new_cli("doctor", "--json").data["checks"]}
 
     assert said.code == 1
     assert checks["schema"]["remedy"] == "callboard migrate"
@@ -286,9 +280,6 @@ def test_an_export_is_for_its_owner_alone(cli: Cli, tmp_path: Path) -> None:
 
     assert said.code == 0, said
     assert file.stat().st_mode & 0o777 == 0o600
-
-
-# --- what is refused -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from actors.errors import ContractError
 from compose.demo.documents import documents_in, write_default_documents
 from compose.demo.ledger import append_line, executions, lines_of
 from compose.demo.textrank import rank, similarity, split_sentences, telling_sentences
-from compose.logs import LineFormatter
+from compose.host.logs import LineFormatter
 
 if TYPE_CHECKING:
     from pathlib import Path

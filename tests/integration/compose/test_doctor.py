@@ -4,22 +4,33 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import asyncpg
 import pytest
 
+from actors.kernel.json import JsonValue
 from broker import JetStreamTransport
+from compose.diagnosis.finding import is_this_machine
+from compose.diagnosis.postgres import _encryption, _role
+from persistence.schema_files import LATER, NO_TRANSACTION, Migration, known_migrations
 from tests.harness.servers import freeze, thaw
+from tests.harness.tools import postgres
 from tests.integration.compose.commandline import Cli
 from tests.integration.compose.stored import nats_client, redis_client
+from tests.unit.documents import ROOT
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from nats.aio.client import Client
 
-    from actors.kernel.json import JsonValue
     from tests.harness.servers import OwnNats, OwnPostgres, OwnRedis, TestNats, TestRedis
 
+ROLE: Final = ROOT / "compose/postgres/init/role.sql"
+ACCOUNTS: Final[JsonValue] = {
+    "A": {"jetstream": "enabled", "users": [{"user": "u", "password": "p"}]}
+}
 AWAY = "127.0.0.1:1"
 
 
@@ -99,8 +110,11 @@ async def test_doctor_finds_three_servers_well(
     assert before["streams"]["level"] == "note"
     assert before["streams"]["streams"] == {}
     assert {name: after[name]["level"] for name in ("nats", "jetstream", "streams", "redis")} == {
-        "nats": "ok", "jetstream": "ok", "streams": "ok", "redis": "ok",
-    }  # fmt: skip
+        "nats": "ok",
+        "jetstream": "ok",
+        "streams": "ok",
+        "redis": "ok",
+    }
     assert "not visible" in after["nats durability"]["found"]
     mail = after["streams"]["streams"][f"{namespace}_MAIL"]
     assert (mail["persist_mode"], mail["deployment"], mail["differs"]) == ("async", mine, [])
@@ -168,6 +182,43 @@ async def test_streams_that_are_not_as_they_must_be_are_wrong(
     assert "namespace" in foreign["remedy"]
 
 
+@pytest.mark.usefixtures("named")
+@pytest.mark.parametrize("plain", ["EDGE", "MAIL", "TOPIC", "DEAD"])
+async def test_whatever_somebody_changed_in_a_stream_is_named(
+    cli: Cli, nats_server: TestNats, namespace: str, plain: str
+) -> None:
+    """What sends on, loses or shortens is wrong; a limit of bytes is the operator's, and told."""
+    changes: dict[str, object] = {
+        "republish": {"src": ">", "dest": f"{namespace}.copy.>"},
+        "max_msgs": 5,
+        "max_age": 10**9,
+        "discard": "old" if plain in {"EDGE", "MAIL"} else "new",
+        "max_msgs_per_subject": 2,
+        "sources": [],
+        "no_ack": True,
+    }
+    if plain == "DEAD":
+        del changes["sources"]  # it has none
+    async with nats_client(nats_server.url) as client:
+        transport = JetStreamTransport(nats_server.url, namespace=namespace)
+        async with transport.connect(deployment=await deployment(cli), on_nudge=lambda _: None):
+            names = await client.jetstream().streams_info()
+        name = next(
+            one.config.name for one in names if f"{namespace}_{plain}" in str(one.config.name)
+        )
+        before = (await asyncio.to_thread(checks, cli))["streams"]
+        await update(client, str(name), max_bytes=10**9)
+        limited = (await asyncio.to_thread(checks, cli))["streams"]
+        await update(client, str(name), duplicate_window=10**9 if plain == "EDGE" else 0, **changes)
+        changed = (await asyncio.to_thread(checks, cli))["streams"]
+
+    assert (before["level"], limited["level"], changed["level"]) == ("ok", "note", "wrong")
+    assert f"{name}: max_bytes is 1000000000" in limited["found"]
+    differs = changed["streams"][name]["differs"]
+    assert {one.partition(" is ")[0] for one in differs} >= changes.keys()
+    assert "callboard migrate --streams" in changed["remedy"]
+
+
 def test_a_nats_without_jetstream_is_wrong(
     cli: Cli, own_nats: OwnNats, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -205,17 +256,19 @@ def test_sync_settings_are_seen_by_an_account_that_may(
     settings = "$SYS.REQ.SERVER.PING.VARZ"
     server = own_nats(
         settings={
-            "system_account": "SYS", "no_auth_user": "u",
+            "system_account": "SYS",
+            "no_auth_user": "u",
             "jetstream": {"sync_interval": interval},
             "accounts": {
                 "SYS": {"exports": [{"service": settings}]},
                 "RT": {
-                    "jetstream": "enabled", "users": [{"user": "u", "password": "p"}],
+                    "jetstream": "enabled",
+                    "users": [{"user": "u", "password": "p"}],
                     "imports": [{"service": {"account": "SYS", "subject": settings}}],
                 },
             },
-        },
-    )  # fmt: skip
+        }
+    )
     monkeypatch.setenv("CALLBOARD_NATS_URL", server.url)
     found = checks(cli)["nats durability"]
 
@@ -266,3 +319,110 @@ def test_a_postgres_that_may_lose_commits_is_wrong(
     ]
 
     assert found == ["ok", "wrong"]
+
+
+@pytest.mark.parametrize(
+    "settings", [{}, {"accounts": ACCOUNTS, "no_auth_user": "u"}], ids=["none", "one for everybody"]
+)
+def test_a_nats_that_asks_nobody_for_a_login_is_named(
+    cli: Cli, own_nats: OwnNats, monkeypatch: pytest.MonkeyPatch, settings: dict[str, JsonValue]
+) -> None:
+    """On this machine it is a note, with the command that prints accounts."""
+    monkeypatch.setenv("CALLBOARD_NATS_URL", own_nats(settings=settings).url)
+    found = checks(cli)["nats logins"]
+
+    assert (found["needed"], found["level"]) == (False, "note")
+    assert "nats-config" in found["remedy"]
+
+
+def test_a_file_that_is_missing_is_named(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that hosts need is wrong; what they start without is a note."""
+    cli("migrate")
+    number = known_migrations()[-1].version + 1
+    levels: list[str] = []
+    for first_line in (NO_TRANSACTION, LATER, ""):
+        more = Migration(number, f"{number:04}_more", first_line)
+        known = [*known_migrations(), more]
+        monkeypatch.setattr(
+            "compose.diagnosis.postgres.known_migrations", lambda known=known: known
+        )
+        found = checks(cli)["schema"]
+        levels.append(found["level"])
+        assert found["missing"] == [more.name]
+        assert more.name in found["found"]
+        assert found["remedy"] == "callboard migrate"
+
+    assert levels == ["note", "note", "wrong"]
+
+
+async def test_a_function_that_is_another_one_is_named(cli: Cli, postgres_dsn: str) -> None:
+    """As its file; `callboard migrate` applies that one."""
+    await cli.call("migrate")
+    await execute(
+        postgres_dsn,
+        f"update {cli.schema}.schema_functions set checksum = 'x' where name = 'commit_turns'",
+    )
+    found = await asyncio.to_thread(checks, cli)
+
+    assert (found["schema"]["level"], found["schema"]["missing"]) == (
+        "wrong",
+        ["functions/commit_turns"],
+    )
+    assert found["schema"]["remedy"] == "callboard migrate"
+    assert (await cli.call("migrate", "--json")).data["applied"] == ["functions/commit_turns"]
+
+
+async def test_the_role_of_the_compose_file_owns_its_schema_only(
+    own_postgres: OwnPostgres, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """It migrates, its back-up is restored as the page says, it is nobody elsewhere; a superuser is named."""
+    server = own_postgres()
+    admin = f"{server.url.rpartition('/')[0]}/callboard"
+    postgres("psql", "-c", "create database callboard", server.url)
+    superuser = (await asyncio.to_thread(checks, Cli(admin, "callboard", capsys)))["role"]
+    script = ROLE.read_text(encoding="utf-8")
+    # Here the superuser logs in by a password, which it keeps.
+    kept = script.replace("alter role current_user password null;", "")
+    assert kept != script
+    init = tmp_path / "role.sql"
+    init.write_text(kept)
+    postgres("psql", "-v", "ON_ERROR_STOP=1", "-f", str(init), admin, ROLE_PASSWORD="p4ss")
+    mine = f"postgresql://callboard:p4ss@127.0.0.1:{server.port}/callboard"
+    cli = Cli(mine, "callboard", capsys)
+    assert (await cli.call("migrate")).code == 0
+    dump = str(tmp_path / "dump")
+    postgres("pg_dump", "-Fc", "-f", dump, mine)
+    postgres("psql", "-c", "drop schema callboard cascade", admin)
+    postgres("pg_restore", "-d", admin, dump)
+    found = await asyncio.to_thread(checks, cli)
+    with pytest.raises(asyncpg.InsufficientPrivilegeError):
+        await execute(mine, "create table public.loot (x int)")
+
+    assert (superuser["level"], superuser["superuser"]) == ("note", True)
+    assert "owns the schema" in superuser["remedy"]
+    assert (found["role"]["role"], found["role"]["superuser"]) == ("callboard", False)
+    assert (found["schema"]["level"], found["encryption"]["level"]) == ("ok", "ok")
+
+
+def test_a_server_elsewhere_is_judged_harder() -> None:
+    """Over a network a superuser is wrong, and clear text is a note."""
+    near, far = (
+        (_role("r", is_superuser=True, is_here=here), _encryption(is_encrypted=False, is_here=here))
+        for here in (True, False)
+    )
+
+    assert [one.level for one in near] == ["note", "ok"]
+    assert [one.level for one in far] == ["wrong", "note"]
+    assert is_this_machine("127.0.0.1")
+    assert is_this_machine("::1")
+    assert not is_this_machine("10.0.0.7")
+    assert not is_this_machine("nats.nats.svc")
+
+
+async def execute(url: str, statement: str) -> None:
+    """Execute a statement on a connection of its own."""
+    connection = await asyncpg.connect(url)
+    try:
+        await connection.execute(statement)
+    finally:
+        await connection.close()

@@ -13,7 +13,7 @@ import pytest
 
 from compose.embedded import DataDirInUseError, url_if_running
 from compose.embedded.launch import EXIT_NOT_LAUNCHED
-from compose.embedded.server import Command, Identity, is_alive, popen
+from compose.embedded.server import Identity, ProcessSpec, is_alive, popen
 from tests.harness import servers
 from tests.integration.compose.stored import KINDS, Kind
 
@@ -180,7 +180,7 @@ def test_a_server_ends_with_its_killed_owner(kind: Kind, directory: Path) -> Non
 def test_a_server_needs_no_rights_of_root(kind: Kind, directory: Path) -> None:
     """A process without them runs it; all other tests run it as who they are."""
     directory.mkdir()
-    command = Command(
+    command = ProcessSpec(
         name="python",
         argv=[sys.executable, "-c", ONCE, kind.starter, str(directory)],
         log=directory.with_name("said"),

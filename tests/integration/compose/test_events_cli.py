@@ -16,8 +16,8 @@ from actors.kernel.agent.llm import Completion, TextDelta
 from actors.kernel.agent.message import ChatMessage
 from actors.kernel.runtime.ids import AgentId
 from broker.client import ActorClient
-from compose.runtime import build_runtime
-from compose.settings import Settings
+from compose.assembly.runtime import build_runtime
+from compose.assembly.settings import Settings
 from tests.behaviour.agents import ScriptedModel
 
 if TYPE_CHECKING:
@@ -140,7 +140,9 @@ async def test_what_an_agent_shows_is_seen_by_other_processes(
         printed = b""
         async with (
             asyncio.timeout(25),
-            ActorClient(nats_server.url, publisher="crm", namespace=namespace) as crm,
+            ActorClient(
+                nats_server.url, publisher="crm", sees="tenant", namespace=namespace
+            ) as crm,
             aclosing(crm.events(run_id)) as events,
         ):
             while b'custom.delta  {"percent": 5}' not in printed:

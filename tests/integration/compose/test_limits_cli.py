@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from compose.commands.limits import parse_rate
+from compose.commands.operate.limits import parse_rate
 from tests.integration.compose.commandline import Cli
 
 if TYPE_CHECKING:
@@ -31,9 +31,15 @@ def test_a_limit_is_set_listed_and_deleted(cli: Cli) -> None:
     listed = cli("limits", "list", "--json").data
     assert [one["scope"] for one in listed] == ["tenant:acme", "type:desk"]
     assert listed[1] == {
-        "scope": "type:desk", "max_concurrent": 5, "rate_per_s": 1.5, "burst": 20, "weight": 1,
-        "held": 0, "waiting": 0, "hosts": 0,
-    }  # fmt: skip
+        "scope": "type:desk",
+        "max_concurrent": 5,
+        "rate_per_s": 1.5,
+        "burst": 20,
+        "weight": 1,
+        "held": 0,
+        "waiting": 0,
+        "hosts": 0,
+    }
     assert "1.5/s" in cli("limits", "list").out
     assert cli("limits", "delete", "type:desk").code == 0
     assert cli("limits", "delete", "type:desk").code == 4

@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import subprocess
 import sys
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, nullcontext
 from typing import TYPE_CHECKING
 
 import pytest
 
+from compose import embedded
+from compose.assembly.local import LocalServers, local_postgres, local_servers
+from compose.assembly.settings import read_settings
 from compose.embedded import EmbeddedServerMissingError, start_nats, url_if_running
-from compose.local import LocalServers, local_postgres, local_servers
+from compose.host.loader import ServeError
+from compose.host.process import SIGNALS, run_host
 from tests.harness import servers
 from tests.integration.compose.stored import KINDS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
+
+    from compose.embedded import EmbeddedServer
 
 pytestmark = [pytest.mark.postgres, pytest.mark.nats, pytest.mark.redis]
 
@@ -25,7 +32,7 @@ HOLDER = """
 import asyncio, json, sys
 from dataclasses import asdict
 from pathlib import Path
-from compose.local import local_servers
+from compose.assembly.local import local_servers
 async def hold():
     async with local_servers(Path(sys.argv[1])) as urls:
         print(json.dumps(asdict(urls)), flush=True)
@@ -60,9 +67,7 @@ def running(folder: Path) -> list[str | None]:
 
 def urls_of(opened: LocalServers) -> dict[str, str]:
     """The URLs by the name of the kind."""
-    return {
-        "postgres": opened.postgres_url, "nats": opened.nats_url, "redis": opened.redis_url,
-    }  # fmt: skip
+    return {"postgres": opened.postgres_url, "nats": opened.nats_url, "redis": opened.redis_url}
 
 
 def is_closed(folder: Path) -> bool:
@@ -139,11 +144,66 @@ async def test_an_error_in_one_ends_the_others(
     def missing(_: Path) -> None:
         raise EmbeddedServerMissingError("NATS", "the test took it away")
 
-    monkeypatch.setattr("compose.local.start_nats", missing)
+    monkeypatch.setattr("compose.embedded.start_nats", missing)
     with pytest.raises(EmbeddedServerMissingError, match="took it away"):
         async with local_servers(folder):
             pass
 
+    assert running(folder) == [None, None, None]
+
+
+async def test_an_error_in_one_is_told_while_others_are_waited_for(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another starter of NATS, of whom nothing comes, would be waited for half a minute."""
+
+    def missing(_: Path) -> None:
+        raise EmbeddedServerMissingError("Valkey", "the test took it away")
+
+    monkeypatch.setattr("compose.embedded.start_valkey", missing)
+    with await asyncio.to_thread(start_nats, folder / "nats") as nats:
+        nats.stop()
+        async with asyncio.timeout(20):
+            with pytest.raises(EmbeddedServerMissingError, match="took it away"):
+                async with local_servers(folder):
+                    pass
+
+    assert running(folder) == [None, None, None]
+
+
+@pytest.mark.parametrize("wrong", ["agents", "servers", "signal"])
+async def test_a_host_that_cannot_begin_ends_its_servers(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, wrong: str
+) -> None:
+    """They start while agents are imported: one error, that of what failed, and nothing runs on."""
+    started = list[str]()
+
+    def start(kind: str) -> Callable[[Path], EmbeddedServer]:
+        real: Callable[[Path], EmbeddedServer] = getattr(embedded, f"start_{kind}")
+
+        def noted(place: Path) -> EmbeddedServer:
+            if (kind, wrong) == ("valkey", "servers"):
+                raise EmbeddedServerMissingError("Valkey", "the test took it away")
+            server = real(place)
+            started.append(kind)
+            if (kind, wrong) == ("nats", "signal"):
+                signal.raise_signal(signal.SIGTERM)
+            return server
+
+        return noted
+
+    for kind in ("nats", "valkey"):
+        monkeypatch.setattr(embedded, f"start_{kind}", start(kind))
+    spec = "tests.nowhere:AGENTS" if wrong == "agents" else "compose.demo.desk:AGENTS"
+    expected = {"agents": ServeError, "servers": EmbeddedServerMissingError}.get(wrong)
+    try:
+        with pytest.raises(expected) if expected else nullcontext():
+            await run_host(read_settings(data_dir=folder), [spec])
+    finally:
+        for number in SIGNALS:
+            asyncio.get_running_loop().remove_signal_handler(number)
+
+    assert "nats" in started
     assert running(folder) == [None, None, None]
 
 

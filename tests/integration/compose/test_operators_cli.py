@@ -86,7 +86,7 @@ async def newsroom(cli: Cli) -> AsyncIterator[tuple[Runtime, RunId]]:
 
 async def runs_of(runtime: Runtime, agent: AgentId) -> list[RunId]:
     """The runs of an agent that have begun."""
-    rows = await runtime.store.list_runs(agent=agent)
+    rows = await runtime.store.lists.runs(agent=agent)
     return [row.run_id for row in rows if row.last_seq >= 0]
 
 
@@ -112,9 +112,11 @@ async def test_a_conversation_is_shown_from_any_of_its_runs(cli: Cli) -> None:
     caused = whole["root"]["caused"]
     assert (whole["runs"], whole["left_out"], whole["root"]["run"]) == (5, 0, root)
     assert [(link["verb"], link["target"]) for link in caused] == [
-        ("publish", "news/today"), ("spawn", "writer/child"), ("ask", "writer/asked"),
+        ("publish", "news/today"),
+        ("spawn", "writer/child"),
+        ("ask", "writer/asked"),
         ("send", "waiter/told"),
-    ]  # fmt: skip
+    ]
     assert all(len(link["runs"]) == 1 for link in caused)
     assert [link["outcome"] for link in caused] == [None, "COMPLETED", "replied", None]
     assert caused[0]["runs"][0]["run"] == fan
@@ -223,12 +225,16 @@ async def test_a_failed_a_parked_and_a_backing_off_run_are_retried(
         dead, waits, parked = [
             await runtime.submit(AgentId("flaky", key), str(marker), **terms)
             for key, terms in (
-                ("a", {"max_retries": 0}), ("b", {"retry_policy": slow}),
+                ("a", {"max_retries": 0}),
+                ("b", {"retry_policy": slow}),
                 ("c", {"retry_policy": pause}),
             )
-        ]  # fmt: skip
-        for run_id, kind in ((dead, K.RUN_FAILED), (waits, K.RUN_ATTEMPT_FAILED),
-                             (parked, K.RUN_PARKED)):  # fmt: skip
+        ]
+        for run_id, kind in (
+            (dead, K.RUN_FAILED),
+            (waits, K.RUN_ATTEMPT_FAILED),
+            (parked, K.RUN_PARKED),
+        ):
             await seen(runtime, run_id, kind)
         idle = await runtime.submit(AgentId("waiter", "a"), None)
         await seen(runtime, idle, K.RUN_STARTED)
@@ -252,7 +258,7 @@ async def test_a_run_is_forked(cli: Cli) -> None:
     """At an entry; the same again is the same fork; where it cannot be is said, with where it can."""
     async with newsroom(cli) as (runtime, _):
         (child,) = await runs_of(runtime, AgentId("writer", "child"))
-        end = (await runtime.store.run(child)).last_seq  # type: ignore[union-attr]
+        end = (await runtime.store.reads.run(child)).last_seq  # type: ignore[union-attr]
         fork = (await cli.call("runs", "fork", child, "--at", str(end - 1))).out.strip()
         again = (await cli.call("runs", "fork", child, "--at", str(end - 1), "--json")).data
         other = await cli.call("runs", "fork", child, "--at", str(end - 1), "--copy", "1")

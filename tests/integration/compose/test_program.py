@@ -50,8 +50,12 @@ def test_who_has_seen_enough_is_no_error(arguments: list[str]) -> None:
     try:
         done = subprocess.run(
             [sys.executable, "-m", "compose", *arguments],
-            cwd=ROOT, stdout=writing, stderr=subprocess.PIPE, text=True, check=False,
-        )  # fmt: skip
+            cwd=ROOT,
+            stdout=writing,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
     finally:
         os.close(writing)
 
@@ -65,8 +69,12 @@ def test_a_full_disk_is_one_line(arguments: list[str]) -> None:
     with Path("/dev/full").open("wb") as full:
         done = subprocess.run(
             [sys.executable, "-m", "compose", *arguments],
-            cwd=ROOT, stdout=full, stderr=subprocess.PIPE, text=True, check=False,
-        )  # fmt: skip
+            cwd=ROOT,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
 
     assert (done.returncode, done.stderr) == (1, "callboard: No space left on device\n")
 
@@ -76,9 +84,12 @@ def test_what_the_terminal_cannot_write_is_spelled(tmp_path: Path) -> None:
     (tmp_path / "snowy.py").write_text(SNOW, encoding="utf-8")
     done = subprocess.run(
         [sys.executable, "-m", "compose", "describe", "snowy:Snow"],
-        cwd=tmp_path, capture_output=True, text=True, check=False,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
         env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "ascii"},
-    )  # fmt: skip
+    )
 
     assert done.returncode == 0, done.stderr
     assert "snow/\\u2603" in done.stdout

@@ -9,7 +9,7 @@ import pytest
 
 from actors.errors import ContractError
 from actors.kernel.runtime.ids import AgentId
-from compose.commands.span import span_s
+from compose.commands.options import span_s
 from tests.integration.compose.commandline import Cli
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ async def test_a_host_sweeps_what_is_older_than_its_setting(cli: Cli) -> None:
     async with cli.host("waiter", retain_days=1) as runtime:
         assert await ended(runtime, run_id) == ["done"]
     async with cli.host("waiter", retain_days=1e-9) as runtime, asyncio.timeout(20):
-        while not (row := await runtime.store.run(run_id)) or not row.swept:  # noqa: ASYNC110
+        while not (row := await runtime.store.reads.run(run_id)) or not row.swept:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
     assert row.status == "COMPLETED"
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from actors.kernel.runtime.ids import AgentId
-from actors.runtime.clock import SystemClock
+from actors.runtime.loop.clock import SystemClock
 from tests.integration.compose.commandline import Cli
 
 if TYPE_CHECKING:
@@ -39,9 +39,13 @@ def test_a_schedule_is_created_listed_shown_and_deleted(cli: Cli) -> None:
     assert "desk/main" in listed.out
     assert as_json == [shown]
     assert {k: shown[k] for k in ("name", "agent", "payload", "state", "catch_up", "at")} == {
-        "name": "report", "agent": "desk/main", "payload": {"a": 1}, "state": "active",
-        "catch_up": "one", "at": None,
-    }  # fmt: skip
+        "name": "report",
+        "agent": "desk/main",
+        "payload": {"a": 1},
+        "state": "active",
+        "catch_up": "one",
+        "at": None,
+    }
     at = datetime.fromisoformat(shown["next_at"])
     assert (at.hour in (6, 7), at.minute, at.tzinfo) == (True, 30, UTC)
     assert (deleted.out.strip(), empty.out.strip()) == ("deleted report", "no schedules")
@@ -86,7 +90,7 @@ async def test_messages_reach_the_agent(cli: Cli, tmp_path: Path) -> None:
             for _ in range(2)
         ]
         for key in ("a", "b"):
-            while not (found := await host.store.list_runs(agent=AgentId("ten", key))):
+            while not (found := await host.store.lists.runs(agent=AgentId("ten", key))):
                 pass
             assert await host.result(found[0].run_id)
 
@@ -106,8 +110,16 @@ def test_a_single_message_at_an_instant(cli: Cli) -> None:
 
 
 REFUSED: Final[list[tuple[list[str], int, str]]] = [
-    (["create", "x", "desk/a", "1", "--cron", "61 * * * *"], 2, "'61 * * * *' is not valid (bad minute)"),
-    (["create", "x", "desk/a", "1", "--cron", "* * * * *", "--timezone", "Mars/X"], 2, "'Mars/X' is not known"),
+    (
+        ["create", "x", "desk/a", "1", "--cron", "61 * * * *"],
+        2,
+        "'61 * * * *' is not valid (bad minute)",
+    ),
+    (
+        ["create", "x", "desk/a", "1", "--cron", "* * * * *", "--timezone", "Mars/X"],
+        2,
+        "'Mars/X' is not known",
+    ),
     (["create", "x", "desk/a", "1", "--at", "2001-01-01T00:00:00+00:00"], 2, "has passed"),
     (["create", "x", "desk/a", "1", "--at", "2101-01-01T00:00:00"], 2, "no offset from UTC"),
     (["create", "x", "desk/a", "1", "--at", "tomorrow"], 2, "'tomorrow' is no instant"),
@@ -121,7 +133,7 @@ REFUSED: Final[list[tuple[list[str], int, str]]] = [
     (["resume", "nothing"], 4, "has no schedule 'nothing'"),
     (["trigger", "nothing"], 4, "has no schedule 'nothing'"),
     (["delete", "nothing", "--tenant", "acme"], 4, "tenant 'acme' has no schedule 'nothing'"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("arguments", "code", "words"), REFUSED)

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from actors.kernel.runtime.ids import AgentId
-from compose import telemetry
-from compose.runtime import build_postgres_runtime
-from compose.settings import Settings
+from compose.assembly import telemetry
+from compose.assembly.runtime import build_postgres_runtime
+from compose.assembly.settings import Settings
 from tests.behaviour.agents import Acting
 
 if TYPE_CHECKING:
@@ -40,9 +40,10 @@ async def test_an_unreachable_collector_disturbs_no_agent(
         if kind == "silent":
             collector.listen()
         settings = Settings(
-            postgres_url=postgres_dsn, db_schema=schema,
+            postgres_url=postgres_dsn,
+            db_schema=schema,
             otlp_endpoint=f"http://127.0.0.1:{collector.getsockname()[1]}",
-        )  # fmt: skip
+        )
 
         async def act(ctx: RunContext, inbox: list[Message]) -> str:
             del inbox

@@ -50,11 +50,11 @@ async def test_a_published_post_reaches_followers_once(cli: Cli) -> None:
     async with cli.host("ten") as runtime:
         agent = AgentId("ten", "a")
         async with asyncio.timeout(20):
-            while not (runs := await runtime.store.list_runs(agent=agent)):  # noqa: ASYNC110
+            while not (runs := await runtime.store.lists.runs(agent=agent)):  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
             tail = runtime.tail(runs[0].run_id)
             entry = await anext(e async for e in tail if e.kind == "msg.received")
-        pending = await runtime.store.pending_count(agent)
+        pending = await runtime.store.lists.pending_count(agent)
 
     assert said[0].out.strip() == "published m-1 to news/default"
     assert said[1].data == {"topic": "news/default", "id": "m-1"}

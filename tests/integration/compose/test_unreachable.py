@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from compose.cli import run
-from compose.commands.exits import Exit
+from compose.commands.output import Exit
 from tests.unit.test_help import COMMANDS
 
 if TYPE_CHECKING:
@@ -16,27 +16,63 @@ if TYPE_CHECKING:
 NOWHERE = "postgresql://u:hidden-word@127.0.0.1:1/d"
 NO_NATS = "nats://u:hidden-word@127.0.0.1:1"
 ORDERS: dict[str, list[str]] = {
-    "send": ["desk/a", "{}"], "ask": ["desk/a", "{}"], "publish": ["news", "{}"],
-    "follow": ["desk/a", "news"], "unfollow": ["desk/a", "news"], "followers": ["news"],
-    "hosts": [], "trace": ["r"], "export": ["r"], "migrate": [], "doctor": [],
-    "runs list": [], "runs show": ["r"], "runs log": ["r"], "runs events": ["r"],
-    "runs tree": ["r"], "runs cancel": ["r"], "runs signal": ["r", "go"],
-    "runs resolve": ["r", "0", "--retry"], "runs retry": ["r"], "runs fork": ["r", "--at", "0"],
-    "runs redrive": ["r"], "runs sweep": ["--older-than", "1d"],
-    "agents list": [], "agents inbox": ["desk/a"], "agents state": ["desk/a"],
-    "approvals list": [], "approvals approve": ["x"], "approvals deny": ["x"],
-    "schedules create": ["x", "desk/a", "{}", "--cron", "* * * * *"], "schedules list": [],
-    "schedules show": ["x"], "schedules pause": ["x"], "schedules resume": ["x"],
-    "schedules trigger": ["x"], "schedules delete": ["x"],
-    "limits list": [], "limits set": ["type:desk", "--max-concurrent", "1"],
+    "send": ["desk/a", "{}"],
+    "ask": ["desk/a", "{}"],
+    "publish": ["news", "{}"],
+    "follow": ["desk/a", "news"],
+    "unfollow": ["desk/a", "news"],
+    "followers": ["news"],
+    "hosts": [],
+    "trace": ["r"],
+    "export": ["r"],
+    "migrate": [],
+    "doctor": [],
+    "runs list": [],
+    "runs show": ["r"],
+    "runs log": ["r"],
+    "runs events": ["r"],
+    "runs tree": ["r"],
+    "runs cancel": ["r"],
+    "runs signal": ["r", "go"],
+    "runs resolve": ["r", "0", "--retry"],
+    "runs retry": ["r"],
+    "runs fork": ["r", "--at", "0"],
+    "runs redrive": ["r"],
+    "runs sweep": ["--older-than", "1d"],
+    "agents list": [],
+    "agents inbox": ["desk/a"],
+    "agents state": ["desk/a"],
+    "agents forget": ["desk/a"],
+    "approvals list": [],
+    "approvals approve": ["x"],
+    "approvals deny": ["x"],
+    "schedules create": ["x", "desk/a", "{}", "--cron", "* * * * *"],
+    "schedules list": [],
+    "schedules show": ["x"],
+    "schedules pause": ["x"],
+    "schedules resume": ["x"],
+    "schedules trigger": ["x"],
+    "schedules delete": ["x"],
+    "limits list": [],
+    "limits set": ["type:desk", "--max-concurrent", "1"],
     "limits delete": ["type:desk"],
-    "dlq list": [], "dlq show": ["1"], "dlq redrive": ["1"],
+    "dlq list": [],
+    "dlq show": ["1"],
+    "dlq redrive": ["1"],
     "dlq discard": ["1", "--export", "out.jsonl"],
-}  # fmt: skip
+}
 """By command: what to say so that only the server is missing."""
 WITHOUT_DATABASE = {
-    "demo", "dev", "host", "describe", "replay", "completion", "env", "nats-config", "tap",
-}  # fmt: skip
+    "demo",
+    "dev",
+    "host",
+    "describe",
+    "replay",
+    "completion",
+    "env",
+    "nats-config",
+    "tap",
+}
 """What needs none, starts its own, or waits for it."""
 
 

@@ -7,20 +7,20 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from actors.kernel.runtime.blocking import Blocker
 from actors.kernel.runtime.ids import HostIncarnation, ShardId
 from actors.kernel.runtime.shards import scope_of
-from actors.kernel.runtime.store import Serves
-from actors.runtime.clock import SystemClock
+from actors.kernel.store.blocking import Blocker
+from actors.kernel.store.shards import Serves
+from actors.runtime.loop.clock import SystemClock
 from persistence.postgres import Heartbeat, Host, StoreSettings, open_store
-from persistence.postgres.takeover import Takeover
+from persistence.postgres.sharding.takeover import Takeover
 from tests.integration.persistence.hosts import sql
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from contextlib import AbstractAsyncContextManager
 
-    from actors.kernel.runtime.commit import HostReport
+    from actors.kernel.runtime.rows import HostReport
     from actors.kernel.runtime.scheduler import ShardLease
     from persistence.postgres import PostgresStore
 
@@ -42,13 +42,13 @@ class Member:
 
     async def claim(self, limit: int = 10_000) -> list[ShardLease]:
         """Take what falls to this host."""
-        leases = await self.store.claim_shards(owner=self.owner, serves=self.serves, limit=limit)
+        leases = await self.store.shards.claim(owner=self.owner, serves=self.serves, limit=limit)
         self.leases.update({lease.shard: lease for lease in leases})
         return leases
 
     async def beat(self) -> HostReport:
         """Say that it is alive; drop what is lost and give back what is too much."""
-        report = await self.store.heartbeat(self.owner, list(self.leases.values()))
+        report = await self.store.shards.heartbeat(self.owner, list(self.leases.values()))
         for lease in report.lost:
             del self.leases[lease.shard]
         for surplus in report.surplus:
@@ -58,7 +58,7 @@ class Member:
     async def give_up(self, *shards: ShardId) -> None:
         """Give these shards up, or all of them."""
         gone = [self.leases.pop(shard) for shard in shards or list(self.leases)]
-        await self.store.release_shards(gone)
+        await self.store.shards.release(gone)
 
     async def leave(self) -> None:
         """Say that this host wants nothing any more."""
@@ -108,7 +108,7 @@ class Fleet:
         store: AbstractAsyncContextManager[PostgresStore] = open_store(chosen)
         member = Member(await self.stack.enter_async_context(store), serves)
         self.members[name] = member
-        await member.store.declare(serves)
+        await member.store.shards.declare(serves)
         await member.claim()
         return member
 

@@ -5,22 +5,28 @@ from __future__ import annotations
 import asyncio
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import asyncpg
 
 from actors.kernel.runtime.ids import HostIncarnation
-from actors.runtime.clock import SystemClock
+from actors.runtime.loop.clock import SystemClock
 from persistence.postgres import StoreSettings, open_store
 from tests.conformance.bed import Bed
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Mapping, Sequence
     from contextlib import AbstractAsyncContextManager
+    from datetime import timedelta
 
-    from actors.kernel.runtime.store import RunStore
+    from actors.kernel.store.store import RunStore
     from persistence.postgres import PostgresStore
+    from persistence.postgres.connection.link import Connection
     from tests.conformance.bed import Turns
+
+
+Counted: TypeAlias = Literal["never", "too early", "well"]
+"""What a planner knows of rows: nothing, that there are none, or the truth."""
 
 
 @asynccontextmanager
@@ -28,8 +34,11 @@ async def host(url: str, schema: str, owner: str = "h1", **settings: Any) -> Asy
     """A host that owns every free shard of the usual types."""
     base = StoreSettings(
         # Nothing beats here.
-        url=url, schema=schema, owner=HostIncarnation(owner), **{"lease_s": 60.0, **settings}
-    )  # fmt: skip
+        url=url,
+        schema=schema,
+        owner=HostIncarnation(owner),
+        **{"lease_s": 60.0, **settings},
+    )
 
     def open_host(owner: HostIncarnation) -> AbstractAsyncContextManager[RunStore]:
         return open_store(replace(base, owner=owner))
@@ -50,18 +59,52 @@ def store_of(bed: Bed) -> PostgresStore:
     return postgres
 
 
-async def sql(url: str, schema: str, statement: str, *args: object) -> list[asyncpg.Record]:
-    """The rows of one statement on a connection of its own."""
-    connection = await asyncpg.connect(url, server_settings={"search_path": schema})
+@asynccontextmanager
+async def connected(url: str, schema: str, **settings: str) -> AsyncIterator[Connection]:
+    """A connection to the schema, with these settings."""
+    chosen = {"search_path": f'"{schema}"', "application_name": "test", **settings}
+    connection = await asyncpg.connect(url, server_settings=chosen)
     try:
-        return await connection.fetch(statement, *args)
+        yield connection
     finally:
         await connection.close()
 
 
+async def sql(url: str, schema: str, statement: str, *args: object) -> list[asyncpg.Record]:
+    """The rows of one statement on a connection of its own."""
+    async with connected(url, schema) as connection:
+        return await connection.fetch(statement, *args)
+
+
+async def step_clock(url: str, schema: str, ahead: timedelta) -> None:
+    """Let the database's clock be so far ahead of its machine's."""
+    await sql(
+        url,
+        schema,
+        "create or replace function present() returns timestamptz language sql volatile"
+        f" as $$ select clock_timestamp() + interval '{ahead.total_seconds()} s' $$",
+    )
+
+
+async def write(
+    url: str, schema: str, changes: Mapping[str, Sequence[object]], counted: Counted
+) -> None:
+    """Make these changes, in one commit; the tables are analysed before it, behind it, or not at all."""
+    tables = await sql(url, schema, "select tablename from pg_tables where schemaname = $1", schema)
+    analyse = f"analyze {', '.join([row['tablename'] for row in tables])}"
+    async with connected(url, schema) as connection:
+        async with connection.transaction():
+            for statement, args in changes.items():
+                await connection.execute(statement, *args)
+            if counted == "too early":
+                await sql(url, schema, analyse)
+        if counted == "well":
+            await connection.execute(analyse)
+
+
 async def kinds(turns: Turns) -> list[str]:
     """Position and kind of every entry of the run's log, in order of seq, which has no gap."""
-    entries = [entry async for entry in turns.bed.store.entries(turns.run_id)]
+    entries = [entry async for entry in turns.bed.store.reads.entries(turns.run_id)]
     assert [entry.seq for entry in entries] == list(range(len(entries)))
     return [f"{entry.position} {entry.kind}".strip() for entry in entries]
 

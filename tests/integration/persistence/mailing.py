@@ -9,27 +9,17 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from actors.kernel.runtime.ids import AgentId
-from actors.kernel.runtime.transport import (
-    Cursor,
-    Ingested,
-    MailBatch,
-    Received,
-    StreamState,
-)
+from actors.kernel.store.transport import Cursor, Ingested, MailBatch, Received, StreamState
 from tests.conformance.bed import message, outgoing, result
 from tests.integration.persistence.hosts import host, sql, store_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
-    from actors.kernel.runtime.commit import Arrived, Committed
     from actors.kernel.runtime.ids import ShardId
-    from actors.kernel.runtime.transport import (
-        OutboxRow,
-        SentSignal,
-        StreamRecord,
-        Undecodable,
-    )
+    from actors.kernel.runtime.rows import Arrived
+    from actors.kernel.runtime.turn import Committed
+    from actors.kernel.store.transport import OutboxRow, SentSignal, StreamRecord, Undecodable
     from persistence.postgres import PostgresStore
     from tests.conformance.bed import Bed, Turns
 
@@ -65,7 +55,7 @@ class Post:
 
     async def outbox(self) -> list[OutboxRow]:
         """All that is on its way from this host's shards."""
-        return await self.store.outbox(list(self.bed.leases.values()))
+        return await self.store.outbox.page(list(self.bed.leases.values()))
 
     async def on_the_way(self) -> list[str]:
         """The ids of it."""
@@ -95,7 +85,7 @@ class Post:
 
     async def ingest(self, *items: Received, agent: AgentId = BERT) -> Ingested:
         """Write what was read; it has to succeed."""
-        outcome = await self.store.ingest(self.batch(*items, agent=agent))
+        outcome = await self.store.mail.ingest(self.batch(*items, agent=agent))
         assert isinstance(outcome, Ingested), outcome
         return outcome
 
@@ -106,13 +96,13 @@ class Post:
 
     async def inbox(self, agent: AgentId = BERT) -> list[str]:
         """The ids of the agent's pending mail, in order."""
-        return ids_of(await self.store.pending_mail(agent=agent))
+        return ids_of(await self.store.backlog.pending_mail(agent=agent))
 
     async def cursor(self, agent: AgentId = BERT) -> int:
         """How far the agent's shard was read."""
         lease = self.bed.lease_of(agent)
         assert lease is not None
-        return (await self.store.cursors([lease], self.stream))[0].sequence
+        return (await self.store.mail.cursors([lease], self.stream))[0].sequence
 
 
 def ids_of(arrived: Sequence[Arrived]) -> list[str]:
@@ -129,7 +119,7 @@ async def post_office(url: str, schema: str, **settings: Any) -> AsyncIterator[P
 
 async def post_of(bed: Bed) -> Post:
     """The post of a host."""
-    return Post(bed, await store_of(bed).stream(STATE))
+    return Post(bed, await store_of(bed).mail.stream(STATE))
 
 
 async def move_shard(giver: Post, taker: Post, shard: ShardId) -> None:

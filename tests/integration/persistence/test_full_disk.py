@@ -39,7 +39,7 @@ async def test_turns_wait_for_a_server_without_room(
         trouble = store_of(bed).trouble
         assert trouble is not None
         assert code in trouble
-        assert await bed.store.run(runs[0].run_id) is not None
+        assert await bed.store.reads.run(runs[0].run_id) is not None
         await full.end()
         assert await asyncio.gather(*appending) == [1] * 5
         assert [len(await kinds(run)) for run in runs] == [2] * 5

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from actors.errors import LeaseLostError
-from actors.kernel.runtime.commit import Committed, Conflict, LeaseLost
 from actors.kernel.runtime.ids import AgentId
+from actors.kernel.runtime.turn import Committed, Conflict, LeaseLost
 from tests.conformance.bed import DESK, message, result, started
 from tests.harness import servers
 from tests.integration.persistence.hosts import host, sql
@@ -32,21 +32,21 @@ async def test_an_epoch_that_was_forgotten_is_not_given_again(server: PostgresSe
     async with host(server.url, SCHEMA) as bed:
         run = await bed.begin()
         standby = await servers.copy_of(server)
-        await bed.store.release_shards(list(bed.leases.values()))
+        await bed.store.shards.release(list(bed.leases.values()))
         await bed.claim()
         forgotten = bed.lease_of(DESK)
         old = run.lease
         await asyncio.to_thread(servers.fail_over, server, standby)
-        refused = await bed.store.commit(run.turn(result("1")))
+        refused = await bed.store.turns.commit(run.turn(result("1")))
         await sql(server.url, SCHEMA, "update shards set owner = null")
-        await bed.store.heartbeat(bed.owner, list(bed.leases.values()))
+        await bed.store.shards.heartbeat(bed.owner, list(bed.leases.values()))
         await bed.claim()
 
         assert forgotten is not None
         assert bed.lease_of(DESK) != forgotten
         assert isinstance(refused, LeaseLost)
         with pytest.raises(LeaseLostError):
-            await bed.store.append(old, [result("1")], expected_seq=run.seq)
+            await bed.store.turns.append(old, [result("1")], expected_seq=run.seq)
         assert await run.append(result("1")) == run.seq
 
 
@@ -83,11 +83,11 @@ async def test_a_turn_that_begins_a_run_is_not_written_to_another_life(
 async def test_numbers_that_were_forgotten_are_not_given_again(server: PostgresServer) -> None:
     """Hosts remember places of messages: another one never has the place of one that is forgotten."""
     async with host(server.url, SCHEMA) as bed:
-        await bed.store.deliver([message(id="a")])
+        await bed.store.arrivals.deliver([message(id="a")])
         standby = await servers.copy_of(server)
-        last = await bed.store.deliver([message(id=f"b{n}") for n in range(100)])
+        last = await bed.store.arrivals.deliver([message(id=f"b{n}") for n in range(100)])
         await asyncio.to_thread(servers.fail_over, server, standby)
-        [first] = await bed.store.deliver([message(id="c")])
+        [first] = await bed.store.arrivals.deliver([message(id="c")])
 
     assert first.arrival > last[-1].arrival
 
@@ -99,20 +99,23 @@ async def test_a_host_is_told_once_of_another_life_and_before_anything_is_asked_
     async with host(server.url, SCHEMA) as bed:
         told: list[str] = []
         bed.store.set_nudge_hook(lambda nudge: told.append(nudge.kind))
-        await bed.store.deliver([message(id="a")])
+        await bed.store.arrivals.deliver([message(id="a")])
         await sql(
             server.url,
             SCHEMA,
             """select pg_terminate_backend(pid) from pg_stat_activity
             where backend_type = 'client backend' and pid <> pg_backend_pid()""",
         )
-        await asyncio.gather(bed.store.deliver([message(id="b")]), bed.store.open_runs(bed.shards))
+        await asyncio.gather(
+            bed.store.arrivals.deliver([message(id="b")]), bed.store.backlog.open_runs(bed.shards)
+        )
         assert "life" not in told
         for _ in range(2):
             await asyncio.to_thread(server.restart)
             told.clear()
             await asyncio.gather(
-                bed.store.deliver([message(id="c")]), bed.store.open_runs(bed.shards)
+                bed.store.arrivals.deliver([message(id="c")]),
+                bed.store.backlog.open_runs(bed.shards),
             )
             assert told.count("life") == 1
 
@@ -127,9 +130,9 @@ async def test_lives_that_do_not_know_of_each_other_give_no_number_twice(
         epochs: list[int] = []
         for n, standby in enumerate(standbys):
             await asyncio.to_thread(servers.fail_over, server, standby)
-            arrived = await bed.store.deliver([message(id=f"{n}.{m}") for m in range(20)])
+            arrived = await bed.store.arrivals.deliver([message(id=f"{n}.{m}") for m in range(20)])
             places += [item.arrival for item in arrived]
-            await bed.store.release_shards(list(bed.leases.values()))
+            await bed.store.shards.release(list(bed.leases.values()))
             await sql(server.url, SCHEMA, "update shards set owner = null")
             await bed.claim()
             epochs.append(next(iter(bed.leases.values())).epoch)

@@ -5,37 +5,54 @@ from __future__ import annotations
 import asyncio
 import random
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
-import asyncpg
 import pytest
 
 from actors.errors import ConcurrentAppendError, ContractError, LeaseLostError
 from actors.kernel.agent.message import MessageKey
-from actors.kernel.runtime.commit import (
-    Committed,
-    Conflict,
-    LeaseLost,
-    Missing,
-    NewRun,
-    Outgoing,
-)
 from actors.kernel.runtime.ids import AgentId, HostIncarnation, RunId
 from actors.kernel.runtime.log_entry import EntryKind, NewEntry
-from actors.kernel.runtime.store import Serves
-from persistence.postgres.batch import Call
-from persistence.postgres.committer import SQL_COMMIT_TURNS
-from persistence.postgres.link import KEYED
-from persistence.postgres.turn import Turn, Unit
-from persistence.postgres.turn_columns import commit_arguments
-from tests.conformance.bed import DESK, message, result
-from tests.integration.persistence.hosts import host, kinds, sql, store_of, waiting_for
+from actors.kernel.runtime.rows import NewRun
+from actors.kernel.runtime.scheduler import RunStatus
+from actors.kernel.runtime.turn import (
+    Committed,
+    Conflict,
+    Finish,
+    LeaseLost,
+    Missing,
+    Outgoing,
+    Park,
+    Retry,
+    Suspend,
+)
+from actors.kernel.runtime.wakeup import WakeSet
+from actors.kernel.store.shards import Serves
+from persistence.postgres.connection.batch import Batched
+from persistence.postgres.connection.link import KEYED
+from persistence.postgres.turns.turn import Turn, Unit
+from persistence.postgres.turns.turn_columns import commit_arguments
+from persistence.postgres.turns.writing import SQL_COMMIT_TURNS
+from tests.conformance.bed import DESK, EPOCH, SENDER, completed, message, result, started
+from tests.integration.persistence.hosts import (
+    connected,
+    host,
+    kinds,
+    sql,
+    store_of,
+    waiting_for,
+    write,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable, Mapping
 
-    from persistence.postgres.turn import TurnResult
+    from actors.kernel.json import JsonValue
+    from actors.kernel.runtime.turn import Then
+    from persistence.postgres.connection.link import Connection
+    from persistence.postgres.turns.turn import TurnResult
     from tests.conformance.bed import Bed, Turns
+    from tests.integration.persistence.hosts import Counted
 
 
 @pytest.fixture
@@ -53,11 +70,11 @@ async def begin(bed: Bed, count: int) -> list[Turns]:
 async def test_calls_that_arrive_during_a_flush_share_the_next_one(bed: Bed) -> None:
     """Two hundred concurrent appends need a few round trips, not two hundred."""
     runs = await begin(bed, 200)
-    before = store_of(bed).committer.groups
+    before = store_of(bed).turns.groups
 
     await asyncio.gather(*(run.append(result("0")) for run in runs))
 
-    assert store_of(bed).committer.groups - before <= 3
+    assert store_of(bed).turns.groups - before <= 3
 
 
 @pytest.mark.item(59, 484)
@@ -66,7 +83,7 @@ async def test_refused_turns_leave_their_group_whole(
 ) -> None:
     """Of fifty turns one is of another epoch, one at a wrong seq, one short of a message."""
     runs = await begin(bed, 50)
-    before = store_of(bed).committer.groups
+    before = store_of(bed).turns.groups
     commits = [
         run.turn(
             result("0"),
@@ -79,10 +96,10 @@ async def test_refused_turns_leave_their_group_whole(
     commits[9] = replace(commits[9], expected_seq=3)
     commits[11] = replace(commits[11], then=commits[11].then, take_answers=(runs[0].run_id,))
 
-    outcomes = await asyncio.gather(*(bed.store.commit(commit) for commit in commits))
+    outcomes = await asyncio.gather(*(bed.store.turns.commit(commit) for commit in commits))
 
     refused = {n: out for n, out in enumerate(outcomes) if not isinstance(out, Committed)}
-    assert store_of(bed).committer.groups - before <= 2
+    assert store_of(bed).turns.groups - before <= 2
     assert refused.keys() == {7, 9, 11}
     assert refused[7] == LeaseLost()
     assert refused[9] == Conflict(0)
@@ -98,15 +115,17 @@ async def test_an_append_and_a_turn_of_one_run_are_one_unit(bed: Bed) -> None:
     """Both are in one round trip; a turn that is refused does not take the append with it."""
     run = await bed.begin()
     good = replace(run.turn(result("1")), expected_seq=1)
-    before = store_of(bed).committer.groups
+    before = store_of(bed).turns.groups
 
     first = await asyncio.gather(
-        bed.store.append(run.lease, [result("0")], expected_seq=0), bed.store.commit(good)
+        bed.store.turns.append(run.lease, [result("0")], expected_seq=0),
+        bed.store.turns.commit(good),
     )
-    together = store_of(bed).committer.groups - before
+    together = store_of(bed).turns.groups - before
     bad = replace(run.turn(result("3")), expected_seq=3, take_answers=(run.run_id,))
     second = await asyncio.gather(
-        bed.store.append(run.lease, [result("2")], expected_seq=2), bed.store.commit(bad)
+        bed.store.turns.append(run.lease, [result("2")], expected_seq=2),
+        bed.store.turns.commit(bad),
     )
 
     assert list(first) == [1, Committed(2)]
@@ -121,11 +140,11 @@ async def test_many_calls_of_one_run_at_once_are_written_in_order(bed: Bed) -> N
     run = await bed.begin()
 
     seqs = await asyncio.gather(
-        *(bed.store.append(run.lease, [result(str(n))], expected_seq=n) for n in range(20))
+        *(bed.store.turns.append(run.lease, [result(str(n))], expected_seq=n) for n in range(20))
     )
     with pytest.raises(ConcurrentAppendError):
         await asyncio.gather(
-            *(bed.store.append(run.lease, [result("x")], expected_seq=20) for _ in range(2))
+            *(bed.store.turns.append(run.lease, [result("x")], expected_seq=20) for _ in range(2))
         )
 
     assert seqs == list(range(1, 21))
@@ -137,7 +156,7 @@ async def test_a_turn_behind_a_lost_append_is_refused(bed: Bed) -> None:
     run = await bed.begin()
     lost = replace(run.turn(result("1")), expected_seq=1)
 
-    assert await bed.store.commit(lost) == Conflict(0)
+    assert await bed.store.turns.commit(lost) == Conflict(0)
     assert len(await kinds(run)) == 1
 
 
@@ -149,8 +168,8 @@ async def test_two_stores_that_append_behind_one_seq_give_one_winner(
     run = await bed.begin()
     async with host(postgres_dsn, schema, "h2") as other:
         answers = await asyncio.gather(
-            bed.store.append(run.lease, [result("0", "a")], expected_seq=0),
-            other.store.append(run.lease, [result("0", "b")], expected_seq=0),
+            bed.store.turns.append(run.lease, [result("0", "a")], expected_seq=0),
+            other.store.turns.append(run.lease, [result("0", "b")], expected_seq=0),
             return_exceptions=True,
         )
 
@@ -167,26 +186,22 @@ async def test_a_take_over_while_a_group_waits_for_the_lock_refuses_it(
 ) -> None:
     """The epoch is compared under the lock: a group that waited behind the take-over is stale."""
     run, other = await bed.begin(), await bed.begin(agent=AgentId("clerk", "1"))
-    connection = await asyncpg.connect(postgres_dsn, server_settings={"search_path": schema})
-    try:
+    async with connected(postgres_dsn, schema) as connection:
         taking = connection.transaction()
         await taking.start()
         await connection.execute(
-            "update shards set owner = 'thief', epoch = epoch + 1 where shard = $1",
-            run.lease.shard,
+            "update shards set owner = 'thief', epoch = epoch + 1 where shard = $1", run.lease.shard
         )
         turn = run.turn(result("0"))
         call: asyncio.Future[object] = asyncio.ensure_future(
-            bed.store.append(run.lease, turn.entries, expected_seq=0)
+            bed.store.turns.append(run.lease, turn.entries, expected_seq=0)
             if kind == "append"
-            else bed.store.commit(turn)
+            else bed.store.turns.commit(turn)
         )
         beside = asyncio.ensure_future(other.send(other.turn(result("0"))))
         await waiting_for(connection)
         await taking.commit()
         refused = (await asyncio.gather(call, return_exceptions=True))[0]
-    finally:
-        await connection.close()
 
     assert isinstance(refused, LeaseLostError | LeaseLost)
     assert isinstance(await beside, Committed)
@@ -195,12 +210,12 @@ async def test_a_take_over_while_a_group_waits_for_the_lock_refuses_it(
 
 async def test_two_turns_of_one_group_that_want_one_message_do_not_both_get_it(bed: Bed) -> None:
     """Each of them alone passes the check; together the first one wins, turn by turn."""
-    await bed.store.deliver([message(id="1")])
+    await bed.store.arrivals.deliver([message(id="1")])
     key = MessageKey(DESK, "client:tests", "1")
     runs = [await bed.begin(), await bed.begin()]
 
     outcomes = await asyncio.gather(
-        *(bed.store.commit(run.turn(result("0"), bind=(key,))) for run in runs)
+        *(bed.store.turns.commit(run.turn(result("0"), bind=(key,))) for run in runs)
     )
 
     assert {type(outcome) for outcome in outcomes} == {Committed, Missing}
@@ -224,7 +239,7 @@ async def test_three_stores_with_overlapping_groups_neither_deadlock_nor_leave_g
                 chosen = rnd.sample(runs, 20)
                 ends = {
                     loaded.row.run_id: loaded.row.last_seq
-                    for loaded in await other.store.load([run.run_id for run in chosen])
+                    for loaded in await other.store.reads.load([run.run_id for run in chosen])
                 }
                 commits = [
                     replace(
@@ -233,7 +248,8 @@ async def test_three_stores_with_overlapping_groups_neither_deadlock_nor_leave_g
                     for run in chosen
                 ]
                 answers = await asyncio.gather(
-                    *(other.store.commit(commit) for commit in commits), return_exceptions=True
+                    *(other.store.turns.commit(commit) for commit in commits),
+                    return_exceptions=True,
                 )
                 surfaced.extend(answer for answer in answers if isinstance(answer, BaseException))
                 won += sum(isinstance(answer, Committed) for answer in answers)
@@ -248,9 +264,9 @@ async def test_three_stores_with_overlapping_groups_neither_deadlock_nor_leave_g
 async def test_what_the_database_refuses_fails_its_own_call_only(bed: Bed) -> None:
     """A text that PostgreSQL cannot store is found turn by turn; its neighbours are written."""
     runs = await begin(bed, 3)
-    calls = [bed.store.append(run.lease, [result("0")], expected_seq=0) for run in runs]
+    calls = [bed.store.turns.append(run.lease, [result("0")], expected_seq=0) for run in runs]
     calls[1].close()
-    calls[1] = bed.store.append(
+    calls[1] = bed.store.turns.append(
         runs[1].lease,
         [NewEntry(EntryKind.EFFECT_RESULT, "\x00", result("0").payload)],
         expected_seq=0,
@@ -268,9 +284,9 @@ async def test_a_commit_that_no_store_can_write_is_a_contract_error(bed: Bed) ->
     key = MessageKey(AgentId("clerk", "1"), "client:tests", "1")
 
     with pytest.raises(ContractError, match="cannot bind a message of clerk/1"):
-        await bed.store.commit(run.turn(result("0"), bind=(key,)))
+        await bed.store.turns.commit(run.turn(result("0"), bind=(key,)))
     with pytest.raises(ContractError, match="not for the created"):
-        await bed.store.commit(run.turn(create=NewRun(RunId("0" * 32), DESK)))
+        await bed.store.turns.commit(run.turn(create=NewRun(RunId("0" * 32), DESK)))
     assert len(await kinds(run)) == 1
 
 
@@ -282,8 +298,8 @@ async def test_only_the_owner_of_a_runs_own_shard_writes_its_log(
     run = await bed.begin()
     async with host(postgres_dsn, schema, "h2") as other:
         serves = Serves(types=("other",))
-        await other.store.declare(serves, partitions=1)
-        (mine,) = await other.store.claim_shards(
+        await other.store.shards.declare(serves, partitions=1)
+        (mine,) = await other.store.shards.claim(
             owner=HostIncarnation("h2"), serves=serves, limit=9
         )
         leases = [
@@ -292,9 +308,9 @@ async def test_only_the_owner_of_a_runs_own_shard_writes_its_log(
         ]
         for lease in leases:
             turn = replace(run.turn(result("0")), lease=lease)
-            assert await other.store.commit(turn) == LeaseLost()
+            assert await other.store.turns.commit(turn) == LeaseLost()
             with pytest.raises(LeaseLostError):
-                await other.store.append(lease, turn.entries, expected_seq=0)
+                await other.store.turns.append(lease, turn.entries, expected_seq=0)
 
     assert len(await kinds(run)) == 1
 
@@ -312,26 +328,21 @@ select t.seq_scan, t.idx_tup_fetch as fetched from pg_stat_xact_user_tables t
 """
 
 
-@pytest.mark.parametrize("is_analysed", [False, True], ids=["young", "analysed"])
+@pytest.mark.parametrize("counted", ["never", "too early", "well"])
 async def test_taking_messages_reads_what_came_before_them_and_no_more(
-    bed: Bed, postgres_dsn: str, schema: str, is_analysed: bool
+    bed: Bed, postgres_dsn: str, schema: str, counted: Counted
 ) -> None:
     """Of 20,000 waiting messages, and 2,000 that the run has already, a turn reads those it takes."""
-    await sql(postgres_dsn, schema, WAITING, bed.store.shard_of(DESK))
-    mail = await bed.store.pending_mail(agent=DESK, limit=2200)
+    await write(postgres_dsn, schema, {WAITING: (bed.store.shards.shard_of(DESK),)}, counted)
+    mail = await bed.store.backlog.pending_mail(agent=DESK, limit=2200)
     keys = tuple(MessageKey(DESK, item.sender, item.message.id) for item in mail)
     run = await bed.begin()
     await run.commit(run.turn(result("0"), bind=keys[:2000]))
-    if is_analysed:
-        await sql(postgres_dsn, schema, "analyze inbox")
-    connection = await asyncpg.connect(
-        postgres_dsn, server_settings={**KEYED, "search_path": schema}
-    )
 
-    async def read_by(bind: tuple[MessageKey, ...]) -> int:
+    async def read_by(connection: Connection, bind: tuple[MessageKey, ...]) -> int:
         turn = run.turn(result("1"), bind=bind)
         future: asyncio.Future[TurnResult] = asyncio.get_running_loop().create_future()
-        unit = Unit(Call(Turn(turn.lease, turn.expected_seq, turn.entries, turn), future))
+        unit = Unit(Batched(Turn(turn.lease, turn.expected_seq, turn.entries, turn), future))
         transaction = connection.transaction()
         await transaction.start()
         args = (*commit_arguments([unit]), False, True, None, [])
@@ -341,10 +352,101 @@ async def test_taking_messages_reads_what_came_before_them_and_no_more(
         assert row["seq_scan"] == 0
         return int(row["fetched"])
 
-    try:
-        one, hundred = await read_by(keys[2000:2001]), await read_by(keys[2000:2100])
-    finally:
-        await connection.close()
+    async with connected(postgres_dsn, schema, **KEYED) as connection:
+        one = await read_by(connection, keys[2000:2001])
+        hundred = await read_by(connection, keys[2000:2100])
 
     assert one <= 8
     assert hundred <= 400
+
+
+ERROR: Final[dict[str, JsonValue]] = {"type": "builtins:ValueError", "message": "no"}
+SLEEP: Final = WakeSet(message=True, at=EPOCH)
+ENDS: Final[Mapping[str, Callable[[tuple[MessageKey, ...]], Then]]] = {
+    "completed": lambda _: Finish(RunStatus.COMPLETED, "fine"),
+    "failed": lambda _: Finish(RunStatus.FAILED, error=ERROR),
+    "given up": lambda _: Finish(RunStatus.FAILED, error=ERROR, dead_letter="max_retries"),
+    "cancelled": lambda _: Finish(RunStatus.CANCELLED),
+    "asleep": lambda _: Suspend(SLEEP),
+    "parked": lambda _: Park("in_doubt"),
+    "tried again": lambda _: Retry(EPOCH, ERROR, 0),
+    "taken apart": lambda keys: Retry(EPOCH, ERROR, 0, keys[1:]),
+    # The runtime gives back what came later; the run's place is that of its first message all the same.
+    "without its first": lambda keys: Retry(EPOCH, ERROR, 0, keys[:-1]),
+}
+WRITTEN: Final[Mapping[str, str]] = {
+    "runs": """
+        select to_jsonb(r) || jsonb_build_object('place', i.message_id, 'is_over', r.ended_at is not null)
+          from runs r left join inbox i on i.arrival = r.arrival where r.agent = $1""",
+    "inbox": """
+        select to_jsonb(i) || jsonb_build_object('is_bound', i.run_id is not null, 'body', i.body ->> 'payload')
+          from inbox i where i.agent = $1 order by i.arrival""",
+    "dead_letters": """
+        select to_jsonb(d) || jsonb_build_object('body', d.body ->> 'payload')
+          from dead_letters d where d.agent = $1 order by d.id""",
+    "event_log": """
+        select to_jsonb(e) from event_log e join runs r on r.run_id = e.run_id
+          where r.agent = $1 order by e.seq""",
+}
+OWN: Final = (
+    "agent",
+    "arrival",
+    "at",
+    "created_at",
+    "ended_at",
+    "hash",
+    "id",
+    "received_at",
+    "root",
+    "run_id",
+    "shard",
+    "ts",
+    "updated_at",
+)
+"""Columns in which no two runs agree."""
+
+
+@pytest.mark.parametrize(
+    ("end", "beside"), [(end, beside) for end in ENDS for beside in (False, True)]
+)
+async def test_a_run_of_one_turn_leaves_what_one_of_two_does(
+    bed: Bed, postgres_dsn: str, schema: str, *, end: str, beside: bool
+) -> None:
+    """It is written once, as what it became: whatever that is, and whoever is in its group."""
+    entry = completed("fine")  # the store does not ask whether entry and end fit
+
+    async def left_by(name: str, *, is_split: bool) -> dict[str, Any]:
+        agent = AgentId("desk", name)
+        await bed.store.arrivals.deliver([message(n, to=agent, id=f"m{n}") for n in range(3)])
+        keys = tuple(MessageKey(agent, SENDER, f"m{n}") for n in range(3))
+        run, new = bed.turns_of_mail(keys[0])
+        others = [await bed.begin(agent=AgentId("desk", f"{name}-{n}")) for n in range(2)]
+        then = ENDS[end](keys)
+        if is_split:
+            await run.commit(run.turn(started(), create=new, bind=keys))
+            turn = run.turn(entry, then=then)
+        else:
+            turn = run.turn(started(), entry, then=then, create=new, bind=keys)
+        if beside:
+            spawned = others[0].child("c", AgentId("clerk", name), boot=1)
+            loud = others[0].turn(result("1"), spawned=(spawned,))
+            await asyncio.gather(
+                bed.store.turns.commit(loud), run.commit(turn), others[1].complete()
+            )
+        else:
+            await run.commit(turn)
+        return {
+            table: await sql(
+                postgres_dsn,
+                schema,
+                f"select (x - $2::text[])::text as x from ({rows}) t(x)",
+                str(agent),
+                OWN,
+            )
+            for table, rows in WRITTEN.items()
+        }
+
+    once, twice = await left_by("once", is_split=False), await left_by("twice", is_split=True)
+
+    assert once == twice
+    assert '"place": "m0"' in once["runs"][0]["x"]

@@ -10,27 +10,31 @@ from typing import TYPE_CHECKING, Any
 import asyncpg
 import pytest
 
-from actors.kernel.runtime.blocking import Blocker, Blocking
 from actors.kernel.runtime.ids import RunId
-from actors.runtime.clock import SystemClock
-from persistence.postgres import Heartbeat, Host, heartbeat
-from persistence.postgres.ownership import SQL_HEARTBEAT
+from actors.kernel.store.blocking import Blocker, Blocking
+from actors.runtime.loop.clock import SystemClock
+from persistence.postgres import Heartbeat, Host
+from persistence.postgres.sharding import heartbeat
+from persistence.postgres.sharding.ownership import SQL_HEARTBEAT
 from tests.harness.proxy import FaultProxy
 from tests.integration.persistence.hosts import host, sql, store_of
 
 if TYPE_CHECKING:
-    from actors.kernel.runtime.commit import HostReport
+    from actors.kernel.runtime.rows import HostReport
     from actors.kernel.runtime.scheduler import ShardLease
-    from persistence.postgres.link import Connection
+    from persistence.postgres.connection.link import Connection
     from tests.conformance.bed import Bed
 
 
 def beating(bed: Bed, reports: asyncio.Queue[HostReport], **more: Any) -> Heartbeat:
     """A heartbeat of the bed's host."""
     host: dict[str, Any] = {
-        "known": lambda: tuple(bed.leases.values()), "on_report": reports.put_nowait,
-        "blocker": lambda _: Blocker(place="a test"), "machine": SystemClock(), **more,
-    }  # fmt: skip
+        "known": lambda: tuple(bed.leases.values()),
+        "on_report": reports.put_nowait,
+        "blocker": lambda _: Blocker(place="a test"),
+        "machine": SystemClock(),
+        **more,
+    }
     store = store_of(bed)
     return Heartbeat(store.settings, bed.owner, Host(**host), store.clock)
 
@@ -115,7 +119,7 @@ async def test_no_error_of_the_host_ends_it_either(
         remaining = beat.remaining_s
 
     assert remaining > 0
-    lines = [record for record in caplog.records if record.name == heartbeat.__name__]
+    lines = [record for record in caplog.records if record.module == "heartbeat"]
     # A busy machine may add that the loop is blocked.
     told = [record for record in lines if record.message.startswith("heartbeat")]
     assert [record.message for record in told] == [
@@ -136,7 +140,7 @@ async def test_it_reports_what_was_lost_and_what_the_host_does_not_know(
         beating(bed, reports),
     ):
         lost, forgotten = list(bed.leases.values())[:2]
-        await bed.store.release_shards([lost])
+        await bed.store.shards.release([lost])
         await other.claim()
         del bed.leases[forgotten.shard]
         async with asyncio.timeout(20):
@@ -153,10 +157,7 @@ async def test_it_reports_what_was_lost_and_what_the_host_does_not_know(
 async def test_it_reports_what_other_hosts_wait_for(postgres_dsn: str, schema: str) -> None:
     """Half of each type, once a second host serves the same."""
     reports: asyncio.Queue[HostReport] = asyncio.Queue()
-    async with (
-        host(postgres_dsn, schema, heartbeat_s=0.1) as bed,
-        beating(bed, reports),
-    ):
+    async with host(postgres_dsn, schema, heartbeat_s=0.1) as bed, beating(bed, reports):
         alone = await reports.get()
         async with host(postgres_dsn, schema, "h2"), asyncio.timeout(20):
             while not (report := await reports.get()).surplus:
@@ -201,9 +202,11 @@ async def test_a_loop_that_stays_blocked_gives_other_hosts_what_they_can_serve(
     ):
         lease, doubtful, *_ = bed.leases.values()
         blocker = Blocker(
-            place="f (g.py:1)", run_id=RunId("r"), shard=lease.shard,
+            place="f (g.py:1)",
+            run_id=RunId("r"),
+            shard=lease.shard,
             in_doubt=frozenset([doubtful.shard]),
-        )  # fmt: skip
+        )
         seen: list[int] = []
 
         def block() -> None:
@@ -223,7 +226,7 @@ async def test_a_loop_that_stays_blocked_gives_other_hosts_what_they_can_serve(
                 while len((report := await reports.get()).lost) < len(bed.leases):
                     pass
         taken = await other.claim()
-        marks = await other.store.blockings([lease.shard for lease in taken])
+        marks = await other.store.backlog.blockings([lease.shard for lease in taken])
 
     assert seen[0] == len(bed.leases)
     assert [n for n in sorted(set(seen), reverse=True) if n != 1] == [len(bed.leases), 2, 0]

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from actors.kernel.runtime.commit import Committed, LeaseLost
 from actors.kernel.runtime.ids import AgentId
-from actors.kernel.runtime.transport import Cursor, Ingested, MailBatch, Received, StaleStream
+from actors.kernel.runtime.turn import Committed, LeaseLost
+from actors.kernel.store.transport import Cursor, Ingested, MailBatch, Received, StaleStream
 from tests.conformance.bed import outgoing, result
 from tests.integration.persistence.hosts import sql
 from tests.integration.persistence.mailing import CREATED, move_shard, post_of, post_office
@@ -20,7 +20,7 @@ from tests.integration.persistence.mailing import CREATED, move_shard, post_of, 
 if TYPE_CHECKING:
     from actors.kernel.runtime.ids import ShardId
     from actors.kernel.runtime.scheduler import ShardLease
-    from actors.kernel.runtime.transport import OutboxRow
+    from actors.kernel.store.transport import OutboxRow
     from tests.conformance.bed import Turns
     from tests.integration.persistence.mailing import Post
 
@@ -60,7 +60,7 @@ class Wire:
             upto, message = sequence, row.message
             assert isinstance(message.target, AgentId)
             assert message.sender is not None
-            if post.store.shard_of(message.target) == lease.shard:
+            if post.store.shards.shard_of(message.target) == lease.shard:
                 found.append(
                     Received(sequence, message.target, message.sender, message.id, message)
                 )
@@ -88,7 +88,7 @@ class World:
     async def send(self, sender: AgentId) -> None:
         """One turn that sends up to three messages; sent again where it was refused."""
         run = self.runs[sender]
-        run.bed = self.owner_of(self.hosts[0].store.shard_of(sender)).bed
+        run.bed = self.owner_of(self.hosts[0].store.shards.shard_of(sender)).bed
         batch = self.waiting.get(sender)
         if batch is None:
             targets = self.chance.choices(AGENTS, k=self.chance.randint(1, 3))
@@ -108,11 +108,17 @@ class World:
         lease = post.bed.leases.get(shard)
         if lease is None:
             return
-        cursor = (await post.store.cursors([lease], post.stream))[0]
+        cursor = (await post.store.mail.cursors([lease], post.stream))[0]
         batch = self.wire.read(post, lease, cursor, size)
         if batch is not None:
-            outcome = await post.store.ingest(batch)
+            outcome = await post.store.mail.ingest(batch)
             assert isinstance(outcome, Ingested | LeaseLost | StaleStream)
+
+    async def hand_over(self, post: Post) -> None:
+        """Bring some of what is on the way without the broker, in any order."""
+        rows = await post.outbox()
+        chosen = self.chance.sample(rows, self.chance.randint(0, len(rows)))
+        await asyncio.gather(*(post.store.outbox.hand_over(row) for row in chosen))
 
     async def move(self) -> None:
         """Give one shard from a host to the other, in the middle of what goes on."""
@@ -121,12 +127,12 @@ class World:
             shard = self.chance.choice(sorted(giver.bed.leases))
             late = MailBatch(giver.bed.leases[shard], Cursor(giver.stream.epoch, 10**9), ())
             await move_shard(giver, taker, shard)
-            assert await giver.store.ingest(late) == LeaseLost()
+            assert await giver.store.mail.ingest(late) == LeaseLost()
 
     async def renew(self) -> None:
         """Begin another epoch of the stream; the hosts find out one after the other."""
         known = self.chance.choice(self.hosts).stream
-        newer = await self.hosts[0].store.next_stream_epoch(known, CREATED)
+        newer = await self.hosts[0].store.mail.next_stream_epoch(known, CREATED)
         for post in self.hosts:
             post.stream = newer
 
@@ -139,6 +145,7 @@ class World:
             for shard in list(post.bed.leases)
             if self.chance.random() < 0.5
         ]
+        tasks += [self.hand_over(post) for post in self.hosts if self.chance.random() < 0.2]
         if self.chance.random() < 0.5:
             tasks.append(self.move())
         if self.chance.random() < 0.1:
@@ -165,12 +172,9 @@ class World:
 async def test_every_sender_is_heard_once_and_in_order(
     postgres_dsn: str, schema: str, seed: int
 ) -> None:
-    """Whatever is lost, doubled or late on the way, and whoever owns the shards meanwhile."""
+    """Whatever is lost, doubled or late on the way, or goes past the broker, and whoever owns the shards."""
     chance = random.Random(seed)
-    async with (
-        post_office(postgres_dsn, schema, lease_s=3600) as here,
-        here.bed.rival() as rival,
-    ):
+    async with post_office(postgres_dsn, schema, lease_s=3600) as here, here.bed.rival() as rival:
         world = World(chance, [here, await post_of(rival)], Wire(chance))
         for agent in AGENTS:
             world.runs[agent] = await here.begin(agent)

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from actors.kernel.runtime.commit import LeaseLost
 from actors.kernel.runtime.ids import AgentId
 from actors.kernel.runtime.shards import undeclared_shard
-from actors.kernel.runtime.store import Serves
-from actors.kernel.runtime.transport import Ingested, StaleStream
+from actors.kernel.runtime.turn import LeaseLost
+from actors.kernel.store.shards import Serves
+from actors.kernel.store.transport import Ingested, StaleStream
+from persistence.postgres.mail import batches as ingest_batches
 from tests.integration.persistence.hosts import sql
 from tests.integration.persistence.mailing import BERT, ids_of, post_of, post_office
 
@@ -88,11 +89,7 @@ async def test_pairs_do_not_wait_for_each_other(post: Post) -> None:
     await post.send(carl, "c1", "c2")
     twin = AgentId("clerk", "bert-2")
     await post.send(anna, "t1", to=twin)
-    items = [
-        post.read("a2"),
-        post.read("c2", sender=CARL),
-        post.read("c1", sender=CARL),
-    ]
+    items = [post.read("a2"), post.read("c2", sender=CARL), post.read("c1", sender=CARL)]
 
     outcome = await post.ingest(*items)
 
@@ -131,9 +128,9 @@ async def test_a_batch_under_a_lost_lease_writes_nothing(post: Post) -> None:
     await post.send(run, "a")
     await post.send(run, "b", to=CARL)
     lost, fine = post.batch(post.read("a")), post.batch(post.read("b", to=CARL), agent=CARL)
-    await post.store.release_shards([lost.lease])
+    await post.store.shards.release([lost.lease])
 
-    outcomes = await asyncio.gather(post.store.ingest(lost), post.store.ingest(fine))
+    outcomes = await asyncio.gather(post.store.mail.ingest(lost), post.store.mail.ingest(fine))
 
     assert outcomes[0] == LeaseLost()
     assert isinstance(outcomes[1], Ingested)
@@ -146,9 +143,9 @@ async def test_a_batch_of_an_older_life_of_the_stream_writes_nothing(post: Post)
     """Somebody began another epoch since it was read."""
     await post.send(await post.begin(), "a")
     batch = post.batch(post.read("a"))
-    newer = await post.store.next_stream_epoch(post.stream, post.stream.created)
+    newer = await post.store.mail.next_stream_epoch(post.stream, post.stream.created)
 
-    outcome = await post.store.ingest(batch)
+    outcome = await post.store.mail.ingest(batch)
 
     assert outcome == StaleStream()
     assert newer.epoch == post.stream.epoch + 1
@@ -161,7 +158,7 @@ async def test_reading_all_again_under_a_new_epoch_changes_nothing(post: Post) -
     run = await post.begin()
     await post.send(run, "a", "b", "c")
     assert await post.arrive("a", "b") == ["a", "b"]
-    post.stream = await post.store.next_stream_epoch(post.stream, post.stream.created)
+    post.stream = await post.store.mail.next_stream_epoch(post.stream, post.stream.created)
     assert await post.cursor() == 0
 
     assert await post.arrive("a") == []
@@ -172,8 +169,8 @@ async def test_reading_all_again_under_a_new_epoch_changes_nothing(post: Post) -
 
 async def test_a_cursor_never_moves_back_within_an_epoch(post: Post) -> None:
     """A batch that is written late, or again, leaves it where it is."""
-    await post.store.ingest(post.batch(upto=7))
-    await post.store.ingest(post.batch(upto=3))
+    await post.store.mail.ingest(post.batch(upto=7))
+    await post.store.mail.ingest(post.batch(upto=3))
 
     assert await post.cursor() == 7
 
@@ -183,7 +180,7 @@ async def test_two_batches_of_a_shard_at_once_are_written_one_after_the_other(po
     await post.send(await post.begin(), "a", "b")
     batches = [post.batch(post.read("a")), post.batch(post.read("b"))]
 
-    outcomes = await asyncio.gather(*(post.store.ingest(batch) for batch in batches))
+    outcomes = await asyncio.gather(*(post.store.mail.ingest(batch) for batch in batches))
 
     arrived = [item for out in outcomes if isinstance(out, Ingested) for item in out.arrived]
     assert ids_of(arrived) == ["a", "b"]
@@ -198,21 +195,45 @@ async def test_a_group_of_many_batches_is_few_statements(post: Post) -> None:
         await post.send(run, *(f"{target.key}-{n}" for n in range(5)), to=target)
     by_shard: dict[str, list[AgentId]] = {}
     for target in targets:
-        by_shard.setdefault(post.store.shard_of(target), []).append(target)
+        by_shard.setdefault(post.store.shards.shard_of(target), []).append(target)
     batches = [
         post.batch(
-            *(post.read(f"{t.key}-{n}", to=t) for n in range(5) for t in members),
-            agent=members[0],
+            *(post.read(f"{t.key}-{n}", to=t) for n in range(5) for t in members), agent=members[0]
         )
         for members in by_shard.values()
     ]
 
-    outcomes = await asyncio.gather(*(post.store.ingest(batch) for batch in batches))
+    outcomes = await asyncio.gather(*(post.store.mail.ingest(batch) for batch in batches))
 
     for outcome, members in zip(outcomes, by_shard.values(), strict=True):
         assert isinstance(outcome, Ingested)
         assert ids_of(outcome.arrived) == [f"{t.key}-{n}" for n in range(5) for t in members]
     assert await post.on_the_way() == []
+
+
+async def test_a_small_batch_goes_before_large_ones_that_do_not_fit(
+    post: Post, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of three shards, with room for twelve rows: 10 and 1 are the first statement, 10 the second."""
+    monkeypatch.setattr(ingest_batches, "GROUP_ROWS", 12)
+    of_shard = {
+        post.store.shards.shard_of(one): one
+        for one in (AgentId("clerk", f"s{n}") for n in range(40))
+    }
+    large, other, small = list(of_shard.values())[:3]
+    run = await post.begin()
+    ids = {large: [f"l{n}" for n in range(10)], other: [f"o{n}" for n in range(10)], small: ["s"]}
+    for target, names in ids.items():
+        await post.send(run, *names, to=target)
+    batches = [
+        post.batch(*(post.read(name, to=target) for name in names), agent=target)
+        for target, names in ids.items()
+    ]
+
+    outcomes = await asyncio.gather(*(post.store.mail.ingest(batch) for batch in batches))
+
+    arrivals = [one.arrived[0].arrival for one in outcomes if isinstance(one, Ingested)]
+    assert sorted(arrivals) == [arrivals[0], arrivals[2], arrivals[1]]
 
 
 async def test_another_host_goes_on_where_the_cursor_is(post: Post) -> None:
@@ -225,7 +246,7 @@ async def test_another_host_goes_on_where_the_cursor_is(post: Post) -> None:
         await post.bed.lose_to(rival)
         other = await post_of(rival)
 
-        assert await post.store.ingest(old) == LeaseLost()
+        assert await post.store.mail.ingest(old) == LeaseLost()
         assert await other.cursor() == 2
         assert await other.on_the_way() == ["b", "c"]
         assert await other.arrive("c", "b") == ["b", "c"]
@@ -239,8 +260,8 @@ async def test_mail_for_a_type_nobody_declared_moves_when_somebody_does(
     """Its shard goes with its cursor, a batch that was read for it is refused, no message is lost."""
     nova = AgentId("nova", "1")
     await post.send(await post.begin(), "a", "b", to=nova)
-    assert await post.store.account_for([nova, BERT]) == 1
-    assert await post.store.account_for([nova]) == 0
+    assert await post.store.mail.account_for([nova, BERT]) == 1
+    assert await post.store.mail.account_for([nova]) == 0
     rows = await sql(
         postgres_dsn,
         schema,
@@ -252,18 +273,18 @@ async def test_mail_for_a_type_nobody_declared_moves_when_somebody_does(
     lease = replace(somebody, shard=undeclared_shard("nova"), epoch=1)
     first = replace(post.batch(post.read("a", to=nova)), lease=lease)
     second = replace(post.batch(post.read("b", to=nova)), lease=lease)
-    assert isinstance(await post.store.ingest(first), Ingested)
+    assert isinstance(await post.store.mail.ingest(first), Ingested)
 
     _, outcome = await asyncio.gather(
-        post.bed.claim(Serves(types=("nova",))), post.store.ingest(second)
+        post.bed.claim(Serves(types=("nova",))), post.store.mail.ingest(second)
     )
 
     assert outcome == LeaseLost() or isinstance(outcome, Ingested)
-    assert await post.store.ingest(second) == LeaseLost()
+    assert await post.store.mail.ingest(second) == LeaseLost()
     left = await sql(postgres_dsn, schema, "select shard from cursors")
     assert [row["shard"] for row in left] == []
     assert await post.cursor(nova) == 0
     await post.arrive("a", "b", to=nova)
     assert await post.inbox(nova) == ["a", "b"]
-    mail = await post.store.pending_mail(shards=[post.store.shard_of(nova)])
-    assert ids_of(mail) == ["a", "b"]
+    found = await post.store.backlog.who_has_mail([post.store.shards.shard_of(nova)])
+    assert [agent for agent, _ in found] == [nova, nova]

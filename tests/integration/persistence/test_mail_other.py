@@ -11,17 +11,17 @@ import pytest
 
 from actors.errors import ContractError
 from actors.kernel.runtime.ids import AgentId, RunId
-from actors.kernel.runtime.store import Serves
-from actors.kernel.runtime.transport import Cursor, SentSignal, StaleStream, Undecodable
+from actors.kernel.store.shards import Serves
+from actors.kernel.store.transport import Cursor, SentSignal, StaleStream, Undecodable
 from tests.conformance.bed import message
 from tests.harness.proxy import FaultProxy
-from tests.integration.persistence.hosts import sql
+from tests.integration.persistence.hosts import sql, store_of
 from tests.integration.persistence.mailing import ANNA, BERT, CREATED, STATE, ids_of, post_office
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from actors.kernel.runtime.transport import Received
+    from actors.kernel.store.transport import Received
     from tests.integration.persistence.mailing import Post
 
 BROKEN = Undecodable("the body is no JSON", b"\xff\x00nonsense")
@@ -39,9 +39,6 @@ def signal(post: Post, run_id: RunId, id: str, *, to: AgentId = BERT) -> Receive
     return post.read(id, to=to, content=SentSignal(run_id, "go", {"n": id}), sourced=True)
 
 
-# --- signals --------------------------------------------------------------------------------------
-
-
 async def test_a_signal_is_buffered_once_for_its_run(post: Post) -> None:
     """The worker is told of the run once, however many signals came."""
     run = await post.begin(BERT)
@@ -52,7 +49,7 @@ async def test_a_signal_is_buffered_once_for_its_run(post: Post) -> None:
 
     assert first.signalled == ((run.run_id, BERT),)
     assert again.signalled == ()
-    found = await post.store.signals(run.run_id)
+    found = await post.store.reads.signals(run.run_id)
     assert [(one.name, one.payload) for one in found] == [("go", {"n": "s1"}), ("go", {"n": "s2"})]
 
 
@@ -68,14 +65,14 @@ async def test_a_signal_reaches_only_runs_of_the_agent_it_was_sent_to(
         outcome = await post.ingest(item, agent=foreign)
         assert outcome.signalled == ()
 
-    assert await post.store.signals(run.run_id) == []
-    (letter,) = await post.store.dead_letters()
+    assert await post.store.reads.signals(run.run_id) == []
+    (letter,) = await post.store.lists.dead_letters()
     assert (letter.agent_id, letter.reason) == (foreign, "explicit")
     assert run.run_id in letter.last_error
     (row,) = await post.outbox()
     assert (row.dead_letter, row.message.target) == ("explicit", foreign)
     with pytest.raises(ContractError, match="signal"):
-        await post.store.redrive([letter.id])
+        await post.store.operators.redrive([letter.id])
 
 
 async def test_a_signal_for_a_run_that_ended_is_dropped(post: Post) -> None:
@@ -85,11 +82,8 @@ async def test_a_signal_for_a_run_that_ended_is_dropped(post: Post) -> None:
 
     assert (await post.ingest(signal(post, run.run_id, "s1"))).signalled == ()
 
-    assert await post.store.signals(run.run_id) == []
-    assert await post.store.dead_letters() == []
-
-
-# --- what is no mail ------------------------------------------------------------------------------
+    assert await post.store.reads.signals(run.run_id) == []
+    assert await post.store.lists.dead_letters() == []
 
 
 async def test_bytes_that_are_no_mail_become_one_dead_letter(post: Post) -> None:
@@ -97,19 +91,34 @@ async def test_bytes_that_are_no_mail_become_one_dead_letter(post: Post) -> None
     items = [post.read("bad", content=BROKEN, sourced=True), post.read("a", sourced=True)]
 
     assert ids_of((await post.ingest(*items)).arrived) == ["a"]
-    post.stream = await post.store.next_stream_epoch(post.stream, CREATED)
+    post.stream = await post.store.mail.next_stream_epoch(post.stream, CREATED)
     assert (await post.ingest(*items)).arrived == ()
 
-    (letter,) = await post.store.dead_letters()
+    (letter,) = await post.store.lists.dead_letters()
     assert (letter.agent_id, letter.reason, letter.attempts) == (BERT, "undecodable", 0)
     assert letter.last_error == "the body is no JSON"
     assert letter.message.payload == {"encoding": "base64", "data": "/wBub25zZW5zZQ==", "bytes": 10}
     assert await post.on_the_way() == ["bad"]
     assert await post.inbox() == ["a"]
     with pytest.raises(ContractError, match="the body is no JSON"):
-        await post.store.redrive([letter.id])
-    await post.store.forget_sent(await post.outbox())
+        await post.store.operators.redrive([letter.id])
+    await post.store.outbox.forget(await post.outbox())
     assert await post.outbox() == []
+
+
+async def test_equal_reasons_of_one_publisher_are_one_dead_letter(post: Post) -> None:
+    """With the bytes of the first and their number, in one batch or in several; others have their own."""
+    other = Undecodable("too large", b"x")
+    items = [post.read(f"m{n}", content=BROKEN, sourced=True) for n in range(50)]
+    await post.ingest(*items[:20])
+    await post.ingest(*items[10:])
+    stranger = replace(post.read("s", content=BROKEN, sourced=True), sender="ext:stranger")
+    await post.ingest(stranger, post.read("o", content=other, sourced=True), *items)
+
+    letters = [(one.message.id, one.times) for one in await post.store.lists.dead_letters()]
+
+    assert sorted(letters) == [("m0", 50), ("o", 1), ("s", 1)]
+    assert sorted(await post.on_the_way()) == ["m0", "o", "s"]
 
 
 async def test_a_message_of_ours_that_arrives_broken_keeps_its_place(post: Post) -> None:
@@ -118,7 +127,7 @@ async def test_a_message_of_ours_that_arrives_broken_keeps_its_place(post: Post)
     early = post.read("b", content=BROKEN)
 
     assert (await post.ingest(early)).arrived == ()
-    assert await post.store.dead_letters() == []
+    assert await post.store.lists.dead_letters() == []
     outcome = await post.ingest(post.read("a"), post.read("b", content=BROKEN), post.read("c"))
 
     assert ids_of(outcome.arrived) == ["a", "c"]
@@ -133,47 +142,44 @@ async def test_a_payload_the_database_cannot_hold_is_a_dead_letter_too(post: Pos
 
     assert ids_of((await post.ingest(bad, post.read("a", sourced=True))).arrived) == ["a"]
 
-    assert [letter.reason for letter in await post.store.dead_letters()] == ["undecodable"]
-
-
-# --- the stream and the shards --------------------------------------------------------------------
+    assert [letter.reason for letter in await post.store.lists.dead_letters()] == ["undecodable"]
 
 
 async def test_a_deployment_has_one_id_for_ever(post: Post) -> None:
     """Every host reads the same."""
     async with post.bed.rival() as rival:
         assert rival.store is not post.bed.store
-        assert await post.store.deployment() == await rival.store.deployment()  # type: ignore[attr-defined]
+        assert await post.store.mail.deployment() == await store_of(rival).mail.deployment()
 
 
 async def test_the_streams_record_knows_the_furthest_cursor(post: Post) -> None:
     """Of the present epoch only; a second host that begins the next one does not begin two."""
     assert post.stream.highest is None
-    await post.store.ingest(post.batch(upto=5))
-    await post.store.ingest(post.batch(agent=ANNA, upto=8))
+    await post.store.mail.ingest(post.batch(upto=5))
+    await post.store.mail.ingest(post.batch(agent=ANNA, upto=8))
 
-    known = await post.store.stream(STATE)
+    known = await post.store.mail.stream(STATE)
     later = CREATED + timedelta(days=1)
-    newer = [await post.store.next_stream_epoch(known, later) for _ in range(2)]
+    newer = [await post.store.mail.next_stream_epoch(known, later) for _ in range(2)]
 
     assert known.highest == Cursor(1, 8, CREATED + timedelta(seconds=8))
     assert [(one.epoch, one.created, one.highest) for one in newer] == [(2, later, None)] * 2
-    assert await post.store.stream(STATE) == newer[0]
+    assert await post.store.mail.stream(STATE) == newer[0]
 
 
 async def test_low_water_is_the_lowest_cursor_of_all_shards(post: Post) -> None:
     """Nobody's mail is purged: a shard that nobody read yet counts as 0, and so does a new epoch."""
     bed = post.bed
     for n, lease in enumerate(bed.leases.values()):
-        assert await post.store.low_water(post.stream) == 0
-        await post.store.ingest(replace(post.batch(upto=10 + n), lease=lease))
-    assert await post.store.low_water(post.stream) == 10
+        assert await post.store.mail.low_water(post.stream) == 0
+        await post.store.mail.ingest(replace(post.batch(upto=10 + n), lease=lease))
+    assert await post.store.mail.low_water(post.stream) == 10
 
-    await post.store.account_for([AgentId("nova", "1")])
-    assert await post.store.low_water(post.stream) == 0
-    newer = await post.store.next_stream_epoch(post.stream, CREATED)
-    assert await post.store.low_water(post.stream) == 0
-    assert await post.store.low_water(newer) == 0
+    await post.store.mail.account_for([AgentId("nova", "1")])
+    assert await post.store.mail.low_water(post.stream) == 0
+    newer = await post.store.mail.next_stream_epoch(post.stream, CREATED)
+    assert await post.store.mail.low_water(post.stream) == 0
+    assert await post.store.mail.low_water(newer) == 0
 
 
 async def test_mail_of_nobodys_agents_gets_a_shard_each(
@@ -181,12 +187,12 @@ async def test_mail_of_nobodys_agents_gets_a_shard_each(
 ) -> None:
     """One for all of an undeclared type, one for each single agent, none for a partition."""
     known = AgentId("solo", "1")
-    await post.store.declare(Serves(agents=(known,)))
+    await post.store.shards.declare(Serves(agents=(known,)))
     agents = [AgentId("nova", "1"), AgentId("nova", "2"), BERT, known, AgentId("solo", "2", "t")]
 
-    assert await post.store.account_for(agents) == 2
-    assert await post.store.account_for(agents) == 0
-    assert await post.store.account_for([]) == 0
+    assert await post.store.mail.account_for(agents) == 2
+    assert await post.store.mail.account_for(agents) == 0
+    assert await post.store.mail.account_for([]) == 0
 
     rows = await sql(
         postgres_dsn, schema, "select shard from shards where shard not like 'p:%' order by shard"
@@ -201,14 +207,11 @@ async def test_a_type_cannot_change_its_kind_while_its_mail_is_on_the_way(post: 
     run = await post.begin(solo)
     await post.send(run, "a")
     await run.complete()
-    await post.store.release_shards(list(post.bed.leases.values()))
+    await post.store.shards.release(list(post.bed.leases.values()))
     async with post.bed.rival() as rival:
         with pytest.raises(ContractError):
-            await rival.store.declare(Serves(types=("solo",)))
+            await rival.store.shards.declare(Serves(types=("solo",)))
         await rival.claim(Serves(types=("desk", "clerk")))
-
-
-# --- unknown outcomes -----------------------------------------------------------------------------
 
 
 @pytest.mark.item(59)
@@ -231,7 +234,7 @@ async def test_a_batch_whose_answer_is_lost_is_told_as_if_it_was_not(
             loss = proxy.lose_response(request_has=b"needle")
 
         outcome, other = await asyncio.gather(
-            post.ingest(*items, signal(post, receiver.run_id, "s")), post.store.ingest(stale)
+            post.ingest(*items, signal(post, receiver.run_id, "s")), post.store.mail.ingest(stale)
         )
 
         assert loss.happened.is_set()

@@ -5,17 +5,16 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-import asyncpg
 import pytest
 
 from actors.kernel.agent.message import Message, MessageKey
-from actors.kernel.runtime.commit import Committed, Finish, Outgoing
 from actors.kernel.runtime.ids import AgentId, TopicId
 from actors.kernel.runtime.log_entry import EntryKind, NewEntry
 from actors.kernel.runtime.scheduler import RunStatus
+from actors.kernel.runtime.turn import Committed, Finish, Outgoing
 from tests.conformance.bed import outgoing, result
 from tests.harness.proxy import FaultProxy
-from tests.integration.persistence.hosts import sql, waiting_for
+from tests.integration.persistence.hosts import connected, sql, waiting_for
 from tests.integration.persistence.mailing import (
     ANNA,
     BERT,
@@ -28,7 +27,7 @@ from tests.integration.persistence.mailing import (
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from actors.kernel.runtime.transport import OutboxRow
+    from actors.kernel.store.transport import OutboxRow
     from tests.integration.persistence.mailing import Post
 
 
@@ -41,7 +40,7 @@ async def post(postgres_dsn: str, schema: str) -> AsyncIterator[Post]:
 
 async def give_away(post: Post, other: Post, agent: AgentId) -> None:
     """Move the agent's shard to another host."""
-    await move_shard(post, other, post.store.shard_of(agent))
+    await move_shard(post, other, post.store.shards.shard_of(agent))
 
 
 async def test_mail_between_agents_of_one_host_needs_no_broker(post: Post) -> None:
@@ -100,8 +99,7 @@ async def test_a_shard_cannot_move_while_a_turn_delivers_into_it(
     run = await post.begin()
     lease = post.bed.lease_of(BERT)
     assert lease is not None
-    blocker = await asyncpg.connect(postgres_dsn, server_settings={"search_path": schema})
-    try:
+    async with connected(postgres_dsn, schema) as blocker:
         async with blocker.transaction():
             # The turn stops between its locks and its writes.
             await blocker.execute("select 1 from runs where run_id = $1 for update", run.run_id)
@@ -124,8 +122,6 @@ async def test_a_shard_cannot_move_while_a_turn_delivers_into_it(
             assert not moving.done()
         assert ids_of((await sending).routed) == ["a"]
         await moving
-    finally:
-        await blocker.close()
 
     assert (await post.send(run, "b")).routed == ()
 
@@ -137,8 +133,7 @@ async def test_a_target_shard_that_moves_first_makes_the_turn_send_it_there(
     run = await post.begin()
     lease = post.bed.lease_of(BERT)
     assert lease is not None
-    thief = await asyncpg.connect(postgres_dsn, server_settings={"search_path": schema})
-    try:
+    async with connected(postgres_dsn, schema) as thief:
         async with thief.transaction():
             await thief.execute(
                 "update shards set owner = 'thief', epoch = epoch + 1 where shard = $1", lease.shard
@@ -146,8 +141,6 @@ async def test_a_target_shard_that_moves_first_makes_the_turn_send_it_there(
             sending = asyncio.ensure_future(post.send(run, "a"))
             await waiting_for(thief)
         assert (await sending).routed == ()
-    finally:
-        await thief.close()
 
     assert await post.on_the_way() == ["a"]
     assert await post.inbox() == []
@@ -160,7 +153,7 @@ async def test_the_hook_hears_of_outbox_rows_before_the_turn_is_answered(
     async with post_office(postgres_dsn, schema, local_delivery=False) as post:
         heard: list[OutboxRow] = []
         answered: list[int] = []
-        post.store.set_outbox_hook(heard.extend)
+        post.store.outbox.set_hook(heard.extend)
         runs = [await post.begin(AgentId("desk", f"a{n}")) for n in range(20)]
         outs = [
             [outgoing(n, to=BERT, id=f"{n}", sender=f"agent:{r.agent}") for n in range(3)]
@@ -190,7 +183,7 @@ async def test_a_turn_whose_answer_is_lost_still_tells_of_its_outbox_rows(
         post_office(proxy.through(postgres_dsn), schema, local_delivery=False) as post,
     ):
         heard: list[OutboxRow] = []
-        post.store.set_outbox_hook(heard.extend)
+        post.store.outbox.set_hook(heard.extend)
         run = await post.begin()
         if what == "request":
             loss = proxy.lose_request(request_has=b"needle")
@@ -207,7 +200,7 @@ async def test_a_turn_whose_answer_is_lost_still_tells_of_its_outbox_rows(
 async def test_a_dead_letter_goes_out_with_the_end_of_its_run(post: Post) -> None:
     """Its row says why it was given up, and goes once the broker has it."""
     heard: list[OutboxRow] = []
-    post.store.set_outbox_hook(heard.extend)
+    post.store.outbox.set_hook(heard.extend)
     await post.send(await post.begin(), "a")
     key = MessageKey(BERT, f"agent:{ANNA}", "a")
     run, new = post.bed.turns_of_mail(key)
@@ -221,8 +214,8 @@ async def test_a_dead_letter_goes_out_with_the_end_of_its_run(post: Post) -> Non
     assert [(row.message.id, row.dead_letter) for row in heard] == [("a", "max_retries")]
     assert heard[0].message.target == BERT
     assert heard == await post.outbox()
-    assert [letter.message.id for letter in await post.store.dead_letters()] == ["a"]
-    await post.store.forget_sent(heard)
+    assert [letter.message.id for letter in await post.store.lists.dead_letters()] == ["a"]
+    await post.store.outbox.forget(heard)
     assert await post.outbox() == []
 
 
@@ -235,11 +228,11 @@ async def test_the_outbox_is_read_in_pages_and_tells_how_far_its_targets_were_re
         for n in range(4):
             for run in runs:
                 await post.send(run, f"{run.agent.key}-{n}")
-        await post.store.ingest(post.batch(upto=9))
+        await post.store.mail.ingest(post.batch(upto=9))
         leases = list(post.bed.leases.values())
 
         pages, after = [], -1
-        while page := await post.store.outbox(leases, after=after, limit=5):
+        while page := await post.store.outbox.page(leases, after=after, limit=5):
             pages.append(page)
             after = page[-1].n
 
@@ -247,10 +240,10 @@ async def test_the_outbox_is_read_in_pages_and_tells_how_far_its_targets_were_re
         assert [len(page) for page in pages] == [5, 5, 5, 5, 4]
         assert [row.message.id for row in rows] == [f"a{k}-{n}" for n in range(4) for k in range(6)]
         assert {row.target_read for row in rows} == {9}
-        assert await post.store.outbox([]) == []
+        assert await post.store.outbox.page([]) == []
         lease = post.bed.lease_of(BERT)
         assert lease is not None
-        assert await post.store.outbox([lease]) == []
+        assert await post.store.outbox.page([lease]) == []
 
 
 async def test_a_post_of_a_turn_is_in_the_outbox_for_observers(
@@ -278,7 +271,7 @@ async def test_a_refused_turn_leaves_nothing_in_the_outbox(postgres_dsn: str, sc
             for run, i in ((fine, "a"), (stale, "b"))
         ]
 
-        outcomes = await asyncio.gather(*(post.store.commit(turn) for turn in turns))
+        outcomes = await asyncio.gather(*(post.store.turns.commit(turn) for turn in turns))
 
         assert isinstance(outcomes[0], Committed)
         assert not isinstance(outcomes[1], Committed)

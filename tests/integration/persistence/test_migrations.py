@@ -11,9 +11,10 @@ import pytest
 
 from actors.kernel.runtime.ids import HostIncarnation
 from persistence.errors import MigrationError
-from persistence.migrate import Migration, known_migrations, migrate
+from persistence.migrate import migrate
 from persistence.postgres import open_postgres_store
-from tests.integration.persistence.hosts import sql
+from persistence.schema_files import Migration, known_migrations
+from tests.integration.persistence.hosts import connected, sql
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,13 +22,16 @@ if TYPE_CHECKING:
 OWNER = HostIncarnation("h1")
 
 
+@pytest.fixture
+def schema(new_schema: str) -> str:
+    """One that is not there: the migrations are what is tested."""
+    return new_schema
+
+
 async def run_once(url: str, schema: str, steps: Sequence[Migration] | None = None) -> list[str]:
     """What one runner applied."""
-    connection = await asyncpg.connect(url, server_settings={"search_path": f'"{schema}"'})
-    try:
-        return await migrate(connection, schema, steps)
-    finally:
-        await connection.close()
+    async with connected(url, schema) as connection:
+        return await migrate(connection, schema, steps, functions=None if steps is None else ())
 
 
 async def test_four_runners_at_once_apply_each_file_once(postgres_dsn: str, schema: str) -> None:
@@ -46,7 +50,7 @@ async def test_stores_that_open_at_once_share_one_schema(postgres_dsn: str, sche
     async def open_one(n: int) -> int:
         owner = HostIncarnation(f"h{n}")
         async with open_postgres_store(postgres_dsn, schema=schema, owner=owner) as store:
-            return len(await store.list_runs())
+            return len(await store.lists.runs())
 
     assert await asyncio.gather(*(open_one(n) for n in range(4))) == [0] * 4
 

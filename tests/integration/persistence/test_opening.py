@@ -14,13 +14,19 @@ from actors.errors import ContractError, InvalidNameError, PersistenceError
 from actors.kernel.runtime.ids import HostIncarnation
 from persistence.errors import DatabaseUnreachableError, DatabaseUrlError, without_password
 from persistence.migrate import migrate
-from persistence.postgres import PostgresStore, open_postgres_store, opening
+from persistence.postgres import (
+    PostgresStore,
+    StoreSettings,
+    open_postgres_store,
+    open_store,
+    opening,
+)
 from tests.harness.proxy import FaultProxy
 from tests.integration.persistence.hosts import host, sql
 
 if TYPE_CHECKING:
-    from actors.kernel.runtime.store import RunStore
-    from persistence.postgres.link import Connection
+    from actors.kernel.store.store import RunStore
+    from persistence.postgres.connection.link import Connection
     from tests.harness.servers import OwnPostgres
 
 OWNER = HostIncarnation("h1")
@@ -42,7 +48,7 @@ async def test_opening_waits_for_a_server_that_is_not_there_yet(
 
     async def open_it() -> int:
         async with open_postgres_store(server.url, owner=OWNER) as store:
-            return len(await store.list_runs())
+            return len(await store.lists.runs())
 
     opening = asyncio.ensure_future(open_it())
     await asyncio.sleep(0.3)
@@ -133,9 +139,10 @@ async def test_opening_does_not_fail_by_a_server_that_is_silent_for_a_moment(
     terminate = asyncpg.Connection.terminate
     async with FaultProxy.to(postgres_dsn) as proxy:
 
-        async def silent_behind(connection: Connection, schema: str) -> None:
-            await migrate(connection, schema)
+        async def silent_behind(connection: Connection, schema: str, **_: object) -> list[str]:
+            done = await migrate(connection, schema)
             proxy.cut()
+            return done
 
         def ends(connection: Connection) -> None:
             terminate(connection)
@@ -144,8 +151,9 @@ async def test_opening_does_not_fail_by_a_server_that_is_silent_for_a_moment(
         monkeypatch.setattr(opening, "migrate", silent_behind)
         monkeypatch.setattr(asyncpg.Connection, "terminate", ends)
         url = proxy.through(postgres_dsn)
-        async with open_postgres_store(url, schema=schema, owner=OWNER) as store:
-            assert await store.list_runs() == []
+        settings = StoreSettings(url=url, schema=schema, owner=OWNER, answer_s=1)
+        async with open_store(settings) as store:
+            assert await store.lists.runs() == []
 
 
 async def test_an_error_in_the_block_comes_out_as_it_is(postgres_dsn: str, schema: str) -> None:
@@ -177,12 +185,12 @@ async def test_a_closed_store_refuses_calls(postgres_dsn: str, schema: str) -> N
     async with host(postgres_dsn, schema) as bed:
         run = await bed.begin()
         commit = run.turn()
-        last = asyncio.ensure_future(bed.store.commit(commit))
+        last = asyncio.ensure_future(bed.store.turns.commit(commit))
         await asyncio.sleep(0)
 
     assert (await last) is not None
     with pytest.raises(PersistenceError, match="closed"):
-        await bed.store.commit(commit)
+        await bed.store.turns.commit(commit)
 
 
 async def test_closing_does_not_hang_on_a_server_that_is_silent(

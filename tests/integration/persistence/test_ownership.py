@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-import asyncpg
 import pytest
 
 from actors.errors import RegistrationError
-from actors.kernel.runtime.commit import Committed, LeaseLost
+from actors.kernel.runtime.hints import Nudge
 from actors.kernel.runtime.ids import AgentId, HostIncarnation, ShardId
-from actors.kernel.runtime.store import Nudge, Serves
-from tests.conformance.bed import message, outgoing, result, started
-from tests.integration.persistence.hosts import host, sql, store_of, waiting_for
+from actors.kernel.runtime.turn import Committed, LeaseLost
+from actors.kernel.store.shards import Serves
+from tests.conformance.bed import Turns, message, outgoing, result, started
+from tests.integration.persistence.hosts import connected, host, sql, store_of, waiting_for
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -38,17 +38,17 @@ async def test_what_came_before_a_type_was_declared_moves_to_its_shards(
 ) -> None:
     """Runs and mail of an unknown agent wait, and can be executed once somebody registers it."""
     submitted = await bed.submit(agent=LATE)
-    await bed.store.deliver([message(id="1", to=LATE), message(id="2", to=LATE)])
+    await bed.store.arrivals.deliver([message(id="1", to=LATE), message(id="2", to=LATE)])
     serves = Serves(types=("late",)) if whole else Serves(agents=(LATE,))
 
     await bed.claim(serves)
 
-    shard = bed.store.shard_of(LATE)
+    shard = bed.store.shards.shard_of(LATE)
     assert shard in bed.leases
-    assert [row.run_id for row in await bed.store.open_runs([shard])] == [submitted.run_id]
-    assert len(await bed.store.pending_mail(shards=[shard])) == 2
-    assert (await bed.store.load([submitted.run_id]))[0].messages
-    run = await bed.begin(agent=LATE)
+    assert [row.run_id for row in await bed.store.backlog.open_runs([shard])] == [submitted.run_id]
+    assert len(await bed.store.backlog.who_has_mail([shard])) == 2
+    assert (await bed.store.reads.load([submitted.run_id]))[0].messages
+    run = await Turns(bed, submitted.run_id, LATE).start()
     assert isinstance(await run.send(run.turn(result("0"))), Committed)
 
 
@@ -60,11 +60,11 @@ async def test_mail_and_declaration_at_once_lose_nothing(
 
     async def send() -> None:
         for n, agent in enumerate(agents):
-            await bed.store.deliver([message(id=str(n), to=agent)])
+            await bed.store.arrivals.deliver([message(id=str(n), to=agent)])
 
     async def declare() -> None:
         await asyncio.sleep(0.01)
-        await bed.store.declare(Serves(types=("race",)), partitions=4)
+        await bed.store.shards.declare(Serves(types=("race",)), partitions=4)
 
     await asyncio.gather(send(), declare(), send())
 
@@ -77,11 +77,11 @@ async def test_mail_for_an_agent_of_an_instance_type_waits_for_it(bed: Bed) -> N
     """The other agents of its type do not take it."""
     first, second = AgentId("solo", "a"), AgentId("solo", "b")
     await bed.claim(Serves(agents=(first,)))
-    await bed.store.deliver([message(id="1", to=second)])
+    await bed.store.arrivals.deliver([message(id="1", to=second)])
 
-    assert await bed.store.pending_mail(shards=bed.shards) == []
+    assert await bed.store.backlog.who_has_mail(bed.shards) == []
     await bed.claim(Serves(agents=(second,)))
-    assert len(await bed.store.pending_mail(shards=[ShardId("i:default:solo/b")])) == 1
+    assert len(await bed.store.backlog.who_has_mail([ShardId("i:default:solo/b")])) == 1
 
 
 async def test_a_type_in_use_is_not_registered_the_other_way_by_another_process(
@@ -92,16 +92,18 @@ async def test_a_type_in_use_is_not_registered_the_other_way_by_another_process(
         await bed.claim(Serves(types=("late",)))
 
         with pytest.raises(RegistrationError, match=r"'late'.*a whole type.*single agents"):
-            await other.store.declare(Serves(agents=(LATE,)))
+            await other.store.shards.declare(Serves(agents=(LATE,)))
 
 
 async def test_a_type_keeps_its_partitions(bed: Bed, postgres_dsn: str, schema: str) -> None:
     """The number is fixed by the first declaration; every store computes shards with it."""
     async with host(postgres_dsn, schema, "h2") as other:
-        await other.store.declare(Serves(types=("desk",)), partitions=64)
+        await other.store.shards.declare(Serves(types=("desk",)), partitions=64)
 
         agents = [AgentId("desk", str(n)) for n in range(50)]
-        assert [other.store.shard_of(a) for a in agents] == [bed.store.shard_of(a) for a in agents]
+        assert [other.store.shards.shard_of(a) for a in agents] == [
+            bed.store.shards.shard_of(a) for a in agents
+        ]
 
 
 @pytest.mark.item(214, 484)
@@ -115,7 +117,7 @@ async def test_a_host_that_stops_beating_is_replaced_by_the_databases_clock(
     ):
         run = await old.begin()
         early = await new.claim()
-        await old.store.heartbeat(old.owner, list(old.leases.values()))
+        await old.store.shards.heartbeat(old.owner, list(old.leases.values()))
         async with asyncio.timeout(20):
             while not await new.claim():  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
@@ -135,14 +137,14 @@ async def test_eight_hosts_never_hold_one_shard_at_once(postgres_dsn: str, schem
             leases = await bed.claim()
             for lease in leases:
                 assert held.setdefault((lease.shard, lease.epoch), bed.owner) == bed.owner
-            await bed.store.release_shards(leases)
+            await bed.store.shards.release(leases)
 
     async with host(postgres_dsn, schema) as first:
-        await first.store.release_shards(list(first.leases.values()))
+        await first.store.shards.release(list(first.leases.values()))
 
         async def one(n: int) -> None:
             async with host(postgres_dsn, schema, f"h{n}") as bed:
-                await bed.store.release_shards(list(bed.leases.values()))
+                await bed.store.shards.release(list(bed.leases.values()))
                 await compete(bed)
 
         await asyncio.gather(*(one(n) for n in range(4)))
@@ -155,18 +157,18 @@ async def test_what_is_being_given_up_is_not_claimed_again_as_a_lost_answer(
 ) -> None:
     """A claim that overtakes a release leaves the shard to it, and does not wait for it."""
     given = bed.leases[ShardId("p:desk:0")]
-    connection = await asyncpg.connect(postgres_dsn, server_settings={"search_path": schema})
-    try:
-        async with host(postgres_dsn, schema, "h2") as other, asyncio.TaskGroup() as tasks:
-            async with connection.transaction():
-                await connection.execute("select 1 from shards for share")
-                releasing = tasks.create_task(bed.store.release_shards([given]))
-                await waiting_for(connection)
-                overtaking = await bed.claim()
-            await releasing
-            taken = await other.claim()
-    finally:
-        await connection.close()
+    async with (
+        connected(postgres_dsn, schema) as connection,
+        host(postgres_dsn, schema, "h2") as other,
+        asyncio.TaskGroup() as tasks,
+    ):
+        async with connection.transaction():
+            await connection.execute("select 1 from shards for share")
+            releasing = tasks.create_task(bed.store.shards.release([given]))
+            await waiting_for(connection)
+            overtaking = await bed.claim()
+        await releasing
+        taken = await other.claim()
 
     assert overtaking == []
     assert not [r for r in caplog.records if "shards are busy" in r.message]
@@ -181,9 +183,9 @@ async def test_the_owner_is_told_what_others_do(bed: Bed, postgres_dsn: str, sch
     bed.store.set_nudge_hook(heard.put_nowait)
     async with host(postgres_dsn, schema, "h2") as other:
         submitted = await other.submit(agent=AgentId("desk", odd))
-        await other.store.deliver([message(id="1", to=CLERK)])
-        await other.store.signal(run.run_id, "go", 1, message_id="1", sender="client:x")
-        await other.store.request_cancel(run.run_id, reason="enough")
+        await other.store.arrivals.deliver([message(id="1", to=CLERK)])
+        await other.store.arrivals.signal(run.run_id, "go", 1, message_id="1", sender="client:x")
+        await other.store.arrivals.request_cancel(run.run_id, reason="enough")
         solo = AgentId("solo", "x")
         await other.claim(Serves(agents=(solo,)))
         sender = await other.begin(agent=solo)
@@ -204,9 +206,9 @@ async def test_what_a_host_does_itself_is_not_told_to_it(bed: Bed) -> None:
     await store_of(bed).listening()
     bed.store.set_nudge_hook(heard.append)
     submitted = await bed.submit()
-    await bed.store.deliver([message(id="1", to=CLERK)])
-    await bed.store.request_cancel(submitted.run_id, reason="x")
-    await bed.store.release_shards([])
+    await bed.store.arrivals.deliver([message(id="1", to=CLERK)])
+    await bed.store.arrivals.request_cancel(submitted.run_id, reason="x")
+    await bed.store.shards.release([])
     await asyncio.sleep(0.1)
 
     assert submitted.local
@@ -229,6 +231,6 @@ async def test_hints_that_do_not_fit_one_notification_arrive_all(
     await store_of(bed).listening()
     bed.store.set_nudge_hook(hook)
     async with host(postgres_dsn, schema, "h2") as other:
-        await other.store.deliver([message(id="1", to=agent) for agent in agents])
+        await other.store.arrivals.deliver([message(id="1", to=agent) for agent in agents])
         async with asyncio.timeout(20):
             await complete.wait()

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-import asyncpg
 import pytest
 
 from actors.errors import RegistrationError
-from actors.kernel.runtime.commit import LeaseLost
-from actors.kernel.runtime.fanout import Expanded, as_followed
 from actors.kernel.runtime.ids import AgentId, TopicId
 from actors.kernel.runtime.shards import topic_shard
-from actors.kernel.runtime.store import Serves
+from actors.kernel.store.fanout import Expanded, as_followed
+from actors.kernel.store.shards import Serves
 from tests.conformance.bed import DESK, SERVES
-from tests.conformance.posts import NEWS, bring, desks, follow, mail, once, post
-from tests.integration.persistence.hosts import host, sql, store_of, waiting_for
+from tests.conformance.posts import NEWS, bring, desks, follow, mail, named, post
+from tests.integration.persistence.hosts import connected, host, sql, store_of, waiting_for
 from tests.integration.persistence.test_unknown_outcome import Lost, host_behind_a_proxy, lose
 
 if TYPE_CHECKING:
+    from actors.kernel.runtime.scheduler import ShardLease
     from tests.conformance.bed import Bed
 
 LATE = [AgentId("late", f"{n:02}") for n in range(30)]
@@ -29,13 +29,10 @@ LATE = [AgentId("late", f"{n:02}") for n in range(30)]
 def one_shard(bed: Bed, count: int) -> list[AgentId]:
     """So many clerks of one shard."""
     clerks = [AgentId("clerk", f"f{n:03}") for n in range(count * 8)]
-    shard = bed.store.shard_of(clerks[0])
-    found = [agent for agent in clerks if bed.store.shard_of(agent) == shard][:count]
+    shard = bed.store.shards.shard_of(clerks[0])
+    found = [agent for agent in clerks if bed.store.shards.shard_of(agent) == shard][:count]
     assert len(found) == count
     return found
-
-
-# --- answers that are lost ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("what", ["request", "response"])
@@ -94,22 +91,20 @@ async def test_a_chunk_whose_answer_is_lost_is_written_once(
         await bed.store.posts.publish(post(id="warm"))
         await bring(bed)
         await bed.store.posts.publish(post())
-        (fanout,) = await bed.store.posts.fanouts(bed.shards)
-        loss = lose(proxy, what, fanout.shard)
+        (shard,) = await bed.store.posts.behind(bed.shards)
+        leases = [bed.leases[shard]]
+        loss = lose(proxy, what, shard)
 
-        chunk = await once(bed, fanout, limit=3)
+        chunk = await bed.store.posts.expand(leases, limit=3)
         rest = await bring(bed, limit=3)
 
         assert loss.happened.is_set()
-        for row in chunk.woken:
+        for row in chunk.woken[shard]:
             assert row in await mail(bed, row.agent_id)
-        named = [row.agent_id for row in chunk.woken]
-        assert set(fans[:3]) <= set(named)
-        assert set(named) | set(rest) == set(fans)
+        assert set(fans[:3]) <= set(named(chunk))
+        assert set(named(chunk)) | set(rest) == set(fans)
+        assert chunk.lazy == {shard: None}  # who it was, was in the answer
         assert [len(await mail(bed, fan)) for fan in fans] == [2] * 9
-
-
-# --- at the same moment ---------------------------------------------------------------------------
 
 
 async def test_a_chunk_waits_for_nobody_who_follows(postgres_dsn: str, schema: str) -> None:
@@ -117,8 +112,7 @@ async def test_a_chunk_waits_for_nobody_who_follows(postgres_dsn: str, schema: s
     async with host(postgres_dsn, schema) as bed:
         await follow(bed, [DESK])
         await bed.store.posts.publish(post())
-        holder = await asyncpg.connect(postgres_dsn, server_settings={"search_path": schema})
-        try:
+        async with connected(postgres_dsn, schema) as holder:
             async with holder.transaction():
                 await holder.execute(
                     "select change_follows(array['desk/9'], array[1::bigint], array['news/today'],"
@@ -128,8 +122,6 @@ async def test_a_chunk_waits_for_nobody_who_follows(postgres_dsn: str, schema: s
                 publishing = asyncio.ensure_future(bed.store.posts.publish(post(id="p2")))
                 await waiting_for(holder)
             await publishing
-        finally:
-            await holder.close()
 
         assert woken == [DESK]
         assert sorted(await bring(bed)) == [DESK, AgentId("desk", "9")]
@@ -172,16 +164,14 @@ async def test_two_owners_of_one_chunk_write_it_once(postgres_dsn: str, schema: 
         fans = one_shard(bed, 20)
         await follow(bed, fans)
         await bed.store.posts.publish(post())
-        (fanout,) = await bed.store.posts.fanouts(bed.shards)
+        leases = list(bed.leases.values())
 
         async def keep_on() -> list[AgentId]:
             woken: list[AgentId] = []
             while True:
-                chunk = await bed.store.posts.expand(bed.leases[fanout.shard], fanout, limit=1)
-                if isinstance(chunk, LeaseLost):
-                    return woken
-                woken += [row.agent_id for row in chunk.woken]
-                if chunk.is_done:
+                chunk = await bed.store.posts.expand(leases, limit=1)
+                woken += named(chunk)
+                if not chunk.more:
                     return woken
 
         async with asyncio.TaskGroup() as group:
@@ -190,9 +180,6 @@ async def test_two_owners_of_one_chunk_write_it_once(postgres_dsn: str, schema: 
         new = await bring(rival, limit=3)
 
         assert Counter(old.result() + new) == Counter(fans)
-
-
-# --- types that are declared late -----------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", ["type", "agents"])
@@ -213,8 +200,7 @@ async def test_follows_of_an_undeclared_type_move_when_it_is_declared(
         rows = await sql(
             postgres_dsn,
             schema,
-            "select unnest(e.agents) as agent from (select seq from fanouts order by seq limit 1) f"
-            " cross join lateral expand_fanout('u:late', 'h1', 1, f.seq, 7) e",
+            "select unnest(agents) as agent from expand_fanouts('{u:late}', 'h1', '{1}', 7)",
         )
         begun = [AgentId.parse(row["agent"]) for row in rows]
 
@@ -240,7 +226,7 @@ async def test_a_type_with_posts_on_their_way_is_not_declared_in_another_way(
         await sql(postgres_dsn, schema, "update hosts set expires_at = now() - interval '1 s'")
         async with bed.rival() as rival:
             with pytest.raises(RegistrationError):
-                await rival.store.declare(Serves(agents=(single,)))
+                await rival.store.shards.declare(Serves(agents=(single,)))
             await bring(bed)
             await sql(postgres_dsn, schema, "update inbox set state = 'd', body = null")
 
@@ -251,9 +237,6 @@ async def test_a_type_with_posts_on_their_way_is_not_declared_in_another_way(
     assert single in woken
 
 
-# --- with a broker --------------------------------------------------------------------------------
-
-
 async def test_observers_get_posts_of_hosts_by_the_outbox(postgres_dsn: str, schema: str) -> None:
     """In a row of the topic's own shard, as they were published, each once."""
     async with host(postgres_dsn, schema, brokered=True) as bed:
@@ -262,7 +245,7 @@ async def test_observers_get_posts_of_hosts_by_the_outbox(postgres_dsn: str, sch
             await bed.store.posts.publish(post(topic=topic))
             await bed.store.posts.publish(post(topic=topic))
         before = await sql(postgres_dsn, schema, "select distinct shard from outbox")
-        await bed.store.declare(Serves(types=("~topic",)), partitions=4)
+        await bed.store.shards.declare(Serves(types=("~topic",)), partitions=4)
 
         rows = await sql(postgres_dsn, schema, "select shard, target, sender, body from outbox")
 
@@ -272,9 +255,6 @@ async def test_observers_get_posts_of_hosts_by_the_outbox(postgres_dsn: str, sch
             topic_shard(topic, 4) for topic in topics
         )
         assert {row["sender"] for row in rows} == {"agent:editor/1"}
-
-
-# --- what is left ---------------------------------------------------------------------------------
 
 
 async def test_ids_of_posts_are_known_for_eight_days(postgres_dsn: str, schema: str) -> None:
@@ -304,14 +284,61 @@ async def test_a_wrong_lease_brings_nothing(postgres_dsn: str, schema: str) -> N
     async with host(postgres_dsn, schema) as bed, bed.rival() as rival:
         await follow(bed, [DESK])
         await bed.store.posts.publish(post())
-        (fanout,) = await bed.store.posts.fanouts(bed.shards)
-        old = bed.leases[fanout.shard]
+        (shard,) = await bed.store.posts.behind(bed.shards)
+        old = bed.leases[shard]
         await bed.lose_to(rival)
-        await rival.store.release_shards(list(rival.leases.values()))
+        await rival.store.shards.release(list(rival.leases.values()))
         await bed.claim()
 
-        assert await bed.store.posts.expand(old, fanout) == LeaseLost()
-        assert await bed.store.posts.expand(rival.leases[fanout.shard], fanout) == LeaseLost()
-        chunk = await bed.store.posts.expand(bed.leases[fanout.shard], fanout)
-        assert isinstance(chunk, Expanded)
-        assert [row.agent_id for row in chunk.woken] == [DESK]
+        lost = Expanded({}, lost={shard})
+        assert await bed.store.posts.expand([old]) == lost
+        assert await bed.store.posts.expand([rival.leases[shard]]) == lost
+        assert named(await bed.store.posts.expand([bed.leases[shard]])) == [DESK]
+
+
+async def test_of_several_shards_only_lost_ones_are_left_out(
+    postgres_dsn: str, schema: str
+) -> None:
+    """The others are served in the same statement."""
+    async with host(postgres_dsn, schema) as bed:
+        fans = desks(40)
+        await follow(bed, fans)
+        await bed.store.posts.publish(post())
+        shard = bed.store.shards.shard_of(fans[0])
+        stale = replace(bed.leases[shard], epoch=bed.leases[shard].epoch - 1)
+
+        chunk = await bed.store.posts.expand([*(bed.leases | {shard: stale}).values()])
+
+        others = [fan for fan in fans if bed.store.shards.shard_of(fan) != shard]
+        assert chunk.lost == {shard}
+        assert Counter(named(chunk)) == Counter(others)
+        assert await bed.store.posts.behind(bed.shards) == {shard}
+
+
+async def test_hosts_that_bring_the_same_posts_do_not_block_each_other(
+    postgres_dsn: str, schema: str
+) -> None:
+    """Each has some of the shards; posts are done when all are, and the rows say so."""
+    fans = desks(40)
+    async with host(postgres_dsn, schema) as bed, bed.rival() as rival:
+        await follow(bed, fans)
+        leases = list(bed.leases.values())[::2]
+        await bed.store.shards.release(leases)
+        await rival.claim()
+        for n in range(30):
+            await bed.store.posts.publish(post(n, id=f"p{n}", topic=NEWS))
+        ours = [lease for lease in bed.leases.values() if lease not in leases]
+
+        async def keep_on(one: Bed, leases: list[ShardLease]) -> list[AgentId]:
+            woken: list[AgentId] = []
+            while (chunk := await one.store.posts.expand(leases, limit=9)).more:
+                assert not chunk.lost
+                woken += named(chunk)
+            return woken + named(chunk)
+
+        both = await asyncio.gather(keep_on(bed, ours), keep_on(rival, list(rival.leases.values())))
+
+        assert Counter(both[0] + both[1]) == Counter(fans * 30)
+        assert all(both)
+        left = await sql(postgres_dsn, schema, "select distinct body, shards_left from posts")
+        assert [(row["body"], row["shards_left"]) for row in left] == [(None, 0)]

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from actors.runtime.backends.memory import MemoryStore
-from actors.runtime.clock import SystemClock, SystemEntropy
+from actors.runtime.loop.clock import SystemClock, SystemEntropy
+from actors.runtime.memory.store import MemoryStore
 from persistence.redis import open_redis_journal
 from persistence.redis.journal import LOOK_LIMIT_S
 from tests.behaviour.agents import ScriptedModel
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from actors.kernel.agent.message import Message
     from actors.kernel.runtime.ids import HostIncarnation
-    from actors.kernel.runtime.store import RunStore
+    from actors.kernel.store.store import RunStore
     from actors.runtime import RunContext
     from tests.harness.servers import OwnRedis
 

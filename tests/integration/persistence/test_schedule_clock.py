@@ -6,12 +6,11 @@ import asyncio
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-import asyncpg
-
 from actors.kernel.runtime.ids import AgentId, HostIncarnation
 from actors.runtime import Runtime
-from actors.runtime.clock import SystemClock
+from actors.runtime.loop.clock import SystemClock
 from persistence.postgres import open_postgres_store
+from tests.integration.persistence.hosts import step_clock
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -57,18 +56,6 @@ class Wrong:
         return self._clock.monotonic()
 
 
-async def set_clock(url: str, schema: str, ahead: timedelta) -> None:
-    """Let the database's clock be so far ahead of the machine's."""
-    connection = await asyncpg.connect(url)
-    try:
-        await connection.execute(
-            f"create or replace function {schema}.present() returns timestamptz language sql"
-            f" volatile as $$ select clock_timestamp() + interval '{ahead.total_seconds()} s' $$"
-        )
-    finally:
-        await connection.close()
-
-
 async def test_a_step_of_the_databases_clock_fires_nothing_early_and_nothing_twice(
     postgres_dsn: str, schema: str
 ) -> None:
@@ -82,10 +69,10 @@ async def test_a_step_of_the_databases_clock_fires_nothing_early_and_nothing_twi
         await runtime.schedules.create("soon", AGENT, at=soon)
         await runtime.schedules.create("far", AGENT, at=far)
         hourly = await runtime.schedules.create("hourly", AGENT, cron=f"{soon.minute} * * * *")
-        await set_clock(postgres_dsn, schema, HOUR)
+        await step_clock(postgres_dsn, schema, HOUR)
         await agent.until(2)
         forward = await runtime.schedules.get("hourly")
-        await set_clock(postgres_dsn, schema, timedelta(0))
+        await step_clock(postgres_dsn, schema, timedelta(0))
         await runtime.schedules.create("after", AGENT, delay_s=0.1)
         await agent.until(3)
         back = await runtime.schedules.get("hourly")

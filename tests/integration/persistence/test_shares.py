@@ -13,7 +13,7 @@ import pytest
 
 from actors.kernel.runtime.ids import AgentId, HostIncarnation, ShardId
 from actors.kernel.runtime.shards import PARTITIONS, instance_shard, scope_of, undeclared_shard
-from actors.kernel.runtime.store import Serves
+from actors.kernel.store.shards import Serves
 from persistence.postgres import StoreSettings, open_store
 from tests.harness.slow import BUSY_S
 from tests.integration.persistence.fleet import DESKS, Fleet, fleet_on
@@ -110,8 +110,10 @@ async def test_shares_always_add_up(fleet: Fleet) -> None:
         await fleet.sql(
             "insert into hosts (incarnation, expires_at, types, capacity)"
             " values ($1, clock_timestamp() + interval '1 h', $2, $3)",
-            f"x{n}", types, chance.choice([1, 7, 1000, 2**31 - 1]),
-        )  # fmt: skip
+            f"x{n}",
+            types,
+            chance.choice([1, 7, 1000, 2**31 - 1]),
+        )
         rows = await fleet.sql(
             "select x.type, sum(x.share)::int as sum, min(x.share) as least from hosts h,"
             " lateral fair_share(h.incarnation, clock_timestamp()) x"
@@ -170,7 +172,9 @@ async def test_after_a_death_the_survivors_claiming_at_once_take_all(fleet: Flee
     assert dead.count() >= 5
     assert fleet.counts() == [8, 8]
     assert "h3" not in (await fleet.owners()).values()
-    assert len((await dead.store.heartbeat(dead.owner, list(dead.leases.values()))).lost) >= 5
+    assert (
+        len((await dead.store.shards.heartbeat(dead.owner, list(dead.leases.values()))).lost) >= 5
+    )
 
 
 @pytest.mark.item(172)
@@ -230,7 +234,7 @@ async def test_an_instance_belongs_to_the_first_host_that_names_it(fleet: Fleet)
 async def test_what_nobody_serves_is_taken_and_given_back(fleet: Fleet) -> None:
     """Undeclared mail goes to some host at once; partitions and an instance wait a moment for theirs."""
     member = await fleet.arrive("h1")
-    await member.store.declare(Serves(types=("rare",), agents=(SOLO,)))
+    await member.store.shards.declare(Serves(types=("rare",), agents=(SOLO,)))
     unknown = undeclared_shard("nobody")
     await fleet.sql("insert into shards (shard, type) values ($1, 'nobody')", unknown)
     await fleet.stay_a_moment()
@@ -320,8 +324,8 @@ async def test_a_store_that_only_asks_is_no_host(fleet: Fleet) -> None:
     member = await fleet.arrive("h1")
     settings = StoreSettings(url=fleet.url, schema=fleet.schema, owner=HostIncarnation("client"))
     async with open_store(settings) as client:
-        await client.declare(DESKS)
-        await client.list_runs()
+        await client.shards.declare(DESKS)
+        await client.lists.runs()
     report = await member.beat()
 
     assert [row[0] for row in await fleet.sql("select incarnation from hosts")] == ["h1"]
@@ -355,9 +359,6 @@ async def test_three_hosts_competing_a_hundred_times_come_to_rest_each_time(flee
         assert fleet.counts("a") == fleet.counts("b") == [6, 5, 5]
 
     assert (await fleet.sql(deadlocks))[0][0] == before
-
-
-# --- hosts that live and cannot serve ---------------------------------------------------------------
 
 
 async def say(fleet: Fleet, name: str, unable: str | None) -> dict[str, int]:

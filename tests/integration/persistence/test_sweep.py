@@ -3,21 +3,41 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import pytest
 
+from actors.kernel.agent.message import MessageKey
 from actors.kernel.runtime.ids import HostIncarnation
 from actors.kernel.runtime.log_entry import EntryKind, NewEntry
-from actors.runtime.sweeping import sweep_all
-from tests.conformance.bed import DESK, message
+from actors.kernel.runtime.scheduler import RunStatus
+from actors.kernel.runtime.turn import Finish
+from actors.runtime.sharding.retention import sweep_all
+from tests.conformance.bed import DESK, SENDER, message, started
 from tests.conformance.talk import CLERK, join_wait, rest
-from tests.integration.persistence.hosts import host, sql
+from tests.integration.persistence.hosts import connected, host, sql, step_clock
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from tests.conformance.bed import Bed
+    from tests.conformance.bed import Bed, Turns
+
+
+KEPT = ("runs", "event_log", "inbox", "message_ids", "dead_letters", "blockings")
+
+
+async def rows_of(url: str, schema: str, *tables: str) -> list[int]:
+    """How many rows these tables have."""
+    counts = [await sql(url, schema, f"select count(*) as n from {table}") for table in tables]
+    return [row["n"] for (row,) in counts]
+
+
+async def give_up(run: Turns) -> None:
+    """End the run as one whose messages become dead letters."""
+    finish = Finish(RunStatus.FAILED, error={"message": "over"}, dead_letter="explicit")
+    entry = NewEntry(EntryKind.RUN_FAILED, "", {"status": "error", "error": {"message": "over"}})
+    await run.commit(run.turn(entry, then=finish))
 
 
 @pytest.fixture
@@ -43,7 +63,10 @@ async def test_several_hosts_sweep_each_run_once(bed: Bed, postgres_dsn: str, sc
             count
             for _ in range(5)
             for count in await asyncio.gather(
-                *(each.store.sweep(older_than_s=0, limit=3) for each in (bed, second, third))
+                *(
+                    each.store.retention.sweep(older_than_s=0, limit=3)
+                    for each in (bed, second, third)
+                )
             )
         ]
         rest_of_them = await sweep_all(second.store, older_than_s=0)
@@ -66,7 +89,7 @@ async def test_a_batch_is_small_in_entries_too(bed: Bed) -> None:
         await run.complete()
     await asyncio.sleep(0.01)
 
-    counts = [await bed.store.sweep(older_than_s=0) for _ in range(3)]
+    counts = [await bed.store.retention.sweep(older_than_s=0) for _ in range(3)]
 
     assert counts == [3, 1, 0]
 
@@ -75,21 +98,124 @@ async def test_a_batch_is_small_in_entries_too(bed: Bed) -> None:
 async def test_ids_of_messages_are_kept_for_eight_days(
     bed: Bed, postgres_dsn: str, schema: str
 ) -> None:
-    """Whatever the age at which runs are swept; and as long as their run is open."""
-    old = await bed.begin(id="old")
-    await old.complete()
-    young = await bed.begin(id="young")
-    await young.complete()
-    await bed.begin(id="open")
-    age = "update inbox set received_at = received_at - $2::interval where message_id = $1"
-    for name, days in (("old", 9), ("young", 7), ("open", 90)):
-        await sql(postgres_dsn, schema, age.replace("$2", f"'{days} days'"), name)
-    await asyncio.sleep(0.01)
+    """From when they are done; a message that comes again is none, and names its run."""
+    first = await bed.begin(id="submitted")
+    await first.complete()
+    mail = message("x", id="sent", to=CLERK)
+    await bed.store.arrivals.deliver([mail])
+    waiting = message("x", id="waiting", to=CLERK)
+    await bed.store.arrivals.deliver([waiting])
+    run, new = bed.turns_of_mail(MessageKey(CLERK, SENDER, "sent"))
+    await run.commit(
+        run.turn(started(CLERK), create=new, bind=(MessageKey(CLERK, SENDER, "sent"),))
+    )
+    await run.complete()
 
+    for days in (0.1, 7, 7.9):
+        await step_clock(postgres_dsn, schema, timedelta(days=days))
+        await sweep_all(bed.store, older_than_s=0)
+        again = [await bed.submit(id="submitted", on_conflict=how) for how in ("queue", "reject")]
+        assert [(known.run_id, known.arrived) for known in again] == [(first.run_id, None)] * 2
+        assert await bed.store.arrivals.deliver([mail, waiting]) == []
+        assert (await bed.store.lists.run_of_message(CLERK, SENDER, "sent")) is not None
+    await step_clock(postgres_dsn, schema, timedelta(days=8.2))
     await sweep_all(bed.store, older_than_s=0)
 
-    left = await sql(postgres_dsn, schema, "select message_id from inbox order by 1")
-    assert [row["message_id"] for row in left] == ["open", "young"]
+    assert await rows_of(postgres_dsn, schema, "message_ids", "inbox", "runs") == [0, 1, 0]
+    assert len(await bed.store.arrivals.deliver([mail, waiting])) == 1
+
+
+async def test_an_id_that_is_being_moved_is_known(bed: Bed, postgres_dsn: str, schema: str) -> None:
+    """To who asks just before, meanwhile and just after."""
+    await (await bed.begin(id="m")).complete()
+    await step_clock(postgres_dsn, schema, timedelta(days=1))
+    async with connected(postgres_dsn, schema) as connection:
+        async with connection.transaction():
+            moved = await connection.fetchval("select forget_old(null, 10)")
+            meanwhile = await bed.submit(id="m")
+        after = await bed.submit(id="m")
+
+    assert moved == 1
+    assert [meanwhile.arrived, after.arrived] == [None, None]
+    assert meanwhile.run_id == after.run_id
+
+
+async def test_an_id_takes_two_hundred_bytes(bed: Bed, postgres_dsn: str, schema: str) -> None:
+    """With its index; its mailbox's place is free for the next message."""
+    await sql(
+        postgres_dsn,
+        schema,
+        "insert into inbox (agent, sender, message_id, shard, hash, state, run_id)"
+        " select 'desk/' || i % 1000, 'client:somebody', md5(i::text), 'p:desk:1', i, 'd',"
+        "  md5('run ' || i) from generate_series(1, 20000) i",
+    )
+    await step_clock(postgres_dsn, schema, timedelta(days=1))
+
+    await sweep_all(bed.store, older_than_s=None)
+
+    size = "select pg_total_relation_size('message_ids') as n"
+    assert await rows_of(postgres_dsn, schema, "inbox", "message_ids") == [0, 20_000]
+    assert (await sql(postgres_dsn, schema, size))[0]["n"] / 20_000 <= 200
+
+
+async def test_nothing_of_a_run_is_kept_for_ever(bed: Bed, postgres_dsn: str, schema: str) -> None:
+    """Its tombstone, its letters and its messages' ids go too; what an open run has stays."""
+    dead, still_open = await bed.begin(id="dead"), await bed.begin(agent=CLERK, id="open")
+    await give_up(dead)
+    await sql(postgres_dsn, schema, "insert into blockings values ('x', 'p:desk:1', '{1}', 'here')")
+
+    await sweep_all(bed.store, older_than_s=0)
+    young = await rows_of(postgres_dsn, schema, *KEPT)
+    for days in (9, 18):  # ids: from when they left the mailbox
+        await step_clock(postgres_dsn, schema, timedelta(days=days))
+        await sweep_all(bed.store, older_than_s=0)
+    left = await rows_of(postgres_dsn, schema, *KEPT)
+
+    assert young == [2, 1, 2, 0, 1, 1]
+    assert left == [1, 1, 1, 0, 0, 0]
+    assert await bed.store.reads.run(dead.run_id) is None
+    assert await bed.store.reads.run(still_open.run_id) is not None
+
+
+async def test_for_ever_is_for_ever(bed: Bed, postgres_dsn: str, schema: str) -> None:
+    """Only ids move, and marks of blocked hosts go."""
+    await give_up(await bed.begin(id="dead"))
+    await step_clock(postgres_dsn, schema, timedelta(days=4000))
+
+    await sweep_all(bed.store, older_than_s=None)
+    await sweep_all(bed.store, older_than_s=None)
+
+    assert await rows_of(postgres_dsn, schema, *KEPT) == [1, 2, 0, 1, 1, 0]
+
+
+async def test_a_tree_keeps_its_account(bed: Bed, postgres_dsn: str, schema: str) -> None:
+    """For as long as a run of it is open, also when its root is forgotten; then it goes."""
+    parent = await bed.begin()
+    child = await parent.spawn("1", CLERK)
+    await parent.complete()
+    for days in (9, 18):
+        await step_clock(postgres_dsn, schema, timedelta(days=days))
+        await sweep_all(bed.store, older_than_s=0)
+    kept = await rows_of(postgres_dsn, schema, "runs", "budgets")
+    await child.complete()
+    await step_clock(postgres_dsn, schema, timedelta(days=40))
+    await sweep_all(bed.store, older_than_s=0)
+
+    assert kept == [1, 1]
+    assert await rows_of(postgres_dsn, schema, "runs", "budgets") == [0, 0]
+
+
+async def test_letters_wait_for_their_run(bed: Bed, postgres_dsn: str, schema: str) -> None:
+    """A letter is there as long as its run could be redriven in its place."""
+    await give_up(await bed.begin(id="dead"))
+    await step_clock(postgres_dsn, schema, timedelta(days=9))
+
+    await bed.store.retention.forget_old(older_than_s=0)
+    kept = await rows_of(postgres_dsn, schema, "dead_letters")
+    await sweep_all(bed.store, older_than_s=0)
+
+    assert kept == [1]
+    assert await rows_of(postgres_dsn, schema, "dead_letters") == [0]
 
 
 @pytest.mark.item(487)
@@ -104,4 +230,4 @@ async def test_answers_of_an_open_run_stay(bed: Bed, postgres_dsn: str, schema: 
 
     kept = await sql(postgres_dsn, schema, "select parent, child from completions")
     assert [(row["parent"], row["child"]) for row in kept] == [(joiner.run_id, target.run_id)]
-    assert (await bed.store.deliver([message("x", id="m")])) != []
+    assert (await bed.store.arrivals.deliver([message("x", id="m")])) != []

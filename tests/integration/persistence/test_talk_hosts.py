@@ -11,20 +11,21 @@ import pytest
 
 from actors.kernel.agent.message import MessageKey
 from actors.kernel.agent.supervision import HistoryRetention, SpawnBudget
-from actors.kernel.runtime.commit import Committed, Finish, NewRun, OverBudget
+from actors.kernel.runtime.hints import Nudge
 from actors.kernel.runtime.ids import AgentId, HostIncarnation, run_id_of_submit
+from actors.kernel.runtime.rows import NewRun
 from actors.kernel.runtime.scheduler import RunStatus
-from actors.kernel.runtime.store import Nudge, Serves
-from persistence.migrate import known_migrations, migrate
+from actors.kernel.runtime.turn import Committed, Finish, OverBudget
+from actors.kernel.store.shards import Serves
 from tests.conformance.bed import Bed, Turns, child_spawned, completed, message, result, started
 from tests.conformance.talk import ask_wait, join_wait, question, reply, rest, terms
 from tests.harness.proxy import FaultProxy
-from tests.integration.persistence.hosts import host, sql, store_of, waiting_for
+from tests.integration.persistence.hosts import connected, host, sql, store_of, waiting_for
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from actors.kernel.runtime.commit import Commit, CommitOutcome
+    from actors.kernel.runtime.turn import Commit, CommitOutcome
 
 FAR = Serves(types=("far",))
 
@@ -43,7 +44,7 @@ async def far(near: Bed, postgres_dsn: str, schema: str) -> AsyncIterator[Bed]:
     async with host(postgres_dsn, schema, HostIncarnation("h2")) as found:
         await found.claim(FAR)
         await store_of(found).listening()
-        await near.store.declare(FAR, partitions=4)
+        await near.store.shards.declare(FAR, partitions=4)
         yield found
 
 
@@ -95,7 +96,7 @@ async def test_the_owner_of_a_waiting_run_hears_of_its_answer(
 
     await ear.hears(Nudge("signal", asker.agent, asker.run_id))
     assert sent.nudges == ()
-    (answer,) = await near.store.answers(asker.run_id)
+    (answer,) = await near.store.reads.answers(asker.run_id)
     assert (answer.result, answer.by) == ("yes", target.run_id)
 
 
@@ -105,8 +106,7 @@ async def test_an_end_waits_for_a_turn_of_who_waits_for_it(
     """So either the suspending turn sees the answer, or the answer sees the run suspended."""
     joiner, target = await near.begin(), await near.begin(agent=AgentId("clerk", "1"))
     await rest(joiner, join_wait(target))
-    connection = await asyncpg.connect(postgres_dsn, server_settings={"search_path": schema})
-    try:
+    async with connected(postgres_dsn, schema) as connection:
         turn = connection.transaction()
         await turn.start()
         await connection.execute(
@@ -114,15 +114,13 @@ async def test_an_end_waits_for_a_turn_of_who_waits_for_it(
         )
         end = asyncio.ensure_future(target.complete("done"))
         await waiting_for(connection)
-        unseen = await near.store.answers(joiner.run_id)
+        unseen = await near.store.reads.answers(joiner.run_id)
         await turn.commit()
         outcome = await end
-    finally:
-        await connection.close()
 
     assert unseen == []
     assert Nudge("signal", joiner.agent, joiner.run_id) in outcome.nudges
-    assert [a.result for a in await near.store.answers(joiner.run_id)] == ["done"]
+    assert [a.result for a in await near.store.reads.answers(joiner.run_id)] == ["done"]
 
 
 @pytest.mark.item(231, 236, 238)
@@ -143,7 +141,10 @@ async def test_spawns_of_two_hosts_use_one_budget(near: Bed, far: Bed) -> None:
     assert sum(isinstance(out, Committed) for out in outcomes) == 13
     assert len(refused) == 7
     assert {out.limit for out in refused} == {"max_runs 15"}
-    children = [*await near.store.children(here.run_id), *await far.store.children(there.run_id)]
+    children = [
+        *await near.store.lists.children(here.run_id),
+        *await far.store.lists.children(there.run_id),
+    ]
     assert len(children) == 13
 
 
@@ -151,7 +152,9 @@ async def _root(bed: Bed, budget: SpawnBudget) -> Turns:
     agent = AgentId("desk", "root")
     msg = message(to=agent, id="root", sender="submit:tests")
     run_id = run_id_of_submit(agent, "submit:tests", "root")
-    await bed.store.submit(NewRun(run_id, agent, supervision=terms(run_id, spawn=budget)), msg)
+    await bed.store.arrivals.submit(
+        NewRun(run_id, agent, supervision=terms(run_id, spawn=budget)), msg
+    )
     return await Turns(bed, run_id, agent).start()
 
 
@@ -180,7 +183,7 @@ async def test_orphans_of_other_hosts_are_asked_to_stop(near: Bed, far: Bed) -> 
     await ear.hears(Nudge("cancel", child.agent, child.run_id))
     await ear.hears(Nudge("cancel", below.agent, below.run_id))
     for run in (child, below):
-        row = await far.store.run(run.run_id)
+        row = await far.store.reads.run(run.run_id)
         assert row is not None
         assert row.cancel_requested == f"parent run {parent.run_id} has ended"
 
@@ -220,7 +223,7 @@ async def test_a_talking_turn_whose_answer_is_lost_is_written_once(
             Nudge("run", AgentId("clerk", "2"), child.run.run_id),
             Nudge("signal", asker.agent, asker.run_id),
         }
-        assert len(await bed.store.answers(asker.run_id)) == 1
+        assert len(await bed.store.reads.answers(asker.run_id)) == 1
         (account,) = await sql(postgres_dsn, schema, "select runs, open from budgets")
         assert tuple(account) == (1, 1)
 
@@ -242,10 +245,12 @@ async def test_hosts_that_end_and_join_each_others_runs_do_not_deadlock(
             mine = pairs[seed::3]
             rnd.shuffle(mine)
             turns = [
-                other.store.commit(join.turn(waits=(join_wait(_target(pairs, rnd)),)))
+                other.store.turns.commit(join.turn(waits=(join_wait(_target(pairs, rnd)),)))
                 for join, _ in mine
             ]
-            ends = [other.store.commit(_end(target)) for _, target in rnd.sample(mine, len(mine))]
+            ends = [
+                other.store.turns.commit(_end(target)) for _, target in rnd.sample(mine, len(mine))
+            ]
             both = [*turns, *ends]
             rnd.shuffle(both)
             for start in range(0, len(both), 20):
@@ -257,7 +262,7 @@ async def test_hosts_that_end_and_join_each_others_runs_do_not_deadlock(
 
     assert surfaced == []
     for joiner, _ in pairs:
-        assert len(await near.store.answers(joiner.run_id)) == 1
+        assert len(await near.store.reads.answers(joiner.run_id)) == 1
 
 
 def _target(pairs: list[tuple[Turns, Turns]], rnd: random.Random) -> Turns:
@@ -268,24 +273,34 @@ def _end(run: Turns) -> Commit:
     return run.turn(completed(run.run_id), then=Finish(RunStatus.COMPLETED, run.run_id))
 
 
-async def test_ends_of_children_from_before_are_answers_now(postgres_dsn: str, schema: str) -> None:
-    """What an older release kept of a child's end is read as the answer to its parent."""
-    connection = await asyncpg.connect(postgres_dsn, server_settings={"search_path": schema})
-    try:
-        await migrate(connection, schema, known_migrations()[:6])
-        await connection.execute(
-            "insert into completions (parent, child, status, result)"
-            """ values ('p', 'c', 'COMPLETED', '{"n": 1}')"""
+async def test_a_take_over_follows_no_wait_of_which_there_can_be_no_circle(
+    near: Bed, postgres_dsn: str, schema: str
+) -> None:
+    """Fifty runs sleep until a child has slept; two in a circle of theirs are found, and only they followed."""
+    async with (
+        asyncpg.create_pool(
+            postgres_dsn, min_size=1, max_size=1, server_settings={"search_path": schema}
+        ) as pool,
+        pool.acquire() as rows,
+        rows.transaction(),
+    ):
+        await rows.execute("set local track_functions = 'pl'")
+        await rows.execute(
+            """insert into runs (run_id, agent, tenant, shard, hash, priority, root, depth, status, attempt)
+            select k || g, k || '/' || g, 'default', 'p:a:0', 0, 5, k || g, 0, 'SUSPENDED', 1
+              from generate_series(1, 50) g, unnest('{a,b}'::text[]) k"""
         )
-    finally:
-        await connection.close()
+        await rows.execute(
+            """insert into waits (run_id, position, key, kind, agent, target_run, must, changed_at)
+            select 'a' || g, '1', 'b' || g, 'join', 'b/' || g, 'b' || g, true, now() - interval '1 day'
+              from generate_series(1, 50) g
+            union all select 'b7', '1', 'a7', 'join', 'a/7', 'a7', true, now() - interval '1 day'"""
+        )
 
-    async with host(postgres_dsn, schema) as bed:
-        (answer,) = await bed.store.answers("p")  # type: ignore[arg-type]
+        found = await rows.fetch("select * from young_cycles(array['p:a:0'], interval '1000 days')")
+        calls = await rows.fetchval(
+            "select calls from pg_stat_xact_user_functions where funcname = 'cycles_of'"
+        )
 
-    assert (answer.key, answer.status, answer.result, answer.by) == (
-        "c",
-        "completed",
-        {"n": 1},
-        "c",
-    )
+    assert [sorted(row["agents"]) for row in found] == [["a/7", "b/7"]] * 2
+    assert calls == 2

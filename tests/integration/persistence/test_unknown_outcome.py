@@ -6,16 +6,16 @@ import asyncio
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
-import asyncpg
 import pytest
 
 from actors.errors import PersistenceError
-from actors.kernel.runtime.commit import Committed, Suspend
 from actors.kernel.runtime.ids import AgentId
+from actors.kernel.runtime.turn import Committed, Suspend
 from actors.kernel.runtime.wakeup import WakeSet
+from persistence.errors import DatabaseUnreachableError
 from tests.conformance.bed import message, outgoing, result, suspended
 from tests.harness.proxy import FaultProxy
-from tests.integration.persistence.hosts import host, kinds, waiting_for
+from tests.integration.persistence.hosts import connected, host, kinds, sql, waiting_for
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -26,6 +26,15 @@ if TYPE_CHECKING:
 
 CLERK = AgentId("clerk", "7")
 Lost = Literal["request", "response"]
+REFUSE_THE_SECOND = """
+create function refuse() returns trigger language plpgsql as $$ begin
+  if exists (select 1 from inbox) then raise exception 'not now' using errcode = '{code}'; end if;
+  return null;
+end $$
+"""
+REFUSING = (
+    "create trigger refuse before insert on inbox for each statement execute function refuse()"
+)
 
 
 @asynccontextmanager
@@ -33,10 +42,7 @@ async def host_behind_a_proxy(
     url: str, schema: str, **settings: Any
 ) -> AsyncIterator[tuple[Bed, FaultProxy]]:
     """A host whose connections can be broken."""
-    async with (
-        FaultProxy.to(url) as proxy,
-        host(proxy.through(url), schema, **settings) as bed,
-    ):
+    async with FaultProxy.to(url) as proxy, host(proxy.through(url), schema, **settings) as bed:
         yield bed, proxy
 
 
@@ -72,8 +78,8 @@ async def test_a_turn_whose_answer_is_lost_is_written_once(
     """Its outcome is complete: messages sent, the cancel flag, and that its wait is over."""
     async with host_behind_a_proxy(postgres_dsn, schema) as (bed, proxy):
         run, other = await bed.begin(), await bed.begin(agent=CLERK)
-        await bed.store.signal(run.run_id, "go", 1, message_id="s", sender="client:x")
-        await bed.store.request_cancel(run.run_id, reason="enough")
+        await bed.store.arrivals.signal(run.run_id, "go", 1, message_id="s", sender="client:x")
+        await bed.store.arrivals.request_cancel(run.run_id, reason="enough")
         wake = WakeSet(signals=("go",))
         turn = run.turn(
             result("0", "needle"),
@@ -85,7 +91,7 @@ async def test_a_turn_whose_answer_is_lost_is_written_once(
         loss = lose(proxy, what, "needle")
 
         outcome, beside = await asyncio.gather(
-            bed.store.commit(turn), other.send(other.turn(result("0")))
+            bed.store.turns.commit(turn), other.send(other.turn(result("0")))
         )
 
         assert loss.happened.is_set()
@@ -95,7 +101,7 @@ async def test_a_turn_whose_answer_is_lost_is_written_once(
         assert isinstance(beside, Committed)
         assert len(await kinds(run)) == 3
         assert len(await kinds(other)) == 2
-        assert len(await bed.store.pending_mail(agent=CLERK)) == 1
+        assert len(await bed.store.backlog.pending_mail(agent=CLERK)) == 1
 
 
 @pytest.mark.parametrize("what", ["request", "response"])
@@ -108,8 +114,8 @@ async def test_what_comes_from_outside_is_accepted_once(
         losses = [lose(proxy, what, mark) for mark in ("needle-1", "needle-2", "needle-3")]
 
         submitted = await bed.submit("needle-1", agent=CLERK)
-        arrived = await bed.store.deliver([message("needle-2", id="m", to=CLERK)])
-        signal = await bed.store.signal(
+        arrived = await bed.store.arrivals.deliver([message("needle-2", id="m", to=CLERK)])
+        signal = await bed.store.arrivals.signal(
             run.run_id, "go", "needle-3", message_id="s", sender="client:x"
         )
 
@@ -117,9 +123,9 @@ async def test_what_comes_from_outside_is_accepted_once(
         assert submitted.arrived is not None
         assert [m.message.id for m in arrived] == ["m"]
         assert signal.accepted
-        assert len(await bed.store.list_runs(agent=CLERK)) == 1
-        assert len(await bed.store.pending_mail(agent=CLERK)) == 1
-        assert len(await bed.store.signals(run.run_id)) == 1
+        assert len(await bed.store.lists.runs(agent=CLERK)) == 1
+        assert len(await bed.store.backlog.pending_mail(agent=CLERK)) == 1
+        assert len(await bed.store.reads.signals(run.run_id)) == 1
 
 
 async def test_a_claim_whose_answer_is_lost_comes_with_the_next_one(
@@ -127,7 +133,7 @@ async def test_a_claim_whose_answer_is_lost_comes_with_the_next_one(
 ) -> None:
     """The shards are this host's all the same, and it gets usable leases for them."""
     async with host_behind_a_proxy(postgres_dsn, schema) as (bed, proxy):
-        await bed.store.release_shards(list(bed.leases.values()))
+        await bed.store.shards.release(list(bed.leases.values()))
         loss = lose(proxy, "response", "clerk")
 
         leases = await bed.claim() + await bed.claim()
@@ -144,8 +150,7 @@ async def test_the_old_server_process_has_ended_before_anything_is_sent_again(
     """A statement that still waits for a lock when its connection goes is not executed later."""
     async with host_behind_a_proxy(postgres_dsn, schema) as (bed, proxy):
         run = await bed.begin()
-        blocker = await asyncpg.connect(postgres_dsn, server_settings={"search_path": schema})
-        try:
+        async with connected(postgres_dsn, schema) as blocker:
             holding = blocker.transaction()
             await holding.start()
             await blocker.execute("select from runs where run_id = $1 for update", run.run_id)
@@ -154,12 +159,29 @@ async def test_the_old_server_process_has_ended_before_anything_is_sent_again(
             proxy.reset()
             new = await waiting_for(blocker, besides=old)
             await holding.rollback()
-        finally:
-            await blocker.close()
 
         assert await call == 1
         assert len(new) == 1
         assert len(await kinds(run)) == 2
+
+
+@pytest.mark.parametrize("code", ["57014", "53100"])
+async def test_a_refusal_behind_a_lost_answer_does_not_say_that_nothing_happened(
+    postgres_dsn: str, schema: str, code: str
+) -> None:
+    """The submit whose answer was lost has made its run; sent again it meets a limit, or a full disk."""
+    async with host_behind_a_proxy(postgres_dsn, schema, outage_s=0.5) as (bed, proxy):
+        await sql(postgres_dsn, schema, REFUSE_THE_SECOND.format(code=code))
+        await sql(postgres_dsn, schema, REFUSING)
+        loss = lose(proxy, "response", "needle")
+
+        with pytest.raises(PersistenceError) as caught:
+            await bed.submit("needle", agent=CLERK)
+
+        assert loss.happened.is_set()
+        assert isinstance(caught.value, DatabaseUnreachableError)
+        assert "the outcome of what was under way is unknown" in str(caught.value)
+        assert len(await bed.store.lists.runs(agent=CLERK)) == 1
 
 
 async def test_calls_wait_while_the_server_restarts(
@@ -181,7 +203,7 @@ async def test_calls_wait_while_the_server_restarts(
         await asyncio.sleep(0.3)
         await asyncio.to_thread(server.start)
         await working
-        row = await bed.store.run(runs[0].run_id)
+        row = await bed.store.reads.run(runs[0].run_id)
 
         assert [len(await kinds(run)) for run in runs] == [31] * 20
         assert row is not None
@@ -203,7 +225,7 @@ async def test_calls_give_up_after_the_limit_and_turns_wait_for_ever(
         appending = asyncio.ensure_future(run.append(result("0")))
         for _ in range(2):
             with pytest.raises(PersistenceError, match=r"127\.0\.0\.1:\d+ gave no answer for 0\.5"):
-                await bed.store.run(run.run_id)
+                await bed.store.reads.run(run.run_id)
         with pytest.raises(PersistenceError):
             await bed.submit("x")
         assert not appending.done()
@@ -237,4 +259,4 @@ async def test_a_cancelled_caller_leaves_the_store_usable(postgres_dsn: str, sch
 
         assert answers[0] == answers[2] == 1
         assert isinstance(answers[1], asyncio.CancelledError)
-        assert await bed.store.run(runs[1].run_id) is not None
+        assert await bed.store.reads.run(runs[1].run_id) is not None

@@ -12,11 +12,11 @@ import pytest
 from actors.kernel.agent.message import Message
 from actors.kernel.runtime.ids import AgentId, RunId, TopicId, derive_id
 from actors.kernel.runtime.shards import letters_of
-from actors.kernel.runtime.transport import KEPT_BYTES, OutboxRow, SentSignal, Undecodable
-from broker.bodies import metadata_from_outside
-from broker.codec import NOBODY, Decoder, Wire, encode
-from broker.limits import MAX_BODY_BYTES, MAX_MAIL_BYTES
-from broker.subjects import Subjects
+from actors.kernel.store.transport import KEPT_BYTES, OutboxRow, SentSignal, Undecodable
+from broker.wire.bodies import metadata_from_outside
+from broker.wire.codec import NOBODY, Decoder, Wire, encode
+from broker.wire.headers import MAX_BODY_BYTES, MAX_MAIL_BYTES
+from broker.wire.subjects import Subjects
 from tests.unit.broker.wires import (
     DESK,
     NEWS,
@@ -31,7 +31,7 @@ from tests.unit.broker.wires import (
 )
 
 if TYPE_CHECKING:
-    from actors.kernel.runtime.transport import Received
+    from actors.kernel.store.transport import Received
 
 MSGPACK = {"Content-Type": "application/msgpack"}
 JSON = {"Content-Type": "application/json"}
@@ -54,9 +54,6 @@ def body(**changes: Any) -> dict[str, Any]:
     """A message's stored form with changes; None takes a field away."""
     found = {**message({"n": 1}).to_json(), **changes}
     return {name: value for name, value in found.items() if value is not None}
-
-
-# --- mail of hosts ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -214,9 +211,6 @@ def test_data_may_be_nested_64_deep(build: Any, depth: int, *, good: bool) -> No
         payload = {"a": payload}
     sent = message(payload) if build is mail else json.dumps(payload).encode()
     assert isinstance(decode(build(sent)).content, Message) is good
-
-
-# --- what comes from outside --------------------------------------------------------------------
 
 
 def test_bare_json_from_outside_is_a_message() -> None:
@@ -441,18 +435,18 @@ def test_a_namespace_reads_only_its_own_mail() -> None:
     assert Decoder(Subjects()).decode(mail()).agent_id == NOBODY
 
 
-# --- posts --------------------------------------------------------------------------------------
-
-
 def test_a_post_from_outside_is_a_message_to_its_topic() -> None:
     """Topic and publisher are those of the subject, whatever headers and body claim."""
     headers = {"Actor-Sender": "agent:boss/1", "Actor-Kind": "cancel", "Nats-Msg-Id": "p-1"}
     received = decode(post(b'{"sender": "agent:boss/1"}', headers=headers))
 
     assert received.content == Message(
-        id="p-1", target=NEWS, payload={"sender": "agent:boss/1"}, sender="ext:crm",
+        id="p-1",
+        target=NEWS,
+        payload={"sender": "agent:boss/1"},
+        sender="ext:crm",
         created_at=STORED_AT,
-    )  # fmt: skip
+    )
     assert (received.sender, received.message_id, received.sourced) == ("ext:crm", "p-1", True)
 
 

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
 
-from actors.runtime.tasks import TaskScope
-from broker.answers import Request
-from broker.events_stream import EventStreams
-from broker.subjects import ApiOrigin
+from actors.runtime.loop.tasks import TaskScope
+from broker.gateway.event_stream import EventStreams
+from broker.gateway.responses import GatewayRequest
+from broker.wire.parsing import ApiOrigin
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
     from types import TracebackType
 
-    from broker.answers import Answer
+    from broker.gateway.responses import GatewayAnswer
 
 
 class Silence:
@@ -52,12 +52,12 @@ async def test_a_reader_that_leaves_while_its_stream_ends_harms_nobody() -> None
             left.append("1")
             await super().__aexit__(kind, exc, trace)
 
-    async def publish(_request: Request, _answer: Answer, _reply: str) -> None:
+    async def publish(_request: GatewayRequest, _answer: GatewayAnswer, _reply: str) -> None:
         await asyncio.sleep(0)
 
     front: Any = Silence()
     streams = EventStreams(front, Leaving, publish, "_INBOX.name.renew")
-    request = Request(subject="s", reply="r", headers={}, data=b'{"run": "r1"}')
+    request = GatewayRequest(subject="s", reply="r", headers={}, data=b'{"run": "r1"}')
     await streams.serve(request, ApiOrigin(tenant="default", publisher="crm", verb="events"))
 
     assert left == ["1"]

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from actors.kernel.agent.message import Message
 from actors.kernel.runtime.ids import AgentId, RunId, TopicId
-from actors.kernel.runtime.transport import OutboxRow
-from broker.codec import Wire, encode
-from broker.subjects import Subjects
+from actors.kernel.store.transport import OutboxRow
+from broker.wire.codec import Wire, encode
+from broker.wire.subjects import Subjects
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from persistence.postgres.heartbeat import Contact
+from persistence.postgres.sharding.heartbeat import Contact
 
 LEASE_S = 10.0
 
@@ -16,8 +16,12 @@ def told(*seen: tuple[float, bool]) -> list[str | None]:
 def test_a_loss_counts_once_it_has_lasted_for_a_lease() -> None:
     """Until then the host goes on, and others do not count on it."""
     assert told((0, True), (1, False), (10.9, False), (11, False), (60, False)) == [
-        None, "unsure", "unsure", "broker", "broker",
-    ]  # fmt: skip
+        None,
+        "unsure",
+        "unsure",
+        "broker",
+        "broker",
+    ]
 
 
 def test_short_losses_never_add_up() -> None:
@@ -28,6 +32,6 @@ def test_short_losses_never_add_up() -> None:
 
 def test_a_connection_that_is_back_counts_once_it_has_lasted_for_a_lease() -> None:
     """A short return moves nothing, either."""
-    assert told((0, False), (10, False), (11, True), (12, False), (13, True), (22.9, True), (23, True)) == [
-        "unsure", "broker", "returning", "broker", "returning", "returning", None,
-    ]  # fmt: skip
+    assert told(
+        (0, False), (10, False), (11, True), (12, False), (13, True), (22.9, True), (23, True)
+    ) == ["unsure", "broker", "returning", "broker", "returning", "returning", None]

@@ -1,0 +1,208 @@
+"""Rows of a store as values: runs, mail, and what a host reads of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from actors.kernel.agent.message import Message
+from actors.kernel.agent.supervision import Supervision
+from actors.kernel.json import JsonValue
+from actors.kernel.runtime.ids import AgentId, RunId, ShardId
+from actors.kernel.runtime.log_entry import RunLogEntry
+from actors.kernel.runtime.scheduler import RetryPolicy, RunStatus, ShardLease
+from actors.kernel.runtime.wakeup import WakeSet
+
+
+@dataclass(frozen=True, slots=True)
+class ForkPoint:
+    """Where a run begins that goes on from another one's log: behind entry `seq` of `run_id`."""
+
+    run_id: RunId
+    seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class NewRun:
+    """A run to be created, PENDING. Creating it twice is a no-op.
+
+    Attributes:
+        run_id: Derived from what causes it (see `ids`).
+        agent_id: Whose run it is.
+        priority: Lower first.
+        retry_policy: The run's one retry counter follows it. None: nobody gave one, so it is the
+            `retry` of the agent that begins the run, as its first entry tells, else the default.
+        parent: The spawning run.
+        root: Root of the tree; the run itself when it has no parent.
+        depth: 0 for a root.
+        deadline_at: When it has to have ended.
+        version: Code version it is pinned to.
+        trace: W3C traceparent of what caused it.
+        supervision: Its terms, where they are not the defaults; the budgets of a root's count for the
+            whole tree, those of others are copies.
+        fork: Whose log it begins with; None: an empty one.
+    """
+
+    run_id: RunId
+    agent_id: AgentId
+    priority: int = 5
+    retry_policy: RetryPolicy | None = None
+    parent: RunId | None = None
+    root: RunId | None = None
+    depth: int = 0
+    deadline_at: datetime | None = None
+    version: str | None = None
+    trace: str | None = None
+    supervision: Supervision | None = None
+    fork: ForkPoint | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Arrived:
+    """A message that is now a pending row of an inbox: `arrival` is its place in the queue."""
+
+    message: Message
+    sender: str
+    agent_id: AgentId
+    arrival: int
+    run_id: RunId | None = None
+    """The run it is bound to, if it is."""
+    alone: bool = False
+    """A run that had it with others failed: it starts one by itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunRow:
+    """A run as stored: a fold of its log, plus what caused it."""
+
+    run_id: RunId
+    agent_id: AgentId
+    status: RunStatus
+    priority: int = 5
+    attempt: int = 0
+    retry_policy: RetryPolicy | None = None
+    """What whoever started it gave; see `NewRun`."""
+    parent: RunId | None = None
+    root: RunId | None = None
+    depth: int = 0
+    wake: WakeSet | None = None
+    wake_at: datetime | None = None
+    parked: str | None = None
+    last_seq: int = -1
+    cancel_requested: str | None = None
+    result: JsonValue = None
+    error: dict[str, JsonValue] | None = None
+    deadline_at: datetime | None = None
+    version: str | None = None
+    trace: str | None = None
+    created_at: datetime | None = None
+    updated_at: datetime | None = None
+    arrival: int = 0
+    """Place of its first message in the agent's queue."""
+    supervision: Supervision | None = None
+    """Its terms as stored; None: the defaults."""
+    swept: bool = False
+    """A tombstone: ended long ago, its log, result and messages are gone."""
+    fork: ForkPoint | None = None
+    """Whose log it began with, or will when its agent is free."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedRun:
+    """What the worker needs to execute a run.
+
+    Its row, its log since the last `run.continued`, and, for a run that has not started yet, the
+    messages bound to it.
+    """
+
+    row: RunRow
+    entries: tuple[RunLogEntry, ...]
+    messages: tuple[Arrived, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class BufferedSignal:
+    """A signal that waits to be consumed; `n` grows with arrival."""
+
+    name: str
+    n: int
+    payload: JsonValue
+    about: int | None = None
+    """Seq of the entry that an operator's decision is about; None for all other signals."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timer:
+    """A suspended or backing-off run that is to go on at `at`."""
+
+    run_id: RunId
+    agent_id: AgentId
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class CancelReport:
+    """Runs that were asked to stop, with their agents; ended ones are left out."""
+
+    runs: tuple[tuple[RunId, AgentId], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SignalOutcome:
+    """What became of a signal: `accepted` is False for a known id or an ended run.
+
+    `same`: of a decision, whether exactly this one was given before.
+    """
+
+    accepted: bool
+    agent_id: AgentId | None = None
+    same: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Surplus:
+    """More shards than this host's share: `count` of `shards`, all of one type, are to be given back."""
+
+    shards: tuple[ShardId, ...]
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class HostReport:
+    """What a heartbeat says: shards held here that the host does not know, lost ones, the time.
+
+    Attributes:
+        unknown: Shards that are this host's, but not among those it named.
+        lost: The leases it named that are not its any more, as it named them.
+        now: The store's time.
+        surplus: What other hosts wait for; given back when it does no harm, idle shards first.
+    """
+
+    unknown: tuple[ShardId, ...]
+    lost: tuple[ShardLease, ...]
+    now: datetime
+    surplus: tuple[Surplus, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """A message that was given up.
+
+    Attributes:
+        id: Names it for redrive.
+        reason: ``max_retries``, ``explicit``, ``undecodable``, or ``unpublishable``: the broker took it
+            for none that it could carry.
+        attempts: How often it was tried.
+        times: How many came. More than one only where none is a message: all of one sender and with one
+            `last_error`, of which the first one's bytes are kept.
+    """
+
+    id: int
+    agent_id: AgentId
+    message: Message
+    reason: str
+    attempts: int
+    last_error: str
+    run_id: RunId | None = None
+    at: datetime | None = None
+    times: int = 1

@@ -1,0 +1,282 @@
+"""One turn of one run as a value: what a commit writes, and what became of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Final, NamedTuple, TypeAlias
+
+from actors.kernel.agent.message import Message, MessageKey
+from actors.kernel.agent.supervision import HistoryRetention
+from actors.kernel.json import JsonValue
+from actors.kernel.runtime.communication import FollowMode
+from actors.kernel.runtime.hints import Nudge
+from actors.kernel.runtime.ids import AgentId, TopicId
+from actors.kernel.runtime.log_entry import NewEntry
+from actors.kernel.runtime.rows import Arrived, NewRun
+from actors.kernel.runtime.scheduler import Lease, RunStatus
+from actors.kernel.runtime.waits import Answer, Wait, WaitCycle
+from actors.kernel.runtime.wakeup import WakeSet
+
+
+@dataclass(frozen=True, slots=True)
+class Continue:
+    """It goes on executing: RUNNING."""
+
+
+@dataclass(frozen=True, slots=True)
+class Suspend:
+    """It waits, as rows only: SUSPENDED until something in `wake` happens."""
+
+    wake: WakeSet
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """The attempt failed: PENDING, not to be started before `at`; counts one attempt.
+
+    `release` are messages that the run gives back, bound or not: they wait again, each at its place, and
+    each for a run that is given nothing else (`Arrived.alone`).
+    """
+
+    at: datetime
+    error: dict[str, JsonValue]
+    retry_from: int
+    release: tuple[MessageKey, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """It ended: COMPLETED, FAILED or CANCELLED.
+
+    Its bound messages become done; with `dead_letter` set they become dead letters of that reason.
+    """
+
+    status: RunStatus
+    result: JsonValue = None
+    error: dict[str, JsonValue] | None = None
+    dead_letter: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Park:
+    """It waits for an operator: SUSPENDED with a reason, until resolved or cancelled."""
+
+    reason: str
+    position: str = ""
+
+
+Then: TypeAlias = Continue | Suspend | Retry | Finish | Park
+CONTINUE: Final = Continue()
+
+
+@dataclass(frozen=True, slots=True)
+class Spawned:
+    """A child to be created with its parent's turn.
+
+    Attributes:
+        run: With parent, root and depth set; born with its parent's cancel flag.
+        position: Of the spawn in the parent, to name it when the tree's budget refuses it.
+        boot: The child's first message, bound to it, with sender ``spawn:<parent's agent>``; None: it
+            starts with an empty inbox.
+    """
+
+    run: NewRun
+    position: str
+    boot: Message | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Outgoing:
+    """One message leaving with a commit. `message.id`, `sender` and target identify it for ever.
+
+    To a topic it is a post: every follower of the commit's moment gets it.
+    """
+
+    message: Message
+    sender: str
+    target: AgentId | TopicId
+
+
+class SignalKey(NamedTuple):
+    """One buffered signal of a run: name and its number in arrival order."""
+
+    name: str
+    n: int
+
+
+@dataclass(frozen=True, slots=True)
+class FollowChange:
+    """The run's agent follows a topic from now on, or, with `mode` None, not any more."""
+
+    topic: TopicId
+    mode: FollowMode | None
+
+
+class Deleted:
+    """Marks a state key as removed."""
+
+    __slots__ = ()
+
+
+DELETED: Final = Deleted()
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetDelta:
+    """What a turn adds to the tree's account, at the root. Only for trees with an execution budget.
+
+    Attributes:
+        tokens: Used, input and output.
+        cost_usd: Spent.
+        turns: Model calls that begin; such a turn is refused when the budget has no place for them,
+            or tokens or money are used up already.
+        position: Of the call that begins, to name it when it is refused.
+    """
+
+    tokens: int = 0
+    cost_usd: float = 0.0
+    turns: int = 0
+    position: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """One turn of one run: all of it becomes durable or nothing.
+
+    Attributes:
+        lease: Fences the write: shard owner and epoch are compared under a lock.
+        expected_seq: Where the run's log must end now (-1 = empty).
+        entries: Appended in order behind `expected_seq`.
+        then: What becomes of the run.
+        create: The run's row, when this commit starts a run from waiting mail.
+        bind: Pending messages that become this run's; all must still be pending, and nothing older of
+            their senders may be left behind.
+        any_order: What is bound may overtake; for who handles mail himself, message by message.
+        outgoing: Messages to send, in this order.
+        take_signals: Buffered signals consumed; all must still be there.
+        take_answers: Keys of answers consumed; all must still be there.
+        state: Values of the agent's state to write; `DELETED` removes a key.
+        spawned: Children to create, counted against the tree's budget.
+        answers: Replies to asks that this run's agent got.
+        waits: All waits that are open now, in place of those before; None: they are as they were.
+            A run's waits are gone when it ends.
+        known_waits: Those that are rows before, where that is known: a store may write the difference.
+        follows: Applied in order, before any post of this turn.
+        orphans: With `Finish`: what becomes of children that are still open. RUN and NONE: they and
+            all below are asked to stop; PERMANENT: they become children of the root.
+        budget: What this turn spends.
+        withdraw: Questions of this run that were refused: those that nobody has begun are gone.
+        unless_answered: Keys of waits that end without an answer: no answer may be there by now.
+        attempt: The attempt that is executing, 1 for the first; kept with the run.
+    """
+
+    lease: Lease
+    expected_seq: int
+    entries: tuple[NewEntry, ...] = ()
+    then: Then = CONTINUE
+    create: NewRun | None = None
+    bind: tuple[MessageKey, ...] = ()
+    any_order: bool = False
+    outgoing: tuple[Outgoing, ...] = ()
+    take_signals: tuple[SignalKey, ...] = ()
+    take_answers: tuple[str, ...] = ()
+    state: Mapping[str, JsonValue | Deleted] = field(default_factory=dict)
+    spawned: tuple[Spawned, ...] = ()
+    answers: tuple[Answer, ...] = ()
+    waits: tuple[Wait, ...] | None = None
+    known_waits: tuple[Wait, ...] | None = None
+    follows: tuple[FollowChange, ...] = ()
+    orphans: HistoryRetention | None = None
+    budget: BudgetDelta | None = None
+    withdraw: tuple[MessageKey, ...] = ()
+    unless_answered: tuple[str, ...] = ()
+    attempt: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """The turn is durable.
+
+    Attributes:
+        last_seq: Where the log ends now.
+        cancel_requested: Reason, if somebody asked this run to stop.
+        routed: Outgoing messages that became inbox rows here and now; known ids are left out.
+        wake_now: After `Suspend`: something it waits for is there already; run it again.
+        cycles: Waits of this run that can never end.
+        nudges: What this turn changed for agents of this host's shards: answers for waiting runs
+            (signal), runs to stop (cancel), posts to bring to followers (fanout), and, after an
+            unknown outcome, children to start (run). Other owners are told by the store.
+        spawned: Children of agents of this host's shards, each with its place in the agent's queue,
+            before all that was routed.
+    """
+
+    last_seq: int
+    cancel_requested: str | None = None
+    routed: tuple[Arrived, ...] = ()
+    wake_now: bool = False
+    cycles: tuple[WaitCycle, ...] = ()
+    nudges: tuple[Nudge, ...] = ()
+    spawned: tuple[tuple[Spawned, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseLost:
+    """Somebody else owns the shard: drop it and everything in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Conflict:
+    """The log ends elsewhere: read it again, same attempt."""
+
+    actual_seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """Messages or signals to be taken are not there any more, or the run has ended."""
+
+    what: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class OutOfOrder:
+    """Something older of the same senders waits and is not bound with these; nothing was written.
+
+    Of a run that begins it may also be a queued run. Read what the agent has waiting again, oldest
+    first. No hint has to have come for that.
+    """
+
+    keys: tuple[MessageKey, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class OverBudget:
+    """The tree's budget has no place for what the turn begins at these positions; nothing was written.
+
+    Execute the run again from what is durable, and let these calls raise. Of several spawns the
+    first ones that fit are not named.
+
+    Attributes:
+        positions: Of spawns, or of a model call.
+        limit: Which limit, with its number, for example ``max_runs 50``.
+    """
+
+    positions: tuple[str, ...]
+    limit: str
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """Answers with these keys came before the end of their waits; nothing was written.
+
+    Write the turn again with the answers in place of those ends.
+    """
+
+    keys: tuple[str, ...]
+
+
+CommitOutcome: TypeAlias = (
+    Committed | LeaseLost | Conflict | Missing | OutOfOrder | OverBudget | Answered
+)

@@ -1,0 +1,98 @@
+"""What a run waits for another's word with, and what it is told."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final, Literal, TypeAlias
+
+from actors.kernel.json import JsonValue
+from actors.kernel.runtime.ids import AgentId, RunId
+
+AnswerStatus: TypeAlias = Literal[
+    "replied", "completed", "failed", "cancelled", "approved", "denied"
+]
+PERSONAL: Final = ("approved", "denied")
+"""What a person answers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What ends a wait of a run. The first answer with its key counts; later ones change nothing.
+
+    Kept until it is taken, also when it comes before anybody waits, or after the wait is over.
+
+    Attributes:
+        run_id: Who waits for it.
+        key: What it waits for: the id of an ask's message, of a run (join), of an approval.
+        status: ``replied`` by the target's code; ``completed``, ``failed`` or ``cancelled``: how the
+            run ended that was joined or held the question; ``approved`` or ``denied`` by a person.
+        result: What was replied, or returned.
+        error: Type and message, for ``failed``; ``{"message": reason}`` for ``cancelled``.
+        by: The run that answered.
+        last_seq: Where its log ends then; -1 when unknown.
+    """
+
+    run_id: RunId
+    key: str
+    status: AnswerStatus
+    result: JsonValue = None
+    error: dict[str, JsonValue] | None = None
+    by: RunId | None = None
+    last_seq: int = -1
+
+
+WaitKind: TypeAlias = Literal["ask", "join", "approval"]
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """An open ask, join or approval as others see it.
+
+    Attributes:
+        position: Where in the run it stands.
+        kind: What is waited for.
+        key: Of the answer that ends it.
+        agent: The agent waited for; None for a person.
+        target_run: The run waited for: its end answers, even if it never sees a question.
+        must: Whether the run can do nothing else until one of its waits ends: the waits of such a run
+            make cycles. One of them says it for all, so that a change of it is a change of one row.
+        request: What a person is asked.
+        expires_at: When the wait ends by itself.
+    """
+
+    position: str
+    kind: WaitKind
+    key: str
+    agent: AgentId | None = None
+    target_run: RunId | None = None
+    must: bool = False
+    request: JsonValue = None
+    expires_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OpenWait:
+    """A wait, whose it is, and since when."""
+
+    run_id: RunId
+    agent_id: AgentId
+    wait: Wait
+    since: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class WaitCycle:
+    """Waits that can never end: each of `agents` waits for the next, the last one for the first.
+
+    Attributes:
+        run_id: Whose wait has to fail.
+        agent_id: Whose run that is, `agents[0]`.
+        position: Of that wait.
+        agents: Around the cycle.
+    """
+
+    run_id: RunId
+    agent_id: AgentId
+    position: str
+    agents: tuple[AgentId, ...]

@@ -1,1 +1,0 @@
-"""Contracts of what agents keep outside their runs."""

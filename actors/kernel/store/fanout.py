@@ -1,0 +1,131 @@
+"""How one post reaches all followers of a topic."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field, replace
+from typing import Protocol, TypeAlias
+
+from actors.errors import ContractError
+from actors.kernel.agent.message import Message
+from actors.kernel.runtime.hints import Nudge
+from actors.kernel.runtime.ids import AgentId, ShardId, TopicId, message_id_of_post
+from actors.kernel.runtime.inbox import Inbox
+from actors.kernel.runtime.rows import Arrived
+from actors.kernel.runtime.scheduler import ShardLease
+from actors.kernel.store.follow_graph import FollowGraph
+
+
+@dataclass(frozen=True, slots=True)
+class FanoutReport:
+    """What a publish did. `failed` followers can be reached by publishing the same post again.
+
+    Attributes:
+        delivered: Followers that got it now.
+        known: Followers that had it before.
+        failed: Followers whose inbox refused, with the error's text.
+        is_under_way: Followers get it after this: it is durable, and nobody was counted.
+    """
+
+    delivered: int
+    known: int = 0
+    failed: tuple[tuple[AgentId, str], ...] = ()
+    is_under_way: bool = False
+
+
+def check_post(post: Message) -> tuple[TopicId, str]:
+    """Return where a message is published, and by whom.
+
+    Raises:
+        ContractError: It goes to an agent, or has no sender.
+    """
+    if not isinstance(post.target, TopicId) or post.sender is None:
+        msg = f"message {post.id} to {post.target} is no post: it needs a topic and a sender"
+        raise ContractError(msg)
+    return post.target, post.sender
+
+
+def as_followed(post: Message, follower: AgentId) -> Message:
+    """Return a post as a follower gets it: from the topic, its publisher in the metadata.
+
+    Raises:
+        ContractError: It is no post.
+    """
+    topic, publisher = check_post(post)
+    return replace(
+        post,
+        id=message_id_of_post(publisher, post.id),
+        target=follower,
+        sender=f"topic:{topic}",
+        metadata={**post.metadata, "publisher": publisher},
+    )
+
+
+class FanoutStrategy(Protocol):
+    """One way to bring posts to followers."""
+
+    async def publish(
+        self, topic: TopicId, msg: Message, *, graph: FollowGraph, inbox: Inbox
+    ) -> FanoutReport:
+        """Bring `msg` to every follower once, however often it is published (by message id).
+
+        One follower that cannot be reached does not keep the post from the others.
+        """
+
+
+LazyAgents: TypeAlias = Mapping[ShardId, Collection[str] | None]
+"""Agents, as text, with waiting rows of which nobody is told, by shard; None: any of its may have some."""
+
+
+@dataclass(frozen=True, slots=True)
+class Expanded:
+    """Some followers of some shards have posts in their inboxes now.
+
+    Attributes:
+        woken: The rows of eager followers by shard, of each in the order of their arrival; lazy ones are
+            not named. They may share one payload: it is for reading.
+        lazy: Lazy followers who have some of it.
+        more: Shards with followers who have not got a post.
+        lost: Shards that are not the caller's any more.
+    """
+
+    woken: Mapping[ShardId, Sequence[Arrived]]
+    lazy: LazyAgents = field(default_factory=dict)
+    more: AbstractSet[ShardId] = frozenset()
+    lost: AbstractSet[ShardId] = frozenset()
+
+
+class PostStore(Protocol):
+    """Posts as rows: written once, then brought to the followers by the owners of their shards.
+
+    A follower's row has sender ``topic:<topic>`` and an id derived from the publisher and the post's
+    id, so a post is known however often it is written.
+    """
+
+    async def publish(self, post: Message) -> tuple[bool, tuple[Nudge, ...]]:
+        """Write a post, with its topic as target and its publisher as sender, in one commit.
+
+        Costs the same for ten and for 100,000 followers. Returns whether (topic, sender, id) was not
+        known before, and whom of this host's shards to look after; other owners are told.
+        """
+
+    async def behind(self, shards: Sequence[ShardId]) -> set[ShardId]:
+        """Return those of the shards with followers who have not got a post."""
+
+    async def expand(self, leases: Sequence[ShardLease], *, limit: int = 2000) -> Expanded:
+        """Write the rows of the next followers in these shards, about `limit`, and remember how far that is.
+
+        One commit, fenced by each shard's owner and epoch. Each follower of a post's moment gets it
+        once, whoever goes on after a crash. A shard's posts come in their order: none begins before all
+        followers have the one before it. Shards are served alike, so that none waits for a large one.
+        """
+
+    async def lazy(self, shards: Sequence[ShardId]) -> LazyAgents:
+        """Return lazy followers in these shards with posts that wait; of a shard with many such posts None."""
+
+    async def sweep(self, *, limit: int = 1000) -> int:
+        """Take away ended follows and old posts that nobody needs; return how many, of `limit` each.
+
+        Ids of posts are kept for 8 days. Safe to call from several hosts at once.
+        """

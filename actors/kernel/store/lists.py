@@ -1,0 +1,76 @@
+"""Lists: runs and what belongs to them, for those who do not know their ids."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final, Protocol
+
+from actors.kernel.runtime.ids import AgentId, RunId
+from actors.kernel.runtime.rows import DeadLetter, RunRow
+from actors.kernel.runtime.scheduler import RunStatus
+from actors.kernel.runtime.waits import OpenWait, WaitKind
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFilter:
+    """Which runs are wanted; None does not choose.
+
+    Attributes:
+        type: Of these agents.
+        tenant: Of this tenant's agents.
+        since: Created at this instant or later.
+        until: Created before this instant.
+        parent: Spawned by this run.
+        after: Behind this run in a list, newest first: for the next page.
+    """
+
+    type: str | None = None
+    tenant: str | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+    parent: RunId | None = None
+    after: RunId | None = None
+
+
+ANY_RUN: Final = RunFilter()
+
+
+class ListStore(Protocol):
+    """Runs, waits and dead letters, chosen by what they are."""
+
+    async def runs(
+        self,
+        *,
+        status: Sequence[RunStatus] = (),
+        agent: AgentId | None = None,
+        parked: bool | None = None,
+        among: RunFilter = ANY_RUN,
+        limit: int = 100,
+    ) -> list[RunRow]:
+        """Return runs, newest first. An unknown run as `among.after` gives nothing."""
+
+    async def children(self, run_id: RunId) -> list[RunRow]:
+        """Return the runs spawned by this one that are still its children, in the order of creation."""
+
+    async def find_run_for_agent(self, agent_id: AgentId) -> RunRow | None:
+        """Return the run that holds the agent (it has started), else the oldest queued one."""
+
+    async def run_of_message(
+        self, agent_id: AgentId, sender: str, message_id: str
+    ) -> RunRow | None:
+        """Return the run that got this message, else the one that holds the agent, else None."""
+
+    async def waits(
+        self, *, kind: WaitKind | None = None, run_id: RunId | None = None, limit: int = 100
+    ) -> list[OpenWait]:
+        """Return waits of open runs that have no answer yet, oldest first; of one kind, or of one run."""
+
+    async def pending_count(self, agent_id: AgentId) -> int:
+        """Return how many messages of the agent are not done: pending ones and those of open runs."""
+
+    async def dead_letters(
+        self, *, agent: AgentId | None = None, ids: Sequence[int] = (), limit: int = 100
+    ) -> list[DeadLetter]:
+        """Return messages that were given up and not redriven, newest first; of `ids`, if any are given."""

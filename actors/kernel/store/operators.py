@@ -1,0 +1,87 @@
+"""What operators do, and what goes by age."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from actors.kernel.runtime.ids import AgentId, RunId
+from actors.kernel.runtime.rows import Arrived, RunRow
+from actors.kernel.store.arrivals import Submitted
+from actors.kernel.store.forgotten import Forgotten
+
+
+class OperatorStore(Protocol):
+    """What operators do to runs and dead letters."""
+
+    async def fork(self, run_id: RunId, *, at_seq: int, copy: int = 0) -> Submitted:
+        """Queue a run that goes on from entry `at_seq` of another run's log; durable on return.
+
+        Its id is derived from run, seq and `copy`: the same three again name the same run. It has no
+        parent, no messages, and the other run's priority, policy, version and terms. Its own log is
+        empty until its agent's turn comes; then its owner copies the entries (`RunRow.fork` says
+        which). Whether it makes sense there is the caller's question: see `actors.runtime.worker.forking`.
+
+        Raises:
+            UnknownRunError: There is no such run, or it was swept.
+            ContractError: Its log does not reach `at_seq`.
+        """
+
+    async def redrive(self, ids: Sequence[int]) -> list[Arrived]:
+        """Deliver dead letters again as new messages (id derived from the old one); each id once.
+
+        Not those of a run that was redriven; a run of which one was given back is not redriven any more.
+        """
+
+    async def redrive_run(self, run_id: RunId) -> Submitted:
+        """Start a dead run's work again: a new run with the same messages, in one commit; once.
+
+        Its id is derived from the dead one's. It has no parent and the dead one's priority and policy.
+        Dead letters of what the dead run began with count as redriven.
+
+        Raises:
+            UnknownRunError: There is no such run.
+            IllegalTransitionError: It has not failed.
+            AlreadyRedrivenError: Dead letters of it were given back by `redrive`.
+        """
+
+    async def discard(self, ids: Sequence[int]) -> int:
+        """Forget dead letters for good; return how many there were. Redriven ones are left alone."""
+
+    async def refold(self, run_id: RunId) -> RunRow:
+        """Return the run's row as its log alone tells it; equal to `run()` or something is wrong.
+
+        Raises:
+            UnknownRunError: There is no such run.
+        """
+
+
+class RetentionStore(Protocol):
+    """Takes away what is old, in small batches."""
+
+    async def sweep(self, *, older_than_s: float | None, limit: int = 200) -> int:
+        """Take away what runs leave behind that ended longer ago; return how many were taken, of `limit`.
+
+        Log, result, signals and answers go; the row stays as a tombstone (`RunRow.swept`): its id and
+        its message's still name it, and it has a status. Runs with retention NONE go whatever their age;
+        without `older_than_s` they alone do. Whoever joined one has its answer. Safe to call from
+        several hosts at once.
+        """
+
+    async def forget_old(self, *, older_than_s: float | None, limit: int = 2000) -> int:
+        """Forget what is older than this and than 8 days; return how many rows, of each kind at most `limit`.
+
+        Tombstones go, then the ids of their messages, and dead letters, but for those whose run could be
+        redriven in their place. Without `older_than_s` all of these stay. Fewer than `limit`: nothing of
+        that age is left, or other hosts are at it. Safe to call from several hosts at once.
+        """
+
+    async def forget_agent(
+        self, agent_id: AgentId, *, cancel: bool = False, limit: int = 200
+    ) -> Forgotten:
+        """Take away what is the agent's, of messages, letters and runs at most `limit` each.
+
+        While a run of it is open nothing; with `cancel` its waiting messages, and the open runs are asked to
+        stop. Ids of its messages stay known. Each call is whole or not at all; nothing is written by the
+        agent's owner meanwhile. What others have of it stays: answers of its runs, mail on its way.
+        """

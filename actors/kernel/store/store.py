@@ -1,0 +1,58 @@
+"""RunStore: the only one who changes rows.
+
+Every assembly has one: in memory, Postgres, and Postgres behind a broker. A write is atomic,
+fenced by the shard's owner and epoch under a lock, and safe to send again. Implementations group
+concurrent calls; a stale turn never harms its neighbours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from actors.kernel.runtime.hints import Nudge
+from actors.kernel.store.arrivals import ArrivalStore
+from actors.kernel.store.fanout import PostStore
+from actors.kernel.store.follow_graph import FollowGraph
+from actors.kernel.store.insight import InsightStore
+from actors.kernel.store.limits import LimitStore
+from actors.kernel.store.lists import ListStore
+from actors.kernel.store.operators import OperatorStore, RetentionStore
+from actors.kernel.store.reads import ReadStore
+from actors.kernel.store.schedule import ScheduleStore
+from actors.kernel.store.shards import BacklogStore, ShardStore
+from actors.kernel.store.turns import TurnStore
+
+
+class RunStore(Protocol):
+    """Rows, by role: logs, runs, inboxes, signals, state, shards. See the module's docstring."""
+
+    turns: TurnStore
+    """What owners of runs write."""
+    arrivals: ArrivalStore
+    """What anybody may write."""
+    shards: ShardStore
+    """Who may act for which agents."""
+    backlog: BacklogStore
+    """What the owner of shards has to do there."""
+    reads: ReadStore
+    """Runs and state, by id."""
+    lists: ListStore
+    """Runs, waits and dead letters, by what they are."""
+    operators: OperatorStore
+    """What operators do to runs and dead letters."""
+    retention: RetentionStore
+    """Takes away what is old."""
+    insight: InsightStore
+    """What operators look at."""
+    follows: FollowGraph
+    """Who follows what."""
+    posts: PostStore
+    """Posts on their way to followers."""
+    schedules: ScheduleStore
+    """Messages that come by themselves."""
+    limits: LimitStore
+    """How many runs execute at once and start per second, over all hosts."""
+
+    def set_nudge_hook(self, hook: Callable[[Nudge], None] | None) -> None:
+        """Call `hook` on the event loop for changes made by other processes. Hints: may be lost."""

@@ -1,0 +1,90 @@
+"""Approvals as people see them: what is open, and deciding it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from actors.errors import UnknownApprovalError
+from actors.kernel.runtime.communication import ApprovalRequest
+from actors.kernel.runtime.ids import AgentId, RunId
+from actors.kernel.runtime.waits import Answer, OpenWait
+from actors.kernel.store.store import RunStore
+from actors.kernel.text import check_name_of, check_text_of, is_name
+
+MOST: Final = 10_000
+"""So many open requests are looked through for a shortened id."""
+
+
+class Approvals:
+    """The open requests of all runs.
+
+    Args:
+        store: Where they are rows.
+        on_answer: Told whose run can go on.
+    """
+
+    def __init__(self, store: RunStore, on_answer: Callable[[RunId, AgentId], None]) -> None:
+        self._store = store
+        self._on_answer = on_answer
+
+    async def open(self, *, run_id: RunId | None = None, limit: int = 100) -> list[ApprovalRequest]:
+        """Return what waits for a person, oldest first."""
+        if run_id is not None and not is_name(run_id):
+            return []
+        waits = await self._store.lists.waits(kind="approval", run_id=run_id, limit=limit)
+        return [_request_of(wait) for wait in waits]
+
+    async def decide(
+        self, approval_id: str, *, approve: bool, by: str, comment: str = ""
+    ) -> ApprovalRequest:
+        """Approve or deny one request, once, and return it. Its run goes on.
+
+        Args:
+            approval_id: Its id, or the beginning of it if no other open one begins so.
+            approve: Whether it may be done.
+            by: Who decides; kept in the run's log.
+            comment: Kept with it.
+
+        Raises:
+            UnknownApprovalError: It is not open (any more), or the id is shortened too much.
+        """
+        check_name_of("who decides", by)
+        check_text_of("comment of a decision", comment)
+        request = await self._find(approval_id)
+        run_id = RunId(request.run_id)
+        outcome = await self._store.arrivals.answer(
+            Answer(
+                run_id,
+                request.id,
+                "approved" if approve else "denied",
+                result={"by": by, "comment": comment},
+            )
+        )
+        if not outcome.accepted:
+            raise UnknownApprovalError(approval_id, "it was decided already, or is over")
+        if outcome.agent_id is not None:
+            self._on_answer(run_id, outcome.agent_id)
+        return request
+
+    async def _find(self, approval_id: str) -> ApprovalRequest:
+        found = [one for one in await self.open(limit=MOST) if one.id.startswith(approval_id)]
+        if not found or not approval_id:
+            raise UnknownApprovalError(approval_id, "nobody waits for it")
+        if len(found) > 1:
+            raise UnknownApprovalError(approval_id, f"{len(found)} open ones begin so")
+        return found[0]
+
+
+def _request_of(found: OpenWait) -> ApprovalRequest:
+    request = found.wait.request
+    asked = request if isinstance(request, dict) else {}
+    return ApprovalRequest(
+        id=found.wait.key,
+        run_id=found.run_id,
+        agent_id=str(found.agent_id),
+        what=str(asked.get("what", "")),
+        args=asked.get("args"),
+        since=found.since,
+        expires_at=found.wait.expires_at,
+    )

@@ -1,0 +1,304 @@
+"""What programs that are no hosts may ask of this runtime; see `actors.kernel.store.outside`."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Final, Protocol
+
+from actors.errors import (
+    ContractError,
+    OtherTenantError,
+    RunSweptError,
+    UnknownRunError,
+    UnservedError,
+)
+from actors.kernel.agent.message import Message, sender_of
+from actors.kernel.json import JsonValue
+from actors.kernel.runtime.communication import FollowMode, RunStatusSummary
+from actors.kernel.runtime.ids import AgentId, RunId, TopicId
+from actors.kernel.runtime.log_entry import EntryKind, RunLogEntry
+from actors.kernel.runtime.rows import RunRow
+from actors.kernel.runtime.scheduler import RunStatus
+from actors.kernel.runtime.supervisor import RunResult
+from actors.kernel.store.insight import InsightStore
+from actors.kernel.store.outside import Caller, EventKind, Order, RunEvent
+from actors.kernel.store.store import RunStore
+from actors.kernel.text import check_message
+from actors.kernel.tracing import caused_by
+from actors.runtime.client.client import Client
+from actors.runtime.client.describe import describe
+from actors.runtime.client.live_events import LiveEvents
+from actors.runtime.client.writer import Writer
+from actors.runtime.context.buffers import refuse_reserved
+from actors.runtime.registry import Registry
+from actors.runtime.replay.summary import error_of_row, result_of_row, row_of, summary_of
+
+SERVED_S: Final = 2.0
+"""Seconds for which a type counts as served elsewhere without asking the store again."""
+_RUN_ID: Final = re.compile(r"[!-~]{1,128}")
+
+
+class GatewayListener(Protocol):
+    """Serves requests over a line of its own while the runtime runs. See `HostParts.attach`."""
+
+    async def run(self) -> None:
+        """Serve until cancelled; whatever happens to the line, it is opened again."""
+
+    async def leave(self) -> None:
+        """Take nothing new from now on, so that other hosts get it; go on with what is held."""
+
+    async def shut(self) -> None:
+        """Tell whoever still waits to ask another host, and close the line; within seconds."""
+
+
+class RuntimeFront:
+    """See `Front`.
+
+    Args:
+        store: The rows.
+        client: Does what a client of this process may ask, too.
+        writer: Writes in the name of who asks.
+        registry: What is served here.
+        live: Pieces of models' answers.
+    """
+
+    def __init__(
+        self,
+        store: RunStore,
+        client: Client,
+        writer: Writer,
+        *,
+        registry: Registry,
+        live: LiveEvents,
+    ) -> None:
+        self._store, self._client, self._writer = store, client, writer
+        self._registry, self._live = registry, live
+        self._served = Served(store.insight)
+
+    async def submit(self, caller: Caller, order: Order) -> RunId:
+        """See `Front.submit`.
+
+        Raises:
+            UnservedError: No live host serves the agent, and the order is not known already.
+        """
+        agent_id = order.agent_id
+        if agent_id.tenant != caller.tenant:
+            raise _foreign(caller, agent_id)
+        sender = sender_of("ext", caller.publisher)
+        await self._refuse_unserved(agent_id, sender, order.message_id)
+        message = Message(
+            id=order.message_id,
+            target=agent_id,
+            payload=order.payload,
+            sender=sender,
+            metadata=dict(order.metadata),
+        )
+        check_message(message)
+        trace = caused_by(order.metadata)
+        run = self._writer.new_run(message, agent_id, priority=order.priority, trace=trace)
+        is_apart = caller.sees == "own"
+        return await self._writer.submit(run, message, order.on_conflict, is_apart=is_apart)
+
+    async def _refuse_unserved(self, agent_id: AgentId, sender: str, message_id: str) -> None:
+        if self._registry.is_served(agent_id):
+            return
+        if await self._served.includes(agent_id):
+            return
+        # Its host may have died since: who asks again waits for the run that there is.
+        if await self._store.lists.run_of_message(agent_id, sender, message_id) is None:
+            raise UnservedError(str(agent_id))
+
+    async def result(self, caller: Caller, run_id: RunId) -> RunResult:
+        """See `Front.result`."""
+        row = await self._own(caller, run_id)
+        return result_of_row(row if row.status.is_terminal else await self._client.wait(run_id))
+
+    async def status(self, caller: Caller, run_id: RunId) -> RunStatusSummary:
+        """See `Front.status`."""
+        return await summary_of(self._store, await self._own(caller, run_id))
+
+    async def cancel(self, caller: Caller, run_id: RunId, *, reason: str) -> bool:
+        """See `Front.cancel`."""
+        row = await self._own(caller, run_id)
+        if row.status.is_terminal:
+            return False
+        report = await self._client.cancel(run_id, reason=reason)
+        return any(cancelled == run_id for cancelled, _ in report.runs)
+
+    async def signal(
+        self, caller: Caller, run_id: RunId, name: str, payload: JsonValue, *, message_id: str
+    ) -> bool:
+        """See `Front.signal`."""
+        refuse_reserved(name)
+        await self._own(caller, run_id)
+        sender = sender_of("ext", caller.publisher)
+        return await self._writer.signal(
+            run_id, name, payload, message_id=message_id, sender=sender
+        )
+
+    async def _own(self, caller: Caller, run_id: RunId) -> RunRow:
+        """Return the run's row, if the caller sees it.
+
+        Raises:
+            UnknownRunError: It does not, or there is no such run.
+            RunSweptError: Nothing is left that would tell whose it was.
+        """
+        if _RUN_ID.fullmatch(run_id) is None:
+            raise UnknownRunError(run_id)
+        row = await row_of(self._store, run_id)
+        if row.agent_id.tenant != caller.tenant:
+            raise UnknownRunError(run_id)
+        if caller.sees == "own":
+            starter = await self._store.reads.started_by(run_id)
+            if starter is None and row.swept:
+                raise RunSweptError(run_id, "long ago")
+            if starter != sender_of("ext", caller.publisher):
+                raise UnknownRunError(run_id)
+        return row
+
+    async def follow(
+        self, caller: Caller, follower: AgentId, topic: TopicId, *, mode: FollowMode
+    ) -> None:
+        """See `Front.follow`."""
+        _check_tenants(caller, follower, topic)
+        await self._client.follow(follower, topic.type, topic.source, mode=mode)
+
+    async def unfollow(self, caller: Caller, follower: AgentId, topic: TopicId) -> bool:
+        """See `Front.unfollow`."""
+        _check_tenants(caller, follower, topic)
+        return await self._client.unfollow(follower, topic.type, topic.source)
+
+    async def events(
+        self, caller: Caller, run_id: RunId, *, from_seq: int = 0
+    ) -> AsyncGenerator[RunEvent, None]:
+        """See `Front.events`.
+
+        Raises:
+            ContractError: The log does not reach `from_seq`.
+        """
+        row = await self._own(caller, run_id)
+        if not 0 <= from_seq <= row.last_seq + 1:
+            msg = f"the log of run {run_id} ends at {row.last_seq}: from_seq is 0 to {row.last_seq + 1}"
+            raise ContractError(msg)
+        attempt = Attempts(await self._attempt_before(run_id, from_seq))
+        if from_seq <= row.last_seq or not row.status.is_terminal:
+            log = self._store.reads.tail(run_id, from_seq=from_seq)
+            last_seq = from_seq - 1
+            async with aclosing(self._live.merge(run_id, log)) as entries:
+                async for entry in entries:
+                    if entry.seq >= 0:
+                        last_seq = entry.seq
+                        yield attempt.entry(entry)
+                    elif (delta := attempt.delta(entry, last_seq)) is not None:
+                        yield delta
+        yield _end_mark(await row_of(self._store, run_id), attempt.number)
+
+    async def _attempt_before(self, run_id: RunId, seq: int) -> int:
+        number = 1
+        if seq > 0:
+            async for entry in self._store.reads.entries(run_id):
+                if entry.seq >= seq:
+                    break
+                number = next_attempt(number, entry)
+        return number
+
+    async def describe(self, caller: Caller) -> JsonValue:
+        """See `Front.describe`."""
+        return describe(self._registry, tenant=caller.tenant)
+
+
+class Served:
+    """What live hosts serve. A yes holds for a moment, a no is read from the store each time."""
+
+    def __init__(self, insight: InsightStore) -> None:
+        self._insight = insight
+        self._names: frozenset[str] = frozenset()
+        self._until = 0.0
+
+    async def includes(self, agent_id: AgentId) -> bool:
+        """Whether a host that lives serves the agent, by its type or alone."""
+        wanted, now = {agent_id.type, str(agent_id)}, asyncio.get_running_loop().time()
+        if now >= self._until or wanted.isdisjoint(self._names):
+            hosts = await self._insight.hosts()
+            self._names = frozenset(name for host in hosts for name in host.serves)
+            self._until = now + SERVED_S
+        return not wanted.isdisjoint(self._names)
+
+
+class Attempts:
+    """Says of each event of a run to which attempt it belongs."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def entry(self, entry: RunLogEntry) -> RunEvent:
+        """Return an entry of the log as an event; it may begin an attempt."""
+        after = next_attempt(self.number, entry)
+        if entry.kind != EntryKind.RUN_ATTEMPT_FAILED:  # which is the last of its attempt
+            self.number = after
+        event = _event(entry, kind="entry", seq=entry.seq, attempt=self.number, data=entry.payload)
+        self.number = after
+        return event
+
+    def delta(self, entry: RunLogEntry, last_seq: int) -> RunEvent | None:
+        """Return a piece of what the run says as an event; None for one of an attempt that is over."""
+        attempt = int(str(entry.payload["attempt"]))
+        if attempt < self.number:
+            return None
+        data: JsonValue = {key: value for key, value in entry.payload.items() if key != "attempt"}
+        return _event(entry, kind="delta", seq=last_seq, attempt=attempt, data=data)
+
+
+def _event(
+    entry: RunLogEntry, *, kind: EventKind, seq: int, attempt: int, data: JsonValue
+) -> RunEvent:
+    return RunEvent(
+        kind=kind,
+        run_id=entry.run_id,
+        seq=seq,
+        attempt=attempt,
+        name=entry.kind,
+        position=entry.position,
+        data=data,
+        at=entry.ts.isoformat(),
+    )
+
+
+def next_attempt(number: int, entry: RunLogEntry) -> int:
+    """Return the attempt that executes behind this entry. See `History.life`."""
+    match entry.kind:
+        case EntryKind.RUN_ATTEMPT_FAILED:
+            return number + 1
+        case EntryKind.RUN_RESUMED if entry.payload.get("reason") == "recovered":
+            return number + 1
+        case EntryKind.RUN_CONTINUED:
+            return 1
+        case _:
+            return number
+
+
+def _end_mark(row: RunRow, attempt: int) -> RunEvent:
+    output = row.result if row.status is RunStatus.COMPLETED else None
+    return RunEvent(
+        kind="end",
+        run_id=row.run_id,
+        seq=row.last_seq,
+        attempt=attempt,
+        name=str(row.status),
+        position="",
+        data={"result": output, "error": error_of_row(row)},
+        at="" if row.updated_at is None else row.updated_at.isoformat(),
+    )
+
+
+def _check_tenants(caller: Caller, follower: AgentId, topic: TopicId) -> None:
+    for named in (follower, topic):
+        if named.tenant != caller.tenant:
+            raise _foreign(caller, named)
+
+
+def _foreign(caller: Caller, named: AgentId | TopicId) -> OtherTenantError:
+    return OtherTenantError(str(named), caller.tenant)

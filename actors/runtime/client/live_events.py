@@ -1,0 +1,168 @@
+"""Live events of runs: what models and agents say, of this process and by a bus of others. Never stored."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import aclosing
+from typing import Final
+
+from actors.kernel.clock import Clock
+from actors.kernel.json import JsonValue
+from actors.kernel.runtime.ids import AgentId, RunId
+from actors.kernel.runtime.live import Delta, DeltaBus
+from actors.kernel.runtime.log_entry import EntryKind, RunLogEntry
+from actors.kernel.store.store import RunStore
+from actors.runtime.loop.tasks import TaskScope
+
+MAX_DELTAS: Final = 10_000
+"""Pieces that a slow reader may be behind; older ones are dropped, the run is never slowed."""
+MAX_ENTRIES: Final = 256
+"""Entries that are read ahead of a slow reader; the rest stays in the log."""
+
+
+class LiveEvents:
+    """Who listens to which run, in this process.
+
+    Args:
+        clock: Says when a piece came.
+        store: Knows whose a run is.
+
+    Attributes:
+        bus: Carries pieces to and from other processes, where there is one.
+    """
+
+    def __init__(self, clock: Clock, store: RunStore) -> None:
+        self._clock, self._store = clock, store
+        self._readers: dict[RunId, set[Feed]] = {}
+        self.bus: DeltaBus | None = None
+
+    def publish(self, delta: Delta) -> None:
+        """Hand a piece to everybody who listens, here and elsewhere; returns at once."""
+        for feed in self._readers.get(delta.run_id, ()):
+            feed.add_delta(self._entry(delta))
+        if self.bus is not None:
+            self.bus.publish(delta)
+
+    def announce_end(self, agent_id: AgentId, run_id: RunId) -> None:
+        """Tell who waits on other hosts that a run has ended here."""
+        if self.bus is not None:
+            self.bus.announce_end(agent_id, run_id)
+
+    def watch_end(
+        self, agent_id: AgentId, run_id: RunId, told: Callable[[], None]
+    ) -> Callable[[], None]:
+        """Call `told` when another host says that the run has ended; return what ends the watch."""
+        return (lambda: None) if self.bus is None else self.bus.watch_end(agent_id, run_id, told)
+
+    @property
+    def hears_ends(self) -> bool:
+        """Whether other hosts' ends are told of at the moment."""
+        return self.bus is not None and self.bus.is_connected
+
+    async def merge(
+        self, run_id: RunId, log: AsyncIterator[RunLogEntry]
+    ) -> AsyncGenerator[RunLogEntry, None]:
+        """Yield the log's entries and, between them as they come, live ones; these have seq -1.
+
+        A piece of a call whose result was yielded already is left out.
+        """
+        feed = Feed()
+        readers = self._readers.setdefault(run_id, set())
+        readers.add(feed)
+        try:
+            async with TaskScope() as scope:
+                scope.start(_read_log(log, feed), name=f"tail {run_id}")
+                if self.bus is not None:
+                    scope.start(self._read_bus(self.bus, run_id, feed), name=f"live {run_id}")
+                done: set[str] = set()
+                while (item := await feed.take()) is not None:
+                    if item.kind == EntryKind.LLM_CALL:
+                        done.add(item.position)
+                    elif item.kind == EntryKind.RUN_ATTEMPT_FAILED:
+                        done.clear()  # the next attempt may ask again
+                    if item.seq >= 0 or item.position not in done:
+                        yield item
+        finally:
+            readers.discard(feed)
+            if not readers and self._readers.get(run_id) is readers:
+                del self._readers[run_id]
+
+    async def _read_bus(self, bus: DeltaBus, run_id: RunId, feed: Feed) -> None:
+        row = await self._store.reads.run(run_id)
+        if row is None:
+            return
+        async with aclosing(bus.subscribe(row.agent_id, run_id)) as deltas:
+            async for delta in deltas:
+                feed.add_delta(self._entry(delta))
+
+    def _entry(self, delta: Delta) -> RunLogEntry:
+        payload: dict[str, JsonValue] = {"text": delta.text, "attempt": delta.attempt, "n": delta.n}
+        if delta.data is not None:
+            payload["data"] = delta.data
+        now = self._clock.now()
+        return RunLogEntry(delta.run_id, -1, delta.kind, delta.position, payload, now)
+
+
+async def _read_log(log: AsyncIterator[RunLogEntry], feed: Feed) -> None:
+    try:
+        async for entry in log:
+            await feed.add_entry(entry)
+        feed.end(None)
+    except Exception as exc:  # noqa: BLE001 - raised to the reader, who is another task
+        feed.end(exc)
+
+
+class Feed:
+    """What one reader gets next. Entries wait for the reader, pieces do not."""
+
+    def __init__(self) -> None:
+        self._items: deque[RunLogEntry] = deque()
+        self._deltas = 0
+        self._is_over = False
+        self._error: Exception | None = None
+        self._came = asyncio.Event()
+        self._room = asyncio.Event()
+
+    def add_delta(self, delta: RunLogEntry) -> None:
+        """Add a piece; of too many the oldest goes."""
+        if self._deltas >= MAX_DELTAS:
+            oldest = next(i for i, item in enumerate(self._items) if item.seq < 0)
+            del self._items[oldest]
+            self._deltas -= 1
+        self._items.append(delta)
+        self._deltas += 1
+        self._came.set()
+
+    async def add_entry(self, entry: RunLogEntry) -> None:
+        """Add an entry of the log once there is room."""
+        while len(self._items) - self._deltas >= MAX_ENTRIES:
+            self._room.clear()
+            await self._room.wait()
+        self._items.append(entry)
+        self._came.set()
+
+    def end(self, error: Exception | None) -> None:
+        """The log has ended, or could not be read."""
+        self._is_over, self._error = True, error
+        self._came.set()
+
+    async def take(self) -> RunLogEntry | None:
+        """Return what is next; None behind the last entry.
+
+        Raises:
+            Exception: What kept the log from being read.
+        """
+        while not self._items:
+            if self._error is not None:
+                raise self._error
+            if self._is_over:
+                return None
+            self._came.clear()
+            await self._came.wait()
+        item = self._items.popleft()
+        if item.seq < 0:
+            self._deltas -= 1
+        self._room.set()
+        return item

@@ -1,0 +1,187 @@
+"""What waits for a run in the store, signals and answers: read when somebody says that there may be more."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Any, Generic, Literal, TypeVar
+
+from typing_extensions import override
+
+from actors.errors import ContractError
+from actors.kernel.json import JsonValue, recordable
+from actors.kernel.runtime.decisions import RESERVED, RESOLVE
+from actors.kernel.runtime.ids import RunId
+from actors.kernel.runtime.rows import BufferedSignal
+from actors.kernel.runtime.turn import SignalKey
+from actors.kernel.runtime.waits import Answer
+from actors.kernel.store.store import RunStore
+from actors.runtime.journal.reading import reading
+from actors.runtime.journal.run_log import RunLog
+
+F = TypeVar("F")
+
+
+def refuse_reserved(name: str) -> None:
+    """Return if agents and callers may use this signal name.
+
+    Raises:
+        ContractError: It is an operator's: see `Runtime.resolve`.
+    """
+    if name.startswith(RESERVED):
+        msg = f"signal name {name!r} is reserved: names must not start with {RESERVED!r}"
+        raise ContractError(msg)
+
+
+def resolution(action: Literal["value", "retry", "fail"], *, value: Any, error: str) -> JsonValue:
+    """Return the payload of a decision for a parked run. See `Runtime.resolve`.
+
+    Raises:
+        NotSerializableError: `value` is not JSON data.
+    """
+    decision: dict[str, JsonValue] = {"action": action}
+    if action == "value":
+        decision["value"] = recordable(value, where="value of the effect in doubt")
+    elif action == "fail":
+        decision["error"] = error
+    return decision
+
+
+class Buffer(Generic[F]):
+    """What was read for one run and is not consumed. Taking a part of it rides with the next flush.
+
+    It knows whether what was read is current. Of many branches one reads, the others wait for it.
+
+    Attributes:
+        is_current: Whether all is read that somebody spoke of, or is being read: nobody has to `refresh`.
+        on_found: Told what is there, whenever it was read.
+    """
+
+    is_current = True
+
+    def __init__(self, store: RunStore, run_id: RunId, log: RunLog) -> None:
+        self._store, self._run_id, self._log = store, run_id, log
+        self._reading = asyncio.Lock()
+        self.on_found: Callable[[Iterable[F]], None] = _ignore
+
+    def detach(self) -> None:
+        """Tell nobody any more of what is found."""
+        self.on_found = _ignore
+
+    def poke(self) -> None:
+        """There may be something new, or something from before this execution."""
+        self.is_current = False
+
+    async def refresh(self) -> None:
+        """Return when all is read that was there at the last `poke`."""
+        async with self._reading:
+            while not self.is_current:
+                self.is_current = True
+                try:
+                    self.on_found(await self._read())
+                except BaseException:
+                    self.is_current = False  # its branch was closed: the next one reads
+                    raise
+
+    async def _read(self) -> Iterable[F]:
+        """Read all from the store, and return what `on_found` is told of it."""
+        raise NotImplementedError
+
+
+class SignalBuffer(Buffer[tuple[str, int]]):
+    """What was signalled to a run. Nothing is read before it is first asked for.
+
+    `on_found` is told the names of all that are there, and how many have each.
+    """
+
+    is_current = False
+
+    def __init__(self, store: RunStore, run_id: RunId, log: RunLog) -> None:
+        super().__init__(store, run_id, log)
+        self._waiting: dict[str, deque[BufferedSignal]] = {}
+        """By name, the oldest first."""
+        self._taken: set[SignalKey] = set()
+
+    @override
+    async def _read(self) -> Iterable[tuple[str, int]]:
+        found = await reading(self._log, lambda: self._store.reads.signals(self._run_id))
+        self._waiting = {}
+        for signal in found:
+            if SignalKey(signal.name, signal.n) not in self._taken:
+                self._waiting.setdefault(signal.name, deque()).append(signal)
+        return ((name, len(signals)) for name, signals in self._waiting.items())
+
+    async def take(self, name: str) -> BufferedSignal | None:
+        """Consume and return the oldest signal of this name, or None."""
+        await self.refresh()
+        return self.take_now(name)
+
+    async def decision(self, position: str, seq: int) -> BufferedSignal | None:
+        """Consume what operators decided at `position`; return what they did about the entry `seq`.
+
+        What is about another entry came too late, or from a release that did not say: it is dropped.
+        """
+        found = None
+        while (signal := await self.take(f"{RESOLVE}{position}")) is not None:
+            found = signal if signal.about == seq else found
+        return found
+
+    def count(self, name: str) -> int:
+        """Return how many of this name were read and are not taken."""
+        return len(self._waiting.get(name, ()))
+
+    def take_now(self, name: str) -> BufferedSignal | None:
+        """Consume and return the oldest signal of this name that was read, or None."""
+        signals = self._waiting.get(name)
+        if signals is None:
+            return None
+        signal = signals.popleft()
+        if not signals:
+            del self._waiting[name]
+        key = SignalKey(signal.name, signal.n)
+        self._taken.add(key)
+        self._log.writes.take_signals.append(key)
+        return signal
+
+
+class AnswerBuffer(Buffer[str]):
+    """What ends the asks, joins and approvals of a run.
+
+    `on_found` is told the keys of all that are there.
+    """
+
+    def __init__(self, store: RunStore, run_id: RunId, log: RunLog) -> None:
+        super().__init__(store, run_id, log)
+        self._waiting: dict[str, Answer] = {}
+        self._taken: dict[str, Answer] = {}
+
+    @override
+    async def _read(self) -> Iterable[str]:
+        found = await reading(self._log, lambda: self._store.reads.answers(self._run_id))
+        self._waiting = {a.key: a for a in found if a.key not in self._taken}
+        return self._waiting
+
+    def is_there(self, key: str) -> bool:
+        """Whether `take_now` would return an answer."""
+        return key in self._waiting or key in self._taken
+
+    def take_now(self, key: str, *, keep: bool = False) -> Answer | None:
+        """Consume and return the answer with this key, or None.
+
+        Branches that wait for the same get the same. With `keep` it stays for whoever waits for it
+        again, in a later generation of the run too.
+        """
+        answer = self._taken.get(key)
+        if answer is None:
+            answer = self._waiting.pop(key, None)
+            if answer is None:
+                return None
+            self._taken[key] = answer
+            if not keep:
+                self._log.writes.take_answers.append(key)
+        return answer
+
+
+def _ignore(_: object) -> None:
+    """Nobody waits."""

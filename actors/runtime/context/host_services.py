@@ -1,0 +1,104 @@
+"""What executions of one worker share, and what one tells when it is over."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from actors.kernel.clock import Clock, Entropy
+from actors.kernel.runtime.effects import ResultCache
+from actors.kernel.runtime.hints import Nudge
+from actors.kernel.runtime.ids import AgentId, RunId
+from actors.kernel.runtime.live import Delta
+from actors.kernel.runtime.rows import Arrived
+from actors.kernel.runtime.turn import Committed, Then
+from actors.kernel.store.store import RunStore
+from actors.runtime.context.secrets import Secrets
+from actors.runtime.context.topics import ForeignTopics
+from actors.runtime.context.waits import MessageQueue
+from actors.runtime.journal.setbacks import Setback
+from actors.runtime.loop.resting import Resting
+from actors.runtime.registry import Registry
+from actors.runtime.telemetry.counters import Counters
+from actors.runtime.telemetry.spans import Tracing
+
+Refusals: TypeAlias = "Mapping[str, Exception]"
+"""Calls, by position, that raise in the next execution and record that: over budget, or in a circle."""
+
+
+def _ignore(*_: object) -> None:
+    """Nobody has to know."""
+
+
+def _of_nobody(agent_id: AgentId) -> MessageQueue:
+    msg = f"{agent_id} executes without a worker"
+    raise NotImplementedError(msg)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostServices:
+    """What executions of one worker share.
+
+    Attributes:
+        agents: What is served here, in all versions.
+        suspend_after: Seconds a run waits hot before it leaves memory, if there is room.
+        may_act: Whether the lease is good enough to touch the outside world.
+        mail_of: Returns the waiting messages of an agent that executes here. Set by the worker, with
+            the next three.
+        on_routed: Told of inbox rows that a turn wrote here and now.
+        on_spawned: Told of a turn that created runs for agents of this host.
+        on_cancel: Told of a run that `ctx.cancel` asked to stop, with agent and reason.
+        on_delta: Told of pieces of what a run says live.
+        results: Where results of model calls and at-most-once effects outlive a crash before the
+            commit; None: the log alone holds them.
+        on_nudges: Told what a turn changed for other agents of this host.
+        on_end: Told of runs that nobody spawned and that have ended here.
+        foreign_topics: A follow graph and a fan-out that were handed in.
+        tracing: Makes spans; None: there are none.
+        counters: Counts what executions do.
+        resting: Knows how many of them wait hot.
+        secrets: Looked up at a call that names one.
+    """
+
+    store: RunStore
+    agents: Registry
+    clock: Clock
+    entropy: Entropy
+    suspend_after: float
+    may_act: Callable[[], bool]
+    foreign_topics: ForeignTopics
+    mail_of: Callable[[AgentId], MessageQueue] = _of_nobody
+    on_routed: Callable[[tuple[Arrived, ...]], None] = _ignore
+    on_spawned: Callable[[Committed], None] = _ignore
+    on_cancel: Callable[[RunId, AgentId, str], None] = _ignore
+    on_delta: Callable[[Delta], None] = _ignore
+    on_nudges: Callable[[Sequence[Nudge]], None] = _ignore
+    on_end: Callable[[AgentId, RunId], None] = _ignore
+    results: ResultCache | None = None
+    tracing: Tracing | None = None
+    counters: Counters = field(default_factory=Counters)
+    resting: Resting = field(default_factory=Resting)
+    secrets: Secrets = field(default_factory=Secrets)
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutionResult:
+    """What the worker has to know when an execution is over.
+
+    Attributes:
+        then: What was written; None: nothing was, as the lease was lost (`lost`), or the run must be
+            loaded again.
+        lost: The shard belongs to somebody else.
+        again: Another execution is wanted at once.
+        refusals: What that execution has to refuse.
+        setback: Why it was broken off, unless it is wanted for what it has to refuse.
+        early: The run has its place in the agent's queue again: something older waits there.
+    """
+
+    then: Then | None
+    lost: bool = False
+    again: bool = False
+    refusals: Refusals = field(default_factory=dict)
+    setback: Setback | None = None
+    early: bool = False

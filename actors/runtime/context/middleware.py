@@ -1,0 +1,116 @@
+"""What stands around `agent.run`: middleware, outermost first, and hooks, which only look."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from actors.kernel.agent.agent import Agent, AgentRunContext, RunMeta
+from actors.kernel.agent.history import HistoryProvider
+from actors.kernel.agent.message import Message
+from actors.kernel.agent.middleware import (
+    CallNext,
+    Hook,
+    HookEvent,
+    HookKind,
+    InvocationContext,
+    Middleware,
+)
+from actors.kernel.agent.supervision import HistoryRetention
+from actors.kernel.clock import Clock
+from actors.kernel.json import JsonValue
+
+_log = logging.getLogger("callboard.context")
+
+HOOK_LIMIT_S: Final = 5.0
+"""How long one hook may take."""
+
+
+async def call_agent(agent: Agent, ctx: AgentRunContext, inbox: list[Message]) -> Any:
+    """Here the agent's code is called. Return what `run` returned, or what middleware made of it."""
+    middleware: Any = getattr(agent, "middleware", None)
+    if not middleware:
+        return await agent.run(ctx, inbox)
+    call = InvocationContext(agent, ctx, inbox)
+    if hasattr(middleware, "execute"):
+        await middleware.execute(call, _final)
+    else:
+        await _chain(list(middleware))(call)
+    return call.output
+
+
+async def clear_run(agent: Agent, meta: RunMeta) -> None:
+    """Clear what a run has said from its session, where the agent's context keeps it that long only.
+
+    Called when the code has returned, before the run's end is written: afterwards it is gone for sure.
+    A run without a session is a session of its own.
+    """
+    context: Any = getattr(agent, "context", None)
+    if getattr(context, "retention", None) is HistoryRetention.RUN:
+        history: HistoryProvider = context.history
+        session_id = meta.supervision.session_id or meta.run_id
+        await history.clear_run(meta.agent_id, session_id=session_id, run_id=meta.run_id)
+
+
+async def _final(call: InvocationContext) -> None:
+    call.output = await call.agent.run(call.ctx, call.inbox)
+
+
+def _chain(middleware: Sequence[Middleware]) -> CallNext:
+    following: CallNext = _final
+    for item in reversed(middleware):
+        following = _link(item, following)
+    return following
+
+
+def _link(item: Middleware, following: CallNext) -> CallNext:
+    async def call_next(call: InvocationContext) -> None:
+        await item.process(call, following)
+
+    return call_next
+
+
+class Hooks:
+    """The observers of one agent. What they raise, and how long they take, never matters to a run."""
+
+    def __init__(self, agent: Agent, meta: RunMeta, clock: Clock) -> None:
+        self._hooks: Sequence[Hook] = getattr(agent, "hooks", None) or ()
+        self._meta = meta
+        self._clock = clock
+
+    def __bool__(self) -> bool:
+        return bool(self._hooks)
+
+    async def dispatch(
+        self,
+        kind: HookKind,
+        *,
+        name: str = "",
+        position: str = "",
+        data: Mapping[str, JsonValue] | None = None,
+    ) -> None:
+        """Tell every hook, one after the other, each within its time limit."""
+        meta = self._meta
+        for hook in self._hooks:
+            event = HookEvent(
+                kind=kind,
+                run_id=meta.run_id,
+                agent_id=meta.agent_id,
+                attempt=meta.attempt,
+                at=self._clock.now(),
+                name=name,
+                position=position,
+                data=data or {},
+            )
+            try:
+                async with asyncio.timeout(HOOK_LIMIT_S):
+                    await hook(event)
+            except BaseException as exc:  # whatever a hook does, the run and the host go on
+                task = asyncio.current_task()
+                if isinstance(exc, GeneratorExit):
+                    raise
+                if task is not None and task.cancelling():
+                    raise asyncio.CancelledError from exc
+                _log.warning("hook failed; the run goes on", extra={"hook": kind}, exc_info=True)

@@ -1,0 +1,249 @@
+"""What is done for a language model, and shown live: `ctx.llm`, `ctx.tool`, `ctx.emit_delta`.
+
+Every way in which a tool can go wrong is a result that a model can read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal, Self, TypeAlias
+
+from actors.errors import ContractError, MessageTooLargeError, RunError
+from actors.kernel.agent.llm import (
+    Completion,
+    GenerationOptions,
+    LLMClient,
+    ReasoningDelta,
+    TextDelta,
+)
+from actors.kernel.agent.message import ChatMessage
+from actors.kernel.agent.supervision import Supervision
+from actors.kernel.agent.tools import (
+    ApprovalHandler,
+    ApprovalPolicy,
+    InvocationResult,
+    Tool,
+    ToolCall,
+    ToolInvoker,
+)
+from actors.kernel.json import JsonValue, canonical_json, recordable, sized
+from actors.kernel.runtime.communication import Approval
+from actors.kernel.runtime.effects import EffectCall, EffectMode
+from actors.kernel.runtime.live import MAX_DELTA_BYTES, Delta
+from actors.kernel.runtime.log_entry import EntryKind as K
+from actors.runtime.context.call import RunState
+from actors.runtime.context.effects import effect, idempotency_key
+from actors.runtime.context.secrets import Secrets
+from actors.runtime.loop.threads import in_thread, refuse_coroutines
+from actors.runtime.replay.branches import Doing
+from actors.runtime.replay.failures import text_of, type_of
+
+_Kind: TypeAlias = Literal["text.delta", "reasoning.delta", "custom.delta"]
+
+
+class Live:
+    """What one execution of a run shows to whoever watches, and nobody keeps.
+
+    Args:
+        run: What its verbs share.
+        tell: Told of each piece.
+    """
+
+    def __init__(self, run: RunState, tell: Callable[[Delta], None]) -> None:
+        self._run, self._tell = run, tell
+        self._counts: dict[str, int] = {}
+
+    def emit(self, data: Any) -> None:
+        """See `RunContext.emit_delta`. It takes no position and leaves no entry: code may gain it, or lose it.
+
+        What an effect shows is numbered at its position, as a model call's pieces are; what the code
+        between them shows at the branch's, that of a replay included.
+        """
+        run = self._run
+        branch = run.scheduler.enter("emit_delta")
+        what = f"delta of run {run.run_id}"
+        clean, size_bytes = sized(data, where=what)
+        if size_bytes > MAX_DELTA_BYTES:
+            raise MessageTooLargeError(what, size_bytes, MAX_DELTA_BYTES)
+        is_effect = branch.doing is Doing.WORK
+        position = f"{branch.prefix}{branch.next_index - 1}" if is_effect else branch.prefix
+        n = self._counts.get(position, 0)
+        self._counts[position] = n + 1
+        if is_effect or not run.history.is_replaying():
+            self._show(position, n, "custom.delta", clean)
+
+    def llm(
+        self,
+        model: LLMClient | None,
+        messages: Sequence[ChatMessage] | str,
+        options: GenerationOptions | None,
+    ) -> EffectCall:
+        """Return the call of a model; a plain text is one user message. Its pieces are shown, numbered."""
+        if model is None:
+            msg = f"agent {self._run.agent_id} has no `model`: set it on the agent to use ctx.llm"
+            raise RuntimeError(msg)
+        chat = [ChatMessage.of("user", messages)] if isinstance(messages, str) else [*messages]
+        dumped = [message.model_dump(mode="json") for message in chat]
+        chosen = options.model_dump(mode="json", exclude_defaults=True) if options else None
+        words: list[JsonValue] = [model.model, dumped, chosen]  # type: ignore[list-item]
+
+        def on_piece(piece: TextDelta | ReasoningDelta, n: int) -> None:
+            is_reasoning = isinstance(piece, ReasoningDelta)
+            kind: _Kind = "reasoning.delta" if is_reasoning else "text.delta"
+            self._show(call.position, n, kind, piece.text)
+
+        call = effect("llm", model.model, words, partial(_complete, model, chat, options, on_piece))
+        call.end, call.counted = K.LLM_CALL, _has_limits(self._run.row.supervision)
+        return call
+
+    def _show(self, position: str, n: int, kind: _Kind, shown: JsonValue) -> None:
+        run = self._run
+        self._tell(
+            Delta(
+                run_id=run.run_id,
+                agent_id=run.agent_id,
+                attempt=run.history.life,
+                position=position,
+                n=n,
+                kind=kind,
+                text=shown if isinstance(shown, str) else "",
+                data=None if isinstance(shown, str) else shown,
+            )
+        )
+
+
+def _has_limits(supervision: Supervision | None) -> bool:
+    """Return whether model calls are counted against a budget of the run's tree."""
+    if supervision is None:
+        return False
+    budget = supervision.execution_budget
+    limits = (budget.max_tokens, budget.max_cost_usd, budget.max_turns)
+    return any(limit is not None for limit in limits)
+
+
+async def _complete(
+    model: LLMClient,
+    messages: Sequence[ChatMessage],
+    options: GenerationOptions | None,
+    on_piece: Callable[[TextDelta | ReasoningDelta, int], None],
+) -> Any:
+    """Return the model's answer as JSON data.
+
+    Raises:
+        ContractError: The stream ended without a `Completion`.
+    """
+    n = 0
+    async for event in model.generate_stream(messages, options=options):
+        if isinstance(event, Completion):
+            return event.response.model_dump(mode="json")
+        on_piece(event, n)
+        n += 1
+    msg = f"model {model.model!r} ended its stream without a Completion"
+    raise ContractError(msg)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Toolkit:
+    """What an agent declares about its tools."""
+
+    tools: tuple[Tool, ...]
+    invoker: ToolInvoker
+    policy: ApprovalPolicy
+
+    @classmethod
+    def of(cls, agent: object) -> Self:
+        """Return what this agent declares, with the defaults for what it does not."""
+        return cls(
+            tools=tuple(getattr(agent, "tools", None) or ()),
+            invoker=getattr(agent, "tool_invoker", None) or DirectToolInvoker(),
+            policy=getattr(agent, "approval_policy", None) or ApprovalPolicy(),
+        )
+
+    def find(self, name: str) -> Tool | None:
+        """Return the tool of this name."""
+        return next((tool for tool in self.tools if tool.name == name), None)
+
+    def use(
+        self, secrets: Secrets, name: str, arguments: dict[str, Any]
+    ) -> tuple[JsonValue, Callable[[], EffectCall]]:
+        """Return what a person has to agree to before, None for nothing, and what makes the call.
+
+        At most once unless the tool is idempotent; a `Secret` among the arguments stands for its value.
+        """
+        tool, sealed = self.find(name), secrets.sealed(arguments)
+        shown = arguments if sealed is None else sealed.shown
+
+        async def invoke(values: dict[str, Any]) -> Any:
+            key = idempotency_key()
+            call = ToolCall(id=key, name=name, arguments=values)
+            result = await self.invoker.invoke(call, tools=self.tools, idempotency_key=key)
+            return result.model_dump(mode="json", exclude_none=True)
+
+        def call() -> EffectCall:
+            execute: Callable[[], Awaitable[Any]] = partial(invoke, arguments)
+            if sealed is not None:
+                execute = sealed.execute(invoke, what=f"tool {name!r}")
+            mode = tool.mode if tool is not None else EffectMode.IDEMPOTENT
+            words = canonical_json([name, shown])
+            return EffectCall("tool", K.TOOL_CALLED, K.TOOL_RESULT, name, words, mode, execute)
+
+        if tool is None or not self.policy.asks_for(tool):
+            return None, call
+        return {"risk": tool.risk.value, "arguments": shown}, call
+
+
+def denied(name: str, decision: Approval) -> InvocationResult:
+    """Return the result of a call that nobody agreed to."""
+    comment = f": {decision.comment}" if decision.comment else ""
+    said = f"{decision.by} denied it" if decision.by else "nobody decided in time"
+    return InvocationResult(status="denied", text=f"tool {name!r} was not called: {said}{comment}")
+
+
+class DirectToolInvoker:
+    """Calls the tool's function in this process. See `ToolInvoker`.
+
+    `TerminalError`, `RetryAfter` and other `RunError`s of a tool are raised: they are about the run.
+    """
+
+    async def invoke(
+        self,
+        call: ToolCall,
+        *,
+        tools: Sequence[Tool],
+        idempotency_key: str,
+        approval: ApprovalHandler | None = None,
+    ) -> InvocationResult:
+        """See `ToolInvoker.invoke`. The key is also `actors.idempotency_key()` inside the tool."""
+        tool = next((t for t in tools if t.name == call.name), None)
+        if tool is None:
+            known = ", ".join(sorted(t.name for t in tools)) or "none"
+            return _error(f"tool {call.name!r} is not declared by this agent (declared: {known})")
+        limit = asyncio.timeout(tool.timeout_s)
+        try:
+            async with limit:
+                value: Any = await _called(tool, call)
+            structured = recordable(value, where=f"tool {call.name!r}")
+        except (RunError, ContractError):
+            raise
+        except (Exception, SystemExit) as exc:  # noqa: BLE001 - a failed tool is an answer for the model
+            why = f"tool {call.name!r} took longer than {tool.timeout_s} s"
+            said = why if limit.expired() else text_of(exc)
+            type_ = type_of(exc)
+            name = type_.rpartition(":")[2].rpartition(".")[2]
+            return _error(f"{name}: {said}", type_)
+        text = structured if isinstance(structured, str) else ""
+        return InvocationResult(status="ok", text=text, structured=structured)
+
+
+async def _called(tool: Tool, call: ToolCall) -> Any:
+    if not tool.thread:
+        return await tool.run(**call.arguments)
+    refuse_coroutines(tool.run, f"tool {tool.name!r}")
+    return await in_thread(tool.run, **call.arguments)
+
+
+def _error(text: str, type_: str | None = None) -> InvocationResult:
+    return InvocationResult(status="error", text=text, error_type=type_)

@@ -1,0 +1,374 @@
+"""Waiting verbs: sleep, signals, mail, answers. Hot for a while, then the run is suspended and replayed."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import Protocol, TypeAlias
+
+from actors.errors import ContractError
+from actors.kernel.agent.message import Message, MessageKey
+from actors.kernel.json import JsonValue
+from actors.kernel.runtime.log_entry import EntryKind as K
+from actors.kernel.runtime.rows import Arrived
+from actors.kernel.runtime.waits import Answer, Wait
+from actors.kernel.seconds import check_s, instant_of
+from actors.kernel.text import check_name_of
+from actors.runtime.context.buffers import refuse_reserved
+from actors.runtime.context.call import Call, Entry, Payload, RunState
+from actors.runtime.context.open_waits import (
+    AnswerWait,
+    OpenWaits,
+    PendingWait,
+    Trigger,
+    WaitResult,
+)
+from actors.runtime.journal.write_set import LateEnd
+from actors.runtime.loop.timers import Alarm
+
+
+class MessageQueue(Protocol):
+    """The waiting messages of one agent, in this process."""
+
+    def is_there(self) -> bool:
+        """Whether `take` would return one."""
+
+    def take(self) -> Arrived | None:
+        """Remove and return the next one."""
+
+    def put_back(self, arrived: Arrived) -> None:
+        """It may not be taken yet: something older of its sender has to be read first."""
+
+
+class Waits:
+    """The waiting verbs of one execution of a run.
+
+    Args:
+        run: What its verbs share.
+        mail: The agent's waiting messages.
+    """
+
+    def __init__(self, run: RunState, mail: MessageQueue) -> None:
+        self._run = run
+        self._mail = mail
+        self.open_waits = OpenWaits()
+        self.paused = self.open_waits.paused
+        run.signals.on_found = self._signals_found
+        run.answers.on_found = self._answers_found
+
+    async def until(self, at: datetime | None, *, verb: str, seconds: float = 0.0) -> None:
+        """Return when `at` (or `seconds` from now, decided once) has come; never early."""
+        if at is not None:
+            if at.tzinfo is None:
+                msg = "ctx.sleep_until needs an aware datetime, for example from ctx.now()"
+                raise ContractError(msg)
+            at = instant_of(at)
+        call = Call(self._run, verb)
+        seconds = check_s(f"the time of ctx.{verb}", seconds)
+        words: list[JsonValue] = ["sleep", seconds] if at is None else ["until", at.isoformat()]
+        known = call.meet((K.TIMER_SET, K.TIMER_FIRED), verb, words)
+        if known is not None:
+            await call.in_order(known)
+            return
+        at = _timer(call, seconds, at)
+        await call.begin()
+        fired: Entry = (K.TIMER_FIRED, call.position, {"at": at.isoformat()})
+        await self._end(PendingWait(call.branch, verb, at=at), lambda _: fired)
+
+    async def signal(self, name: str) -> JsonValue:
+        """Return the payload of the oldest signal of this name."""
+        call = Call(self._run, "sleep_until_signal")
+        check_name_of("name of a signal", name)
+        refuse_reserved(name)
+        known = call.meet((K.SIGNAL_RECEIVED,), f"signal {name}", ["signal", name])
+        if known is not None:
+            await call.in_order(known)
+            return known.payload["payload"]
+        await call.begin()
+
+        def received(found: Trigger) -> Entry:
+            assert found.signal is not None
+            n, payload = found.signal.n, found.signal.payload
+            return call.entry(K.SIGNAL_RECEIVED, {"name": name, "payload": payload, "n": n})
+
+        ended = await self._end(PendingWait(call.branch, call.verb, signal=name), received)
+        return ended.payload["payload"]
+
+    async def receive(self, timeout_s: float | None) -> Message | None:
+        """Return the agent's next plain message, or None after `timeout_s` seconds."""
+        run, call = self._run, Call(self._run, "receive")
+        limit_s = 0.0 if timeout_s is None else check_s("timeout of ctx.receive", timeout_s)
+        kinds = (K.MSG_RECEIVED, K.TIMER_SET, K.TIMER_FIRED)
+        known = call.meet(kinds, call.verb, ["receive", timeout_s])
+        if known is not None:
+            await call.in_order(known)
+            message = message_of(known.payload)
+            if message is not None:
+                run.give(message)
+            return message
+        at = None if timeout_s is None else _timer(call, limit_s)
+        await call.begin()
+
+        def received(found: Trigger) -> Entry:
+            if found.mail is not None:
+                return call.entry(K.MSG_RECEIVED, message_payload(found.mail))
+            return K.TIMER_FIRED, call.position, {"at": at.isoformat() if at is not None else ""}
+
+        wait = PendingWait(call.branch, call.verb, at=at, mail=True)
+        found = (await self._end(wait, received)).found
+        if found.mail is None:
+            return None
+        run.give(found.mail.message)
+        return found.mail.message.copied()
+
+    async def answer(self, wanted: AnswerWait) -> tuple[int, Payload]:
+        """Return the entry that ended a wait for an answer, with its seq; the call has begun.
+
+        Its payload says whether it is a refusal.
+        """
+        run, call = self._run, wanted.call
+        wait = PendingWait(call.branch, call.verb, keep=wanted.keep)
+
+        def entry_of(found: Trigger) -> Entry:
+            entry = found.entry
+            if entry is None:
+                assert found.answer is not None
+                entry = wanted.answered(found.answer)
+            if found.is_refusal:
+                wanted.take_back()
+            if found.is_unasked and wanted.key is not None:
+                end = LateEnd(wanted.key, entry[2], wanted.answered, wanted.keep)
+                run.log.writes.unless_answered.append(end)
+            return entry
+
+        async def look() -> Trigger | None:
+            """What ends the wait without anything new: a refusal, what is known, the end of time."""
+            exc = run.refusals.get(call.position)
+            if exc is None and wait.row is None:
+                known = await wanted.prepare()
+                if isinstance(known, Exception):
+                    exc = known
+                elif isinstance(known, Answer):
+                    return Trigger(answer=known, is_unasked=True)
+                else:
+                    wait.at = known.expires_at
+                    self.open_waits.show(wait, known)
+            if exc is None:
+                return None
+            return Trigger(entry=call.entry(K.EFFECT_RESULT, call.refusal(exc)), is_refusal=True)
+
+        async def late() -> Trigger | None:
+            """A last look comes before the end of its time is recorded."""
+            run.answers.poke()
+            await run.answers.refresh()
+            if self._is_there(wait):
+                return None
+            return Trigger(entry=await wanted.timed_out(), is_unasked=True)
+
+        ended = await self._end(wait, entry_of, look=look, late=late)
+        return ended.seq, ended.payload
+
+    def fail(self, position: str, exc: Exception) -> None:
+        """Let the wait for an answer at `position` raise an error, which is recorded."""
+        self._run.refusals[position] = exc
+        self._wake(self.open_waits.at(position))
+
+    def poke_mail(self) -> None:
+        """The agent has new mail."""
+        self._wake(self.paused.first("mail"))
+
+    def poke_signals(self) -> None:
+        """The run has new signals, or answers: one branch looks for all."""
+        self._run.signals.poke()
+        self._run.answers.poke()
+        self._wake(self.paused.first("signal"))
+        self._wake(self.paused.first("answer"))
+
+    def _signals_found(self, counts: Iterable[tuple[str, int]]) -> None:
+        for wait in self.paused.for_signals(counts):
+            self._wake(wait)
+
+    def _answers_found(self, keys: Iterable[str]) -> None:
+        for wait in self.paused.for_answers(keys):
+            self._wake(wait)
+
+    def detach(self) -> None:
+        """Be told of nothing any more: the execution is over, and would be kept in memory by this."""
+        self._run.signals.detach()
+        self._run.answers.detach()
+
+    def _wake(self, wait: PendingWait | None) -> None:
+        if wait is not None:
+            self._run.scheduler.woken(wait.branch)
+
+    def _leave(self, wait: PendingWait) -> None:
+        """Forget a wait; if its branch was interrupted, let another one look or take in its place."""
+        run = self._run
+        self.open_waits.close(wait)
+        if wait.ended is not None or run.scheduler.live.unwinding is not None:
+            return
+        if (name := wait.signal) is not None:
+            if run.signals.is_current:
+                self._signals_found([(name, run.signals.count(name))])
+            else:
+                self._wake(self.paused.first("signal"))
+        elif wait.row is not None and not run.answers.is_current:
+            self._wake(self.paused.first("answer"))
+        elif wait.mail:
+            self._next_for_mail()
+
+    def _next_for_mail(self) -> None:
+        if self._mail.is_there():
+            self._wake(self.paused.first("mail"))
+
+    def rows(self, resting: bool) -> tuple[Wait, ...]:
+        """Return the waits that others can see, by position.
+
+        Only those of a run at rest can close a circle, and only if nothing else can go on in it.
+        """
+        return self.open_waits.rows(must=resting and not self._run.scheduler.groups.is_selecting)
+
+    async def _end(
+        self,
+        wait: PendingWait,
+        entry_of: _EntryOf,
+        *,
+        look: _Look | None = None,
+        late: _Look | None = None,
+    ) -> WaitResult:
+        ending = self._until_ended(wait, entry_of, look=look, late=late)
+        spans = self._run.spans
+        if spans is None:
+            return await ending
+        with spans.waiting(wait.verb) as seen:
+            try:
+                ended = await ending
+            finally:
+                seen.names(wait.row)
+            seen.ended(ended.found.mail, ended.payload)
+        return ended
+
+    async def _until_ended(
+        self, wait: PendingWait, entry_of: _EntryOf, *, look: _Look | None, late: _Look | None
+    ) -> WaitResult:
+        """Return what ended the wait, recorded and durable, when this branch is next to go on.
+
+        A signal, message or answer is consumed only by a branch that goes on with it: see
+        `BranchScheduler.take`. `look` and `late` find what ends it beside them, and at the end of its time.
+        """
+        run, branch = self._run, wait.branch
+
+        def on_taken() -> None:
+            found = self._consume(wait)
+            if found is not None:
+                self._record(wait, entry_of(found), found)
+
+        self.open_waits.open(wait)
+        try:
+            while wait.ended is None:
+                if wait.signal is not None:
+                    await run.signals.refresh()
+                known = await look() if look is not None else None
+                if wait.row is not None:
+                    await run.answers.refresh()
+                if known is None and self._is_there(wait):
+                    is_own = wait.row is not None
+                    await run.scheduler.take(branch, wait.verb, on_taken, together=is_own)
+                elif known is None and wait.at is not None and run.clock.now() >= wait.at:
+                    known = await late() if late is not None else Trigger()
+                elif known is None:
+                    await self._pause(wait)
+                if known is not None:
+                    self._record(wait, entry_of(known), known)
+                if wait.ended is not None and not branch.has_input:
+                    await run.log.durable(branch, wait.ended.seq)
+            await run.scheduler.await_resume(branch, wait.verb)
+        except BaseException as exc:
+            run.scheduler.live.interrupted(branch, wait.verb, exc)
+            raise
+        finally:
+            self._leave(wait)
+        return wait.ended
+
+    def _record(self, wait: PendingWait, entry: Entry, found: Trigger) -> None:
+        """Record what ended a wait; nothing has, after all, if it was a message that has to wait."""
+        run = self._run
+        seq = run.log.record(*entry)
+        run.scheduler.queue_resume(wait.branch, seq, is_input=found.is_input)
+        self.open_waits.close(wait)
+        if (mail := found.mail) is not None:
+            key = MessageKey(mail.agent_id, mail.sender, mail.message.id)
+            run.log.writes.bind.append(key)
+            put_back = partial(self._put_back, wait, mail)
+            run.log.amendments.received[key] = entry[1], put_back
+        wait.ended = WaitResult(found, seq, entry[2])
+
+    def _put_back(self, wait: PendingWait, mail: Arrived) -> None:
+        """Wait on: an older message of its sender has to be read first."""
+        self._mail.put_back(mail)
+        if self._run.scheduler.go_on_working(wait.branch):
+            self.open_waits.open(wait)
+            wait.ended = None
+
+    async def _pause(self, wait: PendingWait) -> None:
+        """Wait until somebody says that there may be something, or the time has come."""
+        scheduler, alarm = self._run.scheduler, None
+        if wait.at is not None:
+            alarm = Alarm(self._run.clock, wait.at, partial(scheduler.woken, wait.branch))
+        if wait.row is not None and scheduler.live.working > self.open_waits.looking_count:
+            self._run.log.show_waits()  # else the run rests soon, which writes them anyway
+        self.paused.add(wait)
+        try:
+            await scheduler.wake(wait.branch, wait.verb)
+        finally:
+            self.paused.remove(wait)
+            if alarm is not None:
+                alarm.cancel()
+
+    def _is_there(self, wait: PendingWait) -> bool:
+        if wait.signal is not None:
+            return self._run.signals.count(wait.signal) > 0
+        if wait.row is not None:
+            return self._run.answers.is_there(wait.row.key)
+        return wait.mail and self._mail.is_there()
+
+    def _consume(self, wait: PendingWait) -> Trigger | None:
+        if wait.signal is not None:
+            signal = self._run.signals.take_now(wait.signal)
+            return Trigger(signal=signal) if signal is not None else None
+        if wait.row is not None:
+            answer = self._run.answers.take_now(wait.row.key, keep=wait.keep)
+            return Trigger(answer=answer) if answer is not None else None
+        mail = self._mail.take()
+        self._next_for_mail()
+        return Trigger(mail=mail) if mail is not None else None
+
+
+_EntryOf: TypeAlias = "Callable[[Trigger], Entry]"
+_Look: TypeAlias = "Callable[[], Awaitable[Trigger | None]]"
+
+
+def _timer(call: Call, seconds: float, at: datetime | None = None) -> datetime:
+    """Return when a wait ends, as an execution before this one has set it; else `at`, or so long from now."""
+    if call.begun is not None:
+        return instant_in(call.begun.payload["at"])
+    at = at or call.run.clock.now() + timedelta(seconds=seconds)
+    call.record(K.TIMER_SET, {"at": at.isoformat(), "verb": call.verb})
+    return at
+
+
+def instant_in(value: JsonValue) -> datetime:
+    """Return the instant that an entry holds."""
+    return datetime.fromisoformat(str(value)).astimezone(UTC)
+
+
+def message_payload(arrived: Arrived) -> Payload:
+    """Return the payload of the entry that says a message was received."""
+    return {"message": arrived.message.to_json(), "arrival": arrived.arrival}
+
+
+def message_of(payload: Payload) -> Message | None:
+    """Return the message that such an entry holds, None for the end of a time limit."""
+    data = payload.get("message")
+    return Message.from_json(data) if isinstance(data, dict) else None

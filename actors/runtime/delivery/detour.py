@@ -1,0 +1,126 @@
+"""The way round the broker: while it cannot be used, what agents send each other goes by the database.
+
+The sender's host hands over what its agents have in the outbox: it knows first that nothing can be published.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass
+from typing import Final
+
+from actors.errors import BrokerError, PersistenceError
+from actors.kernel.store.transport import OutboxRow, OutboxStore
+from actors.runtime.delivery.outbox_relay import Relay
+from actors.runtime.loop.tasks import TaskScope, happens
+from actors.runtime.worker.held_shards import HeldShards
+
+_log = logging.getLogger("callboard.delivery")
+
+AFTER_S: Final = 1.0
+"""So long the broker may be of no use before mail goes round it."""
+LOOK_S: Final = 5.0
+"""How often the outbox is looked at again meanwhile, for what no commit of this host told of."""
+AGAIN_S: Final = 1.0
+
+
+@dataclass(slots=True)
+class Doubt:
+    """Whether the broker is of use, as far as is known. Pure.
+
+    Attributes:
+        since: When it was first in doubt; None while it is not.
+    """
+
+    since: float | None = None
+
+    def begin(self, now: float) -> None:
+        """It did not do what was asked of it, or is not there."""
+        if self.since is None:
+            self.since = now
+
+    def end(self) -> None:
+        """It did all that mail needs."""
+        self.since = None
+
+    def left_s(self, now: float) -> float | None:
+        """Return how long it is waited for still, 0 when that is over; None: it is not in doubt."""
+        return None if self.since is None else max(0.0, self.since + AFTER_S - now)
+
+
+class Detour:
+    """Hands over what the broker cannot take, while that lasts. The relay goes by it as by a connection.
+
+    Args:
+        relay: Sends by what it was opened with last.
+        outbox: What it hands over.
+        held: Our shards.
+
+    Attributes:
+        is_open: Whether mail goes this way.
+    """
+
+    def __init__(self, relay: Relay, outbox: OutboxStore, held: HeldShards) -> None:
+        self._relay, self._outbox, self._held = relay, outbox, held
+        self._doubt, self._news = Doubt(), asyncio.Event()
+        self._now = asyncio.get_running_loop().time
+        self.is_open = False
+
+    def begin(self) -> None:
+        """The broker is in doubt: go round it soon."""
+        self._doubt.begin(self._now())
+        self._news.set()
+
+    def end(self) -> None:
+        """The broker is of use; the relay was opened with a connection to it."""
+        self._doubt.end()
+        self._news.set()
+
+    def look_again(self) -> None:
+        """Other shards are ours, or the store may be behind."""
+        self._news.set()
+
+    async def run(self) -> None:
+        """Be open while the broker is of no use; to be run as a task until it is cancelled."""
+        while True:
+            self._news.clear()
+            left_s = self._doubt.left_s(self._now())
+            if left_s is None:
+                await self._news.wait()
+            elif left_s > 0:
+                await happens(self._news, within_s=left_s)
+            else:
+                await self._go()
+
+    async def _go(self) -> None:
+        _log.warning("mail between agents goes by the database, until the broker is of use")
+        try:
+            async with TaskScope() as tasks:
+                self._relay.open(self, tasks, mail_only=True)
+                self.is_open = True
+                while self._doubt.since is not None:
+                    await self._look()
+        finally:
+            self.is_open = False
+            self._relay.close(self)
+
+    async def _look(self) -> None:
+        self._news.clear()
+        try:
+            await self._relay.look_again(self._held.loaded)
+        except PersistenceError as exc:
+            _log.warning("mail waits for the store", extra={"problem": str(exc)})
+            await asyncio.sleep(AGAIN_S)
+        else:
+            await happens(self._news, within_s=LOOK_S)
+
+    async def send(self, row: OutboxRow) -> int:
+        """Hand a row over; as `MailConnection.send`, but nothing is stored under a sequence."""
+        try:
+            if await self._outbox.hand_over(row):
+                return 0
+        except PersistenceError as exc:
+            raise BrokerError(str(exc)) from exc
+        msg = "something older of its sender is on its way"
+        raise BrokerError(msg)

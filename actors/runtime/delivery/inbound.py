@@ -1,0 +1,132 @@
+"""Ingest: what the broker has for our shards becomes rows, then it is offered to the worker.
+
+Nothing is acknowledged before its commit, and nothing waits here for an agent's code.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextlib import aclosing
+from typing import Final
+
+from actors.errors import BrokerError, PersistenceError
+from actors.kernel.runtime.ids import ShardId
+from actors.kernel.runtime.scheduler import ShardLease
+from actors.kernel.runtime.turn import LeaseLost
+from actors.kernel.store.transport import (
+    Cursor,
+    Ingested,
+    IngestOutcome,
+    MailBatch,
+    MailConnection,
+    MailStore,
+    StaleStream,
+    Undecodable,
+)
+from actors.runtime.loop.tasks import TaskScope
+from actors.runtime.worker.worker import Worker
+
+_log = logging.getLogger("callboard.delivery")
+
+AGAIN_S: Final = 0.5
+"""Pause before a batch is written again that the store could not write."""
+
+
+class Ingest:
+    """Reads shards from a connection into rows.
+
+    Args:
+        rows: Writes batches.
+        worker: Gets what is new.
+        tasks: Where batches are written. A batch is never left half-way when its connection goes:
+            what is committed has to be offered before anything younger of the shard is.
+        on_broken: Called when reading cannot go on over this connection, or the stream began
+            another life; with the reason.
+        on_posted: Told of shards of this host that have followers of a post that came.
+    """
+
+    def __init__(
+        self,
+        rows: MailStore,
+        worker: Worker,
+        *,
+        tasks: TaskScope,
+        on_broken: Callable[[str], None],
+        on_posted: Callable[[ShardId], None] = lambda _: None,
+    ) -> None:
+        self._rows, self._worker, self._intake = rows, worker, worker.intake
+        self._tasks, self._on_broken, self._on_posted = tasks, on_broken, on_posted
+        self._writing: dict[ShardId, asyncio.Event] = {}
+        """Set when the batch of a shard that becomes rows is over."""
+        self._has_news = False
+
+    def take_news(self) -> bool:
+        """Return whether a cursor moved since this was asked last."""
+        news, self._has_news = self._has_news, False
+        return news
+
+    async def read(self, connection: MailConnection, lease: ShardLease, cursor: Cursor) -> None:
+        """Here mail comes in. Read one shard until it or the connection is lost."""
+        try:
+            while (over := self._writing.get(lease.shard)) is not None:
+                await over.wait()  # of the connection before
+            async with aclosing(connection.read(lease, cursor)) as batches:
+                async for batch in batches:
+                    done = asyncio.get_running_loop().create_future()
+                    self._writing[lease.shard] = asyncio.Event()
+                    self._intake.held_back[lease.shard] = []
+                    self._tasks.start(self._write(batch, done), name="ingest")
+                    if not await done:
+                        return
+                    connection.ack(batch)
+        except BrokerError as exc:
+            _log.debug("reading stops", extra={"shard": lease.shard, "problem": str(exc)})
+            self._on_broken(str(exc))
+        except Exception:  # noqa: BLE001 - a mailbox that nobody reads would be a silent loss
+            _log.exception("reading broke off", extra={"shard": lease.shard})
+            self._on_broken("reading broke off: see the error before")
+
+    async def _write(self, batch: MailBatch, done: asyncio.Future[bool]) -> None:
+        """Make rows of a batch and offer them; `done` says whether reading can go on."""
+        shard, is_written = batch.lease.shard, False
+        try:
+            match await self._until_written(batch):
+                case Ingested(arrived, signalled, posted):
+                    is_written = self._has_news = True
+                    counters = self._worker.env.counters
+                    counters.received += len(arrived)
+                    if bad := sum(isinstance(m.content, Undecodable) for m in batch.received):
+                        counters.undecodable += bad
+                    for item in arrived:
+                        self._intake.offer(item)
+                    for run_id, agent_id in signalled:
+                        self._intake.signalled(run_id, agent_id)
+                    for follower_shard in posted:
+                        self._on_posted(follower_shard)
+                case LeaseLost():
+                    self._worker.adoption.lose(shard, epoch=batch.lease.epoch)
+                case StaleStream():
+                    self._on_broken("the mail stream began another life")
+        except Exception:
+            # Else nobody would read this shard until the next connection.
+            self._on_broken("mail could not be written")
+            raise
+        finally:
+            for item in self._intake.held_back.pop(shard):
+                self._intake.offer(item)
+            self._writing.pop(shard).set()
+            if not done.done():
+                done.set_result(is_written)
+
+    async def _until_written(self, batch: MailBatch) -> IngestOutcome:
+        while True:
+            try:
+                return await self._rows.ingest(batch)
+            except PersistenceError as exc:
+                _log.warning(
+                    "mail waits for the store",
+                    extra={"shard": batch.lease.shard, "problem": str(exc)},
+                )
+                await asyncio.sleep(AGAIN_S)

@@ -1,0 +1,354 @@
+"""The mail service: one broker connection after the other, guarded, then used in both directions.
+
+A message enters at `Ingest.read`, becomes durable in `MailStore.ingest`, and is offered to the
+worker. What agents send leaves by the `Relay`: to the broker, or by the `Detour` while that is of no
+use. Losing a connection, or the whole broker, costs nothing but time: every connection begins with the
+guard, the cursors and the outbox of the store.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+from actors.errors import ActorsError, BrokerError, ContractError, PersistenceError
+from actors.kernel.backoff import Backoff
+from actors.kernel.runtime.hints import Nudge
+from actors.kernel.runtime.ids import ShardId
+from actors.kernel.runtime.scheduler import ShardLease
+from actors.kernel.runtime.shards import is_of_topics
+from actors.kernel.store.transport import (
+    MailConnection,
+    MailStore,
+    OutboxStore,
+    StreamRecord,
+    Transport,
+)
+from actors.runtime.delivery.detour import Detour
+from actors.runtime.delivery.inbound import Ingest
+from actors.runtime.delivery.outbox_relay import AGAIN_S, Relay
+from actors.runtime.delivery.stream_guard import StreamRolledBackError, guard_stream
+from actors.runtime.loop.notifications import Notifications
+from actors.runtime.loop.tasks import TaskScope, happens
+from actors.runtime.worker.worker import Worker
+
+_log = logging.getLogger("callboard.delivery")
+
+UPKEEP_S: Final = 5.0
+"""How often the outbox is looked at again, and mail that everybody has is purged."""
+GUARD_S: Final = 30.0
+PURGE_AT_LEAST: Final = 256
+LONGEST_PAUSE_S: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Broker:
+    """What a runtime needs to get and send mail by a broker."""
+
+    transport: Transport
+    mail: MailStore
+    outbox: OutboxStore
+
+
+class MailService:
+    """Keeps one host's shards reading and its outbox moving, for ever.
+
+    Args:
+        broker: The transport, and the rows of mail.
+        worker: Says which shards are ours, and gets what is new.
+        notifications: Hints of other hosts go there; others say what there is to read and to send.
+    """
+
+    def __init__(self, broker: Broker, worker: Worker, notifications: Notifications) -> None:
+        self._transport, self._mail, self._outbox = broker.transport, broker.mail, broker.outbox
+        self._worker, self._publish = worker, notifications.publish
+        self._over, self._changed = asyncio.Event(), asyncio.Event()
+        self._posted = asyncio.Event()
+        self._writes = TaskScope()
+        self._ingest = Ingest(
+            broker.mail,
+            worker,
+            tasks=self._writes,
+            on_broken=self._broken,
+            on_posted=lambda shard: self._publish(Nudge("fanout", shard=shard)),
+        )
+        self._doubted = asyncio.Event()
+        self._relay = Relay(broker.outbox, may_act=worker.env.may_act, on_doubt=self._doubted.set)
+        self._detour = Detour(self._relay, broker.outbox, worker.held)
+        self._is_unsent = False
+        """Whether the connection in use was told of no row of the outbox."""
+        self._outage = _Outage()
+        self._problem = ""
+        """Why the connection is given up, if a reader knows."""
+        self.connected = asyncio.Event()
+        """Set while a guarded connection is in use."""
+        self._refused: ContractError | None = None
+        self._tried = asyncio.Event()
+        notifications.subscribe(self._follow, "fanout", "held", "life")
+
+    async def ready(self) -> None:
+        """Return when mail moves for the first time.
+
+        Raises:
+            ContractError: The broker cannot be used as it is configured; waiting does not help.
+        """
+        await self._tried.wait()
+        if self._refused is not None:
+            raise self._refused
+
+    @property
+    def trouble(self) -> ActorsError | None:
+        """Why mail does not move, or what is sent does not; None where nobody knows of anything."""
+        return self._outage.trouble or self._relay.trouble
+
+    def _follow(self, nudge: Nudge) -> None:
+        if nudge.kind == "fanout":
+            self._posted.set()  # observers at the broker are to see it soon
+        elif nudge.kind == "held":
+            self._changed.set()  # read what is ours, and only that
+            self._detour.look_again()
+        else:  # the store may be behind: guard the stream, read from its cursors, send its outbox
+            self._over.set()
+            self._detour.look_again()
+
+    async def run(self) -> None:
+        """Be connected, again after every loss; to be run as a task until it is cancelled."""
+        self._outbox.set_hook(self._relay.add)
+        try:
+            async with TaskScope() as tasks:
+                tasks.keep(self._detour.run, name="mail past the broker")
+                await self._connect_for_ever()
+        except ContractError as exc:
+            _log.error("the broker cannot be used", extra={"problem": str(exc)})
+            self._refused = exc
+            self._tried.set()
+        finally:
+            self._outbox.set_hook(None)
+            await self._writes.close()
+
+    async def _connect_for_ever(self) -> None:
+        loop, backoff = asyncio.get_running_loop(), Backoff(longest_s=LONGEST_PAUSE_S)
+        while True:
+            begun = loop.time()
+            try:
+                deployment = await self._mail.deployment()
+                self._over.clear()
+                self._problem = ""
+                async with self._transport.connect(
+                    deployment=deployment, on_nudge=self._publish, on_doubt=self._doubted.set
+                ) as connection:
+                    stream = await guard_stream(connection, self._mail)
+                    self._outage.ends()
+                    await self._use(connection, stream)
+                self._outage.begins(self._problem or "the connection was given up")
+            except (BrokerError, PersistenceError) as exc:
+                if isinstance(exc, StreamRolledBackError) and exc.problem:
+                    self._outage.is_refused(exc)  # until somebody makes the stream anew
+                self._outage.begins(str(exc), exc)
+            except ContractError as exc:
+                if not self._tried.is_set():
+                    raise
+                self._outage.is_refused(exc)  # until somebody sets the streams right
+            except Exception:  # noqa: BLE001 - a host that gets no mail any more would be a silent loss
+                _log.exception("the broker's connection broke off")
+                self._outage.begins("see the error before")
+            self._detour.begin()
+            await asyncio.sleep(backoff.next_s())
+            if loop.time() - begun > LONGEST_PAUSE_S:
+                backoff.reset()
+
+    def _broken(self, problem: str) -> None:
+        """The connection is of no use any more, or does not do what is asked of it."""
+        self._problem = self._problem or problem
+        self._over.set()
+
+    async def _use(self, connection: MailConnection, stream: StreamRecord) -> None:
+        """Read and send until the connection is lost or the stream is another one."""
+        readers = Readers(self._ingest, self._mail, connection, stream)
+        try:
+            async with TaskScope() as tasks:
+                self._relay.open(connection, tasks)
+                self._detour.end()
+                self._doubted.clear()
+                tasks.keep(partial(self._prove, connection, tasks), name="leaders of the broker")
+                tasks.start(self._watch(connection), name="broker connection")
+                tasks.keep(partial(self._follow_for_ever, readers), name="shards to read")
+                tasks.keep(partial(self._keep_up, connection, stream), name="mail upkeep")
+                tasks.keep(self._show_posts, name="posts for observers")
+                self._changed.set()
+                self.connected.set()
+                self._tried.set()
+                await self._over.wait()
+        finally:
+            self.connected.clear()
+            self._relay.close(connection)
+            await readers.close()
+
+    async def _prove(self, connection: MailConnection, tasks: TaskScope) -> None:
+        """Whenever the broker is in doubt, let mail go round it until all leaders answer."""
+        while True:
+            await self._doubted.wait()
+            self._doubted.clear()
+            self._detour.begin()
+            await _until_led(connection)
+            if self._detour.is_open:
+                self._relay.open(connection, tasks)
+                self._is_unsent = True
+                self._changed.set()
+            self._detour.end()
+            await asyncio.sleep(LONGEST_PAUSE_S)
+
+    async def _watch(self, connection: MailConnection) -> None:
+        try:
+            await connection.lost()
+        finally:
+            self._over.set()
+
+    async def _follow_for_ever(self, readers: Readers) -> None:
+        """Have a reader for each shard of ours that is loaded, and for no other."""
+        while True:
+            await self._changed.wait()
+            self._changed.clear()
+            try:
+                new = await readers.follow(self._worker.held.loaded)
+                await self._relay.load(self._worker.held.loaded if self._is_unsent else new)
+                self._is_unsent = False
+            except BaseException as exc:
+                self._changed.set()
+                if not isinstance(exc, PersistenceError):
+                    raise
+                _log.warning("shards are read later", extra={"problem": str(exc)})
+                await asyncio.sleep(LONGEST_PAUSE_S)
+
+    async def _show_posts(self) -> None:
+        """Send posts to the broker, for those who look on; followers do not need it."""
+        while True:
+            await happens(self._posted, within_s=UPKEEP_S)
+            self._posted.clear()
+            topics = [lease for lease in self._worker.held.loaded if is_of_topics(lease.shard)]
+            try:
+                await self._relay.load(topics)
+            except ActorsError as exc:
+                _log.warning("posts are shown later", extra={"problem": str(exc)})
+
+    async def _keep_up(self, connection: MailConnection, stream: StreamRecord) -> None:
+        """Look at the outbox and the stream again and again, and purge what nobody needs."""
+        loop, purged = asyncio.get_running_loop(), 0
+        guard_at = loop.time()
+        while True:
+            await asyncio.sleep(UPKEEP_S)
+            is_due = loop.time() >= guard_at
+            is_read = self._ingest.take_news() or is_due
+            try:
+                if is_read or self._relay.is_waiting:  # what was read may have left dead letters
+                    await self._relay.look_again(self._worker.held.loaded)
+                low = await self._mail.low_water(stream) if is_read else 0
+                may_purge = low - purged >= PURGE_AT_LEAST
+                if not may_purge and not is_due:
+                    continue
+                if (await guard_stream(connection, self._mail)).epoch != stream.epoch:
+                    self._over.set()
+                    return
+                guard_at = loop.time() + GUARD_S
+                # Mail that no shard accounts for would go unread: it gets its shard first.
+                is_accounted_for = not await self._mail.account_for(await connection.waiting())
+                if may_purge and is_accounted_for:
+                    purged = await self._purge(connection, stream, low)
+            except StreamRolledBackError:
+                self._over.set()
+                return
+            except ActorsError as exc:
+                _log.warning("mail upkeep is tried again", extra={"problem": str(exc)})
+
+    async def _purge(self, connection: MailConnection, stream: StreamRecord, low: int) -> int:
+        """Remove mail that everybody has read; return what was known to be read before.
+
+        A type may have been declared meanwhile, whose shards have read nothing yet, so the lowest
+        cursor is asked again; what arrived in between is above the first answer.
+        """
+        low = min(low, await self._mail.low_water(stream))
+        await self._mail.allow_purge(stream, low)
+        await connection.purge(low)
+        return low
+
+
+async def _until_led(connection: MailConnection) -> None:
+    """Return once the mail stream and the cluster answer; of a lost connection never."""
+    while True:
+        try:
+            await connection.stream_state(only_look=True)
+        except ActorsError as exc:
+            _log.debug("the broker is in doubt", extra={"problem": str(exc)})
+            await asyncio.sleep(AGAIN_S)
+        else:
+            return
+
+
+class Readers:
+    """One reading task for each shard, over one connection."""
+
+    def __init__(
+        self, ingest: Ingest, mail: MailStore, connection: MailConnection, stream: StreamRecord
+    ) -> None:
+        self._ingest, self._mail = ingest, mail
+        self._connection, self._stream = connection, stream
+        self._open: dict[tuple[ShardId, int], TaskScope] = {}
+
+    async def follow(self, leases: Sequence[ShardLease]) -> list[ShardLease]:
+        """Read these shards and no others; return those that are new here."""
+        keys = {(lease.shard, lease.epoch): lease for lease in leases}
+        for gone in self._open.keys() - keys.keys():
+            await self._open.pop(gone).close()
+        new = [lease for key, lease in keys.items() if key not in self._open]
+        cursors = await self._mail.cursors(new, self._stream) if new else []
+        for lease, cursor in zip(new, cursors, strict=True):
+            scope = self._open[lease.shard, lease.epoch] = TaskScope()
+            reading = self._ingest.read(self._connection, lease, cursor)
+            scope.start(reading, name=f"mail of {lease.shard}")
+        return new
+
+    async def close(self) -> None:
+        """End all reading."""
+        for scope in self._open.values():
+            scope.cancel()
+        for scope in self._open.values():
+            await scope.close()
+
+
+class _Outage:
+    """One log line when the broker goes, and one when it is back.
+
+    Attributes:
+        trouble: What came of the last try to connect, while there is no connection.
+    """
+
+    def __init__(self) -> None:
+        self.trouble: ActorsError | None = None
+        self._since: float | None = None
+        self._refusal = ""
+
+    def begins(self, problem: str, trouble: ActorsError | None = None) -> None:
+        """Note that there is no connection."""
+        self.trouble = trouble or self.trouble
+        if self._since is None:
+            self._since = asyncio.get_running_loop().time()
+            _log.warning("no broker: mail waits for it", extra={"problem": problem})
+
+    def is_refused(self, refusal: ActorsError) -> None:
+        """Note that the broker is there, and cannot be used as it is."""
+        if (problem := str(refusal)) != self._refusal:
+            self._refusal = problem
+            _log.error("the broker cannot be used; mail waits", extra={"problem": problem})
+        self.begins(problem, refusal)
+
+    def ends(self) -> None:
+        """Note that there is one."""
+        self._refusal, self.trouble = "", None
+        if self._since is not None:
+            away_s = asyncio.get_running_loop().time() - self._since
+            self._since = None
+            _log.warning("the broker is back", extra={"away_s": round(away_s, 3)})

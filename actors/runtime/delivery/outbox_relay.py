@@ -1,0 +1,278 @@
+"""The relay: publishes what commits left in the outbox, in order of each (sender, target).
+
+A row leaves the outbox when its receiver's ingest deletes it, so nothing here has to be remembered
+through a crash. Order does not hang on the relay either: the receiver's ingest refuses a message
+whose predecessor is still in the outbox. The relay only makes that rare.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, NamedTuple, Protocol
+
+from actors.errors import ActorsError, BrokerError, ContractError
+from actors.kernel.faults import armed
+from actors.kernel.runtime.ids import AgentId
+from actors.kernel.runtime.scheduler import ShardLease
+from actors.kernel.store.transport import OutboxRow, OutboxStore
+from actors.runtime.loop.tasks import TaskScope
+
+_log = logging.getLogger("callboard.delivery")
+
+PAGE: Final = 1000
+AGAIN_S: Final = 0.25
+"""Pause before a row is published again that the broker did not accept."""
+FORGET_AT: Final = 100
+"""Dead letters and posts that are deleted together while their pair has more of them to publish."""
+TROUBLE_AFTER: Final = 3
+"""Repeats of one row after which `Relay.trouble` tells why."""
+WARN_AFTER: Final = 10
+"""Repeats of one row after which somebody is told, once."""
+SLOW_S: Final = 1.0
+"""A broker that has not answered by then is in doubt."""
+
+
+class Way(Protocol):
+    """Where rows go: a connection to the broker, or the way round it."""
+
+    async def send(self, row: OutboxRow) -> int:
+        """See `MailConnection.send`."""
+
+
+class _Pair(NamedTuple):
+    sender: str
+    target: object
+    is_dead: bool
+
+
+class Relay:
+    """Publishes outbox rows over one connection after the other.
+
+    Args:
+        outbox: What it publishes.
+        may_act: False near the end of a lease that was not renewed: nothing is published then.
+        on_doubt: Called when the broker does not take a row, or not soon.
+    """
+
+    def __init__(
+        self,
+        outbox: OutboxStore,
+        *,
+        may_act: Callable[[], bool],
+        on_doubt: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._outbox = outbox
+        self._may_act, self._on_doubt = may_act, on_doubt
+        self._connection: Way | None = None
+        self._mail_only = False
+        self._tasks: TaskScope | None = None
+        self._queues: dict[_Pair, deque[OutboxRow]] = {}
+        """What goes out next; a pair that is in here has a task that sends its rows."""
+        self._sent: dict[int, int] = {}
+        """n of rows that the broker has: the stream sequence there."""
+        self._repeats: dict[int, tuple[int, BrokerError]] = {}
+        """n of rows that were published again: how often, and why the last time."""
+        self._forget: list[OutboxRow] = []
+        """What was published and leaves the outbox soon."""
+        self._is_forgetting = self._is_due = False
+        self._loading = 0
+        self._held: list[OutboxRow] = []
+        self._fault = armed("publish")
+
+    def open(self, connection: Way, tasks: TaskScope, *, mail_only: bool = False) -> None:
+        """Publish over this connection; nothing counts as sent on it yet, so `load` everything.
+
+        With `mail_only` what is for onlookers at the broker stays in the outbox.
+        """
+        self._connection, self._tasks, self._mail_only = connection, tasks, mail_only
+        self._queues, self._sent, self._forget, self._held = {}, {}, [], []
+        self._is_forgetting = self._is_due = False
+
+    def close(self, connection: Way | None = None) -> None:
+        """It is lost: what comes now is read from the outbox later, unless another one is open."""
+        if connection is None or connection is self._connection:
+            self._connection = self._tasks = None
+            self._queues = {}
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether something was published that no receiver is known to have."""
+        return bool(self._queues or self._sent)
+
+    @property
+    def trouble(self) -> BrokerError | None:
+        """Why a row goes out again and again; None while all go out."""
+        found = (why for count, why in self._repeats.values() if count >= TROUBLE_AFTER)
+        return next(found, None) if self._connection is not None else None
+
+    def add(self, rows: Sequence[OutboxRow]) -> None:
+        """Publish rows that a commit of this host has just written."""
+        if self._connection is None:
+            return
+        if self._loading:  # older rows of the same pairs may still be on their way from the store
+            self._held += rows
+        else:
+            self._enqueue(rows)
+
+    async def load(self, leases: Sequence[ShardLease]) -> set[int]:
+        """Publish what agents of these shards sent and nobody has yet; return the `n` of it all.
+
+        What the broker accepted on this connection goes out again only if its receiver has read
+        past it: then the broker lost it, or its predecessor was missing.
+        """
+        busy, found, after = set(self._queues), set[int](), -1
+        self._loading += 1
+        try:
+            while leases:
+                page = await self._outbox.page(leases, after=after, limit=PAGE)
+                self._enqueue(row for row in page if self._is_wanted(row, busy))
+                found.update(row.n for row in page)
+                if len(page) < PAGE:
+                    break
+                after = page[-1].n
+        finally:
+            self._loading -= 1
+            if not self._loading:
+                held, self._held = self._held, []
+                self._enqueue(held)
+        return found
+
+    async def look_again(self, leases: Sequence[ShardLease]) -> None:
+        """Load once more, and forget what has left the outbox."""
+        before = {*self._sent, *self._repeats}
+        for n in before - await self.load(leases):
+            self._sent.pop(n, None)
+            self._repeats.pop(n, None)
+
+    def _is_wanted(self, row: OutboxRow, busy: set[_Pair]) -> bool:
+        sequence = self._sent.get(row.n)
+        if sequence is None:
+            return True
+        return row.target_read >= sequence and _pair(row) not in busy
+
+    def _enqueue(self, rows: Iterable[OutboxRow]) -> None:
+        for row in rows:
+            if self._mail_only and _is_for_onlookers(row):
+                continue
+            pair = _pair(row)
+            queue = self._queues.get(pair)
+            if queue is not None:
+                if not queue or row.n > queue[-1].n:
+                    queue.append(row)
+            elif self._tasks is not None:
+                self._queues[pair] = deque((row,))
+                self._tasks.start(self._send_all(pair), name="relay")
+
+    async def _send_all(self, pair: _Pair) -> None:
+        queue = self._queues[pair]
+        try:
+            await self._send_queue(pair, queue)
+        finally:  # else what comes for the pair would wait for a task that is no more
+            if self._queues.get(pair) is queue:
+                del self._queues[pair]
+
+    async def _send_queue(self, pair: _Pair, queue: deque[OutboxRow]) -> None:
+        """Send what is in the queue, and comes into it, while the relay is open as it was then."""
+        while queue and self._queues.get(pair) is queue and self._connection is not None:
+            row = queue[0]
+            if not self._may_act():
+                await asyncio.sleep(AGAIN_S)
+                continue
+            try:
+                with self._fault:
+                    sequence = await self._sending(self._connection, row)
+                    if self._queues.get(pair) is queue:
+                        self._sent[row.n] = sequence
+            except BrokerError as exc:
+                self._on_doubt()
+                await asyncio.sleep(AGAIN_S)
+                if self._queues.get(pair) is queue:
+                    self._repeat(row, exc)
+                continue
+            except ContractError as exc:
+                if not await self._give_up(row, str(exc)):
+                    await asyncio.sleep(AGAIN_S)
+                    continue
+            self._repeats.pop(row.n, None)
+            queue.popleft()
+            if _is_for_onlookers(row):  # nobody in here receives it
+                self._forget.append(row)
+                if not queue or len(self._forget) >= FORGET_AT:
+                    self._forget_soon()
+
+    async def _sending(self, connection: Way, row: OutboxRow) -> int:
+        slow = asyncio.get_running_loop().call_later(SLOW_S, self._on_doubt)
+        try:
+            return await connection.send(row)
+        finally:
+            slow.cancel()
+
+    def _repeat(self, row: OutboxRow, why: BrokerError) -> None:
+        """Count that a row goes out again over the same connection; of one that often does, tell."""
+        count = 1 + (self._repeats[row.n][0] if row.n in self._repeats else 0)
+        self._repeats[row.n] = (count, why)
+        if count == WARN_AFTER:
+            _log.warning(
+                "a message is published again and again; what its sender sent after it waits",
+                extra=_facts(row, str(why)),
+            )
+
+    async def _give_up(self, row: OutboxRow, problem: str) -> bool:
+        """Take a row out of its pair that the broker will never take; False when that has to wait.
+
+        Of a dead letter and a post only those who look on at the broker miss something.
+        """
+        if not _is_for_onlookers(row):
+            try:
+                await self._outbox.bury(row, problem)
+            except ActorsError as exc:
+                _log.warning(
+                    "a message that cannot be published stays for now",
+                    extra={**_facts(row, problem), "store": str(exc)},
+                )
+                return False
+        _log.warning("a message was given up: it cannot be published", extra=_facts(row, problem))
+        return True
+
+    def _forget_soon(self) -> None:
+        """Let what was published go from the outbox, together with what others have until then."""
+        self._is_due = True
+        if not self._is_forgetting and self._tasks is not None:
+            self._is_forgetting = True
+            self._tasks.start(self._forget_all(), name="forget what was published")
+
+    async def _forget_all(self) -> None:
+        while self._is_due:
+            self._is_due = False
+            batch = list(self._forget)
+            try:
+                await self._outbox.forget(batch)
+            except ActorsError as exc:  # they go out once more with the next look
+                _log.warning("outbox rows stay for now", extra={"problem": str(exc)})
+                for sent in batch:
+                    self._sent.pop(sent.n, None)
+            del self._forget[: len(batch)]
+        self._is_forgetting = False
+
+
+def _is_for_onlookers(row: OutboxRow) -> bool:
+    """Whether nobody in here receives it: a dead letter, or a post."""
+    return row.dead_letter is not None or not isinstance(row.message.target, AgentId)
+
+
+def _facts(row: OutboxRow, problem: str) -> dict[str, object]:
+    message = row.message
+    return {
+        "sender": message.sender,
+        "target": str(message.target),
+        "message_id": message.id,
+        "row": row.n,
+        "problem": problem,
+    }
+
+
+def _pair(row: OutboxRow) -> _Pair:
+    return _Pair(row.message.sender or "", row.message.target, row.dead_letter is not None)

@@ -1,0 +1,263 @@
+"""How an execution ends: what became of the run is judged, and written."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from actors.errors import (
+    CancellationError,
+    ConcurrentAppendError,
+    EffectError,
+    LeaseLostError,
+    NonDeterminismError,
+    OutOfOrderError,
+    RunSuspended,
+    SpawnDenied,
+    SuspensionSwallowedError,
+    WaitCycleError,
+)
+from actors.kernel.agent.cancellation import CancellationToken
+from actors.kernel.agent.message import MessageKey
+from actors.kernel.agent.supervision import HistoryRetention
+from actors.kernel.json import recordable
+from actors.kernel.runtime.log_entry import EXECUTES, EntryKind, NewEntry
+from actors.kernel.runtime.rows import Arrived, LoadedRun
+from actors.kernel.runtime.scheduler import DEFAULT_RETRY
+from actors.kernel.runtime.turn import (
+    CONTINUE,
+    Conflict,
+    Finish,
+    LeaseLost,
+    Missing,
+    OutOfOrder,
+    OverBudget,
+    Retry,
+    Suspend,
+    Then,
+)
+from actors.kernel.runtime.waits import Wait, WaitCycle
+from actors.runtime.context.call import RunState
+from actors.runtime.context.host_services import ExecutionResult
+from actors.runtime.execution.deadline import Deadline
+from actors.runtime.execution.start import key_of_input, pinned
+from actors.runtime.journal.run_log import tell_of_length
+from actors.runtime.journal.setbacks import Setback, refusal_of
+from actors.runtime.registry import Registry
+from actors.runtime.replay.continuation import ContinueAsNew
+from actors.runtime.replay.failures import record_error
+from actors.runtime.replay.verdict import (
+    Attempt,
+    Verdict,
+    cancelled,
+    completed,
+    judge,
+    late,
+    with_orphans,
+)
+
+_log = logging.getLogger("callboard.execution")
+
+_STALE: Final = Conflict | Missing | OutOfOrder | ConcurrentAppendError
+"""The log went on without this execution: it is loaded again, in the same attempt."""
+
+
+@dataclass(slots=True)
+class Ending:
+    """The end of one execution.
+
+    Attributes:
+        run: What its verbs share.
+        loaded: The run as it was loaded.
+        mail: The messages that start it, if waiting mail does.
+        agents: What is served here, in all versions.
+        token: Whether the run was asked to stop.
+        deadline: Whether its time is over.
+        misfit: Why this host's code must not go on with the run.
+        was_running: Whether an execution before this one was broken off.
+        beginning: Seq of the last entry that says how this execution began.
+        wake: What the run waits for, once it leaves memory.
+        open_waits: The waits that are rows from then on.
+        is_handed_over: It leaves for another host to go on.
+        is_dropped: It leaves without writing anything.
+        output: What the code has returned.
+    """
+
+    run: RunState
+    loaded: LoadedRun
+    mail: tuple[Arrived, ...]
+    agents: Registry
+    token: CancellationToken
+    deadline: Deadline
+    misfit: str | None
+    was_running: bool
+    beginning: int = -1
+    wake: Suspend | None = None
+    open_waits: tuple[Wait, ...] | None = None
+    is_handed_over: bool = False
+    is_dropped: bool = False
+    output: Any = None
+
+    async def close(self, error: BaseException | None, *, is_in_doubt: bool) -> ExecutionResult:
+        """Write what became of the run whose code has returned, or raised `error`.
+
+        With `is_in_doubt` the store may have forgotten what it had of the log.
+        """
+        if self.run.log.broken is not None:
+            return self._broken()
+        signal = self.run.scheduler.live.unwinding
+        if isinstance(signal, ContinueAsNew) and error is signal:
+            return await self.write(Verdict((self._continued(signal),), CONTINUE), again=True)
+        has_left = self.is_handed_over or isinstance(error, RunSuspended)
+        if self.wake is not None and has_left:
+            return await self._leave(self.wake, is_in_doubt=is_in_doubt)
+        if self._others() and not await self.run.log.over():
+            return self._broken()
+        return await self.write(self._judge(error))
+
+    def _others(self) -> tuple[MessageKey, ...]:
+        """Return the run's messages beside its first, if its code has begun nothing that concerns all.
+
+        Nothing but its beginning is durable then, and no effect executes or has executed.
+        """
+        given = self.mail or self.loaded.messages
+        if not (given[1:] or self.run.history.inputs[1:]):
+            return ()
+        log, row = self.run.log, self.loaded.row
+        has_begun = log.durable_seq > self.beginning or not self.run.history.is_at_beginning
+        if has_begun or row.fork is not None or any(e.kind in EXECUTES for e in log.writes.entries):
+            return ()
+        if self.run.history.inputs:
+            return tuple(key_of_input(entry, row.agent_id) for entry in self.run.history.inputs[1:])
+        return tuple(MessageKey(m.agent_id, m.sender, m.message.id) for m in given[1:])
+
+    def _continued(self, signal: ContinueAsNew) -> NewEntry:
+        """Return the entry that begins a generation, with the newest version of the agent."""
+        payload = self.run.refused()
+        payload |= {"generation": self.run.history.generation + 1, "input": signal.input}
+        if (newest := self.agents.find(self.loaded.row.agent_id)) is not None:
+            payload |= pinned(newest, self.loaded.row)
+        return NewEntry(EntryKind.RUN_CONTINUED, "", payload)
+
+    def _judge(self, error: BaseException | None) -> Verdict:
+        if self.token.is_cancelled:
+            return cancelled(self.token.reason)
+        if self.deadline.is_final:
+            return late(self.deadline.error(), self.run.history.attempt)
+        if self.wake is not None or isinstance(self.run.scheduler.live.unwinding, ContinueAsNew):
+            did = "returned" if error is None else f"raised {type(error).__name__}"
+            error = SuspensionSwallowedError(str(self.run.agent_id), did)
+        if self.run.diverged is not None:
+            error = self.run.diverged
+        if self.deadline.expired is not None:
+            error = self.deadline.expired
+        if error is None:
+            try:
+                where = f"output of agent {self.run.agent_id}"
+                self.output = recordable(self.output, where=where)
+            except Exception as exc:  # noqa: BLE001 - judged like any other error
+                error = exc
+            missed = self.run.history.never_asked()
+            if error is None and missed is not None:
+                error = NonDeterminismError(missed, "an entry", "the end of the run")
+        if error is None:
+            return completed(self.output)
+        return self._judge_error(error)
+
+    def _judge_error(self, error: BaseException) -> Verdict:
+        if isinstance(error, asyncio.CancelledError):
+            error = CancellationError("the agent's code cancelled itself")
+        row = self.loaded.row
+        policy = row.retry_policy or self.run.history.retry or DEFAULT_RETRY
+        attempt = Attempt(
+            self.run.history.attempt,
+            policy,
+            self.run.log.seq,
+            self.run.clock.now(),
+            self.run.entropy.random(),
+            tuple(self.run.history.failures),
+            row.deadline_at,
+        )
+        if others := self._others():
+            attempt = replace(attempt, last_seq=self.beginning, others=others)
+        try:
+            verdict = judge(error, attempt)
+        except Exception:  # noqa: BLE001 - an error of the author's that lacks what its class has
+            record = record_error(error)
+            verdict = judge(EffectError(str(record["type"]), str(record["message"])), attempt)
+        if isinstance(verdict.then, Retry) and verdict.then.release:
+            self.run.log.forget_calls(self.beginning, others)
+        return verdict
+
+    async def _leave(self, wake: Suspend, *, is_in_doubt: bool) -> ExecutionResult:
+        """Suspend; without writing anything when nothing happened since the run was woken."""
+        if (signal := self.run.scheduler.live.unwinding) is not None:
+            # Else the frames of the code that has left would stay while this is written.
+            signal.__traceback__ = None
+        unwritten = [entry.kind for entry in self.run.log.writes.entries]
+        is_new = self.was_running or self.loaded.row.parked is not None or is_in_doubt
+        if unwritten == [EntryKind.RUN_RESUMED] and not is_new:
+            return ExecutionResult(wake)
+        entry = NewEntry(EntryKind.RUN_SUSPENDED, "", {"wake": wake.wake.to_json()})
+        ended = await self.write(Verdict((entry,), wake))
+        tell_of_length(self.run.log, self.loaded.entries)
+        return ended
+
+    async def write(self, verdict: Verdict, *, again: bool = False) -> ExecutionResult:
+        """Write what was judged, with all that is not written yet."""
+        terms = self.loaded.row.supervision
+        policy = terms.retention if terms is not None else HistoryRetention.RUN
+        verdict = with_orphans(verdict, policy, self.run.history.left_behind)
+        for entry in verdict.entries:
+            self.run.log.record(entry.kind, entry.position, entry.payload)
+        try:
+            # Attempts count from 1 again after continue_as_new, the only verdict that continues.
+            attempt = 1 if verdict.then is CONTINUE else None
+            if self.misfit is not None:
+                attempt = self.loaded.row.attempt  # none was made
+            committed = await self.run.log.commit_end(
+                verdict.then,
+                attempt=attempt,
+                waits=self._left_open(verdict.then),
+                orphans=policy if isinstance(verdict.then, Finish) else None,
+            )
+        except RunSuspended:
+            return self._broken()
+        again = again or committed.wake_now or bool(committed.cycles)
+        refusals = {cycle.position: circle_of(cycle) for cycle in committed.cycles}
+        return ExecutionResult(verdict.then, again=again, refusals=refusals)
+
+    def _left_open(self, then: Then) -> tuple[Wait, ...] | None:
+        """Return the waits that are rows from now on; None: as they are."""
+        if isinstance(then, Suspend):
+            return self.open_waits
+        is_untouched = isinstance(then, Finish) or self.misfit is not None
+        return None if is_untouched else ()
+
+    def _broken(self) -> ExecutionResult:
+        if self.is_dropped:
+            return ExecutionResult(None)
+        log, why = self.run.log, self.run.log.broken
+        lost, setback = isinstance(why, LeaseLost | LeaseLostError), None
+        if not (lost or isinstance(why, _STALE | OverBudget)):
+            _log.warning(
+                "a run could not be written and is loaded again",
+                extra={"run": self.run.run_id, "why": str(why)},
+            )
+        refusals = dict(self.run.refusals)
+        if isinstance(why, OverBudget):
+            denied = SpawnDenied(self.run.run_id, why.limit)
+            refusals |= dict.fromkeys(why.positions, denied)
+        else:
+            setback = Setback(log.durable_seq, refusal_of(why))
+        early = isinstance(why, OutOfOrder | OutOfOrderError) and log.durable_seq < 0
+        return ExecutionResult(
+            None, lost=lost, again=not lost, refusals=refusals, setback=setback, early=early
+        )
+
+
+def circle_of(cycle: WaitCycle) -> WaitCycleError:
+    """Return the error that a wait in a circle raises."""
+    return WaitCycleError([str(agent) for agent in cycle.agents])

@@ -1,0 +1,388 @@
+"""One execution of one run: from its log to the next suspend point, failure or end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from actors.errors import CancellationError, MiddlewareTermination, RunSuspended
+from actors.kernel.agent.agent import Agent
+from actors.kernel.agent.cancellation import CancellationToken
+from actors.kernel.agent.message import Message
+from actors.kernel.agent.middleware import HookKind
+from actors.kernel.runtime.decisions import RETRY
+from actors.kernel.runtime.log_entry import EntryKind, NewEntry
+from actors.kernel.runtime.rows import Arrived, LoadedRun, NewRun
+from actors.kernel.runtime.scheduler import Lease, RunStatus
+from actors.kernel.runtime.turn import Committed, Suspend
+from actors.kernel.runtime.waits import WaitCycle
+from actors.kernel.runtime.wakeup import WakeSet
+from actors.kernel.store.blocking import Blocking
+from actors.runtime.context.buffers import AnswerBuffer, SignalBuffer
+from actors.runtime.context.call import RunState
+from actors.runtime.context.host_services import ExecutionResult, HostServices, Refusals
+from actors.runtime.context.middleware import Hooks, call_agent, clear_run
+from actors.runtime.context.run_context import RunContext
+from actors.runtime.context.waits import Waits
+from actors.runtime.execution.deadline import Deadline
+from actors.runtime.execution.ending import Ending, circle_of
+from actors.runtime.execution.start import inbox_of, meta_of
+from actors.runtime.journal.run_log import RunLog
+from actors.runtime.loop.resting import FEW, stays_s
+from actors.runtime.loop.tasks import start_task
+from actors.runtime.loop.timers import LEAD_S
+from actors.runtime.replay.branch_scheduler import BranchScheduler
+from actors.runtime.replay.failures import presentable
+from actors.runtime.replay.history import History
+from actors.runtime.replay.verdict import late, parked
+from actors.runtime.telemetry.spans import ExecutionSpans
+from actors.runtime.telemetry.trace_context import executing
+
+_log = logging.getLogger("callboard.execution")
+
+MAX_DEATHS: Final = 5
+"""A run that was executing at so many crashes in a row, without writing anything, is parked."""
+
+MAX_BLOCKED: Final = 2
+"""A run that so many hosts in a row gave up because it blocked their event loop is parked."""
+
+UNWIND_LIMIT_S: Final = 10.0
+"""How long an agent's code may go on after it was told to stop."""
+
+
+@dataclass(slots=True)
+class Execution:
+    """Executes one run once. `create` and `mail` are set when waiting mail starts the run."""
+
+    env: HostServices
+    agent: Agent
+    lease: Lease
+    loaded: LoadedRun
+    create: NewRun | None = None
+    mail: tuple[Arrived, ...] = ()
+    was_running: bool = False
+    refusals: Refusals = field(default_factory=dict)
+    refused: str | None = None
+    """Why the run has to be parked without its code: the store takes nothing that comes next."""
+    blocking: Blocking | None = None
+    token: CancellationToken = field(default_factory=CancellationToken)
+    _scheduler: BranchScheduler = field(init=False)
+    _runlog: RunLog = field(init=False)
+    _run_state: RunState = field(init=False)
+    _waits: Waits = field(init=False)
+    _ctx: RunContext = field(init=False)
+    _ending: Ending = field(init=False)
+    known_seq: int = -1
+    """Where the log ends at least, in a store that has forgotten nothing of it; see `doubt`."""
+    _suspend: asyncio.TimerHandle | None = None
+    _is_resting: bool = False
+    _may_stay: bool = True
+    _stays_until: float | None = None
+    _over: asyncio.Future[None] | None = None
+
+    def __post_init__(self) -> None:
+        env, row, history = self.env, self.loaded.row, History.of(self.loaded.entries)
+        self.agent, misfit = env.agents.fitting(row.agent_id, self.agent, history.version)
+        self.lease = replace(self.lease, attempt=history.attempt)
+        scheduler = self._scheduler = BranchScheduler(
+            durable=history.last_seq,
+            on_idle=self._on_idle,
+            on_move=self._on_move,
+            on_closed=self._on_closed,
+        )
+        log = RunLog(env.store, self.lease, history, scheduler, on_committed=self._on_committed)
+        meta = meta_of(row, history.attempt, self.token)
+        run = RunState(
+            row=row,
+            history=history,
+            refusals=dict(self.refusals),
+            scheduler=scheduler,
+            log=log,
+            signals=SignalBuffer(env.store, row.run_id, log),
+            answers=AnswerBuffer(env.store, row.run_id, log),
+            clock=env.clock,
+            entropy=env.entropy,
+            may_act=env.may_act,
+            hooks=Hooks(self.agent, meta, env.clock),
+            results=env.results,
+            counters=env.counters,
+            # A later attempt writes nothing before its first effect: it may have begun already.
+            recovering=history.started and row.status is not RunStatus.SUSPENDED,
+        )
+        waits = self._waits = Waits(run, env.mail_of(row.agent_id))
+        self._ctx = RunContext(run, meta, env=env, waits=waits, agent=self.agent)
+        self._runlog, self._run_state = log, run
+        deadline = Deadline(row, getattr(self.agent, "deadline_s", None), env.clock)
+        self._ending = Ending(
+            run, self.loaded, self.mail, env.agents, self.token, deadline, misfit, self.was_running
+        )
+        if history.started:
+            run.answers.poke()
+        was_waiting = row.parked is not None or (row.wake is not None and row.wake.runs)
+        if self.was_running or was_waiting:
+            log.known_waits = None
+        log.waits_of = waits.rows
+
+    def poke_mail(self) -> bool:
+        """The agent has new mail; False when the run is leaving memory and did not see it."""
+        self._waits.poke_mail()
+        return self._ending.wake is None
+
+    def poke_signals(self) -> bool:
+        """The run has new signals; False when it is leaving memory and did not see them."""
+        self._waits.poke_signals()
+        return self._ending.wake is None
+
+    def fail_wait(self, cycle: WaitCycle) -> bool:
+        """A wait can never end; False when the run is leaving memory and does not see that."""
+        self._waits.fail(cycle.position, circle_of(cycle))
+        return self._ending.wake is None
+
+    def cancel(self, reason: str) -> None:
+        """Somebody asked the run to stop."""
+        if not self.token.is_cancelled:
+            self.token.cancel(reason)
+            self._interrupt(asyncio.CancelledError())
+
+    def drop(self, why: str) -> None:
+        """Leave memory now without writing anything; whoever owns the run replays it."""
+        self._ending.is_dropped = True
+        self._scheduler.cancel_running()
+        self._runlog.break_off(CancellationError(why))
+        self._arm_abandoning()
+
+    def doubt(self) -> bool:
+        """The store may be behind; False when nothing of this execution is in it, nor done outside.
+
+        Else it goes on, and writes its waits once more: the first write tells whether the log ends
+        where it thinks.
+        """
+        self.known_seq = self._runlog.durable_seq
+        if self.known_seq < 0:
+            return False
+        self._runlog.known_waits = None
+        self._runlog.show_waits()
+        self.poke_mail()
+        self.poke_signals()
+        return True
+
+    def hand_over(self) -> None:
+        """Leave memory now, as rows: whoever owns the run goes on by replay, without a death."""
+        is_ending = self._ending.wake is not None or self._scheduler.live.unwinding is not None
+        if not is_ending and not (self._over is not None and self._over.done()):
+            self._ending.is_handed_over = True
+            keys = self._waits.paused.wake_set().runs
+            self._ending.wake = Suspend(WakeSet(at=self.env.clock.now(), runs=keys))
+            self._interrupt(RunSuspended())
+        self._arm_abandoning()
+
+    @property
+    def has_unrepeatable_effect(self) -> bool:
+        """Whether an at-most-once effect is under way: dropped now, it would be in doubt."""
+        return self._run_state.unrepeatable > 0
+
+    @property
+    def leftovers(self) -> tuple[list[NewEntry], str | None]:
+        """What was recorded and is not written, and where a recorded call stands that was not made."""
+        return self._runlog.writes.entries, self._run_state.history.never_asked()
+
+    def _wake_set(self) -> WakeSet:
+        """Return what the run waits for now; at its deadline it goes on in any case."""
+        wake, deadline = self._waits.paused.wake_set(), self.loaded.row.deadline_at
+        return wake if deadline is None else replace(wake, at=min(wake.at or deadline, deadline))
+
+    def _interrupt(self, signal: BaseException) -> None:
+        self._scheduler.cancel_running()
+        self._scheduler.unwind(signal)
+        self._arm_abandoning()
+
+    def _arm_abandoning(self) -> None:
+        if self._over is not None and not self._over.done():
+            loop = asyncio.get_running_loop()
+            loop.call_later(UNWIND_LIMIT_S, self._abandon)
+
+    def _abandon(self) -> None:
+        if self._over is not None and not self._over.done():
+            _log.error(
+                "agent code does not stop; it is left behind and can write nothing any more",
+                extra={"agent": str(self.lease.agent_id), "run": self.lease.run_id},
+            )
+            self._over.set_result(None)
+
+    async def run(self) -> ExecutionResult:
+        """Replay, go on live, and write what became of the run."""
+        self.env.counters.began(recovered=self.was_running)
+        spans = self._run_state.spans = self._spans()
+        try:
+            ended = await self._run()
+            self.env.counters.ended(ended.then)
+            if spans is not None:
+                is_left = ended.lost or self._ending.is_dropped
+                spans.end(ended.then, upto=self._runlog.durable_seq, is_left=is_left)
+            return ended
+        finally:
+            self._on_move()  # one that was dropped is still counted as resting
+            # Freed at once, not by the garbage collector: of many short runs that is half of the time.
+            self._scheduler.detach()
+            self._runlog.detach()
+            self._waits.detach()
+
+    def _spans(self) -> ExecutionSpans | None:
+        if self.env.tracing is None:
+            return None
+        return ExecutionSpans(
+            self.env.tracing,
+            self.loaded,
+            self.lease,
+            clock=self.env.clock,
+            was_running=self.was_running,
+            mail=self.mail or self.loaded.messages,
+        )
+
+    async def _run(self) -> ExecutionResult:
+        ending, run, loaded = self._ending, self._run_state, self.loaded
+        deaths = run.history.deaths + 1  # the last one has left no entry
+        if self.was_running and deaths >= MAX_DEATHS:
+            detail = f"{deaths} hosts in a row died while executing this run"
+            return await ending.write(parked("poison", detail))
+        if loaded.row.parked is not None:
+            while await run.signals.take(RETRY) is not None:
+                pass  # they have had their effect: the run executes
+        if ending.misfit is not None:
+            return await ending.write(parked("version", ending.misfit))
+        inbox = inbox_of(
+            run, loaded, self.agent, self.mail, create=self.create, was_running=self.was_running
+        )
+        for message in inbox:
+            run.give(message)
+        ending.beginning = self._runlog.seq
+        if self.refused is not None:
+            return await ending.write(parked("store_refused", self.refused))
+        blocked = 0 if self.blocking is None else run.history.without_progress(self.blocking.seqs)
+        if self.blocking is not None and blocked >= MAX_BLOCKED:
+            detail = f"{blocked} hosts gave it up because it blocked them: {self.blocking.place}"
+            return await ending.write(parked("blocked", detail))
+        if ending.deadline.has_passed and not self.token.is_cancelled:
+            return await ending.write(late(ending.deadline.error(), run.history.attempt))
+        hooks = run.hooks
+        if hooks:
+            await hooks.dispatch(HookKind.RUN_START)
+        error = await self._call(inbox)
+        ended = await ending.close(error, is_in_doubt=self.known_seq >= 0)
+        if hooks:
+            if isinstance(error, MiddlewareTermination):
+                await hooks.dispatch(HookKind.GUARDRAIL_TRIP, name=str(error))
+            status = type(ended.then).__name__.lower() if ended.then else "dropped"
+            await hooks.dispatch(HookKind.RUN_END, data={"status": status})
+        return ended
+
+    async def _call(self, inbox: list[Message]) -> BaseException | None:
+        """Run the agent's code in its own task; return what escaped it."""
+        self._over = asyncio.get_running_loop().create_future()
+        over = self._over
+        outcome: list[BaseException | None] = []
+
+        async def body() -> None:
+            executing.set(self._ctx.meta)
+            if self._run_state.spans is not None:
+                self._run_state.spans.enter()
+            self._scheduler.adopt_root(self._run_state.generation_prefix)
+            try:
+                self._ending.output = await call_agent(self.agent, self._ctx, inbox)
+                if self._scheduler.live.unwinding is None:
+                    await clear_run(self.agent, self._ctx.meta)
+                outcome.append(None)
+            except BaseException as exc:  # noqa: BLE001 - judged by Ending.close
+                outcome.append(presentable(exc))
+            finally:
+                self._scheduler.end_root()
+
+        def done(task: asyncio.Task[Any]) -> None:
+            if not over.done():
+                over.set_result(None)
+
+        self._ending.deadline.arm(self._interrupt)
+        task = start_task(body(), name=f"run {self.lease.run_id}", done=done)
+        try:
+            await over
+        except asyncio.CancelledError:
+            self.drop("the worker stops")
+            task.cancel()
+            raise
+        finally:
+            self._ending.deadline.disarm()
+            if self._suspend is not None:
+                self._suspend.cancel()
+        # Taken out: else the error is in what its own traceback holds.
+        return outcome.pop() if outcome else asyncio.CancelledError()
+
+    def _on_committed(self, committed: Committed) -> None:
+        if committed.spawned:
+            self.env.on_spawned(committed)
+        if committed.routed:
+            self.env.on_routed(committed.routed)
+        if committed.nudges:
+            self.env.on_nudges(committed.nudges)
+        for cycle in committed.cycles:
+            self.fail_wait(cycle)
+        if committed.cancel_requested is not None:
+            self.cancel(committed.cancel_requested)
+
+    def _on_closed(self, branch: Any) -> None:
+        for position, verb in branch.begun.items():
+            self._runlog.record(EntryKind.EFFECT_ABANDONED, position, {"effect": verb})
+        branch.begun.clear()
+
+    def _on_move(self) -> None:
+        if self._is_resting:
+            self._is_resting = False
+            self.env.resting.leave()
+
+    def _on_idle(self) -> None:
+        paused = self._waits.paused
+        awaits_others = bool(paused.first("answer") or paused.first("mail"))
+        if not self._is_resting:
+            self._is_resting = True
+            self._may_stay = self.env.resting.enter(awaits_others=awaits_others)
+        hot_s = self.env.suspend_after if self._may_stay else 0.0
+        if hot_s > 0 and not awaits_others and len(self._waits.open_waits) <= FEW:
+            hot_s = stays_s(self._wake_set(), self.env.clock.now(), hot_s)
+        if hot_s > 0:
+            self._runlog.flush_behind()  # timers that were set survive a crash of a hot wait
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        rest_s = self._rest_s(hot_s, now)
+        if self._suspend is not None:
+            if self._suspend.when() <= now + rest_s:
+                return
+            self._suspend.cancel()
+        self._suspend = loop.call_later(rest_s, self._leave_memory, self._scheduler.live.moves)
+
+    def _rest_s(self, rest_s: float, now: float) -> float:
+        """Seconds at rest until the run leaves memory.
+
+        A moment before its time it stays for that, if all that happened is written: once, for should
+        the clock stand still, time does not come.
+        """
+        unwritten = self._runlog.writes.entries
+        if rest_s >= 2 * LEAD_S or any(e.kind != EntryKind.RUN_RESUMED for e in unwritten):
+            return rest_s
+        due = self._wake_set().at
+        early_s = 0.0 if due is None else (due - self.env.clock.now()).total_seconds()
+        if not 0 < early_s <= LEAD_S:
+            return rest_s
+        self._stays_until = self._stays_until or now + early_s + LEAD_S
+        return max(rest_s, self._stays_until - now)
+
+    def _leave_memory(self, moves: int) -> None:
+        self._suspend = None
+        if not self._scheduler.is_idle:
+            return
+        if moves != self._scheduler.live.moves:
+            self._on_idle()
+            return
+        self._ending.wake = Suspend(self._wake_set())
+        self._ending.open_waits = self._waits.rows(True)
+        self._scheduler.unwind(RunSuspended())

@@ -1,0 +1,141 @@
+"""How an execution begins: what it records first, and the messages the code is given."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from actors.kernel.agent.agent import Agent, RunMeta
+from actors.kernel.agent.cancellation import CancellationToken
+from actors.kernel.agent.message import Message, MessageKey
+from actors.kernel.agent.supervision import Supervision
+from actors.kernel.json import JsonValue
+from actors.kernel.runtime.ids import AgentId, derive_id
+from actors.kernel.runtime.log_entry import EntryKind, RunLogEntry
+from actors.kernel.runtime.rows import Arrived, LoadedRun, NewRun, RunRow
+from actors.kernel.runtime.scheduler import RunStatus
+from actors.kernel.runtime.turn import Spawned
+from actors.kernel.tracing import trace_id_of
+from actors.runtime.context.call import RunState
+from actors.runtime.context.waits import message_of, message_payload
+from actors.runtime.registry import retry_of, version_of
+from actors.runtime.replay.history import History, retry_in
+
+
+def meta_of(row: RunRow, attempt: int, token: CancellationToken) -> RunMeta:
+    """Return what an agent's code may know of the run."""
+    terms = row.supervision or Supervision(
+        run_id=row.run_id,
+        root_id=row.root or row.run_id,
+        parent_id=row.parent,
+        depth=row.depth,
+        priority=row.priority,
+    )
+    deadline_at, trace_id = row.deadline_at, trace_id_of(row)
+    return RunMeta(row.run_id, row.agent_id, attempt, token, terms, deadline_at, trace_id)
+
+
+def inbox_of(
+    run: RunState,
+    loaded: LoadedRun,
+    agent: Agent,
+    mail: tuple[Arrived, ...],
+    *,
+    create: NewRun | None,
+    was_running: bool,
+) -> list[Message]:
+    """Record how this execution begins and return the messages the code is given.
+
+    Args:
+        run: Where it is recorded.
+        loaded: The run; its messages, if it was queued.
+        agent: Who runs.
+        mail: The mail that starts it.
+        create: The run, when waiting mail does.
+        was_running: Whether an execution before this one was broken off.
+    """
+    log, history = run.log, run.history
+    if not history.started:
+        payload = {"agent": str(loaded.row.agent_id), **pinned(agent, loaded.row)}
+        history.retry = retry_in(payload)
+        log.record(EntryKind.RUN_STARTED, "", payload)
+        if create is not None:
+            log.writes.create = create
+        arrived = mail or loaded.messages
+        for index, item in enumerate(arrived):
+            log.record(EntryKind.MSG_RECEIVED, f"in.{index}", message_payload(item))
+            if item.run_id is None:
+                log.writes.bind.append(MessageKey(item.agent_id, item.sender, item.message.id))
+        # What the code does to its messages changes neither the log nor what others were given.
+        return [item.message.copied() for item in arrived]
+    if was_running:
+        log.record(EntryKind.RUN_RESUMED, "", {"reason": "recovered"})
+        history.recoveries += 1
+    elif loaded.row.status is RunStatus.SUSPENDED:
+        log.record(EntryKind.RUN_RESUMED, "", {"reason": "woken"})
+    return _recorded_inbox(history, loaded)
+
+
+def pinned(agent: Agent, run: RunRow) -> dict[str, JsonValue]:
+    """Return what a run keeps of the agent that begins it, whatever is registered later."""
+    found: dict[str, JsonValue] = {}
+    if (version := version_of(agent)) is not None:
+        found["version"] = version
+    if run.retry_policy is None and (policy := retry_of(agent)) is not None:
+        found["retry"] = policy.model_dump(mode="json")
+    return found
+
+
+def _recorded_inbox(history: History, loaded: LoadedRun) -> list[Message]:
+    continued = history.continued
+    if continued is not None:
+        row = loaded.row
+        return [
+            Message(
+                id=derive_id("continued", row.run_id, history.generation),
+                target=row.agent_id,
+                payload=continued.payload["input"],
+                sender=f"agent:{row.agent_id}",
+                created_at=continued.ts,
+            )
+        ]
+    found = (message_of(entry.payload) for entry in history.inputs)
+    return [message for message in found if message is not None]
+
+
+def key_of_input(entry: RunLogEntry, agent_id: AgentId) -> MessageKey:
+    """Return the key of a message that a run was given, as its log tells it."""
+    message = message_of(entry.payload)
+    assert message is not None, "written by `message_payload`"
+    return MessageKey(agent_id, message.sender or "", message.id)
+
+
+def row_of(run: NewRun) -> RunRow:
+    """Return the row of a run that was created just now."""
+    return RunRow(
+        run.run_id,
+        run.agent_id,
+        RunStatus.PENDING,
+        priority=run.priority,
+        retry_policy=run.retry_policy,
+        parent=run.parent,
+        root=run.root,
+        depth=run.depth,
+        deadline_at=run.deadline_at,
+        version=run.version,
+        trace=run.trace,
+        supervision=run.supervision,
+    )
+
+
+def place_of_child(child: Spawned, arrival: int) -> Arrived:
+    """Return what stands in its agent's queue for a run that was spawned just now."""
+    run, boot = child.run, child.boot
+    if boot is None:
+        return place_of(replace(row_of(run), arrival=arrival))
+    return Arrived(boot, boot.sender or "", run.agent_id, arrival, run.run_id)
+
+
+def place_of(run: RunRow) -> Arrived:
+    """Return what stands in its agent's queue for a run that has no message."""
+    nothing = Message(run.run_id, run.agent_id, None)
+    return Arrived(nothing, f"submit:{run.run_id}", run.agent_id, run.arrival, run.run_id)

@@ -1,0 +1,158 @@
+"""The parts of one host, in the order in which they start and stop."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Awaitable, Sequence
+from contextlib import asynccontextmanager
+
+from actors.kernel.runtime.ids import HostIncarnation
+from actors.kernel.runtime.live import DeltaBus
+from actors.kernel.runtime.shards import TOPICS
+from actors.runtime.client.gateway_api import GatewayListener
+from actors.runtime.client.live_events import LiveEvents
+from actors.runtime.context.host_services import HostServices
+from actors.runtime.delivery.fanout import PostDelivery
+from actors.runtime.delivery.mail_service import Broker, MailService
+from actors.runtime.loop.notifications import Notifications
+from actors.runtime.loop.tasks import TaskScope
+from actors.runtime.schedules.ticker import ScheduleService
+from actors.runtime.sharding.limit_sync import Limiting
+from actors.runtime.sharding.ownership import Ownership
+from actors.runtime.worker.worker import Worker
+
+_log = logging.getLogger("callboard.runtime")
+
+
+class HostParts:
+    """The worker of a runtime, and what runs beside it. For who assembles a host; see `host_of`.
+
+    Args:
+        env: What executions share.
+        live: Who listens to runs.
+        owner: This incarnation's name.
+        capacity: See `Runtime`, as for the next three.
+        heartbeat_s: See `capacity`.
+        serve: See `capacity`.
+        broker: See `capacity`.
+
+    Attributes:
+        notifications: How the parts hear of hints.
+        worker: The run loop.
+        ownership: Which shards are this host's.
+        mail: How mail travels between hosts; None without a broker.
+        limiting: Keeps the limits of the deployment.
+    """
+
+    def __init__(
+        self,
+        env: HostServices,
+        live: LiveEvents,
+        owner: HostIncarnation,
+        *,
+        capacity: int,
+        heartbeat_s: float | None,
+        serve: bool,
+        broker: Broker | None,
+    ) -> None:
+        mailed = broker if serve else None
+        self.notifications = notifications = Notifications()
+        self._store, self._live, self._serve = env.store, live, serve
+        self._is_started = self._is_putting_off = False
+        self._tasks = TaskScope()
+        self.worker = worker = Worker(env, notifications, capacity=capacity)
+        self.ownership = Ownership(
+            owner,
+            worker,
+            notifications,
+            tasks=self._tasks,
+            heartbeat_s=heartbeat_s,
+            also_serves=() if mailed is None else (TOPICS,),
+        )
+        self._schedules = ScheduleService(worker, notifications)
+        self.limiting = Limiting(env.store.limits, owner, worker.dispatcher, notifications)
+        self._posts = PostDelivery(worker, notifications)
+        self.mail = None
+        if mailed is not None:
+            self.mail = MailService(mailed, worker, notifications)
+        self._doors: list[GatewayListener] = []
+
+    async def start(self) -> None:
+        """See `Runtime.start`."""
+        if self._is_started:
+            return
+        self._is_started = True
+        try:
+            if self._serve:
+                await self._start_serving()
+        except BaseException:
+            self._is_started = False
+            await self._tasks.close()
+            raise
+        for door in self._doors:
+            self._tasks.keep(door.run, name="door")
+
+    async def _start_serving(self) -> None:
+        """Claim shards, and begin what runs in the background."""
+        await self.limiting.start()
+        await self.ownership.start()
+        self._tasks.keep(self.limiting.run, name="limits")
+        self._tasks.keep(self._schedules.run, name="schedules")
+        self._tasks.keep(self._posts.run, name="posts")
+        if self.mail is not None:
+            self._tasks.keep(self.mail.run, name="mail")
+
+    async def stop(self, *, drain_s: float) -> None:
+        """See `Runtime.stop`."""
+        if not self._is_started:
+            return
+        self._is_started = False
+        for door in self._doors:
+            await _in_order(door.leave())
+        if self._serve and drain_s > 0:
+            await self.ownership.leave()
+        await self.worker.stop(drain_s=drain_s)
+        for door in self._doors:
+            await _in_order(door.shut())
+        if self._serve:  # a claim under way comes to its end before its task is ended
+            await self.ownership.claim_no_more()
+            await self.limiting.ask_no_more()
+        await self._tasks.close()
+        if self._serve:
+            await self.limiting.stop()
+            await self.ownership.stop()
+
+    def attach(self, *, bus: DeltaBus | None = None, doors: Sequence[GatewayListener] = ()) -> None:
+        """Before `start`: tell and hear of other hosts' live events, and serve who comes by `doors`."""
+        self._live.bus = bus
+        self._doors.extend(doors)
+
+    def crash(self) -> None:
+        """Forget everything at once without writing anything. For tests of what survives."""
+        self._is_started = False
+        self._store.set_nudge_hook(None)
+        self._tasks.cancel()
+        self.worker.abandon()
+
+    async def claim(self) -> None:
+        """Look at once for shards that nobody owns any more; for those who saw a host die."""
+        if self._is_started and not self._is_putting_off:
+            await self.ownership.claim()
+
+    @asynccontextmanager
+    async def claiming_once(self) -> AsyncIterator[None]:
+        """Claim at the end of the block, for all that is registered in it."""
+        self._is_putting_off = True
+        try:
+            yield
+        finally:
+            self._is_putting_off = False
+        await self.claim()
+
+
+async def _in_order(closing: Awaitable[None]) -> None:
+    """Close a door; one that fails keeps no host from stopping."""
+    try:
+        await closing
+    except Exception as exc:  # noqa: BLE001 - see above
+        _log.warning("a door could not be closed in order", exc_info=exc)

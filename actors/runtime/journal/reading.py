@@ -1,0 +1,35 @@
+"""What a run reads of the store."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Final, TypeVar
+
+from actors.errors import ActorsError, RunSuspended, StoreUnreachableError
+from actors.runtime.journal.run_log import RunLog
+
+T = TypeVar("T")
+
+ASK_AGAIN_S: Final = 1.0
+"""Pause before a server that gave no answer within its limit is asked again."""
+
+
+async def reading(log: RunLog, rows: Callable[[], Awaitable[T]]) -> T:
+    """Return what the store gives; when it cannot, the run is dropped and loaded again.
+
+    Agent code never sees the store's errors: replay would not repeat them. A server that is away is
+    asked again for as long as this process lives: the run's other branches may hold results that are
+    written nowhere yet.
+
+    Raises:
+        RunSuspended: The store could not be read.
+    """
+    while True:
+        try:
+            return await rows()
+        except ActorsError as exc:
+            if log.broken is not None or not isinstance(exc, StoreUnreachableError):
+                log.break_off(exc)
+                raise RunSuspended from exc
+        await asyncio.sleep(ASK_AGAIN_S)

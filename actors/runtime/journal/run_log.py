@@ -1,0 +1,329 @@
+"""The writing end of one run: entries get their seq when recorded, and become durable in flushes.
+
+One flush is in flight at most. What is recorded meanwhile rides with the next one. Here a run's
+turn becomes durable: `RunLog.durable` is the only caller of `TurnStore.append` and, with `commit_end`,
+of `TurnStore.commit`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from actors.errors import ActorsError, RunSuspended
+from actors.kernel.agent.message import MessageKey
+from actors.kernel.agent.supervision import HistoryRetention
+from actors.kernel.json import JsonValue
+from actors.kernel.runtime.log_entry import EntryKind, NewEntry, RunLogEntry
+from actors.kernel.runtime.scheduler import Lease
+from actors.kernel.runtime.turn import CONTINUE, Answered, CommitOutcome, Committed, Then
+from actors.kernel.runtime.waits import Wait
+from actors.kernel.store.store import RunStore
+from actors.runtime.journal.amendments import Amendments, with_answers
+from actors.runtime.journal.write_set import WriteSet
+from actors.runtime.loop.tasks import start_task
+from actors.runtime.replay.branch_scheduler import BranchScheduler
+from actors.runtime.replay.branches import Branch
+from actors.runtime.replay.history import History
+
+_log = logging.getLogger("callboard.journal")
+LONG_LOG: Final = 1000
+"""At so many entries, and again at as many more, a run that suspends is named in the host's log."""
+
+
+class RunLog:
+    """Records what one execution of a run does.
+
+    Args:
+        store: Where flushes go.
+        lease: Fences every write.
+        history: What the log holds so far; `last_seq` is where it ends.
+        scheduler: Told how far the log is durable.
+        on_committed: Called after each turn: new inbox rows, cancel requests.
+    """
+
+    def __init__(
+        self,
+        store: RunStore,
+        lease: Lease,
+        history: History,
+        scheduler: BranchScheduler,
+        *,
+        on_committed: Callable[[Committed], None],
+    ) -> None:
+        self.lease = lease
+        self.history = history
+        self.seq = self.durable_seq = history.last_seq
+        """Where the log ends, with what is not written yet and for sure."""
+        self.writes = WriteSet(first=True)
+        """What the next flush writes; another one once that has begun."""
+        self.amendments = Amendments()
+        self.broken: BaseException | CommitOutcome | None = None
+        """Why nothing can be written any more; the run is dropped and loaded again."""
+        self._turns, self._reads = store.turns, store.reads
+        self._scheduler = scheduler
+        self._on_committed = on_committed
+        self._in_flight = False
+        self._behind: asyncio.Task[Any] | None = None
+        self._showing: asyncio.Task[Any] | None = None
+        self._is_ending = False
+        self._waiters: list[asyncio.Future[None]] = []
+        self._branches: list[tuple[int, int, asyncio.Future[None]]] = []
+        """A heap of the branches that wait for a flush under way, by the entry they wait for."""
+        self.waits_of: Callable[[bool], tuple[Wait, ...]] = lambda _: ()
+        """Returns the run's open asks, joins and approvals; whether it is at rest is given."""
+        self.known_waits: tuple[Wait, ...] | None = ()
+        """Those that are rows; None: perhaps some of an execution that was broken off."""
+
+    def record(self, kind: EntryKind, position: str, payload: dict[str, JsonValue]) -> int:
+        """Put an entry at the end of the log, in memory, and return its seq."""
+        self.writes.entries.append(NewEntry(kind, position, payload))
+        self.seq += 1
+        return self.seq
+
+    async def durable_unless_refused(
+        self, branch: Branch, position: str, refusal: Callable[[str], dict[str, JsonValue]]
+    ) -> dict[str, JsonValue] | None:
+        """Return when all is durable; what `refusal(limit)` gave if the call at `position` was refused.
+
+        Its own entry has become that refusal, so nothing else is disturbed.
+        """
+        self.amendments.refusable[position] = refusal
+        try:
+            await self.durable(branch, self.seq)
+        finally:
+            del self.amendments.refusable[position]
+        return self.amendments.refused.pop(position, None)
+
+    async def durable(self, branch: Branch, seq: int) -> None:
+        """Return when the log is durable up to `seq`; the branch is counted as working.
+
+        Raises:
+            RunSuspended: The write failed in a way that only loading the run again can mend.
+        """
+        branch.flushing = True
+        try:
+            while self.durable_seq < seq:
+                if self.broken is not None:
+                    raise RunSuspended
+                if self._in_flight:
+                    await self._covered(seq)
+                else:
+                    await self._flush()
+        finally:
+            branch.flushing = False
+
+    async def _covered(self, seq: int) -> None:
+        """Return when the log is durable up to `seq`, or when it is the caller who has to flush."""
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        heapq.heappush(self._branches, (seq, id(waiter), waiter))
+        try:
+            await waiter
+        except asyncio.CancelledError:
+            self._let_branches_go()  # it may have been the one to flush
+            raise
+
+    def _let_branches_go(self) -> None:
+        """Let those go on whose entries are durable, and the first of the others, who flushes.
+
+        All of them, if nothing can be written any more. No branch is woken by the flushes of others.
+        """
+        while self._branches and not self._in_flight:
+            seq, _, waiter = heapq.heappop(self._branches)
+            if waiter.done():
+                continue
+            self._scheduler.live.pace.let(waiter)
+            if seq > self.durable_seq and self.broken is None:
+                return
+
+    async def _flush(self, *, resting: bool = False) -> None:
+        if self._in_flight or self.broken is not None:
+            return  # somebody flushed before this one, beside the run, had its first step
+        writes, self.writes = self.writes, WriteSet()
+        waits = self._new_waits(self.waits_of(resting))
+        self._in_flight = True
+        try:
+            if writes.is_turn or waits is not None:
+                await self._commit(writes, CONTINUE, waits)
+            else:
+                expected = self.durable_seq
+                await self._turns.append(self.lease, writes.entries, expected_seq=expected)
+            self.durable_seq += len(writes.entries)
+        except RunSuspended:
+            raise
+        except BaseException as exc:
+            self.break_off(exc)
+            if isinstance(exc, ActorsError | asyncio.CancelledError):
+                raise RunSuspended from exc
+            raise
+        finally:
+            self._in_flight = False
+            waiters, self._waiters = self._waiters, []
+            for waiter in waiters:
+                if not waiter.done():
+                    waiter.set_result(None)
+            if self._branches:
+                self._let_branches_go()
+        self._scheduler.durable_upto(self.durable_seq)
+
+    async def _flight_over(self) -> None:
+        """Return when the flush that is under way has ended, well or not."""
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiters.append(waiter)
+        await waiter
+
+    async def _commit(
+        self,
+        writes: WriteSet,
+        then: Then,
+        waits: tuple[Wait, ...] | None,
+        *,
+        attempt: int | None = None,
+        orphans: HistoryRetention | None = None,
+    ) -> Committed:
+        attempt = attempt or self.history.attempt
+        turn = writes.commit(
+            self.lease,
+            self.durable_seq,
+            then,
+            waits=waits,
+            known_waits=self.known_waits,
+            attempt=attempt,
+            orphans=orphans,
+        )
+        while True:
+            outcome = await self._turns.commit(turn)
+            if isinstance(outcome, Answered):
+                found = await self._reads.answers(self.lease.run_id)
+                turn = with_answers(turn, writes.unless_answered, found)
+            elif (less := self.amendments.without_refused(turn, outcome)) is not None:
+                turn = less
+            else:
+                break
+        if self.amendments.received:
+            for key in turn.bind:
+                self.amendments.received.pop(key, None)
+        if not isinstance(outcome, Committed):
+            self.break_off(outcome)
+            raise RunSuspended
+        if waits is not None:
+            self.known_waits = waits
+        self._on_committed(outcome)
+        return outcome
+
+    def _new_waits(self, waits: tuple[Wait, ...]) -> tuple[Wait, ...] | None:
+        return None if waits == self.known_waits else waits
+
+    async def commit_end(
+        self,
+        then: Then,
+        *,
+        attempt: int | None = None,
+        waits: tuple[Wait, ...] | None = None,
+        orphans: HistoryRetention | None = None,
+    ) -> Committed:
+        """Write everything left together with what becomes of the run. The code has ended.
+
+        `attempt` is the run's from now on, when it is not the one that executed. `waits` are the open
+        ones of a run that suspends; None leaves the rows as they are.
+
+        Raises:
+            RunSuspended: The write failed; see `broken`.
+        """
+        if not await self.over():
+            raise RunSuspended
+        writes, self.writes = self.writes, WriteSet()
+        new_waits = None if waits is None else self._new_waits(waits)
+        try:
+            committed = await self._commit(
+                writes, then, new_waits, attempt=attempt, orphans=orphans
+            )
+        except Exception as exc:
+            self.break_off(exc)
+            raise RunSuspended from exc
+        self.durable_seq = committed.last_seq
+        return committed
+
+    async def over(self) -> bool:
+        """Return, when no write is under way any more, whether the execution can still write.
+
+        Its code has ended, and nothing is flushed any more but by `commit_end`.
+        """
+        self._is_ending = True
+        while self._in_flight:
+            await self._flight_over()
+        return self.broken is None
+
+    def forget_calls(self, beginning: int, release: Sequence[MessageKey]) -> None:
+        """Leave of what is not written how the run began, up to seq `beginning`, without some messages.
+
+        Nothing of the rest has left this process.
+        """
+        writes, gone = self.writes, set(release)
+        entries = writes.entries[: max(beginning - self.durable_seq, 0)]
+        self.seq = self.durable_seq + len(entries)
+        bound = [key for key in writes.bind if entries and key not in gone]
+        self.writes = WriteSet(entries, writes.create, bound, first=writes.first)
+        self.amendments.received.clear()
+
+    def flush_behind(self) -> None:
+        """Make durable what was recorded, beside the run: every branch waits for something outside."""
+        is_new = bool(self.writes.entries) or self._new_waits(self.waits_of(True)) is not None
+        if is_new and not self._in_flight and self.broken is None:
+            self._behind = start_task(
+                self._flush(resting=True), name=f"flush {self.lease.run_id}", done=_is_told
+            )
+
+    def show_waits(self) -> None:
+        """Make open waits, and the questions asked, durable beside the run while others in it work."""
+        if self._showing is None or self._showing.done():
+            self._showing = start_task(
+                self._show_waits(), name=f"show {self.lease.run_id}", done=_is_told
+            )
+
+    async def _show_waits(self) -> None:
+        while self.broken is None and self._new_waits(self.waits_of(False)) is not None:
+            if self._in_flight:
+                await self._flight_over()
+            elif self._is_ending:
+                return
+            else:
+                await self._flush()
+
+    def break_off(self, why: BaseException | CommitOutcome) -> None:
+        """Give this execution up: nothing more is written, all branches unwind."""
+        if self.broken is None:
+            self.broken = why
+            self._let_branches_go()
+            self._scheduler.unwind(RunSuspended())
+
+    def detach(self) -> None:
+        """Tell nobody any more, as `BranchScheduler.detach` does; not while a write is under way."""
+        if not self._in_flight:
+            self._on_committed = _ignore
+            self.waits_of = lambda _: ()
+
+
+def tell_of_length(log: RunLog, known: Sequence[RunLogEntry]) -> None:
+    """Warn of a log that costs at every wake, when it is a thousand entries longer than `known`."""
+    count = log.durable_seq + 1 - (known[0].seq if known else 0)
+    if count // LONG_LOG > len(known) // LONG_LOG:
+        where = {"agent": str(log.lease.agent_id), "run": log.lease.run_id, "entries": count}
+        _log.warning(
+            "a run's log is long, and each wake replays all of it: let its code go on by "
+            "ctx.continue_as_new, which begins an empty one",
+            extra=where,
+        )
+
+
+def _ignore(committed: Committed) -> None:
+    """Nobody has to know."""
+
+
+def _is_told(task: asyncio.Task[Any]) -> None:
+    """A flush beside the run that failed has broken the run off already."""
+    if not task.cancelled():
+        task.exception()

@@ -1,0 +1,126 @@
+"""What the next flush of a run writes: log entries, and rows beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from actors.kernel.agent.message import MessageKey
+from actors.kernel.agent.supervision import HistoryRetention
+from actors.kernel.json import JsonValue
+from actors.kernel.runtime.log_entry import EntryKind, NewEntry
+from actors.kernel.runtime.rows import NewRun
+from actors.kernel.runtime.scheduler import Lease
+from actors.kernel.runtime.turn import (
+    BudgetDelta,
+    Commit,
+    Deleted,
+    FollowChange,
+    Outgoing,
+    SignalKey,
+    Spawned,
+    Then,
+)
+from actors.kernel.runtime.waits import Answer, Wait
+
+
+@dataclass(frozen=True, slots=True)
+class LateEnd:
+    """The end of a wait without an answer, as recorded; an answer that came before counts instead.
+
+    Attributes:
+        key: Of the answer.
+        payload: Of the entry that records the end.
+        entry_of: Returns the entry that records an answer in its place.
+        keep: Whether the answer stays for others who wait for it.
+    """
+
+    key: str
+    payload: dict[str, JsonValue]
+    entry_of: Callable[[Answer], tuple[EntryKind, str, dict[str, JsonValue]]]
+    keep: bool = False
+
+
+@dataclass(slots=True)
+class WriteSet:
+    """Entries and rows that become durable together."""
+
+    entries: list[NewEntry] = field(default_factory=list)
+    create: NewRun | None = None
+    bind: list[MessageKey] = field(default_factory=list)
+    outgoing: list[Outgoing] = field(default_factory=list)
+    take_signals: list[SignalKey] = field(default_factory=list)
+    take_answers: list[str] = field(default_factory=list)
+    state: dict[str, JsonValue | Deleted] = field(default_factory=dict)
+    spawned: list[Spawned] = field(default_factory=list)
+    answers: list[Answer] = field(default_factory=list)
+    follows: list[FollowChange] = field(default_factory=list)
+    budget: BudgetDelta | None = None
+    withdraw: list[MessageKey] = field(default_factory=list)
+    unless_answered: list[LateEnd] = field(default_factory=list)
+    first: bool = False
+    """The run's row has to become RUNNING."""
+
+    @property
+    def is_turn(self) -> bool:
+        """Whether there is anything that an append of entries does not write."""
+        return bool(
+            self.first
+            or self.bind
+            or self.outgoing
+            or self.take_signals
+            or self.take_answers
+            or self.state
+            or self.spawned
+            or self.answers
+            or self.follows
+            or self.budget
+            or self.withdraw
+            or self.unless_answered
+            or self.create
+        )
+
+    def spend(self, delta: BudgetDelta) -> None:
+        """Add to what this turn spends."""
+        known = self.budget or BudgetDelta()
+        self.budget = BudgetDelta(
+            known.tokens + delta.tokens,
+            known.cost_usd + delta.cost_usd,
+            known.turns + delta.turns,
+            known.position or delta.position,
+        )
+
+    def commit(
+        self,
+        lease: Lease,
+        expected: int,
+        then: Then,
+        *,
+        waits: tuple[Wait, ...] | None,
+        known_waits: tuple[Wait, ...] | None = None,
+        attempt: int,
+        orphans: HistoryRetention | None = None,
+    ) -> Commit:
+        """Return the turn that writes all of it."""
+        return Commit(
+            lease=lease,
+            expected_seq=expected,
+            entries=tuple(self.entries),
+            then=then,
+            create=self.create,
+            bind=tuple(self.bind),
+            outgoing=tuple(self.outgoing),
+            take_signals=tuple(self.take_signals),
+            take_answers=tuple(self.take_answers),
+            state=self.state,
+            spawned=tuple(self.spawned),
+            answers=tuple(self.answers),
+            waits=waits,
+            known_waits=known_waits,
+            follows=tuple(self.follows),
+            budget=self.budget,
+            withdraw=tuple(self.withdraw),
+            unless_answered=tuple(end.key for end in self.unless_answered),
+            attempt=attempt,
+            orphans=orphans,
+        )

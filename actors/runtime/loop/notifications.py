@@ -1,0 +1,42 @@
+"""Hints on their way through a host: from who hears or causes one to who acts on it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+
+from actors.kernel.runtime.hints import Nudge
+
+_log = logging.getLogger("callboard.loop")
+
+
+class Notifications:
+    """Passes hints on, by their kind. Made before all who publish or subscribe.
+
+    Attributes:
+        is_open: Whether the host executes: nobody is told before.
+    """
+
+    def __init__(self) -> None:
+        self._subscribers: dict[str, list[Callable[[Nudge], None]]] = {}
+        self.is_open = False
+
+    def subscribe(self, told: Callable[[Nudge], None], *kinds: str) -> None:
+        """Call `told` with each hint of these kinds, behind those who subscribed before."""
+        for kind in kinds:
+            self._subscribers.setdefault(kind, []).append(told)
+
+    def publish(self, nudge: Nudge) -> None:
+        """Let everybody act on a hint who subscribed to its kind."""
+        if not self.is_open:
+            return
+        if nudge.kind not in self._subscribers:
+            _log.debug("a hint without a name", extra={"kind": nudge.kind})
+            return
+        for told in self._subscribers[nudge.kind]:
+            told(nudge)
+
+    def publish_all(self, nudges: Sequence[Nudge]) -> None:
+        """Publish one after the other."""
+        for nudge in nudges:
+            self.publish(nudge)

@@ -1,0 +1,149 @@
+"""Runs, state and lists, read from rows in memory."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
+from itertools import islice
+
+from typing_extensions import override
+
+from actors.kernel.json import JsonValue
+from actors.kernel.runtime.ids import AgentId, RunId
+from actors.kernel.runtime.log_entry import RunLogEntry
+from actors.kernel.runtime.rows import BufferedSignal, DeadLetter, LoadedRun, RunRow
+from actors.kernel.runtime.scheduler import RunStatus
+from actors.kernel.runtime.waits import Answer, OpenWait, WaitKind
+from actors.kernel.store.lists import ANY_RUN, ListStore, RunFilter
+from actors.kernel.store.reads import ReadStore, StatePart
+from actors.runtime.memory.records import part_of_state, unpack
+from actors.runtime.memory.rows import MemoryRole
+from actors.runtime.memory.talk import open_waits
+from actors.runtime.memory.tree import children_of
+
+
+class MemoryReads(MemoryRole, ReadStore):
+    """Reads by id; every value is fresh."""
+
+    @override
+    async def load(self, run_ids: Sequence[RunId]) -> list[LoadedRun]:
+        records = [self._rows.runs[run_id] for run_id in run_ids if run_id in self._rows.runs]
+        return [record.loaded() for record in records]
+
+    @override
+    async def run(self, run_id: RunId) -> RunRow | None:
+        record = self._rows.runs.get(run_id)
+        return record.row() if record else None
+
+    @override
+    async def started_by(self, run_id: RunId) -> str | None:
+        record = self._rows.runs.get(run_id)
+        return None if record is None else self._rows.started_by(record)
+
+    @override
+    async def signals(self, run_id: RunId) -> list[BufferedSignal]:
+        record = self._rows.runs.get(run_id)
+        rows = record.signals if record else []
+        return [BufferedSignal(row.name, row.n, unpack(row.payload), row.about) for row in rows]
+
+    @override
+    async def answers(self, run_id: RunId) -> list[Answer]:
+        record = self._rows.runs.get(run_id)
+        rows = record.answers if record else {}
+        return [row.answer(run_id, key) for key, row in rows.items() if not row.is_taken]
+
+    @override
+    async def state(self, agent_id: AgentId) -> dict[str, JsonValue]:
+        return {key: unpack(text) for key, text in self._rows.states.get(agent_id, {}).items()}
+
+    @override
+    async def state_at(self, agent_id: AgentId, key: str) -> StatePart:
+        return part_of_state(self._rows.states.get(agent_id, {}), key)
+
+    @override
+    async def entries(self, run_id: RunId, *, from_seq: int = 0) -> AsyncIterator[RunLogEntry]:
+        record = self._rows.runs.get(run_id)
+        for line in record.log[from_seq:] if record else ():
+            yield line.entry(run_id)
+
+    @override
+    async def tail(self, run_id: RunId, *, from_seq: int = 0) -> AsyncIterator[RunLogEntry]:
+        """May start before the run exists."""
+        news = self._rows.listen(run_id)
+        try:
+            while True:
+                news.clear()
+                record = self._rows.runs.get(run_id)
+                for line in record.log[from_seq:] if record else ():
+                    yield line.entry(run_id)
+                    from_seq = line.seq + 1
+                if record and record.swept:
+                    return
+                if record and record.has_ended and from_seq > record.last_seq:
+                    return
+                await news.wait()
+        finally:
+            self._rows.unlisten(run_id, news)
+
+
+class MemoryLists(MemoryRole, ListStore):
+    """Looks through the rows."""
+
+    @override
+    async def runs(
+        self,
+        *,
+        status: Sequence[RunStatus] = (),
+        agent: AgentId | None = None,
+        parked: bool | None = None,
+        among: RunFilter = ANY_RUN,
+        limit: int = 100,
+    ) -> list[RunRow]:
+        wanted = (
+            run
+            for run in self._rows.newest(among)
+            if (not status or run.status in status)
+            and (agent is None or run.cause.agent_id == agent)
+            and (parked is None or (run.parked is not None) == parked)
+        )
+        return [run.row() for run in islice(wanted, limit)]
+
+    @override
+    async def children(self, run_id: RunId) -> list[RunRow]:
+        return [child.row() for child in children_of(self._rows, run_id)]
+
+    @override
+    async def find_run_for_agent(self, agent_id: AgentId) -> RunRow | None:
+        record = self._rows.holder(agent_id)
+        return record.row() if record else None
+
+    @override
+    async def run_of_message(
+        self, agent_id: AgentId, sender: str, message_id: str
+    ) -> RunRow | None:
+        mail = self._rows.known(agent_id, sender, message_id)
+        run_id = mail.run_id if mail is not None else None
+        record = self._rows.runs[run_id] if run_id is not None else self._rows.started(agent_id)
+        return record.row() if record is not None else None
+
+    @override
+    async def waits(
+        self, *, kind: WaitKind | None = None, run_id: RunId | None = None, limit: int = 100
+    ) -> list[OpenWait]:
+        return open_waits(self._rows, kind=kind, run_id=run_id, limit=limit)
+
+    @override
+    async def pending_count(self, agent_id: AgentId) -> int:
+        runs = self._rows.open_by_agent.get(agent_id, {}).values()
+        return len(self._rows.pending.get(agent_id, ())) + sum(len(run.bound) for run in runs)
+
+    @override
+    async def dead_letters(
+        self, *, agent: AgentId | None = None, ids: Sequence[int] = (), limit: int = 100
+    ) -> list[DeadLetter]:
+        wanted = (
+            replace(letter, message=row.message())
+            for letter, row in reversed(self._rows.dead.values())
+            if agent in (None, letter.agent_id) and (not ids or letter.id in ids)
+        )
+        return list(islice(wanted, limit))

@@ -1,0 +1,77 @@
+"""MemoryStore: the whole runtime state in one process.
+
+Each call does its work without an await in the middle, so it is atomic on the event loop. Owners,
+epochs and conflicts are real: several owners may share one store through `sibling()`, and the stale
+one is refused. Nothing survives the process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from typing_extensions import override
+
+from actors.kernel.clock import Clock
+from actors.kernel.runtime.hints import Nudge
+from actors.kernel.store.store import RunStore
+from actors.kernel.store.turns import TurnStore
+from actors.runtime.memory.arrivals import MemoryArrivals
+from actors.runtime.memory.commit import MemoryTurns
+from actors.runtime.memory.follows import MemoryFollows
+from actors.runtime.memory.insight import MemoryInsight
+from actors.runtime.memory.limits import LimitRows, MemoryLimits
+from actors.runtime.memory.operators import MemoryOperators, MemoryRetention
+from actors.runtime.memory.reads import MemoryLists, MemoryReads
+from actors.runtime.memory.rows import MemoryRows
+from actors.runtime.memory.schedules import InMemorySchedules, ScheduleRows
+from actors.runtime.memory.shards import MemoryBacklog, MemoryShards
+
+
+class MemoryStore(RunStore):
+    """A `RunStore` that forgets everything with its process.
+
+    Args:
+        clock: Stamps entries and decides when timers are due and leases expire.
+        lease_s: Seconds a host may be silent before others take its shard; None: for ever.
+        shared: Rows of the store whose `sibling` this is.
+    """
+
+    def __init__(
+        self,
+        *,
+        clock: Clock,
+        lease_s: float | None = None,
+        shared: tuple[MemoryRows, ScheduleRows, LimitRows] | None = None,
+    ) -> None:
+        self._clock, self._lease_s = clock, lease_s
+        self._shared = shared or (MemoryRows(clock), ScheduleRows(), LimitRows(clock, lease_s))
+        rows, schedules, limits = self._shared
+        self._rows = rows
+        self.turns: TurnStore = MemoryTurns(rows, self)
+        self.arrivals = MemoryArrivals(rows, self)
+        self.shards = MemoryShards(rows, self, lease_s)
+        self.backlog = MemoryBacklog(rows, self)
+        self.reads = MemoryReads(rows, self)
+        self.lists = MemoryLists(rows, self)
+        self.operators = MemoryOperators(rows, self)
+        self.retention = MemoryRetention(rows, self)
+        self.insight = MemoryInsight(rows, lease_s=lease_s)
+        self.follows = self.posts = MemoryFollows(rows, self)
+        self.schedules = InMemorySchedules(clock, rows, schedules, source=self)
+        self.limits = MemoryLimits(limits, partial(rows.nudge, self))
+
+    def sibling(self) -> MemoryStore:
+        """Return a second store on the same rows, as another process would have it.
+
+        Its changes nudge this one's hook and the other way round.
+        """
+        return MemoryStore(clock=self._clock, lease_s=self._lease_s, shared=self._shared)
+
+    @override
+    def set_nudge_hook(self, hook: Callable[[Nudge], None] | None) -> None:
+        """Other processes are the siblings of this store."""
+        if hook is None:
+            self._rows.hooks.pop(self, None)
+        else:
+            self._rows.hooks[self] = hook

@@ -1,0 +1,40 @@
+"""The parts that a program can hand in instead of a store: one per Protocol of `kernel`.
+
+An event log, inbox, journal, scheduler, signal bus, fan-out, follow graph or supervisor enters; `assembly`
+makes one store of them and leaves it to `runtime.runtime`. Views give each store those Protocols. Only
+the rooms at the top see this one; below it are `memory` and what the parts share with a host.
+"""
+
+from actors.runtime.memory.store import MemoryStore
+from actors.runtime.parts.composed import ComposedStore
+from actors.runtime.parts.event_log import EventLogView, InMemoryEventLog
+from actors.runtime.parts.fanout import HybridFanout, PushAllFanout, StoreFanout
+from actors.runtime.parts.follow_graph import InMemoryFollowGraph
+from actors.runtime.parts.history import InMemoryHistoryProvider
+from actors.runtime.parts.inbox import InboxView, InMemoryInbox
+from actors.runtime.parts.journal import InMemoryJournal, JournalView
+from actors.runtime.parts.scheduler import InMemoryScheduler
+from actors.runtime.parts.scheduler_view import SchedulerView
+from actors.runtime.parts.signal_bus import InMemorySignalBus, SignalBusView
+from actors.runtime.parts.supervisor import SupervisorView
+
+__all__ = [
+    "ComposedStore",
+    "EventLogView",
+    "HybridFanout",
+    "InMemoryEventLog",
+    "InMemoryFollowGraph",
+    "InMemoryHistoryProvider",
+    "InMemoryInbox",
+    "InMemoryJournal",
+    "InMemoryScheduler",
+    "InMemorySignalBus",
+    "InboxView",
+    "JournalView",
+    "MemoryStore",
+    "PushAllFanout",
+    "SchedulerView",
+    "SignalBusView",
+    "StoreFanout",
+    "SupervisorView",
+]

@@ -1,0 +1,114 @@
+"""The sources' eight parts of a runtime: the injected ones, else views over its one store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from actors.errors import ContractError
+from actors.kernel.clock import Clock, Entropy
+from actors.kernel.runtime.effects import Journal
+from actors.kernel.runtime.hints import Nudge
+from actors.kernel.runtime.ids import AgentId, RunId, ShardId
+from actors.kernel.runtime.inbox import Inbox
+from actors.kernel.runtime.log_entry import EventLog
+from actors.kernel.runtime.scheduler import Scheduler
+from actors.kernel.runtime.wakeup import SignalBus
+from actors.kernel.store.fanout import FanoutStrategy
+from actors.kernel.store.follow_graph import FollowGraph
+from actors.kernel.store.store import RunStore
+from actors.runtime.context.topics import Topics
+from actors.runtime.parts import (
+    ComposedStore,
+    EventLogView,
+    InboxView,
+    JournalView,
+    MemoryStore,
+    PushAllFanout,
+    SchedulerView,
+    SignalBusView,
+    StoreFanout,
+)
+from actors.runtime.worker.worker import Worker
+
+
+@dataclass(frozen=True, slots=True)
+class Foreign:
+    """Parts that were handed in; None for those that are views over the store."""
+
+    event_log: EventLog | None = None
+    inbox: Inbox | None = None
+    journal: Journal | None = None
+    scheduler: Scheduler | None = None
+    signal_bus: SignalBus | None = None
+    follow_graph: FollowGraph | None = None
+    fanout: FanoutStrategy | None = None
+
+    def store(self, store: RunStore | None, clock: Clock) -> RunStore:
+        """Return the given store, one composed of these parts, or one in memory.
+
+        Raises:
+            ContractError: Both a store and parts of one.
+        """
+        rows = (self.event_log, self.inbox, self.journal, self.scheduler, self.signal_bus)
+        if not any(part is not None for part in rows):
+            return store or MemoryStore(clock=clock)
+        if store is not None:
+            msg = "Runtime takes a store, or parts to compose one of, not both"
+            raise ContractError(msg)
+        return ComposedStore(
+            clock=clock,
+            event_log=self.event_log,
+            inbox=self.inbox,
+            journal=self.journal,
+            scheduler=self.scheduler,
+            signal_bus=self.signal_bus,
+        )
+
+
+class Parts:
+    """Event log, inbox, journal, scheduler, signal bus, follow graph and fan-out of one runtime."""
+
+    def __init__(
+        self,
+        store: RunStore,
+        foreign: Foreign,
+        *,
+        clock: Clock,
+        entropy: Entropy,
+        worker: Worker,
+        on_nudge: Callable[[Nudge], None] = lambda _: None,
+    ) -> None:
+        lease_of, shards = worker.lease_of, _shards(worker)
+        self.event_log = foreign.event_log or EventLogView(store, lease_of=lease_of)
+        self.inbox = foreign.inbox or InboxView(store, lease_of=lease_of, clock=clock)
+        self.journal = foreign.journal or JournalView(store, shards=shards)
+        self.scheduler = foreign.scheduler or SchedulerView(
+            store, lease_of=lease_of, shards=shards, clock=clock, entropy=entropy
+        )
+        self.signal_bus = foreign.signal_bus or SignalBusView(
+            store, lease_of=lease_of, clock=clock, entropy=entropy, wake=_waker(worker)
+        )
+        self.follow_graph = foreign.follow_graph or store.follows
+        self.fanout = foreign.fanout or _fanout(store, foreign, on_nudge)
+        self.topics = Topics(
+            self.follow_graph,
+            self.fanout,
+            self.inbox,
+            is_foreign_graph=foreign.follow_graph is not None,
+            is_foreign_fanout=foreign.fanout is not None or foreign.follow_graph is not None,
+        )
+
+
+def _fanout(store: RunStore, foreign: Foreign, on_nudge: Callable[[Nudge], None]) -> FanoutStrategy:
+    if foreign.follow_graph is None:
+        return StoreFanout(store.posts, on_nudge=on_nudge)
+    return PushAllFanout()  # who follows by another graph has no rows here
+
+
+def _shards(worker: Worker) -> Callable[[], list[ShardId]]:
+    return lambda: [lease.shard for lease in worker.held.leases]
+
+
+def _waker(worker: Worker) -> Callable[[AgentId, RunId], None]:
+    return lambda agent_id, run_id: worker.intake.signalled(run_id, agent_id)

@@ -1,0 +1,100 @@
+"""How posts reach followers: a delivery for each at once, one write and the owners go on, or both."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+
+from actors.errors import ActorsError
+from actors.kernel.agent.message import Message, sender_of
+from actors.kernel.runtime.hints import Nudge
+from actors.kernel.runtime.ids import AgentId, TopicId
+from actors.kernel.runtime.inbox import Inbox
+from actors.kernel.store.fanout import FanoutReport, FanoutStrategy, PostStore, as_followed
+from actors.kernel.store.follow_graph import FollowGraph
+
+_log = logging.getLogger("callboard.parts")
+
+
+class PushAllFanout:
+    """See `FanoutStrategy`. Costs the publisher one delivery per follower."""
+
+    async def publish(
+        self, topic: TopicId, msg: Message, *, graph: FollowGraph, inbox: Inbox
+    ) -> FanoutReport:
+        """See `FanoutStrategy.publish`. Lazy followers get the post without being woken."""
+        delivered = known = 0
+        failed: list[tuple[AgentId, str]] = []
+        post = replace(msg, target=topic, sender=msg.sender or sender_of("topic", topic))
+        async for subscription in graph.followers_of(topic):
+            follower = subscription.follower
+            mail, is_eager = as_followed(post, follower), subscription.mode == "eager"
+            try:
+                is_new = await inbox.deliver(follower, mail, notify=is_eager)
+            except (ActorsError, OSError) as exc:
+                # Publishing the same post again reaches those that are left out now.
+                _log.warning("post not delivered", extra={"follower": str(follower)}, exc_info=exc)
+                failed.append((follower, str(exc)))
+                continue
+            delivered += is_new
+            known += not is_new
+        return FanoutReport(delivered, known, tuple(failed))
+
+
+class StoreFanout:
+    """See `FanoutStrategy`. One write, however many follow: owners of followers' shards do the rest.
+
+    Who follows is what the store says in that moment, so the graph and the inbox are not asked.
+
+    Args:
+        posts: Of the store whose rows followers have.
+        on_nudge: Told of shards of this host that have followers.
+    """
+
+    def __init__(
+        self, posts: PostStore, *, on_nudge: Callable[[Nudge], None] | None = None
+    ) -> None:
+        self._posts, self._on_nudge = posts, on_nudge
+
+    async def publish(
+        self, topic: TopicId, msg: Message, *, graph: FollowGraph, inbox: Inbox
+    ) -> FanoutReport:
+        """See `FanoutStrategy.publish`. Followers get it after this returns."""
+        del graph, inbox
+        post = replace(msg, target=topic, sender=msg.sender or sender_of("topic", topic))
+        _, nudges = await self._posts.publish(post)
+        if self._on_nudge is not None:
+            for nudge in nudges:
+                self._on_nudge(nudge)
+        return FanoutReport(0, is_under_way=True)
+
+
+class HybridFanout:
+    """See `FanoutStrategy`. Few followers get a post at once; many by one write.
+
+    A post that is published again, when more or fewer follow, still reaches each of them once.
+
+    Args:
+        threshold: So many followers are delivered to one after the other.
+        few: How; `PushAllFanout` when left out.
+        many: For topics with more.
+    """
+
+    def __init__(
+        self, threshold: int, *, many: FanoutStrategy, few: FanoutStrategy | None = None
+    ) -> None:
+        self._threshold, self._few, self._many = threshold, few or PushAllFanout(), many
+
+    async def publish(
+        self, topic: TopicId, msg: Message, *, graph: FollowGraph, inbox: Inbox
+    ) -> FanoutReport:
+        """See `FanoutStrategy.publish`."""
+        strategy = self._few
+        count = 0
+        async for _ in graph.followers_of(topic):
+            count += 1
+            if count > self._threshold:
+                strategy = self._many
+                break
+        return await strategy.publish(topic, msg, graph=graph, inbox=inbox)

@@ -1,0 +1,139 @@
+"""What the views over one RunStore share: leases of runs, the entries they write, a store of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import TypeAlias
+
+from typing_extensions import override
+
+from actors.errors import ConcurrentAppendError, IllegalTransitionError, LeaseLostError, SpawnDenied
+from actors.kernel.clock import Clock
+from actors.kernel.json import JsonValue
+from actors.kernel.runtime.ids import AgentId, HostIncarnation, RunId
+from actors.kernel.runtime.log_entry import EntryKind, NewEntry
+from actors.kernel.runtime.scheduler import Lease, ShardLease
+from actors.kernel.runtime.turn import (
+    Commit,
+    CommitOutcome,
+    Committed,
+    Conflict,
+    Finish,
+    LeaseLost,
+    OverBudget,
+    Retry,
+    Then,
+)
+from actors.kernel.store.store import RunStore
+from actors.runtime.memory.commit import MemoryTurns
+from actors.runtime.memory.rows import MEMORY_SHARD
+from actors.runtime.memory.store import MemoryStore
+
+LeaseOf: TypeAlias = "Callable[[AgentId], ShardLease | None]"
+"""Which shard lease this host holds for an agent; None when the agent's shard is another's."""
+
+
+class _PrivateTurns(MemoryTurns):
+    @override
+    async def commit(self, commit: Commit) -> CommitOutcome:
+        outcome = await super().commit(commit)
+        if isinstance(outcome, Committed) and isinstance(commit.then, Finish):
+            self._rows.drop_run(self._rows.record(commit.lease.run_id))
+        return outcome
+
+
+class PrivateStore(MemoryStore):
+    """A store that one part has for itself. A run that has ended leaves nothing but its messages' ids."""
+
+    def __init__(self, *, clock: Clock) -> None:
+        super().__init__(clock=clock)
+        self.turns = _PrivateTurns(self._rows, self)
+        shard = self._rows.shard
+        shard.owner, shard.epoch = HostIncarnation("part"), 1
+        never = datetime.max.replace(tzinfo=UTC)
+        self._lease = ShardLease(MEMORY_SHARD, shard.owner, shard.epoch, never)
+
+    def lease_of(self, agent_id: AgentId) -> ShardLease:
+        """See `LeaseOf`. All agents are this part's."""
+        del agent_id
+        return self._lease
+
+
+class StoreView:
+    """A view that writes turns of runs, under the leases of this host."""
+
+    def __init__(self, store: RunStore, *, lease_of: LeaseOf) -> None:
+        self._store, self._lease_of = store, lease_of
+
+    def _lease(self, run_id: RunId, agent_id: AgentId, *, attempt: int) -> Lease:
+        """Return the right to write for a run.
+
+        Raises:
+            LeaseLostError: The agent's shard is not this host's.
+        """
+        shard = self._lease_of(agent_id)
+        if shard is None:
+            raise LeaseLostError(self._store.shards.shard_of(agent_id), "nobody here", 0)
+        return Lease(
+            shard.shard, shard.owner, shard.epoch, shard.expires_at, run_id, agent_id, attempt
+        )
+
+    async def _write(
+        self, lease: Lease, expected_seq: int, *entries: NewEntry, then: Then, **parts: object
+    ) -> Committed:
+        """Commit one turn that has to succeed.
+
+        Raises:
+            LeaseLostError: The shard belongs to somebody else.
+            ConcurrentAppendError: The run went on meanwhile.
+            IllegalTransitionError: The run has ended, or what the turn takes is gone.
+            SpawnDenied: The tree's budget has no place for its children.
+        """
+        commit = Commit(
+            lease,
+            expected_seq,
+            entries,
+            then,
+            attempt=lease.attempt,
+            **parts,  # type: ignore[arg-type]
+        )
+        match await self._store.turns.commit(commit):
+            case Committed() as done:
+                return done
+            case LeaseLost():
+                raise LeaseLostError(lease.shard, lease.owner, lease.epoch)
+            case Conflict(actual):
+                raise ConcurrentAppendError(lease.run_id, expected_seq, actual)
+            case OverBudget(_, limit):
+                raise SpawnDenied(lease.run_id, limit)
+            case _:
+                raise IllegalTransitionError(lease.run_id, "gone", "written")
+
+
+def run_started(agent_id: AgentId) -> NewEntry:
+    """Return a run's first entry."""
+    return NewEntry(EntryKind.RUN_STARTED, "", {"agent": str(agent_id)})
+
+
+def run_resumed(reason: str) -> NewEntry:
+    """Return the entry that ends a wait."""
+    return NewEntry(EntryKind.RUN_RESUMED, "", {"reason": reason})
+
+
+def failure(message: str) -> dict[str, JsonValue]:
+    """Return the error of an attempt that somebody outside the run gave up."""
+    return {"type": "actors.errors:AgentCrashError", "message": message}
+
+
+def attempt_failed(
+    attempt: int, error: dict[str, JsonValue], retry_from: int, *, at: datetime
+) -> tuple[NewEntry, Retry]:
+    """Return the entry of an attempt that failed, and the wait for the next one."""
+    payload: dict[str, JsonValue] = {
+        "attempt": attempt,
+        "error": error,
+        "retry_from": retry_from,
+        "at": at.isoformat(),
+    }
+    return NewEntry(EntryKind.RUN_ATTEMPT_FAILED, "", payload), Retry(at, error, retry_from)

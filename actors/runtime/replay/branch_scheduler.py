@@ -1,0 +1,328 @@
+"""One branch at a time: who of a run's branches goes on next, decided the same live and on replay.
+
+The rules are docs/replay.md, "Order". A *branch* is one line of control of a run. Agent code runs in
+at most one branch at any moment; when none runs the run is quiet and `_quiet` picks what happens.
+Nothing here touches a store: the log's durable end is told by `durable_upto`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any, Final
+
+from actors.errors import EffectOutsideScopeError
+from actors.runtime.loop.tasks import start_task
+from actors.runtime.replay.branch_queue import BranchQueue
+from actors.runtime.replay.branches import Branch, Doing, Group, OpenGroups, innermost
+from actors.runtime.replay.live_branches import LiveBranches
+
+_log = logging.getLogger("callboard.replay")
+
+STALL_S: Final = 1.0
+"""How long agent code of one branch may await something outside ctx before the others go on."""
+
+
+class BranchScheduler:
+    """Lets the branches of one run through, one at a time.
+
+    Args:
+        durable: Where the log ends.
+        on_idle: Called when every branch waits for something outside and nothing is left to do.
+        on_move: Called when anybody goes on.
+        on_closed: Called when the code of a closed branch has ended, before anybody goes on.
+
+    Attributes:
+        root: The first branch; None: it has not begun.
+        groups: Those that are open.
+        live: Which branches do something, and whether all of them end.
+    """
+
+    def __init__(
+        self,
+        *,
+        durable: int = -1,
+        on_idle: Callable[[], None],
+        on_move: Callable[[], None],
+        on_closed: Callable[[Branch], None],
+    ) -> None:
+        self.root: Branch | None = None
+        self.groups = OpenGroups()
+        self.live = LiveBranches(self.groups, on_move)
+        self._durable = durable
+        self._on_idle, self._on_closed = on_idle, on_closed
+        self._by_task: dict[asyncio.Task[Any] | None, Branch] = {}
+        self._queue = BranchQueue()
+        self._stall_watch: asyncio.TimerHandle | None = None
+
+    def detach(self) -> None:
+        """Tell nobody any more: the execution is over, and would be kept in memory by this."""
+        self._on_idle = self.live.on_move = self._on_closed = _ignore
+        if self._stall_watch is not None:
+            self._stall_watch.cancel()
+        if (signal := self.live.unwinding) is not None:
+            signal.__traceback__ = None  # its frames hold all there is of the execution
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether every branch waits for something outside."""
+        return self.live.running == 0 and not self.live.working and self.live.unwinding is None
+
+    def adopt_root(self, prefix: str) -> Branch:
+        """Make the current task the root branch; from here on agent code runs."""
+        branch = self.root = Branch(prefix)
+        branch.task = asyncio.current_task()
+        self.live.enter_code(branch)
+        self._by_task[branch.task] = branch
+        return branch
+
+    def end_root(self) -> None:
+        """The agent's code has ended."""
+        if self.root is not None:
+            self.root.doing = Doing.DONE
+            self._by_task.pop(self.root.task, None)
+
+    def enter(self, verb: str) -> Branch:
+        """Return the branch that calls a verb.
+
+        Raises:
+            EffectOutsideScopeError: The current task is not a branch of this run.
+            asyncio.CancelledError: The branch is closed or the run cancelled.
+            RunSuspended: The run is leaving memory.
+        """
+        branch = self._by_task.get(asyncio.current_task())
+        if branch is None:
+            raise EffectOutsideScopeError(verb)
+        if branch.closed:
+            raise asyncio.CancelledError
+        if self.live.unwinding is not None:
+            raise self.live.unwinding
+        return branch
+
+    def add(self, group: Group, branch: Branch) -> None:
+        """Add a child; it begins when the run is quiet."""
+        group.add(branch)
+        self._queue.add(branch)
+
+    def open_group(self, group: Group) -> None:
+        """A parent opened a gather, select or scope."""
+        self.groups.open(group)
+        if self._stall_watch is None:
+            self._watch()
+
+    def _watch(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._stall_watch = loop.call_later(STALL_S, self._look_for_stall, self.live.moves)
+
+    def _look_for_stall(self, moves: int) -> None:
+        """Let the others go on when a branch awaits something that perhaps another has to give."""
+        self._stall_watch = None
+        if not self.groups or self.live.unwinding is not None:
+            return
+        if moves == self.live.moves and self.live.running:
+            for branch in self._by_task.values():
+                if branch.doing is Doing.CODE and not (branch.overdue or branch.flushing):
+                    _log.warning(
+                        "a branch awaits something outside ctx; the others go on, in an order that "
+                        "replay may not repeat. Use ctx verbs between branches.",
+                        extra={"branch": branch.prefix},
+                    )
+                    branch.overdue = True
+                    self.live.running -= 1
+            self._look()
+        self._watch()
+
+    async def resume_at(self, branch: Branch, seq: int, verb: str) -> None:
+        """Return when the entry `seq` is durable and the branch is next to go on."""
+        live, queue = self.live, self._queue
+        others = queue.new or self.groups or queue.hits or live.running > 1
+        is_next = not others and seq <= self._durable and live.unwinding is None
+        if is_next and live.pace.may_go():  # alone, as in most of a replay
+            live.moves += 1
+            return
+        queue.hit(branch, seq)
+        await self._park(branch, Doing.HIT, verb)
+
+    def queue_resume(self, branch: Branch, seq: int, *, is_input: bool = False) -> None:
+        """As `resume_at`, in two steps: the branch is in the queue while it flushes.
+
+        An input is what the run was given, and is given again, or something in its place, when a crash
+        keeps the entry from the log: it has to be durable before anything outside is touched. A branch
+        that is alone goes on with it at once.
+        """
+        self._queue.hit(branch, seq, is_input=is_input and not self.groups)
+        branch.doing = Doing.HIT
+
+    def go_on_working(self, branch: Branch) -> bool:
+        """Take back `queue_resume`; False when the branch was interrupted meanwhile and goes on with that."""
+        if branch.doing is not Doing.HIT:
+            return False
+        branch.doing, branch.resume_seq = Doing.WORK, -1
+        return True
+
+    async def await_resume(self, branch: Branch, verb: str) -> None:
+        """Second half of `queue_resume`."""
+        self.live.leave_work(branch, branch.doing)
+        self.raise_if_interrupted(branch)
+        self._look()
+        await self.live.wait(branch, verb)
+
+    async def take(
+        self, branch: Branch, verb: str, on_taken: Callable[[], None], *, together: bool = False
+    ) -> None:
+        """Return after `on_taken` was called: when no recorded entry waits for its branch.
+
+        So what is consumed is consumed by a branch that goes on with it: nobody recorded earlier can
+        win against it and close it. The branch works before and after. With `together` nobody else
+        could want the same: all such branches take in one go, and what they record is one flush.
+        """
+        self._queue.take(branch, on_taken, together=together)
+        await self._stop_work(branch, Doing.TAKE, verb)
+
+    def raise_if_interrupted(self, branch: Branch) -> None:
+        """Raise what a flush kept from a branch: that it was closed, or the run is unwinding."""
+        if branch.closed or self.live.unwinding is not None:
+            branch.forget_go()
+            interruption = asyncio.CancelledError()
+            self.live.interrupted(branch, "", interruption)
+            raise interruption
+
+    async def begin(
+        self, branch: Branch, verb: str, on_begin: Callable[[], None] | None = None
+    ) -> None:
+        """Return when nothing recorded is waited for; the branch then works, beside agent code.
+
+        `on_begin` is called at that moment, in the order in which the branches asked.
+        """
+        self._queue.miss(branch, on_begin)
+        await self._park(branch, Doing.MISS, verb)
+
+    async def stay(self, branch: Branch, verb: str) -> None:
+        """Wait without end: only closing, cancelling or suspending ends it."""
+        await self._park(branch, Doing.HIT, verb)
+
+    async def wake(self, branch: Branch, verb: str) -> None:
+        """Return when `woken` was called; the branch works before and after."""
+        await self._stop_work(branch, Doing.WAKE, verb)
+
+    def woken(self, branch: Branch) -> None:
+        """What the branch waits for is there: it works on it."""
+        if branch.doing is Doing.WAKE:
+            self.live.set_to_work(branch)
+
+    async def group(self, group: Group, verb: str) -> None:
+        """Return when the group lets its parent go on."""
+        group.is_awaited = True
+        self.groups.touch(group)
+        try:
+            await self._park(group.parent, Doing.GROUP, verb)
+        finally:
+            group.is_awaited = False
+
+    async def _park(self, branch: Branch, doing: Doing, verb: str) -> None:
+        self.live.leave_code(branch, doing)
+        self._look()
+        await self.live.wait(branch, verb)
+
+    async def _stop_work(self, branch: Branch, doing: Doing, verb: str) -> None:
+        self.live.leave_work(branch, doing)
+        self._look()
+        await self.live.wait(branch, verb)
+
+    def durable_upto(self, seq: int) -> None:
+        """The log is durable up to `seq`."""
+        self._durable = max(self._durable, seq)
+        self._look()
+
+    def _ended(self, branch: Branch) -> None:
+        """A child's code has ended."""
+        self._by_task.pop(branch.task, None)
+        self.live.leave_code(branch, Doing.DONE)
+        self.groups.end(branch)
+        self._look()
+
+    def _look(self) -> None:
+        """Something changed from outside: see whether anybody can go on."""
+        while self.live.running == 0 and self._quiet():
+            pass  # a branch that had not begun has ended: nobody runs yet
+
+    def _quiet(self) -> bool:
+        """Do the first thing that applies; see docs/replay.md, "Order". False when nobody goes on."""
+        live, queue = self.live, self._queue
+        if live.unwinding is not None:
+            return self._unwind_step(live.unwinding)
+        if queue.new:
+            self._start(queue.new.popleft())
+            return True
+        if self.groups.due and self.groups.step(live):
+            return True
+        if queue.hits and (branch := queue.next_hit(self._durable)) is not None:
+            live.release(branch)
+            return True
+        beginning = queue.next_misses() or (not queue.hits and queue.next_takers())
+        for branch in beginning or ():
+            live.set_to_work(branch)
+        if not (beginning or queue.hits or live.working):
+            self._on_idle()
+        return False
+
+    def _start(self, branch: Branch) -> None:
+        if branch.is_done:
+            return
+        self.live.enter_code(branch)
+        branch.task = start_task(
+            self._run_child(branch), name=f"branch {branch.prefix}", done=self._after_child
+        )
+        self._by_task[branch.task] = branch
+
+    async def _run_child(self, branch: Branch) -> None:
+        coro, branch.coro = branch.coro, None
+        assert coro is not None
+        try:
+            branch.value = await coro
+        except BaseException as exc:  # noqa: BLE001 - kept as the branch's outcome, raised by its group
+            # A traceback that nobody will see would keep the execution in memory: see `detach`.
+            branch.error = exc.with_traceback(None) if branch.closed else exc
+        finally:
+            if branch.closed:
+                self._on_closed(branch)
+            self._ended(branch)
+
+    def _after_child(self, task: asyncio.Task[Any]) -> None:
+        branch = self._by_task.get(task)
+        if branch is not None:  # cancelled before its first step: none of its code ran
+            branch.drop_code()
+            branch.error = asyncio.CancelledError()
+            self._ended(branch)
+
+    def unwind(self, signal: BaseException) -> None:
+        """End all branches, innermost first, with `signal`; ctx calls raise it from now on."""
+        if self.live.unwinding is None:
+            self.live.unwinding = signal
+            self._look()
+
+    def cancel_running(self) -> None:
+        """Cancel agent code that awaits something of its own, and every effect that executes."""
+        for task, branch in list(self._by_task.items()):
+            if branch.doing is Doing.CODE and task is not None and task is not _current():
+                task.cancel()
+            elif branch.doing is Doing.WORK and not branch.flushing and task is not _current():
+                self.live.interrupt(branch, asyncio.CancelledError())
+
+    def _unwind_step(self, signal: BaseException) -> bool:
+        if self.root is None or self.root.is_done:
+            return False
+        self.live.interrupt(innermost(self.root), signal)
+        return True
+
+
+def _current() -> asyncio.Task[Any] | None:
+    try:
+        return asyncio.current_task()
+    except RuntimeError:
+        return None
+
+
+def _ignore(*_: object) -> None:
+    """What nobody waits for any more."""

@@ -1,0 +1,314 @@
+"""Branches of a run: lines of control, and the groups that gather, select and scope make of them.
+
+A child is counted when it comes and when it ends. So what its end lets happen costs the same, however many
+they are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from collections import deque
+from collections.abc import Callable, Coroutine
+from enum import Enum, auto
+from typing import Any, NamedTuple, Protocol
+
+from typing_extensions import override
+
+
+class Doing(Enum):
+    """What a branch is at."""
+
+    NEW = auto()
+    CODE = auto()
+    HIT = auto()
+    """Goes on with an entry that is in the log, or on its way there."""
+    MISS = auto()
+    """Wants to begin an effect or a wait."""
+    TAKE = auto()
+    """Wants to consume a signal or a message that is there."""
+    WORK = auto()
+    """Executes an effect, or records what ended a wait."""
+    WAKE = auto()
+    """Waits for something from outside."""
+    GROUP = auto()
+    """Waits for its children."""
+    DONE = auto()
+
+
+class Branch:
+    """One line of control: the root of a run, or a coroutine given to gather, select or scope."""
+
+    __slots__ = (
+        "begun",
+        "closed",
+        "coro",
+        "doing",
+        "error",
+        "flushing",
+        "future",
+        "go",
+        "group",
+        "groups",
+        "has_input",
+        "next_index",
+        "on_begin",
+        "overdue",
+        "prefix",
+        "resume_seq",
+        "task",
+        "thrown",
+        "value",
+    )
+
+    def __init__(self, prefix: str, coro: Coroutine[Any, Any, Any] | None = None) -> None:
+        self.prefix = prefix
+        self.coro = coro
+        self.next_index = 0
+        self.doing = Doing.NEW
+        self.task: asyncio.Task[Any] | None = None
+        self.future: asyncio.Future[None] | None = None
+        self.go = False
+        self.thrown: BaseException | None = None
+        self.on_begin: Callable[[], None] | None = None
+        self.closed = False
+        self.flushing = False
+        self.overdue = False
+        """It awaits something the runtime does not know, and the others go on without it."""
+        self.resume_seq = -1
+        self.has_input = False
+        """The entry that it goes on with, if it waits for that."""
+        self.group: Group | None = None
+        """Whose child it is; None: the root, or on its own."""
+        self.groups: list[Group] = []
+        """Those it has opened, the innermost last."""
+        self.begun: dict[str, str] = {}
+        """Effects begun here without a result yet: position to name."""
+        self.value: Any = None
+        self.error: BaseException | None = None
+
+    def take_position(self) -> str:
+        """Return the next position of this branch."""
+        position = f"{self.prefix}{self.next_index}"
+        self.next_index += 1
+        return position
+
+    def drop_code(self) -> None:
+        """Its code, if it has not begun, will not."""
+        coro, self.coro = self.coro, None
+        if coro is not None:
+            coro.close()
+
+    def forget_go(self) -> None:
+        """It was interrupted: that it was let go means nothing to its next wait."""
+        self.go, self.thrown = False, None
+
+    @property
+    def is_done(self) -> bool:
+        """Whether its code has ended."""
+        return self.doing is Doing.DONE
+
+
+def innermost(branch: Branch) -> Branch:
+    """Return the deepest open descendant, or the branch itself."""
+    while True:
+        found = (group.first_open() for group in reversed(branch.groups))
+        child = next(filter(None, found), None)
+        if child is None:
+            return branch
+        branch = child
+
+
+class BranchControl(Protocol):
+    """Lets branches go on, and closes them."""
+
+    def release(self, branch: Branch) -> None:
+        """Let the branch run agent code."""
+
+    def close(self, branch: Branch) -> None:
+        """Close the innermost open descendant of the branch, or the branch itself."""
+
+
+class Selected(NamedTuple):
+    """What `ctx.select` returns: which branch won, and what it returned."""
+
+    index: int  # type: ignore[assignment]
+    value: Any
+
+
+class Group:
+    """The children a branch opened together; the parent waits for them."""
+
+    def __init__(self, parent: Branch) -> None:
+        self.parent = parent
+        self.children: list[Branch] = []
+        self.is_awaited = False
+        """Whether it is this group that its parent waits for."""
+        self._open_count = 0
+        self._ended_upto = 0
+        """All children before this one have ended."""
+        self._failures: deque[Branch] = deque()
+        """In the order in which they ended."""
+
+    def add(self, child: Branch) -> None:
+        """Take a child in."""
+        child.group = self
+        self.children.append(child)
+        self._open_count += 1
+
+    def child_ended(self, child: Branch) -> None:
+        """The code of a child has ended; it has its value or its error."""
+        self._open_count -= 1
+        if child.error is not None and not child.closed:
+            self._failures.append(child)
+
+    def first_open(self) -> Branch | None:
+        """Return the first child that has not ended."""
+        while self._ended_upto < len(self.children):
+            child = self.children[self._ended_upto]
+            if not child.is_done:
+                return child
+            self._ended_upto += 1
+        return None
+
+    @property
+    def failed(self) -> Branch | None:
+        """The child that failed first."""
+        return self._failures[0] if self._failures else None
+
+    def step(self, scheduler: BranchControl) -> bool:
+        """Do the next thing the group has to do when the run is quiet; False when it is nothing."""
+        if not self.is_awaited or self.parent.doing is not Doing.GROUP:
+            return False
+        return self._step(scheduler)
+
+    def _step(self, scheduler: BranchControl) -> bool:
+        raise NotImplementedError
+
+    def _close_one(self, scheduler: BranchControl) -> bool:
+        """Close the next open child; True while there is one."""
+        child = self.first_open()
+        if child is not None:
+            scheduler.close(child)
+        return child is not None
+
+    def _let_parent_go(self, scheduler: BranchControl) -> bool:
+        scheduler.release(self.parent)
+        return True
+
+
+class Gather(Group):
+    """All children, or the first failure."""
+
+    @override
+    def _step(self, scheduler: BranchControl) -> bool:
+        if self.failed is not None:
+            return self._close_one(scheduler) or self._let_parent_go(scheduler)
+        return not self._open_count and self._let_parent_go(scheduler)
+
+
+class Select(Group):
+    """The first child to end; the others are closed."""
+
+    winner: Branch | None = None
+
+    @override
+    def child_ended(self, child: Branch) -> None:
+        """See `Group.child_ended`."""
+        super().child_ended(child)
+        if self.winner is None and not child.closed:
+            self.winner = child
+
+    @override
+    def _step(self, scheduler: BranchControl) -> bool:
+        if self.winner is None:
+            return False
+        return self._close_one(scheduler) or self._let_parent_go(scheduler)
+
+
+class ScopeGroup(Group):
+    """Children that come one by one; the parent waits for one of them, or for all."""
+
+    waits_for: Branch | None = None
+    to_close: Branch | None = None
+    close_all = False
+
+    def __init__(self, parent: Branch) -> None:
+        super().__init__(parent)
+        self.joined: set[Branch] = set()
+        """Children whose error the parent has seen already."""
+
+    @property
+    @override
+    def failed(self) -> Branch | None:
+        """The child that failed first, of those whose error the parent has not seen."""
+        while self._failures and self._failures[0] in self.joined:
+            self._failures.popleft()
+        return super().failed
+
+    @override
+    def _step(self, scheduler: BranchControl) -> bool:
+        if self.to_close is not None:
+            if self.to_close.is_done:
+                return self._let_parent_go(scheduler)
+            scheduler.close(self.to_close)
+            return True
+        if self.waits_for is not None:
+            return self.waits_for.is_done and self._let_parent_go(scheduler)
+        if self.close_all or self.failed is not None:
+            return self._close_one(scheduler) or self._let_parent_go(scheduler)
+        return not self._open_count and self._let_parent_go(scheduler)
+
+
+class OpenGroups:
+    """The groups of a run, and which of them may have something to do."""
+
+    def __init__(self) -> None:
+        self._places: dict[Group, int] = {}
+        self._opened = self._select_count = 0
+        self.due: list[tuple[int, Group]] = []
+        """A heap of those to look at, the innermost first; one may stand here several times, or be closed."""
+
+    def __bool__(self) -> bool:
+        return bool(self._places)
+
+    def open(self, group: Group) -> None:
+        """Take a group in: it is inside all others."""
+        self._opened += 1
+        self._places[group] = self._opened
+        self._select_count += isinstance(group, Select)
+        group.parent.groups.append(group)
+
+    def close(self, group: Group) -> None:
+        """Forget a group: all its children have ended."""
+        del self._places[group]
+        self._select_count -= isinstance(group, Select)
+        group.parent.groups.remove(group)
+
+    def end(self, branch: Branch) -> None:
+        """The code of a branch has ended, or never begins."""
+        branch.doing = Doing.DONE
+        group, branch.group = branch.group, None  # no circle that only the collector would free
+        if group is not None:
+            group.child_ended(branch)
+            self.touch(group)
+
+    def touch(self, group: Group) -> None:
+        """Something happened that a group waits for, perhaps."""
+        if (place := self._places.get(group)) is not None:
+            heapq.heappush(self.due, (-place, group))
+
+    def step(self, scheduler: BranchControl) -> bool:
+        """Do the next thing that a group has to do, the innermost first; False when it is nothing."""
+        while self.due:
+            group = self.due[0][1]
+            is_open = group in self._places and not group.parent.closed
+            if is_open and group.step(scheduler):
+                return True
+            heapq.heappop(self.due)
+        return False
+
+    @property
+    def is_selecting(self) -> bool:
+        """Whether a branch waits in a `select`, so that another may end before it."""
+        return self._select_count > 0

@@ -1,0 +1,292 @@
+"""What a run remembers: its log folded by position, and the rules that make a call a hit or a miss.
+
+Pure: entries in, decisions out. The rules are docs/replay.md, "Hit or miss".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Final, cast
+
+from actors.errors import NonDeterminismError
+from actors.kernel.json import JsonValue
+from actors.kernel.runtime.log_entry import EXECUTES, RunLogEntry
+from actors.kernel.runtime.log_entry import EntryKind as K
+from actors.kernel.runtime.rows import RunRow
+from actors.kernel.runtime.scheduler import DEFAULT_RETRY, RetryPolicy
+
+BEGINS: Final = EXECUTES | {K.TIMER_SET, K.ASK_SENT}
+COUNTED: Final = frozenset({K.MSG_SENT, K.ASK_SENT, K.CHILD_SPAWNED})
+"""What is sent and spawned at a position has a number there, so that another one has another id."""
+
+ENDS_OF: Final[dict[str, tuple[str, ...]]] = {
+    K.EFFECT_INTENT: (K.EFFECT_RESULT, K.LLM_CALL),
+    K.TOOL_CALLED: (K.TOOL_RESULT,),
+    K.TIMER_SET: (K.TIMER_FIRED, K.MSG_RECEIVED),
+    K.ASK_SENT: (K.ASK_REPLIED, K.ASK_TIMEOUT, K.EFFECT_RESULT),
+}
+
+SUPERVISOR: Final = "sup."
+"""How positions of children begin that were spawned for a run from outside its code."""
+
+PATCH: Final = "patch:"
+"""How positions of `patched` begin, behind the generation."""
+
+NO_PROGRESS: Final = EXECUTES | {K.RUN_RESUMED, K.RUN_SUSPENDED}
+"""What a host that dies over and over in the same effect leaves behind."""
+
+
+@dataclass(slots=True)
+class Place:
+    """Everything recorded at one position; the latest entry of each part counts."""
+
+    begin: RunLogEntry | None = None
+    end: RunLogEntry | None = None
+    abandoned: RunLogEntry | None = None
+    resolved: RunLogEntry | None = None
+    sent_count: int = 0
+    """How many messages and children this position has made."""
+    ends_void: bool = False
+    """The recorded result ended an attempt: the effect executes anew."""
+
+    @property
+    def result(self) -> RunLogEntry | None:
+        """What the call gave, unless that ended an attempt: then it is made anew."""
+        return None if self.ends_void else self.end
+
+
+@dataclass(slots=True)
+class History:
+    """The replay map of one run.
+
+    Attributes:
+        places: By position; entries of the run itself have none.
+        last_seq: Where the log ends, -1 when empty.
+        generation: How often the run continued as new.
+        attempt: The attempt that replays now, 1 for the first of this generation.
+        recoveries: How often the run was found RUNNING by a new owner, in this generation.
+        deaths: How often in a row the run was found RUNNING by a new owner, without an entry between.
+        progress_seq: The last entry of those that a host which dies over and over would not leave.
+        pool_keys: State keys that pool entries set, with the seq of the last one.
+        strict_left: Positions with strict entries that the code has not asked for yet.
+        children: Runs spawned in this generation, in order, with their agents.
+        joined: How runs ended that were joined in this generation, by id, as the log tells it.
+        failures: When the attempts of this generation failed, but for those that took the run's messages
+            apart: they count for none of them.
+        refused: How often a question was refused, by its idempotency key, in this generation and before.
+        version: Of the agent that began this generation; None: it has none.
+        retry: That agent's policy, where who started the run gave none.
+    """
+
+    places: dict[str, Place] = field(default_factory=dict)
+    last_seq: int = -1
+    generation: int = 0
+    attempt: int = 1
+    recoveries: int = 0
+    deaths: int = 0
+    progress_seq: int = -1
+    started: bool = False
+    pool_keys: dict[str, int] = field(default_factory=dict)
+    strict_left: set[str] = field(default_factory=set)
+    inputs: list[RunLogEntry] = field(default_factory=list)
+    continued: RunLogEntry | None = None
+    children: dict[str, str] = field(default_factory=dict)
+    joined: dict[str, dict[str, JsonValue]] = field(default_factory=dict)
+    failures: list[datetime] = field(default_factory=list)
+    refused: dict[str, int] = field(default_factory=dict)
+    version: str | None = None
+    retry: RetryPolicy | None = None
+    _limits: list[tuple[int, int]] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, entries: Sequence[RunLogEntry]) -> History:
+        """Return the fold of a log, or of its part since the last ``run.continued``."""
+        history = cls()
+        if not entries:
+            return history
+        history.last_seq = entries[-1].seq
+        start = _generation_start(entries)
+        current = entries[start:]
+        history.started = True
+        version = current[0].payload.get("version")
+        history.version = None if version is None else str(version)
+        history.retry = retry_in(current[0].payload)
+        failed = [e for e in current if e.kind == K.RUN_ATTEMPT_FAILED]
+        history.attempt = 1 + len(failed)
+        history.failures = [e.ts for e in failed if "kept" not in e.payload]
+        history._limits = [(e.seq, int(str(e.payload["retry_from"]))) for e in failed]
+        void = {
+            int(str(e.payload["retry_from"])) for e in failed if e.payload.get("ending") is not None
+        }
+        for entry in current:
+            history._add(entry, is_void=entry.seq in void)
+        history._find_strict()
+        return history
+
+    @property
+    def life(self) -> int:
+        """Which execution from the beginning this is, from 1: every retry and every recovery is one."""
+        return self.attempt + self.recoveries
+
+    def without_progress(self, seqs: Iterable[int]) -> int:
+        """Return how many of these ends of the log saw no progress behind them."""
+        return sum(seq >= self.progress_seq for seq in seqs)
+
+    def _add(self, entry: RunLogEntry, *, is_void: bool) -> None:
+        if not entry.position:
+            self._add_own(entry)
+            return
+        kind, position = entry.kind, entry.position
+        if kind not in EXECUTES:
+            self.deaths, self.progress_seq = 0, entry.seq
+        if position.startswith("in."):
+            self.inputs.append(entry)
+            return
+        if kind == K.CHILD_SPAWNED:
+            self.children[str(entry.payload["child"])] = str(entry.payload["agent"])
+        elif kind == K.CHILD_COMPLETED:
+            self.joined[str(entry.payload["child"])] = entry.payload
+        if not position.startswith(SUPERVISOR):  # else spawned for the run, not by its code
+            self._place(entry, is_void=is_void)
+
+    def _add_own(self, entry: RunLogEntry) -> None:
+        """Add an entry of the run itself."""
+        kind = entry.kind
+        if kind == K.RUN_RESUMED and entry.payload.get("reason") == "recovered":
+            self.deaths += 1
+            self.recoveries += 1
+        elif kind not in NO_PROGRESS:
+            self.deaths, self.progress_seq = 0, entry.seq
+        if kind == K.RUN_CONTINUED:
+            self.continued = entry
+            self.generation = int(str(entry.payload["generation"]))
+            self.refused = cast("dict[str, int]", entry.payload.get("refused", {})).copy()
+        elif kind == K.RUN_ATTEMPT_FAILED and "kept" in entry.payload:
+            del self.inputs[int(str(entry.payload["kept"])) :]
+
+    def _place(self, entry: RunLogEntry, *, is_void: bool) -> None:
+        kind = entry.kind
+        place = self.places.get(entry.position)
+        if place is None:
+            place = self.places[entry.position] = Place()
+        if kind in COUNTED:
+            place.sent_count += 1
+        if kind in BEGINS:
+            place.begin, place.end, place.abandoned, place.resolved = entry, None, None, None
+        elif kind == K.IN_DOUBT_RESOLVED:
+            place.resolved = entry
+        elif kind == K.EFFECT_ABANDONED:
+            place.abandoned = entry
+        else:
+            if place.begin is not None and not _belongs(place.begin, entry):
+                place.begin = None
+            place.end, place.ends_void = entry, is_void
+            if kind == K.STATE_SET and not self.is_strict(entry.seq):
+                self.pool_keys[str(entry.payload["key"])] = entry.seq
+
+    def _find_strict(self) -> None:
+        for position, place in self.places.items():
+            if PATCH in position:
+                continue  # who asks no more whether a patch applies takes its path in any case
+            entry = place.end or place.begin
+            if entry is None or place.ends_void:
+                continue
+            if not self._limits or self.is_strict(entry.seq):
+                self.strict_left.add(position)
+
+    def is_strict(self, seq: int) -> bool:
+        """Whether an entry must be met again exactly: no attempt failed before it, seen from later."""
+        return all(seq <= retry_from for failed_at, retry_from in self._limits if failed_at > seq)
+
+    def is_replaying(self) -> bool:
+        """Whether the code has not reached the end of what must be met again."""
+        return bool(self.strict_left)
+
+    def meet(self, position: str, kinds: Iterable[str], what: str, digest: str) -> Place | None:
+        """Return what is recorded at `position` for this call, or None for a miss.
+
+        Args:
+            position: Where the call stands.
+            kinds: Entry kinds such a call leaves behind.
+            what: The call in words, for the error.
+            digest: Hash of its arguments.
+
+        Raises:
+            NonDeterminismError: A strict entry is of another kind or hash.
+        """
+        place = self.places.get(position)
+        if place is None:
+            return None
+        self.strict_left.discard(position)
+        entry = place.end or place.begin
+        if entry is None:
+            return None
+        if entry.kind in kinds and _digest_of(place, entry) in (digest, None):
+            return place
+        if self.is_strict(entry.seq) and not place.ends_void:
+            raise NonDeterminismError(position, _describe(entry), f"{what} (hash {digest})")
+        return None
+
+    @property
+    def is_at_beginning(self) -> bool:
+        """Whether nothing is recorded but how executions began, and failed: no call of the code."""
+        return not (self.places or self.children or self.generation)
+
+    @property
+    def left_behind(self) -> tuple[str, ...]:
+        """Children of this generation that nobody joined, in the order in which they were spawned."""
+        return tuple(child for child in self.children if child not in self.joined)
+
+    def sent_at(self, position: str) -> int:
+        """Return how many messages and children were made at `position`: the next one's number."""
+        place = self.places.get(position)
+        return place.sent_count if place is not None else 0
+
+    def never_asked(self) -> str | None:
+        """Return the first strict position the code did not ask for, if it has ended without it."""
+        return min(self.strict_left, default=None)
+
+
+def policy_of(run: RunRow, entries: Iterable[RunLogEntry]) -> RetryPolicy:
+    """Return how a run's failures are retried: as who started it said, else its agent, else the default."""
+    policy = None
+    for entry in entries:
+        if entry.kind in (K.RUN_STARTED, K.RUN_CONTINUED):
+            policy = retry_in(entry.payload)
+    return run.retry_policy or policy or DEFAULT_RETRY
+
+
+def retry_in(payload: dict[str, JsonValue]) -> RetryPolicy | None:
+    """Return the policy that the first entry of a generation keeps; None: it keeps none."""
+    found = payload.get("retry")
+    return None if found is None else RetryPolicy.model_validate(found)
+
+
+def _generation_start(entries: Sequence[RunLogEntry]) -> int:
+    for index in range(len(entries) - 1, -1, -1):
+        if entries[index].kind == K.RUN_CONTINUED:
+            return index
+    return 0
+
+
+def _belongs(begin: RunLogEntry, end: RunLogEntry) -> bool:
+    """Whether an end is that of this beginning, not of another call at the same position."""
+    digest = end.payload.get("hash")
+    is_call = digest is None or digest == begin.payload.get("hash")
+    return end.kind in ENDS_OF[begin.kind] and is_call
+
+
+def _digest_of(place: Place, entry: RunLogEntry) -> JsonValue:
+    """Return the hash of the call: an end without one (a timer that fired) has that of its beginning."""
+    digest = entry.payload.get("hash")
+    if digest is None and place.begin is not None:
+        digest = place.begin.payload.get("hash")
+    return digest
+
+
+def _describe(entry: RunLogEntry) -> str:
+    payload: dict[str, JsonValue] = entry.payload
+    name = payload.get("name") or payload.get("verb") or payload.get("key") or ""
+    return f"{entry.kind} {name} (hash {payload.get('hash', '-')})".replace("  ", " ")

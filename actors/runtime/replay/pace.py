@@ -1,0 +1,54 @@
+"""How many branches of a run go on before everything else in the process may."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+MOVES: Final = 100
+"""So many go on between two looks of the event loop at everything else."""
+
+
+class Pace:
+    """Lets branches go on, in order; behind every `MOVES` of them come all others in the process."""
+
+    def __init__(self) -> None:
+        self._left = MOVES
+        self._held: list[tuple[asyncio.Future[None], BaseException | None]] = []
+
+    def let(self, future: asyncio.Future[None], exc: BaseException | None = None) -> None:
+        """Let whoever awaits `future` go on, with an error if one is given."""
+        if self.may_go():
+            _settle(future, exc)
+        else:
+            self._held.append((future, exc))
+
+    def hold(self) -> asyncio.Future[None]:
+        """Return what to await where one may not go on at once."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._held.append((future, None))
+        return future
+
+    def may_go(self) -> bool:
+        """Whether one may go on at once; it is counted."""
+        if not self._left:
+            return False
+        self._left -= 1
+        if not self._left:
+            asyncio.get_running_loop().call_soon(self._begin_again)
+        return True
+
+    def _begin_again(self) -> None:
+        self._left = MOVES
+        held, self._held = self._held[:MOVES], self._held[MOVES:]
+        for future, exc in held:
+            self.let(future, exc)
+
+
+def _settle(future: asyncio.Future[None], exc: BaseException | None) -> None:
+    if future.done():
+        return
+    if exc is None:
+        future.set_result(None)
+    else:
+        future.set_exception(exc)

@@ -1,0 +1,202 @@
+"""How an attempt ends: from what escaped `run()` to the entries and the status that follow. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final
+
+from actors.errors import (
+    BudgetExhaustedError,
+    ContractError,
+    DeadlineExceededError,
+    EffectInDoubtError,
+    MiddlewareTermination,
+    NonDeterminismError,
+    RetryAfter,
+    TerminalError,
+)
+from actors.kernel.agent.message import MessageKey
+from actors.kernel.agent.supervision import HistoryRetention
+from actors.kernel.json import JsonValue
+from actors.kernel.runtime.log_entry import EntryKind, NewEntry
+from actors.kernel.runtime.scheduler import RetryPolicy, RunStatus
+from actors.kernel.runtime.turn import Finish, Park, Retry, Then
+from actors.kernel.seconds import bounded_s
+from actors.runtime.replay.failures import clean_text, origin_of, record_error, text_of
+
+FINAL: Final = (MiddlewareTermination, BudgetExhaustedError, TerminalError, ContractError)
+"""Errors that end a run without a retry."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Entries that close the attempt, and what becomes of the run."""
+
+    entries: tuple[NewEntry, ...]
+    then: Then
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """What the judgement depends on beside the error.
+
+    Attributes:
+        number: 1 for the first.
+        policy: The run's.
+        last_seq: Where the log ends, everything recorded included.
+        now: The instant of the failure.
+        chance: In [0, 1), for the jitter of the wait.
+        failures: When earlier attempts failed.
+        deadline: When the run has to have ended.
+        others: Messages of the run beside its first that can go back: no call of its code is durable.
+    """
+
+    number: int
+    policy: RetryPolicy
+    last_seq: int
+    now: datetime
+    chance: float
+    failures: tuple[datetime, ...] = ()
+    deadline: datetime | None = None
+    others: tuple[MessageKey, ...] = ()
+
+    @property
+    def recent(self) -> int:
+        """How many failures count, this one included: all, or those of the policy's last seconds."""
+        if self.policy.within_s is None:
+            return 1 + len(self.failures)
+        since = self.now - timedelta(seconds=bounded_s(self.policy.within_s))
+        return 1 + sum(at >= since for at in self.failures)
+
+
+def completed(output: JsonValue) -> Verdict:
+    """The code returned."""
+    entry = NewEntry(EntryKind.RUN_COMPLETED, "", {"output": output})
+    return Verdict((entry,), Finish(RunStatus.COMPLETED, result=output))
+
+
+def cancelled(reason: str) -> Verdict:
+    """Somebody asked the run to stop."""
+    # The agent's code may have asked, in any words.
+    entry = NewEntry(EntryKind.RUN_CANCELLED, "", {"reason": clean_text(str(reason))})
+    return Verdict((entry,), Finish(RunStatus.CANCELLED))
+
+
+def parked(reason: str, detail: str, position: str = "") -> Verdict:
+    """An operator has to decide."""
+    position = clean_text(position)
+    payload: dict[str, JsonValue] = {"reason": reason, "detail": detail, "at": position}
+    return Verdict((NewEntry(EntryKind.RUN_PARKED, "", payload),), Park(reason, position))
+
+
+def late(exc: DeadlineExceededError, number: int) -> Verdict:
+    """The time of the run, or of its tree, is over."""
+    return _failed("deadline_exceeded", exc, number)
+
+
+def with_orphans(verdict: Verdict, policy: HistoryRetention, children: tuple[str, ...]) -> Verdict:
+    """Return the verdict saying, if it ends the run, what becomes of children nobody joined."""
+    if not (children and isinstance(verdict.then, Finish)):
+        return verdict
+    payload: dict[str, JsonValue] = {"policy": policy.value, "children": list(children)}
+    orphans = NewEntry(EntryKind.ORPHANS_RESOLVED, "", payload)
+    return Verdict((*verdict.entries[:-1], orphans, verdict.entries[-1]), verdict.then)
+
+
+def judge(exc: BaseException, attempt: Attempt) -> Verdict:
+    """Return what follows from an error that escaped `run()`; the table of docs/replay.md."""
+    match exc:
+        case NonDeterminismError():
+            verdict = parked("non_determinism", text_of(exc), exc.position)
+        case EffectInDoubtError():
+            verdict = parked("in_doubt", text_of(exc), exc.position)
+        case _ if attempt.others:
+            verdict = _taken_apart(exc, attempt)
+        case MiddlewareTermination():
+            verdict = _failed("guardrail_tripped", exc, attempt.number)
+        case BudgetExhaustedError():
+            verdict = _failed("budget_exhausted", exc, attempt.number)
+        case TerminalError() | ContractError():
+            verdict = _failed("terminal", exc, attempt.number, dead_letter="explicit")
+        case _:
+            verdict = _crashed(exc, attempt)
+    return verdict
+
+
+def _taken_apart(exc: BaseException, attempt: Attempt) -> Verdict:
+    """One of several messages may be to blame: the run keeps its first, the others wait for their own.
+
+    This failure counts for none of them. An error that no wait mends has none.
+    """
+    entry, then = _attempt_failed(exc, attempt)
+    at, error = then.at, then.error
+    if isinstance(exc, FINAL) or type(exc).__name__ in attempt.policy.non_retryable:
+        at = attempt.now
+    payload: dict[str, JsonValue] = {
+        "attempt": attempt.number,
+        "error": error,
+        "retry_from": attempt.last_seq,
+        "at": at.isoformat(),
+        "kept": 1,
+    }
+    failed = NewEntry(entry.kind, "", payload)
+    return Verdict((failed,), Retry(at, error, attempt.last_seq, attempt.others))
+
+
+def _crashed(exc: BaseException, attempt: Attempt) -> Verdict:
+    """The agent's own error: tried again while the policy has retries left."""
+    origin = origin_of(exc)
+    is_final = origin is not None and not origin.may_repeat
+    if is_final or type(exc).__name__ in attempt.policy.non_retryable:
+        return _failed("terminal", exc, attempt.number, dead_letter="explicit")
+    exhausted = attempt.recent > attempt.policy.max_retries
+    if not exhausted:
+        return _retry(exc, attempt)
+    if attempt.policy.on_exhausted == "pause":
+        entry, _ = _attempt_failed(exc, attempt)
+        stop = parked("retries", f"{type(exc).__name__}: {text_of(exc)}")
+        return Verdict((entry, *stop.entries), stop.then)
+    dead = "max_retries" if attempt.policy.on_exhausted == "dead_letter" else None
+    return _failed("agent_crashed", exc, attempt.number, dead_letter=dead)
+
+
+def _failed(
+    status: str, exc: BaseException, number: int, dead_letter: str | None = None
+) -> Verdict:
+    error = record_error(exc)
+    error.pop("args", None)
+    error["status"] = status
+    payload: dict[str, JsonValue] = {"status": status, "error": error, "attempt": number}
+    return Verdict(
+        (NewEntry(EntryKind.RUN_FAILED, "", payload),),
+        Finish(RunStatus.FAILED, error=error, dead_letter=dead_letter),
+    )
+
+
+def _attempt_failed(exc: BaseException, attempt: Attempt) -> tuple[NewEntry, Retry]:
+    origin = origin_of(exc)
+    delay = exc.delay_s if isinstance(exc, RetryAfter) else None
+    if delay is None:
+        delay = attempt.policy.delay_s(attempt.recent, attempt.chance)
+    at = attempt.now + timedelta(seconds=bounded_s(delay))
+    if attempt.deadline is not None:
+        at = min(at, max(attempt.deadline, attempt.now))
+    error = record_error(exc)
+    error.pop("args", None)
+    retry_from = attempt.last_seq if origin is None else origin.seq
+    payload: dict[str, JsonValue] = {
+        "attempt": attempt.number,
+        "error": error,
+        "retry_from": retry_from,
+        "at": at.isoformat(),
+    }
+    if origin is not None:
+        payload["ending"] = True
+    entry = NewEntry(EntryKind.RUN_ATTEMPT_FAILED, "", payload)
+    return entry, Retry(at, error, retry_from)
+
+
+def _retry(exc: BaseException, attempt: Attempt) -> Verdict:
+    entry, then = _attempt_failed(exc, attempt)
+    return Verdict((entry,), then)

@@ -1,0 +1,182 @@
+"""Which shards this host acts for: claims them, keeps them, gives them up."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Final
+
+from actors.errors import ActorsError
+from actors.kernel.runtime.hints import Nudge
+from actors.kernel.runtime.ids import HostIncarnation
+from actors.kernel.runtime.rows import HostReport
+from actors.kernel.runtime.scheduler import ShardLease
+from actors.kernel.store.shards import Serves
+from actors.runtime.loop.notifications import Notifications
+from actors.runtime.loop.tasks import TaskScope, until_free
+from actors.runtime.sharding.rebalancing import DRAIN_S, Rebalancer
+from actors.runtime.sharding.recovery import Recovery, known_scope_of
+from actors.runtime.worker.worker import Worker
+
+_log = logging.getLogger("callboard.sharding")
+
+SCAN_S: Final = 5.0
+"""How often the store is asked for timers, shards and mail that no nudge told of."""
+
+LEAVE_LIMIT_S: Final = 1.0
+CLAIM_LIMIT_S: Final = 5.0
+"""How long a host that stops waits for the answer to a claim under way."""
+_CLAIM_LIMIT: Final = 10_000
+
+
+class Ownership:
+    """The shards of one host incarnation.
+
+    Args:
+        heartbeat_s: Seconds between heartbeats from the event loop; None when leases do not
+            expire or somebody else (a thread) sends them and calls `on_report`.
+        also_serves: Types whose shards hold no agents; claimed by a host that serves any agent.
+        drain_s: How long executions of a shard that is given back may take to end by themselves.
+    """
+
+    def __init__(
+        self,
+        owner: HostIncarnation,
+        worker: Worker,
+        notifications: Notifications,
+        *,
+        tasks: TaskScope,
+        heartbeat_s: float | None,
+        also_serves: tuple[str, ...] = (),
+        drain_s: float = DRAIN_S,
+    ) -> None:
+        self.owner = owner
+        self._store, self._registry, self._worker = worker.env.store, worker.env.agents, worker
+        self._notifications, self._tasks = notifications, tasks
+        self._heartbeat_s, self._also_serves = heartbeat_s, also_serves
+        self._recovery = Recovery(worker, notifications, tasks)
+        self._rebalancer = Rebalancer(worker, self._release, drain_s=drain_s)
+        self._claiming = asyncio.Lock()
+        self._declared: Serves | None = None
+        self._is_leaving = False
+        notifications.subscribe(self._follow, "shards", "life")
+
+    async def start(self) -> None:
+        """Claim what this host serves and keep it; hints of other processes are heard from now on."""
+        self._notifications.is_open = True
+        self._store.set_nudge_hook(self._notifications.publish)
+        await self.claim()
+        self._tasks.keep(self._scan_for_ever, name="scan")
+        if self._heartbeat_s is not None:
+            self._tasks.keep(partial(self._beat_for_ever, self._heartbeat_s), name="heartbeat")
+
+    async def leave(self) -> None:
+        """Want no shards any more: heartbeats then name them all as surplus, idle ones go at once."""
+        await self.claim_no_more(limit_s=LEAVE_LIMIT_S)
+        try:
+            async with asyncio.timeout(LEAVE_LIMIT_S):
+                await self._serve_nothing()
+                self.on_report(
+                    await self._store.shards.heartbeat(self.owner, self._worker.held.leases)
+                )
+        except (ActorsError, TimeoutError) as exc:
+            _log.warning("other hosts are not told that this one leaves", exc_info=exc)
+
+    async def claim_no_more(self, *, limit_s: float = CLAIM_LIMIT_S) -> None:
+        """Claim nothing from now on, and let a claim under way come to its end.
+
+        Cut off, it could still be executed, behind `stop`: the shards would be nobody's for a lease.
+        """
+        self._is_leaving = True
+        await until_free(self._claiming, limit_s=limit_s)
+
+    async def stop(self) -> None:
+        """Give all shards up. Other hosts no longer count on this one, also if it had none."""
+        self._store.set_nudge_hook(None)
+        if self._declared is not None:
+            await self._serve_nothing()
+        await self._store.shards.release(self._worker.held.leases)
+
+    async def _serve_nothing(self) -> None:
+        await self._store.shards.claim(owner=self.owner, serves=Serves(), limit=0)
+
+    async def claim(self) -> None:
+        """Declare what is registered, take free shards, and read what is in them."""
+        async with self._claiming:
+            serves = self._registry.serves()
+            if self._is_leaving or not (serves.types or serves.agents):
+                return
+            serves = replace(serves, types=(*serves.types, *self._also_serves))
+            if serves != self._declared:
+                await self._store.shards.declare(serves)
+                self._meet(serves)
+            leases = await self._store.shards.claim(
+                owner=self.owner, serves=serves, limit=_CLAIM_LIMIT
+            )
+            for lease in leases:
+                self._worker.adoption.grant(lease)
+            if self._is_leaving:
+                return
+            await self._recovery.load()
+        self._recovery.look_beside()
+
+    def _meet(self, serves: Serves) -> None:
+        """Read anew what this host owned for want of anybody who serves it, and serves itself now."""
+        known, self._declared = self._declared or Serves(), serves
+        types, agents = set(serves.types) - set(known.types), set(serves.agents) - set(known.agents)
+        for lease in self._worker.held.leases:
+            scope = known_scope_of(lease.shard)
+            if scope is not None and (scope.type in types or scope.agent in agents):
+                self._worker.held.read_anew(lease.shard)
+
+    async def _release(self, leases: Sequence[ShardLease]) -> None:
+        # Not while claiming: a shard that is no longer known here, and still ours, would be taken up.
+        async with self._claiming:
+            await self._store.shards.release(self._worker.adoption.give_up(leases))
+
+    async def _scan_for_ever(self) -> None:
+        while True:
+            await asyncio.sleep(SCAN_S)
+            try:
+                shards = [lease.shard for lease in self._worker.held.loaded]
+                await self.claim()
+                await self._recovery.scan(shards)
+            except ActorsError as exc:
+                _log.warning("the scan is tried again", exc_info=exc)
+
+    async def _beat_for_ever(self, interval_s: float) -> None:
+        while True:
+            await asyncio.sleep(interval_s)
+            try:
+                report = await self._store.shards.heartbeat(self.owner, self._worker.held.leases)
+            except ActorsError as exc:
+                _log.warning("a heartbeat failed and is tried again", exc_info=exc)
+                continue
+            self.on_report(report)
+
+    def on_report(self, report: HostReport) -> None:
+        """Act on what a heartbeat said: stop acting for lost shards first."""
+        lost = self._worker.adoption.give_up(report.lost)
+        if lost:
+            shards = [lease.shard for lease in lost]
+            _log.warning("shards were lost to other hosts", extra={"shards": shards})
+        if not self._notifications.is_open:
+            return
+        if report.unknown or report.lost:
+            self._tasks.start(self.claim(), name="claim after a heartbeat")
+        if report.surplus:
+            self._rebalancer.follow(report.surplus, self._tasks)
+
+    def _follow(self, nudge: Nudge) -> None:
+        """Look for shards; also said when hints are heard again: some were lost while nobody listened."""
+        if nudge.kind == "life":  # nothing that is remembered of rows is trusted
+            self._declared = None
+            self._recovery.begin_anew()
+        self._recovery.soon(self._look_again, name=f"nudge {nudge.kind}")
+
+    async def _look_again(self) -> None:
+        await self.claim()
+        await self._recovery.read_again()

@@ -1,0 +1,100 @@
+"""What one host counts of its own work, in its memory: read by the metrics page, never written.
+
+Plain numbers: an increment is one addition, so they are kept whether or not somebody looks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from actors.kernel.histogram import SECONDS, SIZES, Histogram
+from actors.kernel.json import JsonValue
+from actors.kernel.runtime.scheduler import RunStatus
+from actors.kernel.runtime.turn import Finish, Park, Retry, Suspend, Then
+from actors.kernel.store.store import RunStore
+
+
+@dataclass(slots=True)
+class Counters:
+    """Counters and histograms since the process began. A new process begins at 0.
+
+    Attributes:
+        executions: Executions that began.
+        recovered: Those of runs that another execution was broken off in.
+        suspends: Executions that ended with the run out of memory, waiting.
+        retries: Attempts that failed and are tried again.
+        parks: Runs that wait for an operator.
+        completed: Runs that ended here with an output.
+        failed: Runs that failed for good here.
+        cancelled: Runs that ended here because somebody asked.
+        broken_off: Executions that could not be written: lease lost, or the store away.
+        dead_letters: Runs that failed here and left their messages as dead letters.
+        effects: Effects that executed, by verb and status (``ok``, ``error``); no replayed ones.
+        input_tokens: What models were given, as their usage says.
+        output_tokens: What they answered.
+        received: Messages that came from the broker and were new.
+        undecodable: Messages from the broker that were none.
+        wake_s: Seconds from the moment an agent could go on until it did.
+        group_size: Turns that were committed in one transaction.
+    """
+
+    executions: int = 0
+    recovered: int = 0
+    suspends: int = 0
+    retries: int = 0
+    parks: int = 0
+    completed: int = 0
+    failed: int = 0
+    cancelled: int = 0
+    broken_off: int = 0
+    dead_letters: int = 0
+    effects: dict[tuple[str, str], int] = field(default_factory=dict)
+    input_tokens: int = 0
+    output_tokens: int = 0
+    received: int = 0
+    undecodable: int = 0
+    wake_s: Histogram = field(default_factory=lambda: Histogram(SECONDS))
+    group_size: Histogram = field(default_factory=lambda: Histogram(SIZES))
+
+    @classmethod
+    def of(cls, store: RunStore) -> Counters:
+        """Return new ones; a store that writes in groups counts their sizes itself."""
+        sizes = getattr(store, "group_size", None)
+        return cls(group_size=sizes) if isinstance(sizes, Histogram) else cls()
+
+    def began(self, *, recovered: bool) -> None:
+        """Count an execution."""
+        self.executions += 1
+        self.recovered += recovered
+
+    def ended(self, then: Then | None) -> None:
+        """Count how an execution ended; None: it could not be written."""
+        match then:
+            case None:
+                self.broken_off += 1
+            case Suspend():
+                self.suspends += 1
+            case Retry():
+                self.retries += 1
+            case Park():
+                self.parks += 1
+            case Finish(status=status):
+                self.completed += status is RunStatus.COMPLETED
+                self.failed += status is RunStatus.FAILED
+                self.cancelled += status is RunStatus.CANCELLED
+                self.dead_letters += then.dead_letter is not None
+            case _:
+                pass  # it goes on at once
+
+    def effect(self, verb: str, payload: dict[str, JsonValue]) -> None:
+        """Count an effect that executed; `payload` is that of its entry."""
+        key = (verb, str(payload["status"]))
+        self.effects[key] = self.effects.get(key, 0) + 1
+        usage = payload.get("usage")
+        if isinstance(usage, dict):
+            self.input_tokens += _whole(usage.get("input"))
+            self.output_tokens += _whole(usage.get("output"))
+
+
+def _whole(value: JsonValue) -> int:
+    return int(value) if isinstance(value, int | float) else 0

@@ -1,0 +1,149 @@
+"""What spans of runs say, and what a log tells of executions. Pure; docs/tracing.md has the names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from pydantic_core import from_json
+
+from actors.kernel.json import JsonValue
+from actors.kernel.runtime.effects import EffectCall
+from actors.kernel.runtime.log_entry import EntryKind as K
+from actors.kernel.runtime.log_entry import RunLogEntry
+from actors.kernel.runtime.rows import LoadedRun, RunRow
+from actors.kernel.runtime.turn import Finish, Park, Retry, Suspend, Then
+
+if TYPE_CHECKING:
+    from opentelemetry.util.types import AttributeValue
+
+Attributes: TypeAlias = "dict[str, AttributeValue]"
+
+RUN_ID: Final = "callboard.run.id"
+
+_OPERATIONS: Final = {"llm": "chat", "tool": "execute_tool"}
+_INPUTS: Final = {"llm": "gen_ai.input.messages", "tool": "gen_ai.tool.call.arguments"}
+_ENDS: Final[dict[type, str]] = {Suspend: "suspended", Retry: "failed", Park: "parked"}
+_REASONS: Final[dict[str, str]] = {K.RUN_ATTEMPT_FAILED: "retry", K.RUN_CONTINUED: "continued"}
+
+
+def of_run(row: RunRow, status: str) -> Attributes:
+    """Return what a run's root span says."""
+    return {**_agent(row), "gen_ai.operation.name": "invoke_agent", "callboard.run.status": status}
+
+
+def of_message(operation: str, *, system: str, kind: str, target: str, run_id: str) -> Attributes:
+    """Return what the span of a message that is sent or received says."""
+    return {
+        "messaging.system": system,
+        "messaging.operation.type": operation,
+        "messaging.destination.template": kind,
+        "messaging.destination.name": target,
+        RUN_ID: run_id,
+    }
+
+
+def of_wait(row: RunRow, verb: str, *, system: str) -> Attributes:
+    """Return what the span of a wait says at its start."""
+    if verb != "receive":
+        return {RUN_ID: row.run_id}
+    agent = row.agent_id
+    return of_message(
+        "receive", system=system, kind=agent.type, target=str(agent), run_id=row.run_id
+    )
+
+
+def name_of(call: EffectCall) -> str:
+    """Return the name of an effect's span."""
+    if call.verb in {"cancel", "status"}:  # their names are ids of runs
+        return call.verb
+    return f"{_OPERATIONS.get(call.verb, call.verb)} {call.name}"
+
+
+def of_effect(row: RunRow, call: EffectCall) -> Attributes:
+    """Return what the span of an effect says at its start."""
+    found: Attributes = {RUN_ID: row.run_id, "callboard.position": call.position}
+    if call.verb == "llm":
+        found |= {**_agent(row), "gen_ai.operation.name": "chat", "gen_ai.request.model": call.name}
+    elif call.verb == "tool":
+        found |= {
+            "gen_ai.operation.name": "execute_tool",
+            "gen_ai.tool.name": call.name,
+            "gen_ai.tool.call.id": call.id,
+        }
+    return found
+
+
+def input_of(call: EffectCall) -> tuple[str, JsonValue]:
+    """Return what an effect is given, which is content, and the name of its attribute."""
+    try:
+        words = from_json(call.words)
+    except ValueError:  # nested deeper than this reads: nothing that the effect may fail for
+        words = None
+    given = words[1] if isinstance(words, list) and len(words) > 1 else None
+    return _INPUTS.get(call.verb, "callboard.effect.arguments"), given
+
+
+def of_answer(answer: Mapping[str, object]) -> Iterator[tuple[str, AttributeValue]]:
+    """Yield what a model's answer adds, without what it says."""
+    usage = answer.get("usage")
+    if isinstance(usage, dict):
+        for ours, theirs in (("input", "input_tokens"), ("output", "output_tokens")):
+            if isinstance(tokens := usage.get(ours), int):
+                yield f"gen_ai.usage.{theirs}", tokens
+    if model := answer.get("model"):
+        yield "gen_ai.response.model", str(model)
+    if reason := answer.get("stop_reason"):
+        yield "gen_ai.response.finish_reasons", [str(reason)]
+
+
+def _agent(row: RunRow) -> Attributes:
+    return {
+        "gen_ai.agent.name": row.agent_id.type,
+        "gen_ai.agent.id": str(row.agent_id),
+        "gen_ai.conversation.id": row.root or row.run_id,
+        RUN_ID: row.run_id,
+        "callboard.tenant": row.agent_id.tenant,
+    }
+
+
+def started_at(
+    row: RunRow, entries: Sequence[RunLogEntry], *, begin: datetime | None
+) -> datetime | None:
+    """Return when the run's code began: the log's first entry, if it is still there.
+
+    A run without entries began with this execution, at `begin`: before that it waited in a queue.
+    """
+    if not entries:
+        return begin or row.created_at
+    first = entries[0]
+    return first.ts if first.kind == K.RUN_STARTED else row.created_at or first.ts
+
+
+def execution_before(entries: Sequence[RunLogEntry], seq: int) -> int | None:
+    """Return behind which seq the execution before began, as far as the log tells it."""
+    for entry in reversed(entries):
+        if entry.kind in {K.RUN_STARTED, K.RUN_RESUMED} and entry.seq - 1 < seq:
+            return entry.seq - 1
+        if entry.kind in {K.RUN_ATTEMPT_FAILED, K.RUN_CONTINUED} and entry.seq < seq:
+            return entry.seq
+    return None
+
+
+def reason_of(loaded: LoadedRun, *, was_running: bool) -> str:
+    """Return why the execution begins."""
+    if not loaded.entries:
+        return "started"
+    if was_running:
+        return "recovered"
+    return _REASONS.get(loaded.entries[-1].kind, "woken")
+
+
+def end_of(then: Then | None) -> str:
+    """Return how the execution ended; None: that could not be written."""
+    if then is None:
+        return "broken_off"
+    if isinstance(then, Finish):
+        return then.status.value.lower()
+    return _ENDS.get(type(then), "continued")

@@ -1,0 +1,44 @@
+"""Who waits in this process for the end of which run."""
+
+from __future__ import annotations
+
+import asyncio
+
+from actors.kernel.runtime.ids import RunId
+from actors.kernel.runtime.rows import RunRow
+
+
+class Completions:
+    """Futures by run. Their result is the run's row, or None when the row has to be read."""
+
+    def __init__(self) -> None:
+        self._waiters: dict[RunId, list[asyncio.Future[RunRow | None]]] = {}
+
+    def future_of(self, run_id: RunId) -> asyncio.Future[RunRow | None]:
+        """Return a future that is done when the run has ended here, or was lost sight of."""
+        waiter: asyncio.Future[RunRow | None] = asyncio.get_running_loop().create_future()
+        self._waiters.setdefault(run_id, []).append(waiter)
+        waiter.add_done_callback(lambda done: self._forget(run_id, done))
+        return waiter
+
+    def is_awaited(self, run_id: RunId) -> bool:
+        """Whether anybody waits for the end of the run here."""
+        return run_id in self._waiters
+
+    def tell(self, run_id: RunId, row: RunRow | None) -> None:
+        """The run has ended, or somebody else has it now."""
+        for waiter in self._waiters.pop(run_id, ()):
+            if not waiter.done():
+                waiter.set_result(row)
+
+    def look_again(self) -> None:
+        """Runs were lost sight of: let everybody who waits look at the row, and wait there."""
+        for run_id in list(self._waiters):
+            self.tell(run_id, None)
+
+    def _forget(self, run_id: RunId, waiter: asyncio.Future[RunRow | None]) -> None:
+        waiters = self._waiters.get(run_id, [])
+        if waiter in waiters:
+            waiters.remove(waiter)
+            if not waiters:
+                del self._waiters[run_id]

@@ -1,0 +1,110 @@
+"""What a worker may act for, and how far each shard is: being read, served, or on its way out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from actors.kernel.runtime.ids import ShardId
+from actors.kernel.runtime.rows import RunRow
+from actors.kernel.runtime.scheduler import Lease, ShardLease
+
+
+class HeldShards:
+    """The leases of one worker.
+
+    Attributes:
+        loading: Their open runs are not read yet: nothing starts.
+        unread: Their waiting mail is not looked through yet: an agent that was not heard of may
+            have some.
+        draining: To be given back: nothing starts.
+        lazy: Agents with rows that nobody was told of: one that starts reads its own first. None: any
+            of the shard's may have some.
+        readings: Grows whenever a shard has to be read. Who reads rows notes it before.
+        read_since: The number from which on rows of a shard count: older ones were read before it
+            had to be read anew.
+    """
+
+    def __init__(self) -> None:
+        self._leases: dict[ShardId, ShardLease] = {}
+        self.loading: set[ShardId] = set()
+        self.unread: set[ShardId] = set()
+        self.draining: set[ShardId] = set()
+        self.lazy: dict[ShardId, set[str] | None] = {}
+        self.readings = 0
+        self.read_since: dict[ShardId, int] = {}
+
+    def __contains__(self, shard: ShardId) -> bool:
+        return shard in self._leases
+
+    @property
+    def leases(self) -> tuple[ShardLease, ...]:
+        """All of them. May be asked in any thread."""
+        return tuple(self._leases.values())
+
+    @property
+    def loaded(self) -> tuple[ShardLease, ...]:
+        """Those whose open runs are known."""
+        return tuple(lease for lease in self.leases if lease.shard not in self.loading)
+
+    @property
+    def to_look_through(self) -> list[ShardLease]:
+        """Those that are loaded and may have mail nobody has heard of."""
+        return [self._leases[s] for s in self.unread - self.loading if s in self._leases]
+
+    def get(self, shard: ShardId) -> ShardLease | None:
+        """Return the lease of a shard, None when it is not held."""
+        return self._leases.get(shard)
+
+    def grant(self, lease: ShardLease) -> None:
+        """Hold a shard from now on; it has to be read."""
+        self._leases[lease.shard] = lease
+        self.read_anew(lease.shard)
+        self.draining.discard(lease.shard)
+
+    def read_anew(self, shard: ShardId) -> None:
+        """A shard that is held has to be read: nobody could be told before what is in it."""
+        self.readings += 1
+        self.read_since[shard] = self.readings
+        for phase in (self.loading, self.unread):
+            phase.add(shard)
+        self.lazy[shard] = None  # who has lazy rows is asked once it is read
+
+    def holds(self, lease: ShardLease) -> bool:
+        """Whether this very lease is held: the shard was not lost, and claimed again, since."""
+        held = self._leases.get(lease.shard)
+        return held is not None and held.epoch == lease.epoch
+
+    def remove(self, lease: ShardLease) -> bool:
+        """Hold it no more; False when it was not held."""
+        if not self.holds(lease):
+            return False
+        del self._leases[lease.shard], self.read_since[lease.shard]
+        for phase in (self.loading, self.unread, self.draining):
+            phase.discard(lease.shard)
+        self.lazy.pop(lease.shard, None)
+        return True
+
+    def among(self, shards: Sequence[ShardId]) -> list[ShardLease]:
+        """Return the leases of those that are held."""
+        return [self._leases[shard] for shard in shards if shard in self._leases]
+
+    def clear(self) -> None:
+        """Hold nothing."""
+        self._leases.clear()
+        self.read_since.clear()
+        self.lazy.clear()
+        for phase in (self.loading, self.unread, self.draining):
+            phase.clear()
+
+
+def run_lease(lease: ShardLease, run: RunRow, *, attempt: int | None = None) -> Lease:
+    """Return the right to execute one run of a shard, in its present attempt or in `attempt`."""
+    return Lease(
+        lease.shard,
+        lease.owner,
+        lease.epoch,
+        lease.expires_at,
+        run.run_id,
+        run.agent_id,
+        max(run.attempt, 1) if attempt is None else attempt,
+    )

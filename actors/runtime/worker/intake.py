@@ -1,0 +1,283 @@
+"""Intake: messages, hints, signals and cancels that arrive for agents of this host."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from actors.kernel.agent.supervision import HistoryRetention
+from actors.kernel.runtime.hints import Nudge
+from actors.kernel.runtime.ids import AgentId, RunId, ShardId
+from actors.kernel.runtime.rows import Arrived, LoadedRun, NewRun
+from actors.kernel.runtime.scheduler import ShardLease
+from actors.kernel.runtime.turn import Commit, Committed, Finish
+from actors.kernel.runtime.waits import WaitCycle
+from actors.runtime.context.host_services import HostServices
+from actors.runtime.execution.ending import circle_of
+from actors.runtime.execution.start import place_of_child
+from actors.runtime.loop.notifications import Notifications
+from actors.runtime.replay.history import History
+from actors.runtime.replay.verdict import cancelled, with_orphans
+from actors.runtime.worker.held_shards import run_lease
+from actors.runtime.worker.mailbox import Adoption, Holding, Mailbox
+from actors.runtime.worker.mailbox_loader import MailboxLoader
+from actors.runtime.worker.worker_state import WorkerState
+
+_log = logging.getLogger("callboard.worker")
+
+
+class Intake:
+    """Tells agents, and the runs that hold them, of what came. All of it is durable already.
+
+    Args:
+        env: What executions share.
+        state: What the worker knows.
+        notifications: Say what came to the store.
+
+    Attributes:
+        env: What executions share; what they tell of others comes here.
+        loader: Reads mail that waits in the store.
+        held_back: What turns of this host wrote for shards while a batch of mail for them becomes rows.
+    """
+
+    def __init__(self, env: HostServices, state: WorkerState, notifications: Notifications) -> None:
+        self._state = state
+        self._mailboxes, self._dispatcher = state.mailboxes, state.dispatcher
+        self._executing, self._store = state.executing, env.store
+        self.loader = MailboxLoader(env.store, state.tasks, self._on_mail_read)
+        self.env = replace(
+            env,
+            mail_of=self.mail_of,
+            on_routed=self.routed,
+            on_spawned=self.spawned,
+            on_cancel=self.cancel,
+            on_nudges=notifications.publish_all,
+        )
+        self._publish = notifications.publish
+        notifications.subscribe(self._follow, "mail", "signal", "cancel")
+        self.held_back: dict[ShardId, list[Arrived]] = {}
+        self.lazy_mail_waits = state.mailboxes.have_lazy_mail
+        """See `MailboxTable.have_lazy_mail`."""
+
+    def _follow(self, nudge: Nudge) -> None:
+        """A hint says what is in the store."""
+        if nudge.kind == "mail" and nudge.agent_id is not None:
+            self.mail_waits(nudge.agent_id)
+        elif nudge.kind == "signal" and nudge.agent_id is not None and nudge.run_id is not None:
+            self.signalled(nudge.run_id, nudge.agent_id)
+        elif nudge.kind == "cancel" and nudge.run_id is not None:
+            # Should it start before anybody has read that, its row is read first.
+            self._state.fresh.pop(nudge.run_id, None)
+
+    def offer(
+        self,
+        arrived: Arrived,
+        *,
+        new_run: NewRun | None = None,
+        priority: int | None = None,
+        shard: ShardId | None = None,
+    ) -> None:
+        """Here a message enters: a row that is durable already. Ignored if the shard is not ours.
+
+        `shard` is the agent's, where it is known.
+        """
+        mailbox = self._mailboxes.of(arrived.agent_id, shard=shard)
+        if mailbox is None or not mailbox.add(arrived):
+            return
+        if new_run is not None:
+            self._state.fresh[new_run.run_id] = new_run
+            priority = new_run.priority
+        elif arrived.run_id is not None:
+            # It joined a queued run: load all its messages.
+            self._state.fresh.pop(arrived.run_id, None)
+        if mailbox.holding is Holding.NOTHING and priority is not None:
+            mailbox.priority = priority
+        if arrived.run_id is None:
+            self._tell_of_mail(mailbox)
+        self._dispatcher.consider(mailbox)
+
+    def routed(self, arrived: Sequence[Arrived]) -> None:
+        """A turn wrote these inbox rows: they come behind what came by the broker before.
+
+        A batch that was committed first may be answered last; its messages of the same sender are
+        older.
+        """
+        held_back = self.held_back
+        for item in arrived:
+            behind = (
+                held_back.get(self._store.shards.shard_of(item.agent_id)) if held_back else None
+            )
+            if behind is None:
+                self.offer(item)
+            else:
+                behind.append(item)
+
+    def spawned(self, turn: Committed) -> None:
+        """A turn created runs: each takes its place in its agent's queue.
+
+        Those asked to stop in the moment of their birth never execute: their rows tell.
+        """
+        stopped = {nudge.run_id for nudge in turn.nudges if nudge.kind == "cancel"}
+        is_stopping = turn.cancel_requested is not None
+        for child, arrival in turn.spawned:
+            run = child.run
+            if is_stopping or run.run_id in stopped:
+                self._publish(Nudge("run", run.agent_id, run.run_id))
+                continue
+            new_run = run if child.boot is not None else None
+            self.offer(place_of_child(child, arrival), new_run=new_run, priority=run.priority)
+
+    def mail_waits(self, agent_id: AgentId, arrival: int | None = None) -> None:
+        """An agent has mail in the store: this message, or some; it is read when it is needed."""
+        mailbox = self._mailboxes.of(agent_id)
+        if mailbox is not None and (arrival is None or not mailbox.knows(arrival)):
+            mailbox.note_mail()
+            self._on_mail_read(mailbox)
+            self._dispatcher.consider(mailbox)
+
+    def _on_mail_read(self, mailbox: Mailbox) -> None:
+        if self._mailboxes.is_known(mailbox):
+            self._tell_of_mail(mailbox)
+
+    def _tell_of_mail(self, mailbox: Mailbox) -> None:
+        """Tell the run that holds the agent of plain mail."""
+        if mailbox.run_id is None:
+            return
+        if mailbox.presumed and mailbox.is_at_rest and mailbox.adoption is Adoption.DONE:
+            self._mailboxes.ask(mailbox)  # whether it wants mail is not known
+            return
+        execution = self._executing.get(mailbox.run_id)
+        if execution is not None and not execution.poke_mail():
+            mailbox.nudged = True
+        if mailbox.holding is Holding.SUSPENDED and mailbox.wants_mail:
+            self._dispatcher.wake(mailbox)
+
+    def signalled(self, run_id: RunId, agent_id: AgentId) -> None:
+        """A signal or an answer for a run is in the store."""
+        mailbox = self._mailboxes.presumed(agent_id, run_id)
+        execution = self._executing.get(run_id)
+        if execution is not None:
+            if not execution.poke_signals() and mailbox is not None:
+                mailbox.nudged = True
+        elif mailbox is not None and mailbox.doubts(run_id):
+            mailbox.nudged = True
+        elif mailbox is not None and mailbox.run_id == run_id:
+            self._dispatcher.wake_by_signal(mailbox)
+
+    def in_circle(self, cycle: WaitCycle) -> None:
+        """A wait of a run of ours can never end: it fails, in this execution or the next one."""
+        mailbox = self._mailboxes.presumed(cycle.agent_id, cycle.run_id)
+        if mailbox is None or mailbox.run_id != cycle.run_id:
+            return
+        execution = self._executing.get(cycle.run_id)
+        if execution is not None and execution.fail_wait(cycle):
+            return
+        self._state.refusals[cycle.run_id] = {cycle.position: circle_of(cycle)}
+        if execution is not None:
+            mailbox.nudged = True
+        elif mailbox.holding is Holding.SUSPENDED:
+            self._dispatcher.wake(mailbox)
+
+    def cancel(self, run_id: RunId, agent_id: AgentId, reason: str) -> None:
+        """A run of ours has to end; the flag is in the store already."""
+        execution = self._executing.get(run_id)
+        if execution is not None:
+            execution.cancel(reason)
+            return
+        mailbox = self._mailboxes.presumed(agent_id, run_id) or self._mailboxes.of(agent_id)
+        if mailbox is not None:
+            self._state.tasks.start(self.cancel_waiting(mailbox, run_id), name=f"cancel {run_id}")
+
+    def mail_of(self, agent_id: AgentId) -> WaitingMail:
+        """Return the waiting messages of an agent that executes here, for `ctx.receive`."""
+        mailbox = self._mailboxes.find(agent_id)
+        assert mailbox is not None, "an agent that executes has a mailbox"
+        return WaitingMail(mailbox, self.loader.beside)
+
+    async def cancel_waiting(self, mailbox: Mailbox, run_id: RunId) -> None:
+        """End a run that is not in memory: its terminal entry is written without its code."""
+        found = await self._store.reads.load([run_id])
+        lease = self._state.held.get(mailbox.shard)
+        if mailbox.run_id == run_id:
+            self._mailboxes.confirms(mailbox, found)
+        if not found or lease is None:
+            self._mailboxes.forget_empty(mailbox)
+            return
+        is_over = await self._end_cancelled(lease, found[0])
+        if not is_over:
+            self._mailboxes.forget_empty(mailbox)
+            return
+        self._state.fresh.pop(run_id, None)
+        self._state.refusals.pop(run_id, None)
+        execution = self._executing.get(run_id)
+        if execution is not None:
+            # It has begun meanwhile, in vain, and learns that at its next flush.
+            execution.cancel(found[0].row.cancel_requested or "")
+            return
+        self._mailboxes.ended(mailbox, run_id)
+        self._state.completions.tell(run_id, None)
+        self.env.on_end(mailbox.agent_id, run_id)
+        self._dispatcher.consider(mailbox)
+        self._mailboxes.forget_empty(mailbox)
+
+    async def _end_cancelled(self, lease: ShardLease, found: LoadedRun) -> bool:
+        """Write the terminal entry of a run without its code; False when the run has changed meanwhile."""
+        run = found.row
+        if run.status.is_terminal:
+            return True
+        policy = run.supervision.retention if run.supervision is not None else HistoryRetention.RUN
+        left_behind = History.of(found.entries).left_behind
+        verdict = with_orphans(cancelled(run.cancel_requested or ""), policy, left_behind)
+        outcome = await self._store.turns.commit(
+            Commit(
+                run_lease(lease, run),
+                run.last_seq,
+                verdict.entries,
+                verdict.then,
+                attempt=run.attempt,
+                orphans=policy,
+            )
+        )
+        if not isinstance(outcome, Committed):
+            # It has ended, or goes on, or is somebody else's now: who changed it sees its cancel flag.
+            _log.debug(
+                "a cancel met a change of the run", extra={"run": run.run_id, "why": str(outcome)}
+            )
+            return False
+        env = self.env
+        env.on_nudges(outcome.nudges)
+        assert isinstance(verdict.then, Finish)
+        env.counters.ended(verdict.then)
+        if env.tracing is not None:
+            env.tracing.run_ended(run, found.entries, verdict.then, at=env.clock.now())
+        return True
+
+
+class WaitingMail:
+    """The plain messages of a mailbox, as the run that holds it may receive them.
+
+    Args:
+        mailbox: The agent's.
+        read_more: Called when few are left here and the store has more; it pokes the run then.
+    """
+
+    def __init__(self, mailbox: Mailbox, read_more: Callable[[Mailbox], None]) -> None:
+        self._mailbox, self._read_more = mailbox, read_more
+
+    def is_there(self) -> bool:
+        """Whether one waits here; if not, the store is asked when it may have one."""
+        if not self._mailbox.has_mail and self._mailbox.is_low:
+            self._read_more(self._mailbox)
+        return self._mailbox.has_mail
+
+    def take(self) -> Arrived | None:
+        """Remove and return the next one."""
+        arrived = self._mailbox.take_mail()
+        if self._mailbox.is_low:
+            self._read_more(self._mailbox)
+        return arrived
+
+    def put_back(self, arrived: Arrived) -> None:
+        """It may not be taken yet: something older of its sender has to be read first."""
+        self._mailbox.put_back(arrived.arrival)

@@ -1,0 +1,194 @@
+"""What an agent executes next: its run that goes on, a queued one, or one for its waiting mail."""
+
+from __future__ import annotations
+
+from actors.kernel.agent.agent import MAX_MESSAGES, Agent
+from actors.kernel.runtime.ids import RunId, run_id_of_mail
+from actors.kernel.runtime.rows import Arrived, LoadedRun, NewRun, RunRow
+from actors.kernel.runtime.scheduler import RunStatus
+from actors.kernel.tracing import caused_by
+from actors.runtime.context.host_services import ExecutionResult, HostServices
+from actors.runtime.execution.execution import Execution
+from actors.runtime.execution.start import row_of
+from actors.runtime.registry import batch_of
+from actors.runtime.worker.adoption import ShardAdoption
+from actors.runtime.worker.forking import begin_fork
+from actors.runtime.worker.held_shards import run_lease
+from actors.runtime.worker.intake import Intake
+from actors.runtime.worker.mailbox import Holding, Mailbox, StartMail, StartRun
+from actors.runtime.worker.worker_state import WorkerState
+
+
+class Launcher:
+    """Makes executions, from what mailboxes hold and the store has.
+
+    Args:
+        env: What executions share.
+        state: What the worker knows.
+        intake: Ends runs that were cancelled, and reads mail that is not in memory.
+        adoption: Gives a run its place in the queue again.
+    """
+
+    def __init__(
+        self, env: HostServices, state: WorkerState, intake: Intake, adoption: ShardAdoption
+    ) -> None:
+        self._env, self._state = env, state
+        self._intake, self._adoption, self._loader = intake, adoption, intake.loader
+        self._mailboxes, self._dispatcher = state.mailboxes, state.dispatcher
+
+    async def prepare(self, mailbox: Mailbox) -> Execution | None:
+        """Return the execution of what is next for the agent; None: nothing can be executed now."""
+        mailbox.holding = Holding.EXECUTING  # from here on nobody else starts it
+        if mailbox.run_id is not None:
+            broke_off = mailbox.taken is not None
+            return await self._resume(mailbox, mailbox.run_id, broke_off=broke_off)
+        await self._loader.fill(mailbox)
+        # Asked once: a factory makes one each time.
+        agent = self._env.agents.find(mailbox.agent_id) if mailbox.is_mail_next else None
+        mailbox.holding = Holding.NOTHING
+        if not self._mailboxes.may_start(mailbox):
+            return None
+        start = mailbox.take_next(MAX_MESSAGES if agent is None else batch_of(agent))
+        if start is None:  # what was queued has been cancelled
+            self._mailboxes.forget_empty(mailbox)
+            return None
+        mailbox.holding = Holding.EXECUTING
+        match start:
+            case StartRun(run_id=run_id, first=first):
+                mailbox.run_id = run_id
+                fresh = self._state.fresh.pop(run_id, None)
+                if fresh is None:
+                    return await self._resume(mailbox, run_id)
+                return self._execution(mailbox, LoadedRun(row_of(fresh), (), (first,)))
+            case StartMail(mail=mail):
+                agent_id = mailbox.agent_id
+                first = mail[0]
+                run = NewRun(
+                    run_id_of_mail(agent_id, first.sender, first.message.id),
+                    agent_id,
+                    trace=caused_by(first.message.metadata),
+                )
+                mailbox.run_id = run.run_id
+                loaded = LoadedRun(row_of(run), ())
+                return self._execution(mailbox, loaded, create=run, mail=mail, agent=agent)
+
+    async def go_on(self, mailbox: Mailbox, ended: ExecutionResult) -> Execution | None:
+        """Return the execution that follows one that is over, if it can begin at once."""
+        if self._dispatcher.is_stopping or ended.lost or not self._mailboxes.is_known(mailbox):
+            return None
+        if mailbox.holding is Holding.EXECUTING and mailbox.run_id is not None and ended.again:
+            return await self._again(mailbox, mailbox.run_id, ended)
+        if self._dispatcher.goes_on(mailbox):
+            return await self.prepare(mailbox)
+        self._dispatcher.consider(mailbox)
+        self._mailboxes.forget_empty(mailbox)
+        return None
+
+    async def _again(
+        self, mailbox: Mailbox, run_id: RunId, ended: ExecutionResult
+    ) -> Execution | None:
+        """Return another execution of a run that was broken off, at once or after a pause."""
+        setback = ended.setback
+        pause_s = 0.0 if setback is None else self._state.setbacks.note(run_id, setback)
+        if ended.early:
+            await self._put_back(mailbox, run_id)
+        elif pause_s > 0:
+            mailbox.broke_off()
+        if pause_s > 0:
+            self._dispatcher.try_later(mailbox, pause_s)
+            return None
+        if ended.early:
+            return await self.go_on(mailbox, ExecutionResult(None))
+        if self._mailboxes.may_start(mailbox):
+            return await self._resume(mailbox, run_id, broke_off=ended.then is None)
+        mailbox.set_aside()
+        return None
+
+    async def _resume(
+        self, mailbox: Mailbox, run_id: RunId, *, broke_off: bool = False
+    ) -> Execution | None:
+        """Return the execution of the run that holds the agent, loaded anew; None as above.
+
+        With `broke_off` the execution before this one did not come to a rest that was written.
+        """
+        if broke_off:  # what the execution had taken may not have been written: it waits again
+            mailbox.taken = None
+            mailbox.spill()
+        if broke_off or mailbox.wants_mail:
+            await self._loader.fill(mailbox)
+        found = await self._env.store.reads.load([run_id])
+        if mailbox.run_id != run_id or not self._mailboxes.confirms(mailbox, found):
+            return None  # a cancel has ended it and let the agent go on, or another run holds it
+        if not found or found[0].row.status.is_terminal:
+            mailbox.free()
+            # Who was told that it ends here looks at its row.
+            self._state.completions.tell(run_id, None)
+            return await self.go_on(mailbox, ExecutionResult(None))
+        loaded = found[0]
+        if broke_off and loaded.row.status is RunStatus.PENDING and loaded.row.wake_at is not None:
+            mailbox.free()  # that it backs off was written, the answer was lost
+            self._dispatcher.hold(mailbox, loaded.row)
+            return None
+        if loaded.row.cancel_requested is not None:
+            await self._intake.cancel_waiting(mailbox, run_id)
+            return None
+        if loaded.row.fork is not None and loaded.row.last_seq < 0:
+            return await self._begin_fork(mailbox, loaded.row)
+        was_running, mailbox.recovering = mailbox.recovering, False
+        mailbox.nudged = False
+        return self._execution(mailbox, loaded, was_running=was_running)
+
+    async def _put_back(self, mailbox: Mailbox, run_id: RunId) -> None:
+        """Give a run its place in the queue again: something older waits, which no hint told of."""
+        reading = self._state.held.readings
+        first = await self._env.store.lists.find_run_for_agent(mailbox.agent_id)
+        found = await self._env.store.reads.load(list({run_id, first.run_id if first else run_id}))
+        if mailbox.run_id != run_id:
+            return  # as in `resume`
+        mailbox.free()
+        mailbox.spill()
+        mailbox.holding = Holding.EXECUTING  # nobody starts it before all is there
+        for loaded in found:
+            self._adoption.adopt(loaded.row, loaded.messages, reading=reading)
+        mailbox.holding = Holding.NOTHING
+
+    async def _begin_fork(self, mailbox: Mailbox, run: RunRow) -> Execution | None:
+        lease = self._state.held.get(mailbox.shard)
+        if lease is None or not self._mailboxes.may_start(mailbox):
+            mailbox.set_aside()
+            return None
+        await begin_fork(self._env.store, lease, run)
+        return await self._resume(mailbox, run.run_id)
+
+    def _execution(
+        self,
+        mailbox: Mailbox,
+        loaded: LoadedRun,
+        *,
+        create: NewRun | None = None,
+        mail: tuple[Arrived, ...] = (),
+        was_running: bool = False,
+        agent: Agent | None = None,
+    ) -> Execution | None:
+        lease = self._state.held.get(mailbox.shard)
+        if lease is None or not self._mailboxes.may_start(mailbox):
+            mailbox.set_aside()
+            return None
+        if agent is None:
+            agent = self._env.agents.find(mailbox.agent_id)
+        if agent is None:
+            mailbox.holding = Holding.SUSPENDED
+            return None
+        run_id = loaded.row.run_id
+        return Execution(
+            self._env,
+            agent,
+            run_lease(lease, loaded.row),
+            loaded,
+            create,
+            mail,
+            was_running,
+            self._state.refusals.pop(run_id, {}),
+            self._state.setbacks.refused(run_id, loaded.row.last_seq),
+            self._state.blockings.get(run_id),
+        )

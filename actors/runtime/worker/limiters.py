@@ -1,0 +1,209 @@
+"""What this host has of a limit: its places, or its starts, and who waits for them. Pure."""
+
+from __future__ import annotations
+
+from typing import Final, Generic, Protocol, TypeAlias, TypeVar
+
+from actors.kernel.runtime.ids import AgentId, RunId
+from actors.kernel.store.limits import Grant
+from actors.runtime.worker.ready_queue import ReadyQueue
+
+POLL_S: Final = 0.5
+"""Pause before places are asked for again that there were not: a nudge says so earlier."""
+LINGER_S: Final = 0.25
+"""So long a place is kept that nobody here needs, unless others want it."""
+SHARE_S: Final = 0.1
+"""So often a host whose places others want asks what its share is."""
+REFRESH_S: Final = 5.0
+"""So often a host that has places says so, and hears what a nudge that was lost would have said."""
+SHORTEST_WAIT_S: Final = 0.02
+LONGEST_WAIT_S: Final = 1.0
+"""Bounds of the pause before starts are asked for again: high rates come in blocks."""
+
+
+class Entrant(Protocol):
+    """What wants to execute: an agent, with the run that holds it if there is one."""
+
+    agent_id: AgentId
+    run_id: RunId | None
+    priority: int
+
+
+E = TypeVar("E", bound=Entrant)
+
+
+class WaitQueue(Generic[E]):
+    """Who waits at one gate: tenants in rotation, inside a tenant by priority, then by arrival.
+
+    Those `called` are back in the ready queue and will find the gate open, if nobody more urgent
+    comes.
+    """
+
+    def __init__(self, weights: dict[str, int]) -> None:
+        self.waiting: ReadyQueue[E] = ReadyQueue()
+        self.waiting.weights = weights
+        self.called: set[E] = set()
+
+    def __len__(self) -> int:
+        return len(self.waiting) + len(self.called)
+
+    def lets(self, item: E, *, free: int) -> bool:
+        """Whether an item may pass: nobody is overtaken by those who come later."""
+        return free > 0 and (item in self.called or not self.waiting)
+
+    def put(self, item: E) -> None:
+        """Let an item wait; one that was called in vain is the next of its lane."""
+        was_called = item in self.called
+        self.called.discard(item)
+        self.waiting.offer(
+            item, priority=item.priority, tenant=item.agent_id.tenant, first=was_called
+        )
+
+    def call(self, *, free: int) -> list[E]:
+        """Return those who may try now, the next one first."""
+        found = self.waiting.take(max(free - len(self.called), 0))
+        self.called.update(found)
+        return found
+
+    def remove(self, item: E) -> None:
+        """Forget an item: it has passed, or wants to no more."""
+        self.called.discard(item)
+        self.waiting.discard(item)
+
+    def dissolve(self) -> list[E]:
+        """Return all who waited, the next one first, and forget them."""
+        found = self.waiting.take(len(self.waiting))
+        self.called.clear()
+        return found
+
+
+class Slots(Generic[E]):
+    """The places of one limit that this host holds, and the executions that use them."""
+
+    def __init__(self, line: WaitQueue[E]) -> None:
+        self.line = line
+        self.used = 0
+        self.held = 0
+        """As the store has it; after an answer that was lost, as many as it may have."""
+        self._usable = 0
+        """How many of them may be used: fewer than are held while some are given back."""
+        self._share = 0
+        self._contended = False
+        self._asked = 0
+        self._asked_at = self._spare_since = 0.0
+
+    @property
+    def free(self) -> int:
+        """How many may enter."""
+        return self._usable - self.used
+
+    @property
+    def _demand(self) -> int:
+        return self.used + len(self.line)
+
+    def enter(self) -> None:
+        """An execution begins."""
+        self.used += 1
+
+    def leave(self, now: float) -> None:
+        """An execution has ended, or left memory: places above the share are not used again."""
+        self.used -= 1
+        self._spare_since = now
+        if self._usable > self._share:
+            self._usable = max(self._share, self.used)
+
+    def look_again(self, *, is_changed: bool) -> None:
+        """The limit was changed, or places may be free elsewhere, or be wanted there."""
+        if is_changed or len(self.line):
+            self._asked = 0
+        self._contended = self._contended or self.held > 0
+
+    def due_at(self, now: float) -> float | None:
+        """Return when to ask the store, or to give something back to it; None: never."""
+        if max(self.used, self._usable) < self.held or self.used > self.held:
+            return now
+        found: list[float] = []
+        if self._demand > self._usable:
+            found.append(now if self._demand > self._asked else self._asked_at + POLL_S)
+        elif self._demand < self._usable:
+            found.append(now if self._contended else self._spare_since + LINGER_S)
+        elif self._demand < self._asked:
+            found.append(self._asked_at + LINGER_S)  # nobody waits any more: others may hope again
+        if self.held:
+            found.append(self._asked_at + (SHARE_S if self._contended else REFRESH_S))
+        return min(found, default=None)
+
+    def claim(self, now: float) -> tuple[int, int]:
+        """Return how many places to go on holding, and how many would be of use, that included."""
+        is_lingering = not self._contended and now < self._spare_since + LINGER_S
+        keep = self._usable if is_lingering else min(self._usable, self._demand)
+        # Nothing above what is said to be kept may be used before the answer is here.
+        self._usable = keep = max(keep, self.used)
+        self._asked, self._asked_at = self._demand, now
+        return keep, max(self._demand, keep)
+
+    def apply(self, grant: Grant, now: float) -> None:
+        """Take over the answer to a claim."""
+        if grant.held > self._usable:
+            self._spare_since = now
+        self.held, self._share, self._contended = grant.held, grant.share, grant.contended
+        self._usable = max(min(grant.held, grant.share), self.used)
+
+    def doubt(self) -> None:
+        """The answer to a claim was lost: as much as was wanted may be held."""
+        self.held = max(self.held, self._asked, self._usable)
+
+
+class TokenBucket(Generic[E]):
+    """The starts of one limit that this host was granted and has not used."""
+
+    def __init__(self, line: WaitQueue[E]) -> None:
+        self.line = line
+        self.free = 0
+        self.held = 0
+        """Never: a start is over when it has been used."""
+        self._next_at = 0.0
+
+    @property
+    def _missing(self) -> int:
+        return len(self.line) - self.free
+
+    def enter(self) -> None:
+        """A run starts."""
+        self.free -= 1
+
+    def leave(self, now: float) -> None:
+        """A run that has started gives nothing back."""
+
+    def look_again(self, *, is_changed: bool) -> None:
+        """The limit was changed."""
+        if is_changed:
+            self._next_at = 0.0
+
+    def due_at(self, now: float) -> float | None:
+        """See `Slots.due_at`. What is not used is given back at once: nobody hoards."""
+        if self._missing > 0:
+            return max(self._next_at, now)
+        return now if self._missing < 0 else None
+
+    def claim(self, now: float) -> int:
+        """Return how many more starts are wanted; below 0: so many are given back."""
+        if self._missing > 0 and now < self._next_at:
+            return 0
+        wanted = self._missing
+        if wanted < 0:
+            self.free += wanted
+        return wanted
+
+    def apply(self, grant: Grant, now: float) -> None:
+        """Take over the answer to a claim."""
+        self.free += grant.starts
+        if self._missing > 0:
+            wait_s = min(max(grant.next_start_s, SHORTEST_WAIT_S), LONGEST_WAIT_S)
+            self._next_at = max(self._next_at, now + wait_s)
+
+    def doubt(self) -> None:
+        """The answer to a claim was lost, and the starts in it too."""
+
+
+Gate: TypeAlias = Slots[E] | TokenBucket[E]

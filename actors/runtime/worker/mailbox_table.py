@@ -1,0 +1,271 @@
+"""The mailboxes of one worker: which agents it knows of, and what it may start for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+
+from actors.errors import RegistrationError
+from actors.kernel.runtime.ids import AgentId, RunId, ShardId
+from actors.kernel.runtime.rows import LoadedRun
+from actors.kernel.runtime.scheduler import RunStatus, ShardLease
+from actors.runtime.context.host_services import HostServices
+from actors.runtime.worker.held_shards import HeldShards
+from actors.runtime.worker.mailbox import Adoption, Holding, Mailbox, Room
+
+
+class MailboxTable:
+    """MailboxTable by agent, made when something comes and forgotten when they are empty, or their run sleeps.
+
+    Of an agent whose run sleeps only the name and the run's priority are here: enough to know that it
+    is not free. What is in the rows is read when something comes for it.
+
+    Args:
+        env: Has the store, which knows an agent's shard, and the agents served here.
+        shards: Only their agents have mailboxes.
+        room: Shared by all.
+        on_asked: Called with a mailbox that needs to be told which run holds its agent.
+    """
+
+    def __init__(
+        self,
+        env: HostServices,
+        shards: HeldShards,
+        room: Room,
+        *,
+        on_asked: Callable[[Mailbox], None],
+    ) -> None:
+        self._store, self._registry, self._clock = env.store, env.agents, env.clock
+        self._shards, self._room, self._on_asked = shards, room, on_asked
+        self._asleep: dict[ShardId, dict[str, int]] = {}
+        self._by_agent: dict[AgentId, Mailbox] = {}
+        self._by_shard: dict[ShardId, dict[AgentId, Mailbox]] = {}
+
+    def __len__(self) -> int:
+        return len(self._by_agent)
+
+    def find(self, agent_id: AgentId) -> Mailbox | None:
+        """Return the agent's mailbox if it has one."""
+        return self._by_agent.get(agent_id)
+
+    def of(
+        self, agent_id: AgentId, *, reading: int | None = None, shard: ShardId | None = None
+    ) -> Mailbox | None:
+        """Return the agent's mailbox, a new one if need be; None when its shard is not held.
+
+        None, too, for rows of a `reading` that is out of date: see `HeldShards.readings`. `shard` is the
+        agent's, where it is known.
+        """
+        mailbox = self._by_agent.get(agent_id)
+        if mailbox is not None:
+            shard = mailbox.shard
+        elif shard is None:
+            shard = self._shard_of(agent_id)
+        elif shard not in self._shards:
+            shard = None
+        if shard is None or (reading is not None and reading < self._shards.read_since[shard]):
+            return None
+        if mailbox is not None:
+            return mailbox
+        mailbox = self._new(agent_id, shard)
+        if mailbox.adoption is Adoption.DONE:
+            self._look_who_sleeps(mailbox)
+        return mailbox
+
+    def presumed(self, agent_id: AgentId, run_id: RunId) -> Mailbox | None:
+        """Return the agent's mailbox if it has one, or its run sleeps: a hint says that it is this one."""
+        mailbox = self._by_agent.get(agent_id)
+        if mailbox is not None:
+            return mailbox
+        shard = self._shard_of(agent_id)
+        if shard is None or (priority := self._wakes(agent_id, shard)) is None:
+            return None
+        mailbox = self._new(agent_id, shard)
+        mailbox.presume(run_id, priority)
+        return mailbox
+
+    def _shard_of(self, agent_id: AgentId) -> ShardId | None:
+        try:
+            shard = self._store.shards.shard_of(agent_id)
+        except RegistrationError:
+            return None  # not declared here: this is a client, or a host of other types
+        return shard if shard in self._shards else None
+
+    def _new(self, agent_id: AgentId, shard: ShardId) -> Mailbox:
+        adoption = Adoption.UNDER_WAY if shard in self._shards.loading else Adoption.DONE
+        if not self._registry.is_served(agent_id):
+            adoption = Adoption.NOT_SERVED
+        spilled = shard in self._shards.unread or adoption is not Adoption.DONE
+        names = self._shards.lazy.get(shard, ())
+        lazy = names is None or (bool(names) and str(agent_id) in names)
+        mailbox = Mailbox(
+            agent_id, shard, self._room, adoption=adoption, spilled=spilled, lazy=lazy
+        )
+        self._by_agent[agent_id] = mailbox
+        self._by_shard.setdefault(shard, {})[agent_id] = mailbox
+        return mailbox
+
+    def sleep(self, asleep: Mapping[ShardId, Mapping[str, int]]) -> None:
+        """The runs that hold these agents sleep, with these priorities, as the store says."""
+        for shard, agents in asleep.items():
+            if shard in self._shards:  # it may have been lost while it was read
+                self._asleep.setdefault(shard, {}).update(agents)
+
+    def adopted(self, mailbox: Mailbox) -> None:
+        """The runs of its shard are known, but for those that sleep."""
+        mailbox.adoption, mailbox.ended = Adoption.DONE, ()
+        self._look_who_sleeps(mailbox)
+
+    def _look_who_sleeps(self, mailbox: Mailbox) -> None:
+        was_asleep = self._wakes(mailbox.agent_id, mailbox.shard) is not None
+        was_asleep = was_asleep and mailbox.holding is not Holding.EXECUTING
+        if was_asleep or (mailbox.presumed and mailbox.has_work):
+            self.ask(mailbox)
+
+    def _wakes(self, agent_id: AgentId, shard: ShardId) -> int | None:
+        asleep = self._asleep.get(shard)
+        return asleep.pop(str(agent_id), None) if asleep else None
+
+    def ask(self, mailbox: Mailbox) -> None:
+        """Nothing starts before it is known which run holds the agent."""
+        mailbox.adoption = Adoption.ASKED
+        self._on_asked(mailbox)
+
+    def ended(self, mailbox: Mailbox, run_id: RunId) -> None:
+        """A run of this agent has ended without executing."""
+        mailbox.forget(run_id)
+        if mailbox.adoption is Adoption.ASKED:
+            self.ask(mailbox)  # the answer that is under way may be from before
+        elif mailbox.adoption is Adoption.UNDER_WAY:
+            mailbox.ended += (run_id,)
+
+    def ask_anew(self, agent_id: AgentId) -> None:
+        """What an execution wrote that has left memory may be missing in rows that were read before.
+
+        While the shard is read, who is taken for the holder of the agent may be from such a row.
+        """
+        mailbox = self.of(agent_id)
+        if mailbox is None:
+            return
+        mailbox.nudged = mailbox.nudged or mailbox.run_id is None
+        if mailbox.holding is Holding.EXECUTING:
+            return  # its run is loaded, or writes, and is told if that is not its turn
+        if mailbox.adoption is Adoption.UNDER_WAY:
+            self.sleep({mailbox.shard: {str(agent_id): mailbox.priority}})
+        elif mailbox.adoption is Adoption.DONE and mailbox.run_id is None:
+            self.ask(mailbox)
+
+    def confirms(self, mailbox: Mailbox, found: Sequence[LoadedRun]) -> bool:
+        """Whether the run that a hint named sleeps, and so holds the agent; if not, it is asked for."""
+        if not mailbox.presumed:
+            return True
+        row = found[0].row if found else None
+        if row is not None and row.status is RunStatus.SUSPENDED and row.parked is None:
+            mailbox.confirm()
+            return True
+        self.ask(mailbox)
+        return False
+
+    def is_known(self, mailbox: Mailbox) -> bool:
+        """Whether it is the agent's mailbox: its shard was not lost, and claimed again, since."""
+        return self._by_agent.get(mailbox.agent_id) is mailbox
+
+    def may_start(self, mailbox: Mailbox) -> bool:
+        """Whether its agent may execute now."""
+        return (
+            mailbox.adoption is Adoption.DONE
+            and mailbox.shard not in self._shards.draining
+            and self.is_known(mailbox)
+        )
+
+    def in_shards(self, shards: Iterable[ShardId]) -> list[Mailbox]:
+        """Return the mailboxes of these shards."""
+        return [m for shard in shards for m in self._by_shard.get(shard, {}).values()]
+
+    def have_lazy_mail(self, shard: ShardId, agents: Collection[str] | None) -> None:
+        """These agents of a shard, or any, have mail in the store that nobody is told of."""
+        if shard not in self._shards:
+            return
+        known, mailboxes = self._shards.lazy.setdefault(shard, set()), self._by_shard.get(shard, {})
+        if agents is None:
+            self._shards.lazy[shard] = None
+        elif known is not None:
+            known.update(agents)
+        for agent_id in mailboxes if agents is None else map(AgentId.parse, agents):
+            if agent_id in mailboxes:
+                mailboxes[agent_id].lazy = True
+
+    def begin_adoption(self) -> set[ShardId]:
+        """Return the shards with work of agents that are served now and whose runs were not read."""
+        found: set[ShardId] = set()
+        for mailbox in self._by_agent.values():
+            is_served = self._registry.is_served(mailbox.agent_id)
+            if mailbox.adoption is Adoption.NOT_SERVED and is_served:
+                mailbox.adoption = Adoption.UNDER_WAY
+            if mailbox.adoption is Adoption.UNDER_WAY:
+                found.add(mailbox.shard)
+        return found
+
+    def looked_through(self, leases: Iterable[ShardLease]) -> None:
+        """All mail that waits in these shards was told: who was not named has none."""
+        current = [lease.shard for lease in leases if self._shards.holds(lease)]
+        self._shards.unread.difference_update(current)
+        for mailbox in self.in_shards(current):
+            may_wait = mailbox.missed or mailbox.is_reading or mailbox.holding is Holding.EXECUTING
+            if mailbox.adoption is Adoption.DONE and not may_wait:
+                mailbox.spilled = False
+                self.forget_empty(mailbox)
+
+    def forget_empty(self, mailbox: Mailbox) -> None:
+        """Forget a mailbox of which there is nothing to know, or only that its run sleeps.
+
+        Not while its shard is read: rows from before its run ended would be news for another one.
+        """
+        if not self.is_known(mailbox) or mailbox.shard in self._shards.loading:
+            return
+        if mailbox.is_empty:
+            self._delete(mailbox)
+        elif mailbox.may_sleep(self._clock.now()):
+            self._asleep.setdefault(mailbox.shard, {})[str(mailbox.agent_id)] = mailbox.priority
+            self._delete(mailbox)
+
+    def _delete(self, mailbox: Mailbox) -> None:
+        del self._by_agent[mailbox.agent_id]
+        rest = self._by_shard[mailbox.shard]
+        del rest[mailbox.agent_id]
+        if not rest:
+            del self._by_shard[mailbox.shard]
+
+    def forget_shards(self, shards: Iterable[ShardId]) -> None:
+        """Somebody else acts for these shards."""
+        for shard in shards:
+            self._asleep.pop(shard, None)
+            for mailbox in list(self._by_shard.get(shard, {}).values()):
+                self.forget(mailbox)
+
+    def forget(self, mailbox: Mailbox, *, keeps_queue: bool = False) -> None:
+        """Make another one when something comes: what is known in this one does not count.
+
+        With `keeps_queue` the runs count that wait in it: they were told since the store was doubted.
+        """
+        if not self.is_known(mailbox):
+            return
+        mailbox.spill()
+        mailbox.revision += 1  # what is being read for it is left
+        self._delete(mailbox)
+        if keeps_queue and (anew := self.of(mailbox.agent_id)) is not None:
+            anew.queue, anew.priority, mailbox.queue = mailbox.queue, mailbox.priority, None
+
+    def doubt(self, executing: Collection[AgentId]) -> None:
+        """The store may be behind what is known here: keep nothing but who executes these agents."""
+        self._asleep.clear()
+        for agent_id, mailbox in list(self._by_agent.items()):
+            if agent_id in executing:
+                mailbox.doubt()
+            else:
+                self.forget(mailbox)
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._by_agent.clear()
+        self._by_shard.clear()
+        self._asleep.clear()

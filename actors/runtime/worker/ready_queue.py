@@ -1,0 +1,105 @@
+"""The ready queue: tenants in rotation, then lower priority number first, then order of arrival."""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Iterator
+from itertools import chain
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class ReadyQueue(Generic[T]):
+    """What can go on. Each item is in it once, however often it is offered.
+
+    Tenants with something to do take from it round-robin, so a tenant with
+    thousands of items delays another's single item by one of its own, whatever their priorities. Inside
+    a tenant higher numbers wait as long as there are lower ones, for ever if those never end.
+    """
+
+    def __init__(self) -> None:
+        self._tenants: OrderedDict[str, dict[int, deque[T]]] = OrderedDict()
+        """The next one comes first; the items of each by priority."""
+        self._places: dict[T, tuple[str, int]] = {}
+        self.weights: dict[str, int] = {}
+        """How many items a tenant takes in each round, where that is not one."""
+        self._taken = 0
+        """How many of those the current tenant has had."""
+        self._current: str | None = None
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def __contains__(self, item: T) -> bool:
+        return item in self._places
+
+    def offer(self, item: T, *, priority: int, tenant: str, first: bool = False) -> bool:
+        """Put an item at the end of its lane; False (and no change) when it is there already.
+
+        `first` is for an item that was taken and could not be used: its tenant is the next one, and it
+        is the next of its priority there.
+        """
+        if item in self._places:
+            return False
+        self._places[item] = (tenant, priority)
+        items = self._tenants.setdefault(tenant, {}).setdefault(priority, deque())
+        if first:
+            items.appendleft(item)
+            self._tenants.move_to_end(tenant, last=False)
+        else:
+            items.append(item)
+        return True
+
+    def take(self, capacity: int) -> list[T]:
+        """Remove and return up to `capacity` items, the next one first."""
+        taken: list[T] = []
+        while self._tenants and len(taken) < capacity:
+            tenant, lanes = next(iter(self._tenants.items()))
+            priority = min(lanes)
+            taken.append(lanes[priority].popleft())
+            del self._places[taken[-1]]
+            if not self.weights or self._has_had_its_share(tenant):
+                self._tenants.move_to_end(tenant)
+            self._drop_empty(tenant, priority)
+        return taken
+
+    def _has_had_its_share(self, tenant: str) -> bool:
+        if self._current != tenant:
+            self._current, self._taken = tenant, 0
+        self._taken += 1
+        if self._taken < self.weights.get(tenant, 1):
+            return False
+        self._current = None
+        return True
+
+    def discard(self, item: T) -> None:
+        """Take an item out, if it is in it."""
+        place = self._places.pop(item, None)
+        if place is not None:
+            self._tenants[place[0]][place[1]].remove(item)
+            self._drop_empty(*place)
+
+    def waiting(self, *, tenant: str | None = None) -> list[T]:
+        """Return the items in the order `take` would; of one tenant only, if one is given."""
+        return [i for i in self._in_order() if tenant is None or self._places[i][0] == tenant]
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._tenants.clear()
+        self._places.clear()
+
+    def _in_order(self) -> Iterator[T]:
+        rest = [
+            list(chain.from_iterable(lanes[priority] for priority in sorted(lanes)))
+            for lanes in self._tenants.values()
+        ]
+        for n in range(max(map(len, rest), default=0)):
+            yield from (items[n] for items in rest if n < len(items))
+
+    def _drop_empty(self, tenant: str, priority: int) -> None:
+        lanes = self._tenants[tenant]
+        if not lanes[priority]:
+            del lanes[priority]
+        if not lanes:
+            del self._tenants[tenant]

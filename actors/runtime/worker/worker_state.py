@@ -1,0 +1,65 @@
+"""What the parts of one worker share: its agents, their runs, and who waits for these."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from actors.kernel.runtime.ids import RunId
+from actors.kernel.runtime.rows import NewRun
+from actors.kernel.store.blocking import Blocking
+from actors.runtime.context.host_services import HostServices, Refusals
+from actors.runtime.execution.execution import Execution
+from actors.runtime.journal.setbacks import Setbacks
+from actors.runtime.loop.tasks import TaskScope
+from actors.runtime.worker.admission import Entry
+from actors.runtime.worker.completions import Completions
+from actors.runtime.worker.dispatcher import Dispatcher
+from actors.runtime.worker.held_shards import HeldShards
+from actors.runtime.worker.mailbox import Mailbox, Room
+from actors.runtime.worker.mailbox_loader import Holders
+from actors.runtime.worker.mailbox_table import MailboxTable
+
+
+class WorkerState:
+    """Nothing of it is durable: when a shard is claimed all of it is rebuilt from the store.
+
+    Attributes:
+        store: Has the rows.
+        tasks: What goes on beside executions.
+        held: The shards, and how far each is.
+        mailboxes: The agents that are known of, and what waits for them.
+        dispatcher: Who goes on next.
+        executing: The runs in memory.
+        fresh: Runs submitted here that nobody has to load.
+        refusals: What the next execution of a run has to refuse.
+        setbacks: Which runs were broken off, and how often.
+        blockings: Runs that blocked hosts which had their shards before; kept while this host lives.
+        completions: Who waits here for the end of a run.
+    """
+
+    def __init__(
+        self,
+        env: HostServices,
+        room: Room,
+        *,
+        capacity: int,
+        drive: Callable[[Entry[Mailbox]], Coroutine[Any, Any, None]],
+    ) -> None:
+        self.store, self.tasks, self.held = env.store, TaskScope(), HeldShards()
+        self.mailboxes = MailboxTable(
+            env,
+            self.held,
+            room,
+            on_asked=lambda mailbox: holders.ask(mailbox),  # noqa: PLW0108 - below
+        )
+        self.dispatcher = Dispatcher(
+            env, self.mailboxes, self.tasks, capacity=capacity, drive=drive
+        )
+        holders = Holders(env.store, self.tasks, self.mailboxes, self.dispatcher)
+        self.executing: dict[RunId, Execution] = {}
+        self.fresh: dict[RunId, NewRun] = {}
+        self.refusals: dict[RunId, Refusals] = {}
+        self.setbacks = Setbacks()
+        self.blockings: dict[RunId, Blocking] = {}
+        self.completions = Completions()

@@ -1,0 +1,43 @@
+"""`ActorClient`: another Python service"s way to agents, over NATS alone. See docs/clients.md.
+
+Calls enter through `client`, are checked in `requests`, travel over `connection`, are tried again as
+`retry` decides, and leave as `values` that `responses` and `events` have read. Below are `nats` and `wire`.
+"""
+
+from broker.client.client import ActorClient
+from broker.client.values import Event, Patience, Result, RunRef, Status
+from broker.client_errors import (
+    AskTimeoutError,
+    BadRequestError,
+    ClientError,
+    ConflictError,
+    NotPermittedError,
+    OutcomeUnknownError,
+    RunCancelledError,
+    RunFailedError,
+    TooLargeError,
+    UnknownRunError,
+    UnreachableError,
+    UnservedError,
+)
+
+__all__ = [
+    "ActorClient",
+    "AskTimeoutError",
+    "BadRequestError",
+    "ClientError",
+    "ConflictError",
+    "Event",
+    "NotPermittedError",
+    "OutcomeUnknownError",
+    "Patience",
+    "Result",
+    "RunCancelledError",
+    "RunFailedError",
+    "RunRef",
+    "Status",
+    "TooLargeError",
+    "UnknownRunError",
+    "UnreachableError",
+    "UnservedError",
+]

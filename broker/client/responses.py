@@ -1,0 +1,191 @@
+"""What hosts and JetStream answer an `ActorClient`, read with care. No I/O."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from broker import client_errors as errors
+from broker.client.requests import TOO_LARGE_REMEDY, Request
+from broker.client.retry import outcome_unknown
+from broker.client.values import Event, Result, Status
+from broker.nats.requests import Reply
+from broker.wire import headers as names
+
+if TYPE_CHECKING:
+    from actors.kernel.json import JsonValue
+
+TIMED_OUT: Final = 408
+TOO_MANY: Final = 429
+"""The host did nothing; another one, or the same one later, will."""
+STOPPED: Final = 503
+"""The host, or its database, went away, perhaps in the midst of it; ask again with the same id."""
+_STREAM_TOO_LARGE: Final = 10054
+_FAILURES: Final[Mapping[int, tuple[type[errors.ClientError], str]]] = {
+    400: (errors.BadRequestError, "Correct the request."),
+    403: (errors.NotPermittedError, "Ask for the permission, or address what you may."),
+    404: (errors.UnknownRunError, "Look at the id; a run of another tenant is unknown, too."),
+    409: (errors.ConflictError, "Wait until the run has ended, or choose another on_conflict."),
+    413: (errors.TooLargeError, TOO_LARGE_REMEDY),
+    422: (errors.RunFailedError, "Look at the run: `callboard runs show RUN`."),
+    499: (errors.RunCancelledError, "Somebody cancelled the run; submit anew with another id."),
+}
+
+
+class Response(NamedTuple):
+    """What came for one of our requests."""
+
+    headers: Mapping[str, str]
+    body: bytes
+
+    @classmethod
+    def of(cls, reply: Reply) -> Response:
+        """Return what came, with its headers read."""
+        return cls(names.parse_headers(reply.headers), reply.data)
+
+    @property
+    def code(self) -> int:
+        """The error's code, 0 if it is none."""
+        text = self.headers.get(names.ERROR_CODE, "0")
+        return int(text) if text.isdecimal() else 500
+
+
+def failure(request: Request, answer: Response) -> errors.ClientError | None:
+    """Return the error that an answer of the gateway tells, if it is one."""
+    code = answer.code
+    if not code:
+        return None
+    told = _told(answer)
+    kind, remedy = _FAILURES.get(code, (errors.ClientError, "Look at the host's log."))
+    if told.get("type") == "unserved":
+        kind = errors.UnservedError
+    run = run_of(answer) or _busy_with(told.get("details"))
+    problem = str(told.get("message") or answer.headers.get(names.ERROR) or f"error {code}")
+    return kind(
+        request.doing,
+        problem.rstrip("."),
+        str(told.get("remedy") or remedy),
+        run,
+        request.id,
+        told.get("details"),
+    )
+
+
+def run_of(answer: Response) -> str | None:
+    """Return the run that an error of the gateway is about, if it tells one."""
+    run = _told(answer).get("run") or answer.headers.get(names.RUN)
+    return str(run) if run else None
+
+
+def not_in_time(request: Request, run_id: str | None, limit_s: float) -> errors.ClientError:
+    """Return the error of a run that has not ended in time, or perhaps was not even begun."""
+    if run_id is None:
+        problem = f"no host has taken it within {limit_s:g} s; whether one takes it yet is unknown"
+        return outcome_unknown(request, problem)
+    problem = f"the run has not ended within {limit_s:g} s; it goes on"
+    remedy = "Wait further with result(run_id)."
+    return errors.AskTimeoutError(request.doing, problem, remedy, run_id, request.id)
+
+
+def _busy_with(details: Any) -> str | None:
+    run = details.get("busy_with") if isinstance(details, dict) else None
+    return str(run) if run else None
+
+
+def _told(answer: Response) -> dict[str, Any]:
+    try:
+        error = json.loads(answer.body)["error"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return {}
+    return error if isinstance(error, dict) else {}
+
+
+def stored_failure(request: Request, answer: Response) -> errors.ClientError | None:
+    """Return the error that JetStream's acknowledgement tells; None: it is stored."""
+    try:
+        told = json.loads(answer.body)
+        if "error" not in told and "seq" in told:
+            return None
+        error = dict(told["error"])
+    except (ValueError, KeyError, TypeError, RecursionError):
+        error = {"description": "the answer is no acknowledgement of JetStream"}
+    problem = str(error.get("description", error))
+    if error.get("err_code") == _STREAM_TOO_LARGE:
+        return errors.TooLargeError(request.doing, problem, TOO_LARGE_REMEDY, None, request.id)
+    if error.get("code") == 503:  # noqa: PLR2004 - JetStream is there, and cannot now
+        remedy = "Look at the server's limits and log, or send again later."
+        return errors.UnservedError(request.doing, problem, remedy, None, request.id)
+    remedy = "Look at the headers and at the stream's limits (`callboard doctor`)."
+    return errors.BadRequestError(request.doing, problem, remedy, None, request.id)
+
+
+def read(request: Request, answer: Response) -> Any:
+    """Return the JSON value of an answer.
+
+    Raises:
+        ClientError: The answer tells an error, or is cut off or otherwise no JSON.
+    """
+    error = failure(request, answer)
+    if error is not None:
+        raise error
+    try:
+        return json.loads(answer.body) if answer.body else None
+    except (ValueError, RecursionError) as exc:
+        problem = f"the answer is no JSON ({len(answer.body)} bytes)"
+        raise errors.ClientError(
+            request.doing, problem, "Look for what else answers there.", None, request.id
+        ) from exc
+
+
+def read_object(request: Request, answer: Response, *fields: str) -> dict[str, Any]:
+    """Return the JSON object of an answer, which has these fields. Raises what `read` does."""
+    found: dict[str, Any] = read(request, answer)
+    problem = ""
+    if not isinstance(found, dict):
+        problem = f"the answer is a {type(found).__name__}, not an object"
+    elif missing := [name for name in fields if name not in found]:
+        problem = f"the answer tells no {missing[0]!r}"
+    if problem:
+        remedy = "Look for what else answers there."
+        raise errors.ClientError(request.doing, problem, remedy, None, request.id)
+    return found
+
+
+def result_of(run_id: str, told: Mapping[str, JsonValue]) -> Result:
+    """Return how a run ended, as the gateway tells it."""
+    status, output, error = str(told.get("status")), told.get("output"), told.get("error")
+    return Result(run_id=str(told.get("run") or run_id), status=status, output=output, error=error)
+
+
+def status_of(run_id: str, told: Mapping[str, Any]) -> Status:
+    """Return how far a run is; what newer hosts tell beside it is left out."""
+    return Status(
+        run_id=str(told.get("run_id") or run_id),
+        status=str(told.get("status")),
+        last_seq=int(told.get("last_seq", -1)),
+        last_milestone=told.get("last_milestone"),
+        parked=told.get("parked"),
+        updated_at=told.get("updated_at"),
+    )
+
+
+def event_of(run_id: str, answer: Response) -> Event | None:
+    """Return an event; None for what is none that this version knows."""
+    try:
+        told = json.loads(answer.body)
+        if told["kind"] not in {"entry", "delta", "end"}:
+            return None
+        return Event(
+            kind=told["kind"],
+            run_id=run_id,
+            seq=int(told["seq"]),
+            attempt=int(told.get("attempt", 1)),
+            name=str(told.get("name", "")),
+            position=str(told.get("position", "")),
+            data=told.get("data"),
+            at=str(told.get("at", "")),
+            is_truncated=bool(told.get("truncated", False)),
+        )
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None

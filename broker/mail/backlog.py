@@ -1,0 +1,142 @@
+"""What came for a shard and was not handed out yet: tenants go round-robin, and the cursor follows. Pure."""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+_ACK_TOKENS: Final = 9
+"""Of ``$JS.ACK.<stream>.<consumer>.<count>.<sequence>.<number>.<time>.<pending>``; the form of
+servers from 2.16 on has domain and account before the stream, and perhaps a token at the end."""
+
+
+OVERHEAD_BYTES: Final = 512
+"""What a message takes in memory beside its headers and its body: names, numbers, where to acknowledge it."""
+WHOLE_BYTES: Final = 3 * 1024 * 1024
+"""What is large and comes while more than this is here is kept without its headers and body."""
+LARGE_BYTES: Final = 8 * 1024
+"""Of headers and body. Less is not worth to be read twice."""
+
+
+def parse_ack_subject(reply: bytes) -> tuple[bytes, int, int, int, int]:
+    """Return consumer, delivery count, stream sequence, consumer's number and time in nanoseconds."""
+    tokens = reply.split(b".")
+    at = 3 if len(tokens) == _ACK_TOKENS else 5
+    count, sequence, number, stored_ns = map(int, tokens[at + 1 : at + 5])
+    return tokens[at], count, sequence, number, stored_ns
+
+
+def parse_pending(reply: bytes) -> int:
+    """Return how many messages were left for the consumer when this one was delivered."""
+    tokens = reply.split(b".")
+    return int(tokens[8 if len(tokens) == _ACK_TOKENS else 10])
+
+
+class Delivered(NamedTuple):
+    """A message as it came."""
+
+    sequence: int
+    stored_ns: int
+    subject: bytes
+    reply: bytes
+    """Where to acknowledge it."""
+    headers: bytes
+    data: bytes
+    let_go_bytes: int = 0
+    """Of headers and data that are not here any more: the stream still has them."""
+
+    @property
+    def length(self) -> int:
+        """How many bytes its headers and data have, here or in the stream."""
+        return len(self.headers) + len(self.data) + self.let_go_bytes
+
+
+class Reached(NamedTuple):
+    """The last message up to which all were handed out."""
+
+    sequence: int
+    stored_ns: int
+    reply: bytes
+
+
+class Backlog:
+    """Messages of one shard in the order of the stream, handed out a batch at a time.
+
+    Each batch has the oldest message, then one of each tenant in rotation. Those of one tenant keep their
+    order, and with it what one sender sent to one agent.
+
+    Memory does not bound how far is read ahead: of large messages only the first ones are kept whole,
+    of the others the place in the stream, from which the rest is read again when they are next.
+
+    Args:
+        tenant_of: Says which tenant's a message is, by the subject it is stored under.
+    """
+
+    def __init__(self, tenant_of: Callable[[bytes], bytes]) -> None:
+        self._tenant_of = tenant_of
+        self._tenants: OrderedDict[bytes, deque[Delivered]] = OrderedDict()
+        """Whose message is next comes first."""
+        self._order: deque[Delivered] = deque()
+        """All from the oldest that was not handed out."""
+        self._ahead: set[int] = set()
+        """Sequences of what was handed out before something older."""
+        self._count = 0
+        self.size = 0
+        """Bytes of memory that all take."""
+        self.length = 0
+        """Bytes of headers and bodies of all, also of those that were let go."""
+
+    def __len__(self) -> int:
+        return self._count
+
+    def add(self, message: Delivered) -> int:
+        """Put the newest message in; return how many bytes it takes."""
+        length = message.length
+        if self.size > WHOLE_BYTES and length >= LARGE_BYTES:
+            message = message._replace(headers=b"", data=b"", let_go_bytes=length)
+        tenant = self._tenant_of(message.subject)
+        messages = self._tenants.get(tenant)
+        if messages is None:
+            messages = self._tenants[tenant] = deque()
+        messages.append(message)
+        self._order.append(message)
+        self._count += 1
+        size = _size_of(message)
+        self.size += size
+        self.length += length
+        return size
+
+    def take(self, limit: int, limit_bytes: int) -> tuple[list[Delivered], Reached]:
+        """Remove and return the next messages, and how far all were handed out then.
+
+        They are `limit` at most; the one that brings them to `limit_bytes` is the last.
+        """
+        tenants = self._tenants
+        tenants.move_to_end(self._tenant_of(self._order[0].subject), last=False)
+        taken: list[Delivered] = []
+        length = 0
+        while tenants and len(taken) < limit and length < limit_bytes:
+            tenant, messages = next(iter(tenants.items()))
+            taken.append(messages.popleft())
+            length += taken[-1].length
+            if not messages:
+                del tenants[tenant]
+            elif len(tenants) > 1:
+                tenants.move_to_end(tenant)
+        self.length -= length
+        self._count -= len(taken)
+        self.size -= sum(map(_size_of, taken))
+        self._ahead.update(message.sequence for message in taken)
+        return taken, self._settle()
+
+    def _settle(self) -> Reached:
+        last = self._order[0]  # the oldest is among what was handed out
+        while self._order and self._order[0].sequence in self._ahead:
+            last = self._order.popleft()
+            self._ahead.remove(last.sequence)
+        return Reached(last.sequence, last.stored_ns, last.reply)
+
+
+def _size_of(message: Delivered) -> int:
+    return OVERHEAD_BYTES + len(message.headers) + len(message.data)

@@ -1,0 +1,56 @@
+"""How many dead letters a sender of bodies that are no messages can make. Pure.
+
+The store keeps one letter for each agent, sender and reason, and counts what else has it. That alone
+bounds nothing: whoever sends garbage chooses its reasons, for they name the place in the body, or the
+media type. So of each sender some letters in a period have a reason of their own. What is garbage for
+yet another reason has the same one, `TOO_MANY`, and is counted there.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final
+
+from actors.kernel.runtime.ids import AgentId
+from actors.kernel.store.transport import Received, Undecodable
+
+REASONS_OF_ONE: Final = 16
+"""Of one sender, to all agents of the shard, in one period."""
+PERIOD_S: Final = 60.0
+MAX_SENDERS: Final = 1000
+"""A period ends when there are more, so that their number costs no memory."""
+TOO_MANY: Final = (
+    f"is no message, and came behind {REASONS_OF_ONE} of the same sender that are none for different "
+    f"reasons, within {PERIOD_S:g} s: its own is not kept"
+)
+
+
+class BodyBudget:
+    """Of one shard. A letter has the bytes of the first body that it stands for.
+
+    Args:
+        now: Seconds since an arbitrary start.
+    """
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now, self._until = now, now()
+        self._told: defaultdict[str, set[tuple[AgentId, str]]] = defaultdict(set)
+        """The letters of each sender."""
+
+    def spare(self, received: Received) -> Received:
+        """Return what was received; of what is no message only what its letter needs."""
+        content = received.content
+        if not isinstance(content, Undecodable):
+            return received
+        if self._now() >= self._until or len(self._told) > MAX_SENDERS:
+            self._until = self._now() + PERIOD_S
+            self._told.clear()
+        told, letter = self._told[received.sender], (received.agent_id, content.problem)
+        if letter in told:
+            return replace(received, content=Undecodable(content.problem, b""))
+        if len(told) < REASONS_OF_ONE:
+            told.add(letter)
+            return received
+        return replace(received, content=Undecodable(TOO_MANY, b""))

@@ -1,0 +1,75 @@
+"""The line to outside services: the gateway and the bus of live events, over a connection of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.metadata
+import logging
+import re
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Final
+
+from actors.runtime import Runtime
+from actors.runtime.loop.clock import SystemClock
+from actors.runtime.loop.tasks import TaskScope
+from actors.runtime.runtime import host_of
+from broker.gateway.deltas import NatsDeltaBus
+from broker.gateway.gateway import Gateway
+from broker.gateway.micro import HostFacts
+from broker.nats.permissions import HOST_INBOX
+from broker.nats.reconnecting import ReconnectingConnection
+from broker.wire.subjects import Subjects
+from compose.assembly.nats import nats_server
+from compose.assembly.settings import Settings
+
+_log = logging.getLogger("callboard.host")
+
+READY_S: Final = 5.0
+"""So long a host waits for this line when it starts; it serves agents without it, too."""
+_VERSION: Final = re.compile(r"\d+\.\d+\.\d+")
+
+
+def attach_outside(
+    runtime: Runtime, nats_url: str, settings: Settings, *, serve: bool
+) -> Callable[[], Awaitable[None]]:
+    """Let a runtime that is not started yet be asked by outside services, and hear live events.
+
+    Returns what waits until requests are taken, `READY_S` seconds at most.
+    """
+    subjects = Subjects(settings.namespace)
+    bus = NatsDeltaBus(subjects)
+    users: list[NatsDeltaBus | Gateway] = [bus]
+    if serve and settings.gateway:
+        facts = HostFacts(
+            owner=runtime.owner,
+            version=_version(),
+            started=SystemClock().now(),
+            serves=lambda: runtime.serves,
+        )
+        users.append(Gateway(runtime.front, subjects, facts, scope=TaskScope))
+    line = ReconnectingConnection(
+        nats_server(nats_url, settings, name="callboard outside"),
+        users,
+        scope=TaskScope,
+        inbox_prefix=HOST_INBOX,
+    )
+    host_of(runtime).attach(bus=bus, doors=[line])
+    return partial(_ready, line)
+
+
+async def _ready(line: ReconnectingConnection) -> None:
+    try:
+        async with asyncio.timeout(READY_S):
+            await line.connected.wait()
+    except TimeoutError:
+        remedy = "its NATS user needs the permissions of docs/subjects.md"
+        _log.warning("outside services cannot ask this host yet", extra={"remedy": remedy})
+
+
+def _version() -> str:
+    try:
+        found = _VERSION.match(importlib.metadata.version("callboard"))
+    except importlib.metadata.PackageNotFoundError:  # run from a folder that was not installed
+        found = None
+    return "0.0.0" if found is None else found[0]

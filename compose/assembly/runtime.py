@@ -1,0 +1,327 @@
+"""Runtimes put together: on servers of yours, or on embedded ones in a folder.
+
+Every builder yields a started `Runtime`, and closes what it opened in reverse order, also after an
+error or a cancellation. Nothing has to be set up before: tables and streams are made when they are
+not there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from actors.errors import BrokerError
+from actors.kernel.runtime.ids import HostIncarnation
+from actors.kernel.runtime.rows import HostReport
+from actors.runtime import Runtime
+from actors.runtime.context.secrets import FileSecrets
+from actors.runtime.delivery.mail_service import Broker, MailService
+from actors.runtime.host_parts import HostParts
+from actors.runtime.loop.clock import SystemClock, SystemEntropy
+from actors.runtime.loop.tasks import TaskScope
+from actors.runtime.runtime import host_of
+from actors.runtime.sharding.retention import sweep_for_ever
+from actors.runtime.telemetry.spans import Tracing
+from actors.runtime.worker.blocking import blocker_in
+from compose.assembly.settings import NATS_LOGIN, Settings, read_settings
+from persistence.postgres import (
+    Heartbeat,
+    Host,
+    PostgresStore,
+    StoreSettings,
+    Takeover,
+    catch_up_beside_work,
+    open_store,
+)
+
+if TYPE_CHECKING:
+    from compose.assembly.local import Opening
+    from persistence.redis import RedisJournal
+
+LEASE_MARGIN_S: Final = 2.0
+"""So long before the end of a lease that was not renewed a host begins no effect any more."""
+
+
+def build_runtime(
+    nats_url: str,
+    postgres_url: str,
+    redis_url: str | None = None,
+    *,
+    settings: Settings | None = None,
+    client: str = "local",
+    serve: bool = True,
+) -> AbstractAsyncContextManager[Runtime]:
+    """Yield a started runtime on NATS, PostgreSQL and Redis: the assembly for production.
+
+    Messages between agents travel as JetStream subjects, each agent's inbox being (a part of) a
+    durable consumer; other services publish to agents with any NATS client. PostgreSQL is the
+    truth: losing all that NATS or Redis hold loses nothing that agents sent.
+    A server that is not there is waited for, and the log says so. Tables and streams are made or
+    brought up to date.
+
+    Args:
+        nats_url: ``nats://user:password@host:port``, several separated by commas.
+        postgres_url: ``postgresql://user:password@host:port/database``.
+        redis_url: ``redis://:password@host:port/0``; left out, results of effects that must not
+            happen twice are known only once PostgreSQL has them.
+        settings: Lease, capacity and so on; those of the environment when left out.
+        client: Who submits here; order and dedup are per client and agent.
+        serve: False makes a client: it submits, asks and reads, and executes nothing.
+
+    Raises:
+        DatabaseUrlError: The server refuses the user or the database, or the URL is not one.
+        DatabaseUnreachableError: No server within `settings.start_wait_s`.
+        BrokerError: No NATS server within `settings.start_wait_s`.
+        ContractError: The streams belong to another deployment.
+        MigrationError: The tables were made by files of another release that were changed.
+    """
+    chosen = _on(settings, postgres_url, nats_url, redis_url)
+    return _assemble(chosen, client=client, serve=serve)
+
+
+def build_postgres_runtime(
+    postgres_url: str,
+    redis_url: str | None = None,
+    *,
+    settings: Settings | None = None,
+    client: str = "local",
+    serve: bool = True,
+) -> AbstractAsyncContextManager[Runtime]:
+    """Yield a started runtime on a PostgreSQL server alone: the sender's commit writes the inbox.
+
+    Everything else is as in `build_runtime`, except that nobody can publish to an agent by a
+    broker.
+    """
+    chosen = _on(settings, postgres_url, redis_url=redis_url)
+    return _assemble(chosen, client=client, serve=serve)
+
+
+@asynccontextmanager
+async def build_local_runtime(
+    path: Path | str, *, settings: Settings | None = None, client: str = "local", serve: bool = True
+) -> AsyncIterator[Runtime]:
+    """Yield a started runtime on durable servers inside the folder `path`; nothing to install.
+
+    NATS, PostgreSQL and Valkey come from wheels. The first process that opens the folder runs them
+    and takes them along when it ends; others that open the folder meanwhile use them. A client
+    (`serve=False`) needs, and starts, PostgreSQL only. See `build_runtime`.
+
+    Raises:
+        EmbeddedServerMissingError: ``callboard[embedded]`` is not installed, or cannot run here.
+        ServerFailedError: A server did not start.
+    """
+    from compose.assembly.local import Opening, local_postgres  # noqa: PLC0415 - as it runs servers
+
+    folder, chosen = Path(path), settings or read_settings()
+    async with AsyncExitStack() as stack:
+        if serve:
+            opening = await stack.enter_async_context(Opening.of_all(folder))
+            building = _build_opened(opening, chosen, client=client)
+        else:
+            url = await stack.enter_async_context(local_postgres(folder))
+            building = _assemble(_on_local(chosen, url), client=client, serve=False)
+        yield await stack.enter_async_context(building)
+
+
+def build_as_set(
+    settings: Settings, *, client: str, serve: bool = True, opening: Opening | None = None
+) -> AbstractAsyncContextManager[Runtime]:
+    """Return the runtime on the servers that the settings name, or else on those of their folder.
+
+    Args:
+        settings: See `build_runtime`, as for the next two.
+        client: See `settings`.
+        serve: See `settings`.
+        opening: Of the folder's servers, if it was begun already; it is left open.
+    """
+    if settings.postgres_url is not None:
+        return _assemble(settings, client=client, serve=serve)
+    if opening is not None:
+        return _build_opened(opening, settings, client=client)
+    assert settings.data_dir is not None
+    return build_local_runtime(settings.data_dir, settings=settings, client=client, serve=serve)
+
+
+@asynccontextmanager
+async def _build_opened(
+    opening: Opening, settings: Settings, *, client: str
+) -> AsyncIterator[Runtime]:
+    """Yield a runtime that serves, once the servers of its folder are there."""
+    servers = await opening.servers()
+    chosen = _on_local(settings, servers.postgres_url, servers.nats_url, servers.redis_url)
+    async with _assemble(chosen, client=client, serve=True) as runtime:
+        yield runtime
+
+
+def _on_local(settings: Settings, *urls: str) -> Settings:
+    """Return the settings with a folder's servers: another NATS's login does not concern this one."""
+    return _on(settings, *urls).model_copy(update=dict.fromkeys(NATS_LOGIN))
+
+
+def _on(
+    settings: Settings | None,
+    postgres_url: str,
+    nats_url: str | None = None,
+    redis_url: str | None = None,
+) -> Settings:
+    """Return the settings, or those of the environment, with these servers and no others."""
+    urls = {"postgres_url": postgres_url, "nats_url": nats_url, "redis_url": redis_url}
+    return (settings or read_settings()).model_copy(update=urls)
+
+
+@asynccontextmanager
+async def _assemble(settings: Settings, *, client: str, serve: bool) -> AsyncIterator[Runtime]:
+    """Open everything, yield the started runtime, close in reverse."""
+    owner = HostIncarnation(SystemEntropy().token())
+    async with AsyncExitStack() as stack:
+        store = await stack.enter_async_context(open_store(_store_settings(settings, owner)))
+        tracing = results = None
+        if serve:
+            tracing = await stack.enter_async_context(_tracing(settings, owner))
+            results = await stack.enter_async_context(_journal(settings, store))
+        margin_s = min(LEASE_MARGIN_S, settings.lease_s / 3)
+        runtime = Runtime(
+            store=store,
+            clock=store.clock,
+            suspend_after=settings.suspend_after,
+            capacity=settings.capacity,
+            owner=owner,
+            client=client,
+            serve=serve,
+            may_act=lambda: heartbeat.remaining_s > margin_s,
+            broker=_broker(settings, owner, store),
+            results=results,
+            tracing=tracing,
+        )
+        parts = host_of(runtime)
+        heartbeat = _heartbeat(parts, store)
+        if settings.secrets_dir is not None:
+            parts.worker.env.secrets.provider = FileSecrets(settings.secrets_dir)
+        outside_ready = None
+        if settings.nats_url is not None:
+            from compose.assembly.gateway import attach_outside  # noqa: PLC0415 - as it needs NATS
+
+            outside_ready = attach_outside(runtime, settings.nats_url, settings, serve=serve)
+        if serve:
+            stack.push_async_exit(heartbeat)  # beats until the runtime has stopped
+        tasks = await stack.enter_async_context(TaskScope())  # ends behind `Runtime.stop`
+        await stack.enter_async_context(runtime)
+        if serve:
+            # Beside the first beat mail connects. Nothing is registered yet that shards are claimed for.
+            await heartbeat.start()
+            await _until_connected(parts.mail, settings)
+        if outside_ready is not None:
+            await outside_ready()
+        _keep(tasks, store, runtime, settings, serve=serve)
+        yield runtime
+
+
+def _store_settings(settings: Settings, owner: HostIncarnation) -> StoreSettings:
+    assert settings.postgres_url is not None
+    return StoreSettings(
+        url=settings.postgres_url,
+        owner=owner,
+        schema=settings.db_schema,
+        lease_s=settings.lease_s,
+        heartbeat_s=settings.beat_s,
+        blocked_s=settings.blocked_s,
+        outage_s=settings.outage_s,
+        start_wait_s=settings.start_wait_s,
+        capacity=settings.capacity,
+        brokered=settings.nats_url is not None,
+        local_delivery=settings.local_delivery,
+    )
+
+
+def _heartbeat(parts: HostParts, store: PostgresStore) -> Heartbeat:
+    """Return what renews the host's lease; it asks the host's parts, and tells them what it hears."""
+    owner = store.settings.owner
+
+    def heard(report: HostReport) -> None:
+        store.shards.heard(owner, report)
+        parts.ownership.on_report(report)
+
+    host = Host(
+        known=lambda: parts.worker.held.leases,
+        on_report=heard,
+        machine=SystemClock(),
+        blocker=lambda frame: blocker_in(frame, parts.worker),
+        is_connected=lambda: parts.mail is None or parts.mail.connected.is_set(),
+    )
+    return Heartbeat(store.settings, owner, host, store.clock)
+
+
+def _keep(
+    tasks: TaskScope, store: PostgresStore, runtime: Runtime, settings: Settings, *, serve: bool
+) -> None:
+    """Start what goes on beside the runtime."""
+    if not serve:
+        tasks.keep(store.keep_time, name="clock")
+        return
+    tasks.keep(Takeover(store.settings, host_of(runtime).claim).run, name="takeover")
+    if store.is_behind:
+        tasks.keep(partial(catch_up_beside_work, store.settings), name="migrations")
+    retain_s = None if settings.retain_days is None else settings.retain_days * 86_400
+    tasks.keep(partial(sweep_for_ever, store, older_than_s=retain_s), name="sweep")
+
+
+@asynccontextmanager
+async def _tracing(settings: Settings, owner: HostIncarnation) -> AsyncIterator[Tracing | None]:
+    if not settings.otlp_endpoint:
+        yield None
+        return
+    # Imported here: the SDK is needed by those hosts only that send traces.
+    from compose.assembly.telemetry import traced  # noqa: PLC0415
+
+    system = "callboard" if settings.nats_url is None else "nats"
+    async with traced(settings, host=owner, system=system) as tracing:
+        yield tracing
+
+
+@asynccontextmanager
+async def _journal(settings: Settings, store: PostgresStore) -> AsyncIterator[RedisJournal | None]:
+    if settings.redis_url is None:
+        yield None
+        return
+    from persistence.redis import open_redis_journal  # noqa: PLC0415 - as it needs Redis
+
+    namespace = await store.mail.deployment()
+    async with open_redis_journal(settings.redis_url, namespace=namespace) as journal:
+        yield journal
+
+
+def _broker(settings: Settings, owner: HostIncarnation, store: PostgresStore) -> Broker | None:
+    if settings.nats_url is None:
+        return None
+    from broker import JetStreamTransport  # noqa: PLC0415 - as they need NATS
+    from compose.assembly.nats import nats_server  # noqa: PLC0415
+
+    transport = JetStreamTransport(
+        nats_server(settings.nats_url, settings),
+        namespace=settings.namespace,
+        owner=owner,
+        replicas=settings.nats_replicas,
+    )
+    return Broker(transport, store.mail, store.outbox)
+
+
+async def _until_connected(mail: MailService | None, settings: Settings) -> None:
+    """Return when mail moves; the mail service says in the log why it does not.
+
+    Raises:
+        BrokerError: Not within `settings.start_wait_s`.
+        ContractError: See `MailService.ready`.
+    """
+    if mail is None:
+        return
+    try:
+        async with asyncio.timeout(settings.start_wait_s):
+            await mail.ready()
+    except TimeoutError:
+        last = mail.trouble or "no NATS server answered; check CALLBOARD_NATS_URL"
+        msg = f"mail does not move after {settings.start_wait_s:g} s: {last}"
+        raise BrokerError(msg) from None

@@ -1,0 +1,221 @@
+"""Traces of a process: OpenTelemetry's SDK, set up so that span ids follow from runs.
+
+Spans are handed over by a thread of the SDK. A collector that is slow or away costs spans, never an
+agent's time: the queue is bounded, what does not fit is dropped, and the log says once that it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import threading
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager
+from importlib.metadata import version
+from itertools import islice
+from typing import Final
+
+from opentelemetry.sdk.trace.export import SpanExporter
+from pydantic_core import to_json
+from typing_extensions import override
+
+from actors.errors import ContractError
+from actors.kernel.json import JsonValue
+from actors.runtime.telemetry.spans import Tracing
+from actors.runtime.telemetry.trace_context import wanted_ids
+from compose.assembly.settings import Settings
+
+try:
+    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+    from opentelemetry.sdk.resources import Resource
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor
+    from opentelemetry.sdk.trace.id_generator import IdGenerator, RandomIdGenerator
+except ModuleNotFoundError as exc:
+    problem = f"traces need {exc.name!r}, which is not installed"
+    raise ContractError(f"{problem}: pip install 'callboard[otlp]'") from exc
+
+
+EXPORT_EVERY_S: Final = 0.5
+"""How long a span waits for others to be exported with."""
+
+EXPORT_LIMIT_S: Final = 3.0
+"""How long one request to the collector may take, and so how long a host waits for it when it stops."""
+
+SAID_EVERY_S: Final = 60.0
+"""How often the log says that spans are lost."""
+
+QUEUE: Final = 8192
+"""So many ended spans wait for the collector at most; then the oldest are dropped."""
+
+MAX_CONTENT: Final = 1024
+"""Characters of content shown in one attribute, and of each text in it."""
+
+MAX_DEPTH: Final = 64
+"""Content deeper than that is not shown."""
+
+HIDDEN: Final = "[redacted]"
+
+
+class Redaction:
+    """Turns content into the text of an attribute, without what stands under certain names.
+
+    Args:
+        names: A value is hidden whose key contains one of these, whatever its case, `-` and `_`.
+    """
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self._names = tuple(_bare(name) for name in names if _bare(name))
+
+    def __call__(self, value: JsonValue) -> str:
+        """Return the text, 1 KiB at most. Never raises: what is no JSON data is named by its type."""
+        shown = self._shown(value, MAX_DEPTH, iter(range(MAX_CONTENT)))
+        if isinstance(shown, str):
+            return shown
+        return _cut(to_json(shown, fallback=lambda odd: type(odd).__name__).decode())
+
+    def _shown(self, value: JsonValue, depth: int, steps: Iterator[int]) -> JsonValue:
+        """Return what may be shown of it; of long data the beginning, so that its size costs nothing."""
+        if depth == 0 or next(steps, None) is None:
+            return "…"
+        if isinstance(value, str):
+            return _cut(value)
+        if isinstance(value, list | tuple):
+            return [self._shown(item, depth - 1, steps) for item in islice(value, MAX_CONTENT)]
+        if isinstance(value, dict):
+            return {
+                _cut(str(key)): HIDDEN
+                if self._is_hidden(key)
+                else self._shown(item, depth - 1, steps)
+                for key, item in islice(value.items(), MAX_CONTENT)
+            }
+        return value
+
+    def _is_hidden(self, key: object) -> bool:
+        bare = _bare(str(key))
+        return any(name in bare for name in self._names)
+
+
+def _bare(name: str) -> str:
+    return name.strip().lower().replace("-", "").replace("_", "")
+
+
+def _cut(text: str) -> str:
+    text = text if len(text) <= MAX_CONTENT else text[: MAX_CONTENT - 1] + "…"
+    return text.encode(errors="replace").decode()  # half a surrogate pair would cost a whole batch
+
+
+class RunIds(IdGenerator):
+    """Gives spans of runs the ids that follow from the run, and all others random ones."""
+
+    def __init__(self) -> None:
+        self._random = RandomIdGenerator()
+
+    @override
+    def generate_trace_id(self) -> int:
+        wanted = wanted_ids.get()
+        return self._random.generate_trace_id() if wanted is None else wanted.trace_id
+
+    @override
+    def generate_span_id(self) -> int:
+        wanted = wanted_ids.get()
+        return self._random.generate_span_id() if wanted is None else wanted.span_id
+
+
+class _HostResource(Resource):
+    """The only resource of its provider: the exporter, which looks each span's up, need not hash it as JSON."""
+
+    __eq__ = object.__eq__
+    __hash__ = object.__hash__
+
+
+class _SaidSeldom(logging.Filter):
+    """Lets the SDK complain of an unreachable collector once a minute, in our words."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._said_at = -SAID_EVERY_S
+
+    @override
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.created - self._said_at < SAID_EVERY_S:
+            return False
+        self._said_at = record.created
+        record.problem = record.getMessage()[:200]
+        record.msg = "traces cannot be exported; agents go on, spans are lost meanwhile"
+        record.args, record.exc_info, record.levelno = (), None, logging.WARNING
+        record.levelname = "WARNING"
+        return True
+
+
+_QUIET: Final = (
+    "opentelemetry.exporter.otlp.proto.http.trace_exporter",
+    "opentelemetry.sdk._shared_internal",
+    "opentelemetry.sdk.trace.export",
+)
+
+
+def provider_of(exporter: SpanExporter, *, host: str) -> TracerProvider:
+    """Return a provider that sends spans of this host to an exporter, a batch every half second."""
+    # Given here they would win over OTEL_SERVICE_NAME, which is the operator's word.
+    name = os.environ.get("OTEL_SERVICE_NAME") or "callboard"
+    facts = {
+        "service.name": name,
+        "service.instance.id": host,
+        "service.version": version("callboard"),
+    }
+    found = Resource.create(facts)
+    provider = TracerProvider(
+        resource=_HostResource(found.attributes, found.schema_url),
+        id_generator=RunIds(),
+        shutdown_on_exit=False,
+    )
+    provider.add_span_processor(
+        BatchSpanProcessor(
+            exporter,
+            max_queue_size=QUEUE,
+            schedule_delay_millis=EXPORT_EVERY_S * 1000,
+            export_timeout_millis=EXPORT_LIMIT_S * 1000,
+        )
+    )
+    return provider
+
+
+@asynccontextmanager
+async def traced(
+    settings: Settings, *, host: str, system: str = "callboard"
+) -> AsyncIterator[Tracing]:
+    """Yield what makes this host's spans, to be sent to `settings.otlp_endpoint`.
+
+    At the end what waits is exported, for three seconds at most.
+
+    Raises:
+        ContractError: That is no URL.
+    """
+    endpoint = (settings.otlp_endpoint or "").rstrip("/")
+    if not endpoint.startswith(("http://", "https://")):
+        name = "CALLBOARD_OTLP_ENDPOINT (or OTEL_EXPORTER_OTLP_ENDPOINT)"
+        msg = f"{name} is {endpoint!r}, which is no URL: http://HOST:4318, for example"
+        raise ContractError(msg)
+    seldom = _SaidSeldom()
+    loggers = [logging.getLogger(name) for name in _QUIET]
+    for logger in loggers:
+        logger.addFilter(seldom)
+    exporter = OTLPSpanExporter(f"{endpoint}/v1/traces", timeout=EXPORT_LIMIT_S)
+    provider = provider_of(exporter, host=host)
+    try:
+        names = settings.trace_redact.split(",")
+        yield Tracing(
+            provider,
+            system=system,
+            ratio=settings.trace_ratio,
+            show=Redaction(names) if settings.trace_content else None,
+        )
+    finally:
+        # The SDK would wait 30 seconds for a collector that does not answer.
+        shutdown = threading.Thread(target=provider.shutdown, name="last spans", daemon=True)
+        shutdown.start()
+        await asyncio.to_thread(shutdown.join, EXPORT_LIMIT_S)
+        for logger in loggers:
+            logger.removeFilter(seldom)

@@ -1,0 +1,1 @@
+"""Commands that talk to agents: send, ask, topics and approvals."""

@@ -1,0 +1,121 @@
+"""`callboard publish`, `follow`, `unfollow`, `followers`: topics and who follows them."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from actors.kernel.agent.message import Message
+from actors.kernel.runtime.ids import DEFAULT_TENANT, AgentId, TopicId
+from actors.kernel.store.follow_graph import Subscription, check_follow
+from actors.runtime.context.topics import topic_of
+from compose.commands.options import HERE, AgentArg, Flag, LimitOpt, Target, parse_json
+from compose.commands.output import picked
+
+TopicArg = Annotated[
+    str, Parameter(help="TYPE/SOURCE, or TENANT:TYPE/SOURCE; TYPE alone is its source default.")
+]
+FollowedArg = Annotated[
+    str, Parameter(help="TYPE/SOURCE of the agent's tenant; TYPE alone is its source default.")
+]
+
+
+async def publish(
+    topic: TopicArg,
+    message: Annotated[str, Parameter(allow_leading_hyphen=True)],
+    /,
+    *,
+    message_id: str | None = None,
+    target: Target = HERE,
+) -> int:
+    """Publish to a topic: every agent that follows it now gets the message once.
+
+    The post is durable when the command ends; hosts bring it to the followers. That nobody follows
+    is no error.
+
+    Examples:
+    `callboard publish news/eu '{"headline": "rain"}'`;
+    `callboard publish acme:news/eu - --message-id m-1`
+
+    Parameters
+    ----------
+    message
+        As JSON; - reads it from standard input, @FILE from a file.
+    message_id
+        Publishing the same id to the same topic again reaches nobody twice.
+    """
+    found = topic_of(topic, DEFAULT_TENANT)
+    post = Message.of(found, parse_json(message, what="the message"), id=message_id)
+    async with target.client() as runtime:
+        await runtime.publish(found.type, found.source, post, tenant=found.tenant)
+    data = {"topic": str(found), "id": post.id}
+    return target.tell(data, f"published {post.id} to {found}")
+
+
+async def follow(
+    agent: AgentArg, topic: FollowedArg, /, *, lazy: Flag = False, target: Target = HERE
+) -> int:
+    """Let an agent get what is published to a topic from now on.
+
+    Following again changes `--lazy` at most.
+
+    Examples: `callboard follow desk/main news/eu`;
+    `callboard follow desk/archive news/eu --lazy`
+
+    Parameters
+    ----------
+    lazy
+        Posts do not wake the agent; it gets them with whatever starts it next.
+    """
+    found = _topic_for(agent, topic)
+    async with target.client() as runtime:
+        subscription = await runtime.follow(
+            agent, found.type, found.source, mode="lazy" if lazy else "eager"
+        )
+    text = f"{agent} follows {found}" + (", lazily" if lazy else "")
+    return target.tell(_subscription_to_json(subscription), text)
+
+
+async def unfollow(agent: AgentArg, topic: FollowedArg, /, *, target: Target = HERE) -> int:
+    """End that; what was published before still comes. An agent that did not follow is no error.
+
+    Example: `callboard unfollow desk/main news/eu`
+    """
+    found = _topic_for(agent, topic)
+    async with target.client() as runtime:
+        was_following = await runtime.unfollow(agent, found.type, found.source)
+    data = {"agent": str(agent), "topic": str(found), "was_following": was_following}
+    text = f"{agent} does not follow {found} any more"
+    return target.tell(data, text if was_following else f"{agent} did not follow {found}")
+
+
+async def followers(topic: TopicArg, /, *, limit: LimitOpt = 50, target: Target = HERE) -> None:
+    """List who follows a topic.
+
+    Example: `callboard followers news/eu --limit 1000 --json`
+    """
+    found = topic_of(topic, DEFAULT_TENANT)
+    subscriptions: list[Subscription] = []
+    async with target.client() as runtime:
+        async for subscription in runtime.follow_graph.followers_of(found):
+            if len(subscriptions) == limit:
+                break
+            subscriptions.append(subscription)
+    target.table(
+        subscriptions,
+        _subscription_to_json,
+        ("agent", "mode"),
+        lambda one: (one.follower, one.mode),
+        empty=f"nobody follows {found}",
+    )
+
+
+def _topic_for(follower: AgentId, text: str) -> TopicId:
+    topic = topic_of(text, follower.tenant)
+    check_follow(follower, topic)
+    return topic
+
+
+def _subscription_to_json(subscription: Subscription) -> dict[str, str]:
+    return picked(subscription, "agent=follower topic mode")

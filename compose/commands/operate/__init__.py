@@ -1,0 +1,1 @@
+"""Commands of operators: migrations, doctor, NATS configuration, dead letters, limits and schedules."""

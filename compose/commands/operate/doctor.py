@@ -1,0 +1,101 @@
+"""`callboard doctor`: is everything all right?"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import asdict
+
+from actors.kernel.runtime.ids import HostIncarnation
+from compose.assembly.local import local_servers
+from compose.assembly.settings import NATS_LOGIN, Settings
+from compose.commands.options import HERE, Target
+from compose.commands.output import Exit, picked, print_json
+from compose.commands.terminal import print_table, say
+from compose.diagnosis import Finding, Level, deployment_of, diagnose_postgres, judge
+from persistence.errors import DatabaseUnreachableError
+from persistence.postgres import StoreSettings
+from persistence.postgres.opening import wait_for_server
+
+_MARKS: dict[Level, str] = {"ok": "✓", "note": "·", "wrong": "✗"}
+
+
+async def doctor(*, target: Target = HERE) -> int:
+    """Look at the servers, the hosts and what waits; exit with 1 when something needs you.
+
+    PostgreSQL: server version, durability (fsync, synchronous_commit), clock, encryption, whether the
+    role is a superuser, schema version, hosts alive, shards without an owner, types with waiting runs
+    or messages that nobody serves, parked runs, dead letters. NATS, where CALLBOARD_NATS_URL names
+    one: version, whether it wants a login, JetStream, sync_interval, the configuration of the
+    streams, consumers. Redis, where CALLBOARD_REDIS_URL names one: version, eviction, persistence.
+    Changes nothing.
+
+    Example: `callboard doctor --data ./data`
+    """
+    async with _servers(target) as settings:
+        findings, deployment = await _postgres(settings)
+        is_reachable = findings[0].data.get("reachable", True)
+        # Their drivers are extras: needed where such a server is named, and not elsewhere.
+        if settings.nats_url is not None:
+            from compose.assembly.nats import nats_server  # noqa: PLC0415
+            from compose.diagnosis.nats import diagnose_nats  # noqa: PLC0415
+
+            findings += await diagnose_nats(
+                nats_server(settings.nats_url, settings),
+                namespace=settings.namespace,
+                deployment=deployment,
+            )
+        if settings.redis_url is not None:
+            from compose.diagnosis.redis import diagnose_redis  # noqa: PLC0415
+
+            findings += await diagnose_redis(settings.redis_url)
+    _print(findings, as_json=target.json)
+    if not is_reachable:
+        return Exit.UNREACHABLE
+    return Exit.FAILED if any(one.level == "wrong" for one in findings) else Exit.OK
+
+
+@asynccontextmanager
+async def _servers(target: Target) -> AsyncIterator[Settings]:
+    """Yield settings that name the servers; those of a folder run meanwhile."""
+    settings = target.client_settings()
+    if settings.postgres_url is not None:
+        yield settings
+        return
+    assert settings.data_dir is not None
+    async with local_servers(settings.data_dir) as local:
+        yield settings.model_copy(update={**asdict(local), **dict.fromkeys(NATS_LOGIN)})
+
+
+async def _postgres(settings: Settings) -> tuple[list[Finding], str | None]:
+    """Return the findings, and the id of the database if it can be known."""
+    assert settings.postgres_url is not None
+    store_settings = StoreSettings(
+        url=settings.postgres_url,
+        owner=HostIncarnation("doctor"),
+        schema=settings.db_schema,
+        start_wait_s=settings.start_wait_s,
+    )
+    try:
+        connection = await wait_for_server(store_settings)
+    except DatabaseUnreachableError as exc:
+        remedy = "start PostgreSQL, or correct CALLBOARD_POSTGRES_URL"
+        return [judge("server", str(exc), {"reachable": False}, wrong=True, remedy=remedy)], None
+    try:
+        return await diagnose_postgres(connection), await deployment_of(connection)
+    finally:
+        await connection.close(timeout=2)
+
+
+def _print(findings: list[Finding], *, as_json: bool) -> None:
+    wrong = [one for one in findings if one.level == "wrong"]
+    if as_json:
+        checks = [
+            {**picked(one, "check level found"), "remedy": one.remedy or None, **one.data}
+            for one in findings
+        ]
+        print_json({"healthy": not wrong, "checks": checks})
+    else:
+        rows = [(_MARKS[one.level], one.check, one.found, one.remedy) for one in findings]
+        print_table(("", "check", "found", "what to do"), rows, empty="")
+        say("all is well" if not wrong else f"{len(wrong)} thing(s) need you")

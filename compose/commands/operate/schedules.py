@@ -1,0 +1,229 @@
+"""`callboard schedules`: messages that come to agents by themselves."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Annotated, Literal
+
+from cyclopts import Parameter
+
+from actors.errors import InvalidScheduleError
+from actors.kernel.json import JsonValue
+from actors.kernel.runtime.ids import DEFAULT_TENANT
+from actors.kernel.store.schedule import Schedule
+from compose.commands import options as opt
+from compose.commands.options import HERE, Target
+from compose.commands.output import ago, picked, print_json
+from compose.commands.terminal import print_facts
+
+NameArg = Annotated[str, Parameter(help="As `callboard schedules list` shows it.")]
+TenantOpt = Annotated[str, Parameter(help="Whose it is.")]
+
+
+async def create(  # noqa: PLR0913 - they are what a schedule is
+    name: str,
+    agent: opt.AgentArg,
+    payload: opt.JsonArg = "null",
+    /,
+    *,
+    cron: str | None = None,
+    timezone: str = "UTC",
+    at: str | None = None,
+    delay_s: Annotated[float | None, Parameter(allow_leading_hyphen=True)] = None,
+    catch_up: Literal["one", "all"] = "one",
+    replace: opt.Flag = False,
+    target: Target = HERE,
+) -> None:
+    """Have an agent sent a message by a cron expression, at an instant, or after a delay.
+
+    The same call again changes nothing; other values for a name that is there are refused, or take
+    its place with `--replace`. A time of day that a change of the clock leaves out fires once, at
+    the next instant there is; one that comes twice fires the first time.
+
+    Examples:
+    `callboard schedules create report desk/main '{}' --cron "30 8 * * MON-FRI" --timezone Asia/Tokyo`;
+    `callboard schedules create reminder desk/main '"call back"' --at 2027-03-01T09:00:00+01:00`;
+    `callboard schedules create retry shop/42 --delay-s 3600`
+
+    Parameters
+    ----------
+    name
+        Unique per tenant.
+    payload
+        The message as JSON; - reads it from standard input.
+    cron
+        Minute, hour, day of month, month, day of week; or six fields with the second first.
+    timezone
+        IANA name of the zone whose clock --cron means.
+    at
+        One message at this instant: ISO 8601 with an offset.
+    delay_s
+        One message so many seconds from now.
+    catch_up
+        After an outage: one message for all ticks that were missed, or one for each.
+    replace
+        Take these values in place of those that are there.
+    """
+    data = opt.parse_json(payload, what="the message")
+    instant = None if at is None else _instant(at)
+    async with target.client() as runtime:
+        made = await runtime.schedules.create(
+            name,
+            agent,
+            data,
+            cron=cron,
+            timezone=timezone,
+            at=instant,
+            delay_s=delay_s,
+            catch_up=catch_up,
+            replace=replace,
+        )
+    _print(made, target)
+
+
+async def list_schedules(*, tenant: opt.TenantOpt = None, target: Target = HERE) -> None:
+    """List schedules: who is sent a message, when next, and when last.
+
+    Example: `callboard schedules list --tenant acme`
+    """
+    async with target.client() as runtime:
+        found = await runtime.schedules.list(tenant=tenant)
+    target.table(
+        found,
+        _to_json,
+        ("tenant", "name", "agent", "plan", "state", "next", "last"),
+        _row,
+        empty="no schedules",
+    )
+
+
+def _row(one: Schedule) -> tuple[object, ...]:
+    times = _next(one), ago(one.last_at)
+    return one.tenant, one.name, one.agent_id, _plan(one), one.state, *times
+
+
+async def show(
+    name: NameArg, /, *, tenant: TenantOpt = DEFAULT_TENANT, target: Target = HERE
+) -> None:
+    """Show one schedule with its message.
+
+    Example: `callboard schedules show report`
+    """
+    async with target.client() as runtime:
+        _print(await runtime.schedules.get(name, tenant=tenant), target)
+
+
+async def pause(
+    name: NameArg, /, *, tenant: TenantOpt = DEFAULT_TENANT, target: Target = HERE
+) -> None:
+    """Stop a schedule until it is resumed; ticks of the time between are not sent.
+
+    Example: `callboard schedules pause report`
+    """
+    async with target.client() as runtime:
+        _print(await runtime.schedules.pause(name, tenant=tenant), target)
+
+
+async def resume(
+    name: NameArg, /, *, tenant: TenantOpt = DEFAULT_TENANT, target: Target = HERE
+) -> None:
+    """Let a paused schedule go on with its next tick after now.
+
+    A single message whose instant has passed meanwhile comes at once.
+
+    Example: `callboard schedules resume report`
+    """
+    async with target.client() as runtime:
+        _print(await runtime.schedules.resume(name, tenant=tenant), target)
+
+
+async def trigger(
+    name: NameArg,
+    /,
+    *,
+    request_id: str | None = None,
+    tenant: TenantOpt = DEFAULT_TENANT,
+    target: Target = HERE,
+) -> int:
+    """Send a schedule's message now, beside its plan, also when it is paused or done.
+
+    Examples: `callboard schedules trigger report`;
+    `callboard schedules trigger report --request-id deploy-17`
+
+    Parameters
+    ----------
+    request_id
+        The same id again sends nothing, so a script may be run again.
+    """
+    async with target.client() as runtime:
+        is_new = await runtime.schedules.trigger(name, request_id=request_id, tenant=tenant)
+    text = f"sent the message of {name}" if is_new else f"request {request_id} was sent before"
+    return target.tell({"name": name, "tenant": tenant, "sent": is_new}, text)
+
+
+async def delete(
+    name: NameArg, /, *, tenant: TenantOpt = DEFAULT_TENANT, target: Target = HERE
+) -> int:
+    """Forget a schedule; messages it has sent stay.
+
+    Example: `callboard schedules delete report`
+    """
+    async with target.client() as runtime:
+        await runtime.schedules.delete(name, tenant=tenant)
+    return target.tell({"name": name, "tenant": tenant, "deleted": True}, f"deleted {name}")
+
+
+def _instant(text: str) -> datetime:
+    try:
+        at = datetime.fromisoformat(text)
+        at.astimezone(UTC)  # the last day of the year 9999 may be no day there
+    except (ValueError, OverflowError) as exc:
+        words = f"--at {text!r} is no instant: give ISO 8601, as 2027-03-01T09:00:00+01:00"
+        raise InvalidScheduleError(words) from exc
+    return at
+
+
+def _print(one: Schedule, target: Target) -> None:
+    if target.json:
+        print_json(_to_json(one))
+        return
+    print_facts(
+        (
+            ("name", one.name),
+            ("tenant", one.tenant),
+            ("agent", one.agent_id),
+            ("plan", _plan(one)),
+            ("catch up", one.catch_up if one.cron is not None else ""),
+            ("state", one.state),
+            ("next", "" if one.next_at is None else f"{_said(one.next_at)} ({_next(one)})"),
+            ("last", "" if one.last_at is None else f"{_said(one.last_at)} ({ago(one.last_at)})"),
+            ("payload", str(one.payload)),
+        )
+    )
+
+
+def _plan(one: Schedule) -> str:
+    if one.cron is not None:
+        return one.cron if one.timezone == "UTC" else f"{one.cron} {one.timezone}"
+    return f"once at {_said(one.at)}" if one.at is not None else ""
+
+
+def _next(one: Schedule) -> str:
+    return "" if one.is_paused else ago(one.next_at)
+
+
+def _said(at: datetime) -> str:
+    return at.astimezone(UTC).isoformat(timespec="seconds")
+
+
+def _to_json(one: Schedule) -> dict[str, JsonValue]:
+    def told(at: datetime | None) -> str | None:
+        return None if at is None else at.astimezone(UTC).isoformat()
+
+    return {
+        **picked(one, "name tenant agent=agent_id payload cron timezone"),
+        "at": told(one.at),
+        **picked(one, "catch_up state"),
+        "next_at": told(one.next_at),
+        "last_at": told(one.last_at),
+    }

@@ -1,0 +1,321 @@
+"""`callboard runs list|show|log`: looking at runs."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from actors.errors import ContractError
+from actors.kernel.json import JsonValue
+from actors.kernel.runtime.ids import AgentId
+from actors.kernel.runtime.log_entry import EXECUTES, RunLogEntry
+from actors.kernel.runtime.log_entry import EntryKind as K
+from actors.kernel.runtime.rows import RunRow
+from actors.kernel.runtime.scheduler import RunStatus
+from actors.kernel.store.lists import RunFilter
+from actors.runtime.replay.history import policy_of
+from actors.runtime.replay.summary import known_id, row_of
+from compose.commands import options as opt
+from compose.commands.options import HERE, Target
+from compose.commands.output import ago, picked, print_json, short
+from compose.commands.terminal import print_facts, print_table, say
+from compose.tools.export import entry_to_json
+
+if TYPE_CHECKING:
+    from actors.runtime import Runtime
+
+STATUS_STYLES = {"COMPLETED": "green", "FAILED": "red", "CANCELLED": "yellow", "RUNNING": "cyan"}
+_ENDS = {K.EFFECT_RESULT, K.TOOL_RESULT, K.LLM_CALL, K.EFFECT_ABANDONED, K.IN_DOUBT_RESOLVED}
+
+
+@dataclass(frozen=True, slots=True)
+class OpenEffect:
+    """An effect that was begun and has no result."""
+
+    position: str
+    verb: str
+    name: str
+    mode: str
+    since: datetime
+    seq: int
+    """Of the entry that began it."""
+
+
+async def list_runs(  # noqa: PLR0913 - every filter is an option of its own
+    *,
+    status: opt.StatusOpt = None,
+    agent: str | None = None,
+    parked: opt.Flag = False,
+    type_: opt.TypeOpt = None,
+    tenant: opt.TenantOpt = None,
+    since: str | None = None,
+    until: str | None = None,
+    parent: str | None = None,
+    after: str | None = None,
+    limit: opt.LimitOpt = 50,
+    target: Target = HERE,
+) -> None:
+    """List runs, newest first; a parked one is shown with its reason.
+
+    Examples:
+    `callboard runs list --status running --status suspended`;
+    `callboard runs list --type desk --since 2h`;
+    `callboard runs list --agent acme:desk/main --parked --json`
+
+    Parameters
+    ----------
+    status
+        Only runs in this status: pending, running, suspended, completed, failed or cancelled.
+    agent
+        Only runs of this agent, TYPE/KEY or TENANT:TYPE/KEY.
+    parked
+        Only runs that wait for an operator.
+    type_
+        Only runs of agents of this type.
+    since
+        Only runs created then or later: an instant (ISO 8601, UTC without an offset), or a span
+        back from now such as 90s, 15m, 12h or 30d.
+    until
+        Only runs created before then.
+    parent
+        Only runs that this one spawned.
+    after
+        Behind this run in the list: the last one of the page before.
+    """
+    wanted = [status_of(text) for text in status or ()]
+    agent_id = AgentId.parse(agent) if agent is not None else None
+    among = RunFilter(
+        type=type_,
+        tenant=tenant,
+        since=opt.instant("--since", since),
+        until=opt.instant("--until", until),
+        parent=known_id(parent) if parent else None,
+        after=known_id(after) if after else None,
+    )
+    async with target.client() as runtime:
+        for named in (parent, after):
+            if named is not None:
+                await known_run(runtime, named)
+        rows = await runtime.store.lists.runs(
+            status=wanted, agent=agent_id, parked=True if parked else None, among=among, limit=limit
+        )
+    target.table(
+        rows,
+        run_to_json,
+        ("run", "agent", "status", "attempt", "waits for", "created ago", "changed ago"),
+        _row,
+        empty="no runs",
+    )
+    if len(rows) == limit and not target.json:
+        say(f"there may be more: --after {rows[-1].run_id}")
+
+
+def _row(row: RunRow) -> tuple[object, ...]:
+    times = ago(row.created_at), ago(row.updated_at)
+    return row.run_id, row.agent_id, status_text(row), row.attempt or "", waits_text(row), *times
+
+
+def status_of(text: str) -> RunStatus:
+    """Return the status of this name.
+
+    Raises:
+        ContractError: There is none.
+    """
+    try:
+        return RunStatus(text.upper())
+    except ValueError:
+        names = ", ".join(status.lower() for status in RunStatus)
+        raise ContractError(f"--status {text!r}: it has to be one of {names}") from None
+
+
+def status_text(row: RunRow) -> str:
+    """Return the status as people read it: a parked run says so, and why."""
+    return f"PARKED ({row.parked})" if row.parked else row.status.value
+
+
+def waits_text(row: RunRow) -> str:
+    """Return what would make the run go on."""
+    if row.status.is_terminal or row.status is RunStatus.RUNNING:
+        return ""
+    if row.parked:
+        return "an operator"
+    if row.status is RunStatus.PENDING:
+        return f"a retry {ago(row.wake_at)}" if row.wake_at is not None else "its turn"
+    wake = row.wake
+    if wake is None:
+        return ""
+    parts = [f"signal {name}" for name in wake.signals]
+    parts += ["a message"] if wake.message else []
+    parts += [f"run {run}" for run in wake.runs]
+    parts += [f"time ({ago(wake.at)})"] if wake.at is not None else []
+    return " or ".join(parts)
+
+
+def run_to_json(row: RunRow) -> dict[str, JsonValue]:
+    """Return a run as JSON data; instants as ISO 8601."""
+    return {
+        **picked(row, "run=run_id agent=agent_id status parked attempt priority"),
+        "max_retries": None if row.retry_policy is None else row.retry_policy.max_retries,
+        **picked(row, "parent wake wake_at last_seq cancel_requested result error swept"),
+        "forked_from": None if row.fork is None else {"run": row.fork.run_id, "seq": row.fork.seq},
+        **picked(row, "created_at updated_at"),
+    }
+
+
+async def show(run: opt.RunIdArg, /, *, target: Target = HERE) -> None:
+    """Show one run: what it waits for, its attempts, and effects in doubt with their positions.
+
+    Example: `callboard runs show 0f3c…`
+    """
+    async with open_run(target, run) as (runtime, row):
+        entries = [entry async for entry in runtime.entries(row.run_id)]
+    opened, policy = open_effects(entries), policy_of(row, entries)
+    doubtful = in_doubt(row, opened)
+    failed = [entry for entry in entries if entry.kind == K.RUN_ATTEMPT_FAILED]
+    parked = [entry for entry in entries if entry.kind == K.RUN_PARKED and row.parked]
+    detail = str(parked[-1].payload.get("detail", "")) if parked else ""
+    if target.json:
+        attempts = [{"at": entry.ts.isoformat(), **entry.payload} for entry in failed]
+        print_json(
+            {
+                **run_to_json(row),
+                "max_retries": policy.max_retries,
+                "parked_detail": detail or None,
+                "failed_attempts": attempts,
+                "open_effects": [asdict(one) for one in opened],
+                "in_doubt": [asdict(one) for one in doubtful],
+            }
+        )
+        return
+    print_facts(
+        (
+            ("run", row.run_id),
+            ("agent", row.agent_id),
+            ("status", status_text(row)),
+            ("why", detail),
+            ("waits for", waits_text(row)),
+            ("attempt", f"{row.attempt} of {policy.max_retries + 1}"),
+            ("log entries", row.last_seq + 1),
+            ("kept", "a tombstone: the run was swept" if row.swept else ""),
+            ("cancel", row.cancel_requested),
+            ("parent", row.parent),
+            ("forked from", f"{row.fork.run_id} at {row.fork.seq}" if row.fork else ""),
+            ("created", f"{ago(row.created_at)} ago"),
+            ("changed", f"{ago(row.updated_at)} ago"),
+            ("output", short(row.result) if row.status is RunStatus.COMPLETED else ""),
+            ("error", short((row.error or {}).get("message"))),
+        )
+    )
+    for entry in failed:
+        error = entry.payload.get("error")
+        message = error.get("message") if isinstance(error, dict) else error
+        say(f"attempt {entry.payload.get('attempt')} failed {ago(entry.ts)} ago: {message}")
+    for one in doubtful:
+        say(
+            f"in doubt: {one.verb} {one.name!r} at position {one.position}, begun {ago(one.since)} ago"
+        )
+        about = f"callboard runs resolve {row.run_id} {one.position} --seq {one.seq}"
+        say(f"  {about} --value JSON | --retry | --fail")
+
+
+async def known_run(runtime: Runtime, run: str) -> RunRow:
+    """Return the run's row.
+
+    Raises:
+        UnknownRunError: There is none.
+    """
+    return await row_of(runtime.store, known_id(run))
+
+
+@asynccontextmanager
+async def open_run(target: Target, run: str) -> AsyncIterator[tuple[Runtime, RunRow]]:
+    """Yield a client, and the row of this run there.
+
+    Raises:
+        UnknownRunError: There is none.
+    """
+    async with target.client() as runtime:
+        yield runtime, await known_run(runtime, run)
+
+
+def refuse_swept(row: RunRow) -> None:
+    """Raise unless the run's messages are kept, to be given to a new one.
+
+    Raises:
+        ContractError: They are not.
+    """
+    if row.swept:
+        raise ContractError(f"run {row.run_id} was swept: what it was given is not kept any more")
+
+
+def open_effects(entries: Iterable[RunLogEntry]) -> list[OpenEffect]:
+    """Return the effects that were begun and have no result, in the order of the log."""
+    found: dict[str, OpenEffect] = {}
+    for entry in entries:
+        if entry.kind in EXECUTES:
+            payload = entry.payload
+            found[entry.position] = OpenEffect(
+                entry.position,
+                str(payload["effect"]),
+                str(payload["name"]),
+                str(payload["mode"]),
+                entry.ts,
+                entry.seq,
+            )
+        elif entry.kind in _ENDS:
+            found.pop(entry.position, None)
+        elif entry.kind == K.RUN_CONTINUED:
+            found.clear()
+    return list(found.values())
+
+
+def in_doubt(row: RunRow, opened: Iterable[OpenEffect]) -> list[OpenEffect]:
+    """Return those of which nobody knows whether they happened; none while the run executes."""
+    if row.parked != "in_doubt":
+        return []
+    return [one for one in opened if one.mode == "at_most_once"]
+
+
+async def log(
+    run: opt.RunIdArg,
+    /,
+    *,
+    follow: opt.FollowFlag = False,
+    from_seq: opt.FromSeqOpt = 0,
+    target: Target = HERE,
+) -> None:
+    """Print the log of a run: everything that happened in it. With `--json` one object a line.
+
+    Examples: `callboard runs log 0f3c…`;
+    `callboard runs log 0f3c… --follow --json`
+
+    Parameters
+    ----------
+    follow
+        Go on with new entries as they come, until the run has ended.
+    """
+    async with open_run(target, run) as (runtime, row):
+        read = runtime.tail if follow else runtime.entries
+        entries: AsyncIterator[RunLogEntry] = read(row.run_id, from_seq=from_seq)
+        if target.json:
+            async for entry in entries:
+                print_json(entry_to_json(entry), compact=True)
+        elif follow:
+            async for entry in entries:
+                say("  ".join(_cells(entry)))
+        else:
+            begun = f"the log ends at {row.last_seq}"
+            print_table(
+                ("seq", "at (UTC)", "kind", "position", "payload"),
+                [_cells(entry) async for entry in entries],
+                empty=begun if row.last_seq >= 0 else "the log is empty: the run has not started",
+            )
+
+
+def _cells(entry: RunLogEntry) -> tuple[str, ...]:
+    shown = {key: value for key, value in entry.payload.items() if key not in ("hash", "id")}
+    at = entry.ts.isoformat(timespec="milliseconds")[:23].replace("T", " ")
+    return str(entry.seq), at, entry.kind, entry.position, short(shown) if shown else ""

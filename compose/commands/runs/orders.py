@@ -1,0 +1,240 @@
+"""`callboard runs cancel|signal|resolve|sweep`: telling runs what to do, and taking old ones away."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Annotated, Final, Literal
+
+from cyclopts import Parameter
+
+from actors.errors import ContractError
+from actors.kernel.runtime.decisions import RESERVED
+from actors.kernel.runtime.ids import AgentId, RunId
+from actors.kernel.runtime.rows import RunRow
+from actors.kernel.runtime.scheduler import RunStatus
+from actors.kernel.store.lists import RunFilter
+from actors.runtime.sharding.retention import sweep_all
+from compose.commands import options as opt
+from compose.commands.options import HERE, Target
+from compose.commands.output import Exit
+from compose.commands.runs.list import known_run, open_run, status_of
+from compose.commands.terminal import working
+
+WHOLE_RUN = "-"
+PAGE: Final = 500
+"""Runs that are read at once while many are cancelled."""
+
+
+async def cancel(
+    run: opt.RunIdArg | None = None,
+    /,
+    *,
+    reason: str = "cancelled by operator",
+    status: opt.StatusOpt = None,
+    agent: str | None = None,
+    type_: opt.TypeOpt = None,
+    tenant: str | None = None,
+    yes: opt.Flag = False,
+    target: Target = HERE,
+) -> int:
+    """Ask a run and everything it spawned to stop; or all open runs of a status, agent, type or tenant.
+
+    Waiting runs end at once, executing ones at their next await on ctx; a host that serves the agent
+    writes the end. Cancelling an ended run changes nothing. Many are cancelled with `--yes` only;
+    without it they are counted.
+
+    Examples:
+    `callboard runs cancel 0f3c… --reason 'wrong customer'`;
+    `callboard runs cancel --status suspended --agent desk/main`;
+    `callboard runs cancel --type desk --tenant acme --yes`
+
+    Parameters
+    ----------
+    reason
+        Kept in the run's log.
+    status
+        Instead of a run: all in this status: pending, running or suspended.
+    agent
+        Instead of a run: all of this agent, TYPE/KEY or TENANT:TYPE/KEY.
+    type_
+        Instead of a run: all of agents of this type.
+    tenant
+        Instead of a run: all of this tenant.
+    yes
+        Do it, to all that are found.
+    """
+    chosen = any(given is not None for given in (status, agent, type_, tenant))
+    if (run is not None) == chosen:
+        raise ContractError("name one run, or say which: --status, --agent, --type, --tenant")
+    if run is None:
+        wanted = [status_of(text) for text in status or ("pending", "running", "suspended")]
+        if any(found.is_terminal for found in wanted):
+            raise ContractError("--status: only pending, running and suspended runs can be stopped")
+        agent_id = AgentId.parse(agent) if agent is not None else None
+        among = RunFilter(type=type_, tenant=tenant)
+        return await _cancel_many(target, wanted, agent_id, among, reason=reason, yes=yes)
+    async with open_run(target, run) as (runtime, row):
+        report = await runtime.cancel(row.run_id, reason=reason)
+    asked = [found for found, _ in report.runs]
+    text = f"asked {len(asked)} run(s) to stop"
+    return target.tell(
+        {"run": run, "asked_to_stop": asked},
+        text if asked else f"run {run} has ended {row.status} already",
+    )
+
+
+async def _cancel_many(
+    target: Target,
+    status: Sequence[RunStatus],
+    agent: AgentId | None,
+    among: RunFilter,
+    *,
+    reason: str,
+    yes: bool,
+) -> int:
+    found = 0
+    asked: dict[RunId, None] = {}
+    async with target.client() as runtime:
+        with working("cancelling" if yes else "counting") as count:
+            while page := await runtime.store.lists.runs(
+                status=status, agent=agent, among=among, limit=PAGE
+            ):
+                found += len(page)
+                for row in page:
+                    if yes and row.cancel_requested is None and row.run_id not in asked:
+                        report = await runtime.cancel(row.run_id, reason=reason)
+                        asked |= dict.fromkeys(run for run, _ in report.runs)
+                count(found)
+                among = replace(among, after=page[-1].run_id)
+    text = f"found {found} run(s), asked {len(asked)} to stop"
+    if not yes:
+        text = f"{found} run(s) would be asked to stop, with what they spawned: say it with --yes"
+    target.tell({"found": found, "asked_to_stop": list(asked)}, text)
+    return Exit.OK if yes or not found else Exit.FAILED
+
+
+async def signal(
+    run: opt.RunIdArg,
+    name: str,
+    payload: opt.JsonArg = "null",
+    /,
+    *,
+    message_id: str | None = None,
+    target: Target = HERE,
+) -> int:
+    """Send a signal to a run; it is kept until the run asks for it.
+
+    Example: `callboard runs signal 0f3c… approved '{"by": "Kim"}'`
+
+    Parameters
+    ----------
+    name
+        What the run waits for in ctx.sleep_until_signal(name).
+    payload
+        Data for the run, as JSON; - reads it from standard input.
+    message_id
+        Sending the same id to the same run again changes nothing.
+    """
+    if name.startswith(RESERVED):
+        msg = f"signal {name!r}: names that start with {RESERVED} are the runtime's own; to decide "
+        raise ContractError(f"{msg}an effect in doubt use `callboard runs resolve`")
+    data = opt.parse_json(payload, what="the signal's data")
+    async with open_run(target, run) as (runtime, row):
+        _refuse_ended(row)
+        accepted = await runtime.signal(row.run_id, name, data, message_id=message_id)
+    text = "signal sent" if accepted else "nothing changed: this message id is known"
+    return target.tell({"run": run, "signal": name, "accepted": accepted}, text)
+
+
+async def resolve(
+    run: opt.RunIdArg,
+    position: Annotated[str, Parameter(allow_leading_hyphen=True)],
+    /,
+    *,
+    value: Annotated[str | None, Parameter(name="--value", allow_leading_hyphen=True)] = None,
+    retry: opt.Flag = False,
+    fail: opt.Flag = False,
+    reason: str = "failed by operator",
+    seq: opt.Seq | None = None,
+    target: Target = HERE,
+) -> int:
+    """Decide what a parked run cannot decide, and let it go on.
+
+    An at-most-once effect that was begun before a crash may or may not have happened. Find out, then
+    say so: `--value` (it happened, this is what it returned), `--retry` (it did not: execute it now)
+    or `--fail` (let it raise EffectError in the agent's code). POSITION is what
+    `callboard runs show RUN` names; `-` starts a run anew that is parked for another reason.
+
+    A decision counts for one doubt, once. A second, other one is refused, and so is one that comes when
+    the run is not at that any more; the same again changes nothing. With `--seq`, as `runs show` prints
+    it, that holds from the moment you looked, else from the moment of the command.
+
+    Examples:
+    `callboard runs resolve 0f3c… 4 --value '{"sent": true}'`;
+    `callboard runs resolve 0f3c… 4.1.0 --retry --seq 17`;
+    `callboard runs resolve 0f3c… - --retry`
+
+    Parameters
+    ----------
+    position
+        Of the effect in doubt; - for the run as a whole.
+    value
+        The effect's value, as JSON.
+    retry
+        Execute the effect now.
+    fail
+        Make the effect fail.
+    reason
+        With --fail: the error's text.
+    seq
+        Of the entry that this is about: nothing else is decided.
+    """
+    if (value is not None) + retry + fail != 1:
+        raise ContractError("say one of --value JSON, --retry and --fail")
+    action: Literal["value", "retry", "fail"] = "retry" if retry else "fail" if fail else "value"
+    if position == WHOLE_RUN and not retry:
+        raise ContractError("position - starts a run anew: only --retry applies")
+    data = opt.parse_json(value, what="--value") if value is not None else None
+    async with open_run(target, run) as (runtime, row):
+        _refuse_ended(row)
+        counts = await runtime.resolve(
+            row.run_id,
+            None if position == WHOLE_RUN else position,
+            action=action,
+            value=data,
+            error=reason,
+            seq=seq,
+        )
+        if not counts:
+            _refuse_ended(await known_run(runtime, run))
+    text = f"decided: {action}; the run goes on where its agent is served"
+    told = {"value": data} if action == "value" else {"error": reason} if fail else {}
+    return target.tell(
+        {"run": run, "position": position, "action": action, **told, "accepted": counts},
+        text if counts else "nothing changed: exactly this was decided before",
+    )
+
+
+async def sweep(*, older_than: str = "30d", target: Target = HERE) -> int:
+    """Take away what ended runs left behind: logs, results, signals.
+
+    Tombstones, dead letters and ids of messages of that age go too when they are 8 days old. Open runs
+    are never touched. A host does this by itself, for what is older than CALLBOARD_RETAIN_DAYS.
+
+    Examples: `callboard runs sweep`; `callboard runs sweep --older-than 12h --json`
+
+    Parameters
+    ----------
+    older_than
+        Runs that ended longer ago than this, a number with s, m, h or d.
+    """
+    seconds = opt.span_s(older_than)
+    async with target.client() as runtime:
+        swept = await sweep_all(runtime.store, older_than_s=seconds)
+    return target.tell({"swept": swept, "older_than_s": seconds}, f"swept {swept} run(s)")
+
+
+def _refuse_ended(row: RunRow) -> None:
+    if row.status.is_terminal:
+        raise ContractError(f"run {row.run_id} has ended {row.status}: nothing reaches it any more")

@@ -1,0 +1,1 @@
+"""Commands that run agents: `host`, `dev` and `demo`."""

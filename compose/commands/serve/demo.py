@@ -1,0 +1,184 @@
+"""`callboard demo`: a job that survives the death of its host, with proof."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from rich.table import Table
+from rich.text import Text
+
+from compose.commands.options import DebugFlag, Flag
+from compose.commands.output import Exit, print_json
+from compose.commands.terminal import console
+from compose.demo.director import Director, Outcome, Stage
+from compose.demo.documents import documents_in, write_default_documents
+from compose.demo.proof import StepProof
+
+BAR: Final = 30
+YES, NO = "[green]✓[/]", "[red]✗[/]"
+
+
+async def demo(
+    folder: Path | None = None,
+    /,
+    *,
+    data: Path | None = None,
+    json: Flag = False,
+    debug: DebugFlag = False,
+) -> int:
+    """Watch a run survive kill -9, and see the proof.
+
+    Starts embedded NATS, PostgreSQL and Valkey and a host process. Another service publishes a job as
+    plain JSON; the host's agent reads text files, extracts their most telling sentences (TextRank)
+    and writes a report. Half-way the host is killed with SIGKILL and another one started. A ledger
+    outside the runtime counts every execution.
+
+    Examples:
+    `callboard demo`;
+    `callboard demo ./notes`;
+    `callboard demo --json`
+
+    Parameters
+    ----------
+    folder
+        Text files (.txt, .md, .rst) to read; chapters of Python's documentation when left out.
+    data
+        Where to keep report, ledger and database; a temporary folder when left out.
+    json
+        Print the proof as JSON and nothing else.
+    """
+    del debug  # read by `compose.cli`, for every command alike
+    with _stage(folder, data) as stage:
+        outcome = await Director(stage, Silence() if json else Narrator()).show()
+    if json:
+        print_json(_to_json(outcome))
+    else:
+        show_proof(outcome)
+    return Exit.OK if outcome.proof.holds else Exit.FAILED
+
+
+@contextmanager
+def _stage(folder: Path | None, data: Path | None) -> Iterator[Stage]:
+    """Yield the folder of this demo; a temporary one loses its database afterwards."""
+    own = documents_in(folder.absolute()) if folder is not None else None
+    if data is None:
+        place = Path(tempfile.mkdtemp(prefix="callboard-demo-"))
+        # PostgreSQL does not run as root: who starts it as root lends it another user's name.
+        place.chmod(0o711)
+    else:
+        place = data.absolute()
+        place.mkdir(parents=True, exist_ok=True)
+    stage = Stage(place, own or write_default_documents(place / "documents"))
+    try:
+        yield stage
+    finally:
+        if data is None:
+            shutil.rmtree(stage.server_folder, ignore_errors=True)
+
+
+def _to_json(outcome: Outcome) -> dict[str, object]:
+    return {
+        "holds": outcome.proof.holds,
+        "run": outcome.run_id,
+        "hosts": [outcome.first_pid, outcome.second_pid],
+        "killed": outcome.first_pid,
+        "took_over_after_s": outcome.took_over_after_s,
+        "seconds": outcome.seconds,
+        "report": str(outcome.stage.report),
+        "ledger": str(outcome.stage.ledger),
+        "proof": outcome.proof.to_json(),
+    }
+
+
+class Silence:
+    """Says nothing."""
+
+    def tell(self, text: str) -> None:
+        """See `Audience.tell`."""
+
+    def progress(self, done: int, total: int, what: str) -> None:
+        """See `Audience.progress`."""
+
+
+class Narrator:
+    """Tells the story line by line; on a terminal with a progress bar below."""
+
+    def __init__(self) -> None:
+        self._console = console()
+        self._began = time.monotonic()
+        self._shown = (-1, "")
+
+    def tell(self, text: str) -> None:
+        """See `Audience.tell`."""
+        self._clear()
+        seconds = time.monotonic() - self._began
+        style = "bold red" if text.startswith("SIGKILL") else ""
+        self._console.print(Text(f"{seconds:5.1f} s  ", "dim") + Text(text, style))
+
+    def progress(self, done: int, total: int, what: str) -> None:
+        """See `Audience.progress`."""
+        if not self._console.is_terminal or (done, what) == self._shown:
+            return
+        self._shown = (done, what)
+        filled = BAR * done // total
+        bar = "█" * filled + "·" * (BAR - filled)
+        self._console.file.write(f"\r\033[K         {bar} {done}/{total} steps  {what}")
+        self._console.file.flush()
+        if done == total:
+            self._clear()
+
+    def _clear(self) -> None:
+        if self._console.is_terminal:
+            self._console.file.write("\r\033[K")
+
+
+def show_proof(outcome: Outcome) -> None:
+    """Print the table, the verdict, and where the report is."""
+    out, proof = console(), outcome.proof
+    table = Table(title="\nWhat the ledger outside the runtime saw", title_justify="left", box=None)
+    for column in ("position", "step", "document", "executed", "by process", "second host", ""):
+        table.add_column(column, justify="right" if column == "executed" else "left")
+    for step in proof.steps:
+        table.add_row(*_row(step))
+    out.print(table)
+    if any(step.second_host == "repeated" for step in proof.steps):
+        out.print(" * it was under way at the kill and had no result", style="dim")
+    replayed = sum(step.second_host == "replayed" for step in proof.steps)
+    at_most_once = sum(step.mode == "at_most_once" for step in proof.steps)
+    out.print()
+    first, second = outcome.first_pid, outcome.second_pid
+    after = f"{outcome.took_over_after_s:g} s"
+    executed = f"every recorded effect executed once: {replayed} were replayed"
+    for holds, claim in (
+        (proof.was_killed, f"host 1 (process {first}) ended by SIGKILL in mid-run"),
+        (
+            proof.was_recovered,
+            f"host 2 (process {second}) took the run over and went on after {after}",
+        ),
+        (all(step.holds for step in proof.steps), f"{executed} and not executed again"),
+        (proof.published_once, f"each of {at_most_once} at-most-once effects happened once"),
+        (proof.is_complete, "the run completed, with one result per step"),
+    ):
+        out.print(f" {YES if holds else NO} {claim}")
+    out.print()
+    out.print(Text(f"report  {outcome.stage.report}"), soft_wrap=True)
+    out.print(Text(f"ledger  {outcome.stage.ledger}"), soft_wrap=True)
+    verdict = "the proof holds" if proof.holds else "THE PROOF DOES NOT HOLD"
+    out.print(f"\n{verdict}; {outcome.seconds:g} s in all", style="bold")
+
+
+def _row(step: StepProof) -> tuple[str, ...]:
+    pids = ", ".join(dict.fromkeys(map(str, step.pids)))
+    note = {
+        "replayed": "[cyan]replayed[/]",
+        "executed": "executed",
+        "repeated": "[yellow]repeated *[/]",
+    }[step.second_host]
+    mark = YES if step.holds else NO
+    return step.position, step.name, step.document, str(step.executed), pids, note, mark

@@ -1,0 +1,193 @@
+"""The host's own web address: is it alive, is it ready, and its metrics.
+
+It answers from the event loop that executes agents, on purpose: a loop that is blocked does not
+answer, and whoever asks learns of it. Nothing of agents, payloads or keys is to be seen here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any, Final, Protocol, TypeAlias
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+from typing_extensions import override
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from actors.errors import ContractError, Facts
+from actors.runtime.loop.tasks import TaskScope
+
+_log = logging.getLogger("callboard.host")
+
+BACKLOG: Final = 64
+STOP_LIMIT_S: Final = 2
+"""How long an answer that is under way when the host ends may take."""
+MAX_REQUESTS: Final = 32
+"""Questions about readiness and metrics at once; more are answered with 503. Health has no limit."""
+MAX_CONNECTIONS: Final = 256
+"""One more closes the oldest: whoever asks at once is answered, however many wait without asking."""
+QUIET_LIMIT_S: Final = 5.0
+"""A connection that has not brought a whole request for so long is closed, and an answer that is not taken."""
+
+
+class Probes(Protocol):
+    """What the address tells."""
+
+    @property
+    def phase(self) -> str:
+        """Return ``starting``, ``serving`` or ``draining``."""
+
+    async def reasons(self) -> list[dict[str, str]]:
+        """Return why the host should get no work now; none: it is ready. Each has check, problem."""
+
+    async def metrics(self) -> tuple[bytes, str]:
+        """Return the metrics and their media type."""
+
+
+class AddressError(Facts, ContractError):
+    """The address for health and metrics cannot be used."""
+
+    text = "--http {address}: {problem}; {remedy}"
+    address: str
+    problem: str
+    remedy: str
+
+
+def parse_address(text: str) -> tuple[str, int]:
+    """Return host and port of ``HOST:PORT``, ``[IPV6]:PORT`` or ``:PORT``; port 0 is a free one.
+
+    Raises:
+        AddressError: It is none.
+    """
+    host, colon, port = text.rpartition(":")
+    if not (colon and port.isascii() and port.isdigit() and int(port) < 2**16):
+        remedy = "write it HOST:PORT, for example 127.0.0.1:8080"
+        raise AddressError(text, "it is no address", remedy)
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+@asynccontextmanager
+async def serve_http(address: str, probes: Probes) -> AsyncIterator[str]:
+    """Answer ``/healthz``, ``/readyz`` and ``/metrics`` there; yield the URL, with the port it got.
+
+    Raises:
+        AddressError: The address is none, or somebody else has it.
+    """
+    listening = _listen(address)
+    host, port = listening.getsockname()[:2]
+    url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    config = uvicorn.Config(
+        _application(probes),
+        log_config=None,
+        log_level="warning",
+        access_log=False,
+        lifespan="off",
+        timeout_graceful_shutdown=STOP_LIMIT_S,
+        http=_Connection,
+        ws="none",
+        server_header=False,
+        backlog=BACKLOG,
+    )
+    server = _HttpServer(config)
+    async with TaskScope() as tasks:
+        tasks.start(server.serve(sockets=[listening]), name="http")
+        _log.info("host.http", extra={"url": url})
+        try:
+            yield url
+        finally:
+            server.should_exit = True
+            await tasks.settle(limit_s=2 * STOP_LIMIT_S)
+
+
+class _HttpServer(uvicorn.Server):
+    """Leaves signals to the host: SIGTERM means drain there, and the address must answer meanwhile."""
+
+    @override
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+class _Connection(H11Protocol):
+    """Ends with those who connect and do not ask: uvicorn alone would wait for them for ever."""
+
+    @override
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self.made_at = self.loop.time()
+        self._next_look = self.loop.call_later(QUIET_LIMIT_S, self._look, self.cycle)
+        if len(self.connections) > MAX_CONNECTIONS:
+            ours = (one for one in self.connections if isinstance(one, _Connection))
+            min(ours, key=lambda one: one.made_at).transport.abort()
+
+    def _look(self, last: Any) -> None:
+        """Close the connection if the last request there is the one that was seen the time before."""
+        if self.cycle is last:
+            self.transport.abort()
+        else:
+            self._next_look = self.loop.call_later(QUIET_LIMIT_S, self._look, self.cycle)
+
+    @override
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._next_look.cancel()
+        super().connection_lost(exc)
+
+
+def _listen(address: str) -> socket.socket:
+    host, port = parse_address(address)
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listening = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind((host, port))
+        listening.listen(BACKLOG)  # who is told the address may use it at once
+    except OSError as exc:
+        listening.close()
+        problem = exc.strerror or str(exc)
+        raise AddressError(address, problem, "choose another port, or 0 for a free one") from exc
+    return listening
+
+
+def _application(probes: Probes) -> Starlette:
+    async def healthz(_: Request) -> Response:
+        return JSONResponse({"status": "alive", "phase": probes.phase})
+
+    async def readyz(_: Request) -> Response:
+        reasons = await probes.reasons()
+        body = {"ready": not reasons, "phase": probes.phase, "reasons": reasons}
+        return JSONResponse(body, status_code=503 if reasons else 200)
+
+    async def metrics(_: Request) -> Response:
+        body, media_type = await probes.metrics()
+        return Response(body, headers={"content-type": media_type})
+
+    places = asyncio.Semaphore(MAX_REQUESTS)
+    return Starlette(
+        routes=[
+            Route("/healthz", healthz),
+            Route("/readyz", _limited(places, readyz)),
+            Route("/metrics", _limited(places, metrics)),
+        ]
+    )
+
+
+_Endpoint: TypeAlias = "Callable[[Request], Awaitable[Response]]"
+
+
+def _limited(places: asyncio.Semaphore, endpoint: _Endpoint) -> _Endpoint:
+    """Return the endpoint; where no place is free, the request is refused at once."""
+
+    async def answer(request: Request) -> Response:
+        if places.locked():
+            return Response("too many requests at once", status_code=503)
+        async with places:
+            return await endpoint(request)
+
+    return answer

@@ -1,0 +1,129 @@
+"""What a host serves, found by its name `MODULE:ATTR`."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import sys
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from actors.errors import ContractError, Facts
+from actors.kernel.runtime.ids import AgentId
+
+if TYPE_CHECKING:
+    from actors.kernel.agent.agent import Agent
+    from actors.runtime import Runtime
+
+ALLOWED = (
+    "an agent, a list of agents, an agent class with `id`, a mapping {type: factory}, "
+    "or a function app(runtime) that registers what it likes"
+)
+
+
+class ServeError(Facts, ContractError):
+    """`MODULE:ATTR` does not lead to something that can be served."""
+
+    text = "cannot serve {spec!r}: {problem}. {remedy}"
+    spec: str
+    problem: str
+    remedy: str
+
+
+def check_spec(spec: str) -> tuple[str, str]:
+    """Return module and attribute of ``MODULE:ATTR``.
+
+    Raises:
+        ServeError: It is not of that form.
+    """
+    module_name, colon, path = spec.partition(":")
+    if not (module_name and colon and path):
+        raise ServeError(spec, "it is not written MODULE:ATTR", "For example: shop.agents:app")
+    return module_name, path
+
+
+def find_served(spec: str) -> object:
+    """Return the object that ``MODULE:ATTR`` names; modules of the current folder are found too.
+
+    Raises:
+        ServeError: Not of that form, no such module or attribute, or importing it failed.
+    """
+    module_name, path = check_spec(spec)
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        found: object = importlib.import_module(module_name)
+    except ModuleNotFoundError as exc:
+        if exc.name is not None and (module_name + ".").startswith(exc.name + "."):
+            remedy = f"Run in the folder that holds it (this is {here}), or install it"
+            raise ServeError(spec, f"there is no module {module_name!r}", remedy) from exc
+        problem = f"module {module_name!r} imports {exc.name!r}, which is not installed"
+        raise ServeError(spec, problem, "Install it in this environment") from exc
+    except Exception as exc:
+        problem = f"importing {module_name!r} raised {type(exc).__name__}: {exc}"
+        raise ServeError(spec, problem, "Correct the module; --debug shows the traceback") from exc
+    for name in path.split("."):
+        if not hasattr(found, name):
+            public = [key for key in vars(found) if not key.startswith("_")]
+            remedy = f"It has: {', '.join(public[:20]) or 'nothing public'}"
+            raise ServeError(spec, f"module {module_name!r} has no {name!r}", remedy)
+        found = getattr(found, name)
+    return found
+
+
+async def serve_all(runtime: Runtime, specs: Mapping[str, object]) -> None:
+    """Register what was found under each name.
+
+    Raises:
+        ServeError: It is none of the allowed things.
+        RegistrationError: Two of them contradict each other.
+    """
+    for spec, found in specs.items():
+        await _serve(runtime, spec, found)
+
+
+async def _serve(runtime: Runtime, spec: str, found: object) -> None:
+    from actors.runtime.runtime import host_of  # noqa: PLC0415 - who serves has loaded it
+
+    match found:
+        case dict() | list() | tuple() if not found:
+            raise ServeError(spec, "it is empty", f"It has to be {ALLOWED}")
+        case dict() if all(
+            isinstance(name, str) and callable(made) for name, made in found.items()
+        ):
+            async with host_of(runtime).claiming_once():
+                for name, made in found.items():
+                    await runtime.register_type(name, cast("Callable[[AgentId], Agent]", made))
+        case list() | tuple():
+            async with host_of(runtime).claiming_once():
+                for one in found:
+                    await runtime.register(_agent(spec, one))
+        case type():
+            await runtime.register(_agent(spec, _instance(spec, found)))
+        case _ if isinstance(getattr(found, "id", None), AgentId):
+            await runtime.register(_agent(spec, found))
+        case _ if callable(found):
+            done = cast("Callable[[Runtime], Awaitable[None] | None]", found)(runtime)
+            if inspect.isawaitable(done):
+                await done
+        case _:
+            raise ServeError(spec, f"it is a {type(found).__name__}", f"It has to be {ALLOWED}")
+
+
+def _instance(spec: str, kind: type) -> object:
+    try:
+        return kind()
+    except TypeError as exc:
+        remedy = f"Name an object, or a mapping {{type: factory}}, instead of a class ({exc})"
+        raise ServeError(spec, f"class {kind.__name__} needs arguments", remedy) from exc
+
+
+def _agent(spec: str, one: Any) -> Agent:
+    if not (isinstance(getattr(one, "id", None), AgentId) and callable(getattr(one, "run", None))):
+        problem = f"{type(one).__name__} is not an agent"
+        raise ServeError(
+            spec, problem, "An agent has `id: AgentId` and `async def run(self, ctx, inbox)`"
+        )
+    return cast("Agent", one)

@@ -1,0 +1,314 @@
+"""What Prometheus reads of a host: the deployment's totals, the host's own counters, its process.
+
+Labels are bounded: agent types, of which the first hundred have their own (those that are served come
+first, made-up ones last), statuses and reasons.
+Keys, runs and tenants are never labels.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from importlib.metadata import version
+from itertools import accumulate
+from typing import Final, TypeAlias
+
+import prometheus_client as prometheus
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    InfoMetricFamily,
+)
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+from prometheus_client.registry import Collector
+from typing_extensions import override
+
+from actors.errors import ActorsError
+from actors.kernel.clock import Clock
+from actors.kernel.histogram import Histogram
+from actors.kernel.runtime.ids import RunId
+from actors.kernel.runtime.scheduler import RunStatus
+from actors.kernel.store.insight import InsightStore, KnownTotals, Totals
+from actors.runtime import Runtime
+from actors.runtime.delivery.mail_service import MailService
+from actors.runtime.delivery.stream_guard import StreamRolledBackError
+from actors.runtime.loop.tasks import TaskScope
+from actors.runtime.runtime import host_of
+from actors.runtime.telemetry.counters import Counters
+
+_Key: TypeAlias = str | tuple[str, ...]
+
+_log = logging.getLogger("callboard.host")
+
+TOTALS_EVERY_S: Final = 5.0
+"""Totals are counted at most so often, however often and by how many they are read."""
+ANSWER_LIMIT_S: Final = 2.0
+"""How long the database may take; then the host counts as not ready, and totals are left out."""
+COUNT_WAIT_S: Final = 2.0
+"""How long a page waits for a count that it began; then it shows what was counted before."""
+MAX_TYPES: Final = 100
+OTHER: Final = "other"
+_PROBE: Final = RunId("~probe")
+
+
+class HostProbes:
+    """Health and metrics of one host process; see `compose.host.http.Probes`.
+
+    Attributes:
+        phase: ``starting``, ``serving`` or ``draining``.
+        runtime: None until it serves.
+        clock: The machine's.
+        totals: What was counted last; None: the database did not tell.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self.phase = "starting"
+        self.runtime: Runtime | None = None
+        self.clock = clock
+        self._counting = asyncio.Lock()
+        self.totals: KnownTotals | None = None
+        self._tasks = TaskScope()
+        self._counted_at = -TOTALS_EVERY_S
+        self._registry = prometheus.CollectorRegistry()
+        prometheus.ProcessCollector(registry=self._registry)
+        prometheus.GCCollector(registry=self._registry)
+        self._registry.register(_HostCollector(self))
+
+    def serving(self, runtime: Runtime) -> None:
+        """The host has its agents."""
+        self.phase, self.runtime = "serving", runtime
+
+    def draining(self) -> None:
+        """The host was told to stop, and gives up its agents next."""
+        self.phase = "draining"
+        self._tasks.cancel()
+
+    async def reasons(self) -> list[dict[str, str]]:
+        """See `Probes.reasons`."""
+        if self.phase != "serving" or self.runtime is None:
+            return [{"check": "host", "problem": f"is {self.phase}"}]
+        found = []
+        if not await self._database_answers(self.runtime):
+            problem = f"did not answer within {ANSWER_LIMIT_S:g} s"
+            found.append({"check": "postgres", "problem": problem})
+        elif (trouble := getattr(self.runtime.store, "trouble", None)) is not None:
+            # Stores without a server have none. What the server says is for the log, not for strangers.
+            found.append({"check": "postgres", "problem": str(trouble).partition(" (")[0]})
+        parts = host_of(self.runtime)
+        if not parts.worker.env.may_act():
+            found.append({"check": "lease", "problem": "was not renewed in time"})
+        if parts.mail is not None and (problem := _mail_problem(parts.mail)):
+            found.append({"check": "nats", "problem": problem})
+        return found
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether mail moves; without a broker it always does."""
+        mail = host_of(self.runtime).mail if self.runtime is not None else None
+        return mail is None or mail.connected.is_set()
+
+    async def _database_answers(self, runtime: Runtime) -> bool:
+        try:
+            async with asyncio.timeout(ANSWER_LIMIT_S):
+                await runtime.store.reads.run(_PROBE)
+        except (ActorsError, TimeoutError):
+            return False
+        return True
+
+    async def metrics(self) -> tuple[bytes, str]:
+        """See `Probes.metrics`."""
+        await self._count()
+        return prometheus.generate_latest(self._registry), CONTENT_TYPE_LATEST
+
+    async def _count(self) -> None:
+        """Have what was counted last for all hosts, or nothing when the database is silent.
+
+        If this host is the one to count it does so, for as long as that takes, beside the page.
+        """
+        if self.runtime is None:
+            return
+        async with self._counting:
+            if self.clock.monotonic() - self._counted_at < TOTALS_EVERY_S:
+                return
+            insight = self.runtime.store.insight
+            try:
+                self.totals = await _known(insight)
+                if self.totals.is_due:
+                    self._tasks.start(_count(insight), name="count totals")
+                    await self._tasks.settle(limit_s=COUNT_WAIT_S)
+                    self.totals = await _known(insight)
+            except (ActorsError, TimeoutError) as exc:
+                _tell(exc)
+                self.totals = None
+            self._counted_at = self.clock.monotonic()
+
+
+async def _known(insight: InsightStore) -> KnownTotals:
+    async with asyncio.timeout(ANSWER_LIMIT_S):
+        return await insight.known_totals(every_s=TOTALS_EVERY_S)
+
+
+async def _count(insight: InsightStore) -> None:
+    try:
+        await insight.count_totals()
+    except ActorsError as exc:
+        _tell(exc)
+
+
+def _tell(exc: Exception) -> None:
+    problem = str(exc) or f"no answer within {ANSWER_LIMIT_S:g} s"
+    _log.warning("totals could not be counted", extra={"problem": problem})
+
+
+def _mail_problem(mail: MailService) -> str:
+    """Return why mail does not move, in words of ours: the server's are for the log."""
+    from broker import JetStreamOffError  # noqa: PLC0415 - whoever has mail has NATS's client
+
+    match mail.trouble:
+        case JetStreamOffError() as off:
+            return f"JetStream is off, or stores nothing. {off.remedy}"
+        case StreamRolledBackError():
+            return "the mail stream has to be made anew: callboard migrate --streams"
+    return "" if mail.connected.is_set() else "no guarded connection to the broker"
+
+
+class _HostCollector(Collector):
+    def __init__(self, probes: HostProbes) -> None:
+        self._probes = probes
+
+    def describe(self) -> Iterable[prometheus.Metric]:
+        return []  # nothing is known yet when this is registered
+
+    @override
+    def collect(self) -> Iterable[prometheus.Metric]:
+        probes = self._probes
+        is_draining, is_serving = probes.phase == "draining", probes.phase == "serving"
+        yield _gauge("host_draining", "Whether this host gives up its agents.", is_draining)
+        yield _gauge("host_serving", "Whether this host serves.", is_serving)
+        known = probes.totals
+        yield _gauge("totals_up", "Whether the database gave the totals below.", known is not None)
+        if known is not None:
+            yield _gauge("totals_age_seconds", "How long ago they were counted.", known.age_s)
+        if known is not None and known.totals is not None:
+            yield from _of_totals(known.totals)
+        if probes.runtime is not None:
+            yield from _of_host(probes.runtime, connected=probes.is_connected)
+            ahead = probes.clock.now() - probes.runtime.clock.now()
+            text = "How far this machine's clock is ahead of the database's."
+            yield _gauge("host_clock_offset_seconds", text, ahead.total_seconds())
+
+
+def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:
+    return GaugeMetricFamily(f"callboard_{name}", text, value=float(value))
+
+
+def _gauges(name: str, text: str, label: str, values: Mapping[str, float]) -> prometheus.Metric:
+    family = GaugeMetricFamily(f"callboard_{name}", text, labels=[label])
+    return _filled(family, sorted(values.items()))
+
+
+def _counters(
+    name: str, text: str, labels: str, values: Iterable[tuple[_Key, float]]
+) -> prometheus.Metric:
+    family = CounterMetricFamily(f"callboard_{name}", text, labels=labels.split())
+    return _filled(family, values)
+
+
+def _filled(
+    family: GaugeMetricFamily | CounterMetricFamily, values: Iterable[tuple[_Key, float]]
+) -> prometheus.Metric:
+    for key, value in values:
+        family.add_metric([key] if isinstance(key, str) else key, value)
+    return family
+
+
+def bounded(values: Mapping[str, float], last: Sequence[str] = ()) -> dict[str, float]:
+    """Return the values of the first hundred names, and the sum of all others under ``other``.
+
+    Args:
+        values: By name.
+        last: Names that come behind all others, in this order.
+    """
+    place = {name: n for n, name in enumerate(last)}
+    names = sorted(values, key=lambda name: (place.get(name, -1), name))
+    kept = {name: float(values[name]) for name in names[:MAX_TYPES]}
+    if len(names) > MAX_TYPES:
+        kept[OTHER] = kept.get(OTHER, 0.0) + sum(values[name] for name in names[MAX_TYPES:])
+    return kept
+
+
+def _of_totals(totals: Totals) -> Iterator[prometheus.Metric]:
+    """Of the whole deployment: every host says the same, so take the maximum, not the sum."""
+    open_runs = {status.lower(): 0.0 for status in RunStatus if not status.is_terminal}
+    open_runs |= {status.lower(): float(n) for status, n in totals.runs.items()}
+    unserved = dict.fromkeys(totals.unserved, 1.0)
+    yield _gauges("runs", "Open runs.", "status", open_runs)
+    yield _gauges("runs_parked", "Runs that wait for an operator.", "reason", dict(totals.parked))
+    pending = "Messages that belong to no run yet."
+    yield _gauges("inbox_pending", pending, "type", bounded(totals.pending, totals.unserved))
+    no_host = "Has work, and no live host serves it."
+    yield _gauges("type_unserved", no_host, "type", bounded(unserved, totals.unserved))
+    for name, text, value in (
+        ("inbox_oldest_pending_seconds", "Age of the oldest of them.", totals.oldest_pending_s),
+        ("outbox_messages", "Committed and not brought yet.", totals.outbox),
+        ("dead_letters", "Given up and not redriven.", totals.dead_letters),
+        ("timers_overdue", "Timers that should have fired.", totals.timers_overdue),
+        ("shards", "How many shards there are.", totals.shards),
+        ("shards_unowned", "Shards that nobody owns.", totals.unowned),
+        ("hosts", "Hosts that live.", totals.hosts),
+        ("approvals_waiting", "What waits for a person's decision.", totals.approvals),
+    ):
+        yield _gauge(name, text, value)
+
+
+def _of_host(runtime: Runtime, *, connected: bool) -> Iterator[prometheus.Metric]:
+    info = InfoMetricFamily("callboard_host", "Which host this is.")
+    info.add_metric([], {"host": runtime.owner, "version": version("callboard")})
+    yield info
+    worker = host_of(runtime).worker
+    yield _gauge("host_runs_in_memory", "Runs in this host's memory.", worker.dispatcher.load)
+    resting = "Those of them that wait, and hold no place."
+    yield _gauge("host_runs_resting", resting, worker.env.resting.count)
+    yield _gauge("host_shards", "Shards of this host.", len(worker.held.leases))
+    yield _gauge("host_lease_good", "Whether this host may act.", worker.env.may_act())
+    yield _gauge("host_broker_connected", "Whether mail moves.", connected)
+    yield from _of_counters(runtime.meters)
+
+
+def _of_counters(counters: Counters) -> Iterator[prometheus.Metric]:
+    """Of this host alone and since its process began: sum over hosts."""
+    runs = [
+        ("completed", counters.completed),
+        ("failed", counters.failed),
+        ("cancelled", counters.cancelled),
+    ]
+    yield _counters("runs_ended", "Runs that ended on this host.", "status", runs)
+    tokens = [("input", counters.input_tokens), ("output", counters.output_tokens)]
+    yield _counters("llm_tokens", "Tokens of model calls.", "direction", tokens)
+    effects = sorted(counters.effects.items())
+    yield _counters("effects", "Effects that executed.", "verb status", effects)
+    for name, text, value in (
+        ("turns", "Executions that began.", counters.executions),
+        ("turns_recovered", "Those after an execution that was broken off.", counters.recovered),
+        ("turns_broken_off", "Executions that could not be written.", counters.broken_off),
+        ("suspends", "Runs that left memory to wait.", counters.suspends),
+        ("retries", "Attempts that failed and are tried again.", counters.retries),
+        ("parks", "Runs that came to wait for an operator.", counters.parks),
+        ("dead_lettered_runs", "Runs that failed with dead letters.", counters.dead_letters),
+        ("messages_received", "Messages from the broker that were new.", counters.received),
+        ("messages_undecodable", "Messages that were none.", counters.undecodable),
+    ):
+        yield CounterMetricFamily(f"callboard_{name}", text, value=value)
+    yield _histogram(
+        "wake_seconds", "From when an agent could go on until it did.", counters.wake_s
+    )
+    yield _histogram("commit_group_turns", "Turns in one transaction.", counters.group_size)
+
+
+def _histogram(name: str, text: str, values: Histogram) -> HistogramMetricFamily:
+    sums = list(accumulate(values.counts))
+    bounds = [*(str(float(bound)) for bound in values.bounds), "+Inf"]
+    buckets = list(zip(bounds, map(float, sums), strict=True))
+    return HistogramMetricFamily(f"callboard_{name}", text, buckets=buckets, sum_value=values.total)

@@ -1,0 +1,142 @@
+"""The host process: serves agents until it is told to stop.
+
+SIGTERM or SIGINT: nothing new is started, running code ends or is dropped within `drain_s`, the
+agents are given up so that another host has them at once, and the process ends with 0. A second
+signal ends it at once. Each of these is one log line. Where `settings.http` names an address,
+``/readyz`` there says 503 from the signal on, before anything is given up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+from collections.abc import AsyncIterator, Awaitable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from actors.errors import ContractError
+from actors.runtime.loop.clock import SystemClock
+from compose.assembly.settings import Settings
+from compose.host.collector import loading
+from compose.host.loader import check_spec, find_served, serve_all
+
+if TYPE_CHECKING:
+    from compose.assembly.local import Opening
+    from compose.host.metrics import HostProbes
+
+_log = logging.getLogger("callboard.host")
+
+T = TypeVar("T")
+SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+EXIT_SECOND_SIGNAL: Final = 130
+
+
+async def run_host(settings: Settings, specs: Sequence[str]) -> None:
+    """Serve what ``MODULE:ATTR`` names until SIGTERM or SIGINT.
+
+    Raises:
+        ServeError: One of the names does not lead to agents.
+        ContractError: There is no server to use, it refuses us, or `settings.http` is taken.
+    """
+    for spec in specs:
+        check_spec(spec)
+    stop = Stop()
+    stop.listen()
+    async with AsyncExitStack() as stack:
+        opening = await stack.enter_async_context(_opened(settings))
+        with loading():  # while the servers start
+            found = {spec: find_served(spec) for spec in specs}
+            from actors.runtime.runtime import host_of  # noqa: PLC0415
+            from compose.assembly.runtime import build_as_set  # noqa: PLC0415
+
+        facts = {"pid": os.getpid(), "machine": socket.gethostname(), "serves": " ".join(specs)}
+        _log.info("host.starting", extra={**facts, "lease_s": settings.lease_s})
+        probes = await stack.enter_async_context(_probed(settings))
+        building = build_as_set(settings, client="host", opening=opening)
+        runtime = await stop.unless_told(stack.enter_async_context(building))
+        if runtime is None:
+            _log.info("host.stopped", extra={"pid": os.getpid(), "signal": stop.signal_name})
+            return
+        host = {"host": runtime.owner, "pid": os.getpid()}
+        await serve_all(runtime, found)
+        worker = host_of(runtime).worker
+        if probes is not None:
+            probes.serving(runtime)
+        _log.info("host.serving", extra={**host, "shards": len(worker.held.leases)})
+        await stop.told.wait()
+        if probes is not None:
+            probes.draining()
+        extra = {**host, "signal": stop.signal_name, "in_memory": worker.dispatcher.load}
+        _log.info("host.draining", extra={**extra, "drain_s": settings.drain_s})
+        await runtime.stop(drain_s=settings.drain_s)
+    _log.info("host.stopped", extra={**host, "signal": stop.signal_name})
+
+
+@asynccontextmanager
+async def _opened(settings: Settings) -> AsyncIterator[Opening | None]:
+    """Begin to open the servers of the settings' folder, where no URL names others; yield that."""
+    if settings.postgres_url is not None:
+        yield None
+        return
+    from compose.assembly.local import Opening  # noqa: PLC0415 - most hosts run no servers
+
+    assert settings.data_dir is not None
+    async with Opening.of_all(settings.data_dir) as opening:
+        yield opening
+
+
+@asynccontextmanager
+async def _probed(settings: Settings) -> AsyncIterator[HostProbes | None]:
+    """Yield what is asked at the address for health and metrics, where there is one."""
+    if settings.http is None:
+        yield None
+        return
+    # Imported here: a web server is needed by those hosts only that have an address.
+    try:
+        from compose.host.http import serve_http  # noqa: PLC0415
+        from compose.host.metrics import HostProbes  # noqa: PLC0415
+    except ModuleNotFoundError as exc:
+        problem = f"--http needs {exc.name!r}, which is not installed"
+        raise ContractError(f"{problem}: pip install 'callboard[host]'") from exc
+    probes = HostProbes(SystemClock())
+    async with serve_http(settings.http, probes):
+        yield probes
+
+
+class Stop:
+    """Whether this process was told to stop, and by which signal."""
+
+    def __init__(self) -> None:
+        self.told = asyncio.Event()
+        self.signal_name = ""
+        self._opening: asyncio.Timeout | None = None
+
+    def listen(self) -> None:
+        """Hear SIGTERM and SIGINT from now on."""
+        loop = asyncio.get_running_loop()
+        for number in SIGNALS:
+            loop.add_signal_handler(number, self._tell, number)
+
+    def _tell(self, number: signal.Signals) -> None:
+        if self.told.is_set():
+            _log.warning("host.killed", extra={"pid": os.getpid(), "signal": number.name})
+            os._exit(EXIT_SECOND_SIGNAL)
+        self.signal_name = number.name
+        self.told.set()
+        if self._opening is not None:
+            self._opening.reschedule(asyncio.get_running_loop().time())
+
+    async def unless_told(self, opening: Awaitable[T]) -> T | None:
+        """Return what `opening` gives, or None after it was broken off by a signal."""
+        try:
+            async with asyncio.timeout(0 if self.told.is_set() else None) as self._opening:
+                return await opening
+        except TimeoutError:
+            if not self.told.is_set():
+                raise
+            return None
+        finally:
+            self._opening = None

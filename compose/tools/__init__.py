@@ -1,0 +1,5 @@
+"""What developers and operators look with: reload on change, replay, export, trace trees, taps, AsyncAPI.
+
+Rows and messages enter, documents and text leave; each module is one tool and knows no other command.
+The commands are above it; `host`, `assembly` and `embedded` are below.
+"""

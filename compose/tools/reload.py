@@ -1,0 +1,279 @@
+"""`callboard dev`: servers in a folder, a host process that is started anew when the code changes.
+
+A generation is one host process. Runs are rows: what a generation had not finished its successor goes
+on with, by replay. Servers and generations belong to this process and end with it, however it ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from watchfiles import PythonFilter, awatch
+
+from actors.errors import ActorsError
+from actors.kernel.runtime.ids import RunId
+from actors.kernel.runtime.rows import RunRow
+from actors.kernel.store.insight import Totals
+from actors.runtime import Runtime
+from actors.runtime.loop.clock import SystemClock
+from actors.runtime.loop.tasks import TaskScope
+from compose.assembly.local import local_servers
+from compose.assembly.runtime import build_postgres_runtime
+from compose.assembly.settings import Settings
+from compose.embedded.server import ProcessSpec, Server
+from compose.host.process import Stop
+
+LOOK_EVERY_S: Final = 0.2
+SHOW_EVERY_S: Final = 1.0
+RATE_OVER_S: Final = 10.0
+DRAIN_S: Final = 5.0
+"""How long running code of an old generation may go on; then its successor replays it."""
+LEASE_S: Final = 3.0
+"""A generation that was killed is followed after so long."""
+SUSPEND_AFTER_S: Final = 0.5
+"""A waiting run leaves memory so soon, so that no reload has to wait for it."""
+DEBOUNCE_MS: Final = 400
+"""Changes so close together are one."""
+MAX_RUNS: Final = 200
+MAX_LINE: Final = 2000
+_OF_EVERY_LINE: Final = ("at", "level", "event", "trouble")
+_START: Final = "import os, sys; os.chdir(sys.argv.pop(1)); from compose.cli import main; main()"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """How things are now.
+
+    Attributes:
+        totals: Hosts, open and parked runs, messages that wait and those that were given up.
+        per_second: Runs that ended, on average of the last seconds.
+        runs: The newest.
+    """
+
+    totals: Totals
+    per_second: float
+    runs: tuple[RunRow, ...]
+
+
+class View(AbstractContextManager["View", None], Protocol):
+    """Who is shown what happens. After the block the screen is as it was."""
+
+    def happened(self, event: str, text: str, facts: Mapping[str, object] | None = None) -> None:
+        """Something happened: a word for programs, a sentence for people, facts for programs."""
+
+    def show(self, now: Snapshot) -> None:
+        """So it is now."""
+
+
+async def develop(
+    specs: Sequence[str],
+    data: Path,
+    watched: Sequence[Path],
+    *,
+    settings: Settings,
+    view: View,
+    stop: Stop,
+) -> None:
+    """Serve what `specs` name on servers in `data` until told to stop, anew after each change.
+
+    Args:
+        specs: ``MODULE:ATTR``.
+        data: Folder of the servers.
+        watched: Folders whose Python files count.
+        settings: Of the client that looks on: schema and namespace.
+        view: Who is shown what happens.
+        stop: Tells when it is over.
+
+    Raises:
+        ContractError: The servers cannot be run here.
+    """
+    view.happened("starting", f"servers in {data}")
+    async with AsyncExitStack() as stack:
+        opening = stack.enter_async_context(local_servers(data))
+        servers = await stop.unless_told(opening)
+        if servers is None:
+            return
+        words = f"callboard send TYPE/KEY JSON --data {data}"
+        view.happened("servers", f"talk to the agents: {words}", {"data": str(data)})
+        generations = _Generations(specs, data, view)
+        async with TaskScope() as tasks:
+            tasks.start(generations.follow(), name="dev log")
+            await generations.start()
+            tasks.start(_look_on(servers.postgres_url, settings, view), name="dev view")
+            try:
+                async for changes in awatch(
+                    *watched,
+                    watch_filter=PythonFilter(),
+                    stop_event=stop.told,
+                    debounce=DEBOUNCE_MS,
+                ):
+                    await generations.renew(Path(path) for _, path in changes)
+            finally:
+                view.happened("stopping", "stopping")
+                await generations.end()
+
+
+class _Generations:
+    """One host process after the other."""
+
+    def __init__(self, specs: Sequence[str], data: Path, view: View) -> None:
+        self._specs, self._data, self._view = specs, data, view
+        self._log = data / "dev-host.log"
+        self._read = 0
+        self._number = 0
+        self._host: Server | None = None
+
+    async def start(self) -> None:
+        """Start the next one."""
+        self._number += 1
+        self._log.write_bytes(b"")
+        self._read = 0
+        self._host = await asyncio.to_thread(Server, self._command())
+
+    def _command(self) -> ProcessSpec:
+        start = (sys.executable, "-c", _START, str(Path.cwd()))
+        paths = [str(Path(path).absolute()) for path in sys.path if path]
+        return ProcessSpec(
+            name="host",
+            log=self._log,
+            stop_signal=signal.SIGTERM,
+            argv=[*start, "host", *self._specs, "--json", "--data", str(self._data)],
+            env={
+                "PYTHONPATH": os.pathsep.join(paths),
+                "PYTHONUNBUFFERED": "1",
+                "CALLBOARD_DRAIN_S": str(DRAIN_S),
+                "CALLBOARD_LEASE_S": str(LEASE_S),
+                "CALLBOARD_HEARTBEAT_S": str(LEASE_S / 4),
+                "CALLBOARD_SUSPEND_AFTER": str(SUSPEND_AFTER_S),
+            },
+        )
+
+    async def renew(self, changed: Iterable[Path]) -> None:
+        """Start the next one after the old one gave its agents up; not with code that cannot be read."""
+        paths = sorted(changed)
+        if (problem := await asyncio.to_thread(syntax_problem, paths)) is not None:
+            is_serving = self._host is not None and self._host.is_running
+            before = "the agents go on as before" if is_serving else "nothing is served"
+            self._view.happened("error", f"{problem}; {before}")
+            return
+        names = ", ".join(path.name for path in paths[:3]) + (" …" if len(paths) > 3 else "")  # noqa: PLR2004
+        self._view.happened(
+            "changed", f"{names} changed: reloading", {"files": list(map(str, paths))}
+        )
+        await self.end()
+        await self.start()
+
+    async def end(self) -> None:
+        """End the present one: in order, else by force."""
+        host, self._host = self._host, None
+        if host is not None:
+            await asyncio.to_thread(host.stop, 2 * DRAIN_S)
+            self._tell_log()
+
+    async def follow(self) -> None:
+        """Tell what the present one says, and when it ends by itself; for ever."""
+        while True:
+            self._tell_log()
+            host = self._host
+            if host is not None and not host.is_running:
+                self._tell_log()
+                self._host = None
+                code = host.returncode
+                self._view.happened(
+                    "failed",
+                    f"the host ended with {code}; change the code to start it",
+                    {"code": code},
+                )
+            await asyncio.sleep(LOOK_EVERY_S)
+
+    def _tell_log(self) -> None:
+        with self._log.open("rb") as log:
+            log.seek(self._read)
+            text = log.read()
+        whole = text[: text.rfind(b"\n") + 1]
+        self._read += len(whole)
+        for line in whole.decode(errors="replace").splitlines():
+            self._tell(line[:MAX_LINE])
+
+    def _tell(self, line: str) -> None:
+        try:
+            said: Any = json.loads(line)
+            event, level = str(said["event"]), str(said["level"])
+        except (ValueError, KeyError, TypeError):
+            is_error = line.startswith("callboard: ")
+            self._view.happened("error" if is_error else "output", line)
+            return
+        if event == "host.serving":
+            facts = {"generation": self._number, "pid": said["pid"], "host": said["host"]}
+            words = " ".join(self._specs)
+            self._view.happened("serving", f"process {said['pid']} serves {words}", facts)
+        elif level in ("warning", "error"):
+            more = {key: value for key, value in said.items() if key not in _OF_EVERY_LINE}
+            trouble = str(said.get("trouble", "")).strip().splitlines()[-1:]
+            words = " ".join([event, *(f"{key}={value}" for key, value in more.items()), *trouble])
+            self._view.happened(level, words, more)
+
+
+def syntax_problem(paths: Iterable[Path]) -> str | None:
+    """Return what keeps one of these files from being compiled, with file and line; None: nothing."""
+    for path in paths:
+        try:
+            compile(path.read_bytes(), str(path), "exec", dont_inherit=True)
+        except FileNotFoundError:
+            continue  # deleted, or renamed by an editor that will be heard of again
+        except (SyntaxError, ValueError) as exc:
+            line = getattr(exc, "lineno", None) or 1
+            return f"{path.name}:{line}: {getattr(exc, 'msg', None) or exc}"
+        except OSError as exc:
+            return f"{path.name}: {exc.strerror}"
+    return None
+
+
+async def _look_on(url: str, settings: Settings, view: View) -> None:
+    """Show how things are, every second, until cancelled."""
+    clock = SystemClock()
+    rate = Rate()
+    async with build_postgres_runtime(url, settings=settings, client="dev", serve=False) as runtime:
+        while True:
+            try:
+                view.show(await _snapshot(runtime, rate, clock.monotonic()))
+            except ActorsError as exc:
+                view.happened("warning", str(exc))
+            await asyncio.sleep(SHOW_EVERY_S)
+
+
+async def _snapshot(runtime: Runtime, rate: Rate, at: float) -> Snapshot:
+    totals = await runtime.store.insight.totals()
+    rows = await runtime.store.lists.runs(limit=MAX_RUNS)
+    return Snapshot(totals=totals, per_second=rate.seen(rows, at), runs=tuple(rows))
+
+
+class Rate:
+    """How many runs end per second, as far as the newest of them tell."""
+
+    def __init__(self) -> None:
+        self._ended: set[RunId] = set()
+        self._when: deque[tuple[float, int]] = deque()
+
+    def seen(self, rows: Iterable[RunRow], at: float) -> float:
+        """Return the average of the last ten seconds, after these runs were seen `at` this second."""
+        ended = {row.run_id for row in rows if row.status.is_terminal}
+        if self._when or self._ended:
+            self._when.append((at, len(ended - self._ended)))
+        else:
+            self._when.append((at, 0))  # those that had ended before anybody looked
+        self._ended = ended
+        while self._when[0][0] < at - RATE_OVER_S:
+            self._when.popleft()
+        span = max(at - self._when[0][0], SHOW_EVERY_S)
+        return sum(count for _, count in self._when) / span

@@ -1,0 +1,376 @@
+"""A conversation re-run from its log, in memory: effects are served from it, nothing is executed.
+
+Each run is executed by the runtime's own `Execution` on a store that takes what is written and keeps
+none of it. Where the code asks for something that the log does not have, the execution ends. What is
+beside the log does run: the code between the effects, and middleware.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any, Final, Literal, TypeAlias
+
+from typing_extensions import override
+
+from actors.errors import ContractError
+from actors.kernel.agent.agent import Agent
+from actors.kernel.json import JsonValue
+from actors.kernel.runtime.ids import AgentId, HostIncarnation, ShardId
+from actors.kernel.runtime.log_entry import TERMINAL_KINDS, EntryKind, NewEntry, RunLogEntry
+from actors.kernel.runtime.rows import Arrived, LoadedRun, RunRow
+from actors.kernel.runtime.scheduler import Lease, RunStatus
+from actors.kernel.runtime.turn import Commit, CommitOutcome, Committed, Park, Suspend, Then
+from actors.kernel.store.turns import TurnStore
+from actors.runtime import Runtime
+from actors.runtime.context.host_services import HostServices
+from actors.runtime.context.topics import ForeignTopics
+from actors.runtime.execution.execution import Execution
+from actors.runtime.loop.clock import SystemEntropy
+from actors.runtime.parts import MemoryStore
+from actors.runtime.registry import Registry, version_of
+from compose.tools.export import ExportedRun
+
+LIMIT_S: Final = 30.0
+"""How long the code of one run may take between effects, all in all."""
+
+Outcome: TypeAlias = Literal["reproduced", "diverged", "past_end", "stuck", "unserved", "not_begun"]
+BAD: Final[frozenset[Outcome]] = frozenset({"diverged", "past_end", "stuck", "unserved"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replayed:
+    """How one run was replayed.
+
+    Attributes:
+        run_id: Which one.
+        agent: Whose.
+        outcome: ``reproduced``: the code did what the log says, to its end; ``diverged``: it asked for
+            something else, or ended otherwise; ``past_end``: it went on where the log says it ended;
+            ``stuck``: it awaits something outside of ctx; ``unserved``: the application does not have
+            the agent; ``not_begun``: there is no log yet.
+        entries: How many entries were there to be met.
+        position: Where it diverged, or what it did next behind the log's end.
+        expected: What the log has.
+        found: What the code did.
+        note: What else is to be known.
+    """
+
+    run_id: str
+    agent: str
+    outcome: Outcome
+    entries: int = 0
+    position: str = ""
+    expected: str = ""
+    found: str = ""
+    note: str = ""
+
+
+class Catalogue(Runtime):
+    """A runtime that is never started and only learns what an application serves."""
+
+    def __init__(self) -> None:
+        super().__init__(serve=False)
+        self.agents = Registry()
+
+    @override
+    async def register(self, agent: Agent) -> None:
+        """See `Runtime.register`."""
+        await super().register(agent)
+        self.agents.add(agent)
+
+    @override
+    async def register_type(self, type_: str, factory: Callable[[AgentId], Agent]) -> None:
+        """See `Runtime.register_type`."""
+        await super().register_type(type_, factory)
+        self.agents.add_type(type_, factory)
+
+
+async def replay_run(run: ExportedRun, agents: Registry, *, until: int | None = None) -> Replayed:
+    """Execute a run on its own log, up to entry `until`, and say whether the code does the same again.
+
+    A log with ``run.continued`` is replayed part by part; the first part that differs is told.
+    """
+    entries = tuple(e for e in run.entries if until is None or e.seq <= until)
+    about = Replayed(
+        run_id=run.row.run_id,
+        agent=str(run.row.agent_id),
+        outcome="not_begun",
+        entries=len(entries),
+    )
+    if not entries:
+        return about
+    if not agents.is_served(run.row.agent_id):
+        return replace(about, outcome="unserved", note="the application has no such agent")
+    cuts = [index for index, e in enumerate(entries) if e.kind == EntryKind.RUN_CONTINUED]
+    found = about
+    for cut in [*cuts, len(entries)]:
+        end = entries[cut] if cut < len(entries) else None
+        part = entries[:cut]
+        if end is None and part[-1].kind in TERMINAL_KINDS:
+            part, end = part[:-1], part[-1]
+        found = await _Segment(run.row, part, end, agents).replay(about)
+        if found.outcome != "reproduced":
+            return found
+    return found
+
+
+class _Segment:
+    """A run's log up to where a generation ended, with the entry that ended it, or None."""
+
+    def __init__(
+        self, row: RunRow, entries: Sequence[RunLogEntry], end: RunLogEntry | None, agents: Registry
+    ) -> None:
+        # Deadlines and the cancel flag came from outside: the log tells what they did.
+        self._row = replace(
+            row,
+            status=RunStatus.RUNNING,
+            parked=None,
+            wake=None,
+            wake_at=None,
+            deadline_at=None,
+            last_seq=entries[-1].seq,
+            cancel_requested=None,
+        )
+        self._recorded = entries[0].payload.get("version")
+        self._entries = tuple(map(_of_any_version, entries))
+        self._end, self._agents = end, agents
+        self._clock, self._written = _Stopped(entries[-1].ts), _Sink()
+        self._store = MemoryStore(clock=self._clock)
+        self._store.turns = self._written
+        self._execution: Execution | None = None
+
+    async def replay(self, about: Replayed) -> Replayed:
+        agent = _quiet(self._agents.find(self._row.agent_id))
+        version = version_of(agent)
+        note = (
+            ""
+            if version == self._recorded
+            else f"recorded with version {self._recorded}, replayed with {version}"
+        )
+        self._execution = Execution(
+            self._environment(), agent, self._lease(), LoadedRun(self._row, self._entries)
+        )
+        try:
+            async with asyncio.timeout(LIMIT_S):
+                await self._execution.run()
+        except TimeoutError:
+            found = f"did not come back within {LIMIT_S:g} s"
+            return replace(about, outcome="stuck", found=found, note=note)
+        return replace(self._judge(about), note=note)
+
+    def _judge(self, about: Replayed) -> Replayed:
+        assert self._execution is not None
+        unwritten, unmet = self._execution.leftovers
+        new = [*self._written.written, *unwritten]
+        beyond = next((entry for entry in new if entry.position), None)
+        last = new[-1] if new else None
+        then = self._written.then
+        if isinstance(then, Park) and then.reason == "non_determinism" and last is not None:
+            return self._diverged(about, then.position, _asked_for(last))
+        if unmet is not None and not (last and last.kind in TERMINAL_KINDS):
+            where = f" at {beyond.position}" if beyond is not None else ""
+            return self._diverged(about, unmet, f"{_what_next(then, beyond)}{where}")
+        about = replace(
+            about, position=beyond.position if beyond else "", found=_what_next(then, beyond)
+        )
+        if self._end is None:
+            return replace(about, outcome="reproduced")
+        has_ended = beyond is None and last is not None and not isinstance(then, Suspend | Park)
+        return self._compare(about, self._end, last if has_ended else None)
+
+    def _compare(self, about: Replayed, wanted: RunLogEntry, found: NewEntry | None) -> Replayed:
+        """Judge by the end the code came to, None: it came to none."""
+        is_same = _came_from_outside(wanted) if found is None else _is_same_end(found, wanted)
+        if is_same:
+            return replace(about, outcome="reproduced", position="", found="")
+        about = replace(about, expected=_describe_end(wanted.kind, wanted.payload))
+        if found is None:
+            return replace(about, outcome="past_end")
+        text = _describe_end(found.kind, found.payload)
+        return replace(about, outcome="diverged", position="the end", found=text)
+
+    def _diverged(self, about: Replayed, position: str, found: str) -> Replayed:
+        there = [entry for entry in self._entries if entry.position == position]
+        expected = _describe_recorded(there) if there else "nothing"
+        return replace(about, outcome="diverged", position=position, expected=expected, found=found)
+
+    def _lease(self) -> Lease:
+        return Lease(
+            ShardId("replay"),
+            HostIncarnation("replay"),
+            0,
+            datetime.max.replace(tzinfo=UTC),
+            self._row.run_id,
+            self._row.agent_id,
+            1,
+        )
+
+    def _environment(self) -> HostServices:
+        return HostServices(
+            store=self._store,
+            agents=self._agents,
+            clock=self._clock,
+            entropy=SystemEntropy(),
+            suspend_after=0.0,
+            mail_of=lambda _: _NoMail(),
+            may_act=self._may_not_act,
+            foreign_topics=ForeignTopics(),
+            results=_NoResults(self._may_not_act),
+        )
+
+    def _may_not_act(self) -> bool:
+        """The code has come to an effect that the log does not have: here the replay ends."""
+        assert self._execution is not None
+        asyncio.get_running_loop().call_soon(self._execution.drop, "the log ends here")
+        return False
+
+
+@dataclass(frozen=True, slots=True)
+class _Stopped:
+    """The time at which the log ends: what was due later is not due."""
+
+    at: datetime
+
+    def now(self) -> datetime:
+        return self.at
+
+    def monotonic(self) -> float:
+        return 0.0
+
+
+class _Sink(TurnStore):
+    """Takes what a run writes."""
+
+    def __init__(self) -> None:
+        self.written: list[NewEntry] = []
+        self.then: Then | None = None
+
+    @override
+    async def append(self, lease: Lease, entries: Sequence[NewEntry], *, expected_seq: int) -> int:
+        self.written += entries
+        return expected_seq + len(entries)
+
+    @override
+    async def commit(self, commit: Commit) -> CommitOutcome:
+        self.written += commit.entries
+        self.then = commit.then
+        return Committed(commit.expected_seq + len(commit.entries))
+
+
+class _NoResults:
+    """A cache of results in which nobody finds anything, as nobody may look behind the log's end."""
+
+    def __init__(self, reached: Callable[[], bool]) -> None:
+        self._reached = reached
+
+    def keep(self, key: str, payload: dict[str, JsonValue]) -> None:
+        """See `ResultCache.keep`."""
+
+    async def find(self, key: str) -> dict[str, JsonValue] | None:
+        """Never return: what comes next asks the world whether an effect happened."""
+        self._reached()
+        await asyncio.Event().wait()
+        return None
+
+
+class _NoMail:
+    def is_there(self) -> bool:
+        return False
+
+    def take(self) -> Arrived | None:
+        return None
+
+    def put_back(self, arrived: Arrived) -> None:
+        pass
+
+
+class _Quiet:
+    """An agent without those who look on, and without the history it would clear."""
+
+    hooks = ()
+    context = None
+
+    def __init__(self, agent: Any) -> None:
+        self._agent = agent
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._agent, name)
+
+
+def _quiet(agent: Agent | None) -> Any:
+    if agent is None:
+        raise ContractError("the application has no such agent")
+    return _Quiet(agent)
+
+
+def _of_any_version(entry: RunLogEntry) -> RunLogEntry:
+    """Return the entry without the version that may go on with it: any is to be tried here."""
+    if entry.kind not in (EntryKind.RUN_STARTED, EntryKind.RUN_CONTINUED):
+        return entry
+    payload = {key: value for key, value in entry.payload.items() if key != "version"}
+    return replace(entry, payload=payload)
+
+
+def _came_from_outside(end: RunLogEntry) -> bool:
+    """Whether a run was ended by somebody or something else than its code."""
+    status = end.payload.get("status")
+    return end.kind == EntryKind.RUN_CANCELLED or status in ("deadline_exceeded", "cancelled")
+
+
+def _is_same_end(found: NewEntry, wanted: RunLogEntry) -> bool:
+    """Whether both tell the same end; how often a failure is tried again is no difference."""
+    is_retried = found.kind == EntryKind.RUN_ATTEMPT_FAILED and wanted.kind == EntryKind.RUN_FAILED
+    if found.kind != wanted.kind and not is_retried:
+        return False
+    return _ending(found.kind, found.payload) == _ending(wanted.kind, wanted.payload)
+
+
+def _ending(kind: str, payload: dict[str, JsonValue]) -> JsonValue:
+    """Return what has to be the same for two ends to be the same."""
+    match kind:
+        case EntryKind.RUN_COMPLETED:
+            return payload.get("output")
+        case EntryKind.RUN_CONTINUED:
+            return payload.get("input")
+        case EntryKind.RUN_FAILED | EntryKind.RUN_ATTEMPT_FAILED:
+            error = payload.get("error")
+            return error.get("type") if isinstance(error, dict) else None
+        case _:
+            return None
+
+
+def _describe_end(kind: str, payload: dict[str, JsonValue]) -> str:
+    text = str(_ending(kind, payload))
+    return f"{kind} {text if len(text) <= 200 else text[:199] + '…'}".strip()  # noqa: PLR2004
+
+
+def _asked_for(parked: NewEntry) -> str:
+    """Return what the code did where the log has something else."""
+    detail = str(parked.payload.get("detail", ""))
+    asked = detail.partition("the code now asks for ")[2]
+    return asked.partition(". Nothing was executed")[0] or detail
+
+
+def _describe_recorded(there: Sequence[RunLogEntry]) -> str:
+    """Return what stands at one position: the last entry that names its call."""
+    naming = next((e for e in reversed(there) if "hash" in e.payload), there[-1])
+    return _describe(naming.kind, naming.payload)
+
+
+def _describe(kind: str, payload: dict[str, JsonValue]) -> str:
+    name = payload.get("name") or payload.get("verb") or payload.get("key") or ""
+    return f"{kind} {name} (hash {payload.get('hash', '-')})".replace("  ", " ")
+
+
+def _what_next(then: Then | None, beyond: NewEntry | None) -> str:
+    """Return what the code does behind the log's end."""
+    if beyond is not None:
+        return _describe(beyond.kind, beyond.payload)
+    if isinstance(then, Suspend):
+        return "waits"
+    if isinstance(then, Park):
+        return f"parked: {then.reason}"
+    return "an effect that was begun and has no result" if then is None else "ends"

@@ -1,0 +1,101 @@
+"""Who keeps a session waiting for a lock, said in the log while it waits."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, LiteralString, TypeAlias
+
+from persistence.background import background
+from persistence.errors import DRIVER_ERRORS
+
+if TYPE_CHECKING:
+    import asyncpg
+
+Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
+Connect: TypeAlias = Callable[[], Awaitable[Connection]]
+
+_log = logging.getLogger("callboard.postgres")
+
+LOOK_EVERY_S: Final = 0.1
+SAY_EVERY_S: Final = 10.0
+
+# Of another role's session a role sees who it is; what it does, only with pg_read_all_stats.
+SQL_BLOCKERS: Final[LiteralString] = """
+select a.pid, a.application_name as name, a.query,
+    round(extract(epoch from clock_timestamp() - a.xact_start))::int as age_s
+  from unnest(pg_blocking_pids($1)) b(pid) join pg_stat_activity a on a.pid = b.pid
+  order by a.xact_start
+"""
+
+
+@dataclass(slots=True)
+class Waiting:
+    """What a session does that may have to wait.
+
+    Attributes:
+        pid: Of its server process.
+        doing: What it is at now, for the log.
+    """
+
+    pid: int
+    doing: str = ""
+
+
+@asynccontextmanager
+async def blockers_named(
+    waiting: Waiting, connect: Connect | None, **facts: object
+) -> AsyncIterator[None]:
+    """Log who blocks the session, at once and every ten seconds, while the block lasts.
+
+    Args:
+        waiting: The session.
+        connect: Makes the connection that looks; None: nobody looks.
+        facts: More for the log line.
+    """
+    if connect is None:
+        yield
+        return
+
+    async def look() -> None:
+        await asyncio.sleep(LOOK_EVERY_S)  # most are done by then
+        try:
+            connection = await connect()
+        except DRIVER_ERRORS:
+            return
+        try:
+            await _look(connection, waiting, facts)
+        except DRIVER_ERRORS:
+            pass  # the session that waits will say what is wrong with the server
+        finally:
+            connection.terminate()
+
+    async with background([look], [], stop=lambda: None):
+        yield
+
+
+async def _look(connection: Connection, waiting: Waiting, facts: dict[str, object]) -> None:
+    loop = asyncio.get_running_loop()
+    begun = loop.time()
+    said = begun - SAY_EVERY_S
+    while True:
+        rows = await connection.fetch(SQL_BLOCKERS, waiting.pid)
+        if rows and loop.time() >= said + SAY_EVERY_S:
+            said = loop.time()
+            blockers = [
+                f"pid {row['pid']} ({row['name']}, for {row['age_s']} s): {row['query'][:200]}"
+                for row in rows
+            ]
+            _log.warning(
+                "a migration waits for other sessions",
+                extra={
+                    **facts,
+                    "migration": waiting.doing,
+                    "waited_s": round(said - begun),
+                    "blockers": blockers,
+                },
+            )
+        await asyncio.sleep(LOOK_EVERY_S)

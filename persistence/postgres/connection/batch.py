@@ -1,0 +1,142 @@
+"""Grouping: calls that arrive while a round trip is under way share the next one. No timer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Generic, TypeVar
+
+from actors.errors import PersistenceError
+from persistence.errors import RefusedError
+
+A = TypeVar("A")
+R = TypeVar("R")
+
+
+class Batched(Generic[A, R]):
+    """One caller's part of a group: what it asks, and the future that gets the answer."""
+
+    __slots__ = ("args", "future")
+
+    def __init__(self, args: A, future: asyncio.Future[R]) -> None:
+        self.args, self.future = args, future
+
+    def answer(self, result: R) -> None:
+        """Hand the result to the caller, if it still waits."""
+        if not self.future.done():
+            self.future.set_result(result)
+
+    def fail(self, exc: BaseException) -> None:
+        """Let the caller's `await` raise `exc`, if it still waits."""
+        if not self.future.done():
+            self.future.set_exception(exc)
+
+
+class Batcher(Generic[A, R]):
+    """Gathers calls and hands them, as groups in order of arrival, to one `flush` at a time.
+
+    A caller that is cancelled does not take its call back: the outcome is then unknown to it.
+
+    Args:
+        flush: Answers the calls of a group.
+        limit: How many calls are one group at most.
+        choose: Says which of so many calls are the next group, at least one, and which are left; None: all.
+    """
+
+    def __init__(
+        self,
+        flush: Callable[[list[Batched[A, R]]], Awaitable[None]],
+        *,
+        limit: int = 250,
+        choose: Callable[[list[Batched[A, R]]], tuple[list[Batched[A, R]], list[Batched[A, R]]]]
+        | None = None,
+    ) -> None:
+        self._flush, self._limit, self._choose = flush, limit, choose
+        self._waiting: list[Batched[A, R]] = []
+        self._group: list[Batched[A, R]] = []
+        self._resting: list[Batched[A, R]] = []
+        self._wake = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        self._closing = False
+
+    def call(self, args: A) -> asyncio.Future[R]:
+        """Return the future of this call's answer.
+
+        Raises:
+            PersistenceError: The store is closed.
+        """
+        if self._closing:
+            raise PersistenceError("the store is closed")
+        future: asyncio.Future[R] = self._loop.create_future()
+        if not self._waiting:
+            self._wake.set()
+        self._waiting.append(Batched(args, future))
+        return future
+
+    async def run(self) -> None:
+        """Flush groups until `close`, and what is waiting then; to be run as a task.
+
+        Cancelled, it fails every call that has no answer.
+        """
+        try:
+            while True:
+                while self._waiting:
+                    self._take_group()
+                    await self._flush_one(self._group)
+                    self._group = []
+                if self._closing:
+                    return
+                self._wake.clear()
+                await self._wake.wait()
+        finally:
+            self._closing = True
+            for call in self.under_way:
+                call.fail(PersistenceError("the store was closed; the outcome is unknown"))
+
+    def _take_group(self) -> None:
+        if len(self._waiting) <= self._limit:
+            self._group, self._waiting = self._waiting, []
+        else:
+            self._group = self._waiting[: self._limit]
+            del self._waiting[: self._limit]
+        if self._choose is not None:
+            self._group, left = self._choose(self._group)
+            self._waiting[:0] = left
+
+    @property
+    def under_way(self) -> list[Batched[A, R]]:
+        """What was not flushed to its end: the group that is, what waits, and what comes again."""
+        return self._group + self._waiting + self._resting
+
+    async def _flush_one(self, group: list[Batched[A, R]]) -> None:
+        """Have every call of the group answered; one that is refused does not fail the others."""
+        try:
+            await self._flush(group)
+        except Exception as exc:  # noqa: BLE001 - every caller gets it
+            if isinstance(exc, RefusedError) and len(group) > 1:
+                for call in group:
+                    if not call.future.done():
+                        await self._flush_one([call])
+            for call in group:
+                call.fail(exc)
+
+    def put_back(self, calls: list[Batched[A, R]], pause_s: float) -> None:
+        """Let calls of the group under way be flushed again after a pause; others go on meanwhile."""
+        if not self._resting:
+            self._loop.call_later(pause_s, self.flush_again)
+        self._resting += calls
+
+    @property
+    def is_putting_off(self) -> bool:
+        """Whether calls wait to be flushed again."""
+        return bool(self._resting)
+
+    def flush_again(self) -> None:
+        """Flush what was put back now, before all that waits."""
+        self._waiting[:0], self._resting = self._resting, []
+        self._wake.set()
+
+    def close(self) -> None:
+        """Take no more calls; `run` returns after the last of them."""
+        self._closing = True
+        self._wake.set()

@@ -1,0 +1,83 @@
+"""The database's clock as this process knows it: its last answer, and monotonic time since."""
+
+from __future__ import annotations
+
+import time
+from datetime import datetime, timedelta
+from typing import Final, LiteralString, NamedTuple
+
+from persistence.postgres.connection.link import Link
+
+SQL_READ_CLOCK: Final[LiteralString] = "select present() as now"
+
+DRIFT_S: Final = 0.001
+"""So much two good clocks part between two heartbeats."""
+
+SLEWED_S: Final = 1.0
+"""So much ahead, it goes at half its speed until it is right. More is a step of the database's clock."""
+
+
+class Reading(NamedTuple):
+    """What the database's clock showed, and between which times of `time.monotonic` it was asked."""
+
+    now: datetime
+    asked: float
+    answered: float
+
+
+async def read_clock(link: Link) -> Reading:
+    """Ask the database what time it is."""
+    asked = time.monotonic()
+    [row] = await link.fetch("reading the clock", SQL_READ_CLOCK)
+    return Reading(row["now"], asked, time.monotonic())
+
+
+class PostgresClock:
+    """See `Clock`. The machine's wall clock has no part in it.
+
+    It shows the least that the database's clock can show, by all it has heard: what is due here is
+    due there, and what a statement called due is due here from then on. It stays as it is while it
+    agrees with what is heard, so it never goes back by less than `SLEWED_S`. May be used in any thread.
+
+    Args:
+        first: The database was asked once already.
+    """
+
+    def __init__(self, first: Reading) -> None:
+        self._shown = _Shown(first.now, first.answered)
+
+    def now(self) -> datetime:
+        """See `Clock.now`. Steps when the database's clock does, or another server takes its place."""
+        return self._shown.at(time.monotonic())
+
+    def monotonic(self) -> float:
+        """See `Clock.monotonic`."""
+        return time.monotonic()
+
+    def hear(self, reading: Reading) -> None:
+        """Agree with what the database's clock showed. A reading that comes late says no less."""
+        self._shown = self._shown.agreeing(reading)
+
+
+class _Shown(NamedTuple):
+    """`base` at the monotonic time `since`, and so much more, which it loses while time goes on."""
+
+    base: datetime
+    since: float
+    ahead_s: float = 0.0
+
+    def at(self, when: float) -> datetime:
+        passed_s = when - self.since
+        lost_s = min(max(passed_s / 2, 0.0), self.ahead_s)
+        return self.base + timedelta(seconds=passed_s + self.ahead_s - lost_s)
+
+    def agreeing(self, reading: Reading) -> _Shown:
+        """Return what is shown from now on.
+
+        When the answer came the database's clock showed `reading.now` at least, and at most the
+        round trip more.
+        """
+        over_s = (self.at(reading.answered) - reading.now).total_seconds()
+        if 0 <= over_s <= reading.answered - reading.asked + DRIFT_S:
+            return self
+        return _Shown(reading.now, reading.answered, over_s if 0 < over_s < SLEWED_S else 0.0)

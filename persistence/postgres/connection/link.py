@@ -1,0 +1,311 @@
+"""One connection that comes back by itself."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, Final, LiteralString, TypeAlias
+
+import asyncpg
+
+from actors.kernel.backoff import Backoff
+from persistence.errors import (
+    DRIVER_ERRORS,
+    DatabaseFullError,
+    DatabaseUnreachableError,
+    DatabaseUrlError,
+    is_full,
+    is_lost,
+    is_passing,
+    pooled,
+    translate,
+    want_of,
+)
+from persistence.postgres.connection.builtin_types import TypedConnection
+from persistence.postgres.connection.outage import Outage, address
+from persistence.postgres.connection.settings import StoreSettings
+
+Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
+Row: TypeAlias = asyncpg.Record
+
+_log = logging.getLogger("callboard.postgres")
+CONNECT_TIMEOUT_S: Final = 5.0
+PASSING_RETRIES: Final = 10
+# Tables in the wrong schema, and plans that scan them, are what a session without its settings comes to.
+SQL_SESSION: Final[LiteralString] = (
+    "select name, current_setting(name) as value from unnest($1::text[]) name"
+)
+SQL_WHO_AM_I: Final[LiteralString] = (
+    "select pid, backend_start, meet_server() as life from pg_stat_get_activity(pg_backend_pid())"
+)
+# A server process may go on with a statement whose connection is gone. It has to have ended
+# before anybody asks what became of that statement. A pid alone could be somebody else's by now.
+SQL_END_PREDECESSOR: Final[LiteralString] = (
+    "select pg_terminate_backend(pid, 5000) from pg_stat_activity"
+    " where pid = $1 and backend_start = $2"
+)
+_SESSION: Final[Mapping[str, str]] = {
+    "idle_in_transaction_session_timeout": "5s",
+    "jit": "off",
+    "timezone": "UTC",
+}
+# The statements of these connections all start from short arrays and probe indexes. A generic plan
+# saves planning them each time; on young tables the planner would choose scans for it, and keep
+# them. Where it counts no rows at all, a bitmap of any index costs as much as the index in order.
+KEYED: Final[Mapping[str, str]] = {
+    "plan_cache_mode": "force_generic_plan",
+    "enable_bitmapscan": "off",
+    "enable_seqscan": "off",
+    "enable_hashjoin": "off",
+    "enable_mergejoin": "off",
+}
+
+
+async def connect(settings: StoreSettings, extra: Mapping[str, str] | None = None) -> Connection:
+    """Return a new connection whose `search_path` is the schema; driver errors come as they are.
+
+    Raises:
+        DatabaseUrlError: What answers is a pooler that does not pass the session's settings on.
+    """
+    asked = {"search_path": f'"{settings.schema}"', **_SESSION, **(extra or {})}
+    connection = await asyncpg.connect(
+        settings.url,
+        timeout=CONNECT_TIMEOUT_S,
+        max_cached_statement_lifetime=0,
+        connection_class=TypedConnection,
+        server_settings={"application_name": f"callboard {settings.owner}", **asked},
+    )
+    try:
+        await _check_session(connection, settings.url, asked)
+    except BaseException:
+        connection.terminate()
+        raise
+    return connection
+
+
+async def _check_session(connection: Connection, url: str, asked: Mapping[str, str]) -> None:
+    rows = await connection.fetch(SQL_SESSION, [*asked], timeout=CONNECT_TIMEOUT_S)
+    for name, value in rows:
+        if value != asked[name]:
+            raise pooled(url, f"{name} is {value}, and {asked[name]} was asked for")
+
+
+class Link:
+    """A connection that is opened when it is needed and again after it was lost.
+
+    Not for concurrent use; `fetch` waits by itself.
+
+    Args:
+        settings: Where to.
+        outage: Of the store.
+        extra: Settings of its sessions.
+        first: Its connection until it is lost, opened by somebody else.
+    """
+
+    def __init__(
+        self,
+        settings: StoreSettings,
+        outage: Outage,
+        extra: Mapping[str, str] | None = None,
+        *,
+        first: Connection | None = None,
+    ) -> None:
+        self._settings, self._outage, self._extra = settings, outage, extra
+        self._connection = first
+        self._backend: tuple[int, datetime] | None = None
+        self._life: datetime | None = None
+        self._opened_at = 0.0
+        self._lock = asyncio.Lock()
+
+    async def connection(self, deadline: float) -> Connection:
+        """Return the open connection, or open one, waiting for the server until `deadline`.
+
+        A predecessor's server process has ended when this returns.
+
+        Args:
+            deadline: By the event loop's clock.
+
+        Raises:
+            DatabaseUnreachableError: The server was away until the deadline, or refused this user,
+                which it has let in before, or a pooler has come between.
+        """
+        backoff = Backoff()
+        if self._life != self._outage.life:
+            self._forget()  # of a server whose place another one took
+        while self._connection is None or self._connection.is_closed():
+            try:
+                self._connection = await self._open()
+            except (DatabaseUrlError, *DRIVER_ERRORS) as exc:
+                self._outage.begins(exc)
+                self.check_time(deadline - backoff.pause_s, exc)
+                await asyncio.sleep(backoff.next_s())
+        return self._connection
+
+    async def _open(self) -> Connection:
+        connection = await connect(self._settings, self._extra)
+        try:
+            if self._backend is not None:
+                await connection.fetch(SQL_END_PREDECESSOR, *self._backend)
+            row = await connection.fetchrow(SQL_WHO_AM_I)
+            assert row is not None
+        except BaseException:
+            connection.terminate()
+            raise
+        self._backend = (row["pid"], row["backend_start"])
+        self._life = row["life"]
+        self._outage.ends()
+        self._outage.meets(row["life"])
+        self._opened_at = asyncio.get_running_loop().time()
+        return connection
+
+    def lose(self, exc: BaseException) -> bool:
+        """Give the connection up if `exc` means that it is gone; say whether it is.
+
+        Also where it is the driver that fails: nobody knows what state it left the connection in.
+        """
+        connection = self._connection
+        is_gone = is_lost(exc) or (connection is not None and connection.is_closed())
+        if is_gone:
+            self._outage.begins(exc, self._opened_at)
+        if is_gone or not isinstance(exc, asyncpg.PostgresError):
+            self._forget()
+        return is_gone
+
+    def check_time(self, deadline: float, exc: Exception) -> None:
+        """Raise DatabaseUnreachableError if the deadline, by the event loop's clock, is over."""
+        if asyncio.get_running_loop().time() > deadline:
+            where, waited_s = address(self._settings), self._settings.outage_s
+            raise DatabaseUnreachableError(where, waited_s, str(exc)) from exc
+
+    async def fetch(self, doing: str, sql: LiteralString, *args: object) -> list[Row]:
+        """Return the rows of a statement that may be executed twice. Waits out an outage.
+
+        Args:
+            doing: What it is for, as an error tells it.
+            sql: The statement.
+            args: Its arguments.
+
+        Raises:
+            RefusedError: The server refused the statement: nothing of it was executed.
+            DatabaseUnreachableError: The server was away too long, or refused it after an earlier try
+                whose answer was lost: that one may have been executed.
+            DatabaseFullError: It had no room for too long: nothing was executed.
+        """
+        rows, _ = await self.fetch_once_or_again(doing, sql, *args)
+        return rows
+
+    async def fetch_once_or_again(
+        self, doing: str, sql: LiteralString, *args: object
+    ) -> tuple[list[Row], bool]:
+        """Like `fetch`; also return whether an earlier try may have been executed.
+
+        Between two tries of a server that has no room others have the connection.
+        """
+        deadline = asyncio.get_running_loop().time() + self._settings.outage_s
+        backoff, had_no_room, again = Backoff(), False, False
+        while True:
+            done, again = await self._fetch(doing, sql, *args, deadline=deadline, again=again)
+            if not isinstance(done, asyncpg.PostgresError):
+                if had_no_room:
+                    self._outage.writes()
+                return done, again
+            had_no_room = True
+            self._outage.refuses(done)
+            if asyncio.get_running_loop().time() > deadline:
+                if again:
+                    raise self._unsure(done, deadline) from done
+                limit_s = self._settings.outage_s
+                raise DatabaseFullError(address(self._settings), limit_s, want_of(done)) from done
+            await asyncio.sleep(backoff.next_s())
+
+    async def _fetch(
+        self, doing: str, sql: LiteralString, *args: object, deadline: float, again: bool
+    ) -> tuple[list[Row] | asyncpg.PostgresError, bool]:
+        """Return rows, or that there is no room; and whether an earlier try may have been executed."""
+        passing = 0
+        async with self._lock:
+            while True:
+                connection = await self.connection(deadline)
+                try:
+                    rows = await connection.fetch(sql, *args, timeout=self._settings.answer_s)
+                except asyncio.CancelledError:
+                    self._forget()  # the cancel request under way could hit the next statement
+                    raise
+                except Exception as exc:
+                    if is_passing(exc) and (passing := passing + 1) < PASSING_RETRIES:
+                        continue
+                    if is_full(exc) and not is_lost(exc):
+                        return exc, again
+                    if not self.lose(exc):
+                        raise (
+                            self._unsure(exc, deadline) if again else translate(exc, doing)
+                        ) from exc
+                    again = True
+                    self.check_time(deadline, exc)
+                else:
+                    return rows, again
+
+    def _unsure(self, exc: Exception, deadline: float) -> DatabaseUnreachableError:
+        """The statement is refused now; the answer to an earlier try of it was lost."""
+        left_s = deadline - asyncio.get_running_loop().time()
+        waited_s = round(self._settings.outage_s - left_s, 1)
+        problem = f"its answer was lost, and sent again it was refused: {exc}"
+        return DatabaseUnreachableError(address(self._settings), waited_s, problem)
+
+    def _forget(self) -> None:
+        if self._connection is not None:
+            self._connection.terminate()
+            self._connection = None
+
+    @property
+    def busy(self) -> bool:
+        """Whether a `fetch` is under way."""
+        return self._lock.locked()
+
+    async def close(self) -> None:
+        """Close the connection, within two seconds."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await shut(connection)
+
+
+async def shut(connection: Connection) -> None:
+    """Close a connection, within two seconds, whatever its server does."""
+    try:
+        await connection.close(timeout=2)
+    except DRIVER_ERRORS:
+        connection.terminate()
+
+
+class Links:
+    """A few links; a statement takes the first that is free."""
+
+    def __init__(
+        self,
+        settings: StoreSettings,
+        outage: Outage,
+        count: int,
+        extra: Mapping[str, str] | None = None,
+    ) -> None:
+        self._links = [Link(settings, outage, extra) for _ in range(count)]
+        self._next = 0
+
+    async def fetch(self, doing: str, sql: LiteralString, *args: object) -> list[Row]:
+        """See `Link.fetch`."""
+        for link in self._links:
+            if not link.busy:
+                return await link.fetch(doing, sql, *args)
+        self._next = (self._next + 1) % len(self._links)
+        return await self._links[self._next].fetch(doing, sql, *args)
+
+    async def value(self, doing: str, sql: LiteralString, *args: object) -> Any:
+        """Return the one value of the one row; else see `Link.fetch`."""
+        [[value]] = await self.fetch(doing, sql, *args)
+        return value
+
+    async def close(self) -> None:
+        """Close them all."""
+        for link in self._links:
+            await link.close()

@@ -1,0 +1,6 @@
+"""What has tables of its own beside runs and mail: follows, schedules, limits; and retention.
+
+Each module calls the SQL functions of one of them: follows and posts by `write_posts`, `expand_fanouts` and
+`apply_follows`. The store is above; `reads`, `turns` and `connection` are
+below.
+"""

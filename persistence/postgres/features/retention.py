@@ -1,0 +1,56 @@
+"""Retention: taking away what is old, in small batches."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Final, LiteralString
+
+from typing_extensions import override
+
+from actors.kernel.runtime.ids import AgentId, HostIncarnation, partition_hash
+from actors.kernel.store.forgotten import Forgotten
+from actors.kernel.store.operators import RetentionStore
+from persistence.postgres.connection.link import Links
+
+SQL_SWEEP_RUNS: Final[LiteralString] = "select sweep_runs($1, $2) as n"
+SQL_FORGET_AGENT: Final[LiteralString] = (
+    "select open_run, state, follows, messages, letters, runs, more from forget_agent($1,$2,$3,$4,$5)"
+)
+SQL_FORGET_OLD: Final[LiteralString] = "select forget_old($1, $2) as n"
+
+
+class Retention(RetentionStore):
+    """Takes rows away.
+
+    Args:
+        owner: The host's.
+        links: For one statement at a time.
+    """
+
+    def __init__(self, owner: HostIncarnation, links: Links) -> None:
+        self._me, self._links = owner, links
+
+    @override
+    async def sweep(self, *, older_than_s: float | None, limit: int = 200) -> int:
+        return int(
+            await self._links.value("sweeping runs", SQL_SWEEP_RUNS, _span(older_than_s), limit)
+        )
+
+    @override
+    async def forget_old(self, *, older_than_s: float | None, limit: int = 2000) -> int:
+        """Also moves ids of messages that are done for an hour."""
+        return int(
+            await self._links.value("forgetting", SQL_FORGET_OLD, _span(older_than_s), limit)
+        )
+
+    @override
+    async def forget_agent(
+        self, agent_id: AgentId, *, cancel: bool = False, limit: int = 200
+    ) -> Forgotten:
+        args = (self._me, str(agent_id), partition_hash(agent_id), cancel, limit)
+        (row,) = await self._links.fetch("forgetting an agent", SQL_FORGET_AGENT, *args)
+        return Forgotten(**row)
+
+
+def _span(seconds: float | None) -> timedelta | None:
+    return None if seconds is None else timedelta(seconds=seconds)

@@ -1,0 +1,263 @@
+"""What anybody may write: submits, mail and signals, each kind grouped, each safe to send again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, LiteralString, NamedTuple
+
+from typing_extensions import override
+
+from actors.errors import RunConflictError, UnknownRunError
+from actors.kernel.agent.message import Message
+from actors.kernel.faults import armed
+from actors.kernel.json import JsonValue
+from actors.kernel.runtime.decisions import RESERVED
+from actors.kernel.runtime.hints import Nudge
+from actors.kernel.runtime.ids import AgentId, RunId, partition_hash
+from actors.kernel.runtime.rows import Arrived, CancelReport, NewRun, SignalOutcome
+from actors.kernel.runtime.waits import Answer
+from actors.kernel.store.arrivals import (
+    ArrivalStore,
+    OnConflict,
+    Submitted,
+    ends_of,
+    sender_of_message,
+)
+from persistence.postgres.connection.batch import Batched, Batcher
+from persistence.postgres.connection.link import Link, Links
+from persistence.postgres.connection.settings import StoreSettings
+from persistence.postgres.reads.reads import Reads
+from persistence.postgres.turns.encode import columns, json_text, message_text, run_columns
+from persistence.postgres.turns.rare_columns import text_or_none
+
+SQL_SUBMIT_RUNS: Final[LiteralString] = (
+    "select i, run_id, arrival, fresh, local, busy from submit_runs"
+    "($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,$13,$14,$15,$16,$17)"
+)
+SQL_SUBMIT_APART: Final[LiteralString] = (
+    "select i, run_id, arrival, fresh, local, busy from submit_apart"
+    "($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,$13,$14,$15,$16,$17)"
+)
+SQL_DELIVER_MAIL: Final[LiteralString] = (
+    "select i, arrival, fresh, state from deliver_mail($1,$2,$3,$4,$5,$6)"
+)
+SQL_SEND_SIGNALS: Final[LiteralString] = (
+    "select i, agent, ended, fresh, same from send_signals($1,$2,$3,$4,$5,$6)"
+)
+SQL_NUDGE: Final[LiteralString] = "select nudge_owners($1,$2,$3,$4,$5)"
+
+SQL_GIVE_ANSWER: Final[LiteralString] = (
+    "select agent, fresh, same from give_answer($1,$2,$3,$4,$5,$6,$7,$8)"
+)
+SQL_REQUEST_CANCEL: Final[LiteralString] = "select run_id, agent from request_cancel($1,$2,$3)"
+
+
+class _Submit(NamedTuple):
+    mode: OnConflict
+    is_apart: bool
+    agent_id: AgentId
+    message: Message
+    sender: str
+    row: tuple[object, ...]
+
+
+class _Delivery(NamedTuple):
+    messages: Sequence[Message]
+    rows: list[tuple[object, ...]]
+
+
+class _Signal(NamedTuple):
+    run_id: RunId
+    row: tuple[object, ...]
+
+
+class Arrivals(ArrivalStore):
+    """Writes what comes from outside a turn.
+
+    After an unknown outcome the group is sent again: what is known by its key then counts as
+    accepted by this call.
+    """
+
+    def __init__(
+        self, settings: StoreSettings, links: Links, link: Link, keyed: Link, *, reads: Reads
+    ) -> None:
+        self._me = settings.owner
+        self._links, self._link, self._keyed, self._reads = links, link, keyed, reads
+        limit = settings.group_limit
+        self._submits: Batcher[_Submit, Submitted] = Batcher(self._flush_submits, limit=limit)
+        self._mails: Batcher[_Delivery, list[Arrived]] = Batcher(self._flush_mails, limit=limit)
+        self._signals: Batcher[_Signal, SignalOutcome] = Batcher(self._flush_signals, limit=limit)
+        self._nudges: Batcher[tuple[str, Nudge], None] = Batcher(self._flush_nudges, limit=limit)
+        self._fault = armed("submit")
+        self.batchers = (self._submits, self._mails, self._signals, self._nudges)
+
+    @override
+    async def submit(
+        self,
+        new_run: NewRun,
+        message: Message,
+        *,
+        on_conflict: OnConflict = "queue",
+        is_apart: bool = False,
+    ) -> Submitted:
+        sender = sender_of_message(message)
+        row = (*run_columns(new_run), sender, message.id, message_text(message, sender))
+        return await self._submits.call(
+            _Submit(on_conflict, is_apart, new_run.agent_id, message, sender, row)
+        )
+
+    @override
+    async def deliver(self, messages: Sequence[Message]) -> list[Arrived]:
+        if not messages:
+            return []
+        return await self._mails.call(
+            _Delivery(messages, [mail_row(message) for message in messages])
+        )
+
+    @override
+    async def signal(
+        self, run_id: RunId, name: str, payload: JsonValue, *, message_id: str, sender: str
+    ) -> SignalOutcome:
+        row = (run_id, name, json_text(payload, f"signal {name}"), sender, message_id)
+        return await self._signals.call(_Signal(run_id, row))
+
+    def nudge(self, owner: str, nudge: Nudge) -> None:
+        """Tell another owner, soon, what changed for one of its agents or shards."""
+        # Nobody waits for a hint.
+        _ = self._nudges.call((owner, nudge))
+
+    @override
+    async def answer(self, answer: Answer) -> SignalOutcome:
+        """After an unknown outcome the same answer counts as this call's."""
+        rows, again = await self._keyed.fetch_once_or_again(
+            "answering",
+            SQL_GIVE_ANSWER,
+            self._me,
+            answer.run_id,
+            answer.key,
+            answer.status,
+            text_or_none(answer.result, "answer"),
+            text_or_none(answer.error, "answer"),
+            answer.by,
+            answer.last_seq,
+        )
+        if not rows:
+            raise UnknownRunError(answer.run_id)
+        row = rows[0]
+        accepted = row["fresh"] or (again and row["same"])
+        return SignalOutcome(accepted, AgentId.parse(row["agent"]))
+
+    @override
+    async def request_cancel(self, run_id: RunId, *, reason: str) -> CancelReport:
+        rows = await self._links.fetch("cancelling", SQL_REQUEST_CANCEL, self._me, run_id, reason)
+        if not rows and await self._reads.run(run_id) is None:
+            raise UnknownRunError(run_id)
+        return CancelReport(
+            tuple((RunId(row["run_id"]), AgentId.parse(row["agent"])) for row in rows)
+        )
+
+    async def _flush_submits(self, calls: list[Batched[_Submit, Submitted]]) -> None:
+        queued = [call for call in calls if call.args.mode == "queue"]
+        if queued:
+            await self._send_submits("queue", queued)
+        for call in calls:
+            if call.args.mode != "queue":
+                await self._send_submits(call.args.mode, [call])
+
+    async def _send_submits(
+        self, mode: OnConflict, calls: list[Batched[_Submit, Submitted]]
+    ) -> None:
+        args = columns((call.args.row for call in calls), 15)
+        is_apart = mode in {"join", "interrupt"} and calls[0].args.is_apart
+        statement = SQL_SUBMIT_APART if is_apart else SQL_SUBMIT_RUNS
+        with self._fault:
+            rows, again = await self._link.fetch_once_or_again(
+                "submitting", statement, self._me, mode, *args
+            )
+        seen: set[int] = set()
+        for row in rows:
+            call = calls[row["i"] - 1]
+            submit = call.args
+            run_id = RunId(row["run_id"])
+            if row["busy"]:
+                call.fail(RunConflictError(str(submit.agent_id), run_id))
+                continue
+            arrived = None
+            # Without an arrival it is known by its id alone.
+            is_new = (row["fresh"] or again) and row["arrival"] is not None
+            if is_new and row["arrival"] not in seen:
+                seen.add(row["arrival"])
+                bound = run_id if mode != "join" or run_id == submit.row[0] else None
+                arrived = Arrived(
+                    submit.message, submit.sender, submit.agent_id, row["arrival"], bound
+                )
+            call.answer(Submitted(run_id, arrived, row["local"]))
+
+    async def _flush_mails(self, calls: list[Batched[_Delivery, list[Arrived]]]) -> None:
+        flat = [row for call in calls for row in call.args.rows]
+        rows, again = await self._link.fetch_once_or_again(
+            "delivering", SQL_DELIVER_MAIL, self._me, *columns(flat, 5)
+        )
+        arrivals: list[int | None] = [None] * len(flat)
+        seen: set[int] = set()
+        for row in rows:
+            fresh = row["fresh"] or (again and row["state"] == "p")
+            if fresh and row["arrival"] not in seen:
+                seen.add(row["arrival"])
+                arrivals[row["i"] - 1] = row["arrival"]
+        start = 0
+        for call in calls:
+            messages = call.args.messages
+            numbers = arrivals[start : start + len(messages)]
+            start += len(messages)
+            call.answer(
+                [
+                    arrived_now(message, arrival)
+                    for message, arrival in zip(messages, numbers, strict=True)
+                    if arrival is not None
+                ]
+            )
+
+    async def _flush_signals(self, calls: list[Batched[_Signal, SignalOutcome]]) -> None:
+        args = columns((call.args.row for call in calls), 5)
+        rows, again = await self._link.fetch_once_or_again(
+            "signalling", SQL_SEND_SIGNALS, self._me, *args
+        )
+        seen: set[tuple[object, ...]] = set()
+        for row in rows:
+            call = calls[row["i"] - 1]
+            run_id, name, _, sender, message_id = call.args.row
+            key = (run_id, sender, message_id)
+            accepted = (row["fresh"] or (again and not row["ended"])) and key not in seen
+            if name.startswith(RESERVED):  # of several at once that one counts which was kept
+                accepted = (row["fresh"] or again) and row["same"] and key not in seen
+            if accepted:
+                seen.add(key)
+            same = row["same"] and not accepted
+            call.answer(SignalOutcome(accepted, AgentId.parse(row["agent"]), same))
+        for call in calls:
+            if not call.future.done():
+                call.fail(UnknownRunError(call.args.run_id))
+
+    async def _flush_nudges(self, calls: list[Batched[tuple[str, Nudge], None]]) -> None:
+        wanted = {(owner, *nudge_row(nudge)) for owner, nudge in (call.args for call in calls)}
+        for call in calls:
+            call.answer(None)
+        await self._link.fetch("nudging", SQL_NUDGE, self._me, *columns(wanted, 4))
+
+
+def nudge_row(nudge: Nudge) -> tuple[str, str | None, str | None]:
+    """Return kind, agent, and run or shard, as hints travel."""
+    agent = None if nudge.agent_id is None else str(nudge.agent_id)
+    return nudge.kind, agent, nudge.shard if nudge.kind == "fanout" else nudge.run_id
+
+
+def mail_row(message: Message) -> tuple[str, int, str, str, str]:
+    """Return agent, hash, sender, id and body. Raises what `ends_of` does."""
+    sender, agent = ends_of(message)
+    return str(agent), partition_hash(agent), sender, message.id, message_text(message, sender)
+
+
+def arrived_now(message: Message, arrival: int) -> Arrived:
+    """Return what became of a message of `mail_row`."""
+    return Arrived(message, *ends_of(message), arrival)

@@ -1,0 +1,178 @@
+"""Lists: runs, waits and dead letters, as people look for them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, LiteralString
+
+from pydantic_core import from_json
+from typing_extensions import override
+
+from actors.kernel.runtime.ids import AgentId, RunId, partition_hash
+from actors.kernel.runtime.rows import DeadLetter, RunRow
+from actors.kernel.runtime.scheduler import RunStatus
+from actors.kernel.runtime.waits import OpenWait, Wait, WaitKind
+from actors.kernel.store.lists import ANY_RUN, ListStore, RunFilter
+from persistence.postgres.connection.link import Link, Links, Row
+from persistence.postgres.turns.rows import RUN_COLUMNS, dead_letter_of, run_of
+
+# A filter that is not given leaves its parameter, and no condition: every choice of filters is a statement
+# of its own, and its plan begins with the rarest of them.
+_FILTERS: Final[Sequence[tuple[LiteralString, LiteralString]]] = (
+    ("r.created_at >= $1", "$1::timestamptz is null"),
+    ("r.created_at < $2", "$2::timestamptz is null"),
+    (
+        "(r.created_at, r.run_id) < ((select a.created_at from runs a where a.run_id = $3), $3)",
+        "$3::text is null",
+    ),
+    ("agent_type(r.agent) = $4", "$4::text is null"),
+    ("r.tenant = $5", "$5::text is null"),
+    ("r.parent = $6", "$6::text is null"),
+    ("r.status = any($7)", "$7::text[] is null"),
+    ("r.agent = $8", "$8::text is null"),
+    ("r.hash = $9", "$9::bigint is null"),
+)
+_UNDONE: Final = frozenset({RunStatus.FAILED, RunStatus.CANCELLED})
+SQL_RUN_OF_AGENT: Final[LiteralString] = (
+    "select" + RUN_COLUMNS + "from runs r where r.run_id = holder_of($1)"
+)
+SQL_PENDING_COUNT: Final[LiteralString] = """
+select (select count(*) from inbox i where i.agent = $1 and i.body is not null and i.run_id is null)
+  + (select count(*) from runs r cross join lateral (
+      select 1 from inbox i where i.run_id = r.run_id and i.state = 'b' offset 0) i
+    where r.agent = $1 and r.ended_at is null) as n
+"""
+SQL_DEAD_LETTERS: Final[LiteralString] = """
+select d.id, d.agent, d.body, d.reason, d.attempts, d.last_error, d.run_id, d.at,
+    d.times from dead_letters d
+  where d.redriven_at is null and ($1::text is null or d.agent = $1)
+    and (cardinality($2::bigint[]) = 0 or d.id = any($2)) order by d.id desc limit $3
+"""
+SQL_WAITS: Final[LiteralString] = """
+select w.run_id, r.agent as waiter, w.position, w.kind, w.key, w.agent, w.target_run, w.must, w.request,
+    w.expires_at, w.since
+  from waits w join runs r on r.run_id = w.run_id
+  where r.ended_at is null and ($1::text is null or w.kind = $1) and ($2::text is null or w.run_id = $2)
+    and not exists (
+      select 1 from completions c where c.parent = w.run_id and c.child = w.key and not c.consumed)
+  order by w.since, w.run_id, w.position limit $3
+"""
+SQL_CHILDREN: Final[LiteralString] = (
+    "select" + RUN_COLUMNS + "from runs r where r.parent = $1 order by r.arrival, r.run_id"
+)
+SQL_RUN_OF_MESSAGE: Final[LiteralString] = (
+    "select"  # noqa: S608 - constants only
+    + RUN_COLUMNS
+    + """from runs r where r.run_id = coalesce(
+    (select i.run_id from inbox i where i.agent = $1 and i.sender = $2 and i.message_id = $3),
+    (select k.run_id from message_ids k where k.key = message_key($1, $2, $3)), started_on($1))"""
+)
+
+
+class Lists(ListStore):
+    """Looks for rows.
+
+    Args:
+        links: For what is read.
+        keyed: For what is found from keys.
+    """
+
+    def __init__(self, links: Links, keyed: Link) -> None:
+        self._links, self._keyed = links, keyed
+
+    @override
+    async def runs(
+        self,
+        *,
+        status: Sequence[RunStatus] = (),
+        agent: AgentId | None = None,
+        parked: bool | None = None,
+        among: RunFilter = ANY_RUN,
+        limit: int = 100,
+    ) -> list[RunRow]:
+        statement, values = list_statement(status, agent, parked, among)
+        rows = await self._links.fetch("reading", statement, *values, limit)
+        return [run_of(row) for row in rows]
+
+    @override
+    async def children(self, run_id: RunId) -> list[RunRow]:
+        return [run_of(row) for row in await self._keyed.fetch("reading", SQL_CHILDREN, run_id)]
+
+    @override
+    async def find_run_for_agent(self, agent_id: AgentId) -> RunRow | None:
+        rows = await self._links.fetch("reading", SQL_RUN_OF_AGENT, str(agent_id))
+        return run_of(rows[0]) if rows else None
+
+    @override
+    async def run_of_message(
+        self, agent_id: AgentId, sender: str, message_id: str
+    ) -> RunRow | None:
+        rows = await self._keyed.fetch(
+            "reading", SQL_RUN_OF_MESSAGE, str(agent_id), sender, message_id
+        )
+        return run_of(rows[0]) if rows else None
+
+    @override
+    async def waits(
+        self, *, kind: WaitKind | None = None, run_id: RunId | None = None, limit: int = 100
+    ) -> list[OpenWait]:
+        rows = await self._keyed.fetch("reading", SQL_WAITS, kind, run_id, limit)
+        return [_open_wait(row) for row in rows]
+
+    @override
+    async def pending_count(self, agent_id: AgentId) -> int:
+        return int(await self._links.value("reading", SQL_PENDING_COUNT, str(agent_id)))
+
+    @override
+    async def dead_letters(
+        self, *, agent: AgentId | None = None, ids: Sequence[int] = (), limit: int = 100
+    ) -> list[DeadLetter]:
+        wanted = None if agent is None else str(agent)
+        rows = await self._links.fetch("reading", SQL_DEAD_LETTERS, wanted, list(ids), limit)
+        return [dead_letter_of(row) for row in rows]
+
+
+def list_statement(
+    status: Sequence[RunStatus], agent: AgentId | None, parked: bool | None, among: RunFilter
+) -> tuple[LiteralString, list[object]]:
+    """Return the statement for these filters, and its arguments but the last one, the limit."""
+    values: list[object] = [
+        among.since,
+        among.until,
+        among.after,
+        among.type,
+        among.tenant,
+        among.parent,
+        [one.value for one in status] or None,
+        None if agent is None else str(agent),
+        None if agent is None else partition_hash(agent),
+    ]
+    conditions = [
+        absent if value is None else given
+        for (given, absent), value in zip(_FILTERS, values, strict=True)
+    ]
+    if parked is not None:
+        conditions.append("r.parked is not null" if parked else "r.parked is null")
+    # Most runs have ended, and well: others have indexes of their own.
+    if len(status) == 1 and status[0] in _UNDONE:
+        conditions.append("r.ended_as = ($7)[1]")
+    elif status and not any(one.is_terminal for one in status):
+        conditions.append("r.open")
+    chosen = " and ".join(conditions)
+    order = " order by r.created_at desc, r.run_id desc limit $10"
+    return "select" + RUN_COLUMNS + "from runs r where " + chosen + order, values
+
+
+def _open_wait(row: Row) -> OpenWait:
+    agent, request = row["agent"], row["request"]
+    wait = Wait(
+        position=row["position"],
+        kind=row["kind"],
+        key=row["key"],
+        agent=None if agent is None else AgentId.parse(agent),
+        target_run=row["target_run"],
+        must=row["must"],
+        request=None if request is None else from_json(request),
+        expires_at=row["expires_at"],
+    )
+    return OpenWait(RunId(row["run_id"]), AgentId.parse(row["waiter"]), wait, row["since"])

@@ -1,0 +1,224 @@
+"""Questions about rows. Loads that are asked together become one query."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from typing import Final, LiteralString
+
+from pydantic_core import from_json
+from typing_extensions import override
+
+from actors.kernel.json import JsonValue
+from actors.kernel.runtime.decisions import RESERVED, decided_seq
+from actors.kernel.runtime.ids import AgentId, RunId
+from actors.kernel.runtime.log_entry import RunLogEntry
+from actors.kernel.runtime.rows import BufferedSignal, LoadedRun, RunRow
+from actors.kernel.runtime.waits import Answer
+from actors.kernel.store.reads import SMALL_STATE_BYTES, SMALL_STATE_KEYS, ReadStore, StatePart
+from persistence.postgres.connection.batch import Batched, Batcher
+from persistence.postgres.connection.link import Link, Links, Row
+from persistence.postgres.connection.settings import StoreSettings
+from persistence.postgres.turns.rows import RUN_COLUMNS, entry_of, loaded_of, run_of
+
+ENTRY_PAGE: Final = 1000
+TAIL_POLL_S: Final = 0.5
+
+SQL_LOAD_RUNS: Final[LiteralString] = (
+    "select"  # noqa: S608 - constants only
+    + RUN_COLUMNS
+    + """, l.seqs, l.kinds, l.positions, l.payloads, l.stamps, m.arrivals, m.senders, m.bodies
+from runs r
+left join lateral (
+  select array_agg(e.seq) as seqs, array_agg(e.kind) as kinds, array_agg(e.position) as positions,
+      '[' || string_agg(e.payload::text, ',') || ']' as payloads, array_agg(e.ts) as stamps
+    from (select * from event_log e where e.run_id = r.run_id and e.seq >= r.log_from
+      order by e.seq) e) l on true
+left join lateral (
+  select array_agg(i.arrival) as arrivals, array_agg(i.sender) as senders,
+      '[' || string_agg(i.body::text, ',') || ']' as bodies
+    from (select * from inbox i where i.run_id = r.run_id and i.state = 'b'
+      order by i.arrival) i where l.seqs is null) m on true
+where r.run_id = any($1::text[])
+"""
+)
+SQL_SIGNALS: Final[LiteralString] = """
+select s.run_id, s.name, s.n, s.payload, s.message_id from signals s
+  where s.run_id = any($1::text[]) and not s.consumed order by s.n
+"""
+SQL_ANSWERS: Final[LiteralString] = """
+select c.parent, c.child, c.status, c.result, c.error, c.run, c.last_seq from completions c
+  where c.parent = any($1::text[]) and not c.consumed order by c.at nulls first, c.child
+"""
+SQL_STATE: Final[LiteralString] = "select a.key, a.value from agent_state a where a.agent = $1"
+SQL_STATE_AT: Final[LiteralString] = """
+select w.i, small.yes, s.key, s.value
+from unnest($1::text[], $2::text[]) with ordinality w (agent, key, i)
+cross join lateral (
+  select count(*) <= $3 and coalesce(sum(pg_column_size(f.value)), 0) <= $4 as yes
+    from (select a.value from agent_state a where a.agent = w.agent limit $3 + 1) f) small
+left join lateral (
+  select a.key, a.value from agent_state a where small.yes and a.agent = w.agent
+  union all
+  select a.key, a.value from agent_state a
+    where not small.yes and a.agent = w.agent and a.key = w.key) s on true
+"""
+SQL_ENTRIES: Final[LiteralString] = """
+select e.seq, e.kind, e.position, e.payload, e.ts from event_log e
+  where e.run_id = $1 and e.seq >= $2 order by e.seq limit $3
+"""
+SQL_RUN: Final[LiteralString] = "select" + RUN_COLUMNS + "from runs r where r.run_id = $1"
+SQL_STARTED_BY: Final[LiteralString] = "select started_by($1) as sender"
+
+
+class Reads(ReadStore):
+    """Reads by id."""
+
+    def __init__(self, settings: StoreSettings, links: Links, keyed: Link) -> None:
+        self._links, self._keyed = links, keyed
+        limit = settings.group_limit
+        self._loads: Batcher[RunId, LoadedRun | None] = Batcher(self._flush_loads, limit=limit)
+        self._signals: Batcher[RunId, list[BufferedSignal]] = Batcher(
+            self._flush_signals, limit=limit
+        )
+        self._answers: Batcher[RunId, list[Answer]] = Batcher(self._flush_answers, limit=limit)
+        self._states: Batcher[tuple[str, str], StatePart] = Batcher(self._flush_states, limit=limit)
+        self._growth: dict[str, set[asyncio.Event]] = {}
+        self.batchers = (self._loads, self._signals, self._answers, self._states)
+
+    @override
+    async def load(self, run_ids: Sequence[RunId]) -> list[LoadedRun]:
+        futures = [self._loads.call(run_id) for run_id in run_ids]
+        loaded = [await future for future in futures]
+        return [run for run in loaded if run is not None]
+
+    @override
+    async def signals(self, run_id: RunId) -> list[BufferedSignal]:
+        return await self._signals.call(run_id)
+
+    @override
+    async def state(self, agent_id: AgentId) -> dict[str, JsonValue]:
+        rows = await self._rows(SQL_STATE, str(agent_id))
+        return {row["key"]: from_json(row["value"]) for row in rows}
+
+    @override
+    async def state_at(self, agent_id: AgentId, key: str) -> StatePart:
+        """A value's size is what it takes on the disk."""
+        return await self._states.call((str(agent_id), key))
+
+    async def _flush_loads(self, calls: list[Batched[RunId, LoadedRun | None]]) -> None:
+        run_ids = list({call.args for call in calls})
+        rows = await self._keyed.fetch("reading runs", SQL_LOAD_RUNS, run_ids)
+        found = {row["run_id"]: row for row in rows}
+        for call in calls:
+            row = found.get(call.args)
+            call.answer(None if row is None else loaded_of(row))
+
+    async def _flush_signals(self, calls: list[Batched[RunId, list[BufferedSignal]]]) -> None:
+        found: dict[str, list[BufferedSignal]] = {call.args: [] for call in calls}
+        for row in await self._keyed.fetch("reading", SQL_SIGNALS, list(found)):
+            name, about = row["name"], None
+            if name.startswith(RESERVED):
+                about = decided_seq(name, row["message_id"])
+            signal = BufferedSignal(name, row["n"], from_json(row["payload"]), about)
+            found[row["run_id"]].append(signal)
+        for call in calls:
+            call.answer(list(found[call.args]))
+
+    @override
+    async def answers(self, run_id: RunId) -> list[Answer]:
+        return await self._answers.call(run_id)
+
+    async def _flush_answers(self, calls: list[Batched[RunId, list[Answer]]]) -> None:
+        found: dict[str, list[Row]] = {call.args: [] for call in calls}
+        for row in await self._keyed.fetch("reading", SQL_ANSWERS, list(found)):
+            found[row["parent"]].append(row)
+        for call in calls:
+            call.answer([answer_of(row) for row in found[call.args]])
+
+    async def _flush_states(self, calls: list[Batched[tuple[str, str], StatePart]]) -> None:
+        agents, keys = zip(*(call.args for call in calls), strict=True)
+        sizes = (SMALL_STATE_KEYS, SMALL_STATE_BYTES)
+        found: dict[int, list[Row]] = {}
+        for row in await self._keyed.fetch("reading", SQL_STATE_AT, agents, keys, *sizes):
+            found.setdefault(row["i"], []).append(row)
+        for i, call in enumerate(calls, 1):
+            values = {
+                row["key"]: from_json(row["value"]) for row in found[i] if row["key"] is not None
+            }
+            call.answer(StatePart(values, found[i][0]["yes"]))
+
+    async def _rows(self, sql: LiteralString, *args: object) -> list[Row]:
+        return await self._links.fetch("reading", sql, *args)
+
+    @override
+    async def entries(self, run_id: RunId, *, from_seq: int = 0) -> AsyncIterator[RunLogEntry]:
+        while True:
+            rows = await self._rows(SQL_ENTRIES, run_id, from_seq, ENTRY_PAGE)
+            for row in rows:
+                yield entry_of(run_id, row)
+            if len(rows) < ENTRY_PAGE:
+                return
+            from_seq = rows[-1]["seq"] + 1
+
+    @override
+    async def tail(self, run_id: RunId, *, from_seq: int = 0) -> AsyncIterator[RunLogEntry]:
+        """Own commits are seen at once, others' in half a second."""
+        grown, idle = asyncio.Event(), 0
+        self._growth.setdefault(run_id, set()).add(grown)
+        try:
+            while True:
+                grown.clear()
+                async for entry in self.entries(run_id, from_seq=from_seq):
+                    yield entry
+                    from_seq, idle = entry.seq + 1, 0
+                    if entry.is_terminal:
+                        return
+                try:
+                    async with asyncio.timeout(TAIL_POLL_S):
+                        await grown.wait()
+                except TimeoutError:
+                    idle += 1
+                    # Its log may have been swept: seldom, so the run is asked ever more seldom.
+                    if idle.bit_count() == 1 and await self._is_swept(run_id):
+                        return
+        finally:
+            waiting = self._growth[run_id]
+            waiting.discard(grown)
+            if not waiting:
+                del self._growth[run_id]
+
+    async def _is_swept(self, run_id: RunId) -> bool:
+        row = await self.run(run_id)
+        return row is not None and row.swept
+
+    def grew(self, run_id: str) -> None:
+        """Wake those who tail the run."""
+        if self._growth and (waiting := self._growth.get(run_id)):
+            for grown in waiting:
+                grown.set()
+
+    @override
+    async def run(self, run_id: RunId) -> RunRow | None:
+        rows = await self._rows(SQL_RUN, run_id)
+        return run_of(rows[0]) if rows else None
+
+    @override
+    async def started_by(self, run_id: RunId) -> str | None:
+        doing = "reading who started a run"
+        sender: str | None = await self._links.value(doing, SQL_STARTED_BY, run_id)
+        return sender
+
+
+def answer_of(row: Row) -> Answer:
+    """Return a row of `completions`."""
+    result, error = row["result"], row["error"]
+    return Answer(
+        run_id=RunId(row["parent"]),
+        key=row["child"],
+        status=row["status"],
+        result=None if result is None else from_json(result),
+        error=None if error is None else from_json(error),
+        by=None if row["run"] is None else RunId(row["run"]),
+        last_seq=row["last_seq"],
+    )

@@ -1,0 +1,6 @@
+-- How a run ended, as the answer to those who wait for it.
+create or replace function end_error(p_status text, p_error json, p_reason text) returns json
+  language sql immutable parallel safe
+  return case p_status when 'FAILED' then p_error
+    when 'CANCELLED' then json_build_object('message',
+      coalesce(p_reason, p_error ->> 'message', '')) end;

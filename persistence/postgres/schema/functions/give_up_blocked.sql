@@ -1,0 +1,17 @@
+-- Give a shard up because code of this run blocks its host; in one commit with a mark of that. False:
+-- the shard is another host's. Whose marks are a week old has done something else since.
+create or replace function give_up_blocked(me text, p_shard text, p_epoch bigint, p_run text, p_place text)
+returns boolean language plpgsql set search_path from current as $$
+begin
+  perform 1 from shards s where s.shard = p_shard and s.owner = me and s.epoch = p_epoch
+    for no key update;
+  if not found then return false; end if;
+  delete from blockings b where b.at < present() - interval '7 days';
+  insert into blockings as b (run_id, shard, seqs, place)
+    values (p_run, p_shard,
+      array[coalesce((select max(e.seq) from event_log e where e.run_id = p_run), -1)], p_place)
+    on conflict (run_id) do update set seqs = b.seqs || excluded.seqs, shard = excluded.shard,
+      place = excluded.place, at = excluded.at;
+  perform release_shards(me, array[p_shard], array[me], array[p_epoch]);
+  return true;
+end $$;

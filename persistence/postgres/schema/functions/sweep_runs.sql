@@ -1,0 +1,34 @@
+-- Take logs, results, signals and answers of at most `most` runs that ended longer ago, or of which
+-- nothing is to be kept; of fewer when they have more than 20,000 entries. Without `older` only runs of which
+-- nothing is to be kept. Returns how many.
+create or replace function sweep_runs(older interval, most int) returns int
+language plpgsql set search_path from current set enable_seqscan = off as $$
+declare ids text[]; before timestamptz := present() - older;
+begin
+  with candidates as materialized (
+    (select r.run_id, 0 as rank from runs r
+      where r.ended_at is not null and not r.swept and r.supervision ->> 'retention' = 'none'
+      limit most)
+    union
+    (select r.run_id, 1 from runs r
+      where r.ended_at is not null and not r.swept and r.ended_at < before
+      order by r.ended_at limit most)
+  ), sized as (
+    select c.run_id, sum(l.size) over (order by c.rank, c.run_id) - l.size as before
+      from candidates c cross join lateral (
+        select coalesce(max(e.seq) + 1, 0) as size from event_log e where e.run_id = c.run_id) l)
+  select coalesce(array_agg(k.run_id), '{}') into ids from (
+    select r.run_id from runs r
+      where r.run_id = any(array(select s.run_id from sized s where s.before < 20000 limit most))
+        and not r.swept  -- another host may have been faster; this is looked at again under the lock
+      order by r.run_id for no key update skip locked) k;
+  if cardinality(ids) = 0 then return 0; end if;
+  delete from event_log e where e.run_id = any(ids);
+  delete from signals s where s.run_id = any(ids);
+  delete from completions c where c.parent = any(ids);
+  delete from budgets b where b.root = any(ids) and b.open <= 0;
+  update runs r set swept = true, result = null, error = null, retry_policy = null,
+      supervision = null, trace = null, log_from = 0
+    where r.run_id = any(ids);
+  return cardinality(ids);
+end $$;

@@ -1,0 +1,5 @@
+"""Who serves what: heartbeats and leases of hosts, claims of shards, and the backlog that an owner reads.
+
+The runtime's ownership enters; leases, with their epochs, leave. The store is above; `turns` (the
+forms of rows) and `connection` are below.
+"""

@@ -1,0 +1,207 @@
+"""Shards: who may act for which agents."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Final, LiteralString
+
+from typing_extensions import override
+
+from actors.errors import ContractError, RegistrationError
+from actors.kernel.runtime.ids import AgentId, HostIncarnation, ShardId, partition_hash
+from actors.kernel.runtime.rows import HostReport, Surplus
+from actors.kernel.runtime.scheduler import ShardLease
+from actors.kernel.runtime.shards import instance_shard, partition_shard, scope_of
+from actors.kernel.store.shards import Serves, ShardStore
+from persistence.errors import RefusedError
+from persistence.postgres.connection.clock import PostgresClock, Reading
+from persistence.postgres.connection.link import Links, Row
+from persistence.postgres.connection.settings import StoreSettings
+from persistence.postgres.turns.encode import lease_columns
+
+_log = logging.getLogger("callboard.postgres")
+
+SQL_DECLARE_AGENTS: Final[LiteralString] = (
+    "select type, partitions from declare_agents($1,$2,$3,$4)"
+)
+SQL_CLAIM_SHARDS: Final[LiteralString] = (
+    "select shard, epoch, expires_at, late from claim_shards($1,$2,$3,$4,$5,$6,$7,$8)"
+    " order by shard"
+)
+SQL_RELEASE_SHARDS: Final[LiteralString] = "select release_shards($1,$2,$3,$4)"
+SQL_HEARTBEAT: Final[LiteralString] = (
+    "select shard, epoch, now, surplus from heartbeat($1,$2,$3,$4)"
+)
+SQL_GIVE_UP_BLOCKED: Final[LiteralString] = "select give_up_blocked($1,$2,$3,$4,$5)"
+_OTHER_MODE: Final = "CB002"
+_OTHER_KIND_OF_MAIL: Final = "CB003"
+_LOCK_NOT_AVAILABLE: Final = "55P03"
+
+
+class Ownership(ShardStore):
+    """Claims and gives up shards, and remembers which answers it has seen."""
+
+    def __init__(self, settings: StoreSettings, links: Links, clock: PostgresClock) -> None:
+        self._settings, self._links, self._clock = settings, links, clock
+        self._known: dict[HostIncarnation, dict[ShardId, int]] = {}
+        self._modes: dict[str, str] = {}
+        self._partitions: dict[str, int] = {}
+
+    @override
+    async def declare(self, serves: Serves, *, partitions: int = 16) -> None:
+        """A type that is known keeps its number of partitions."""
+        types = sorted(set(serves.types))
+        agents = sorted(set(serves.agents))
+        modes = {agent.type: "instance" for agent in agents}
+        for type_ in types:
+            if modes.setdefault(type_, "partitioned") == "instance":
+                raise _one_or_the_other(type_, "instance")
+        for type_, mode in modes.items():
+            if self._modes.get(type_, mode) != mode:
+                raise _one_or_the_other(type_, self._modes[type_])
+        texts, hashes = [str(agent) for agent in agents], [partition_hash(a) for a in agents]
+        try:
+            rows = await self._links.fetch(
+                "declaring agents", SQL_DECLARE_AGENTS, types, partitions, texts, hashes
+            )
+        except RefusedError as exc:
+            if exc.sqlstate == _OTHER_MODE:
+                raise _one_or_the_other(*exc.problem.split("|")) from exc
+            raise
+        self._modes.update(modes)
+        self._partitions.update({row["type"]: row["partitions"] for row in rows})
+
+    @override
+    def shard_of(self, agent_id: AgentId) -> ShardId:
+        """The SQL function of this name says the same.
+
+        Raises:
+            RegistrationError: The type was not declared through this store.
+        """
+        mode = self._modes.get(agent_id.type)
+        if mode == "instance":
+            return instance_shard(agent_id)
+        if mode is None:
+            msg = f"agent type {agent_id.type!r} was not declared through this store"
+            raise RegistrationError(msg)
+        return partition_shard(
+            agent_id.type, partition_hash(agent_id) % self._partitions[agent_id.type]
+        )
+
+    @override
+    async def claim(
+        self, *, owner: HostIncarnation, serves: Serves, limit: int
+    ) -> list[ShardLease]:
+        """A shard whose answer was lost comes with the next call.
+
+        Raises:
+            ContractError: Mail in this database goes another way than this host's.
+        """
+        known = self._known.setdefault(owner, {})
+        try:
+            rows = await self._links.fetch(
+                "claiming shards",
+                SQL_CLAIM_SHARDS,
+                owner,
+                self._settings.lease,
+                list(serves.types),
+                [instance_shard(agent) for agent in serves.agents],
+                list(known),
+                limit,
+                self._settings.capacity,
+                self._settings.brokered,
+            )
+        except RefusedError as exc:
+            if exc.sqlstate == _OTHER_KIND_OF_MAIL:
+                raise _other_kind_of_mail(is_brokered=exc.problem == "brokered") from exc
+            if exc.sqlstate != _LOCK_NOT_AVAILABLE:
+                raise
+            _log.warning("shards are busy; claiming them with the next try")
+            return []
+        leases = [
+            ShardLease(ShardId(row["shard"]), owner, row["epoch"], row["expires_at"])
+            for row in rows
+        ]
+        known.update({lease.shard: lease.epoch for lease in leases})
+        if late := [row["shard"] for row in rows if row["late"]]:
+            _log.warning(
+                "took shards above this host's share: nobody else came for them",
+                extra={"shards": late, "owner": owner},
+            )
+        return leases
+
+    @override
+    async def release(self, leases: Sequence[ShardLease]) -> None:
+        if not leases:
+            return
+        await self._links.fetch(
+            "releasing shards", SQL_RELEASE_SHARDS, self._settings.owner, *lease_columns(leases)
+        )
+        # Not before: a claim under way would take them up again as its own.
+        for lease in leases:
+            known = self._known.get(lease.owner, {})
+            if known.get(lease.shard) == lease.epoch:
+                del known[lease.shard]
+
+    @override
+    async def heartbeat(self, owner: HostIncarnation, known: Sequence[ShardLease]) -> HostReport:
+        asked = self._clock.monotonic()
+        rows = await self._links.fetch(
+            "heartbeat", SQL_HEARTBEAT, owner, self._settings.lease, None, None
+        )
+        report = host_report(rows, known)
+        self._clock.hear(Reading(report.now, asked, self._clock.monotonic()))
+        self.heard(owner, report)
+        return report
+
+    def heard(self, owner: HostIncarnation, report: HostReport) -> None:
+        """Note what a heartbeat said: what was lost or dropped here may be claimed again."""
+        mine = self._known.get(owner, {})
+        for shard in (*report.unknown, *(lease.shard for lease in report.lost)):
+            mine.pop(shard, None)
+
+
+def host_report(rows: Sequence[Row], known: Sequence[ShardLease]) -> HostReport:
+    """Compare what the database says this host owns with what the host thinks."""
+    now: datetime = rows[0]["now"]
+    owned = {ShardId(row["shard"]): row["epoch"] for row in rows if row["shard"] is not None}
+    thought = {lease.shard for lease in known}
+    return HostReport(
+        unknown=tuple(sorted(shard for shard in owned if shard not in thought)),
+        lost=tuple(lease for lease in known if owned.get(lease.shard) != lease.epoch),
+        now=now,
+        surplus=_surplus(rows),
+    )
+
+
+def _surplus(rows: Sequence[Row]) -> tuple[Surplus, ...]:
+    """Group by type the shards of which some are to be given back."""
+    by_type: dict[str, tuple[list[ShardId], int]] = {}
+    for row in rows:
+        if (count := row["surplus"]) is not None:
+            shard = ShardId(row["shard"])
+            by_type.setdefault(scope_of(shard).type, ([], count))[0].append(shard)
+    return tuple(Surplus(tuple(sorted(shards)), count) for shards, count in by_type.values())
+
+
+def _one_or_the_other(type_: str, was: str) -> RegistrationError:
+    known, wanted = ("single agents", "a whole type")[:: 1 if was == "instance" else -1]
+    return RegistrationError(
+        f"agent type {type_!r} is in use as {known} and cannot be registered as {wanted}: a type "
+        "is one or the other. Use another type name, or let its runs and messages end and stop "
+        "its hosts"
+    )
+
+
+def _other_kind_of_mail(*, is_brokered: bool) -> ContractError:
+    if is_brokered:
+        return ContractError(
+            "mail in this database travels by a broker, and this host has none: its agents would "
+            "not get theirs. Set CALLBOARD_NATS_URL as its other hosts have it"
+        )
+    return ContractError(
+        "hosts without a broker serve in this database: they would not get this host's mail. "
+        "Stop them first, then start all with CALLBOARD_NATS_URL"
+    )

@@ -1,0 +1,351 @@
+"""The one writer of turns: groups them, one round trip a group, and settles what is unknown.
+
+Every outcome is decided by the database under locks. When a connection is lost while a group is
+under way, its server process is ended first, then each turn is looked up by its key; only turns
+that are not there are sent again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from math import inf
+from typing import Final, LiteralString, cast
+
+from pydantic_core import from_json
+from typing_extensions import override
+
+from actors.kernel.agent.message import Message
+from actors.kernel.backoff import Backoff
+from actors.kernel.faults import armed
+from actors.kernel.histogram import SIZES, Histogram
+from actors.kernel.runtime.hints import Nudge
+from actors.kernel.runtime.ids import AgentId
+from actors.kernel.runtime.log_entry import NewEntry
+from actors.kernel.runtime.rows import Arrived
+from actors.kernel.runtime.scheduler import Lease
+from actors.kernel.runtime.turn import Commit, CommitOutcome, Committed, Conflict, Missing, Outgoing
+from actors.kernel.store.transport import OutboxRow
+from actors.kernel.store.turns import TurnStore
+from persistence.errors import DRIVER_ERRORS, is_full, is_lost, is_passing, translate
+from persistence.postgres.connection.batch import Batcher
+from persistence.postgres.connection.link import KEYED, PASSING_RETRIES, Connection, Link, Row
+from persistence.postgres.connection.outage import Outage
+from persistence.postgres.connection.settings import StoreSettings
+from persistence.postgres.turns.encode import columns
+from persistence.postgres.turns.fast_path import is_usual
+from persistence.postgres.turns.outcomes import (
+    SQL_FIND_NUDGES,
+    Told,
+    Verdicts,
+    append_error,
+    told_by,
+)
+from persistence.postgres.turns.turn import (
+    Ended,
+    Turn,
+    TurnCall,
+    TurnResult,
+    Unit,
+    Unknown,
+    check_commit,
+    units_of,
+)
+from persistence.postgres.turns.writing import are_appends, write
+
+FOR_EVER: Final = inf
+"""So long a turn waits for its server: what it holds, such as the result of an effect, may be nowhere else."""
+EVERYBODY: Final = frozenset({"53100", "58030"})
+"""Of these wants the server has no room for anybody."""
+
+SQL_FIND_TURNS: Final[LiteralString] = """
+select t.i::int, e.kind, e.position, e.payload::text as payload, r.cancel_requested,
+    r.status = 'SUSPENDED' and r.wake is not null and is_woken(r.run_id, r.agent, r.wake) as wake
+  from unnest($1::text[], $2::int[]) with ordinality t(run_id, seq, i)
+  cross join lateral (select * from event_log e
+    where e.run_id = t.run_id and e.seq = t.seq offset 0) e
+  cross join lateral (select * from runs r where r.run_id = t.run_id offset 0) r
+"""
+SQL_FIND_ROUTED: Final[LiteralString] = """
+select i.agent, i.sender, i.message_id, i.arrival, s.owner
+  from unnest($1::text[], $2::text[], $3::text[]) m(agent, sender, message_id)
+  cross join lateral (select * from inbox i
+    where i.agent = m.agent and i.sender = m.sender and i.message_id = m.message_id offset 0) i
+  left join shards s on s.shard = i.shard
+  where i.state = 'p'
+"""
+SQL_FIND_POSTED: Final[LiteralString] = """
+select 'outbox' as outcome, o.target as agent, o.sender, o.message_id, o.n as arrival
+  from unnest($1::text[], $2::text[], $3::text[]) m(target, sender, message_id)
+  cross join lateral (select * from outbox o
+    where o.target = m.target and o.sender = m.sender and o.message_id = m.message_id offset 0) o
+"""
+
+
+class Committer(TurnStore):
+    """Takes appends and commits of any number of runs."""
+
+    def __init__(
+        self,
+        settings: StoreSettings,
+        outage: Outage,
+        *,
+        on_commit: Callable[[str], None],
+        on_foreign: Callable[[str, Nudge], None],
+    ) -> None:
+        """`on_commit(run_id)`: a log grew. `on_foreign(owner, nudge)`: for another host."""
+        self._settings, self._link = settings, Link(settings, outage, KEYED)
+        self._outage, self._backoff = outage, Backoff()
+        self._on_commit, self._on_foreign = on_commit, on_foreign
+        self._batcher: Batcher[Turn, TurnResult] = Batcher(self._flush, limit=settings.group_limit)
+        self._append_fault, self._commit_fault = armed("append"), armed("commit")
+        self.on_posted: Callable[[Sequence[OutboxRow]], None] | None = None
+        """Called with new outbox rows, by `n`, before their turns are answered."""
+        self._refused: set[TurnCall] = set()
+        self.groups = self.fast = self.turns = 0
+        self.group_size = Histogram(SIZES)
+
+    @override
+    async def append(self, lease: Lease, entries: Sequence[NewEntry], *, expected_seq: int) -> int:
+        result = await self._batcher.call(Turn(lease, expected_seq, entries))
+        if type(result) is Committed:
+            return result.last_seq
+        raise append_error(result, lease, expected_seq)
+
+    @override
+    async def commit(self, commit: Commit) -> CommitOutcome:
+        check_commit(commit)
+        turn = Turn(commit.lease, commit.expected_seq, commit.entries, commit)
+        turn.is_usual = is_usual(commit, brokered=self._settings.brokered)
+        result = await self._batcher.call(turn)
+        if isinstance(result, Ended):
+            return Missing((f"run {commit.lease.run_id} has ended {result.status}",))
+        if isinstance(result, Unknown):
+            return Missing((f"run {commit.lease.run_id}",))
+        return result
+
+    async def run(self) -> None:
+        """Work until `close`; to be run as a task."""
+        try:
+            await self._batcher.run()
+        finally:
+            await self._link.close()
+
+    def close(self) -> None:
+        """Finish what is queued, then let `run` return."""
+        self._batcher.close()
+
+    def refuse_beginnings(self) -> None:
+        """Write no turn that begins a run and was made by what another life of the server said.
+
+        Other turns say where the log of their run ends, by which the server knows whether it is behind.
+        Those that rest for want of room are written first: were it behind them, their runs could get as
+        far again meanwhile, another way.
+        """
+        self._refused = {call for call in self._batcher.under_way if call.args.expected < 0}
+        for call in self._refused:
+            call.answer(Conflict(-1))
+        self._batcher.flush_again()
+
+    async def _flush(self, calls: list[TurnCall]) -> None:
+        while calls:
+            units, calls = units_of(calls)
+            await self._send(units)
+
+    async def _send(self, units: list[Unit]) -> None:
+        """Have every call of the units answered, whatever happens on the way."""
+        passing, unsure = 0, False
+        while units:
+            try:
+                connection = await self._link.connection(FOR_EVER)
+                if self._refused:
+                    units = [unit for unit in units if self._refused.isdisjoint(unit.calls)]
+                if unsure:
+                    units = await self._settle(connection, units)
+                if not units:
+                    return
+                rows = await self._round_trip(connection, units)
+            except DRIVER_ERRORS as exc:
+                if is_passing(exc) and (passing := passing + 1) < PASSING_RETRIES:
+                    continue
+                if is_full(exc) and not is_lost(exc):
+                    await self._put_off(units, exc)
+                    return
+                if not self._link.lose(exc):
+                    await self._one_by_one(units, exc)
+                    return
+                unsure = True
+            else:
+                if self._outage.trouble is not None and not self._batcher.is_putting_off:
+                    self._outage.writes()
+                    self._backoff.reset()
+                await self._answer(units, rows, resent=unsure)
+                return
+
+    async def _put_off(self, units: list[Unit], exc: Exception) -> None:
+        """Nothing of the group was written for want of room: it comes again, as long as this process lives.
+
+        What a turn holds may exist nowhere else. Where it may be a single turn that is too much, the
+        others are tried without it.
+        """
+        calls = [call for unit in units for call in unit.calls]
+        if len(calls) > 1 and getattr(exc, "sqlstate", "") not in EVERYBODY:
+            await self._one_by_one(units, exc)
+            return
+        self._outage.refuses(exc)
+        self._batcher.put_back(calls, self._backoff.next_s())
+
+    async def _one_by_one(self, units: list[Unit], exc: Exception) -> None:
+        """A group was refused as a whole: let each turn find its own fate."""
+        if len(units) == 1 and len(units[0].calls) == 1:
+            units[0].calls[0].fail(translate(exc, "committing a turn"))
+            return
+        for unit in units:
+            for call in unit.calls:
+                await self._send([Unit(call)])
+
+    async def _round_trip(self, connection: Connection, units: list[Unit]) -> list[Row]:
+        self.groups += 1
+        self.turns += len(units)
+        self.group_size.observe(len(units))
+        with self._append_fault if are_appends(units) else self._commit_fault:
+            rows, is_fast = await write(connection, units, self._settings)
+        self.fast += is_fast
+        return rows
+
+    async def _answer(self, units: list[Unit], rows: list[Row], *, resent: bool) -> None:
+        found = Verdicts(units, rows)
+        refused = found.refused
+        arrivals = self._route(units, found.routed) if found.routed else {}
+        told = told_by(units, found.nudges, self._on_foreign) if found.nudges else {}
+        if found.posted:
+            self._post(units, found.posted)
+        for i, unit in enumerate(units, 1):
+            if i in refused:
+                continue
+            cancel, wake = None, False
+            if (note := found.notes.get(i)) is not None:
+                cancel, wake = note["detail"], note["wake"]
+            last = Committed(
+                unit.last, cancel, tuple(arrivals.get(i, ())), wake, tuple(found.cycles.get(i, ()))
+            )
+            if i in told:
+                nudges, spawned = tuple(told[i].nudges), tuple(told[i].spawned)
+                last = replace(last, nudges=nudges, spawned=spawned)
+            self._committed(unit, last)
+        if refused:
+            await self._refuse([(units[i - 1], refused[i]) for i in refused], resent=resent)
+
+    async def _refuse(self, verdicts: list[tuple[Unit, TurnResult]], *, resent: bool) -> None:
+        """Tell single calls; let merged ones, and those that were sent before, find their fate."""
+        doubtful: list[Unit] = []
+        for unit, verdict in verdicts:
+            if resent and isinstance(verdict, Conflict | Ended):
+                # Sent twice, and the first one was executed after all.
+                doubtful.append(unit)
+            elif len(unit.calls) == 1:
+                unit.calls[0].answer(verdict)
+            else:
+                for call in unit.calls:
+                    await self._send([Unit(call)])
+        if doubtful:
+            connection = await self._link.connection(FOR_EVER)
+            for unit in await self._settle(connection, doubtful):
+                for call in unit.calls:
+                    await self._send([Unit(call)])
+
+    def _committed(self, unit: Unit, last: Committed) -> None:
+        """Answer every call of the unit; the turn that closes it gets `last`."""
+        seq = unit.turn.expected
+        for call in unit.calls:
+            seq += len(call.args.rows)
+            call.answer(Committed(seq) if call.args.commit is None else last)
+        self._on_commit(unit.turn.lease.run_id)
+
+    def _route(self, units: list[Unit], rows: list[Row]) -> dict[int, list[Arrived]]:
+        sent = _sent_by(units)
+        arrivals: dict[int, list[Arrived]] = {}
+        for row in rows:
+            i, out = sent[row["agent"], row["sender"], row["message_id"]]
+            agent = cast("AgentId", out.target)
+            arrived = Arrived(_message_of(out), out.sender, agent, row["arrival"])
+            arrivals.setdefault(i, []).append(arrived)
+            owner = row["owner"]
+            if owner is not None and owner != units[i - 1].turn.lease.owner:
+                self._on_foreign(owner, Nudge("mail", agent))
+        return arrivals
+
+    def _post(self, units: list[Unit], rows: list[Row]) -> None:
+        """Hand outbox rows to whoever publishes them; nobody has to take them."""
+        if self.on_posted is None:
+            return
+        sent = _sent_by(units)
+        posted: list[OutboxRow] = []
+        for row in rows:
+            if row["outcome"] == "dead":
+                parts = units[row["turn"] - 1].parts
+                reason = None if parts is None else cast("str", parts.then[-1])
+                message = Message.from_json(from_json(row["detail"]))
+                posted.append(OutboxRow(row["arrival"], message, reason))
+            else:
+                _, out = sent[row["agent"], row["sender"], row["message_id"]]
+                posted.append(OutboxRow(row["arrival"], _message_of(out)))
+        posted.sort(key=lambda row: row.n)
+        self.on_posted(posted)
+
+    async def _settle(self, connection: Connection, units: list[Unit]) -> list[Unit]:
+        """Answer the turns that are in the log already; return the others.
+
+        A turn without entries leaves no trace to look for, and sending it again changes nothing.
+        """
+        asked = [unit for unit in units if unit.rows]
+        found = await connection.fetch(
+            SQL_FIND_TURNS,
+            [unit.turn.lease.run_id for unit in asked],
+            [unit.last for unit in asked],
+            timeout=self._settings.answer_s,
+        )
+        there = [
+            (asked[row["i"] - 1], row)
+            for row in found
+            if asked[row["i"] - 1].rows[-1] == (row["kind"], row["position"], row["payload"])
+        ]
+        done = [unit for unit, _ in there]
+        keys = [
+            (str(out.target), out.sender, out.message.id) for unit in done for out in unit.outgoing
+        ]
+        routed = await connection.fetch(SQL_FIND_ROUTED, *columns(keys, 3)) if keys else []
+        arrivals = self._route(done, routed)
+        if keys and self._settings.brokered:
+            self._post(done, await connection.fetch(SQL_FIND_POSTED, *columns(keys, 3)))
+        nudges = await self._nudges_again(connection, done)
+        for i, (unit, row) in enumerate(there, 1):
+            cancel, wake = row["cancel_requested"], bool(row["wake"])
+            routed_here = tuple(arrivals.get(i, ()))
+            told = tuple(nudges[i].nudges) if i in nudges else ()
+            self._committed(unit, Committed(unit.last, cancel, routed_here, wake, nudges=told))
+        left = set(map(id, units)) - set(map(id, done))
+        return [unit for unit in units if id(unit) in left]
+
+    async def _nudges_again(self, connection: Connection, done: list[Unit]) -> dict[int, Told]:
+        """Tell whom the turns concern; circles of waits are found by the owners' next scans."""
+        if not done:
+            return {}
+        runs = [unit.turn.lease.run_id for unit in done]
+        named = [run_id for unit in done if unit.parts is not None for run_id in unit.parts.named]
+        rows = await connection.fetch(SQL_FIND_NUDGES, runs, named, timeout=self._settings.answer_s)
+        return told_by(done, rows, self._on_foreign)
+
+
+def _sent_by(units: list[Unit]) -> dict[tuple[str, str, str], tuple[int, Outgoing]]:
+    """Each outgoing message by its key, with the number of the first unit that sends it."""
+    sent: dict[tuple[str, str, str], tuple[int, Outgoing]] = {}
+    for i, unit in enumerate(units, 1):
+        for out in unit.outgoing:
+            sent.setdefault((str(out.target), out.sender, out.message.id), (i, out))
+    return sent
+
+
+def _message_of(out: Outgoing) -> Message:
+    message = out.message
+    return message if message.sender == out.sender else replace(message, sender=out.sender)

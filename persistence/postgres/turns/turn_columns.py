@@ -1,0 +1,93 @@
+"""Groups of turns as the array arguments of the SQL functions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import chain
+from typing import Final, TypeAlias
+
+from persistence.postgres.turns.encode import columns
+from persistence.postgres.turns.rare_columns import talk_argument
+from persistence.postgres.turns.turn import RUNNING, Unit
+
+Column: TypeAlias = "Sequence[object]"
+COMMIT_ARGUMENTS: Final = 60
+_NOTHING: Final = (None,) * 8
+
+
+def append_arguments(units: list[Unit]) -> list[Column]:
+    """Return the arguments of `append_entries`."""
+    fences, numbers = fences_of(units)
+    return [
+        *fences,
+        [unit.turn.lease.run_id for unit in units],
+        numbers,
+        [unit.turn.expected for unit in units],
+        [unit.attempt for unit in units],
+        *entry_columns(units),
+    ]
+
+
+def commit_arguments(units: list[Unit]) -> list[Column]:
+    """Return the arguments of `commit_turns`, without its last four."""
+    fences, numbers = fences_of(units)
+    turns: list[tuple[object, ...]] = []
+    # spawned runs, bound messages, sent messages, signals, answers, state
+    rest: tuple[list[tuple[object, ...]], ...] = ([], [], [], [], [], [])
+    for i, (unit, fence) in enumerate(zip(units, numbers, strict=True), 1):
+        turn, parts = unit.turn, unit.parts
+        head = (turn.lease.run_id, fence, str(turn.lease.agent_id), turn.expected)
+        if parts is None:
+            turns.append((*head, False, RUNNING, unit.attempt, *_NOTHING, unit.log_from))
+            continue
+        turns.append((*head, parts.creates, *parts.then, parts.orphans, unit.log_from))
+        groups = (parts.spawned, parts.bound, parts.sent, parts.signals, parts.answers, parts.state)
+        for rows, more in zip(rest, groups, strict=True):
+            if more:
+                rows += [(i, *row) for row in more]
+    widths = (14, 5, 6, 3, 3, 4)
+    tail = (columns(rows, width) for rows, width in zip(rest, widths, strict=True))
+    return [*fences, *columns(turns, 16), *entry_columns(units), *chain.from_iterable(tail)]
+
+
+def talk_arguments(units: list[Unit]) -> tuple[str | None, list[str]]:
+    """Return the last two arguments of `commit_turns`: what few turns have, and the runs it names."""
+    talking = [
+        (i, parts)
+        for i, unit in enumerate(units, 1)
+        if (parts := unit.parts) is not None and parts.talk is not None
+    ]
+    if not talking:
+        return None, []
+    argument = talk_argument((i, parts.talk) for i, parts in talking if parts.talk is not None)
+    return argument, [run_id for _, parts in talking for run_id in parts.named]
+
+
+def fences_of(units: list[Unit]) -> tuple[list[Column], list[int]]:
+    """The different (shard, owner, epoch) as columns, and each unit's number among them."""
+    fences: dict[tuple[str, str, int], int] = {}
+    numbers = []
+    for unit in units:
+        lease = unit.turn.lease
+        key = (lease.shard, lease.owner, lease.epoch)
+        numbers.append(fences.setdefault(key, len(fences) + 1))
+    return list(zip(*fences, strict=True)), numbers
+
+
+def entry_columns(units: list[Unit]) -> list[Column]:
+    """turn, run, seq, kind, position and payload of every entry."""
+    turns: list[int] = []
+    runs: list[str] = []
+    seqs: list[int] = []
+    for i, unit in enumerate(units, 1):
+        count, first = len(unit.rows), unit.turn.expected + 1
+        if count == 1:
+            turns.append(i)
+            runs.append(unit.turn.lease.run_id)
+            seqs.append(first)
+        else:
+            turns += [i] * count
+            runs += [unit.turn.lease.run_id] * count
+            seqs += range(first, first + count)
+    rows = chain.from_iterable(unit.rows for unit in units)
+    return [turns, runs, seqs, *columns(rows, 3)]

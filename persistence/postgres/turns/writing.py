@@ -1,0 +1,69 @@
+"""A group of turns in one round trip: appends, the fast path, or the general function."""
+
+from __future__ import annotations
+
+from typing import Final, LiteralString
+
+from persistence.errors import DRIVER_ERRORS
+from persistence.postgres.connection.link import Connection, Row
+from persistence.postgres.connection.settings import StoreSettings
+from persistence.postgres.turns.fast_path import FAST_ARGUMENTS, fast_arguments
+from persistence.postgres.turns.turn import Unit
+from persistence.postgres.turns.turn_columns import (
+    COMMIT_ARGUMENTS,
+    Column,
+    append_arguments,
+    commit_arguments,
+    talk_arguments,
+)
+
+SQL_APPEND_ENTRIES: Final[LiteralString] = (
+    "select turn, outcome, actual, detail"
+    " from append_entries($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,$13)"
+)
+
+
+def _call(function: str, count: int) -> str:
+    return f"select * from {function}({','.join(f'${n}' for n in range(1, count + 1))})"  # noqa: S608
+
+
+SQL_COMMIT_TURNS: Final = _call("commit_turns", COMMIT_ARGUMENTS + 4)
+SQL_COMMIT_FAST: Final = _call("commit_fast", FAST_ARGUMENTS)
+_GENERAL: Final = "general"
+"""The outcome of the one row that says: nothing was written, `commit_turns` decides."""
+_NOT_THERE: Final = "CB002"
+"""The SQLSTATE that says the same."""
+
+
+def are_appends(units: list[Unit]) -> bool:
+    """Whether they only add entries to the logs of runs that execute."""
+    return all(unit.parts is None and unit.log_from is None for unit in units)
+
+
+async def write(
+    connection: Connection, units: list[Unit], settings: StoreSettings
+) -> tuple[list[Row], bool]:
+    """Write a group; return what its function says of it, and whether that was the fast path."""
+    timeout = settings.answer_s
+    if are_appends(units):
+        args = append_arguments(units)
+        return await connection.fetch(SQL_APPEND_ENTRIES, *args, timeout=timeout), False
+    if (args_or_none := fast_arguments(units)) is not None:
+        rows = await _fast(connection, args_or_none, timeout)
+        if rows is not None:
+            return rows, True
+    args = commit_arguments(units)
+    mode = (settings.brokered, settings.local_delivery)
+    rare = talk_arguments(units)
+    return await connection.fetch(SQL_COMMIT_TURNS, *args, *mode, *rare, timeout=timeout), False
+
+
+async def _fast(connection: Connection, args: list[Column], timeout: float) -> list[Row] | None:
+    """Return the rows of the fast path; None: it has written nothing, for something is not as usual."""
+    try:
+        rows: list[Row] = await connection.fetch(SQL_COMMIT_FAST, *args, timeout=timeout)
+    except DRIVER_ERRORS as exc:
+        if getattr(exc, "sqlstate", None) != _NOT_THERE:
+            raise
+        return None
+    return None if rows and rows[0]["outcome"] == _GENERAL else rows

@@ -1,0 +1,84 @@
+"""Names that logs, programs and databases hold: they stay where they are, however modules move."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from actors.errors import ActorsError
+from actors.kernel.runtime.log_entry import EntryKind
+from persistence.schema_files import REVISION, known_functions, known_migrations
+from tests.architecture.test_house_rules import ROOT, product_files
+
+PINNED: dict[str, Any] = tomllib.loads(
+    Path(__file__).with_name("pinned.toml").read_text(encoding="utf-8")
+)
+
+BASELINE = ROOT / "persistence" / "postgres" / "schema" / "baseline"
+
+
+def subclasses(of: type[ActorsError]) -> set[type[ActorsError]]:
+    """All, at any depth."""
+    return {one for sub in of.__subclasses__() for one in (sub, *subclasses(sub))}
+
+
+def test_errors_stay_where_logs_name_them() -> None:
+    """A log holds `module:Class`; what is not found there any more is raised as another error."""
+    for file in product_files():
+        if file.name not in ("__init__.py", "__main__.py"):
+            importlib.import_module(".".join(file.relative_to(ROOT).with_suffix("").parts))
+    ours = ("actors.", "broker.", "persistence.", "compose.")
+    found = {
+        f"{one.__module__}:{one.__qualname__}"
+        for one in subclasses(ActorsError)
+        if one.__module__.startswith(ours)
+    }
+
+    assert found == {*PINNED["errors"]}
+
+
+@pytest.mark.parametrize("package", PINNED["exports"])
+def test_packages_export_what_programs_import(package: str) -> None:
+    """Each name is there; a new one is added to the list."""
+    module = importlib.import_module(package)
+
+    assert [*module.__all__] == PINNED["exports"][package]
+    assert all(hasattr(module, name) for name in module.__all__)
+
+
+def test_kinds_of_entries_keep_their_names() -> None:
+    """They are in the logs."""
+    assert [kind.value for kind in EntryKind] == PINNED["kinds"]
+
+
+def test_migrations_keep_their_text() -> None:
+    """A database that applied one refuses another text of it."""
+    found = {one.name: one.checksum[:16] for one in known_migrations()}
+
+    assert found == PINNED["migrations"]
+
+
+def test_the_baseline_keeps_its_text() -> None:
+    """A new schema is like one that went by the migrations: what is new is a migration."""
+    texts = {file.stem: file.read_text(encoding="utf-8") for file in BASELINE.glob("*.sql")}
+    before = {one.name: one.sql for one in known_migrations() if one.recorded and one.sql}
+
+    assert {name: digest(text) for name, text in (texts | before).items()} == PINNED["baseline"]
+
+
+def test_functions_that_change_have_another_revision() -> None:
+    """A host of the release before goes by it, and does not put its own ones back."""
+    found = digest("".join(one.checksum for one in known_functions()))
+
+    assert found == PINNED["functions"][str(REVISION)]
+    assert max(map(int, PINNED["functions"])) == REVISION
+
+
+def digest(text: str) -> str:
+    """Of a text, whatever its line ends."""
+    return hashlib.sha256(text.replace("\r\n", "\n").encode()).hexdigest()[:16]

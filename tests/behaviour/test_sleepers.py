@@ -1,0 +1,215 @@
+"""A run that sleeps is rows: its host keeps no object for it, and a take-over does not read it."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from actors.kernel.runtime.ids import AgentId
+from actors.kernel.runtime.log_entry import EntryKind as K
+from actors.kernel.runtime.turn import Suspend
+from actors.runtime.context.call import RunState
+from actors.runtime.context.waits import Waits
+from actors.runtime.execution.ending import Ending
+from actors.runtime.execution.execution import Execution
+from actors.runtime.journal.run_log import RunLog
+from actors.runtime.replay.branch_scheduler import BranchScheduler
+from actors.runtime.worker.mailbox import Mailbox
+from tests.behaviour.agents import Acting
+from tests.harness.faulty_store import Faults
+
+if TYPE_CHECKING:
+    from actors.kernel.agent.message import Message
+    from actors.kernel.runtime.ids import RunId
+    from actors.runtime import RunContext
+    from actors.runtime.context.host_services import ExecutionResult
+    from actors.runtime.replay.verdict import Verdict
+    from tests.behaviour.bed import Bed
+
+SLEEPERS = 40
+
+
+async def asleep(bed: Bed) -> tuple[str, list[RunId]]:
+    """Serve a type of which many runs sleep: they wait for signals, hours, mail."""
+    type_ = bed.name().type
+    await serve(bed, type_)
+    kinds = ("signal", "hours", "mail", "signal")
+    runs = [await bed.submit(AgentId(type_, str(n)), kinds[n % 4]) for n in range(SLEEPERS)]
+    for run_id in runs:
+        await bed.seen(run_id, K.RUN_SUSPENDED)
+    await bed.until(lambda: not bed.runtime._host.worker.dispatcher.load)
+    return type_, runs
+
+
+async def serve(bed: Bed, type_: str) -> None:
+    """Serve agents that wait as their message says, and return what came."""
+
+    async def act(ctx: RunContext, inbox: list[Message]) -> Any:
+        match inbox[0].payload:
+            case "note":
+                return await ctx.step("note", bed.world.do, "note")
+            case "mail":
+                found = await ctx.receive()
+                return None if found is None else found.payload
+            case "hours":
+                return await ctx.sleep(7200.0)
+            case "soon":
+                return await ctx.sleep(bed.suspend_after + 2.0)
+        return await ctx.sleep_until_signal("go")
+
+    await bed.runtime.register_type(type_, lambda agent_id: Acting(agent_id, act))
+
+
+def mailboxes(type_: str) -> int:
+    """How many mailboxes of its agents are in memory."""
+    gc.collect()
+    return sum(type(o) is Mailbox and o.agent_id.type == type_ for o in gc.get_objects())
+
+
+@pytest.mark.item(107)
+async def test_a_sleeping_run_has_no_object_in_its_host(bed: Bed) -> None:
+    """Of forty nothing is left but rows; each is woken by what it waits for, and only then there."""
+    type_, runs = await asleep(bed)
+
+    await bed.until(lambda: not mailboxes(type_))  # a late hint makes one for a moment
+    await bed.runtime.signal(runs[0], "go", "went")
+    await bed.runtime.send(AgentId(type_, "2"), "hello")
+    await bed.runtime.send(AgentId(type_, "1"), "note")
+    assert await bed.result(runs[0]) == "went"
+    assert await bed.result(runs[2]) == "hello"
+    assert not bed.world.count["note"], "mail waits for the agent to be free"
+    await bed.runtime.cancel(runs[1])
+    await bed.until(lambda: bed.world.count["note"] == 1)
+    await bed.until(lambda: not bed.runtime._host.worker.dispatcher.load)
+    await bed.until(lambda: not mailboxes(type_))
+
+
+@pytest.mark.item(107)
+async def test_a_run_that_leaves_memory_is_free_without_the_collector(bed: Bed) -> None:
+    """Its next look may be far, and what a burst leaves until then is not given back any more."""
+    gc.collect()
+    gc.disable()
+    try:
+        type_, _ = await asleep(bed)
+        await bed.until(lambda: not executions(type_))
+    finally:
+        gc.enable()
+
+
+@pytest.mark.item(107)
+async def test_what_the_code_held_is_free_before_the_rest_is_written(
+    bed: Bed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a burst many wait to be written: the frames of their code are as large as all else of them."""
+    held: list[weakref.ref[Any]] = []
+    left: list[Any] = []
+    write = Ending.write
+
+    async def watched(self: Ending, verdict: Verdict, **how: Any) -> ExecutionResult:
+        if isinstance(verdict.then, Suspend):
+            left.extend(ref() for ref in held)
+        return await write(self, verdict, **how)
+
+    async def act(ctx: RunContext, inbox: list[Message]) -> None:
+        mine = Waits.__new__(Waits)
+        held.append(weakref.ref(mine))
+        await ctx.sleep_until_signal("go")
+
+    monkeypatch.setattr(Ending, "write", watched)
+    run_id = await bed.submit(await bed.serve(act))
+    await bed.seen(run_id, K.RUN_SUSPENDED)
+    assert left
+    assert not any(left)
+
+
+@pytest.mark.item(107)
+async def test_a_run_that_ends_is_free_without_the_collector(bed: Bed) -> None:
+    """All of it: of many short runs what the collector has to find is half of the time."""
+    agents = [await bed.serve(_wait_and_end) for _ in range(20)]
+    await bed.result(await bed.submit(agents[0], "first"))
+    gc.collect()
+    gc.disable()
+    try:
+        before = parts()
+        runs = [await bed.submit(agent, "go") for agent in agents]
+        for run_id in runs:
+            await bed.result(run_id)
+        await bed.until(lambda: parts() <= before)
+    finally:
+        gc.enable()
+
+
+async def _wait_and_end(ctx: RunContext, inbox: list[Message]) -> Any:
+    await ctx.step("one", _nothing)
+    await ctx.gather(ctx.step("two", _nothing), ctx.sleep(0.0))
+    return inbox[0].payload
+
+
+async def _nothing() -> None:
+    """Do nothing."""
+
+
+def parts() -> int:
+    """How many parts of executions are in memory."""
+    kinds = {Execution, RunState, RunLog, BranchScheduler, Waits}
+    return sum(type(o) in kinds for o in gc.get_objects())
+
+
+def executions(type_: str) -> int:
+    """How many executions of its agents are in memory."""
+    return sum(type(o) is Execution and o.lease.agent_id.type == type_ for o in gc.get_objects())
+
+
+@pytest.mark.item(107)
+async def test_a_take_over_reads_no_run_that_sleeps(bed: Bed) -> None:
+    """Of forty it reads the three for which something came while nobody lived, and these go on."""
+    type_, runs = await asleep(bed)
+    soon = await bed.submit(AgentId(type_, "soon"), "soon")
+    await bed.seen(soon, K.RUN_SUSPENDED)
+    await bed.crash()
+    async with bed.client() as client:
+        await client.signal(runs[0], "go", "went")
+        await client.send(AgentId(type_, "2"), "hello")
+    faults = Faults()
+    bed.go_wrong(faults)
+    await bed.start()
+    await serve(bed, type_)
+
+    assert await bed.result(runs[0]) == "went"
+    assert await bed.result(runs[2]) == "hello"
+    await bed.result(soon)
+    await bed.until(lambda: not mailboxes(type_))  # each looks once more for mail of its agent
+    for method in ("load", "signals", "find_run_for_agent"):
+        assert faults.calls.count(method) <= 12, method
+
+
+@pytest.mark.item(107)
+async def test_a_hint_of_a_run_that_does_not_hold_its_agent_wakes_nobody(bed: Bed) -> None:
+    """It is about one that has ended; the one that sleeps keeps its agent, and mail waits for it."""
+    type_ = bed.name().type
+    await serve(bed, type_)
+    agent = AgentId(type_, "1")
+    ended, sleeps = [await bed.submit(agent, "signal") for _ in range(2)]
+    await bed.runtime.signal(ended, "go", 1)
+    await bed.result(ended)
+    await bed.seen(sleeps, K.RUN_SUSPENDED)
+    await bed.until(lambda: not bed.runtime._host.worker.dispatcher.load)
+
+    bed.runtime._host.worker.intake.signalled(ended, agent)
+    await bed.runtime.send(agent, "note")
+    await bed.until(
+        lambda: (
+            not (
+                bed.runtime._host.worker.dispatcher.load
+                or bed.runtime._host.worker.dispatcher.backlog
+            )
+        )
+    )
+
+    assert not bed.world.count["note"]
+    await bed.runtime.signal(sleeps, "go", 2)
+    assert await bed.result(sleeps) == 2
+    await bed.until(lambda: bed.world.count["note"] == 1)

@@ -1,0 +1,22 @@
+"""What the host of a cold start serves, and nothing else: what it imports counts as the host's start."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from actors.kernel.agent.message import Message
+    from actors.kernel.runtime.ids import AgentId
+
+
+class Idler:
+    """An agent that only takes its messages."""
+
+    def __init__(self, id: AgentId) -> None:  # noqa: A002
+        self.id = id
+
+    async def run(self, ctx: Any, inbox: list[Message]) -> None:
+        """Take them."""
+
+
+AGENTS = {"bench": Idler}

@@ -1,0 +1,117 @@
+"""What one operation does when nothing else is under way: counts that are the same on every machine."""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+import asyncpg
+
+from tests.benchmarks.counting import counting
+from tests.benchmarks.serverside import Watch
+from tests.benchmarks.workloads import one_outside, staged, suspend, wake
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
+
+    from tests.benchmarks.counting import Counting
+    from tests.benchmarks.outside import Servers
+    from tests.benchmarks.workloads import Stage
+
+TIMES: Final = 5
+"""So often each is counted; the median counts, for a look at rows by the clock comes between now and then."""
+MORE: Final = 5
+"""What one of a run costs is the difference between a run with so many more and one with one."""
+SETTLED_S: Final = 0.005
+
+Figures = dict[str, float]
+
+
+class Lone:
+    """Counts what a host does for single plays."""
+
+    def __init__(self, counts: Counting, stage: Stage, watch: Watch) -> None:
+        self._counts, self._stage, self._watch = counts, stage, watch
+
+    @classmethod
+    @asynccontextmanager
+    async def on(cls, servers: Servers, **options: Any) -> AsyncIterator[tuple[Lone, Stage]]:
+        """Yield one, and the host it counts."""
+        with counting() as counts:
+            counts.is_telling = True
+            async with staged(servers, **options) as stage:
+                watcher = await asyncpg.connect(servers.postgres_url)
+                yield cls(counts, stage, Watch(watcher, stage.store.settings.schema)), stage
+                await watcher.close()
+
+    async def each(self, play: Callable[[], Awaitable[None]]) -> Figures:
+        """Return the figures of one play, which is played before once."""
+        pause = await self._counted(_nothing, min)  # what was begun before may go on beside it
+        found = await self._of(play)
+        return {name: found[name] - pause.get(name, 0) for name in found}
+
+    async def each_more(self, stage: Stage, do: str) -> Figures:
+        """Return what one more of these adds to a run."""
+        few = await self._of(lambda: stage.run("lone", do, 1))
+        many = await self._of(lambda: stage.run("lone", do, 1 + MORE))
+        return {name: (many[name] - few[name]) / MORE for name in few}
+
+    async def _of(self, play: Callable[[], Awaitable[None]]) -> Figures:
+        rows = await self._rows(play)
+        return {"rows": rows, **await self._counted(play, statistics.median)}
+
+    async def _counted(
+        self, play: Callable[[], Awaitable[None]], of_all: Callable[[list[int]], float]
+    ) -> Figures:
+        found: list[dict[str, int]] = []
+        self._counts.is_telling = False
+        for _ in range(TIMES):
+            before = self._counts.read(self._stage.store)
+            await play()
+            await self._settled()
+            found.append((self._counts.read(self._stage.store) - before).figures())
+        self._counts.is_telling = True
+        return {name: of_all([one[name] for one in found]) for name in found[0]}
+
+    async def _rows(self, play: Callable[[], Awaitable[None]]) -> int:
+        """Return how many rows a play writes; one before it has the sessions tell what they did earlier."""
+        rows = []
+        for _ in range(2):
+            await play()
+            await self._settled()
+            rows.append(await self._watch.rows())
+        return rows[1] - rows[0]
+
+    async def _settled(self) -> None:
+        """Return when nothing is done any more."""
+        while True:
+            before = self._counts.read(self._stage.store).statements
+            await asyncio.sleep(SETTLED_S)
+            is_idle = not self._stage.runtime._host.worker.dispatcher.load
+            if is_idle and self._counts.read(self._stage.store).statements == before:
+                return
+
+
+async def _nothing() -> None:
+    pass
+
+
+async def of_runs(servers: Servers) -> dict[str, Figures]:
+    """Return the figures of what needs no broker: a run, a step, an ask, a child, a wake."""
+    found: dict[str, Figures] = {}
+    async with Lone.on(servers) as (lone, stage):
+        found["run"] = await lone.each(lambda: stage.run("lone", "steps", 0))
+        for name, do in (("step", "steps"), ("ask", "asks"), ("child", "lone_children")):
+            found[name] = await lone.each_more(stage, do)
+    async with Lone.on(servers, suspend_after=0.0) as (lone, stage):
+        await suspend(stage, TIMES + 2)
+        found["wake"] = await lone.each(lambda: wake(stage, 1))
+    return found
+
+
+async def of_messages(servers: Servers) -> dict[str, Figures]:
+    """Return the figures of a message from outside to an idle agent, until its run has ended."""
+    async with Lone.on(servers, broker=True) as (lone, stage):
+        return {"message": await lone.each(lambda: one_outside(stage, 1))}

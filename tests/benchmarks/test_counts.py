@@ -1,0 +1,64 @@
+"""What one operation costs does not grow by accident: counts, which are the same on every machine.
+
+Whoever lowers a count writes the new one down here; `tests/benchmarks/lone.py` says how they are counted.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tests.benchmarks import lone
+from tests.benchmarks.outside import Servers
+
+if TYPE_CHECKING:
+    from tests.harness.servers import TestNats
+
+COUNTS = """
+          rows  groups  turns  statements  tasks  futures  call_soon  encoded  encoded_bytes
+run          7       1      1           2      2        8         15        6            500
+step         2       1      1           1      0        3          4        5            900
+ask         13       2      2           3      3       14         24       18           4800
+child       15       3      3           4      4       15         27       14           4100
+wake         7       1      1           4      3       17         30        6            120
+message      7       1      1           2      3       12         21        7           1800
+"""
+"""A run of no step, submitted; one step, ask or child more of a run; a signal to a run that is rows only, until
+its end; a message from outside to an idle agent, until the end of its run.
+
+Rows written, statements that commit turns, turns in them, all statements; of the event loop tasks, futures and
+calls; texts of JSON made, and their bytes.
+"""
+EXACT = ("rows", "groups", "turns", "statements")
+"""The others are bounds."""
+SLACK = 0.8
+"""What is below this part of its bound has to be written down."""
+
+
+async def test_a_lone_operation_of_a_run_does_what_is_written_down(postgres_dsn: str) -> None:
+    """A run, a step, an ask, a child and a wake each write and start exactly so much."""
+    _check(await lone.of_runs(Servers(postgres_dsn, "")))
+
+
+async def test_a_lone_message_from_outside_does_what_is_written_down(
+    postgres_dsn: str, nats_server: TestNats
+) -> None:
+    """So does a message that an outside program publishes."""
+    _check(await lone.of_messages(Servers(postgres_dsn, nats_server.url)))
+
+
+def _check(found: dict[str, lone.Figures]) -> None:
+    names, *lines = [line.split() for line in COUNTS.strip().splitlines()]
+    bounds = {name: dict(zip(names, map(int, row), strict=True)) for name, *row in lines}
+    wrong = [
+        f"{name}: {figures[what]:g} {what}, not {bound}"
+        for name, figures in found.items()
+        for what, bound in bounds[name].items()
+        if not _is_right(what, round(figures[what]), bound)
+    ]
+
+    assert wrong == [], found
+
+
+def _is_right(what: str, count: int, bound: int) -> bool:
+    least = bound if what in EXACT else bound * SLACK - 1
+    return least <= count <= bound

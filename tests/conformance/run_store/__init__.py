@@ -1,0 +1,1 @@
+"""Everything that keeps runs: one contract, on memory, parts put together, and PostgreSQL."""

@@ -1,0 +1,108 @@
+"""Who started a run, and submits that touch no run of somebody else's."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
+from actors.errors import RunConflictError
+from actors.kernel.agent.message import MessageKey
+from actors.kernel.runtime.ids import RunId
+from actors.kernel.runtime.log_entry import EntryKind, NewEntry
+from tests.conformance.bed import DESK, message, started
+from tests.conformance.talk import CLERK
+
+if TYPE_CHECKING:
+    from tests.conformance.bed import Bed
+
+CRM, SHOP = "ext:crm", "ext:shop"
+
+
+def heard(n: int, sender: str) -> NewEntry:
+    """What the log says of the n-th message that a run began with."""
+    return NewEntry(EntryKind.MSG_RECEIVED, f"in.{n}", {"message": {"sender": sender}})
+
+
+async def test_a_run_is_of_who_sent_what_it_began_with(bed: Bed) -> None:
+    """Before it starts, while it runs and when it has ended; of one that is unknown nobody is told."""
+    submitted = await bed.submit(sender=CRM, id="1")
+    before = await bed.store.reads.started_by(submitted.run_id)
+    run = await bed.begin(sender=CRM, id="1")
+    await run.append(heard(0, CRM))
+    started = await bed.store.reads.started_by(run.run_id)
+    child = await run.spawn("1", CLERK)
+    await run.append(NewEntry(EntryKind.MSG_RECEIVED, "2", {"message": {"sender": SHOP}}))
+    of_child = await bed.store.reads.started_by(child.run_id)
+    await run.complete()
+
+    assert of_child == CRM
+    assert [before, started, await bed.store.reads.started_by(run.run_id)] == [CRM] * 3
+    assert await bed.store.reads.started_by(RunId("no-run")) is None
+
+
+@pytest.mark.parametrize("mode", ["join", "interrupt"])
+async def test_apart_a_run_of_somebody_else_is_neither_joined_nor_stopped(
+    bed: Bed, mode: str
+) -> None:
+    """The submit is refused and leaves nothing; the same one is accepted once the agent is free."""
+    run = await bed.begin(sender=SHOP, id="s")
+    with pytest.raises(RunConflictError):
+        await bed.submit(sender=CRM, id="c", on_conflict=mode, is_apart=True)  # type: ignore[arg-type]
+    held = await bed.store.reads.run(run.run_id)
+    await run.complete()
+    accepted = await bed.submit(sender=CRM, id="c", on_conflict=mode, is_apart=True)  # type: ignore[arg-type]
+
+    assert held is not None
+    assert held.cancel_requested is None
+    assert accepted.arrived is not None
+    assert await bed.store.reads.started_by(accepted.run_id) == CRM
+
+
+async def test_apart_a_sender_joins_and_stops_its_own(bed: Bed) -> None:
+    """As without; a message that is known joins the run that it joined, and stops none."""
+    run = await bed.begin(sender=CRM, id="1")
+    joined = [
+        await bed.submit(sender=CRM, id="2", on_conflict="join", is_apart=True) for _ in range(2)
+    ]
+    newer = [
+        await bed.submit(sender=CRM, id="3", on_conflict="interrupt", is_apart=True)
+        for _ in range(2)
+    ]
+    stopped = await bed.store.reads.run(run.run_id)
+
+    assert [one.run_id for one in joined] == [run.run_id] * 2
+    assert [one.arrived is None for one in (*joined, *newer)] == [False, True] * 2
+    assert newer[0].run_id == newer[1].run_id != run.run_id
+    assert stopped is not None
+    assert stopped.cancel_requested is not None
+
+
+async def test_apart_of_many_at_once_none_stops_what_another_one_started(bed: Bed) -> None:
+    """Two senders interrupt by turns: whoever's run holds the agent, only its own sender stops it."""
+    await asyncio.gather(
+        *(
+            bed.submit(sender=sender, id=f"{sender}{n}", on_conflict="interrupt", is_apart=True)
+            for n in range(10)
+            for sender in (CRM, SHOP)
+        ),
+        return_exceptions=True,
+    )
+    rows = await bed.store.lists.runs(agent=DESK)
+    senders = {await bed.store.reads.started_by(row.run_id) for row in rows}
+
+    assert len(rows) == 10
+    assert len(senders) == 1
+
+
+async def test_of_mail_of_several_senders_a_run_is_nobodys(bed: Bed) -> None:
+    """It would show each of them what the others sent."""
+    messages = [message(n, id=f"m{n}", sender=who) for n, who in enumerate((CRM, SHOP))]
+    arrived = await bed.store.arrivals.deliver(messages)
+    keys = tuple(MessageKey(DESK, one.sender, one.message.id) for one in arrived)
+    run, new = bed.turns_of_mail(keys[0])
+    entries = (started(), heard(0, CRM), heard(1, SHOP))
+    await run.commit(run.turn(*entries, create=new, bind=keys))
+
+    assert await bed.store.reads.started_by(run.run_id) is None

@@ -1,0 +1,171 @@
+"""The contract of every `RunStore`: who owns a shard, and what one that lost it can do."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from actors.errors import LeaseLostError, RegistrationError
+from actors.kernel.runtime.ids import AgentId, RunId
+from actors.kernel.runtime.turn import Committed, LeaseLost
+from actors.kernel.store.shards import Serves
+from tests.conformance.bed import DESK, SERVES, Turns, result
+
+if TYPE_CHECKING:
+    from actors.kernel.runtime.log_entry import RunLogEntry
+    from tests.conformance.bed import Bed
+
+CLERK = AgentId("clerk", "7")
+
+
+async def log_of(bed: Bed, run_id: RunId) -> list[RunLogEntry]:
+    """The run's whole log."""
+    return [entry async for entry in bed.store.reads.entries(run_id)]
+
+
+async def test_every_agent_of_a_declared_type_has_a_shard_that_can_be_claimed(
+    fresh_bed: Bed,
+) -> None:
+    """The claim returns leases of this owner, epoch 1, not yet expired, for every agent's shard."""
+    leases = await fresh_bed.claim()
+
+    shards = {lease.shard for lease in leases}
+    assert {fresh_bed.store.shards.shard_of(AgentId("desk", str(n))) for n in range(50)} <= shards
+    assert {(lease.owner, lease.epoch) for lease in leases} == {(fresh_bed.owner, 1)}
+    assert all(lease.expires_at > fresh_bed.clock.now() for lease in leases)
+
+
+async def test_a_shard_has_one_owner(bed: Bed) -> None:
+    """Claiming again gives nothing, neither to its owner nor to anybody else."""
+    async with bed.rival() as rival:
+        assert await bed.claim() == []
+        assert await rival.claim() == []
+
+
+async def test_hosts_that_claim_at_once_share_the_shards_without_overlap(fresh_bed: Bed) -> None:
+    """Every shard goes to exactly one of three hosts."""
+    async with fresh_bed.rival("b") as second, fresh_bed.rival("c") as third:
+        claims = await asyncio.gather(fresh_bed.claim(), second.claim(), third.claim())
+
+    shards = [lease.shard for claim in claims for lease in claim]
+    assert len(shards) == len(set(shards))
+    assert fresh_bed.store.shards.shard_of(DESK) in shards
+
+
+async def test_nothing_is_claimed_by_a_host_that_serves_nothing(fresh_bed: Bed) -> None:
+    """Shards go to those who can execute their agents."""
+    await fresh_bed.store.shards.declare(SERVES)
+
+    assert (
+        await fresh_bed.store.shards.claim(owner=fresh_bed.owner, serves=Serves(), limit=10) == []
+    )
+
+
+@pytest.mark.item(484)
+async def test_a_host_whose_shard_was_taken_over_can_write_nothing(bed: Bed) -> None:
+    """Append raises, a turn is refused, and the new owner goes on from the log's end."""
+    run = await bed.begin()
+    async with bed.rival() as rival:
+        await bed.lose_to(rival)
+
+        with pytest.raises(LeaseLostError):
+            await run.append(result("0"))
+        assert await run.send(run.turn(result("0"))) == LeaseLost()
+        taken = Turns(rival, run.run_id, seq=0)
+        await taken.commit(taken.turn(result("0", "rival")))
+
+    entries = await log_of(bed, run.run_id)
+    assert [e.payload.get("value") for e in entries[1:]] == ["rival"]
+
+
+@pytest.mark.item(484)
+async def test_a_take_over_while_turns_are_in_flight_lets_each_run_have_one_writer(
+    bed: Bed,
+) -> None:
+    """Turns sent while the shard moves are whole or refused; none lands behind the new owner's."""
+    runs = [await bed.begin(agent=AgentId("desk", str(n))) for n in range(20)]
+    async with bed.rival() as rival:
+        flying = [asyncio.create_task(run.send(run.turn(result("0", "old")))) for run in runs]
+        await bed.lose_to(rival)
+        ends = [await log_of(rival, run.run_id) for run in runs]
+        taken = [
+            Turns(rival, run.run_id, run.agent, seq=end[-1].seq)
+            for run, end in zip(runs, ends, strict=True)
+        ]
+        for turns in taken:
+            await turns.commit(turns.turn(result("1", "new")))
+        outcomes = await asyncio.gather(*flying)
+
+    for run, end, outcome in zip(runs, ends, outcomes, strict=True):
+        old = [e for e in await log_of(bed, run.run_id) if e.payload.get("value") == "old"]
+        assert isinstance(outcome, Committed | LeaseLost)
+        assert len(old) == isinstance(outcome, Committed) == len(end) - 1
+
+
+async def test_every_change_of_owner_grows_the_epoch(bed: Bed) -> None:
+    """Giving a shard up and taking it again is a new epoch: turns of the first one are refused."""
+    run = await bed.begin()
+    old = run.turn(result("0"))
+    await bed.store.shards.release(list(bed.leases.values()))
+
+    (lease,) = (x for x in await bed.claim() if x.shard == old.lease.shard)
+
+    assert lease.epoch == old.lease.epoch + 1
+    assert await bed.store.turns.commit(old) == LeaseLost()
+    assert isinstance(await run.send(run.turn(result("0"))), Committed)
+
+
+async def test_releasing_what_one_does_not_hold_changes_nothing(bed: Bed) -> None:
+    """A lease of an older epoch is ignored."""
+    run = await bed.begin()
+    old = [replace(lease, epoch=0) for lease in bed.leases.values()]
+
+    await bed.store.shards.release(old)
+
+    assert isinstance(await run.send(run.turn(result("0"))), Committed)
+
+
+async def test_a_silent_host_loses_its_shards(bed: Bed) -> None:
+    """Past the lease time without a heartbeat others take them, and the report says so."""
+    bed.needs("expiry")
+    leases = list(bed.leases.values())
+    async with bed.rival() as rival:
+        await bed.lapse()
+        taken = await rival.claim()
+        report = await bed.store.shards.heartbeat(bed.owner, leases)
+
+    assert {lease.shard for lease in taken} == {lease.shard for lease in leases}
+    assert set(report.lost) == set(leases)
+
+
+async def test_a_heartbeat_tells_shards_the_host_does_not_know_of(bed: Bed) -> None:
+    """A claim whose answer was lost is found again; what is known and held is not mentioned."""
+    leases = list(bed.leases.values())
+
+    forgotten = await bed.store.shards.heartbeat(bed.owner, [])
+    known = await bed.store.shards.heartbeat(bed.owner, leases)
+
+    assert set(forgotten.unknown) == {lease.shard for lease in leases}
+    assert (known.unknown, known.lost) == ((), ())
+
+
+async def test_a_type_is_a_whole_or_single_agents(fresh_bed: Bed) -> None:
+    """Declaring it the other way is refused; declaring the same again is not."""
+    await fresh_bed.store.shards.declare(SERVES)
+    await fresh_bed.store.shards.declare(SERVES)
+
+    with pytest.raises(RegistrationError):
+        await fresh_bed.store.shards.declare(Serves(agents=(DESK,)))
+
+
+async def test_a_single_agent_is_a_shard_that_can_be_claimed(fresh_bed: Bed) -> None:
+    """An agent registered as instance runs like those of a whole type."""
+    solo = AgentId("solo", "x")
+    await fresh_bed.claim(Serves(agents=(solo,)))
+
+    run = await fresh_bed.begin(agent=solo)
+
+    assert isinstance(await run.send(run.turn(result("0"))), Committed)

@@ -1,0 +1,386 @@
+"""The contract of every `RunStore`: open waits as others see them, and circles of them."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from dataclasses import replace
+from operator import attrgetter
+from typing import TYPE_CHECKING
+
+import pytest
+
+from actors.kernel.agent.message import MessageKey
+from actors.kernel.runtime.ids import AgentId
+from actors.kernel.runtime.log_entry import EntryKind, NewEntry
+from actors.kernel.runtime.turn import Committed, Park
+from actors.kernel.runtime.waits import Wait, WaitCycle
+from tests.conformance.bed import DESK, result, started
+from tests.conformance.clock import ManualClock
+from tests.conformance.talk import CLERK, ask_wait, asked, join_wait, question, reply, rest, row
+
+if TYPE_CHECKING:
+    from actors.kernel.runtime.turn import Outgoing
+    from tests.conformance.bed import Bed, Turns
+
+
+async def test_open_waits_are_seen_with_all_they_say(bed: Bed) -> None:
+    """Position, kind, key, whom it waits for, what a person is asked, and until when."""
+    run, other = await bed.begin(), await bed.begin(agent=CLERK)
+    until = bed.in_s(60)
+    approval = Wait("3", "approval", "appr-1", request={"pay": [1, 2]}, expires_at=until)
+    join = Wait("1.0", "join", other.run_id, CLERK, other.run_id, must=False)
+
+    await run.commit(run.turn(result("0"), waits=(approval, join)))
+
+    found = await bed.store.lists.waits(run_id=run.run_id)
+    assert {wait.wait.position: wait.wait for wait in found} == {"3": approval, "1.0": join}
+    assert {(wait.run_id, wait.agent_id) for wait in found} == {(run.run_id, DESK)}
+    assert all(wait.since.utcoffset() is not None for wait in found)
+
+
+async def test_waits_are_replaced_kept_and_gone(bed: Bed) -> None:
+    """A turn that names waits replaces all, one that does not leaves them, the end removes them."""
+    run = await bed.begin()
+
+    async def open_now() -> set[str]:
+        return {wait.wait.key for wait in await bed.store.lists.waits(run_id=run.run_id)}
+
+    await run.commit(run.turn(result("0"), waits=(ask_wait("a"), ask_wait("b"))))
+    first = await open_now()
+    await run.commit(run.turn(result("1")))
+    kept = await open_now()
+    await run.commit(run.turn(result("2"), waits=(ask_wait("b"), ask_wait("c"))))
+    replaced = await open_now()
+    await run.commit(run.turn(result("3"), waits=()))
+    none = await open_now()
+    await run.complete(waits=(ask_wait("d"),))
+
+    assert (first, kept, replaced, none) == ({"a", "b"}, {"a", "b"}, {"b", "c"}, set())
+    assert await open_now() == set()
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_a_turn_that_knows_the_waits_before_it_writes_the_same(bed: Bed, seed: int) -> None:
+    """Whatever comes, changes or goes, and whether the run rests: what is open is what it says."""
+    rnd, run = random.Random(seed), await bed.begin()
+    every = [replace(ask_wait(f"k{n}", must=False), position=f"{n // 2}") for n in range(40)]
+    known: tuple[Wait, ...] | None = None
+    for n in range(12):
+        share = rnd.choice((0.2, 0.6, 0.9))
+        waits = [wait for wait in every if rnd.random() < share]
+        if waits and rnd.random() < 0.5:
+            waits[0] = replace(waits[0], must=True)
+        if n == 6:
+            every = [replace(wait, agent=DESK, expires_at=bed.in_s(60)) for wait in every]
+
+        turn = run.turn(result(f"{n}"), waits=tuple(waits), known_waits=known)
+        await run.commit(turn)
+
+        found = await bed.store.lists.waits(run_id=run.run_id, limit=100)
+        place = attrgetter("position", "key")
+        assert sorted((wait.wait for wait in found), key=place) == sorted(waits, key=place)
+        known = None if rnd.random() < 0.1 else turn.waits
+
+
+async def test_a_wait_that_goes_on_has_its_old_beginning(bed: Bed) -> None:
+    """Named again it is as old as before; one at another position, or for another key, is new."""
+    run = await bed.begin()
+    await rest(run, ask_wait("a"), ask_wait("b"))
+    (first, _) = await bed.store.lists.waits(run_id=run.run_id)
+    if isinstance(bed.clock, ManualClock):
+        bed.clock.advance(60)
+
+    await rest(run, replace(ask_wait("a"), must=False), replace(ask_wait("b"), position="2"))
+
+    now = {wait.wait.key: wait for wait in await bed.store.lists.waits(run_id=run.run_id)}
+    assert now["a"].since == first.since
+    assert now["b"].since > first.since
+    assert not now["a"].wait.must
+
+
+async def test_a_refused_turn_leaves_the_waits(bed: Bed) -> None:
+    """They are part of the turn."""
+    run = await bed.begin()
+    await run.commit(run.turn(result("0"), waits=(ask_wait("a"),)))
+
+    await run.send(run.turn(result("1"), take_answers=("gone",), waits=(ask_wait("b"),)))
+
+    assert [w.wait.key for w in await bed.store.lists.waits(run_id=run.run_id)] == ["a"]
+
+
+async def test_waits_are_listed_by_kind_oldest_first(bed: Bed) -> None:
+    """Those of one kind, of all runs, in the order in which they were begun; at most `limit`."""
+    runs = [await bed.begin(agent=AgentId("desk", f"{n}")) for n in range(3)]
+    for n, run in enumerate(runs):
+        await rest(run, Wait("1", "approval", f"appr-{n}"), ask_wait(f"ask-{n}", must=False))
+
+    found = await bed.store.lists.waits(kind="approval")
+    two = await bed.store.lists.waits(kind="approval", limit=2)
+
+    assert [wait.wait.key for wait in found] == ["appr-0", "appr-1", "appr-2"]
+    assert [wait.wait.key for wait in two] == ["appr-0", "appr-1"]
+    assert [wait.since for wait in found] == sorted(wait.since for wait in found)
+
+
+def key_of(sent: Outgoing) -> MessageKey:
+    """What names a message that has left."""
+    assert isinstance(sent.target, AgentId)
+    return MessageKey(sent.target, sent.sender, sent.message.id)
+
+
+async def test_a_question_is_taken_back_with_the_turn_that_refuses_it(bed: Bed) -> None:
+    """Nobody is given it any more; what else its sender said stays, and its id stays known."""
+    run = await bed.begin()
+    first, other = question(run, CLERK), question(run, CLERK, id="ask-2")
+    await run.commit(run.turn(result("0"), outgoing=(first, other)))
+    await run.commit(run.turn(result("1"), withdraw=(key_of(first),)))
+
+    again = await run.commit(run.turn(result("2"), outgoing=(first,)))
+
+    assert again.routed == ()
+    pending = await bed.store.backlog.pending_mail(agent=CLERK)
+    assert [arrived.message.id for arrived in pending] == ["ask-2"]
+
+
+async def test_a_question_that_is_refused_before_it_leaves_never_leaves(bed: Bed) -> None:
+    """Nobody is told of it."""
+    run = await bed.begin()
+    sent = question(run, CLERK)
+
+    done = await run.commit(run.turn(result("0"), outgoing=(sent,), withdraw=(key_of(sent),)))
+
+    assert done.routed == ()
+    assert await bed.store.backlog.pending_mail(agent=CLERK) == []
+
+
+async def test_a_question_that_was_begun_is_not_taken_back(bed: Bed) -> None:
+    """The run that has it goes on, and ends with it."""
+    run = await bed.begin()
+    target = await asked(run)
+    sent = question(run, CLERK)
+    await run.commit(run.turn(result("1"), withdraw=(key_of(sent),)))
+
+    await target.commit(target.turn(result("0")))
+    await target.complete()
+
+    assert [answer.key for answer in await bed.store.reads.answers(run.run_id)] == ["ask-1"]
+
+
+async def test_a_turn_that_takes_a_question_back_is_whole(bed: Bed) -> None:
+    """When it is refused the question stays."""
+    run = await bed.begin()
+    sent = question(run, CLERK)
+    await run.commit(run.turn(result("0"), outgoing=(sent,)))
+
+    await run.send(run.turn(result("1"), take_answers=("gone",), withdraw=(key_of(sent),)))
+
+    assert len(await bed.store.backlog.pending_mail(agent=CLERK)) == 1
+
+
+async def test_of_taking_back_and_beginning_at_once_one_comes_first(bed: Bed) -> None:
+    """Either the question is taken back and nobody has it, or it was begun and stays."""
+    for n in range(20):
+        run = await bed.begin(agent=AgentId("desk", f"asks-{n}"))
+        sent = question(run, CLERK, id=f"ask-{n}")
+        await run.commit(run.turn(result("0"), outgoing=(sent,)))
+        target, new = bed.turns_of_mail(key_of(sent))
+        begin = target.turn(started(CLERK), create=new, bind=(key_of(sent),))
+        begun, _ = await asyncio.gather(
+            target.send(begin), run.commit(run.turn(result("1"), withdraw=(key_of(sent),)))
+        )
+
+        if isinstance(begun, Committed):
+            target.seq = begun.last_seq
+            await target.complete()
+        assert len(await bed.store.reads.answers(run.run_id)) == isinstance(begun, Committed)
+        assert await bed.store.backlog.pending_mail(agent=CLERK) == []
+
+
+async def ring(bed: Bed, size: int) -> list[Turns]:
+    """Started runs of so many agents."""
+    return [await bed.begin(agent=AgentId("desk", f"ring-{n}")) for n in range(size)]
+
+
+def next_of(runs: list[Turns], n: int) -> Turns:
+    """The run after the n-th, around."""
+    return runs[(n + 1) % len(runs)]
+
+
+@pytest.mark.parametrize("size", [1, 2, 5])
+async def test_the_turn_that_closes_a_circle_is_told(bed: Bed, size: int) -> None:
+    """Asks of agents whose runs wait for each other: the last one learns who waits for whom."""
+    runs = await ring(bed, size)
+
+    outcomes = [
+        await rest(run, ask_wait(f"ask-{n}", next_of(runs, n).agent)) for n, run in enumerate(runs)
+    ]
+
+    around = [runs[-1], *runs[:-1]]
+    assert [outcome.cycles for outcome in outcomes[:-1]] == [()] * (size - 1)
+    assert outcomes[-1].cycles == (
+        WaitCycle(runs[-1].run_id, runs[-1].agent, "1", tuple(run.agent for run in around)),
+    )
+
+
+@pytest.mark.parametrize("size", [1, 2, 5])
+async def test_joins_make_circles_too(bed: Bed, size: int) -> None:
+    """Of runs that have started: each joins the next."""
+    runs = await ring(bed, size)
+
+    outcomes = [await rest(run, join_wait(next_of(runs, n))) for n, run in enumerate(runs)]
+
+    assert [len(outcome.cycles) for outcome in outcomes] == [0] * (size - 1) + [1]
+
+
+async def test_a_join_of_a_queued_run_waits_for_who_holds_its_agent(bed: Bed) -> None:
+    """That run has to end first: if it waits for the joiner, nobody can go on."""
+    joiner, holder = await ring(bed, 2)
+    queued = await bed.submit(agent=holder.agent)
+    own = await bed.submit(agent=joiner.agent)
+    await rest(holder, ask_wait("ask-1", joiner.agent))
+
+    behind_other = await rest(
+        joiner, Wait("4", "join", queued.run_id, holder.agent, queued.run_id, must=True)
+    )
+    behind_itself = await rest(
+        joiner, Wait("5", "join", own.run_id, joiner.agent, own.run_id, must=True)
+    )
+
+    assert [c.agents for c in behind_other.cycles] == [(joiner.agent, holder.agent)]
+    assert [(c.agents, c.position) for c in behind_itself.cycles] == [((joiner.agent,), "5")]
+
+
+async def test_no_circle_where_somebody_can_go_on(bed: Bed) -> None:
+    """Who can receive mail, has another branch, is not started, or has its answer, breaks it."""
+    first, second = await ring(bed, 2)
+
+    await rest(first, ask_wait("a", second.agent), message=True)
+    receives = await rest(second, ask_wait("b", first.agent))
+    await rest(first, ask_wait("a", second.agent, must=False))
+    has_branch = await rest(second, ask_wait("b", first.agent))
+    free = await rest(second, ask_wait("b", AgentId("desk", "free")))
+    queued = await bed.submit(agent=CLERK)
+    not_started = await rest(
+        second, Wait("1", "join", queued.run_id, CLERK, queued.run_id, must=True)
+    )
+
+    for outcome in (receives, has_branch, free, not_started):
+        assert outcome.cycles == ()
+
+
+@pytest.mark.parametrize("is_known", [False, True])
+async def test_a_circle_is_closed_by_who_takes_an_answer(bed: Bed, is_known: bool) -> None:
+    """Before that it could go on: who waited for it was in no circle yet. Nothing new is waited for."""
+    parent = await bed.begin()
+    children = [await parent.spawn(f"{n}", AgentId("desk", f"child-{n}")) for n in range(20)]
+    first, second = children[:2]
+    await first.start()
+    await second.start()
+    joins = [
+        replace(join_wait(child), position=f"{n}", must=n == 0) for n, child in enumerate(children)
+    ]
+    await rest(parent, *joins)
+    await first.complete()
+    could_go_on = await rest(second, ask_wait("q", parent.agent))
+
+    left = (replace(joins[1], must=True), *joins[2:])
+    closes = await parent.commit(
+        parent.turn(
+            result("3"),
+            take_answers=(first.run_id,),
+            waits=left,
+            known_waits=tuple(joins) if is_known else None,
+        )
+    )
+
+    assert could_go_on.cycles == ()
+    assert [cycle.agents for cycle in closes.cycles] == [(parent.agent, second.agent)]
+
+
+async def test_no_circle_over_a_wait_that_is_answered(bed: Bed) -> None:
+    """A run whose answer is there goes on as soon as it is executed."""
+    asker = await bed.begin()
+    target = await asked(asker)
+    await rest(asker, ask_wait("ask-1"))
+
+    outcome = await target.commit(
+        target.turn(
+            result("0"), answers=(reply(asker, "yes"),), waits=(ask_wait("ask-2", asker.agent),)
+        )
+    )
+
+    assert outcome.cycles == ()
+
+
+async def test_no_circle_over_a_run_that_an_operator_holds(bed: Bed) -> None:
+    """A parked run waits for a person first; its old waits say nothing."""
+    first, second = await ring(bed, 2)
+    await rest(first, ask_wait("a", second.agent))
+    parked = NewEntry(EntryKind.RUN_PARKED, "", {"reason": "in_doubt"})
+    await first.commit(first.turn(parked, then=Park("in_doubt")))
+
+    outcome = await rest(second, ask_wait("b", first.agent))
+
+    assert outcome.cycles == ()
+    assert (await row(bed, first)).parked == "in_doubt"
+
+
+async def test_a_circle_ends_with_a_wait(bed: Bed) -> None:
+    """When one gives up waiting the others are in no circle any more."""
+    first, second = await ring(bed, 2)
+    await rest(first, ask_wait("a", second.agent))
+    closed = await rest(second, ask_wait("b", first.agent))
+    await second.commit(second.turn(result("0"), waits=()))
+
+    again = await rest(first, ask_wait("a", second.agent))
+
+    assert len(closed.cycles) == 1
+    assert again.cycles == ()
+    assert await bed.store.backlog.wait_cycles(bed.shards, younger_than_s=15) == []
+
+
+@pytest.mark.parametrize("size", [2, 5])
+async def test_a_circle_closed_by_all_at_once_is_found_once(bed: Bed, size: int) -> None:
+    """Whoever missed whom, the scan names the wait of the greatest run id, and no other."""
+    runs = await ring(bed, size)
+    await asyncio.gather(
+        *(rest(run, ask_wait(f"ask-{n}", next_of(runs, n).agent)) for n, run in enumerate(runs))
+    )
+
+    found = await bed.store.backlog.wait_cycles(bed.shards, younger_than_s=15)
+
+    at = max(range(size), key=lambda n: runs[n].run_id)
+    around = [*runs[at:], *runs[:at]]
+    assert found == [
+        WaitCycle(runs[at].run_id, runs[at].agent, "1", tuple(run.agent for run in around))
+    ]
+
+
+async def test_the_scan_looks_at_its_shards_and_at_young_waits(bed: Bed) -> None:
+    """Of others it says nothing."""
+    first, second = await ring(bed, 2)
+    await rest(first, join_wait(second))
+    await rest(second, join_wait(first))
+
+    old = await bed.store.backlog.wait_cycles(bed.shards, younger_than_s=0)
+    elsewhere = await bed.store.backlog.wait_cycles([], younger_than_s=15)
+
+    assert (old, elsewhere) == ([], [])
+    assert len(await bed.store.backlog.wait_cycles(bed.shards, younger_than_s=15)) == 1
+
+
+async def test_two_circles_are_two(bed: Bed) -> None:
+    """Each has its own wait that has to fail."""
+    for pair in ("a", "b"):
+        first = await bed.begin(agent=AgentId("desk", f"{pair}1"))
+        second = await bed.begin(agent=AgentId("desk", f"{pair}2"))
+        await rest(first, join_wait(second))
+        await rest(second, join_wait(first))
+
+    found = await bed.store.backlog.wait_cycles(bed.shards, younger_than_s=15)
+
+    assert sorted(sorted(agent.key for agent in cycle.agents) for cycle in found) == [
+        ["a1", "a2"],
+        ["b1", "b2"],
+    ]

@@ -1,0 +1,94 @@
+"""The contract of every `RunStore`: what a lost hint was about can be found."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from actors.kernel.runtime.hints import Nudge
+from actors.kernel.runtime.ids import AgentId
+from actors.kernel.runtime.wakeup import WakeSet
+from tests.conformance.talk import CLERK
+
+if TYPE_CHECKING:
+    from tests.conformance.bed import Bed
+
+
+async def unnoticed(bed: Bed, younger_than_s: float = 60.0) -> list[Nudge]:
+    """What the host of the bed may have missed, in the order of kinds."""
+    found = await bed.store.backlog.unnoticed(list(bed.leases), younger_than_s=younger_than_s)
+    return sorted(found, key=lambda nudge: nudge.kind)
+
+
+@pytest.mark.item(229)
+async def test_a_child_that_nobody_started_is_found_while_it_is_young(bed: Bed) -> None:
+    """Once it has begun, or is old, it is not named."""
+    parent = await bed.begin()
+    child = await parent.spawn("0", CLERK)
+
+    found = await unnoticed(bed)
+    assert found == [Nudge("run", CLERK, child.run_id)]
+    assert await unnoticed(bed, younger_than_s=0.0) == []
+    await child.start()
+    assert await unnoticed(bed) == []
+
+
+@pytest.mark.item(232)
+async def test_an_answer_for_a_suspended_run_is_found_until_it_is_taken(bed: Bed) -> None:
+    """One that nobody waits for is not named, nor one of a run that executes."""
+    parent = await bed.begin()
+    child, other = await parent.spawn("0", CLERK), await parent.spawn("1", CLERK)
+    for run in (child, other):
+        await run.start()
+        await run.complete(7)
+    assert await unnoticed(bed) == []
+
+    await parent.suspend(WakeSet(runs=(child.run_id,)))
+
+    assert await unnoticed(bed) == [Nudge("signal", parent.agent, parent.run_id)]
+    await parent.commit(parent.turn(take_answers=(child.run_id,)))
+    await parent.suspend(WakeSet(runs=("another",)))
+    assert await unnoticed(bed) == []
+
+
+@pytest.mark.item(239)
+async def test_runs_that_were_asked_to_stop_are_found_until_they_have(bed: Bed) -> None:
+    """The parent and its child, each until its owner has written the end."""
+    parent = await bed.begin()
+    child = await parent.spawn("0", CLERK)
+    await child.start()
+    await bed.store.arrivals.request_cancel(parent.run_id, reason="enough")
+
+    found = {nudge.run_id for nudge in await unnoticed(bed)}
+    assert found == {parent.run_id, child.run_id}
+    await child.cancel("enough")
+    assert await unnoticed(bed) == [Nudge("cancel", parent.agent, parent.run_id)]
+
+
+async def test_nothing_of_foreign_shards_is_named(bed: Bed) -> None:
+    """A host follows what concerns its own agents."""
+    parent = await bed.begin()
+    await parent.spawn("0", CLERK)
+
+    assert await bed.store.backlog.unnoticed([], younger_than_s=60.0) == []
+
+
+async def test_an_owner_reads_no_run_that_sleeps(bed: Bed) -> None:
+    """But for its agent's name and its priority; one for which something is there is read."""
+    runs = {name: await bed.begin(agent=AgentId("desk", name)) for name in "abcde"}
+    for name in "abcd":
+        await runs[name].suspend(WakeSet(signals=("go",)))
+    await bed.store.arrivals.signal(runs["a"].run_id, "go", 1, message_id="m", sender="client:x")
+    child = await runs["e"].spawn("0", CLERK)
+    await child.start()
+    await child.complete(7)
+    await runs["e"].suspend(WakeSet(runs=(child.run_id,)))
+    await bed.store.arrivals.request_cancel(runs["b"].run_id, reason="enough")
+
+    awake = await bed.store.backlog.open_runs(bed.shards, asleep=False)
+    asleep = await bed.store.backlog.sleepers(bed.shards)
+
+    assert {row.agent_id.key for row in awake} == {"a", "b", "e"}
+    assert {name for agents in asleep.values() for name in agents} >= {"desk/c", "desk/d"}
+    assert len(await bed.store.backlog.open_runs(bed.shards)) == 5

@@ -1,0 +1,1 @@
+"""What a store has beside runs: follows of posts, limits, mail, schedules, insight."""

@@ -1,0 +1,238 @@
+"""Limits over hosts: places are never more than the limit, shares are fair, buckets fill by the clock."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pytest
+
+from actors.kernel.store.limits import Claim, Limit, LimitScope
+from tests.conformance.clock import ManualClock
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from actors.kernel.store.limits import Grant
+    from tests.conformance.bed import Bed
+
+DESK, CLERK = LimitScope.parse("type:desk"), LimitScope.parse("type:clerk")
+
+
+@dataclass(frozen=True)
+class Host:
+    """One host that is alive."""
+
+    bed: Bed
+
+    @classmethod
+    async def of(cls, bed: Bed) -> Host:
+        """A host whose lease has just begun."""
+        await bed.store.shards.heartbeat(bed.owner, ())
+        return cls(bed)
+
+    async def claim(
+        self, held: int, wanted: int, starts: int = 0, scope: LimitScope = DESK
+    ) -> Grant:
+        """What one claim is answered."""
+        claim = Claim(scope=scope, held=held, wanted=wanted, starts=starts)
+        [grant] = await self.bed.store.limits.exchange(self.bed.owner, [claim])
+        return grant
+
+
+@asynccontextmanager
+async def two_hosts(bed: Bed) -> AsyncIterator[tuple[Host, Host]]:
+    """The bed's host and another one, both alive."""
+    async with bed.rival() as rival:
+        yield await Host.of(bed), await Host.of(rival)
+
+
+async def pass_time(bed: Bed, seconds: float) -> None:
+    """Let so much time pass for the store."""
+    if isinstance(bed.clock, ManualClock):
+        bed.clock.advance(seconds)
+    else:
+        await asyncio.sleep(seconds)
+
+
+@pytest.mark.item(218)
+async def test_a_limit_is_kept_as_it_was_set_until_it_is_replaced_or_deleted(bed: Bed) -> None:
+    """Setting it again replaces it whole; a scope without a limit gets no answer."""
+    limits = bed.store.limits
+    first = Limit(scope=DESK, max_concurrent=5, rate_per_s=2.5, burst=7)
+    await limits.set(first)
+    await limits.set(Limit(scope=CLERK, max_concurrent=0))
+    assert [use.limit for use in await limits.list()] == [
+        Limit(scope=CLERK, max_concurrent=0),
+        first,
+    ]
+    second = Limit(scope=DESK, rate_per_s=3)
+    await limits.set(second)
+    assert await limits.delete(CLERK)
+    assert not await limits.delete(CLERK)
+
+    [use] = await limits.list()
+    assert (use.limit.scope, use.limit.max_concurrent, use.limit.most_starts) == (DESK, None, 3)
+    assert await limits.exchange(bed.owner, [Claim(scope=CLERK, wanted=1)]) == []
+
+
+@pytest.mark.item(218)
+async def test_places_are_never_more_than_the_limit_and_free_ones_go_to_whoever_wants(
+    bed: Bed,
+) -> None:
+    """One host has all six; what it gives back the other gets, and no more."""
+    await bed.store.limits.set(Limit(scope=DESK, max_concurrent=6))
+    async with two_hosts(bed) as (one, other):
+        assert (await one.claim(0, 6)).held == 6
+        refused = await other.claim(0, 4)
+        assert (refused.held, refused.contended) == (0, False)
+        told = await one.claim(6, 6)
+        assert (told.held, told.share, told.contended) == (6, 3, True)
+        assert (await one.claim(3, 3)).held == 3
+        assert (await other.claim(0, 4)).held == 3
+
+        [use] = await bed.store.limits.list()
+        assert (use.held, use.wanting, use.hosts) == (6, 1, 2)
+
+
+async def test_saying_the_same_again_changes_nothing(bed: Bed) -> None:
+    """The answer was lost: the host claims from what it knows, and gets what it would have got."""
+    await bed.store.limits.set(Limit(scope=DESK, max_concurrent=5))
+    host = await Host.of(bed)
+    assert (await host.claim(0, 3)).held == 3
+    assert (await host.claim(0, 3)).held == 3
+
+    assert (await bed.store.limits.list())[0].held == 3
+
+
+@pytest.mark.item(218)
+async def test_where_hosts_want_more_than_there_is_each_has_its_share(bed: Bed) -> None:
+    """Of ten, who wants two gets two, who wants a hundred eight; both want a hundred: five and five."""
+    await bed.store.limits.set(Limit(scope=DESK, max_concurrent=10))
+    async with two_hosts(bed) as (one, other):
+        await other.claim(0, 2)
+        assert (await one.claim(0, 100)).held == 8
+        assert (await other.claim(2, 100)).share == 5
+        assert (await one.claim(8, 100)).share == 5
+        assert (await one.claim(5, 100)).held == 5, "what is free is not taken back by who had it"
+        assert (await other.claim(2, 100)).held == 5
+
+
+@pytest.mark.item(218)
+async def test_a_single_place_goes_from_host_to_host(bed: Bed) -> None:
+    """After a turn of 100 ms it is the other's."""
+    await bed.store.limits.set(Limit(scope=DESK, max_concurrent=1))
+    async with two_hosts(bed) as hosts:
+        holders = []
+        one, other = hosts
+        for _ in range(4):
+            begun = time.monotonic()
+            assert (await one.claim(0, 9)).held == 1
+            share = (await one.claim(1, 9)).share
+            assert share == 1 or time.monotonic() - begun > 0.1, "its turn has just begun"
+            assert (await other.claim(0, 9)).held == 0
+            await pass_time(bed, 0.15)
+            assert (await one.claim(1, 9)).share == 0
+            assert (await one.claim(0, 9)).held == 0, "it is the other's turn"
+            holders.append(one.bed.owner)
+            one, other = other, one
+
+    assert len(set(holders)) == 2
+
+
+@pytest.mark.item(218)
+async def test_places_of_a_dead_host_are_free(bed: Bed) -> None:
+    """When its lease has run out, and not before; a host without a lease gets none."""
+    await bed.store.limits.set(Limit(scope=DESK, max_concurrent=2))
+    async with two_hosts(bed) as (one, other):
+        await one.claim(0, 2)
+        assert (await other.claim(0, 2)).held == 0
+        await bed.lapse()
+        await other.bed.store.shards.heartbeat(other.bed.owner, ())
+
+        assert (await other.claim(0, 2)).held == 2
+
+
+async def test_what_is_above_a_lowered_limit_stays_until_it_is_given_back(bed: Bed) -> None:
+    """Nobody gets a place before there are fewer than the limit."""
+    await bed.store.limits.set(Limit(scope=DESK, max_concurrent=4))
+    async with two_hosts(bed) as (one, other):
+        await one.claim(0, 4)
+        await bed.store.limits.set(Limit(scope=DESK, max_concurrent=2))
+        lowered = await one.claim(4, 4)
+        assert (lowered.held, lowered.share) == (4, 2)
+        assert (await other.claim(0, 1)).held == 0
+        await one.claim(2, 2)
+        assert (await other.claim(0, 1)).held == 0
+        await one.claim(1, 1)
+
+        assert (await other.claim(0, 1)).held == 1
+
+
+@pytest.mark.item(218)
+async def test_a_bucket_is_full_at_first_and_fills_by_the_clock(bed: Bed) -> None:
+    """Burst, then the rate: never more, and what was not used comes back."""
+    await bed.store.limits.set(Limit(scope=DESK, rate_per_s=20, burst=5))
+    host = await Host.of(bed)
+    first = await host.claim(0, 0, starts=9)
+    assert first.starts == 5
+    assert 0 < first.next_start_s <= 1 / 20
+    await host.claim(0, 0, starts=-2)
+    again = await host.claim(0, 0, starts=2)
+    assert again.starts == 2, "two were given back"
+    await pass_time(bed, 0.21)
+    later = await host.claim(0, 0, starts=100)
+
+    assert 4 <= later.starts <= 5
+    await pass_time(bed, 1.0)
+    assert (await host.claim(0, 0, starts=100)).starts == 5, "a bucket holds its burst"
+
+
+async def test_starts_are_divided_between_hosts_that_want_some(bed: Bed) -> None:
+    """Of four that come back each of two gets two, and then one: neither takes all."""
+    await bed.store.limits.set(Limit(scope=DESK, rate_per_s=0.001, burst=10))
+    async with two_hosts(bed) as (one, other):
+        assert (await other.claim(0, 0, starts=4)).starts == 4
+        assert (await other.claim(0, 0, starts=40)).starts == 6
+        assert (await one.claim(0, 0, starts=40)).starts == 0
+        await other.claim(0, 0, starts=-4)
+
+        assert (await other.claim(0, 0, starts=4)).starts == 2
+        await pass_time(bed, 0.01)
+        assert (await one.claim(0, 0, starts=40)).starts == 1
+        assert (await one.claim(0, 0, starts=40)).starts == 0, "the other one has waited longer"
+        assert (await other.claim(0, 0, starts=1)).starts == 1
+
+
+@pytest.mark.item(218)
+async def test_others_hear_of_limits_and_of_places(bed: Bed) -> None:
+    """A changed limit, a host that begins to want others' places, and places given back to it."""
+    bed.needs("nudges")
+    heard: asyncio.Queue[str] = asyncio.Queue()
+    heard_by_other: asyncio.Queue[str] = asyncio.Queue()
+
+    async def next_kind(queue: asyncio.Queue[str]) -> str:
+        async with asyncio.timeout(10):
+            while (kind := await queue.get()) not in ("limits", "places"):
+                pass
+        return kind
+
+    async with two_hosts(bed) as (one, other):
+        one.bed.store.set_nudge_hook(lambda nudge: heard.put_nowait(nudge.kind))
+        other.bed.store.set_nudge_hook(lambda nudge: heard_by_other.put_nowait(nudge.kind))
+        await other.bed.store.limits.set(Limit(scope=DESK, max_concurrent=1))
+        assert await next_kind(heard) == "limits"
+        await one.claim(0, 1)
+        await other.claim(0, 1)
+        assert await next_kind(heard) == "places"
+        await one.claim(0, 0)
+        await one.bed.store.limits.delete(DESK)
+
+        own = [] if bed.backend == "memory" else ["limits", "places"]
+        for kind in (*own, "places", "limits"):
+            assert await next_kind(heard_by_other) == kind
+        for host in (one, other):
+            host.bed.store.set_nudge_hook(None)

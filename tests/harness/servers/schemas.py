@@ -1,0 +1,162 @@
+"""Migrated schemas, lent to one test after another: the migrations take longer than most tests."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import threading
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import asyncpg
+
+from persistence.migrate import migrate
+from tests.harness.servers.postgres import OBSERVER, drop_schema, until_alone
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Coroutine
+
+    from tests.harness.servers.postgres import TestPostgres
+
+    Connection = asyncpg.Connection[asyncpg.Record]
+
+
+T = TypeVar("T")
+
+
+class Observer:
+    """One connection of the test run's own. It lives in a thread: event loops end with their test."""
+
+    def __init__(self, postgres: TestPostgres) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name=OBSERVER)
+        self._thread.start()
+        settings = {"application_name": OBSERVER, "lock_timeout": "10s"}
+        connecting = self._connect(postgres.url, settings)
+        self._connection = asyncio.run_coroutine_threadsafe(connecting, self._loop).result()
+
+    @staticmethod
+    async def _connect(url: str, settings: dict[str, str]) -> Connection:
+        return await asyncpg.connect(url, server_settings=settings)
+
+    async def fetch(self, sql: str, *args: object) -> list[asyncpg.Record]:
+        """The rows of a statement."""
+        return await self._call(self._connection.fetch(sql, *args))
+
+    async def execute(self, script: str) -> None:
+        """Execute several statements as one."""
+        await self._call(self._connection.execute(script))
+
+    async def _call(self, call: Coroutine[Any, Any, T]) -> T:
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(call, self._loop))
+
+    def close(self) -> None:
+        """End the connection and the thread."""
+        asyncio.run_coroutine_threadsafe(self._connection.close(), self._loop).result()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Schema:
+    """One schema as the migrations left it."""
+
+    name: str
+    shape: str
+    """A digest of its tables, functions and rights."""
+    emptying: str
+    """SQL that leaves the rows that the migrations wrote, and no other."""
+
+
+class Schemas:
+    """The migrated schemas of one server; each belongs to one test at a time.
+
+    Attributes:
+        observer: Looks into any of them.
+    """
+
+    def __init__(self, postgres: TestPostgres) -> None:
+        self._postgres = postgres
+        self._free: list[_Schema] = []
+        self.observer = Observer(postgres)
+
+    @asynccontextmanager
+    async def lent(self) -> AsyncIterator[str]:
+        """The name of a schema as the migrations make it; any change to it is undone afterwards.
+
+        Raises:
+            AssertionError: See `drop_schema`.
+        """
+        schema = self._free.pop() if self._free else await self._made()
+        is_clean = False
+        try:
+            yield schema.name
+            is_clean = await self._is_cleaned(schema)
+        finally:
+            if is_clean:
+                self._free.append(schema)
+            else:
+                await drop_schema(self._postgres, schema.name)
+
+    def close(self) -> None:
+        """Remove those that no test has."""
+        self.observer.close()
+        while self._free:
+            asyncio.run(drop_schema(self._postgres, self._free.pop().name))
+
+    async def _made(self) -> _Schema:
+        name = f"t_{secrets.token_hex(6)}"
+        settings = {"search_path": name, "application_name": OBSERVER}
+        connection = await asyncpg.connect(self._postgres.url, server_settings=settings)
+        try:
+            await migrate(connection, name)
+            [(starts,)] = await connection.fetch(_START_OF_SEQUENCES, name)
+            emptying = [starts]
+            for (table,) in await connection.fetch(_TABLES, name):
+                emptying.append(f"delete from {table}")
+                kept = await connection.fetchval(f"select jsonb_agg(t)::text from {table} t")
+                if kept is not None:
+                    emptying.append(await connection.fetchval(_FILLING, table, kept))
+            shape = await connection.fetchval(_SHAPE, name)
+        finally:
+            await connection.close()
+        return _Schema(name=name, shape=shape, emptying=";".join(emptying))
+
+    async def _is_cleaned(self, schema: _Schema) -> bool:
+        """Empty its tables; False, and nothing done, where a test changed more than rows."""
+        if not await until_alone(self.observer, self._postgres):
+            return False
+        [(shape,)] = await self.observer.fetch(_SHAPE, schema.name)
+        if shape == schema.shape:
+            await self.observer.execute(schema.emptying)
+        return bool(shape == schema.shape)
+
+
+_TABLES: Final = (
+    "select format('%I.%I', schemaname, tablename) from pg_tables where schemaname = $1"
+)
+_FILLING: Final = """
+    select format('insert into %1$s select * from jsonb_populate_recordset(null::%1$s, %2$L)',
+      $1::text, $2::text)
+"""
+_START_OF_SEQUENCES: Final = """
+    select coalesce(string_agg(format('select setval(%L, %s, false)',
+      format('%I.%I', schemaname, sequencename), start_value), ';'), 'select')
+    from pg_sequences where schemaname = $1
+"""
+_SHAPE: Final = """
+    with here as (select oid, xmin from pg_namespace where nspname = $1),
+    tables as (select oid, xmin from pg_class where relnamespace = (select oid from here))
+    select md5(string_agg(format('%s.%s.%s', kind, oid, xmin), ' ' order by kind, oid, xmin::text)) from (
+      select 1 as kind, * from here
+      union all select 2, * from tables
+      union all select 3, attrelid, xmin from pg_attribute where attrelid in (select oid from tables)
+      union all select 4, oid, xmin from pg_attrdef where adrelid in (select oid from tables)
+      union all select 5, oid, xmin from pg_constraint where connamespace = (select oid from here)
+      union all select 6, oid, xmin from pg_trigger where tgrelid in (select oid from tables)
+      union all select 7, oid, xmin from pg_proc where pronamespace = (select oid from here)
+      union all select 8, oid, xmin from pg_type where typnamespace = (select oid from here)
+    ) parts
+"""

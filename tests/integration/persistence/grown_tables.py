@@ -1,0 +1,112 @@
+"""Rows of a database that has been at work for a while, for tests of who has to find theirs among them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+MAILBOX: Final = """
+insert into inbox (agent, sender, message_id, shard, hash, body)
+  select 'clerk/long', 'agent:desk/s', 'l' || n, 'p:clerk:0', 0, json_build_object('v', 1, 'id', 'l' || n,
+      'target', 'clerk/long', 'sender', 'agent:desk/s', 'created_at', now(), 'payload', n)
+    from generate_series(1, $1::int) n
+"""
+"""So many more messages wait for one agent."""
+
+ENDED_RUNS: Final = """
+insert into runs (run_id, agent, tenant, shard, hash, status, priority, depth, parent, root, arrival,
+    attempt, created_at, open, ended_at, swept)
+  select 'ended-' || n, case n % 3 when 0 then 'desk/worn' else 'desk/o' || n end, 'default',
+      'p:desk:' || n % 4, n, 'COMPLETED', 5, 0,
+      case when n % 2 = 0 then 'ended-' || n - 1 end, 'ended-' || n - n % 2, n, 1,
+      now() - n * interval '1 s' - interval '2 days', false, now() - interval '1 day', n % 2 = 0
+    from generate_series(1, $1::int) n
+"""
+"""So many runs that have ended, the newest first; a third of them are of one agent."""
+
+ROWS: Final = (
+    # Half of the open runs have a parent that is open, too; all wait for something.
+    """
+    insert into runs (run_id, agent, tenant, shard, hash, status, priority, depth, parent, root, arrival,
+        wake, wake_at, attempt, created_at)
+      select 'open-' || n, 'desk/o' || n, 'default', 'p:desk:' || n % 4, n,
+          case n % 2 when 0 then 'SUSPENDED' else 'PENDING' end, 5, 0,
+          case when n % 2 = 0 then 'open-' || n - 1 end, 'open-' || n - n % 2, n,
+          '{"runs":["k"],"message":true}', now() + interval '1 day' + n * interval '1 s', 1,
+          now() - n * interval '1 s' - interval '1 day' from generate_series(1, $1::int) n
+    """,
+    ENDED_RUNS,
+    """
+    insert into event_log (run_id, seq, kind, position, payload, ts)
+      select 'open-' || n, s, 'effect.result', s, '{}', now()
+        from generate_series(1, $1::int) n, generate_series(0, 1) s
+    """,
+    # Waiting, bound, handled; and one mailbox that is long.
+    """
+    insert into inbox (agent, sender, message_id, shard, hash, state, run_id, body, received_at)
+      select 'desk/o' || n, 'agent:desk/s', s || n, 'p:desk:' || n % 4, n, s::"char",
+          case s when 'b' then 'open-' || n end,
+          case when s <> 'd' then json_build_object('v', 1, 'id', s || n, 'target', 'desk/o' || n,
+            'sender', 'agent:desk/s', 'created_at', now(), 'payload', n) end,
+          now() - interval '1 day'
+        from generate_series(1, $1::int) n, unnest('{p,b,d}'::text[]) s
+    """,
+    MAILBOX,
+    """
+    insert into signals (run_id, sender, message_id, name, payload, consumed)
+      select 'open-' || n, 's', 'm' || n, 'go', '{}', n % 2 = 0 from generate_series(1, $1::int) n
+    """,
+    """
+    insert into completions (parent, child, status, consumed, at)
+      select 'open-' || n, 'k' || n, 'completed', n % 2 = 0, now() - interval '1 day'
+        from generate_series(1, $1::int) n
+    """,
+    """
+    insert into waits (run_id, position, key, kind, target_run, must, since, changed_at)
+      select 'open-' || n, '1', 'k' || n, 'join', 'open-' || n + 1, true, now() - interval '1 day',
+          now() - interval '1 day' from generate_series(1, $1::int) n
+    """,
+    """
+    insert into outbox (sender, target, message_id, shard, target_hash, body)
+      select 'agent:desk/o' || n, 'clerk/long', 'm', 'p:away:' || n % 64, 0, '{}'
+        from generate_series(1, $1::int) n
+    """,
+    """
+    insert into dead_letters (agent, sender, message_id, body, reason, attempts, last_error, run_id)
+      select 'desk/o' || n, 's', 'm', '{}', 'explicit', 1, '', 'ended-' || n
+        from generate_series(1, $1::int) n
+    """,
+    """
+    insert into message_ids (key, run_id, at)
+      select message_key('desk/o' || n, 's', 'm'), 'ended-' || n, now() - interval '10 days'
+        from generate_series(1, $1::int) n
+    """,
+    """
+    insert into follows (topic, shard, follower, mode, hash)
+      select 'news/' || n, 'p:desk:' || n % 4, 'desk/o' || n, 'e', n
+        from generate_series(1, $1::int) n
+    """,
+    """
+    insert into posts (topic, sender, id, message_id)
+      select 'news/' || n, 's', 'p' || n, 'm' || n from generate_series(1, $1::int) n
+    """,
+    """
+    insert into fanouts (shard, seq, topic)
+      select 'p:away:' || n % 64, n, 'news/' || n from generate_series(1, $1::int) n
+    """,
+    """
+    insert into schedules (tenant, name, agent, hash, payload, cron, timezone, catch_up, is_paused, base_at,
+        next_at, last_at, revision)
+      select 'default', 'n' || n, 'desk/o' || n, n, '{}', '* * * * *', 'UTC', 'last', false, now(),
+          case when n % 2 = 0 then now() + interval '1 day' end, now(), n
+        from generate_series(1, $1::int) n
+    """,
+    """
+    insert into budgets (root, max_runs, open) select 'open-' || n, 50, 1
+      from generate_series(1, $1::int) n
+    """,
+    """
+    insert into agent_state (agent, key, value) select 'desk/o' || n, 'k', '{}'
+      from generate_series(1, $1::int) n
+    """,
+)
+"""$1 rows of every kind, in every table that grows."""

@@ -1,0 +1,388 @@
+"""How PostgreSQL finds the rows of a statement: by a key, whether its tables are young or large."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+
+from actors.kernel.agent.supervision import SpawnBudget
+from actors.kernel.runtime.ids import AgentId, RunId, partition_hash
+from actors.kernel.runtime.scheduler import RunStatus
+from actors.kernel.store.lists import RunFilter
+from persistence.postgres.connection import link
+from tests.conformance.bed import child_spawned, result
+from tests.conformance.talk import ask_wait, join_wait, rest, terms
+from tests.harness.plans import SETTINGS, PlanBook
+from tests.integration.persistence.grown_tables import ENDED_RUNS, MAILBOX, ROWS
+from tests.integration.persistence.hosts import sql, write
+from tests.integration.persistence.mailing import post_office
+from tests.integration.persistence.test_sql import statements
+from tests.integration.persistence.workday import CROWD, Workday
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from persistence.postgres.connection.link import Connection
+    from persistence.postgres.connection.settings import StoreSettings
+    from tests.harness.plans import Plan
+    from tests.integration.persistence.hosts import Counted
+
+YOUNG, LARGE = 1_000, 200_000
+MODES: Final = ("force_generic_plan", "force_custom_plan")
+SMALL: Final = frozenset(
+    {
+        "blockings",
+        "cursors",
+        "deployment",
+        "hosts",
+        "limit_places",
+        "limits",
+        "shards",
+        "streams",
+        "types",
+    }
+)
+"""Tables that do not grow with the work."""
+
+MOST: Final = 15 * CROWD
+"""So many rows of a table a statement may look at for its crowd."""
+
+WHOLE: Final[Mapping[str, str]] = {
+    "runs_of_no_trace": "what has to go is all that is in it",
+    "runs_to_stop": "runs that were asked to stop, and have not yet",
+    "dead_letters_pkey": "the oldest ones come first",
+    "follows_ended": "ends that no post on its way needs are taken first",
+}
+"""Indexes that are read from their beginning, and why that is not much."""
+
+BY_CHOICE: Final[Mapping[str, str]] = {
+    "SQL_SELECT_ZONED": "once for every shard that is new",
+    "SQL_DELETE_DONE": "now and then; the table is read while it is small",
+}
+"""Statements and functions that read more than they are about, and when."""
+
+BY_COMMITS: Final = ("commit_turns", "commit_fast")
+
+SELDOM: Final = frozenset(
+    {
+        # when a host starts, stops, connects, or takes shards over
+        "all_cycles",
+        "cycles_among",
+        "declare_agents",
+        "meet_stream",
+        "move_follows",
+        "next_arrival",
+        "next_stream_epoch",
+        "release_shards",
+        "same_kind_of_mail",
+        "SQL_CREATE_FUNCTIONS",
+        "SQL_CREATE_TABLE",
+        "SQL_DECLARE_AGENTS",
+        "SQL_DEPLOYMENT",
+        "SQL_END_PREDECESSOR",
+        "SQL_HAS_FUNCTIONS",
+        "SQL_HAS_SCHEMA",
+        "SQL_HAS_TABLE",
+        "SQL_IS_INVALID",
+        "SQL_LIMIT_WAITS",
+        "SQL_SESSION",
+        "SQL_INSERT_APPLIED",
+        "SQL_KEEP_FUNCTIONS",
+        "SQL_LOCK",
+        "SQL_MEET_STREAM",
+        "SQL_NEXT_STREAM_EPOCH",
+        "SQL_OPEN_RUNS",
+        "SQL_READ_CLOCK",
+        "SQL_AWAKE_RUNS",
+        "SQL_SLEEPERS",
+        "SQL_RELEASE_SHARDS",
+        "SQL_SELECT_APPLIED",
+        "SQL_SELECT_FUNCTIONS",
+        "SQL_SIGNATURES",
+        "SQL_UNLOCK",
+        # when code blocks a host, or the answer to a chunk of followers was lost
+        "give_up_blocked",
+        "SQL_FIND_EXPANDED",
+        "SQL_GIVE_UP_BLOCKED",
+        # by hosts of the release before
+        "expand_fanout",
+        # by one host for all: totals read what is open and what waits
+        "SQL_CLAIM_COUNT",
+        "SQL_COUNT_NOW",
+        "SQL_KEEP_TOTALS",
+        "SQL_KNOWN_TOTALS",
+        # by operators
+        "drop_runs",
+        "forget_agent",
+        "SQL_FORGET_AGENT",
+        "delete_limit",
+        "fork_run",
+        "redrive_letters",
+        "redrive_run",
+        "to_decide",
+        "SQL_AGENTS",
+        "SQL_DEAD_LETTERS",
+        "SQL_DELETE_LIMIT",
+        "SQL_DELETE_SCHEDULE",
+        "SQL_DISCARD_LETTERS",
+        "SQL_FIRST_MESSAGES",
+        "SQL_FOLLOWERS",
+        "SQL_FOLLOWING",
+        "SQL_FORK_RUN",
+        "SQL_HOSTS",
+        "SQL_INBOX",
+        "SQL_REDRIVE_LETTERS",
+        "SQL_REDRIVE_RUN",
+        "SQL_SELECT_LETTERS",
+        "SQL_SELECT_SCHEDULE",
+        "SQL_SELECT_SCHEDULES",
+        "SQL_SHARDS_OF",
+        "SQL_TOTALS",
+        "SQL_WAITS",
+    }
+)
+"""What runs neither per message, nor per commit, nor by the clock."""
+
+
+def faults(plan: Plan) -> Iterator[str]:
+    """What this plan reads in vain. What asyncpg asks about types is not ours."""
+    tables = {node["Relation Name"] for node in plan.nodes if "Relation Name" in node}
+    if tables and all(table.startswith("pg_") for table in tables):
+        return
+    for node in plan.nodes:
+        table, kind, read = node.get("Relation Name"), node["Node Type"], 0
+        if (
+            table is not None
+            and table not in SMALL
+            and not table.startswith("pg_")
+            and kind.endswith("Scan")
+        ):
+            read = plan.read(node)
+            if kind == "Seq Scan":
+                yield f"all pages of {table}"
+            index = node.get("Index Name")
+            if index is not None and "Index Cond" not in node and index not in WHOLE:
+                yield f"all of {index}"
+        if read > MOST:
+            yield f"{read} rows of {table}"
+        lost = node.get("Rows Removed by Join Filter", 0) * node["Actual Loops"]
+        if lost > 100:
+            yield f"{lost:.0f} pairs of rows"
+
+
+@pytest.fixture
+def schema(new_schema: str) -> str:
+    """One that is not there: its tables were never counted."""
+    return new_schema
+
+
+@pytest.fixture
+def book(monkeypatch: pytest.MonkeyPatch) -> PlanBook:
+    """The plans of all connections that the test's stores make."""
+    made, connect = PlanBook(), link.connect
+
+    async def heard(settings: StoreSettings, extra: Mapping[str, str] | None = None) -> Connection:
+        chosen = {"plan_cache_mode": made.mode, **SETTINGS, **(extra or {})}
+        connection = await connect(settings, chosen)
+        connection.add_log_listener(made.hear)
+        return connection
+
+    monkeypatch.setattr(link, "connect", heard)
+    return made
+
+
+async def fill(url: str, schema: str, count: int, counted: Counted) -> None:
+    """Write so many rows of each kind; nobody but the test analyses them, if and when `counted` says."""
+    tables = await sql(url, schema, "select tablename from pg_tables where schemaname = $1", schema)
+    for (table,) in tables:
+        await sql(url, schema, f"alter table {table} set (autovacuum_enabled = off)")
+    await write(url, schema, dict.fromkeys(ROWS, (count,)), counted)
+
+
+def found(book: PlanBook) -> list[str]:
+    """The statements that read in vain, each with what."""
+    chosen = {text for name, text in statements() if name.rpartition(".")[2] in BY_CHOICE}
+    return sorted(
+        {
+            f"{plan.name}: {fault}"
+            for plan in book.plans
+            if plan.query not in chosen and plan.function not in BY_CHOICE
+            for fault in faults(plan)
+        }
+    )
+
+
+async def not_seen(url: str, schema: str, book: PlanBook) -> list[str]:
+    """Statements and functions of ours that no plan was told of."""
+    queries = {plan.query for plan in book.plans}
+    functions = {plan.function for plan in book.plans}
+    rows = await sql(
+        url,
+        schema,
+        "select p.proname as name from pg_proc p join pg_language l on l.oid = p.prolang"
+        " where l.lanname = 'plpgsql' and p.pronamespace = $1::regnamespace",
+        schema,
+    )
+    return sorted(
+        {name.rpartition(".")[2] for name, text in statements() if text not in queries} - SELDOM
+        | {row["name"] for row in rows} - functions - SELDOM
+    )
+
+
+@pytest.mark.parametrize("counted", ["never", "too early"])
+async def test_while_tables_are_young(
+    postgres_dsn: str, schema: str, book: PlanBook, counted: Counted
+) -> None:
+    """Plans that were made before there was a row find theirs among a thousand that nobody analysed.
+
+    So do those made when autovacuum saw no row: it came while they were written, and noted empty pages.
+    All that is executed per message, per commit or by the clock is looked at.
+    """
+    async with post_office(postgres_dsn, schema) as post:
+        if counted == "never":
+            await Workday(post, "first").work()
+        await fill(postgres_dsn, schema, YOUNG, counted)
+        book.clear()
+        await Workday(post, "second").work()
+
+    assert found(book) == []
+    assert await not_seen(postgres_dsn, schema, book) == []
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not os.environ.get("CALLBOARD_TEST_SLOW"), reason="fills tables for minutes")
+@pytest.mark.timeout(900)
+async def test_when_tables_are_large(postgres_dsn: str, schema: str, book: PlanBook) -> None:
+    """Of hundreds of thousands of rows no more are read, whether plans are kept or made each time."""
+    async with post_office(postgres_dsn, schema):
+        await fill(postgres_dsn, schema, LARGE, "well")
+    for mode in MODES:
+        book.mode = mode
+        async with post_office(postgres_dsn, schema) as post:
+            book.clear()
+            await Workday(post, mode).work()
+        assert found(book) == [], mode
+
+
+@pytest.mark.parametrize("counted", ["never", "too early", "well"])
+async def test_a_long_mailbox_costs_a_commit_no_more(
+    postgres_dsn: str, schema: str, book: PlanBook, counted: Counted
+) -> None:
+    """Where ten thousand messages wait, a commit that takes one looks at no more pages than where five do."""
+    costs = []
+    async with post_office(postgres_dsn, schema) as post:
+        day = Workday(post, "day")
+        await day.mailboxes()
+        for count in (0, 10_000):
+            await write(postgres_dsn, schema, {MAILBOX: (count,)}, counted)
+            book.clear()
+            await day.mailboxes()
+            costs.append(sum(plan.pages for plan in book.plans if plan.function in BY_COMMITS))
+
+    assert max(costs) < 2 * costs[0], costs
+
+
+async def test_a_child_costs_the_same_however_many_there_are(
+    postgres_dsn: str, schema: str, book: PlanBook
+) -> None:
+    """To spawn it and to wait for it, its own rest, its end, and to take its answer: so many pages each.
+
+    Of a parent that a thousand keep waiting no commit reads, writes or locks the others.
+    """
+    costs: dict[int, list[float]] = {}
+    async with post_office(postgres_dsn, schema) as post:
+        for count in (10, 10, 1000):  # the first time reads what later ones have in memory
+            run = await post.bed.begin(
+                agent=AgentId("desk", f"of-{count}-{len(costs)}"),
+                supervision=terms(spawn=SpawnBudget(max_runs=count)),
+            )
+            children = [
+                run.child(f"{n}", AgentId("clerk", f"{run.run_id}-{n}"), boot=n)
+                for n in range(count)
+            ]
+            below = [run.of_child(child) for child in children]
+            joins = tuple(
+                replace(join_wait(child, must=n == 0), position=f"{n}")
+                for n, child in enumerate(below)
+            )
+            left = (replace(joins[1], must=True), *joins[2:])
+            first, last = below[0], below[-1]
+
+            def spent() -> int:
+                pages = sum(plan.pages for plan in book.plans if not plan.function)
+                book.clear()
+                return pages
+
+            book.clear()
+            entries = [child_spawned(child) for child in children]
+            await run.commit(run.turn(*entries, spawned=tuple(children)))
+            spawns = spent() / count
+            await run.commit(run.turn(waits=joins, known_waits=()))
+            waits = spent() / count
+            await first.start()
+            await last.start()
+            book.clear()
+            await rest(last, ask_wait("q", AgentId("clerk", "nobody")))
+            rests = spent()
+            await first.complete(1)
+            ends = spent()
+            taken = (first.run_id,)
+            await run.commit(
+                run.turn(result("x"), take_answers=taken, waits=left, known_waits=joins)
+            )
+            costs[count] = [spawns, waits, rests, ends, spent()]
+
+    assert all(many < 1.5 * few for few, many in zip(costs[10], costs[1000], strict=True)), costs
+
+
+RARE: Final = AgentId("rare", "1", "acme")
+LISTS: Final[Mapping[str, Mapping[str, Any]]] = {
+    "all": {},
+    "status": {"status": [RunStatus.FAILED]},
+    "open": {"status": [RunStatus.RUNNING]},
+    "parked": {"parked": True},
+    "agent": {"agent": RARE},
+    "type": {"among": RunFilter(type="rare")},
+    "tenant": {"among": RunFilter(tenant="acme")},
+    "time": {"among": RunFilter(until=datetime(2020, 1, 1, tzinfo=UTC))},
+    "page": {"among": RunFilter(after=RunId("ended-19990"))},
+}
+RARE_RUNS: Final = """
+insert into runs (run_id, agent, tenant, shard, hash, status, priority, depth, open, ended_at, ended_as,
+    created_at)
+  select 'rare-' || n, 'acme:rare/1', 'acme', 'i:', $1, 'FAILED', 5, 0, false, now(), 'FAILED',
+      now() - interval '1 year' from generate_series(1, 3) n
+"""
+
+
+async def test_a_list_reads_what_it_shows(postgres_dsn: str, schema: str, book: PlanBook) -> None:
+    """By whatever it chooses: the runs wanted are three of twenty thousand, and older than the others."""
+    counts: dict[str, int] = {}
+    in_vain: dict[str, list[str]] = {}
+    book.mode = "auto"  # after five times the server may plan it once for all
+    async with post_office(postgres_dsn, schema) as post:
+        await sql(postgres_dsn, schema, ENDED_RUNS, 20_000)
+        await sql(postgres_dsn, schema, RARE_RUNS, partition_hash(RARE))
+        await sql(postgres_dsn, schema, "analyze runs")
+        for name, filters in LISTS.items():
+            for _ in range(7):
+                book.clear()
+                counts[name] = len(await post.store.lists.runs(limit=10, **filters))
+            in_vain[name] = [one for one in found(book) if ": all of " not in one]
+
+    assert counts == {
+        "all": 10,
+        "status": 3,
+        "open": 0,
+        "parked": 0,
+        "agent": 3,
+        "type": 3,
+        "tenant": 3,
+        "time": 0,
+        "page": 10,
+    }
+    assert not any(in_vain.values()), in_vain

@@ -1,0 +1,444 @@
+"""Everything that a deployment does per message, per commit and by the clock, once, for a crowd of agents."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+
+from actors.errors import OutOfOrderError
+from actors.kernel.agent.message import MessageKey
+from actors.kernel.agent.supervision import HistoryRetention, SpawnBudget
+from actors.kernel.runtime.ids import AgentId
+from actors.kernel.runtime.log_entry import EntryKind, NewEntry
+from actors.kernel.runtime.scheduler import RunStatus
+from actors.kernel.runtime.turn import (
+    DELETED,
+    BudgetDelta,
+    Finish,
+    FollowChange,
+    Outgoing,
+    OutOfOrder,
+    Retry,
+    SignalKey,
+)
+from actors.kernel.runtime.waits import Answer, Wait
+from actors.kernel.runtime.wakeup import WakeSet
+from actors.kernel.store.limits import Claim, Limit, LimitScope
+from actors.kernel.store.schedule import Schedule, Tick
+from actors.kernel.store.transport import SentSignal, Undecodable
+from persistence.postgres.connection.link import KEYED, Link
+from persistence.postgres.connection.outage import Outage
+from persistence.postgres.mail import mail
+from persistence.postgres.mail.arrivals import SQL_NUDGE
+from persistence.postgres.mail.mail import SQL_FIND_INGESTED, SQL_FIND_SIGNALLED
+from persistence.postgres.sharding.takeover import SQL_NEXT_DEATH
+from persistence.postgres.turns import committer
+from persistence.postgres.turns.committer import SQL_FIND_ROUTED, SQL_FIND_TURNS
+from persistence.postgres.turns.outcomes import SQL_FIND_NUDGES
+from tests.conformance.bed import (
+    EPOCH,
+    SERVES,
+    Turns,
+    child_spawned,
+    message,
+    outgoing,
+    result,
+    started,
+)
+from tests.conformance.posts import NEWS, bring, post
+from tests.conformance.talk import ask_wait, asked, join_wait, question, reply, rest, terms
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from actors.kernel.json import JsonValue
+    from actors.kernel.store.arrivals import OnConflict
+    from tests.conformance.bed import Bed
+    from tests.integration.persistence.mailing import Post
+
+CROWD: Final = 8
+LONG: Final = AgentId("clerk", "long")
+"""An agent whose mailbox is as long as the tables."""
+WORN: Final = AgentId("desk", "worn")
+"""An agent that has had as many runs."""
+
+
+@dataclass
+class Workday:
+    """The agents of one day. Their names are new every day."""
+
+    post: Post
+    day: str
+    runs: list[Turns] = field(default_factory=list)
+
+    @property
+    def bed(self) -> Bed:
+        """Their host."""
+        return self.post.bed
+
+    def agent(self, kind: str, n: int) -> AgentId:
+        """One of them."""
+        return AgentId("desk", f"{self.day}-{kind}-{n}")
+
+    async def all(self, one: Callable[[int], Awaitable[Any]]) -> list[Any]:
+        """Do it for every agent at once: what is committed together is one group."""
+        return await asyncio.gather(*(one(n) for n in range(CROWD)))
+
+    async def begin(self, kind: str, **parts: Any) -> list[Turns]:
+        """A started run of every agent of a kind."""
+        return await self.all(lambda n: self.bed.begin(agent=self.agent(kind, n), **parts))
+
+    async def work(self) -> None:
+        """All of it."""
+        for part in (
+            self.steps,
+            self.mailboxes,
+            self.outsiders,
+            self.queues,
+            self.signals,
+            self.families,
+            self.questions,
+            self.circles,
+            self.failures,
+            self.topics,
+            self.broker,
+            self.clockwork,
+            self.schedules,
+            self.reading,
+            self.housekeeping,
+        ):
+            await part()
+
+    async def steps(self) -> None:
+        """Steps, state, messages to others, and ends that concern nobody."""
+        runs = await self.begin("step")
+        await asyncio.gather(*(run.append(result("0")) for run in runs))
+        to = self.agent("step", 0)
+        for n, state in enumerate(({"k": 1, "l": 2}, {"k": 2, "l": DELETED})):
+
+            async def turn(i: int, n: int = n, state: Any = state) -> None:
+                run = runs[i]
+                sent = outgoing(to=to, id=f"{self.day}{n}", sender=f"agent:{run.agent}")
+                await run.commit(run.turn(result(f"{n + 1}"), state=state, outgoing=(sent,)))
+
+            await self.all(turn)
+        await asyncio.gather(*(run.suspend(WakeSet(message=True)) for run in runs))
+        await asyncio.gather(*(run.append(result("4")) for run in runs))
+        await asyncio.gather(*(run.complete() for run in runs))
+        self.runs = runs
+
+    async def outsiders(self) -> None:
+        """Runs that are joined and interrupted by who started them, and asked for that."""
+        store = self.bed.store
+        modes: tuple[OnConflict, ...] = ("queue", "join", "interrupt")
+        for mode in modes:
+
+            async def submit(n: int, mode: OnConflict = mode) -> None:
+                agent = self.agent("asked", n)
+                made = await self.bed.submit(
+                    agent=agent, sender="ext:shop", on_conflict=mode, is_apart=True
+                )
+                assert await store.reads.started_by(made.run_id) == "ext:shop"
+
+            await self.all(submit)
+
+    async def queues(self) -> None:
+        """Runs that begin before an older one of their sender: refused, by an entry and by a turn."""
+
+        async def hurry(n: int) -> None:
+            agent = self.agent("queue", n)
+            first, second = [await self.bed.submit(agent=agent) for _ in range(2)]
+            run = Turns(self.bed, second.run_id, agent)
+            assert isinstance(await run.send(run.turn(started(agent))), OutOfOrder)
+            with pytest.raises(OutOfOrderError):
+                await run.append(started(agent))
+            await Turns(self.bed, first.run_id, agent).start()
+
+        await self.all(hurry)
+
+    async def mailboxes(self) -> None:
+        """Runs of waiting mail, and of one that is long; one receives more on its way."""
+        await asyncio.gather(
+            *(
+                self.post.ingest(
+                    self.post.read(f"{self.day}{n}", to=LONG, sourced=True), agent=LONG
+                )
+                for n in range(3)
+            )
+        )
+        long = await self.bed.store.backlog.pending_mail(agent=LONG, limit=3)
+        key = [MessageKey(LONG, item.sender, item.message.id) for item in long]
+        run, new = self.bed.turns_of_mail(key[0])
+        await run.commit(run.turn(started(LONG), create=new, bind=(key[0],)))
+        await run.commit(run.turn(result("0"), bind=(key[1],)))
+        await run.complete()
+        await self.bed.store.backlog.pending_mail(agent=LONG, limit=3)
+        await self.bed.store.arrivals.deliver(
+            [message(id=f"{self.day}-{n}", to=LONG) for n in range(3)]
+        )
+
+    async def signals(self) -> None:
+        """Signals for runs that wait for them."""
+        runs = await self.begin("signal")
+        wake = WakeSet(signals=("go",), at=self.bed.in_s(3600))
+        await asyncio.gather(*(run.suspend(wake) for run in runs))
+        store = self.bed.store
+        await asyncio.gather(
+            *(store.arrivals.signal(r.run_id, "go", {}, message_id="m", sender="s") for r in runs)
+        )
+        found = await asyncio.gather(*(store.reads.signals(run.run_id) for run in runs))
+        await asyncio.gather(
+            *(
+                run.commit(run.turn(result("0"), take_signals=(SignalKey("go", signals[0].n),)))
+                for run, signals in zip(runs, found, strict=True)
+            )
+        )
+        await asyncio.gather(*(run.complete() for run in runs))
+
+    async def families(self) -> None:
+        """Parents that join their children, and two kinds of orphans."""
+        parents = await self.begin("parent", supervision=terms(spawn=SpawnBudget(max_runs=9)))
+        sides = {
+            kind: await asyncio.gather(*(self._spawn(p, kind, n) for n, p in enumerate(parents)))
+            for kind in ("child", "orphan", "heir")
+        }
+        await asyncio.gather(*(run.start() for runs in sides.values() for run in runs))
+        below = await self.all(lambda n: self._spawn(sides["orphan"][n], "below", n))
+        children = sides["child"]
+        joins = [join_wait(child) for child in children]
+        await self.all(lambda n: rest(parents[n], joins[n]))
+        await asyncio.gather(*(child.complete(1) for child in children))
+        taken = await self.all(lambda n: self.bed.store.reads.answers(parents[n].run_id))
+        assert all(taken)
+        await self.all(
+            lambda n: parents[n].commit(
+                parents[n].turn(
+                    result("1"),
+                    take_answers=(taken[n][0].key,),
+                    waits=(),
+                    known_waits=(joins[n],) if n % 2 else None,
+                )
+            )
+        )
+        kept = HistoryRetention
+        await asyncio.gather(*(run.complete(orphans=kept.RUN) for run in sides["orphan"]))
+        await asyncio.gather(*(run.complete(orphans=kept.PERMANENT) for run in parents))
+        await asyncio.gather(*(run.start() for run in below))
+        await asyncio.gather(*(run.cancel("no more") for run in (*sides["heir"], *below)))
+
+    async def _spawn(self, parent: Turns, kind: str, n: int) -> Turns:
+        child = parent.child(kind, self.agent(kind, n), boot={"n": n})
+        await parent.commit(
+            parent.turn(
+                child_spawned(child), spawned=(child,), budget=BudgetDelta(turns=1, position="t")
+            )
+        )
+        return parent.of_child(child)
+
+    async def questions(self) -> None:
+        """Asks that are answered by replies, by ends, by persons, or taken back."""
+        askers = await self.begin("asker")
+        targets = await self.all(lambda n: asked(askers[n], self.agent("target", n)))
+        await self.all(lambda n: rest(askers[n], ask_wait("ask-1", self.agent("target", n))))
+        await self.all(
+            lambda n: targets[n].commit(
+                targets[n].turn(
+                    result("0"),
+                    answers=(reply(askers[n], "yes"),),
+                    budget=BudgetDelta(turns=1, position="0") if n % 2 else None,
+                )
+            )
+        )
+        await asyncio.gather(*(target.complete() for target in targets))
+        sent = [question(run, self.agent("nobody", n), id="q") for n, run in enumerate(askers)]
+        await self.all(
+            lambda n: askers[n].commit(
+                askers[n].turn(result("1"), outgoing=(sent[n],), take_answers=("ask-1",))
+            )
+        )
+        await self.all(lambda n: self._take_back(askers[n], sent[n]))
+        wait = Wait("2", "approval", "a", request={})
+        await asyncio.gather(*(rest(run, wait) for run in askers))
+        store = self.bed.store
+        await asyncio.gather(
+            *(store.arrivals.answer(Answer(r.run_id, "a", "approved")) for r in askers)
+        )
+        await asyncio.gather(*(run.complete() for run in askers))
+
+    async def _take_back(self, run: Turns, sent: Outgoing) -> None:
+        assert isinstance(sent.target, AgentId)
+        key = MessageKey(sent.target, sent.sender, sent.message.id)
+        await run.commit(run.turn(result("2"), withdraw=(key,), unless_answered=("q",)))
+
+    async def circles(self) -> None:
+        """Pairs that wait for each other."""
+        one, two = await self.begin("one"), await self.begin("two")
+        await self.all(lambda n: rest(one[n], join_wait(two[n])))
+        await self.all(lambda n: rest(two[n], join_wait(one[n])))
+        for run in await self.begin("of worn"):
+            await rest(run, ask_wait("w", WORN))
+        await self.bed.store.backlog.wait_cycles(self.bed.shards, younger_than_s=60)
+        await self.all(
+            lambda n: self.bed.store.arrivals.request_cancel(one[n].run_id, reason="stop")
+        )
+        for runs in (one, two):
+            await asyncio.gather(*(run.cancel("circle") for run in runs))
+
+    async def failures(self) -> None:
+        """A run of several messages is taken apart; one is given up."""
+        agents = [self.agent("failing", n) for n in range(CROWD)]
+        boxes = [[self.post.read(f"{n}", to=a, sourced=True) for n in range(3)] for a in agents]
+        await asyncio.gather(
+            *(self.post.ingest(*box, agent=a) for a, box in zip(agents, boxes, strict=True))
+        )
+        runs = []
+        for agent, box in zip(agents, boxes, strict=True):
+            keys = tuple(MessageKey(agent, item.sender, item.message_id) for item in box)
+            run, new = self.bed.turns_of_mail(keys[0])
+            await run.commit(run.turn(started(agent), create=new, bind=keys))
+            runs.append((run, keys))
+        error: dict[str, JsonValue] = {"type": "ValueError", "message": "no"}
+        payload: dict[str, JsonValue] = {
+            "attempt": 1,
+            "error": error,
+            "retry_from": 0,
+            "at": EPOCH.isoformat(),
+            "kept": 1,
+        }
+        failed = NewEntry(EntryKind.RUN_ATTEMPT_FAILED, "", payload)
+        await asyncio.gather(
+            *(
+                run.commit(run.turn(failed, then=Retry(EPOCH, {}, 0, keys[1:])))
+                for run, keys in runs
+            )
+        )
+        await asyncio.gather(*(run.append(result("0")) for run, _ in runs))
+        end = NewEntry(EntryKind.RUN_FAILED, "", {"status": "failed", "error": error})
+        given_up = Finish(RunStatus.FAILED, error=error, dead_letter="max_retries")
+        await asyncio.gather(*(run.commit(run.turn(end, then=given_up)) for run, _ in runs))
+
+    async def topics(self) -> None:
+        """Follows and posts, by turns and from outside."""
+        runs = await self.begin("reader")
+        follow = (FollowChange(NEWS, "eager"),)
+        await asyncio.gather(*(run.commit(run.turn(result("0"), follows=follow)) for run in runs))
+        sender = f"agent:{runs[0].agent}"
+        by_turn = Outgoing(post(id=f"{self.day}t", sender=sender), sender, NEWS)
+        await runs[0].commit(runs[0].turn(result("1"), outgoing=(by_turn,)))
+        await self.bed.store.follows.follow(self.agent("outside", 0), NEWS)
+        await self.bed.store.posts.publish(post(id=f"{self.day}o"))
+        await bring(self.bed)
+        await self.bed.store.posts.lazy(self.bed.shards)
+        none = (FollowChange(NEWS, None),)
+        await asyncio.gather(*(run.commit(run.turn(result("9"), follows=none)) for run in runs))
+        await asyncio.gather(*(run.complete() for run in runs))
+
+    async def broker(self) -> None:
+        """Mail that travels: what leaves, what comes, and what is no mail."""
+        store, here = self.post.store, self.agent("there", 0)
+        runs = await self.begin("here")
+        away = AgentId("away", "1")
+        sent = [outgoing(to=away, id="m", sender=f"agent:{run.agent}") for run in runs]
+        await self.all(lambda n: runs[n].commit(runs[n].turn(result("0"), outgoing=(sent[n],))))
+        leases = list(self.bed.leases.values())
+        rows = await store.outbox.page(leases, limit=100)
+        await store.mail.account_for([away])
+        await asyncio.gather(*(store.outbox.hand_over(row) for row in rows[-3:]))
+        await store.outbox.forget(rows[1:])
+        await store.outbox.bury(rows[0], "too large")
+        bad = Undecodable("no message", b"{")
+        signal = [SentSignal(run.run_id, "go", {}) for run in runs]
+        await self.post.ingest(
+            self.post.read("bad", to=here, content=bad, sourced=True),
+            self.post.read("good", to=here, sourced=True),
+            agent=here,
+        )
+        await self.all(
+            lambda n: self.post.ingest(
+                self.post.read("sig", to=runs[n].agent, content=signal[n], sourced=True),
+                agent=runs[n].agent,
+            )
+        )
+        await store.mail.cursors(leases, self.post.stream)
+        await store.mail.low_water(self.post.stream)
+        await store.mail.allow_purge(self.post.stream, 1)
+        await asyncio.gather(*(run.complete() for run in runs))
+
+    async def clockwork(self) -> None:
+        """What hosts ask every few seconds."""
+        store, shards = self.post.store, self.bed.shards
+        leases = list(self.bed.leases.values())
+        await store.shards.heartbeat(self.bed.owner, leases)
+        await store.shards.claim(owner=self.bed.owner, serves=SERVES, limit=10)
+        await store.backlog.due(shards, within_s=60)
+        for some in (shards, shards[:1]):
+            await store.backlog.who_has_mail(some, limit=3)
+        await store.backlog.unnoticed(shards, younger_than_s=60)
+        await store.backlog.blockings(shards)
+        scope = LimitScope.parse("type:desk")
+        await store.limits.set(Limit(scope=scope, max_concurrent=5, rate_per_s=2.5, burst=7))
+        claim = Claim(scope=scope, held=0, wanted=1, starts=1)
+        await store.limits.exchange(self.bed.owner, [claim])
+        await store.limits.list()
+
+    async def schedules(self) -> None:
+        """Ticks that are due."""
+        found = self.bed.store.schedules
+        for n in range(CROWD):
+            plan = Schedule(
+                name=f"{self.day}{n}",
+                agent_id=self.agent("tick", n),
+                payload={},
+                cron="* * * * *",
+                base_at=self.bed.in_s(-60),
+                next_at=self.bed.in_s(-1),
+            )
+            await found.put(plan, expected=None)
+        due = await found.due(self.bed.shards, within_s=1)
+        ticks = [Tick(d.schedule, d.schedule.next_at, None) for d in due]  # type: ignore[arg-type]
+        await found.fire(list(self.bed.leases.values()), ticks)
+        await found.zoned(self.bed.shards)
+        await found.forget_done(older_than_s=86_400, limit=10)
+
+    async def housekeeping(self) -> None:
+        """What is swept."""
+        await self.bed.store.retention.sweep(older_than_s=3600, limit=5)
+        await self.bed.store.retention.forget_old(older_than_s=3600, limit=5)
+        await self.bed.store.posts.sweep(limit=5)
+
+    async def reading(self) -> None:
+        """What a start, a wake-up, a caller, and who lost an answer read."""
+        store, run = self.post.store, self.runs[0]
+        await store.reads.load([one.run_id for one in self.runs])
+        await asyncio.gather(*(store.reads.state(one.agent) for one in self.runs))
+        await store.reads.state_at(run.agent, "k")
+        await store.reads.run(run.run_id)
+        for agent in (run.agent, WORN):
+            await store.lists.find_run_for_agent(agent)
+            await store.lists.run_of_message(agent, "s", "m")
+            await store.lists.pending_count(agent)
+        await store.lists.children(run.run_id)
+        async for _ in store.reads.entries(run.run_id):
+            pass
+        ids = [one.run_id for one in self.runs]
+        agents = [str(one.agent) for one in self.runs]
+        names, keys = ["s"] * CROWD, ["m"] * CROWD
+        mine = Link(store.settings, Outage(store.settings), KEYED)
+        try:
+            for statement, *values in (
+                (SQL_NUDGE, "nobody", names, names, agents, ids),
+                (SQL_NEXT_DEATH, "nobody"),
+                (SQL_FIND_TURNS, ids, [1] * CROWD),
+                (SQL_FIND_ROUTED, agents, names, keys),
+                (committer.SQL_FIND_POSTED, agents, names, keys),
+                (SQL_FIND_NUDGES, ids, ids),
+                (SQL_FIND_INGESTED, agents, names, keys),
+                (SQL_FIND_SIGNALLED, agents, names, keys, ids),
+                (mail.SQL_FIND_POSTED, agents, names, keys),
+            ):
+                await mine.fetch("a test", statement, *values)
+        finally:
+            await mine.close()

@@ -1,0 +1,317 @@
+"""Faults in rooms of the runtime that no random program looks into, each with the test that finds it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+from actors.runtime.client import client
+from actors.runtime.context.waits import Waits
+from actors.runtime.delivery.fanout import PostDelivery
+from actors.runtime.delivery.inbound import Ingest
+from actors.runtime.delivery.outbox_relay import Relay
+from actors.runtime.journal.write_set import WriteSet
+from actors.runtime.memory import commit as _commit
+from actors.runtime.memory import follows
+from actors.runtime.memory.follows import expand_rows
+from actors.runtime.parts.composed import ComposedTurns
+from actors.runtime.schedules import ticker
+from actors.runtime.sharding.recovery import Recovery
+from actors.runtime.worker.admission import Admission
+from actors.runtime.worker.intake import Intake
+from actors.runtime.worker.limiters import Slots, WaitQueue
+from actors.runtime.worker.mailbox_table import MailboxTable
+from tests.harness.planting import Planted
+
+if TYPE_CHECKING:
+    import asyncio
+
+    import pytest
+
+    from actors.kernel.runtime.turn import Commit
+    from actors.kernel.store.fanout import Expanded
+    from actors.kernel.store.schedule import Schedule, Tick
+    from actors.kernel.store.transport import MailBatch
+    from actors.runtime.memory.records import InboxRow
+    from actors.runtime.memory.rows import MemoryRows
+
+
+async def _nothing(*_: object, **__: object) -> None:
+    """Leave out what should be done."""
+
+
+def the_relay_does_not_wait_for_what_is_read(patch: pytest.MonkeyPatch) -> None:
+    """What a commit wrote goes out before older rows of the same pair."""
+    patch.setattr(Relay, "add", lambda self, rows: self._enqueue(rows))
+
+
+def lost_rows_do_not_go_out_again(patch: pytest.MonkeyPatch) -> None:
+    """What the broker accepted once counts as delivered."""
+    patch.setattr(Relay, "_is_wanted", lambda self, row, _: row.n not in self._sent)
+
+
+def mail_is_acknowledged_before_it_is_written(patch: pytest.MonkeyPatch) -> None:
+    """A host that dies then has lost it."""
+    write = Ingest._write
+
+    async def early(self: Ingest, batch: MailBatch, done: asyncio.Future[bool]) -> None:
+        done.set_result(True)
+        await write(self, batch, done)
+
+    patch.setattr(Ingest, "_write", early)
+
+
+def turns_overtake_a_batch(patch: pytest.MonkeyPatch) -> None:
+    """What a turn of this host wrote is offered before a batch that was committed first."""
+
+    def at_once(self: Intake, arrived: Any) -> None:
+        for item in arrived:
+            self.offer(item)
+
+    patch.setattr(Intake, "routed", at_once)
+
+
+def what_is_left_waits_for_the_scan(patch: pytest.MonkeyPatch) -> None:
+    """Of a post with many followers the first chunk is brought."""
+    tell = PostDelivery._tell
+
+    def forget(self: PostDelivery, brought: Expanded) -> None:
+        self._told.clear()
+        tell(self, brought)
+
+    patch.setattr(PostDelivery, "_tell", forget)
+
+
+def lazy_posts_are_noted_late(patch: pytest.MonkeyPatch) -> None:
+    """Who is woken may begin without the lazy post that came before."""
+    tell = PostDelivery._tell
+
+    def late(self: PostDelivery, brought: Expanded) -> None:
+        tell(self, replace(brought, lazy={}))
+        tell(self, replace(brought, woken={}))
+
+    patch.setattr(PostDelivery, "_tell", late)
+
+
+def one_lazy_follower_makes_all_read(patch: pytest.MonkeyPatch) -> None:
+    """Of a shard with lazy mail everybody who starts reads the store first."""
+    known = MailboxTable.have_lazy_mail
+    patch.setattr(MailboxTable, "have_lazy_mail", lambda self, shard, _: known(self, shard, None))
+
+
+def posts_overtake_in_a_shard(patch: pytest.MonkeyPatch) -> None:
+    """The newest post is brought first."""
+    expand = expand_rows
+
+    def newest(rows: MemoryRows, limit: int) -> list[InboxRow]:
+        rows.follows.work = dict(reversed(rows.follows.work.items()))
+        return expand(rows, limit)
+
+    patch.setattr(follows, "expand_rows", newest)
+
+
+def signals_of_new_shards_are_not_looked_for(patch: pytest.MonkeyPatch) -> None:
+    """A run whose signal came while nobody owned it sleeps on."""
+    patch.setattr(Recovery, "_read_signals", _nothing)
+
+
+def timers_of_new_shards_are_not_read(patch: pytest.MonkeyPatch) -> None:
+    """A sleep that began on another host never ends."""
+    patch.setattr(Recovery, "_read_timers", _nothing)
+
+
+def missed_ticks_come_one_by_one(patch: pytest.MonkeyPatch) -> None:
+    """After an outage every tick is made up for, whatever the schedule says."""
+    tick_of = ticker.tick_of
+
+    def each(schedule: Schedule, now: Any) -> Tick:
+        return tick_of(replace(schedule, catch_up="all"), now)
+
+    patch.setattr(ticker, "tick_of", each)
+
+
+def zones_are_not_reviewed(patch: pytest.MonkeyPatch) -> None:
+    """A tick that was computed under old rules fires at its old time."""
+    patch.setattr(ticker.ScheduleService, "_review", _nothing)
+
+
+def places_are_kept(patch: pytest.MonkeyPatch) -> None:
+    """Who leaves memory goes on using its place."""
+    patch.setattr(Admission, "leave", lambda self, entry: self._inside.discard(entry))
+
+
+def late_comers_pass_the_queue(patch: pytest.MonkeyPatch) -> None:
+    """A gate that is open lets anybody in."""
+    patch.setattr(WaitQueue, "lets", lambda _self, _item, *, free: free > 0)
+
+
+def doubtful_places_are_free(patch: pytest.MonkeyPatch) -> None:
+    """After a lost answer the host believes that it holds nothing."""
+    patch.setattr(Slots, "doubt", lambda _: None)
+
+
+def waits_are_shown_to_nobody(patch: pytest.MonkeyPatch) -> None:
+    """A run at rest does not write whose answers it waits for: nobody sees a circle."""
+    patch.setattr(Waits, "rows", lambda *_: ())
+
+
+def no_timer_is_set(patch: pytest.MonkeyPatch) -> None:
+    """Whoever waits for a time waits for ever."""
+    patch.setattr(f"{Waits.__module__}.Alarm", lambda *_: _NoAlarm())
+
+
+class _NoAlarm:
+    def cancel(self) -> None:
+        """There is nothing to cancel."""
+
+
+def messages_leave_twice(patch: pytest.MonkeyPatch) -> None:
+    """A send puts its message into the turn a second time."""
+    commit = WriteSet.commit
+
+    def twice(self: WriteSet, *args: Any, **others: Any) -> Commit:
+        turn = commit(self, *args, **others)
+        again = tuple(
+            replace(one, message=replace(one.message, id=f"{one.message.id}-2"))
+            for one in turn.outgoing
+        )
+        return replace(turn, outgoing=turn.outgoing + again)
+
+    patch.setattr(WriteSet, "commit", twice)
+
+
+def what_is_there_wakes_nobody(patch: pytest.MonkeyPatch) -> None:
+    """A commit that suspends does not say that the message it waits for has come."""
+    patch.setattr(_commit, "is_there", lambda *_: False)
+
+
+def stale_hosts_may_write(patch: pytest.MonkeyPatch) -> None:
+    """Owner and epoch of a lease are not compared."""
+    patch.setattr(_commit, "fenced", lambda *_: True)
+
+
+def parts_forget_the_order(patch: pytest.MonkeyPatch) -> None:
+    """A store of parts lets a run take a message before an older one of its sender."""
+
+    async def none(*_: object) -> bool:
+        return False
+
+    patch.setattr(ComposedTurns, "_has_older", none)
+
+
+def every_tenant_is_served(patch: pytest.MonkeyPatch) -> None:
+    """A client reaches agents of another tenant."""
+    patch.setattr(client, "_check_tenant", lambda *_: None)
+
+
+_UNIT: Final = "tests/unit/runtime"
+_BEHAVIOUR: Final = "tests/behaviour"
+
+PLANTED: Final = [
+    Planted(
+        plant=the_relay_does_not_wait_for_what_is_read,
+        found_by=f"{_UNIT}/delivery/test_outbox_relay.py::"
+        "test_what_a_commit_wrote_does_not_overtake_what_is_still_being_read",
+    ),
+    Planted(
+        plant=lost_rows_do_not_go_out_again,
+        found_by=f"{_UNIT}/delivery/test_outbox_relay.py::"
+        "test_what_the_broker_has_goes_out_again_only_if_its_receiver_has_read_past_it",
+    ),
+    Planted(
+        plant=mail_is_acknowledged_before_it_is_written,
+        found_by=f"{_UNIT}/delivery/test_inbound.py::"
+        "test_a_batch_is_acknowledged_when_it_is_written_and_offered",
+    ),
+    Planted(
+        plant=turns_overtake_a_batch,
+        found_by=f"{_UNIT}/delivery/test_inbound.py::"
+        "test_what_a_turn_wrote_meanwhile_is_offered_behind_what_came_before",
+    ),
+    Planted(
+        plant=what_is_left_waits_for_the_scan,
+        found_by=f"{_UNIT}/delivery/test_fanout.py::test_what_is_left_is_brought_next",
+    ),
+    Planted(
+        plant=lazy_posts_are_noted_late,
+        found_by=f"{_UNIT}/delivery/test_fanout.py::"
+        "test_shards_that_were_told_are_brought_their_posts_at_once",
+    ),
+    Planted(
+        plant=one_lazy_follower_makes_all_read,
+        found_by=f"{_BEHAVIOUR}/test_lazy_follow.py::"
+        "test_a_lazy_follower_costs_nobody_else_a_read[memory-drops]",
+    ),
+    Planted(
+        plant=posts_overtake_in_a_shard,
+        found_by="tests/conformance/stores/test_posts.py::"
+        "test_posts_of_one_publisher_come_in_order[memory]",
+    ),
+    Planted(
+        plant=signals_of_new_shards_are_not_looked_for,
+        found_by=f"{_BEHAVIOUR}/test_recovery.py::"
+        "test_what_comes_while_no_host_lives_wakes_the_run[memory-drops-signal]",
+    ),
+    Planted(
+        plant=timers_of_new_shards_are_not_read,
+        found_by=f"{_BEHAVIOUR}/test_waits.py::test_a_sleep_ends_on_another_host[memory-drops]",
+    ),
+    Planted(
+        plant=missed_ticks_come_one_by_one,
+        found_by=f"{_BEHAVIOUR}/test_schedules.py::"
+        "test_ticks_missed_in_an_outage_come_as_one_message[memory-drops]",
+    ),
+    Planted(
+        plant=zones_are_not_reviewed,
+        found_by=f"{_BEHAVIOUR}/test_schedules.py::"
+        "test_a_tick_whose_zone_has_new_rules_is_moved_before_it_fires[memory-drops]",
+    ),
+    Planted(
+        plant=places_are_kept,
+        found_by=f"{_BEHAVIOUR}/test_limits.py::"
+        "test_a_run_that_leaves_memory_gives_its_place_back[memory-drops]",
+    ),
+    Planted(
+        plant=late_comers_pass_the_queue,
+        found_by=f"{_UNIT}/worker/test_limiters.py::"
+        "test_nobody_passes_while_somebody_waits_or_nothing_is_free",
+    ),
+    Planted(
+        plant=doubtful_places_are_free,
+        found_by=f"{_UNIT}/worker/test_limiters.py::"
+        "test_after_a_lost_answer_all_that_was_asked_counts_as_held",
+    ),
+    Planted(
+        plant=waits_are_shown_to_nobody,
+        found_by=f"{_BEHAVIOUR}/test_ask.py::test_a_circle_no_header_shows[memory-drops]",
+    ),
+    Planted(
+        plant=no_timer_is_set,
+        found_by=f"{_BEHAVIOUR}/test_waits.py::"
+        "test_a_sleep_is_never_early_and_replays_at_once[memory-hot]",
+    ),
+    Planted(
+        plant=messages_leave_twice,
+        found_by=f"{_BEHAVIOUR}/test_mail.py::test_send_leaves_once_and_in_order[memory-hot]",
+    ),
+    Planted(
+        plant=what_is_there_wakes_nobody,
+        found_by="tests/conformance/run_store/test_signals.py::"
+        "test_a_suspension_that_is_over_before_it_begins_says_so[memory]",
+    ),
+    Planted(
+        plant=stale_hosts_may_write,
+        found_by="tests/conformance/run_store/test_owners.py::"
+        "test_a_host_whose_shard_was_taken_over_can_write_nothing[memory]",
+    ),
+    Planted(
+        plant=parts_forget_the_order,
+        found_by="tests/conformance/run_store/test_mail.py::"
+        "test_a_turn_takes_no_message_before_an_older_one_of_its_sender[composed]",
+    ),
+    Planted(
+        plant=every_tenant_is_served,
+        found_by=f"{_BEHAVIOUR}/test_submit.py::test_a_foreign_tenant_is_refused[memory-hot]",
+    ),
+]
+"""The table of the faults."""

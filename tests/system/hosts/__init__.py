@@ -1,0 +1,1 @@
+"""Real host processes: killed, frozen, filled, and looked at over HTTP."""

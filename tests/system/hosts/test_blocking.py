@@ -1,0 +1,140 @@
+"""Code that blocks the event loop of its host: who notices, who goes on, and what becomes of the run."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
+from actors.kernel.runtime.ids import AgentId
+from actors.kernel.runtime.log_entry import EntryKind
+from actors.kernel.runtime.scheduler import RunStatus
+from tests.system.blockers import HERE, began, let_go
+from tests.system.waiting import PATIENCE_S, until, until_run
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from actors.runtime import Runtime
+    from tests.integration.compose.commandline import Cli
+    from tests.system.fleet import Rows
+    from tests.system.processes import HostProcess, Hosts
+
+AGENT = AgentId("blocking", "a")
+
+
+async def answers(client: Runtime) -> set[object]:
+    """The processes that answer 32 pings to agents of all shards."""
+    async with asyncio.timeout(PATIENCE_S):
+        asked = [await client.submit(AgentId("ping", str(n)), None) for n in range(32)]
+        return {await client.result(run_id) for run_id in asked}
+
+
+async def until_begun(ledger: Path, count: int) -> int:
+    """Return the process in which it was begun for the last time, once it was begun so often."""
+    await until(lambda: len(began(ledger)) >= count, f"begun {count} times")
+    return began(ledger)[-1]
+
+
+def of_pid(hosts: Hosts, pid: int) -> HostProcess:
+    """The host that is this process."""
+    return next(host for host in hosts.started if host.pid == pid)
+
+
+async def test_agents_beside_one_that_blocks_go_on_elsewhere_and_what_blocks_is_begun_once(
+    hosts: Hosts, client: Runtime, rows: Rows, tmp_path: Path
+) -> None:
+    """The host names the agent, gives the shards of others away, and completes the run when it is back."""
+    ledger = tmp_path / "ledger"
+    both = [await hosts.serving(HERE) for _ in range(2)]
+    await until_even(rows, both)
+    run_id = await client.submit(AGENT, {"ledger": str(ledger), "where": "step"})
+    blocked = of_pid(hosts, await until_begun(ledger, 1))
+    [other] = [host for host in both if host is not blocked]
+    named = await blocked.until("the event loop is blocked by")
+    await until_owned(rows, other, 31)
+    answered_by = await answers(client)
+    let_go(ledger, blocked.pid)
+    async with asyncio.timeout(PATIENCE_S):
+        done_by = await client.result(run_id)
+    await until_even(rows, both)
+
+    assert (named["level"], named["agent"], named["run"]) == ("warning", str(AGENT), run_id)
+    assert named["place"].startswith("block (")
+    assert "blockers.py:" in named["place"]
+    assert answered_by == {other.pid}
+    assert began(ledger) == [done_by] == [blocked.pid]
+
+
+async def until_owned(rows: Rows, host: HostProcess, count: int) -> None:
+    """Return once the host owns so many shards."""
+
+    async def is_so() -> bool:
+        return (await rows.owned())[host.name] == count
+
+    await until(is_so, f"{count} shards at {host.log}")
+
+
+async def until_even(rows: Rows, both: list[HostProcess]) -> None:
+    """Return once each has half of the shards."""
+    for host in both:
+        await until_owned(rows, host, 16)
+
+
+@pytest.mark.parametrize("where", ["step", "code"])
+@pytest.mark.parametrize("way", ["submit", "mail"])
+async def test_a_run_that_blocks_two_hosts_for_too_long_is_parked(  # noqa: PLR0917 - fixtures
+    hosts: Hosts, client: Runtime, cli: Cli, tmp_path: Path, where: str, way: str
+) -> None:
+    """It is begun twice at most, also where it blocks before it has left anything in the log."""
+    ledger = tmp_path / "ledger"
+    for _ in range(2):
+        await hosts.serving(HERE, blocked_s=4)
+    job = {"ledger": str(ledger), "where": where}
+    await (client.submit(AGENT, job) if way == "submit" else client.send(AGENT, job))
+    first = await until_begun(ledger, 1)
+    second = await until_begun(ledger, 2)
+    let_go(ledger, first)
+    found = await client.store.lists.find_run_for_agent(AGENT)
+
+    async def is_parked() -> bool:
+        nonlocal found
+        found = await client.store.lists.find_run_for_agent(AGENT)
+        return found is not None and found.parked is not None
+
+    await until(is_parked, "parked")
+    assert found is not None
+    answered_by = await answers(client)
+    let_go(ledger, second)
+    listed = await cli.call("runs", "list", "--parked")
+    parked = [e async for e in client.entries(found.run_id) if e.kind == EntryKind.RUN_PARKED]
+    await cli.call("runs", "resolve", found.run_id, "-", "--retry")
+    row = await until_run(client, found.run_id, lambda row: row.status.is_terminal, "ended")
+
+    assert found.parked == "blocked"
+    assert "PARKED (blocked)" in listed.out
+    assert "blockers.py" in str(parked[0].payload["detail"])
+    assert answered_by == {first}
+    assert began(ledger)[:2] == [first, second]
+    assert first != second
+    assert row.status is RunStatus.COMPLETED
+    assert len(began(ledger)) == 3, "once more, as the operator said"
+
+
+async def test_a_plain_function_in_a_thread_keeps_nobody_waiting(
+    hosts: Hosts, client: Runtime, tmp_path: Path
+) -> None:
+    """With `thread=True` it may take as long as it likes, on the only host there is."""
+    ledger = tmp_path / "ledger"
+    host = await hosts.serving(HERE, blocked_s=1)
+    run_id = await client.submit(AGENT, {"ledger": str(ledger), "where": "thread"})
+    await until_begun(ledger, 1)
+    answered_by = await answers(client)
+    let_go(ledger, host.pid)
+    async with asyncio.timeout(PATIENCE_S):
+        done_by = await client.result(run_id)
+
+    assert answered_by == {host.pid}
+    assert began(ledger) == [done_by] == [host.pid]
+    assert not [line for line in host.events() if line["event"].startswith("the event loop is")]

@@ -1,0 +1,245 @@
+"""A Postgres failover that loses the last commits, below hosts that stay up."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from datetime import datetime, timedelta
+from itertools import pairwise
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from actors.kernel.runtime.ids import AgentId
+from actors.runtime.delivery import mail_service as mail
+from broker.mail import reader
+from compose.assembly.runtime import build_postgres_runtime
+from compose.assembly.settings import Settings
+from tests.harness import servers
+from tests.system.failing_over import CHIEF, HERE, expected, rounds_of
+from tests.system.mailing import Load
+from tests.system.processes import Hosts
+from tests.system.waiting import until
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+    from pathlib import Path
+
+    from actors import Message, RunContext
+    from actors.runtime import Runtime
+    from compose.embedded import NatsServer, PostgresServer
+    from tests.harness.servers import OwnNats, OwnPostgres
+
+pytestmark = pytest.mark.timeout(120)
+
+
+@pytest.fixture
+def postgres(own_postgres: OwnPostgres) -> PostgresServer:
+    """A durable server of this test's own."""
+    return own_postgres(durable=True)
+
+
+@pytest.fixture
+def nats(own_nats: OwnNats) -> NatsServer:
+    """A server of this test's own."""
+    return own_nats()
+
+
+@pytest.fixture
+def load(nats: NatsServer, postgres: PostgresServer) -> Load:
+    """Nodes on those servers."""
+    return Load(nats.url, postgres.url, "failover")
+
+
+@pytest.fixture
+def hosts(nats: NatsServer, postgres: PostgresServer, tmp_path: Path) -> Iterator[Hosts]:
+    """Host processes on those servers."""
+    found = Hosts(postgres.url, "failover", tmp_path, {"nats_url": nats.url})
+    yield found
+    found.end()
+
+
+async def test_what_outsiders_published_is_handled_by_hosts_that_stay_up(
+    load: Load, postgres: PostgresServer
+) -> None:
+    """What was acknowledged, read and handled by commits that are lost is read and handled again."""
+    async with load.host() as one, load.host() as two:
+        await load.until_connected(one, two)
+        await load.publish("crm", 2)
+        await load.settle(one)
+        standby = await servers.copy_of(postgres)
+        await load.publish("crm", 10)
+        await load.settle(one)
+        await asyncio.to_thread(servers.fail_over, postgres, standby)
+        await load.settle(one)
+
+    assert await load.problems() == []
+
+
+async def test_what_agents_of_two_hosts_send_each_other_comes_once_and_in_order(
+    load: Load, postgres: PostgresServer
+) -> None:
+    """Senders that are forgotten send again; receivers that are forgotten get again what was sent."""
+    async with load.host() as one, load.host() as two:
+        await load.until_connected(one, two)
+        await load.pump(one, 5, runs=12, pace_s=0.1)
+        await load.until_handled(40)
+        standby = await servers.copy_of(postgres)
+        handled = await load.handled()
+        await load.publish("crm", 3)
+        # On a busy machine the agents may have sent all they had before the copy was done.
+        goal = min(handled + 60, sum(load.expected.values()))
+        await load.until_handled(goal)
+        await asyncio.to_thread(servers.fail_over, postgres, standby)
+        back_to = await load.handled()
+        await load.settle(one)
+
+    assert back_to < goal
+    assert await load.problems() == []
+
+
+@pytest.mark.parametrize("suspend_after", [0, 5])
+async def test_waits_of_two_hosts_go_on_from_what_the_database_knows(
+    hosts: Hosts, postgres: PostgresServer, tmp_path: Path, suspend_after: float
+) -> None:
+    """Questions, answers, children, joins and timers that are forgotten are asked, given, born again."""
+    ledger, rounds = tmp_path / "ledger", 40
+    more = {"suspend_after": suspend_after, "lease_s": 5}
+    left = await hosts.serving(f"{HERE}:LEFT", **more)
+    right = await hosts.serving(f"{HERE}:RIGHT", **more)
+    settings = Settings(postgres_url=postgres.url, db_schema="failover")
+    async with build_postgres_runtime(postgres.url, settings=settings, serve=False) as client:
+        run_id = await client.submit(CHIEF, {"ledger": str(ledger), "rounds": rounds})
+        for lost in (3, 8):
+            standby = await servers.copy_of(postgres)
+            known = len(rounds_of(ledger))
+            await until(lambda: len(rounds_of(ledger)) >= known + lost, f"{lost} rounds")  # noqa: B023
+            await asyncio.to_thread(servers.fail_over, postgres, standby)
+        result = await client.result(run_id)
+
+    assert result == expected(rounds)
+    assert sorted(set(rounds_of(ledger))) == list(range(rounds))
+    assert len(rounds_of(ledger)) > rounds
+    assert left.is_alive
+    assert right.is_alive
+
+
+@pytest.fixture
+def often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Mail that everybody has is purged at once, and the stream is looked at all the time."""
+    for name, value in (("UPKEEP_S", 0.1), ("GUARD_S", 0.1), ("PURGE_AT_LEAST", 1)):
+        monkeypatch.setattr(mail, name, value)
+    monkeypatch.setattr(reader, "PROVE_EVERY_S", 0.1)
+
+
+async def _begins_at(load: Load, sequence: int) -> bool:
+    """Whether the mail stream begins there, or later."""
+    state = (await load.api("STREAM.INFO.MAIL"))["state"]
+    return int(state["first_seq"]) >= sequence
+
+
+@pytest.mark.usefixtures("often")
+async def test_mail_that_was_purged_comes_again_from_where_it_was_published(
+    load: Load, postgres: PostgresServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The database that took over has not read it: the stream, which has it no more, is made anew."""
+    async with load.host() as one, load.host() as two:
+        await load.until_connected(one, two)
+        await load.publish("crm", 2)
+        await load.settle(one)
+        standby = await servers.copy_of(postgres)
+        await load.publish("crm", 10)
+        await load.settle(one)
+        await until(lambda: _begins_at(load, 50), "mail is purged")
+        await asyncio.to_thread(servers.fail_over, postgres, standby)
+        await load.settle(one)
+
+    assert await load.problems() == []
+    assert any("is made anew" in one.message for one in caplog.records)
+
+
+@pytest.mark.usefixtures("often")
+async def test_a_database_that_is_behind_between_its_cursors_is_noticed(load: Load) -> None:
+    """One shard has not read what was purged, while the furthest cursor is where the stream has it."""
+    async with load.host() as one:
+        await load.until_connected(one)
+        await load.publish("crm", 10)
+        await load.settle(one)
+        await until(lambda: _begins_at(load, 40), "mail is purged")
+    node = str(load.nodes[0])
+    for statement in (
+        "delete from cursors where shard in (select shard from inbox where agent = $1)",
+        "delete from event_log where run_id in (select run_id from runs where agent = $1)",
+        "delete from runs where agent = $1",
+        "delete from inbox where agent = $1",
+    ):
+        await load.fetch(statement, node)
+    await load.fetch("update streams set purged = 1")
+    async with load.host() as one:
+        await load.settle(one)
+
+    assert await load.problems() == []
+
+
+TICKS: Final = """
+select e.payload #>> '{message,metadata,scheduled_at}' from event_log e
+  where e.kind = 'msg.received' and e.payload #>> '{message,sender}' = 'schedule:tick'
+  order by e.ts, e.run_id, e.seq
+"""
+
+
+class Worker:
+    """Works for a moment, so often as it is given something."""
+
+    def __init__(self, agent_id: AgentId) -> None:
+        self.id = agent_id
+
+    async def run(self, ctx: RunContext, inbox: list[Message]) -> int:
+        """Work."""
+        await ctx.step("work", asyncio.sleep, 0.05)
+        return len(inbox)
+
+
+@asynccontextmanager
+async def host_of_workers(url: str) -> AsyncIterator[Runtime]:
+    """A host without a broker."""
+    settings = Settings(db_schema="failover", suspend_after=0)
+    async with build_postgres_runtime(url, settings=settings) as runtime:
+        await runtime.register_type("worker", Worker)
+        await runtime.register_type("ticker", Worker)
+        yield runtime
+
+
+async def test_places_and_ticks_that_are_forgotten_are_given_again(
+    postgres: PostgresServer,
+) -> None:
+    """Every run under a limit comes to its end, every tick of a schedule is one message, in order."""
+    ticker = AgentId("ticker", "a")
+    rows = Load("", postgres.url, "failover")
+    ended = "select count(*) from runs where status = 'COMPLETED' and agent like 'worker/%'"
+
+    async def have_ended(count: int) -> bool:
+        return int((await rows.fetch(ended))[0][0]) >= count
+
+    async def ticks() -> list[datetime]:
+        return [datetime.fromisoformat(row[0]) for row in await rows.fetch(TICKS)]
+
+    async def has_ticks(count: int) -> bool:
+        return len(await ticks()) >= count
+
+    async with host_of_workers(postgres.url) as one, host_of_workers(postgres.url):
+        await one.limits.set("type:worker", max_concurrent=3)
+        await one.schedules.create("tick", ticker, cron="* * * * * *", catch_up="all")
+        runs = [await one.submit(AgentId("worker", f"w{n}"), n) for n in range(60)]
+        await until(lambda: have_ended(5), "some have ended")
+        standby = await servers.copy_of(postgres)
+        await until(lambda: have_ended(40), "more have ended")
+        await asyncio.to_thread(servers.fail_over, postgres, standby)
+        for run_id in runs:
+            assert await one.result(run_id) == 1
+        seen = len(await ticks())
+        await until(lambda: has_ticks(seen + 2), "ticks")
+        found = await ticks()
+
+    assert len(await rows.fetch("select 1 from runs where status <> 'COMPLETED' and not open")) == 0
+    assert [b - a for a, b in pairwise(found)] == [timedelta(seconds=1)] * (len(found) - 1)

@@ -1,0 +1,80 @@
+"""What a host loads before it serves: counted, because time depends on the machine.
+
+A library that only some hosts need is imported where it is used.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from tests.system.processes import ROOT
+
+if TYPE_CHECKING:
+    from tests.harness.servers import TestNats, TestRedis
+
+MODULES: Final = {"": 425, "nats": 485, "nats redis": 605}
+"""So many at most beyond Python's own, by the servers beside PostgreSQL. Most of a cold start is importing."""
+PYTHONS_OWN: Final = sys.stdlib_module_names | {"__main__", "tests"}
+NOT_NEEDED: Final = {
+    "compose.embedded",  # URLs name the servers
+    "docstring_parser",
+    "email.mime",
+    "http.client",
+    "opentelemetry.exporter",
+    "opentelemetry.sdk",  # no collector is named
+    "prometheus_client",  # no address for metrics is named
+    "psutil",
+    "rich",  # a host prints no tables
+    "starlette",
+    "uvicorn",
+    "watchfiles",
+    "yaml",
+}
+
+
+@pytest.mark.nats
+@pytest.mark.redis
+@pytest.mark.parametrize("beside", MODULES)
+def test_a_host_loads_what_it_needs_to_serve(  # noqa: PLR0917 - fixtures
+    postgres_dsn: str,
+    schema: str,
+    namespace: str,
+    nats_server: TestNats,
+    redis_server: TestRedis,
+    beside: str,
+) -> None:
+    """Libraries of commands, of other ways to run, and of what no setting asks for are not loaded."""
+    urls = {"nats": nats_server.url, "redis": redis_server.url}
+    env = {
+        "CALLBOARD_POSTGRES_URL": postgres_dsn,
+        "CALLBOARD_SCHEMA": schema,
+        "CALLBOARD_NAMESPACE": namespace,
+        **{f"CALLBOARD_{kind.upper()}_URL": urls[kind] for kind in beside.split()},
+    }
+    with subprocess.Popen(
+        [sys.executable, "-m", "compose", "host", "tests.system.loaded:app"],
+        cwd=ROOT,
+        env={**os.environ, **env},
+        stdout=subprocess.PIPE,
+    ) as host:
+        assert host.stdout is not None
+        loaded = json.loads(host.stdout.readline() or "[]")
+        host.terminate()
+        host.stdout.read()
+
+    assert host.returncode == 0
+    assert "persistence.postgres.store" in loaded
+    if "redis" not in beside:  # its library loads what it finds
+        assert [
+            one for one in loaded if any(f"{one}.".startswith(f"{no}.") for no in NOT_NEEDED)
+        ] == []
+    assert ("nats" in loaded) is ("nats" in beside)
+    assert ("redis" in loaded) is ("redis" in beside)
+    ours_and_libraries = {one for one in loaded if one.partition(".")[0] not in PYTHONS_OWN}
+    assert len(ours_and_libraries) <= MODULES[beside]

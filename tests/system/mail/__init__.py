@@ -1,0 +1,1 @@
+"""Mail between real hosts over real brokers that break."""

@@ -1,0 +1,273 @@
+"""NATS loses what it had: all of it, a stream, or its last milliseconds. Nothing that runs sent is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from actors.runtime.delivery import mail_service as mail
+from tests.harness import servers
+from tests.harness.rawnats import raw_nats
+from tests.system.mailing import Load, until
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from pathlib import Path
+
+    from compose.embedded import NatsServer
+    from tests.harness.rawnats import RawNats
+    from tests.harness.servers import OwnNats
+
+ANOTHER = "the mail stream is not the one that was read"
+KILLS = int(os.environ.get("CALLBOARD_TEST_KILLS", "12"))
+"""How often the server is killed right after a PubAck; 200 take five minutes."""
+
+
+@pytest.fixture
+def nats(own_nats: OwnNats) -> NatsServer:
+    """A durable server of this test's own."""
+    return own_nats(durable=True)
+
+
+@pytest.fixture
+def load(nats: NatsServer, postgres_dsn: str, schema: str) -> Load:
+    """Nodes on that server."""
+    return Load(nats.url, postgres_dsn, schema)
+
+
+@pytest.fixture
+def often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The streams are looked at every few milliseconds instead of every 30 seconds."""
+    monkeypatch.setattr(mail, "UPKEEP_S", 0.2)
+    monkeypatch.setattr(mail, "GUARD_S", 0.2)
+
+
+async def test_a_data_folder_deleted_between_two_turns_loses_nothing_that_runs_sent(
+    load: Load, nats: NatsServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A live host finds an empty server, says so, and sends again what nobody has."""
+    async with load.host() as runtime:
+        await load.pump(runtime, 5, runs=6, pace_s=0.02)
+        await load.until_handled(100)
+        await asyncio.to_thread(nats.stop)
+        await asyncio.to_thread(servers.wipe, nats)
+        await asyncio.to_thread(nats.start)
+        await load.settle(runtime)
+        await load.publish("crm", 3)
+        await load.settle(runtime)
+
+    assert await load.problems() == []
+    assert await load.lives() == 1
+    assert [one.levelname for one in caplog.records if ANOTHER in one.message] == ["ERROR"]
+
+
+async def test_what_outsiders_published_and_no_host_had_read_is_lost_aloud(
+    load: Load, nats: NatsServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Runs' mail of the same time arrives; outsiders go on, in a stream of another name."""
+    async with load.host() as runtime:
+        await load.publish("crm", 2)
+        await load.settle(runtime)
+        edge = await load.edge()
+        await asyncio.to_thread(nats.stop)
+        await load.pump(runtime, 3)
+        await load.until_sent()
+    await asyncio.to_thread(nats.start)
+    read = dict(load.acked)
+    await load.publish("crm", 4)
+    load.acked = read
+    await asyncio.to_thread(nats.stop)
+    await asyncio.to_thread(servers.wipe, nats)
+    await asyncio.to_thread(nats.start)
+    async with load.host() as runtime:
+        await load.settle(runtime)
+        await load.publish("erp", 3)
+        await load.settle(runtime)
+        another = await load.edge()
+    [said] = [one for one in caplog.records if ANOTHER in one.message]
+
+    assert "what outsiders published and no host had read" in said.message
+    assert await load.problems() == []
+    assert another != edge
+
+
+@pytest.mark.item(482)
+@pytest.mark.timeout(180 if KILLS <= 20 else 1800)
+async def test_a_server_killed_right_after_it_acknowledged_loses_nothing(
+    load: Load, nats: NatsServer
+) -> None:
+    """The mail stream's last milliseconds vanish, and their sequences are given to other messages."""
+    vanished = 0
+    async with load.host() as runtime:
+        for i in range(KILLS):
+            await load.until_connected(runtime)
+            async with raw_nats(nats.url, inbox=f"_INBOX_spy{i}") as spy:
+                await spy.send(b"SUB _INBOX_host.> 9\r\n")
+                await load.pump(runtime, 2)
+                sequence = await _acknowledged(spy)
+                os.kill(nats.pid, signal.SIGKILL)
+                killed_at = time.time()
+            publishing = asyncio.create_task(load.publish("crm", 1))
+            await asyncio.to_thread(nats.kill)  # until it is gone
+            await asyncio.to_thread(nats.start)
+            vanished += await _has_vanished(load, sequence, killed_at)
+            await publishing
+        await load.settle(runtime, patience_s=120)
+        lives = await load.lives()
+
+    sys.stdout.write(f"{KILLS} kills: {vanished} times the last message vanished, {lives} lives\n")
+    assert await load.problems() == []
+
+
+async def _acknowledged(spy: RawNats) -> int:
+    """Return the sequence of the next message that the mail stream acknowledges to a host."""
+    while True:
+        frame = await spy.frame()
+        if frame.body.startswith(b'{"stream":"MAIL"'):
+            return int(json.loads(frame.body)["seq"])
+
+
+async def _has_vanished(load: Load, sequence: int, killed_at: float) -> bool:
+    """Whether another message, or none, is where an acknowledged one was."""
+    answer = await load.api("STREAM.MSG.GET.MAIL", {"seq": sequence})
+    if "error" in answer:
+        return True
+    stored_at = time.strptime(answer["message"]["time"][:19], "%Y-%m-%dT%H:%M:%S")
+    whole = time.mktime(stored_at) - time.timezone
+    return whole + float("0" + answer["message"]["time"][19:].rstrip("Z")) > killed_at
+
+
+async def _delete(load: Load, nats: NatsServer) -> None:
+    del nats
+    await load.api("STREAM.DELETE.MAIL")
+
+
+async def _purge(load: Load, nats: NatsServer) -> None:
+    del nats
+    await load.api("STREAM.PURGE.MAIL")
+
+
+async def _make_anew(load: Load, nats: NatsServer) -> None:
+    """As somebody would by hand: it takes mail, knows of no outsiders and of no deployment."""
+    del nats
+    await load.api("STREAM.DELETE.MAIL")
+    by_hand = {"name": "MAIL", "subjects": ["agent.v1.*.*.*.in"], "max_msgs": 100}
+    by_hand |= {
+        "persist_mode": "async"
+    }  # which cannot be changed: without it the host says so and waits
+    await load.api("STREAM.CREATE.MAIL", by_hand)
+
+
+async def _cut_off(load: Load, nats: NatsServer) -> None:
+    """Take the second half of what its last file holds."""
+    del load
+    await asyncio.to_thread(nats.stop)
+    file = _last_block(nats)
+    os.truncate(file, file.stat().st_size // 2)
+    await asyncio.to_thread(nats.start)
+
+
+async def _remove(load: Load, nats: NatsServer) -> None:
+    """Take its files."""
+    del load
+    await asyncio.to_thread(nats.stop)
+    _last_block(nats).unlink()
+    await asyncio.to_thread(nats.start)
+
+
+def _last_block(nats: NatsServer) -> Path:
+    return max((nats.data_dir / "store").rglob("MAIL/msgs/*.blk"), key=lambda file: file.name)
+
+
+DAMAGES: list[Any] = [_delete, _purge, _make_anew, _cut_off, _remove]
+
+
+@pytest.mark.usefixtures("often")
+@pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__[1:])
+async def test_a_mail_stream_damaged_under_load_loses_nothing_that_runs_sent(
+    load: Load, nats: NatsServer, damage: Callable[[Load, NatsServer], Awaitable[None]]
+) -> None:
+    """What of it was unread comes from the outbox again; the rest is known already."""
+    async with load.host() as runtime:
+        await load.pump(runtime, 5, runs=6, pace_s=0.02)
+        await load.until_handled(100)
+        await damage(load, nats)
+        await load.settle(runtime)
+        await load.publish("crm", 2)
+        await load.settle(runtime)
+
+    assert await load.problems() == []
+
+
+@pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__[1:])
+async def test_a_mail_stream_damaged_while_no_host_reads_loses_nothing_at_all(
+    load: Load, nats: NatsServer, damage: Callable[[Load, NatsServer], Awaitable[None]]
+) -> None:
+    """What outsiders published is in their own stream still."""
+    async with load.host() as runtime:
+        await load.publish("crm", 2)
+        await load.settle(runtime)
+        load.gate.clear()
+        await load.pump(runtime, 4)
+        load.gate.set()
+        await load.until_handled(20)
+    await load.publish("crm", 4)
+    await damage(load, nats)
+    async with load.host() as runtime:
+        await load.settle(runtime)
+
+    assert await load.problems() == []
+
+
+@pytest.mark.usefixtures("often")
+async def test_streams_deleted_under_a_host_are_made_again(load: Load) -> None:
+    """Within the time between two looks, also those that nothing is read from."""
+    async with load.host() as runtime:
+        edge = await load.edge()
+        for name in (edge, "TOPIC", "DEAD"):
+            await load.api(f"STREAM.DELETE.{name}")
+        await until(lambda: _are_there(load), "all are there")
+        await load.publish("crm", 3)
+        await load.pump(runtime, 3)
+        await load.settle(runtime)
+        another = await load.edge()
+
+    assert await load.problems() == []
+    assert another != edge
+
+
+async def _are_there(load: Load) -> bool:
+    names = (await load.api("STREAM.NAMES"))["streams"] or []
+    return len(names) == 4
+
+
+@pytest.mark.usefixtures("often")
+async def test_a_mail_stream_that_cannot_be_used_is_waited_for(
+    load: Load, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Somebody made one in memory: a host says so, and goes on when it is deleted."""
+    async with load.host() as runtime:
+        await load.publish("crm", 1)
+        await load.settle(runtime)
+        by_hand = {"name": "MAIL", "subjects": ["mail.*.*.*.*"], "storage": "memory"}
+        made: dict[str, Any] = {"error": "not yet"}
+        while "error" in made:  # the host may be faster, and make its own
+            await load.api("STREAM.DELETE.MAIL")
+            made = await load.api("STREAM.CREATE.MAIL", by_hand)
+        await load.pump(runtime, 3)
+        await until(lambda: _is_said(caplog, "the broker cannot be used; mail waits"), "it is said")
+        await load.api("STREAM.DELETE.MAIL")
+        await load.settle(runtime)
+
+    assert await load.problems() == []
+
+
+async def _is_said(caplog: pytest.LogCaptureFixture, words: str) -> bool:
+    return words in caplog.text

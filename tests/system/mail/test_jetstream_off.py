@@ -1,0 +1,198 @@
+"""NATS answers and its JetStream does not, or stores nothing: who looks is told, with the way out."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from actors.errors import BrokerError
+from actors.kernel.json import JsonValue
+from actors.runtime.loop.clock import SystemClock
+from broker.nats import requests as api
+from compose.assembly.runtime import build_runtime
+from compose.assembly.settings import Settings
+from compose.diagnosis.nats import diagnose_nats
+from compose.host.metrics import HostProbes
+from tests.harness.slow import IS_SLOW
+from tests.integration.broker import lines
+from tests.system.hosts.test_full_disk import small_disk
+from tests.system.mailing import Load, until
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from compose.embedded import NatsServer
+    from tests.harness.servers import OwnNats
+
+WAY_OUT = "make room, then restart it"
+
+HEALTH = "$SYS.REQ.SERVER.PING.HEALTHZ"
+SHARED_HEALTH: dict[str, JsonValue] = {
+    "system_account": "SYS",
+    "no_auth_user": "u",
+    "accounts": {
+        "SYS": {"exports": [{"service": HEALTH}]},
+        "RT": {
+            "jetstream": "enabled",
+            "users": [{"user": "u", "password": "p"}],
+            "imports": [{"service": {"account": "SYS", "subject": HEALTH}}],
+        },
+    },
+}
+"""A server whose accounts may ask it how it is."""
+
+
+def of_account(jetstream: object) -> Any:
+    """Accounts of a server: one, which everybody is in."""
+    account = {"users": [{"user": "u", "password": "p"}]}
+    return {"RT": account if jetstream is None else {"jetstream": jetstream, **account}}
+
+
+@pytest.fixture
+def nats(own_nats: OwnNats) -> NatsServer:
+    """A server whose account has JetStream for now."""
+    return own_nats(settings={"accounts": of_account("enabled"), "no_auth_user": "u"})
+
+
+@pytest.fixture
+def load(nats: NatsServer, postgres_dsn: str, schema: str) -> Load:
+    """Nodes on that server."""
+    return Load(nats.url, postgres_dsn, schema)
+
+
+def give(server: NatsServer, jetstream: object) -> None:
+    """Change what the account has of JetStream, while the server runs."""
+    file = server.data_dir / "server.conf"
+    config = json.loads(file.read_text()) | {"accounts": of_account(jetstream)}
+    file.write_text(json.dumps(config))
+    os.kill(server.pid, signal.SIGHUP)
+
+
+async def found_by_doctor(server: NatsServer) -> Any:
+    """What doctor says of JetStream."""
+    return next(one for one in await diagnose_nats(server.url) if one.check == "jetstream")
+
+
+async def test_a_host_whose_jetstream_is_switched_off_says_so_and_goes_on_with_it(
+    load: Load, nats: NatsServer
+) -> None:
+    """Readiness and doctor name it and the way out; nothing is lost, doubled or out of order."""
+    probes = HostProbes(SystemClock())
+
+    async def is_named() -> bool:
+        return any("JetStream is off" in one["problem"] for one in await probes.reasons())
+
+    async with load.host() as runtime:
+        probes.serving(runtime)
+        await load.publish("crm", 3)
+        give(nats, None)
+        await load.pump(runtime, 3)
+        await until(is_named, "readiness names it")
+        [reason] = await probes.reasons()
+        found = await found_by_doctor(nats)
+        give(nats, "enabled")
+        await load.settle(runtime)
+
+        assert await probes.reasons() == []
+    assert (reason["check"], found.level) == ("nats", "wrong")
+    assert WAY_OUT in reason["problem"]
+    assert WAY_OUT in found.remedy
+    assert await load.problems() == []
+
+
+async def test_a_stream_that_answers_everything_but_publishes_is_named(
+    load: Load, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one does that met a full disk, also when there is room again."""
+    probes = HostProbes(SystemClock())
+    monkeypatch.setattr(api, "PUBLISH_LIMIT_S", 0.2)
+
+    async def is_named() -> bool:
+        return any(WAY_OUT in one["problem"] for one in await probes.reasons())
+
+    async with load.host() as runtime:
+        probes.serving(runtime)
+        config = (await load.api("STREAM.INFO.MAIL"))["config"]
+        await load.api("STREAM.UPDATE.MAIL", {**config, "no_ack": True})
+        await load.pump(runtime, 1)
+        await until(is_named, "readiness names it")
+        await load.api("STREAM.UPDATE.MAIL", config)
+        await load.settle(runtime)
+
+    assert await load.problems() == []
+
+
+@pytest.mark.parametrize("jetstream", [None, {"max_streams": 1}])
+async def test_a_host_that_cannot_start_quotes_the_last_problem(
+    nats: NatsServer, postgres_dsn: str, schema: str, jetstream: object
+) -> None:
+    """Not that there is no server."""
+    give(nats, jetstream)
+    words = "JetStream not enabled" if jetstream is None else "maximum number of streams reached"
+    settings = Settings(db_schema=schema, start_wait_s=1)
+
+    with pytest.raises(BrokerError, match=words):
+        async with build_runtime(nats.url, postgres_dsn, settings=settings):
+            pass
+
+
+async def test_an_account_with_few_consumers_serves_as_many(nats: NatsServer) -> None:
+    """The mail stream asks for what the account has, now and when that changes; the others for nothing."""
+    for allowed in (40, 100, -1):
+        give(nats, {"max_consumers": allowed})
+        async with asyncio.timeout(20):
+            while True:
+                with suppress(BrokerError):
+                    async with lines.connect(nats.url) as connection:
+                        asked = connection._requests.api_or_raise("STREAM.INFO.MAIL", {})
+                        found = (await asked)["config"]["max_consumers"]
+                        if found == (allowed if allowed > 0 else 6000):
+                            break
+
+
+@pytest.mark.skipif(not IS_SLOW, reason="mounts a file system: CALLBOARD_TEST_SLOW=1")
+@pytest.mark.parametrize("sync", ["always", "2m"])
+@pytest.mark.timeout(120)
+async def test_a_server_that_met_a_full_disk_is_named_until_it_is_restarted(  # noqa: PLR0917 - fixtures
+    own_nats: OwnNats, postgres_dsn: str, schema: str, tmp_path: Path, sync: str
+) -> None:
+    """Room alone does not help: a stream stores nothing, or JetStream does not answer at all."""
+    probes = HostProbes(SystemClock())
+
+    async def is_named() -> bool:
+        return any(WAY_OUT in one["problem"] for one in await probes.reasons())
+
+    with small_disk(tmp_path / "small") as small:
+        place: dict[str, JsonValue] = {
+            "store_dir": str(small / "store"),
+            "max_file_store": 10**9,
+            "sync_interval": sync,
+        }
+        server = own_nats(settings={**SHARED_HEALTH, "jetstream": place})
+        load = Load(server.url, postgres_dsn, schema)
+        async with load.host() as runtime:
+            probes.serving(runtime)
+            await load.publish("crm", 3)
+            await load.settle(runtime)
+            filler = small / "filler"
+            with suppress(OSError), filler.open("wb", buffering=0) as file:
+                while True:
+                    file.write(b"x" * 4096)
+            await load.pump(runtime, 20)
+            await until(is_named, "readiness names it")
+            filler.unlink()
+            await load.pump(runtime, 1)
+            await until(is_named, "it is named all the same")
+            found = await found_by_doctor(server)
+            await asyncio.to_thread(server.restart)
+            await load.settle(runtime)
+        await asyncio.to_thread(server.close)
+
+    assert (found.level, WAY_OUT in found.remedy) == ("wrong", True)
+    assert await load.problems() == []

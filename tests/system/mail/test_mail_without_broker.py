@@ -1,0 +1,121 @@
+"""NATS is away or frozen: agents write to each other by the database, and outsiders wait."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from tests.system.fleet import LEFT
+from tests.system.mail.test_mail_kill_points import (
+    AT_LEFT,
+    AT_RIGHT,
+    LEASE_S,
+    ORDER,
+    PLACES,
+    holds,
+    is_over,
+    start,
+)
+from tests.system.mailing import Load
+from tests.system.moments import with_moments
+from tests.system.waiting import until
+
+if TYPE_CHECKING:
+    from actors.runtime import Runtime
+    from compose.embedded import NatsServer
+    from tests.harness.servers import OwnNats
+    from tests.system.fleet import Rows
+    from tests.system.processes import Hosts
+
+STANDS_S: Final = 3.0
+POINTS: Final = [("left", 1), ("left", 2), ("left", 4), ("right", 1), ("right", 2)]
+
+
+@pytest.fixture
+def nats(own_nats: OwnNats) -> NatsServer:
+    """A durable server of this test's own."""
+    return own_nats(durable=True)
+
+
+@pytest.fixture
+def load(nats: NatsServer, postgres_dsn: str, schema: str) -> Load:
+    """Nodes on that server."""
+    return Load(nats.url, postgres_dsn, schema)
+
+
+async def test_mail_between_hosts_goes_on_while_the_broker_is_away(
+    load: Load, nats: NatsServer
+) -> None:
+    """From a second behind its loss on; when it is back outsiders go on, and nothing comes twice."""
+    async with load.host() as one, load.host() as other:
+        await load.publish("crm", 1)
+        await load.pump(one, 3)
+        await load.settle(one)
+        await asyncio.to_thread(nats.stop)
+        for runtime in (one, other, one):
+            await load.pump(runtime, 2)
+            async with asyncio.timeout(STANDS_S):
+                await load.until_handled(sum(load.expected.values()))
+        publishing = asyncio.create_task(load.publish("crm", 3))
+        await asyncio.to_thread(nats.start)
+        await load.pump(one, 3)
+        await publishing
+        await load.until_connected(one, other)
+        await load.settle(one)
+
+    assert await load.problems() == []
+
+
+async def test_a_broker_that_freezes_in_the_middle_of_it_brings_nothing_twice(
+    load: Load, nats: NatsServer
+) -> None:
+    """What it had taken and not delivered is handed over, and comes once more when it thaws."""
+    async with load.host() as one, load.host() as other:
+        for runtime in (one, other):
+            await load.pump(runtime, 4, runs=3, pace_s=0.02)
+            await load.until_handled(sum(load.expected.values()) // 4)
+            os.kill(nats.pid, signal.SIGSTOP)
+            try:
+                await load.pump(runtime, 2)
+                await load.until_handled(sum(load.expected.values()))
+            finally:
+                os.kill(nats.pid, signal.SIGCONT)
+            await load.publish("crm", 1)
+        await load.settle(one)
+
+    assert await load.problems() == []
+
+
+@pytest.mark.parametrize(("side", "nth", "moment"), with_moments(POINTS))
+async def test_mail_is_handled_once_and_in_order_whoever_dies_while_the_broker_is_away(  # noqa: PLR0917 - fixtures
+    fleet: Hosts, nats: NatsServer, client: Runtime, rows: Rows, side: str, nth: int, moment: str
+) -> None:
+    """Right before it hands over what it sent, or right after; a host that comes then goes on."""
+    fleet.more["nats_url"] = nats.url
+    hosts = await start(fleet, {side: f"publish:{nth}:{moment}"})
+    await asyncio.to_thread(nats.stop)
+    await client.submit(LEFT, ORDER)
+    assert await hosts[side].exit_code() == -9
+    await asyncio.to_thread(nats.start)
+    await fleet.serving(PLACES[side], lease_s=LEASE_S)
+
+    await holds(rows)
+
+
+async def test_a_conversation_of_two_hosts_needs_no_broker(
+    fleet: Hosts, nats: NatsServer, client: Runtime, rows: Rows
+) -> None:
+    """To its end, while NATS is away."""
+    fleet.more["nats_url"] = nats.url
+    await start(fleet, {}, lease_s=30)
+    await asyncio.to_thread(nats.stop)
+    await client.submit(LEFT, ORDER)
+    await until(lambda: is_over(rows), "the end of the conversation")
+
+    assert await rows.seen(LEFT) == AT_LEFT
+    assert await rows.count("inbox") == len(AT_LEFT) + len(AT_RIGHT)
+    await holds(rows)

@@ -1,0 +1,108 @@
+"""One of three NATS servers is lost: mail goes on with the others, and nobody is frightened by a stack.
+
+How long nats-server takes to choose leaders, 4 to 9 seconds, is its own. Mail between agents goes past it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import sys
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from broker.mail import reader
+from tests.harness.slow import IS_SLOW
+from tests.system.containers import free_ports
+from tests.system.mailing import Load
+from tests.system.waiting import until
+
+if TYPE_CHECKING:
+    from compose.embedded import NatsServer
+    from tests.harness.servers import OwnNats
+
+pytestmark = [
+    pytest.mark.skipif(not IS_SLOW, reason="three servers find each other: CALLBOARD_TEST_SLOW=1"),
+    pytest.mark.timeout(180),
+]
+
+STANDS_S: Final = 3.0
+"""Mail between agents, whatever the lost server led."""
+_ASK_S: Final = 0.3
+
+
+@pytest.fixture
+def cluster(own_nats: OwnNats) -> list[NatsServer]:
+    """Three servers that know each other."""
+    ports = free_ports(3)
+    routes = [f"nats://127.0.0.1:{port}" for port in ports]
+    return [
+        own_nats(
+            settings={
+                "cluster": {"name": "c", "listen": f"127.0.0.1:{port}", "routes": list(routes)}
+            }
+        )
+        for port in ports
+    ]
+
+
+def name_of(server: NatsServer) -> str:
+    """How the others call it."""
+    return str(json.loads((server.data_dir / "server.conf").read_text())["server_name"])
+
+
+async def has_leaders(load: Load, lost: NatsServer) -> bool:
+    """Whether the mail stream and the cluster have leaders that are there."""
+    try:
+        async with asyncio.timeout(_ASK_S):
+            leader = (await load.api("STREAM.INFO.MAIL"))["cluster"].get("leader")
+            await load.api("STREAM.NAMES")
+    except TimeoutError:
+        return False
+    return leader not in {None, name_of(lost)}
+
+
+@pytest.mark.parametrize("is_leader", [False, True], ids=["another", "leader"])
+async def test_mail_goes_on_when_one_of_three_servers_is_lost(  # noqa: PLR0917 - fixtures
+    cluster: list[NatsServer],
+    postgres_dsn: str,
+    schema: str,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    is_leader: bool,
+) -> None:
+    """Consumers that were on it are missed at once, not by their silence, and no stack is logged."""
+    monkeypatch.setattr(reader, "SILENT_S", 1000.0)
+    urls = ",".join(server.url for server in cluster)
+    load = Load(cluster[0].url, postgres_dsn, schema)
+    async with load.host(nats_url=urls, nats_replicas=3) as runtime:
+        await load.pump(runtime, 2)
+        await load.settle(runtime)
+        leader = (await load.api("STREAM.INFO.MAIL"))["cluster"]["leader"]
+        lost = next(one for one in cluster if (name_of(one) == leader) == is_leader)
+        load.nats_url = next(one for one in cluster if one is not lost).url
+        await asyncio.to_thread(lost.kill)
+        loop = asyncio.get_running_loop()
+        lost_at = loop.time()
+        for _ in range(3):
+            sent_at = loop.time()
+            await load.pump(runtime, 1)
+            async with asyncio.timeout(STANDS_S):
+                await load.until_handled(sum(load.expected.values()))
+            sys.stdout.write(
+                f"{sent_at - lost_at:.2f} s: stood for {loop.time() - sent_at:.2f} s\n"
+            )
+        await until(lambda: has_leaders(load, lost), "leaders were chosen")
+        sys.stdout.write(f"{loop.time() - lost_at:.2f} s: leaders\n")
+        await load.pump(runtime, 3)
+        async with asyncio.timeout(STANDS_S):
+            await load.until_handled(sum(load.expected.values()))
+        await load.publish("crm", 3)
+        await load.settle(runtime)
+
+    assert await load.problems() == []
+    # uvicorn's and nats-py's own are not ours; a stack of ours asks for a report.
+    ours = [one for one in caplog.records if one.name.startswith(("actors", "broker", "compose"))]
+    assert [one for one in ours if one.exc_info and one.levelno >= logging.WARNING] == []

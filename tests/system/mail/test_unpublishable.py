@@ -1,0 +1,166 @@
+"""Mail that a broker will not take: the pair goes on, and somebody is told."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from typing import TYPE_CHECKING, Any
+
+import nats
+import pytest
+
+from actors.kernel.runtime.ids import AgentId
+from compose import Settings
+from compose.assembly.runtime import build_runtime
+from tests.behaviour.agents import Acting
+from tests.harness.slow import BUSY_S
+from tests.system.mailing import Load, until
+
+if TYPE_CHECKING:
+    from contextlib import AbstractAsyncContextManager
+
+    from actors.kernel.agent.message import Message
+    from actors.runtime import RunContext, Runtime
+    from tests.harness.servers import OwnNats
+
+TELLER, HEARER = AgentId("teller", "1"), AgentId("hearer", "1")
+
+
+class Heard:
+    """What the hearer was given, in order."""
+
+    def __init__(self) -> None:
+        self.all: list[Any] = []
+
+    async def hear(self, ctx: RunContext, inbox: list[Message]) -> None:
+        """Note the sizes of texts, in order."""
+        del ctx
+        self.all += [message.payload["n"] for message in inbox]  # type: ignore[index,call-overload]
+
+    async def tell(self, ctx: RunContext, inbox: list[Message]) -> None:
+        """Send texts of these lengths."""
+        sizes: Any = inbox[0].payload
+        for n, size in enumerate(sizes):
+            await ctx.send(HEARER, {"n": n, "text": "x" * size})
+
+    async def until(self, wanted: list[int]) -> None:
+        """Return when just these came."""
+        async with asyncio.timeout(20 + BUSY_S):
+            while self.all != wanted:  # noqa: ASYNC110 - nobody announces it
+                await asyncio.sleep(0.02)
+
+
+def host(load: Load) -> AbstractAsyncContextManager[Runtime]:
+    """A host all of whose mail goes by the broker."""
+    settings = Settings(db_schema=load.schema, local_delivery=False)
+    return build_runtime(load.nats_url, load.postgres_url, settings=settings)
+
+
+async def change_mail(url: str, **settings: Any) -> None:
+    """Change the stream MAIL as an operator would."""
+    client = await nats.connect(url)
+    try:
+        answer = await client.request("$JS.API.STREAM.INFO.MAIL", b"{}", timeout=20)
+        config = {**json.loads(answer.data)["config"], **settings}
+        body = json.dumps(config).encode()
+        answer = await client.request("$JS.API.STREAM.UPDATE.MAIL", body, timeout=20)
+        assert "error" not in json.loads(answer.data), answer.data
+    finally:
+        await client.close()
+
+
+def of(module: str, caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
+    """What was logged by it."""
+    return [record for record in caplog.records if record.module == module]
+
+
+async def test_what_can_never_be_published_is_a_dead_letter_and_its_pair_goes_on(
+    own_nats: OwnNats, postgres_dsn: str, schema: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The messages before and behind it arrive in order; it is listed with the broker's words, and told."""
+    load, heard = Load(own_nats().url, postgres_dsn, schema), Heard()
+    async with host(load) as one, host(load) as other:
+        await one.register(Acting(TELLER, heard.tell))
+        await other.register(Acting(HEARER, heard.hear))
+        await change_mail(load.nats_url, max_msg_size=4000, sources=[])
+        with caplog.at_level(logging.WARNING, logger="callboard.delivery"):
+            await one.submit(TELLER, [10, 5000, 20, 6000, 30])
+            await heard.until([0, 2, 4])
+        letters = await one.store.lists.dead_letters()
+
+    numbers: list[Any] = [letter.message.payload for letter in letters]
+    assert sorted(one["n"] for one in numbers) == [1, 3]
+    assert {letter.reason for letter in letters} == {"unpublishable"}
+    assert all("maximum" in letter.last_error for letter in letters)
+    told = [record for record in caplog.records if "cannot be published" in record.message]
+    assert [(record.sender, record.target) for record in told] == [  # type: ignore[attr-defined]
+        (f"agent:{TELLER}", str(HEARER))
+    ] * 2
+
+
+async def test_ten_repeats_of_one_message_are_one_warning_that_names_it(
+    own_nats: OwnNats, postgres_dsn: str, schema: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Pair, row and problem; nothing is lost, and it goes when the broker takes it again."""
+    load, heard = Load(own_nats().url, postgres_dsn, schema), Heard()
+    async with host(load) as one, host(load) as other:
+        await one.register(Acting(TELLER, heard.tell))
+        await other.register(Acting(HEARER, heard.hear))
+        await change_mail(load.nats_url, max_bytes=1, discard="new")
+        with caplog.at_level(logging.WARNING, logger="callboard.delivery"):
+            await one.submit(TELLER, [10, 20])
+            async with asyncio.timeout(20 + BUSY_S):
+                while not of("outbox_relay", caplog):  # noqa: ASYNC110 - nobody announces it
+                    await asyncio.sleep(0.02)
+            await asyncio.sleep(1)  # four more repeats: they are no warning more
+        await change_mail(load.nats_url, max_bytes=-1)
+        await heard.until([0, 1])
+        rows = await load.fetch("select count(*) from dead_letters")
+
+    [record] = of("outbox_relay", caplog)
+    assert (record.sender, record.target) == (f"agent:{TELLER}", str(HEARER))  # type: ignore[attr-defined]
+    assert record.row > 0  # type: ignore[attr-defined]
+    assert "maximum bytes exceeded" in record.problem  # type: ignore[attr-defined]
+    assert rows[0][0] == 0
+
+
+async def test_a_limit_that_a_restart_lowers_is_told_and_what_waits_goes_when_it_is_raised(
+    own_nats: OwnNats, postgres_dsn: str, schema: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Hosts that were up say once what is wrong; rows wait in order meanwhile, and none is given up."""
+    server = own_nats(durable=True)
+    load, heard = Load(server.url, postgres_dsn, schema), Heard()
+    config = server.data_dir / "server.conf"
+
+    def refused() -> list[logging.LogRecord]:
+        return [one for one in of("mail_service", caplog) if one.levelno == logging.ERROR]
+
+    large = config.read_text()
+    async with host(load) as one, host(load) as other:
+        await one.register(Acting(TELLER, heard.tell))
+        await other.register(Acting(HEARER, heard.hear))
+        await asyncio.to_thread(server.stop)
+        settings = json.loads(large) | {"max_payload": 64 * 1024}
+        config.write_text(json.dumps(settings))
+        await one.submit(TELLER, [10, 100_000, 20])
+        with caplog.at_level(logging.ERROR, logger="callboard.delivery"):
+            await asyncio.to_thread(server.start)
+            async with asyncio.timeout(20 + BUSY_S):
+                while len(refused()) < 2:  # noqa: ASYNC110 - one of each host
+                    await asyncio.sleep(0.02)
+            await until(lambda: _has_sent(load), "three rows wait")
+        assert len(refused()) == 2
+        for record in refused():
+            problem = record.problem  # type: ignore[attr-defined]
+            assert "takes messages of 65536 bytes, 524288 are needed: set max_payload" in problem
+        assert heard.all == []
+        await asyncio.to_thread(server.stop)
+        config.write_text(large)
+        await asyncio.to_thread(server.start)
+        await heard.until([0, 1, 2])
+        assert await one.store.lists.dead_letters() == []
+
+
+async def _has_sent(load: Load) -> bool:
+    return int((await load.fetch("select count(*) from outbox"))[0][0]) == 3

@@ -1,0 +1,1 @@
+"""What operators and readers of the README do."""

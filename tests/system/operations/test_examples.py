@@ -1,0 +1,76 @@
+"""Every example of `examples/` is run as its README says, in memory and on durable servers."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+DOCUMENTS = ["docs/semantics.md", "docs/replay.md", "docs/subjects.md", "docs/missing.md"]
+
+
+def run(name: str, *arguments: str) -> str:
+    """What the example prints."""
+    done = subprocess.run(
+        [sys.executable, f"examples/{name}/{name}.py", *arguments],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=90,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.fixture(params=["memory", "servers"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> list[str]:
+    """Options that say where the example runs."""
+    return [] if request.param == "memory" else ["--data", str(tmp_path / "data")]
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.item(82)
+@pytest.mark.item(94)
+def test_the_newsroom_quotes_every_file_and_reaches_every_subscriber(place: list[str]) -> None:
+    """A sentence of each file that can be read is in the digest, which all three have read once."""
+    printed = run("newsroom", *DOCUMENTS, *place)
+
+    quoted = re.findall(r"^  (\S+\.md) \([\d,]+ characters\)\n    (\S.*)$", printed, re.MULTILINE)
+    assert sorted(name for name, _ in quoted) == ["replay.md", "semantics.md", "subjects.md"]
+    for name, sentence in quoted:
+        flat = " ".join((ROOT / "docs" / name).read_text(encoding="utf-8").split())
+        assert sentence in flat
+    assert "docs/missing.md: could not be read" in printed
+    assert "researched by 4 agents" in printed
+    assert printed.count("digest 1: 3 paragraphs") == 3
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.item(108)
+def test_a_payment_waits_for_a_person(place: list[str]) -> None:
+    """It is made after the decision and not before; on servers each step is a process of its own."""
+    lines = run("approval", *place).splitlines()
+
+    waits = next(i for i, line in enumerate(lines) if line.startswith("large payment: waits"))
+    approved = lines.index("Alex approved it")
+    paid = lines.index("  bank: 9000 to Robin")
+    assert waits < approved < paid
+    assert lines[-1] == "large payment: {'paid': True, 'to': 'Robin', 'amount': 9000}"
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.item(95)
+@pytest.mark.item(85)
+def test_guests_of_the_chat_room_hear_the_same_in_the_same_order(place: list[str]) -> None:
+    """Every post of the room reached each of the three once."""
+    printed = run("chat_room", "Good morning! Who wants coffee?", *place)
+
+    assert "3 guests heard the same, in the same order" in printed
+    heard = [line for line in printed.splitlines() if line.startswith("  ")]
+    assert len(heard) == len(set(heard)) >= 6
+    assert heard[0] == "  host: Good morning! Who wants coffee?"

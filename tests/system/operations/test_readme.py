@@ -1,0 +1,40 @@
+"""What the README shows a stranger is typed into a shell, and does what is said."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from tests.harness.slow import IS_SLOW
+from tests.unit.documents import ROOT
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.slow
+def test_a_stranger_does_each_of_the_four_from_the_readme_alone() -> None:
+    """Hosts, asking from any language, topics and traces; and the tour for operators if asked for."""
+    missing = [name for name in ("node", "npm") if shutil.which(name) is None]
+    without = ["--without", "node"] if missing else []
+    short = [] if IS_SLOW else ["--short"]
+
+    done = subprocess.run(
+        [sys.executable, "docs/screens/make.py", "--check", *short, *without],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=230,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    for scene in (
+        "run-a-host-per-node",
+        "follow-a-topic-and-publish-to-all-who-do",
+        "read-a-conversation-as-a-trace",
+    ):
+        assert f"{scene}: as shown" in done.stdout
+    if missing:
+        pytest.skip(f"all of it but Node.js: no {' and no '.join(missing)} on this machine")

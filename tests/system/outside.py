@@ -1,0 +1,259 @@
+"""A runtime on real servers, and outsiders who know nothing of it but a URL and the subjects."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import secrets
+from collections import Counter, defaultdict
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import asyncpg
+
+from actors.errors import TerminalError
+from actors.kernel.runtime.ids import AgentId, RunId, run_id_of_mail
+from compose import Settings
+from compose.assembly.runtime import build_runtime
+from tests.harness import servers
+from tests.harness.rawnats import raw_nats
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Mapping
+
+    from actors.kernel.agent.message import Message
+    from actors.kernel.json import JsonValue
+    from actors.kernel.runtime.rows import DeadLetter, RunRow
+    from actors.runtime import RunContext, Runtime
+    from tests.harness.rawnats import RawNats
+    from tests.harness.servers import TestNats, TestPostgres, TestRedis
+
+PATIENCE_S: Final = 30.0
+FENCE: Final = "fence"
+_UNSAFE: Final = re.compile(rb"[^A-Za-z0-9_-]")
+
+
+class Handled(NamedTuple):
+    """A message as an agent was given it."""
+
+    sender: str | None
+    payload: JsonValue
+    id: str
+    metadata: Mapping[str, str]
+
+
+class Notes:
+    """What agents of this process were given; outlives runtimes."""
+
+    def __init__(self) -> None:
+        self.handled: dict[AgentId, list[Handled]] = defaultdict(list)
+        self.is_repaired = False
+        self._changed = asyncio.Event()
+
+    def add(self, agent: AgentId, message: Message) -> None:
+        """Note it."""
+        one = Handled(message.sender, message.payload, message.id, message.metadata)
+        self.handled[agent].append(one)
+        self._changed.set()
+
+    async def until(self, agent: AgentId, payload: JsonValue) -> None:
+        """Return once the agent was given this payload."""
+        async with asyncio.timeout(PATIENCE_S):
+            while all(one.payload != payload for one in self.handled[agent]):
+                self._changed.clear()
+                await self._changed.wait()
+
+
+class Desk:
+    """Notes what it is given. Fails where the payload says so, and forwards where it says so."""
+
+    def __init__(self, agent_id: AgentId, notes: Notes) -> None:
+        self.id, self._notes = agent_id, notes
+
+    async def run(self, ctx: RunContext, inbox: list[Message]) -> None:
+        """Note everything."""
+        for message in inbox:
+            payload: Any = message.payload
+            if payload.get("fail") and not self._notes.is_repaired:
+                raise TerminalError("told to fail")
+            if to := payload.get("forward"):
+                await ctx.send(AgentId.parse(to), {"forwarded": True})
+            self._notes.add(self.id, message)
+
+
+class Waiter:
+    """Waits for as many signals `go` as the payload says, and returns what they carried."""
+
+    def __init__(self, agent_id: AgentId, notes: Notes) -> None:
+        self.id, self._notes = agent_id, notes
+
+    async def run(self, ctx: RunContext, inbox: list[Message]) -> list[Any]:
+        """Note the beginning, then wait."""
+        payload: Any = inbox[0].payload
+
+        async def note() -> None:  # once, however often this is replayed
+            for message in inbox:
+                self._notes.add(self.id, message)
+
+        await ctx.step("note", note)
+        await ctx.sleep(payload.get("late_s", 0))
+        return [await ctx.sleep_until_signal("go") for _ in range(payload.get("count", 0))]
+
+
+@dataclass(slots=True)
+class Bed:
+    """The runtime, an outsider's connection, and a look into what came of it."""
+
+    nats_url: str
+    postgres_url: str
+    redis_url: str
+    schema: str
+    namespace: str
+    notes: Notes
+    host_url: str = ""
+    """How hosts connect, where outsiders may not connect like them."""
+    _runtime: Runtime | None = None
+    _outsider: RawNats | None = None
+
+    @property
+    def runtime(self) -> Runtime:
+        """The running one."""
+        assert self._runtime is not None
+        return self._runtime
+
+    @property
+    def outsider(self) -> RawNats:
+        """The connection of the outsiders."""
+        assert self._outsider is not None
+        return self._outsider
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """A host serves inside the block."""
+        settings = Settings(
+            db_schema=self.schema, namespace=self.namespace, lease_s=10, suspend_after=0.05
+        )
+        url = self.host_url or self.nats_url
+        building = build_runtime(url, self.postgres_url, self.redis_url, settings=settings)
+        async with building as self._runtime:
+            await self._runtime.register_type("desk", lambda id_: Desk(id_, self.notes))
+            await self._runtime.register_type("waiter", lambda id_: Waiter(id_, self.notes))
+            yield
+        self._runtime = None
+
+    @asynccontextmanager
+    async def connected(self) -> AsyncIterator[None]:
+        """An outsider is connected inside the block."""
+        async with raw_nats(self.nats_url) as self._outsider:
+            yield
+        self._outsider = None
+
+    def subject(self, agent: AgentId, tail: str) -> str:
+        """The subject of an agent with what follows the key."""
+        address = f"{escaped(agent.tenant)}.{escaped(agent.type)}.{escaped(agent.key)}"
+        prefix = f"{self.namespace}." if self.namespace else ""
+        return f"{prefix}agent.v1.{address}.{tail}"
+
+    async def publish(
+        self,
+        agent: AgentId,
+        body: object,
+        *,
+        publisher: str = "crm",
+        message_id: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> dict[str, Any]:
+        """Publish JSON, or bytes as they are, as an outsider; return the PubAck."""
+        data = body if isinstance(body, bytes) else json.dumps(body).encode()
+        head = dict(headers or {})
+        if message_id is not None:
+            head["Nats-Msg-Id"] = message_id
+        return await self.outsider.publish(self.subject(agent, f"ext.{publisher}"), data, head)
+
+    async def signal(
+        self,
+        run_id: RunId,
+        body: object,
+        *,
+        agent: AgentId,
+        name: str = "go",
+        message_id: str | None = None,
+        publisher: str = "crm",
+    ) -> dict[str, Any]:
+        """Publish a signal as an outsider; return the PubAck."""
+        subject = self.subject(agent, f"sig.{publisher}.{run_id}.{escaped(name)}")
+        data = body if isinstance(body, bytes) else json.dumps(body).encode()
+        head = {} if message_id is None else {"Nats-Msg-Id": message_id}
+        return await self.outsider.publish(subject, data, head)
+
+    async def handled(self, agent: AgentId, headers: Mapping[str, str] | None = None) -> list[Any]:
+        """Return all that the agent was given before a message that is published now."""
+        fence: JsonValue = {FENCE: secrets.token_hex(8)}
+        ack = await self.publish(agent, fence, publisher=FENCE, headers=headers)
+        assert "error" not in ack, ack
+        await self.notes.until(agent, fence)
+        return [one for one in self.notes.handled[agent] if one.sender != f"ext:{FENCE}"]
+
+    async def payloads(self, agent: AgentId) -> list[JsonValue]:
+        """Return what `handled` returns, without who and how."""
+        return [one.payload for one in await self.handled(agent)]
+
+    async def letters(self, agent: AgentId) -> list[DeadLetter]:
+        """Return the agent's dead letters."""
+        return await self.runtime.store.lists.dead_letters(agent=agent, limit=1000)
+
+    async def started(self, agent: AgentId, message_id: str, payload: dict[str, Any]) -> RunId:
+        """Let mail start a run of a `Waiter`, and return the run's id once it has begun."""
+        await self.publish(agent, payload, message_id=message_id)
+        await self.notes.until(agent, payload)
+        return run_id_of_mail(agent, "ext:crm", message_id)
+
+    async def ended(self, run_id: RunId) -> RunRow:
+        """Return the run's row when it has ended."""
+        async with asyncio.timeout(PATIENCE_S):
+            return await self.runtime.wait(run_id)
+
+    async def api(self, what: str, body: object = None) -> dict[str, Any]:
+        """Ask JetStream."""
+        asked = await self.outsider.request(f"$JS.API.{what}", json.dumps(body or {}).encode())
+        answer: dict[str, Any] = json.loads(asked.body)
+        return answer
+
+    async def execute(self, sql: str) -> None:
+        """Change the tables behind the runtime's back."""
+        connection = await asyncpg.connect(self.postgres_url)
+        try:
+            await connection.execute(f'set search_path to "{self.schema}"')
+            await connection.execute(sql)
+        finally:
+            await connection.close()
+
+    def twice(self) -> list[object]:
+        """What was handed out twice; nothing ever is."""
+        seen = Counter(
+            (str(agent), one.sender, one.id)
+            for agent, found in self.notes.handled.items()
+            for one in found
+        )
+        return [key for key, count in seen.items() if count > 1]
+
+
+def escaped(name: str) -> str:
+    """Return a name as a token of a subject, as the document describes it."""
+    return _UNSAFE.sub(lambda found: b"%%%02X" % found.group()[0], name.encode()).decode()
+
+
+@asynccontextmanager
+async def make_bed(postgres: TestPostgres, nats: TestNats, redis: TestRedis) -> AsyncIterator[Bed]:
+    """Yield a bed with an outsider; no host runs yet. Its names are its own, and dropped at the end."""
+    name = f"t-{secrets.token_hex(6)}"
+    schema = name.replace("-", "_")
+    bed = Bed(nats.url, postgres.url, redis.url, schema, name, Notes())
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(servers.drop_schema, postgres, schema)
+        stack.push_async_callback(servers.drop_namespace, nats, name)
+        await stack.enter_async_context(bed.connected())
+        yield bed
+    assert bed.twice() == []

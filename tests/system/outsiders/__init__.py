@@ -1,0 +1,1 @@
+"""Services that are no hosts: over NATS alone, honest, hostile and lost."""

@@ -1,0 +1,405 @@
+"""`ActorClient` against hosts that are silent, absent or broken, and servers that go away."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from contextlib import aclosing
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import nats
+import pytest
+
+from broker.client import (
+    ActorClient,
+    AskTimeoutError,
+    BadRequestError,
+    ClientError,
+    NotPermittedError,
+    OutcomeUnknownError,
+    Patience,
+    RunRef,
+    TooLargeError,
+    UnknownRunError,
+    UnreachableError,
+    UnservedError,
+)
+from broker.client.events import MAX_WAITING_FRAMES
+from tests.harness.proxy import FaultProxy
+from tests.system.gateways import event, gateway, refusing, saying, silent, telling
+from tests.system.waiting import until
+
+if TYPE_CHECKING:
+    from tests.harness.servers import OwnNats, TestNats
+
+HURRY = Patience(attempt_s=0.3, slice_s=0.3, grace_s=0.2, silence_s=0.4, unserved_s=0.3)
+LISTENING = replace(HURRY, silence_s=1.5)
+"""Where the answers to each asking are counted."""
+
+
+def made(url: str, namespace: str = "", **more: Any) -> ActorClient:
+    """A client that does not wait long."""
+    given: dict[str, Any] = {"publisher": "crm", "timeout": 5, "patience": HURRY, **more}
+    return ActorClient(url, namespace=namespace, **given)
+
+
+async def test_a_silent_host_is_asked_again_with_the_same_id(
+    nats_server: TestNats, namespace: str
+) -> None:
+    """Each attempt is the same request, so whoever takes the next one gives the same run's answer."""
+    async with (
+        gateway(nats_server.url, namespace) as hosts,
+        made(nats_server.url, namespace) as client,
+    ):
+        hosts.answers = [silent, refusing(503, "shutting down"), saying({"n": 1})]
+        answer = await client.ask("desk/a", {"q": 1})
+        hosts.answers = [silent, saying({"run": "r7"})]
+        ref = await client.submit("desk/a", {"q": 2}, on_conflict="join", priority=3)
+
+    asks = [one for one in hosts.asked if one.verb == "ask"]
+    submits = [one for one in hosts.asked if one.verb == "submit"]
+    assert answer == {"n": 1}
+    assert ref == RunRef("r7", "desk/a")
+    assert len({one.id for one in asks}) == len({one.id for one in submits}) == 1
+    assert asks[0].id != submits[0].id
+    assert asks[0].headers["Actor-Timeout"] == "0.300"
+    assert (submits[0].body["on_conflict"], submits[0].body["priority"]) == ("join", 3)
+
+
+async def test_a_long_ask_is_many_short_ones(nats_server: TestNats, namespace: str) -> None:
+    """A host that says that the run goes on is asked again; in the end the run's id is told."""
+    async with (
+        gateway(nats_server.url, namespace) as hosts,
+        made(nats_server.url, namespace) as client,
+    ):
+        hosts.answers = [refusing(408, run="r1"), refusing(408, run="r1"), saying("done")]
+        answer = await client.ask("desk/a", "q", timeout=20)
+        hosts.answers = [*[refusing(408, run="r2")] * 3, silent]
+        with pytest.raises(AskTimeoutError) as caught:
+            await client.ask("desk/a", "q", timeout=2, id="m-1")
+        hosts.answers = [refusing(408, run="r3")]
+        with pytest.raises(AskTimeoutError):
+            await client.result("r3", timeout=1)
+
+    assert answer == "done"
+    assert (caught.value.run_id, caught.value.id) == ("r2", "m-1")
+    assert "result(run_id)" in caught.value.remedy
+
+
+async def test_a_question_that_no_host_has_taken_in_time_may_be_taken_yet(
+    nats_server: TestNats, namespace: str
+) -> None:
+    """Without a run's id there is nothing to wait for; one that was told once is not forgotten."""
+    async with (
+        gateway(nats_server.url, namespace) as hosts,
+        made(nats_server.url, namespace) as client,
+    ):
+        hosts.answers = [refusing(408, "not accepted within 0.3 s, or is being accepted now")]
+        with pytest.raises(OutcomeUnknownError) as untaken:
+            await client.ask("desk/a", "q", timeout=1.5, id="m-1")
+        hosts.answers = [*[refusing(408, run="r1")] * 3, refusing(408)]
+        with pytest.raises(AskTimeoutError, match=r"within 1\.5 s") as late:
+            await client.ask("desk/a", "q", timeout=1.5)
+
+    assert "id='m-1'" in untaken.value.remedy
+    assert late.value.run_id == "r1"
+
+
+async def test_an_unknown_outcome_tells_how_to_go_on(nats_server: TestNats, namespace: str) -> None:
+    """What was sent and never answered may have been done; doing it again with the id is safe."""
+    async with (
+        gateway(nats_server.url, namespace) as hosts,
+        made(nats_server.url, namespace, timeout=0.5) as client,
+    ):
+        hosts.answers = [silent]
+        with pytest.raises(OutcomeUnknownError) as caught:
+            await client.submit("desk/a", {}, id="m-1")
+        with pytest.raises(OutcomeUnknownError) as asked:
+            await client.ask("desk/a", {}, timeout=0.1)
+
+    assert caught.value.id == "m-1"
+    assert "id='m-1'" in caught.value.remedy
+    assert asked.value.run_id is None
+
+
+async def test_no_host_and_no_stream_are_told_soon(nats_server: TestNats, namespace: str) -> None:
+    """Nothing was done, and the error says what to start."""
+    async with made(nats_server.url, namespace) as client:
+        with pytest.raises(UnservedError, match="callboard host"):
+            await client.ask("desk/a", {})
+        with pytest.raises(UnservedError):
+            await client.send("desk/a", {})
+        with pytest.raises(UnservedError):
+            await client.status("r1")
+
+
+async def test_answers_of_somebody_else_are_errors(nats_server: TestNats, namespace: str) -> None:
+    """What is cut off, refused or of another form is told in one line."""
+    async with (
+        gateway(nats_server.url, namespace) as hosts,
+        made(nats_server.url, namespace) as client,
+    ):
+        hosts.answers = [saying(b'{"run": "r')]
+        with pytest.raises(ClientError, match="no JSON"):
+            await client.submit("desk/a", {})
+        hosts.answers = [saying({})]
+        with pytest.raises(ClientError, match="tells no 'run'"):
+            await client.submit("desk/a", {})
+        hosts.answers = [saying([1])]
+        with pytest.raises(ClientError, match="not an object"):
+            await client.status("r1")
+        hosts.answers = [refusing(404, "no run 'r1'")]
+        with pytest.raises(UnknownRunError, match="status of run r1: no run 'r1'"):
+            await client.status("r1")
+        with pytest.raises(UnknownRunError):
+            async for _ in client.events("r1"):
+                pass
+
+
+async def test_events_go_on_where_they_broke_off(nats_server: TestNats, namespace: str) -> None:
+    """Silence, a lost entry, a busy host, an overlap: no entry is missing and none comes twice."""
+    entries = [event("entry", n) for n in range(6)]
+    async with (
+        gateway(nats_server.url, namespace) as hosts,
+        made(nats_server.url, namespace, patience=LISTENING) as client,
+    ):
+        hosts.answers = [
+            telling(entries[0], entries[1]),
+            refusing(503),
+            telling(entries[2], entries[4]),
+            telling(*entries[1:5], event("end", 5)),
+            telling(entries[5], event("end", 5, name="COMPLETED"), event("entry", 6)),
+        ]
+        found = [(one.kind, one.seq) async for one in client.events("r1")]
+
+    assert found == [*(("entry", n) for n in range(6)), ("end", 5)]
+    assert [one.body["from_seq"] for one in hosts.asked] == [0, 2, 2, 3, 5]
+
+
+async def test_a_beat_is_answered_and_a_slow_reader_is_served_anew(
+    nats_server: TestNats, namespace: str
+) -> None:
+    """Whoever listens renews the stream; what a reader cannot take in time is asked for again."""
+    many = MAX_WAITING_FRAMES + 100
+    async with (
+        gateway(nats_server.url, namespace) as hosts,
+        made(nats_server.url, namespace, patience=LISTENING) as client,
+    ):
+        hosts.answers = [
+            telling(event("entry", 0), is_beating=True),
+            telling(*(event("entry", n) for n in range(1, many))),
+            telling(*(event("entry", n) for n in range(MAX_WAITING_FRAMES + 1, many))),
+            telling(event("end", many - 1)),
+        ]
+        seen = 0
+        async for one in client.events("r1"):
+            if one.kind == "entry":
+                assert one.seq == seen
+                seen += 1
+            if seen == 2:
+                await until(lambda: len(hosts.asked) >= 2, "the second asking")
+        await until(lambda: hosts.renewed == [b'{"stream":"s-1"}'], "a renewal")
+
+    assert seen == many
+
+
+async def test_who_leaves_a_stream_is_sent_nothing_more(
+    nats_server: TestNats, namespace: str
+) -> None:
+    """What was kept for it is gone when its block is."""
+    async with (
+        gateway(nats_server.url, namespace) as hosts,
+        made(nats_server.url, namespace) as client,
+    ):
+        hosts.answers = [telling(event("entry", 0), event("entry", 1))]
+        async with aclosing(client.events("r1")) as events:
+            await anext(events)
+            kept = len(_waiting(client))
+        left = len(_waiting(client))
+
+    assert (kept, left) == (1, 0)
+
+
+def _waiting(client: ActorClient) -> Any:
+    assert client._line._requests is not None
+    return client._line._requests._takers
+
+
+async def test_a_reader_may_take_its_time(own_nats: OwnNats) -> None:
+    """Longer over one event than the client waits for the next one: that is nobody's silence."""
+    server = own_nats()
+    async with gateway(server.url) as hosts, made(server.url, timeout=2.5) as client:
+        hosts.answers = [telling(event("entry", 0)), telling(event("end", 0))]
+        found = []
+        async for one in client.events("r1"):
+            found.append(one.kind)
+            if one.kind == "entry":
+                server.kill()
+                server.start()
+                await asyncio.sleep(3)
+
+    assert found == ["entry", "end"]
+
+
+async def test_events_of_nobody_end_with_an_error(nats_server: TestNats, namespace: str) -> None:
+    """Hearing nothing at all has a limit: the client's time-out."""
+    async with made(nats_server.url, namespace, timeout=0.5) as client:
+        with pytest.raises(UnservedError):
+            async for _ in client.events("r1"):
+                pass
+
+
+async def test_a_server_that_is_away_is_named(own_nats: OwnNats) -> None:
+    """At once when connecting, after the time-out later; the URL's password is not shown."""
+    with pytest.raises(UnreachableError, match=r"127\.0\.0\.1:1: .*Start nats-server") as caught:
+        async with made("nats://me:hunter2@127.0.0.1:1"):
+            pass
+    server = own_nats()
+    async with made(server.url, timeout=1) as client:
+        server.kill()
+        await until(lambda: _is_lost(client), "the loss")
+        with pytest.raises(UnreachableError) as later:
+            await client.submit("desk/a", {}, id="m")
+
+    assert "hunter2" not in str(caught.value)
+    assert later.value.id == "m"
+
+
+def _is_lost(client: ActorClient) -> bool:
+    requests = client._line._requests
+    return requests is not None and requests.client.lost.is_set()
+
+
+async def test_a_closed_client_says_so(nats_server: TestNats, namespace: str) -> None:
+    """Before and after its block, and to calls that wait in it."""
+    client = made(nats_server.url, namespace)
+    with pytest.raises(UnreachableError, match="async with"):
+        await client.status("r1")
+    async with gateway(nats_server.url, namespace) as hosts, asyncio.TaskGroup() as tasks:
+        hosts.answers = [silent]
+        async with client:
+            asking = tasks.create_task(_error_of(client.ask("desk/a", {}, timeout=60, id="m-1")))
+            watching = tasks.create_task(_error_of(anext(client.events("r1"))))
+            await until(lambda: len(hosts.asked) >= 2, "both requests")
+    with pytest.raises(UnreachableError, match="async with"):
+        await client.status("r1")
+    asked = asking.result()
+
+    assert isinstance(asked, OutcomeUnknownError)  # a host has it
+    assert asked.id == "m-1"
+    assert isinstance(watching.result(), UnreachableError)
+
+
+async def _error_of(call: Any) -> BaseException | None:
+    try:
+        await call
+    except ClientError as exc:
+        return exc
+    return None
+
+
+async def test_a_server_that_restarts_in_an_ask_costs_nothing(own_nats: OwnNats) -> None:
+    """The question is put again, over a new connection, with its id; so are events."""
+    server = own_nats()
+    async with gateway(server.url) as hosts, made(server.url, timeout=20) as client:
+        hosts.answers = [silent]
+        async with asyncio.TaskGroup() as tasks:
+            asking = tasks.create_task(client.ask("desk/a", {}, timeout=20))
+            await until(lambda: bool(hosts.asked), "the question")
+            server.kill()
+            hosts.answers = [saying("ok")]
+            server.start()
+        hosts.asked.clear()
+        hosts.answers = [telling(event("entry", 0))]
+        found = []
+        async for one in client.events("r1"):
+            found.append(one.seq)
+            if one.kind == "entry":
+                server.kill()
+                hosts.answers = [telling(event("end", 0))]
+                server.start()
+
+    assert asking.result() == "ok"
+    assert found == [0, 0]
+    assert hosts.asked[-1].body == {"run": "r1", "from_seq": 1}
+
+
+async def test_acknowledgements_that_are_lost_change_no_order(nats_server: TestNats) -> None:
+    """Messages to one agent wait for the one before, so what is sent again is not behind the next."""
+    stream = "CLIENTORDER"
+    direct = await nats.connect(nats_server.url)
+    async with FaultProxy.to(nats_server.url) as proxy:
+        jetstream = direct.jetstream()
+        await jetstream.add_stream(name=stream, subjects=["order.agent.v1.>"])
+        try:
+            async with made(proxy.through(nats_server.url), "order") as client:
+                await client.send("desk/a", {"n": 0}, id="0")
+                loss = proxy.lose_response(request_has=b'{"n":1}', response_ends=b"\r\n")
+                async with asyncio.TaskGroup() as tasks:
+                    for n in range(1, 6):
+                        tasks.create_task(client.send("desk/a", {"n": n}, id=str(n)))
+                assert loss.happened.is_set()
+            state = (await jetstream.stream_info(stream)).state
+            kept = [await jetstream.get_msg(stream, n + 1) for n in range(state.messages)]
+        finally:
+            await jetstream.delete_stream(stream)
+            await direct.close()
+    ids = [(one.headers or {})["Nats-Msg-Id"] for one in kept]
+
+    assert list(dict.fromkeys(ids)) == ["0", "1", "2", "3", "4", "5"]
+    assert ids == sorted(ids)
+    assert json.loads(kept[-1].data or b"") == {"n": 5}
+
+
+USERS: dict[str, Any] = {
+    "no_auth_user": "free",
+    "authorization": {
+        "users": [
+            {"user": "free", "password": "p"},
+            {
+                "user": "crm",
+                "password": "p",
+                "permissions": {
+                    "publish": ["agent.v1.default.*.*.ext.crm"],
+                    "subscribe": ["_INBOX_crm.>"],
+                },
+            },
+        ]
+    },
+}
+
+
+async def test_what_is_not_permitted_is_said_at_once(own_nats: OwnNats) -> None:
+    """A publish that the server refuses, an inbox that is somebody else's, a wrong password."""
+    server = own_nats(settings=USERS)
+    url = server.url.partition("@")[2] or server.url.removeprefix("nats://")
+    async with made(f"nats://crm:p@{url}") as client:
+        with pytest.raises(NotPermittedError, match=r"publish to .*api\.v1"):
+            await client.status("r1")
+        with pytest.raises(NotPermittedError):
+            await client.publish("news/eu", {})
+    with pytest.raises(NotPermittedError, match="inbox_prefix"):
+        async with made(f"nats://crm:p@{url}", inbox_prefix="_INBOX_shop"):
+            pass
+    with pytest.raises(UnreachableError, match="Check the user"):
+        async with made(f"nats://crm:wrong@{url}"):
+            pass
+
+
+async def test_what_the_server_does_not_take_is_refused_before_it_is_sent(
+    own_nats: OwnNats,
+) -> None:
+    """The connection stays: a server would close it for a body that is over its limit."""
+    server = own_nats(settings={"max_payload": 1024})
+    async with gateway(server.url) as hosts, made(server.url) as client:
+        hosts.answers = [saying({"run": "r1", "status": "RUNNING"})]
+        with pytest.raises(TooLargeError, match="the server takes 1024"):
+            await client.submit("desk/a", {"a": "x" * 2000})
+        with pytest.raises(TooLargeError, match="262144 are the limit"):
+            await client.submit("desk/a", {"a": "x" * 300_000})
+        with pytest.raises(BadRequestError):
+            await client.follow("desk/a", "news/eu", mode="always")  # type: ignore[arg-type]
+        status = await client.status("r1")
+
+    assert status.status == "RUNNING"

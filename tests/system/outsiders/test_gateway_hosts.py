@@ -1,0 +1,212 @@
+"""Who asks and watches loses nothing when hosts die, and does not know which host does the work."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import signal
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from nats.errors import Error as NatsError
+from nats.errors import NoRespondersError
+
+from actors.kernel.runtime.ids import AgentId, RunId, run_id_of_submit
+from broker.gateway.deltas import NatsDeltaBus
+from broker.gateway.gateway import Gateway
+from compose import Settings
+from compose.assembly.runtime import build_runtime
+from tests.system.asking import PIECES, Waiter, outside
+from tests.system.waiting import until
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from actors.runtime import Runtime
+    from tests.harness.servers import OwnNats, TestNats, TestPostgres
+    from tests.system.asking import Outside
+    from tests.system.processes import Hosts
+
+SERVES = "tests.system.asking:TYPES"
+
+
+@pytest.fixture
+async def crm(fleet: Hosts, nats_server: TestNats, namespace: str) -> AsyncIterator[Outside]:
+    """A service outside; hosts keep nothing in memory that waits."""
+    fleet.more["suspend_after"] = 0.05
+    async with outside(nats_server.url, namespace) as service:
+        yield service
+
+
+@pytest.mark.item(199)
+async def test_a_question_whose_host_is_killed_is_asked_again_and_answered_by_the_same_run(
+    fleet: Hosts, crm: Outside
+) -> None:
+    """Once: the run began on the dead host, and goes on where the question is asked again."""
+    first = await fleet.serving(SERVES)
+    lost = asyncio.create_task(crm.ask("waiter/q", 1, Nats_Msg_Id="q-1"))
+    run = run_id_of_submit(AgentId("waiter", "q"), "ext:crm", "q-1")
+
+    async def rests() -> bool:
+        found = await crm.api("status", run=run)
+        return found.code == 0 and found.body["status"] == "SUSPENDED"
+
+    await until(rests, "the run waits for its signal")
+    await fleet.serving(SERVES)
+    first.send(signal.SIGKILL)
+    await first.exit_code()
+    again = asyncio.create_task(crm.ask("waiter/q", 1, Nats_Msg_Id="q-1"))
+    accepted = await crm.api("signal", run=run, name="go", payload="done", id="s-1")
+    answer = await again
+    lost.cancel()
+    await asyncio.gather(lost, return_exceptions=True)
+
+    assert accepted.body == {"accepted": True}
+    assert (answer.body, answer.run) == ("done", run)
+
+
+@pytest.fixture
+async def door(
+    fleet: Hosts, nats_server: TestNats, postgres_server: TestPostgres, namespace: str
+) -> AsyncIterator[Runtime]:
+    """A host of this process that takes all requests, and serves no agent."""
+    fleet.more["gateway"] = False
+    settings = Settings(db_schema=fleet.schema, namespace=namespace, lease_s=10)
+    async with build_runtime(nats_server.url, postgres_server.url, settings=settings) as runtime:
+        yield runtime
+
+
+def bus_of(door: Runtime) -> NatsDeltaBus:
+    """What carries pieces and hints of ends to the door."""
+    bus = door._live.bus
+    assert isinstance(bus, NatsDeltaBus)
+    return bus
+
+
+async def until_heard(bus: NatsDeltaBus, place: str) -> None:
+    """Return once the broker sends what is told there."""
+    await until(lambda: place in bus._subscribed, f"{place} is heard")
+    assert bus._client is not None
+    await bus._client.flush()
+
+
+async def test_a_run_is_watched_over_the_deaths_of_its_hosts(
+    fleet: Hosts, crm: Outside, door: Runtime, tmp_path: Path
+) -> None:
+    """Every entry once, in order; pieces of a new attempt say so; who was broken off goes on behind."""
+    first = await fleet.serving(SERVES)
+    bus, gate = bus_of(door), tmp_path / "gate"
+    answer = await crm.api("submit", agent="teller/a", payload={"gate": str(gate)}, id="t-1")
+    run = RunId(answer.body["run"])
+    asking = asyncio.create_task(crm.ask("teller/a", Nats_Msg_Id="t-1"))
+    events: list[dict[str, Any]] = []
+    async with crm.watching(run=run) as messages:
+        await until_heard(bus, bus._subjects.live(AgentId("teller", "a"), run))
+        await crm.api("signal", run=run, name="go")
+        async for message in messages:
+            events.append(json.loads(message.data))
+            pieces = [one for one in events if one["kind"] == "delta"]
+            if len(pieces) == 2 and first.is_alive:
+                first.send(signal.SIGKILL)
+                await first.exit_code()
+                await fleet.serving(SERVES)
+            elif len(pieces) == 4:
+                gate.touch()
+            elif events[-1]["kind"] == "end":
+                break
+    entries = [one for one in events if one["kind"] == "entry"]
+    pieces = [one for one in events if one["kind"] == "delta"]
+    resumed = await crm.events(run=run, from_seq=entries[2]["seq"])
+
+    told = [(one["attempt"], one["data"]["n"], one["data"]["text"]) for one in pieces]
+    assert told == [(1, n, PIECES[n]) for n in (0, 1)] + [(2, n, PIECES[n]) for n in range(4)]
+    assert [one["seq"] for one in entries] == list(range(len(entries)))
+    assert (entries[-1]["attempt"], events[-1]["data"]["result"]) == (2, "".join(PIECES))
+    assert resumed == [*entries[2:], events[-1]]
+    assert (await asking).body == "".join(PIECES)
+
+
+async def test_a_host_without_the_agent_is_told_of_its_end(
+    fleet: Hosts, crm: Outside, door: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It need not look: who waits, by request or in its process, has the end as soon as it is there."""
+    await fleet.serving(SERVES)
+    monkeypatch.setattr("actors.runtime.client.client.FIRST_LOOK_S", 600.0)
+    bus = bus_of(door)
+    asked = asyncio.create_task(crm.ask("waiter/told", Nats_Msg_Id="t"))
+    run = run_id_of_submit(AgentId("waiter", "told"), "ext:crm", "t")
+    watched = bus._subjects.live_end(AgentId("waiter", "told"), run)
+    await until_heard(bus, watched)
+    waiting = asyncio.create_task(door.result(run))
+    await until(lambda: len(bus._hearers[watched]) == 2, "both wait")
+    await crm.api("signal", run=run, name="go", payload="ended elsewhere")
+
+    assert (await asked).body == await waiting == "ended elsewhere"
+    await until(lambda: watched not in bus._subscribed, "nobody watches any more")
+
+
+async def test_a_host_that_stops_answers_what_it_can_and_hands_on_the_rest(
+    nats_server: TestNats, postgres_server: TestPostgres, schema: str, namespace: str
+) -> None:
+    """It leaves the group first; what ends in time is answered, the rest is told to ask another host."""
+    settings = Settings(db_schema=schema, namespace=namespace, suspend_after=20)
+    building = build_runtime(nats_server.url, postgres_server.url, settings=settings)
+    async with outside(nats_server.url, namespace) as service, building as runtime:
+        await runtime.register_type("waiter", Waiter)
+        gateway = gateway_of(runtime)
+        runs = [await service.api("submit", agent=f"waiter/{n}", payload=1, id="l") for n in (1, 2)]
+        asked = [asyncio.create_task(service.ask(f"waiter/{n}", Nats_Msg_Id="l")) for n in (1, 2)]
+        await until(lambda: gateway.held == 2, "both are held")
+        stopping = asyncio.create_task(runtime.stop(drain_s=2.5))
+        await until(lambda: gateway.has_left, "it has left")
+        with pytest.raises(NoRespondersError):
+            await service.ask("waiter/3")
+        await runtime.signal(runs[0].body["run"], "go", "in time")
+        await stopping
+        answered, told = [await one for one in asked]
+
+    assert (told.code, told.body["error"]["type"]) == (503, "stopping")
+    assert (answered.code, answered.body) == (0, "in time")
+
+
+def gateway_of(runtime: Runtime) -> Gateway:
+    """The host's gateway."""
+    [line] = runtime._host._doors
+    [found] = [one for one in line._users if isinstance(one, Gateway)]  # type: ignore[attr-defined]
+    return found
+
+
+async def test_a_broker_that_went_is_served_again_when_it_is_back(
+    own_nats: OwnNats, postgres_server: TestPostgres, schema: str
+) -> None:
+    """Hosts come back to the group by themselves; a run that was asked for meanwhile is still one."""
+    server = own_nats()
+    settings = Settings(db_schema=schema, lease_s=10)
+    async with build_runtime(server.url, postgres_server.url, settings=settings) as runtime:
+        await runtime.register_type("waiter", Waiter)
+        gateway = gateway_of(runtime)
+        async with outside(server.url, "") as service:
+            lost = asyncio.create_task(service.ask("waiter/a", Nats_Msg_Id="a"))
+            await until(lambda: gateway.held == 1, "the question is held")
+            await asyncio.to_thread(server.kill)
+            await until(lambda: gateway.held == 0, "it is given up with its connection")
+            lost.cancel()
+            await asyncio.gather(lost, return_exceptions=True)
+            await asyncio.to_thread(server.start)
+
+            async def is_back() -> bool:
+                with contextlib.suppress(NatsError):
+                    return (
+                        await service.api("submit", agent="waiter/a", payload=1, id="a")
+                    ).code == 0
+                return False
+
+            await until(is_back, "requests are served again")
+            run = (await service.api("submit", agent="waiter/a", payload=1, id="a")).body["run"]
+            await service.api("signal", run=run, name="go", payload="back")
+            answer = await service.ask("waiter/a", Nats_Msg_Id="a")
+
+    assert (answer.body, answer.run) == ("back", run)
+    assert run == run_id_of_submit(AgentId("waiter", "a"), "ext:crm", "a")

@@ -1,0 +1,309 @@
+"""Services that are not ours, with clients that are not ours: Node.js, a plain socket, a shell.
+
+They run the programs of `examples/outside`, as a reader would, against a host and know one URL.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import pytest
+
+from compose.assembly.runtime import build_runtime
+from compose.assembly.settings import Settings
+from examples.outside.agents import AGENTS
+from tests.harness.proxy import FaultProxy
+from tests.system.waiting import until
+from tests.unit.documents import ROOT
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+    from pathlib import Path
+
+    from actors.runtime import Runtime
+    from tests.harness.servers import OwnNats, TestPostgres
+
+OUTSIDE: Final = ROOT / "examples" / "outside"
+SOCKET: Final = (sys.executable, "-I", "-S", str(OUTSIDE / "socket_ask.py"))
+"""Python without any installed package."""
+PATIENCE_S: Final = 20.0
+ERRORS: Final = [
+    ("ask.v1.default.desk.k.crm", "{", "ce-id:1", 400),
+    ("ask.v1.default.desk.k.crm", "{}", "Actor-Timeout:soon", 400),
+    ("ask.v1.default.desk.%7Efan.crm", "{}", "ce-id:1", 403),
+    ("ask.v1.default.nobody.k.crm", "{}", "ce-id:1", 404),
+    ("ask.v1.default.desk.k.crm", '{"no": "text"}', "ce-id:1", 422),
+    ("api.v1.default.crm.status", '{"run": "none"}', "ce-id:1", 404),
+    ("api.v1.default.crm.dance", "{}", "ce-id:1", 400),
+]
+"""Subject, body, a header, and the code of the error."""
+ENTRIES: Final = ["run.started", "llm.call", "run.completed"]
+"""Some of those that every watched run has."""
+
+
+class Said(NamedTuple):
+    """What a program printed, and its exit code."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def data(self) -> Any:
+        """Its output as JSON."""
+        return json.loads(self.out)
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """What the socket's program prints beside the answer."""
+        return dict(line.split(": ", 1) for line in self.err.splitlines())
+
+
+@dataclass(frozen=True, slots=True)
+class Strangers:
+    """Runs programs that know the URL of a broker, and looks into the host behind it."""
+
+    url: str
+    runtime: Runtime
+
+    async def run(self, *program: str) -> Said:
+        """Run a program to its end."""
+        async with self.running(*program) as process, asyncio.timeout(PATIENCE_S):
+            out, err = await process.communicate()
+        assert process.returncode is not None
+        return Said(process.returncode, out.decode(), err.decode())
+
+    @asynccontextmanager
+    async def running(self, *program: str) -> AsyncIterator[asyncio.subprocess.Process]:
+        """A program runs inside the block."""
+        process = await asyncio.create_subprocess_exec(
+            *program,
+            env={**os.environ, "CALLBOARD_NATS_URL": self.url},
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        try:
+            yield process
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+
+    async def request(self, subject: str, body: object, *headers: str) -> Said:
+        """Ask over a plain socket; a body that is no text is sent as JSON."""
+        text = body if isinstance(body, str) else json.dumps(body)
+        return await self.run(*SOCKET, self.url, subject, text, *headers)
+
+    async def api(self, verb: str, body: object) -> Said:
+        """Call a verb as the service `crm`."""
+        return await self.request(f"api.v1.default.crm.{verb}", body)
+
+    async def waiting(self, key: str) -> str:
+        """Start a run that waits for the signal `ok`, and return its id."""
+        order = {"agent": f"desk/{key}", "payload": {"text": "to be or not", "wait": True}}
+        started = await self.api("submit", order)
+        assert started.code == 0, started
+        return str(started.data["run"])
+
+    async def watched(
+        self, run: str, *program: str, disturb: Callable[[], None] = lambda: None
+    ) -> tuple[str, int]:
+        """Let a program watch a run that waits; signal the run when something was seen."""
+        async with self.running(*program) as process, asyncio.timeout(PATIENCE_S):
+            assert process.stdout is not None
+            seen = [await process.stdout.readline()]
+            disturb()
+            told = await self.api(
+                "signal", {"run": run, "name": "ok", "payload": None, "id": "s-1"}
+            )
+            assert told.data == {"accepted": True}
+            seen += [line async for line in process.stdout]
+            return b"".join(seen).decode(), await process.wait()
+
+
+@pytest.fixture
+async def strangers(
+    postgres_server: TestPostgres, own_nats: OwnNats, schema: str
+) -> AsyncIterator[Strangers]:
+    """A host that serves the example's agents, on a broker of its own, so that subjects stand as they are."""
+    url = own_nats().url
+    settings = Settings(db_schema=schema, suspend_after=0.05)
+    async with build_runtime(url, postgres_server.url, settings=settings) as runtime:
+        for name, made in AGENTS.items():
+            await runtime.register_type(name, made)
+        yield Strangers(url, runtime)
+
+
+@pytest.fixture(scope="session")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The programs in JavaScript, with the packages of NATS beside them."""
+    missing = [name for name in ("node", "npm") if shutil.which(name) is None]
+    if missing:
+        pytest.skip(f"no {' and no '.join(missing)} on this machine: install Node.js 18 or newer")
+    folder = tmp_path_factory.mktemp("node") / "node"
+    shutil.copytree(OUTSIDE / "node", folder, ignore=shutil.ignore_patterns("node_modules"))
+    npm = ["npm", "install", "--no-package-lock", "--no-audit", "--no-fund", "--loglevel=error"]
+    done = subprocess.run(npm, cwd=folder, capture_output=True, text=True, timeout=60, check=False)
+    if done.returncode != 0:
+        problem = f"npm cannot install the packages of NATS: {done.stderr[-500:]}"
+        if os.environ.get("CI"):
+            pytest.fail(problem)
+        pytest.skip(problem)
+    return folder
+
+
+async def test_a_socket_asks_and_gets_the_answer(strangers: Strangers) -> None:
+    """Hosts are found as a NATS service. The same id is the same run and the same answer, a CloudEvent."""
+    event = ("ce-specversion:1.0", "ce-id:q-1", "ce-source:/orders", "ce-type:question")
+    subject = "ask.v1.default.desk.a%20b.crm"
+
+    there = await strangers.request("$SRV.PING.callboard", "")
+    said = [await strangers.request(subject, {"text": "to be"}, *event) for _ in range(2)]
+
+    assert there.data["name"] == "callboard"
+    assert [one.data for one in said] == [{"answer": "TO BE", "source": "shelf 5"}] * 2
+    first, second = (one.headers for one in said)
+    assert first["actor-run"] == second["actor-run"]
+    assert first["actor-status"] == "COMPLETED"
+    assert first["ce-specversion"] == "1.0"
+    assert {"ce-id", "ce-source", "ce-type"} <= set(first)
+    assert first["ce-id"] == second["ce-id"]
+
+
+async def test_a_shell_asks_and_publishes(strangers: Strangers) -> None:
+    """Bash alone is enough, also for letters of two bytes."""
+    program = ("bash", str(OUTSIDE / "ask.sh"))
+    asked = await strangers.run(*program, "ask.v1.default.desk.k.crm", '{"text": "große Wale"}')
+    stored = await strangers.run(
+        *program, "agent.v1.default.desk.k.ext.crm", '{"text": "x"}', "m-1"
+    )
+    failed = await strangers.run(*program, "ask.v1.default.desk.k.crm", "[")
+
+    assert asked.data == {"answer": "GROSSE WALE", "source": "shelf 10"}
+    assert stored.data["stream"].startswith("EDGE_")
+    assert (failed.code, failed.data["error"]["code"]) == (1, 400)
+
+
+async def test_what_goes_wrong_is_said(strangers: Strangers) -> None:
+    """Each error has a code, a sentence and a remedy, and the program that asked ends with 1."""
+    for subject, body, header, code in ERRORS:
+        said = await strangers.request(subject, body, header)
+        case = (subject, body, header, said)
+
+        assert (said.code, said.headers.get("nats-service-error-code")) == (1, str(code)), case
+        assert said.headers["nats-service-error"], case
+        error = said.data["error"]
+        assert error["code"] == code, case
+        assert error["type"], case
+        assert error["message"], case
+        assert error["remedy"], case
+
+
+async def test_who_does_not_wait_for_the_answer_gets_it_later(strangers: Strangers) -> None:
+    """408 names the run, which goes on: it can be looked at, signalled and waited for."""
+    question = {"text": "to be", "wait": True}
+    late = await strangers.request(
+        "ask.v1.default.desk.k.crm", question, "Nats-Msg-Id:q-1", "Actor-Timeout:1.5"
+    )
+    run = late.data["error"]["run"]
+    status = await strangers.api("status", {"run": run})
+    told = await strangers.api("signal", {"run": run, "name": "ok", "payload": None, "id": "s-1"})
+    ended = await strangers.api("result", {"run": run, "timeout": 10})
+    again = await strangers.api("cancel", {"run": run, "reason": "too late"})
+
+    assert (late.code, late.data["error"]["code"]) == (1, 408)
+    assert late.headers["actor-run"] == run
+    assert status.data["status"] in {"PENDING", "RUNNING", "SUSPENDED"}
+    assert told.data == {"accepted": True}
+    assert ended.data["output"] == {"answer": "TO BE", "source": "shelf 5"}
+    assert again.data == {"cancelled": False}
+
+
+async def test_a_service_lets_an_agent_follow_and_posts(strangers: Strangers) -> None:
+    """The post reaches the follower once, and after unfollow none does."""
+    wish = {"agent": "reader/ann", "topic": "news/daily", "mode": "eager"}
+    first = await strangers.api("follow", wish)
+    post = {"headline": "rain"}
+    stored = await strangers.request("topic.v1.default.news.daily.ext.crm", post, "Nats-Msg-Id:n-1")
+
+    async def has_read() -> bool:
+        runs = await strangers.runtime.store.lists.runs(limit=10)
+        return any(run.result == [post] for run in runs)
+
+    await until(has_read, "the reader has the post")
+    gone = [await strangers.api("unfollow", wish) for _ in range(2)]
+
+    assert (first.code, first.data) == (0, {})
+    assert stored.data["stream"].startswith("EDGE_")
+    assert [one.data["followed"] for one in gone] == [True, False]
+
+
+async def test_a_socket_watches_a_run(strangers: Strangers) -> None:
+    """Every entry once and in order, the pieces of the model's answer between them, then the end."""
+    run = await strangers.waiting("k")
+    body = json.dumps({"run": run, "from_seq": 0})
+    subject = "api.v1.default.crm.events"
+
+    text, code = await strangers.watched(run, *SOCKET, strangers.url, subject, body)
+    rest = await strangers.api("events", {"run": run, "from_seq": 2})
+
+    events = [json.loads(line) for line in text.splitlines()]
+    entries = [one["seq"] for one in events if one["kind"] == "entry"]
+    pieces = [one["data"]["text"] for one in events if one["kind"] == "delta"]
+    assert code == 0
+    assert entries == list(range(entries[0], entries[0] + len(entries)))
+    assert set(ENTRIES) <= {one["name"] for one in events}
+    assert "".join(pieces) == "TO BE OR NOT"
+    assert (events[-1]["kind"], events[-1]["name"]) == ("end", "COMPLETED")
+    later = [json.loads(line) for line in rest.out.splitlines()]
+    assert [one["seq"] for one in later if one["kind"] == "entry"] == entries[entries.index(2) :]
+
+
+async def test_node_publishes_asks_and_watches(strangers: Strangers, node: Path) -> None:
+    """With the packages of NATS and nothing of ours."""
+
+    def program(name: str, *arguments: str) -> tuple[str, ...]:
+        return ("node", str(node / name), *arguments)
+
+    published = await strangers.run(
+        *program("publish.mjs", "desk", "n", "crm", "m-1", '{"text": "x"}')
+    )
+    asking = program("ask.mjs", "desk", "eu.west/a b", "crm", "q-1", '{"text": "große Wale"}')
+    asked = [await strangers.run(*asking) for _ in range(2)]
+    failed = await strangers.run(*program("ask.mjs", "desk", "n", "crm", "q-2", "{}"))
+    run = await strangers.waiting("w")
+    text, code = await strangers.watched(run, *program("watch.mjs", "crm", run))
+    unknown = await strangers.run(*program("watch.mjs", "crm", "none"))
+
+    assert published.data["stream"].startswith("EDGE_")
+    assert [one.data for one in asked] == [{"answer": "GROSSE WALE", "source": "shelf 10"}] * 2
+    assert asked[0].err == asked[1].err  # the same run
+    assert failed.code == 1
+    assert failed.err.startswith("422 ")
+    assert "\nTO BE OR NOT\n" in text
+    assert text.splitlines()[-1].startswith('COMPLETED {"answer":"TO BE OR NOT"')
+    assert code == 0
+    assert unknown.code == 1
+
+
+async def test_node_goes_on_where_its_connection_was_lost(strangers: Strangers, node: Path) -> None:
+    """No entry twice and none missing."""
+    run = await strangers.waiting("w")
+    async with FaultProxy.to(strangers.url) as proxy:
+        far = replace(strangers, url=proxy.through(strangers.url))
+        watch = ("node", str(node / "watch.mjs"), "crm", run)
+        text, code = await far.watched(run, *watch, disturb=proxy.reset)
+
+    seqs = [int(line.split()[0]) for line in text.splitlines() if re.match(r"\d+ [a-z.]+ ", line)]
+    assert seqs == list(range(len(seqs)))
+    assert "run.completed" in text
+    assert code == 0

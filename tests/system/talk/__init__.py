@@ -1,0 +1,1 @@
+"""Agents that talk while hosts die."""

@@ -1,0 +1,205 @@
+"""Posts on their way to a host's followers: which shards are asked for, how many at once, who is told when."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, cast
+
+import pytest
+
+from actors.errors import PersistenceError
+from actors.kernel.agent.message import Message
+from actors.kernel.runtime.hints import Nudge
+from actors.kernel.runtime.ids import AgentId, HostIncarnation, ShardId
+from actors.kernel.runtime.rows import Arrived
+from actors.kernel.runtime.scheduler import ShardLease
+from actors.kernel.store.fanout import Expanded
+from actors.runtime.delivery.fanout import AGAIN_S, CHUNK, MAX_READY, READY, SCAN_S, PostDelivery
+from actors.runtime.loop.notifications import Notifications
+from actors.runtime.loop.tasks import TaskScope
+from tests.harness.simloop import SimLoop, simulate
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Sequence
+
+    from actors.kernel.store.fanout import LazyAgents
+    from actors.runtime.worker.worker import Worker
+
+ONE, TWO, AWAY = ShardId("one"), ShardId("two"), ShardId("away")
+LEASES = [
+    ShardLease(shard, HostIncarnation("h"), 3, datetime(2030, 1, 1, tzinfo=UTC))
+    for shard in (ONE, TWO)
+]
+
+
+def rows(shard: ShardId, count: int) -> list[Arrived]:
+    """So many rows of followers in a shard."""
+    agents = [AgentId(shard, f"{n}") for n in range(count)]
+    return [Arrived(Message.of(a, None, id="m"), "topic:t/x", a, n) for n, a in enumerate(agents)]
+
+
+class Place:
+    """A store that answers as it is told, and a worker: what they are asked, with the time."""
+
+    def __init__(self, *chunks: Expanded | Exception, behind: Sequence[ShardId] = ()) -> None:
+        self.done: list[tuple[float, str]] = []
+        self.chunks, self._behind = list(chunks), set(behind)
+        self.waiting: LazyAgents = {}
+        self.backlog = 0
+        self.env = SimpleNamespace(store=SimpleNamespace(posts=self))
+        self.dispatcher = self.intake = self.adoption = self
+        self.held = SimpleNamespace(loaded=LEASES, holds=lambda _: True, lazy={})
+
+    def _note(self, what: str) -> None:
+        self.done.append((asyncio.get_running_loop().time(), what))
+
+    async def lazy(self, shards: Sequence[ShardId]) -> LazyAgents:
+        """As it was said, once."""
+        del shards
+        found, self.waiting = self.waiting, {}
+        return found
+
+    async def sweep(self, *, limit: int) -> int:
+        """There is nothing old."""
+        del limit
+        return 0
+
+    async def behind(self, shards: Sequence[ShardId]) -> set[ShardId]:
+        """As it was said, once."""
+        self._note(f"behind {' '.join(shards)}")
+        found, self._behind = self._behind, set()
+        return found
+
+    async def expand(self, leases: Sequence[ShardLease], *, limit: int) -> Expanded:
+        """The next answer; without one there is nothing to bring."""
+        self._note(f"expand {' '.join(lease.shard for lease in leases)} {limit}")
+        await asyncio.sleep(0.01)
+        chunk = self.chunks.pop(0) if self.chunks else Expanded({})
+        if isinstance(chunk, Exception):
+            raise chunk
+        return chunk
+
+    def lazy_mail_waits(self, shard: ShardId, agents: Collection[str] | None) -> None:
+        """Nobody is told of it."""
+        self._note(f"lazy {shard} {agents}")
+
+    def offer(self, arrived: Arrived, *, shard: ShardId) -> None:
+        """It is ready, or executes."""
+        assert shard == arrived.agent_id.type
+        self._note(f"offer {shard}")
+
+    def lose(self, shard: ShardId, *, epoch: int) -> None:
+        """Somebody else has the shard."""
+        self._note(f"lose {shard} {epoch}")
+
+
+def played(place: Place, act: Callable[[Notifications], None], *, for_s: float = 1.0) -> list[str]:
+    """What happened in so many seconds after `act`."""
+
+    async def main(_: SimLoop) -> None:
+        notifications = Notifications()
+        notifications.is_open = True
+        delivery = PostDelivery(cast("Worker", place), notifications)
+        async with TaskScope() as tasks:
+            tasks.start(delivery.run(), name="posts")
+            await asyncio.sleep(0.1)
+            act(notifications)
+            await asyncio.sleep(for_s)
+            tasks.cancel()
+
+    simulate(main, seed=1)
+    return [what for _, what in place.done]
+
+
+def tell(*shards: ShardId) -> Callable[[Notifications], None]:
+    """Hints that posts are in these shards."""
+    return lambda to: to.publish_all([Nudge("fanout", shard=shard) for shard in shards])
+
+
+def test_shards_that_were_told_are_brought_their_posts_at_once() -> None:
+    """In one call; a shard of another host is left out; lazy ones are noted before anybody is told."""
+    place = Place(Expanded({ONE: rows(ONE, 2), TWO: rows(TWO, 1)}, lazy={TWO: ["two/9"]}))
+
+    done = played(place, tell(ONE, AWAY, TWO))
+
+    assert done == [
+        f"expand one two {CHUNK}",
+        "lazy two ['two/9']",
+        "offer one",
+        "offer one",
+        "offer two",
+    ]
+
+
+def test_what_is_left_is_brought_next() -> None:
+    """At once while nobody has to wait, and nobody is asked what is left."""
+    place = Place(Expanded({ONE: rows(ONE, 1)}, more={ONE}), Expanded({}, more={ONE}))
+
+    done = played(place, tell(ONE, TWO))
+
+    assert done == [
+        f"expand one two {CHUNK}",
+        "offer one",
+        f"expand one {CHUNK}",
+        f"expand one {CHUNK}",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("ready", "at"),
+    [(READY, 0.1), (READY + 1, 0.6), (READY + 2, 1.1), (MAX_READY + 1, 0.6), (MAX_READY + 2, None)],
+)
+def test_followers_are_left_in_the_store_while_others_wait_to_begin(
+    ready: int, at: float | None
+) -> None:
+    """So that nobody waits behind all of them; a host that is always busy brings some, up to a limit."""
+    place = Place()
+    place.backlog = ready
+
+    def act(to: Notifications) -> None:
+        tell(ONE)(to)
+        fewer = ready - 1 if ready in (READY + 2, MAX_READY + 2) else READY
+        asyncio.get_running_loop().call_later(0.5, setattr, place, "backlog", fewer)
+
+    done = played(place, act, for_s=2.0)
+
+    assert done == ([] if at is None else [f"expand one {CHUNK}"])
+    assert at is None or place.done[0][0] == pytest.approx(at, abs=0.02)
+
+
+def test_a_shard_that_is_lost_is_given_up() -> None:
+    """And nothing more is asked of it; the others go on."""
+    place = Place(Expanded({TWO: rows(TWO, 1)}, more={TWO}, lost={ONE}))
+
+    done = played(place, tell(ONE, TWO))
+
+    assert done == [f"expand one two {CHUNK}", "lose one 3", "offer two", f"expand two {CHUNK}"]
+
+
+def test_what_failed_is_looked_for_in_all_shards() -> None:
+    """Whom the call was for is in the store."""
+    place = Place(PersistenceError("away"), behind=[ONE])
+
+    done = played(place, tell(ONE), for_s=AGAIN_S + 0.5)
+
+    assert done == [f"expand one {CHUNK}", "behind one two", f"expand one {CHUNK}"]
+
+
+def test_a_scan_finds_what_no_hint_told_of() -> None:
+    """By a read; only shards that have something are asked to bring it."""
+    place = Place(behind=[TWO])
+
+    done = played(place, lambda _: None, for_s=SCAN_S)
+
+    assert done == ["behind one two", f"expand two {CHUNK}"]
+
+
+def test_new_shards_are_looked_at_when_they_are_loaded() -> None:
+    """Their last owner may have died between two chunks."""
+    place = Place(behind=[ONE])
+
+    done = played(place, lambda to: to.publish(Nudge("held")))
+
+    assert done == ["behind one two", f"expand one {CHUNK}"]

@@ -1,0 +1,31 @@
+"""Hints within one host."""
+
+from __future__ import annotations
+
+from actors.kernel.runtime.hints import Nudge
+from actors.runtime.loop.notifications import Notifications
+
+
+def test_nobody_is_told_before_the_host_executes() -> None:
+    """What was published before is not kept: the host reads all that is durable when it begins."""
+    told: list[Nudge] = []
+    notifications = Notifications()
+    notifications.subscribe(told.append, "mail")
+
+    notifications.publish(Nudge("mail"))
+    notifications.is_open = True
+
+    assert told == []
+
+
+def test_those_who_subscribed_to_a_kind_are_told_in_their_order() -> None:
+    """Others are not."""
+    told: list[str] = []
+    notifications = Notifications()
+    notifications.is_open = True
+    notifications.subscribe(lambda nudge: told.append(f"first {nudge.kind}"), "life", "held")
+    notifications.subscribe(lambda nudge: told.append(f"second {nudge.kind}"), "life")
+
+    notifications.publish_all([Nudge("held"), Nudge("life"), Nudge("signal")])
+
+    assert told == ["first held", "first life", "second life"]

@@ -232,15 +232,21 @@ class NatsConnection(NatsClient):
 
 @contextlib.contextmanager
 def _cancellable() -> Iterator[None]:
-    """Raise CancelledError after the block, if it was cancelled there and nothing came of it.
+    """Raise CancelledError after the block if the task was cancelled in it, whatever the block raised.
 
-    Python 3.11's `wait_for`, by which nats-py waits, drops a cancellation that comes together with
-    what it waits for. Who was to stop would go on, and who waits for that would wait for ever.
+    Python 3.11's `wait_for`, by which nats-py waits, drops a cancellation that arrives together with
+    the result or the error of what it waits for. The cancelled task would then go on for ever, and so
+    would whoever waits for its end.
     """
     task = asyncio.current_task()
     assert task is not None
     before = task.cancelling()
-    yield
+    try:
+        yield
+    except Exception as exc:
+        if task.cancelling() > before:
+            raise asyncio.CancelledError from exc
+        raise
     if task.cancelling() > before:
         raise asyncio.CancelledError
 

@@ -17,6 +17,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent
@@ -35,8 +36,12 @@ def main() -> None:
         print(USAGE)
         sys.exit(0 if verb in {"help", "-h", "--help"} else 2)
     venv = Path(os.environ.get("DEV_VENV") or ROOT / ".venv").absolute()
+    began = time.monotonic()
     set_up(venv)
-    become(command(verb, rest, venv), environment(venv))
+    argv, env = command(verb, rest, venv), environment(venv)
+    if verb == "test" and not rest:
+        sys.exit(run_gate(argv, env, set_up_s=time.monotonic() - began))
+    become(argv, env)
 
 
 def python_complaint(version: tuple[int, ...], executable: str) -> str:
@@ -76,6 +81,19 @@ def environment(venv: Path) -> dict[str, str]:
     dropped = ("PYTHONHOME", "PYTHONDONTWRITEBYTECODE")
     kept = {name: value for name, value in os.environ.items() if name not in dropped}
     return {**kept, "PATH": path, "VIRTUAL_ENV": str(venv)}
+
+
+def run_gate(argv: list[str], env: dict[str, str], *, set_up_s: float) -> int:
+    """Run the whole gate, print what it and the installation took, and return its exit code."""
+    began = time.monotonic()
+    code = 0 if run(argv, env=env) else 1
+    spent = os.times()
+    print(
+        f"dev.py: {set_up_s:.0f} s to install, {time.monotonic() - began:.0f} s for the gate,"
+        f" {spent.children_user + spent.children_system:.0f} s of CPU",
+        flush=True,
+    )
+    return code
 
 
 def become(argv: list[str], env: dict[str, str]) -> None:
@@ -158,11 +176,12 @@ def install(venv: Path) -> None:
     )
 
 
-def run(argv: list[str], *, quiet: bool = False) -> bool:
+def run(argv: list[str], *, quiet: bool = False, env: dict[str, str] | None = None) -> bool:
     """Whether the command ran and succeeded; `quiet` hides what it says."""
     sink = subprocess.DEVNULL if quiet else None
+    env = quiet_env() if env is None else env
     try:
-        done = subprocess.run(argv, stdout=sink, stderr=sink, check=False, env=quiet_env())
+        done = subprocess.run(argv, stdout=sink, stderr=sink, check=False, env=env, cwd=ROOT)
     except OSError as exc:
         print(f"dev.py: {argv[0]}: {exc}", file=sys.stderr)
         return False

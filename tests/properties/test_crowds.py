@@ -1,7 +1,7 @@
-"""A thousand random programs of several agents on PostgreSQL and on NATS, many at a time in a runtime.
+"""Hundreds of random programs of several agents on PostgreSQL and on NATS, many at a time in a runtime.
 
-Each is in a tenant of its own, so none of them meets another. `CALLBOARD_CROWD=5000 CALLBOARD_SEED=7`
-plays more, other programs.
+Each is in a tenant of its own, so none of them meets another. `CALLBOARD_TEST_SLOW=1` plays over a
+thousand, `CALLBOARD_CROWD=5000 CALLBOARD_SEED=7` more and other ones.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 import pytest
 
+from tests.harness.slow import IS_SLOW
 from tests.model.crowd import tenants
 from tests.model.drawing import drawn_cases
 from tests.model.signs import TieError
@@ -28,8 +29,8 @@ if TYPE_CHECKING:
     from tests.model.broker_ground import Theatre
     from tests.model.program import Case
 
-# Some decide nothing, because two things coincide in them: over a thousand do.
-COUNT: Final = int(os.environ.get("CALLBOARD_CROWD", "1080"))
+COUNT: Final = int(os.environ.get("CALLBOARD_CROWD", "1080" if IS_SLOW else "400"))
+"""Programs in all. Some decide nothing, because two things coincide in them."""
 PARTS: Final = 8
 AT_A_TIME: Final = 50
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600 if SEED else 300)]

@@ -1,0 +1,101 @@
+"""Plays the gate's tests several times, each in another random order, beside busy loops: `poe repeat`.
+
+A test that fails in one round and passes in another is a defect of the test or of the product. The
+seed repeats the order in which its worker played the tests: `pytest --randomly-seed=SEED TEST`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import secrets
+import subprocess
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+_WORKERS: Final = ("-n", "4", "--dist", "worksteal")
+_SEEDS: Final = 2**32
+
+
+def failed_tests(output: str) -> list[str]:
+    """The ids of the tests that failed or broke down, from pytest's summary, each once."""
+    lines = (line.split(maxsplit=1) for line in output.splitlines())
+    named = [words[1] for words in lines if words[:1] in (["FAILED"], ["ERROR"]) and words[1:]]
+    return list(dict.fromkeys(name.partition(" - ")[0] for name in named))
+
+
+def table(failed: Mapping[str, Sequence[int]], rounds: int) -> list[str]:
+    """One line a test: in how many rounds it failed, its id, and the seeds of those rounds."""
+    rows = sorted(failed.items(), key=lambda item: (-len(item[1]), item[0]))
+    return [
+        f"{len(seeds)} of {rounds}  {test}  seeds {' '.join(map(str, seeds))}"
+        for test, seeds in rows
+    ]
+
+
+@contextlib.contextmanager
+def load(loops: int) -> Iterator[None]:
+    """Keep so many busy loops running during the block."""
+    busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(loops)]
+    try:
+        yield
+    finally:
+        for process in busy:
+            process.kill()
+            process.wait()
+
+
+def play(seed: int, log: Path, arguments: Sequence[str]) -> tuple[list[str], str]:
+    """Run pytest once, its output in `log`; return the tests that failed and pytest's last line."""
+    argv = [sys.executable, "-m", "pytest", "-q", *_WORKERS, f"--randomly-seed={seed}", *arguments]
+    with log.open("w") as output:
+        done = subprocess.run(argv, cwd=ROOT, stdout=output, stderr=output, check=False)
+    text = log.read_text(errors="replace")
+    failed = failed_tests(text)
+    if done.returncode and not failed:
+        failed = [f"(no test: pytest ended with {done.returncode}, see {log})"]
+    return failed, (text.strip().splitlines() or [""])[-1]
+
+
+def main() -> int:
+    """Play all rounds; the exit code is 1 if a test failed in any of them."""
+    parser = argparse.ArgumentParser(
+        prog="poe repeat", description=(__doc__ or "").split("\n\n")[0]
+    )
+    parser.add_argument("rounds", type=int, help="how often the tests are played")
+    parser.add_argument("--load", type=int, default=0, help="so many busy loops run beside them")
+    parser.add_argument(
+        "--logs", type=Path, default=Path(tempfile.gettempdir()), help="folder for pytest's output"
+    )
+    chosen, arguments = parser.parse_known_args()
+    failed: defaultdict[str, list[int]] = defaultdict(list)
+    with load(chosen.load):
+        for number in range(1, chosen.rounds + 1):
+            seed, began = secrets.randbelow(_SEEDS), time.monotonic()
+            log = chosen.logs / f"callboard-repeat-{number}-{seed}.log"
+            names, last = play(seed, log, arguments)
+            took = time.monotonic() - began
+            _say(f"round {number} of {chosen.rounds}: {took:.0f} s, {last}, {log}")
+            for name in names:
+                failed[name].append(seed)
+                _say(f"  failed: {name}")
+    for line in table(failed, chosen.rounds) or [f"no test failed in {chosen.rounds} rounds"]:
+        _say(line)
+    return 1 if failed else 0
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,4 +1,4 @@
-"""What is in flight: messages between actors over NATS JetStream.
+"""Messages between actors over NATS JetStream.
 
 Two errors of `ActorClient` share their names with the server's: `NotPermittedError` and
 `UnreachableError` are the server's here; the client's are in `broker.client`.

@@ -1,3 +1,3 @@
-"""What is at rest: runs, logs and inboxes in a database."""
+"""Durable storage: runs, logs and inboxes in a database."""
 
 __all__: list[str] = []

@@ -75,7 +75,7 @@ class HostParts:
         self.mail = None
         if mailed is not None:
             self.mail = MailService(mailed, worker, notifications)
-        self._doors: list[GatewayListener] = []
+        self._listeners: list[GatewayListener] = []
 
     async def start(self) -> None:
         """See `Runtime.start`."""
@@ -89,8 +89,8 @@ class HostParts:
             self._is_started = False
             await self._tasks.close()
             raise
-        for door in self._doors:
-            self._tasks.keep(door.run, name="door")
+        for listener in self._listeners:
+            self._tasks.keep(listener.run, name="gateway listener")
 
     async def _start_serving(self) -> None:
         """Claim shards, and begin what runs in the background."""
@@ -107,13 +107,13 @@ class HostParts:
         if not self._is_started:
             return
         self._is_started = False
-        for door in self._doors:
-            await _in_order(door.leave())
+        for listener in self._listeners:
+            await _in_order(listener.leave())
         if self._serve and drain_s > 0:
             await self.ownership.leave()
         await self.worker.stop(drain_s=drain_s)
-        for door in self._doors:
-            await _in_order(door.shut())
+        for listener in self._listeners:
+            await _in_order(listener.shut())
         if self._serve:  # a claim under way comes to its end before its task is ended
             await self.ownership.claim_no_more()
             await self.limiting.ask_no_more()
@@ -122,10 +122,12 @@ class HostParts:
             await self.limiting.stop()
             await self.ownership.stop()
 
-    def attach(self, *, bus: DeltaBus | None = None, doors: Sequence[GatewayListener] = ()) -> None:
-        """Before `start`: tell and hear of other hosts' live events, and serve who comes by `doors`."""
+    def attach(
+        self, *, bus: DeltaBus | None = None, listeners: Sequence[GatewayListener] = ()
+    ) -> None:
+        """Before `start`: exchange live events with other hosts by `bus`, and serve external clients."""
         self._live.bus = bus
-        self._doors.extend(doors)
+        self._listeners.extend(listeners)
 
     def crash(self) -> None:
         """Forget everything at once without writing anything. For tests of what survives."""
@@ -151,8 +153,8 @@ class HostParts:
 
 
 async def _in_order(closing: Awaitable[None]) -> None:
-    """Close a door; one that fails keeps no host from stopping."""
+    """Close a listener. An error does not keep the host from stopping."""
     try:
         await closing
     except Exception as exc:  # noqa: BLE001 - see above
-        _log.warning("a door could not be closed in order", exc_info=exc)
+        _log.warning("a gateway listener could not be closed in order", exc_info=exc)

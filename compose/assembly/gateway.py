@@ -54,7 +54,7 @@ def attach_outside(
         scope=TaskScope,
         inbox_prefix=HOST_INBOX,
     )
-    host_of(runtime).attach(bus=bus, doors=[line])
+    host_of(runtime).attach(bus=bus, listeners=[line])
     return partial(_ready, line)
 
 

@@ -1,4 +1,4 @@
-"""What an operator would look at first on each server. The ones for NATS and Redis need their drivers.
+"""Health checks of each server, for `callboard doctor`. Those of NATS and Redis need their drivers.
 
 Addresses enter, findings leave. The command `doctor` is above; `assembly` is below.
 """

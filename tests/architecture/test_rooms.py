@@ -10,7 +10,7 @@ import re
 import tomllib
 from collections import Counter, defaultdict
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from tests.architecture.test_house_rules import FunctionNode, place, product_files, tree_of
 
@@ -20,6 +20,23 @@ EXCEPTIONS: dict[str, Any] = tomllib.loads(
 MODULES = 16
 LINES = 400
 METHODS = 10
+RIDDLES = frozenset(
+    [
+        "What",
+        "Who",
+        "Whose",
+        "Whoever",
+        "Which",
+        "Whether",
+        "Where",
+        "How",
+        "Why",
+        "Something",
+        "One",
+        "All",
+        "That",
+    ]
+)
 
 
 def classes() -> list[tuple[str, ast.ClassDef]]:
@@ -70,6 +87,27 @@ def test_no_two_classes_have_one_name() -> None:
 
     found = {name: sorted(modules) for name, modules in homes.items() if len(modules) > 1}
     assert found == {name: sorted(modules) for name, modules in EXCEPTIONS["names"].items()}
+
+
+def riddles(file: Path) -> list[str]:
+    """The docstrings of a file that begin with a relative clause or a bare pronoun."""
+    documented = (ast.Module, ast.ClassDef, *get_args(FunctionNode))
+    texts = (ast.get_docstring(n) for n in ast.walk(tree_of(file)) if isinstance(n, documented))
+    return [text for text in texts if text and text.split()[0].strip(",.:;") in RIDDLES]
+
+
+def test_docstrings_begin_with_a_noun_or_a_verb() -> None:
+    """A reader need not guess what a sentence is about. The number of those left may only fall."""
+    counts = Counter({place(file): len(riddles(file)) for file in product_files()})
+
+    assert counts.total() == EXCEPTIONS["riddles"]
+
+
+def test_rooms_say_what_they_are() -> None:
+    """The docstring of a room's `__init__` begins with the room."""
+    rooms = [file for file in product_files() if file.name == "__init__.py"]
+
+    assert [place(file) for file in rooms if riddles(file)] == []
 
 
 def test_no_comment_is_a_banner() -> None:

@@ -154,7 +154,7 @@ async def test_a_door_that_fails_keeps_no_host_from_stopping(bed: Bed) -> None:
         return await ctx.sleep_until_signal("go")
 
     run_id = await bed.submit(await bed.serve(act))
-    bed.runtime._host.attach(doors=[Jammed()])
+    bed.runtime._host.attach(listeners=[Jammed()])
     await bed.runtime.stop()
     assert not bed.runtime._host._tasks
     await bed.start()

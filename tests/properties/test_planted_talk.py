@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from actors.runtime.context.messaging import Talk
+from actors.runtime.context.messaging import Messaging
 from actors.runtime.memory import commit as _commit
 from actors.runtime.memory import talk as _talk
 from actors.runtime.memory import tree as _tree
@@ -87,7 +87,7 @@ def replies_leave_nothing(patch: pytest.MonkeyPatch) -> None:
     async def nothing(*_: object) -> None:
         return None
 
-    patch.setattr(Talk, "reply", nothing)
+    patch.setattr(Messaging, "reply", nothing)
 
 
 PLANTED = [

@@ -1,4 +1,4 @@
-"""What an agent's code sees: `ctx`, and each of its verbs.
+"""The workflow context: `ctx`, which agent code calls, and each of its verbs.
 
 In: calls of the author. Out: recorded values, and entries on their way to the log. `RunContext` has the verbs
 and their promises; each is done in the module of its subject. All begin as a `call.Call`: it takes a position

@@ -39,7 +39,7 @@ from actors.runtime.replay.summary import ANSWER_OF, known_id, summary_of
 _STATUS_OF: Final = {answer: status for status, answer in ANSWER_OF.items()}
 
 
-class Talk:
+class Messaging:
     """The verbs between runs, of one execution of a run.
 
     Args:

@@ -20,7 +20,7 @@ from actors.kernel.runtime.supervisor import RunHandle, RunResult
 from actors.runtime.context.call import RunState, instant
 from actors.runtime.context.effects import Effects, EffectWord, Reconcile, StepOptions
 from actors.runtime.context.host_services import HostServices
-from actors.runtime.context.messaging import Talk
+from actors.runtime.context.messaging import Messaging
 from actors.runtime.context.model_calls import Live, Toolkit, denied
 from actors.runtime.context.question import Questions
 from actors.runtime.context.scopes import Scope, Scopes
@@ -51,7 +51,9 @@ class RunContext:
         self._scopes = Scopes(run)
         self._waits = waits
         self._questions = Questions(run, waits, env.store)
-        self._talk = Talk(run, waits, self._effects, store=env.store, on_cancel=env.on_cancel)
+        self._messaging = Messaging(
+            run, waits, self._effects, store=env.store, on_cancel=env.on_cancel
+        )
         self._following = Following(run, self._effects, env.foreign_topics)
         self._toolkit = Toolkit.of(agent)
         self._secrets = env.secrets
@@ -246,7 +248,7 @@ class RunContext:
         Raises:
             OtherTenantError: The agent is another tenant's.
         """
-        await self._talk.send(target, payload)
+        await self._messaging.send(target, payload)
 
     async def ask(
         self,
@@ -277,7 +279,7 @@ class RunContext:
 
     async def reply(self, to: Message, result: Any) -> None:
         """Answer a question; it leaves with the next flush. What is no question is left alone."""
-        await self._talk.reply(to, result)
+        await self._messaging.reply(to, result)
 
     async def follow(self, topic: TopicId | str, *, mode: FollowMode = "eager") -> None:
         """Get what is published to a topic from now on, as messages with sender ``topic:…``.
@@ -364,7 +366,7 @@ class RunContext:
             UnknownRunError: There is no such run.
             WaitCycleError: That run waits for this one, perhaps through others.
         """
-        return await self._talk.join(run)
+        return await self._messaging.join(run)
 
     async def cancel(self, run: RunHandle | str, *, reason: str = "") -> None:
         """Ask a run and everything below it to stop; one that has ended is left alone.
@@ -372,7 +374,7 @@ class RunContext:
         Raises:
             UnknownRunError: There is no such run.
         """
-        await self._talk.cancel(run, reason)
+        await self._messaging.cancel(run, reason)
 
     async def status(self, run: RunHandle | str) -> RunStatusSummary:
         """Return how far a run is; the same on replay.
@@ -380,7 +382,7 @@ class RunContext:
         Raises:
             UnknownRunError: There is no such run.
         """
-        return await self._talk.status(run)
+        return await self._messaging.status(run)
 
     async def continue_as_new(self, input: Any = None) -> NoReturn:  # noqa: A002
         """Start the code again with one message whose payload is `input`; the log before it is history.

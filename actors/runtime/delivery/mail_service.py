@@ -168,7 +168,7 @@ class MailService:
 
     async def _use(self, connection: MailConnection, stream: StreamRecord) -> None:
         """Read and send until the connection is lost or the stream is another one."""
-        readers = Readers(self._ingest, self._mail, connection, stream)
+        readers = ShardReaders(self._ingest, self._mail, connection, stream)
         try:
             async with TaskScope() as tasks:
                 self._relay.open(connection, tasks)
@@ -208,7 +208,7 @@ class MailService:
         finally:
             self._over.set()
 
-    async def _follow_for_ever(self, readers: Readers) -> None:
+    async def _follow_for_ever(self, readers: ShardReaders) -> None:
         """Have a reader for each shard of ours that is loaded, and for no other."""
         while True:
             await self._changed.wait()
@@ -288,7 +288,7 @@ async def _until_led(connection: MailConnection) -> None:
             return
 
 
-class Readers:
+class ShardReaders:
     """One reading task for each shard, over one connection."""
 
     def __init__(

@@ -1,4 +1,4 @@
-"""One execution of a run: from its load until it ends, suspends or is given up.
+"""Executions of runs, each from its load until it ends, suspends or is given up.
 
 In: a loaded run and its messages. Out: what became of it, written. The agent's code is called here, by
 `context.middleware`. Above: the worker. Below: the context that the code sees.

@@ -1,6 +1,6 @@
-"""Which shards this host owns, and what it has to read when it gets one.
+"""The host's leases on shards, and the recovery reads after it takes one over.
 
 In: heartbeats, hints, what other hosts hold. Out: runs, mail and timers given to the worker; shards given
-back. `ownership.py` claims and keeps, `recovery.py` reads. Limits are kept in step, and old rows swept,
-by who owns them. Above: `runtime.py`. Below: the worker.
+back. `ownership.py` claims and keeps, `recovery.py` reads. `limit_sync.py` shares limits between hosts,
+`retention.py` deletes old rows. Above: `runtime.py`. Below: the worker.
 """

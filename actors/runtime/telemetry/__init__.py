@@ -1,4 +1,4 @@
-"""What is told of runs to those who watch: spans, trace contexts, counters.
+"""Spans, trace contexts and counters of runs.
 
 In: what happens. Out: OpenTelemetry spans, and numbers that metrics read. Below: the kernel only.
 """

@@ -1,4 +1,4 @@
-"""What is asked about runs: loading, listing, logs, answers, insight. Nothing here changes a row.
+"""Queries about runs: loading, listing, logs, answers, insight. No query here changes a row.
 
 Ids and filters enter, values of the kernel leave. `mail`, `sharding` and `features` are above it; `turns`
 (the forms of rows) and `connection` are below.

@@ -1,4 +1,4 @@
-"""Who serves what: heartbeats and leases of hosts, claims of shards, and the backlog that an owner reads.
+"""Heartbeats and leases of hosts, claims of shards, and the backlog that a new owner reads.
 
 The runtime's ownership enters; leases, with their epochs, leave. The store is above; `turns` (the
 forms of rows) and `connection` are below.

@@ -67,7 +67,7 @@ async def crm(bed: Bed, host: Runtime) -> AsyncIterator[Outside]:
 
 def gateway_of(host: Runtime) -> Gateway:
     """The host's gateway."""
-    [line] = host._host._doors
+    [line] = host._host._listeners
     [found] = [one for one in line._users if isinstance(one, Gateway)]  # type: ignore[attr-defined]
     return found
 

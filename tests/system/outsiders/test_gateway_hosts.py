@@ -173,7 +173,7 @@ async def test_a_host_that_stops_answers_what_it_can_and_hands_on_the_rest(
 
 def gateway_of(runtime: Runtime) -> Gateway:
     """The host's gateway."""
-    [line] = runtime._host._doors
+    [line] = runtime._host._listeners
     [found] = [one for one in line._users if isinstance(one, Gateway)]  # type: ignore[attr-defined]
     return found
 

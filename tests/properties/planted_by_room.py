@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
+import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
+from actors.errors import PersistenceError
 from actors.runtime.client import client
+from actors.runtime.context import secrets
 from actors.runtime.context.waits import Waits
+from actors.runtime.delivery import detour
 from actors.runtime.delivery.fanout import PostDelivery
 from actors.runtime.delivery.inbound import Ingest
 from actors.runtime.delivery.outbox_relay import Relay
 from actors.runtime.journal.write_set import WriteSet
 from actors.runtime.memory import commit as _commit
-from actors.runtime.memory import follows
+from actors.runtime.memory import follows, operators
 from actors.runtime.memory.follows import expand_rows
 from actors.runtime.parts.composed import ComposedTurns
 from actors.runtime.schedules import ticker
@@ -21,6 +26,9 @@ from actors.runtime.worker.admission import Admission
 from actors.runtime.worker.intake import Intake
 from actors.runtime.worker.limiters import Slots, WaitQueue
 from actors.runtime.worker.mailbox_table import MailboxTable
+from broker.client import retry
+from broker.wire import bodies, codec, headers
+from persistence.postgres.sharding.heartbeat import Contact
 from tests.harness.planting import Planted
 
 if TYPE_CHECKING:
@@ -31,7 +39,7 @@ if TYPE_CHECKING:
     from actors.kernel.runtime.turn import Commit
     from actors.kernel.store.fanout import Expanded
     from actors.kernel.store.schedule import Schedule, Tick
-    from actors.kernel.store.transport import MailBatch
+    from actors.kernel.store.transport import MailBatch, OutboxRow
     from actors.runtime.memory.records import InboxRow
     from actors.runtime.memory.rows import MemoryRows
 
@@ -204,7 +212,93 @@ def every_tenant_is_served(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(client, "_check_tenant", lambda *_: None)
 
 
+def tombstones_go_at_once(patch: pytest.MonkeyPatch) -> None:
+    """Swept runs are forgotten however short ago they ended."""
+    patch.setattr(operators, "LEAST_S", 0.0)
+
+
+def forgotten_agents_run_on(patch: pytest.MonkeyPatch) -> None:
+    """Runs of an agent that is to be forgotten are not told to stop."""
+    patch.setattr(operators, "ask_to_stop", lambda *_: ())
+
+
+def silence_counts_as_undone(patch: pytest.MonkeyPatch) -> None:
+    """Attempts that were sent and lost are reported as never made."""
+    pause_after = retry.Tries.pause_after
+
+    def undone(self: retry.Tries, missed: retry.Missed) -> float:
+        self.is_under_way = False
+        return pause_after(self, missed)
+
+    patch.setattr(retry.Tries, "pause_after", undone)
+
+
+def short_losses_add_up(patch: pytest.MonkeyPatch) -> None:
+    """Returns of the broker do not end the count of its absence."""
+    seen = Contact.seen
+
+    def counts_on(self: Contact, is_connected: bool, now: float) -> Any:
+        since = self._otherwise_since
+        found = seen(self, is_connected, now)
+        if is_connected and self._has_it:
+            self._otherwise_since = since
+        return found
+
+    patch.setattr(Contact, "seen", counts_on)
+
+
+def header_values_stay_as_they_are(patch: pytest.MonkeyPatch) -> None:
+    """Texts become header values without being encoded."""
+    patch.setattr(headers, "_PLAIN", re.compile(r"(?s:.*)"))
+
+
+def acknowledgements_are_messages(patch: pytest.MonkeyPatch) -> None:
+    """Answers of the broker reach agents as if outsiders had written them."""
+    patch.setattr(codec, "_EDGE", re.compile(r"(?!)"))
+
+
+def sizes_are_not_checked(patch: pytest.MonkeyPatch) -> None:
+    """Bodies of any size are decoded, and one that was cut off is called malformed."""
+    patch.setattr(bodies, "check_size", lambda *_: None)
+
+
+def written_otherwise_a_secret_stays(patch: pytest.MonkeyPatch) -> None:
+    """Secrets are taken out as they stand, and left in URLs."""
+    patch.setattr(secrets, "_forms", lambda secret: {secret})
+
+
+def half_a_secret_stays(patch: pytest.MonkeyPatch) -> None:
+    """Texts of errors that were cut off inside of a value keep its beginning."""
+    patch.setattr(secrets, "MAX_MESSAGE", -1)
+
+
+def any_variable_is_a_secret(patch: pytest.MonkeyPatch) -> None:
+    """Settings of the host can be asked for by agents."""
+    patch.setattr(secrets, "VARIABLE", "")
+
+
+def doubts_begin_anew(patch: pytest.MonkeyPatch) -> None:
+    """Each doubt about the broker puts the detour off once more."""
+
+    def begin(self: detour.Doubt, now: float) -> None:
+        self.since = now
+
+    patch.setattr(detour.Doubt, "begin", begin)
+
+
+def refused_rows_count_as_handed_over(patch: pytest.MonkeyPatch) -> None:
+    """Rows that the store makes wait are not handed over again."""
+
+    async def send(self: detour.Detour, row: OutboxRow) -> int:
+        with contextlib.suppress(PersistenceError):
+            await self._outbox.hand_over(row)
+        return 0
+
+    patch.setattr(detour.Detour, "send", send)
+
+
 _UNIT: Final = "tests/unit/runtime"
+_BROKER: Final = "tests/unit/broker"
 _BEHAVIOUR: Final = "tests/behaviour"
 
 PLANTED: Final = [
@@ -312,6 +406,59 @@ PLANTED: Final = [
     Planted(
         plant=every_tenant_is_served,
         found_by=f"{_BEHAVIOUR}/test_submit.py::test_a_foreign_tenant_is_refused[memory-hot]",
+    ),
+    Planted(
+        plant=tombstones_go_at_once,
+        found_by=f"{_UNIT}/sharding/test_retention.py::test_nothing_of_a_run_is_kept_for_ever",
+    ),
+    Planted(
+        plant=forgotten_agents_run_on,
+        found_by=f"{_UNIT}/sharding/test_retention.py::"
+        "test_runs_of_an_agent_are_told_to_stop_first",
+    ),
+    Planted(
+        plant=silence_counts_as_undone,
+        found_by=f"{_BROKER}/test_client_tries.py::"
+        "test_nothing_was_done_only_if_no_attempt_got_through[whys4-OutcomeUnknownError]",
+    ),
+    Planted(
+        plant=short_losses_add_up,
+        found_by="tests/unit/persistence/test_contact.py::test_short_losses_never_add_up",
+    ),
+    Planted(
+        plant=header_values_stay_as_they_are,
+        found_by=f"{_BROKER}/test_headers.py::test_any_text_survives_as_a_header_value[%41]",
+    ),
+    Planted(
+        plant=acknowledgements_are_messages,
+        found_by=f"{_BROKER}/test_codec.py::"
+        "test_an_acknowledgement_of_the_broker_is_no_message[ack0]",
+    ),
+    Planted(
+        plant=sizes_are_not_checked,
+        found_by=f"{_BROKER}/test_codec.py::"
+        "test_a_body_that_is_too_large_is_cut_and_becomes_one_dead_letter_of_its_sender",
+    ),
+    Planted(
+        plant=written_otherwise_a_secret_stays,
+        found_by=f"{_UNIT}/context/test_secrets.py::test_values_are_taken_out_everywhere",
+    ),
+    Planted(
+        plant=half_a_secret_stays,
+        found_by=f"{_UNIT}/context/test_secrets.py::"
+        "test_an_error_longer_than_is_kept_gives_no_part_away",
+    ),
+    Planted(
+        plant=any_variable_is_a_secret,
+        found_by=f"{_UNIT}/context/test_secrets.py::test_a_variable_has_a_prefix_of_its_own",
+    ),
+    Planted(
+        plant=doubts_begin_anew,
+        found_by=f"{_UNIT}/delivery/test_detour.py::test_a_doubt_is_waited_for_from_its_beginning",
+    ),
+    Planted(
+        plant=refused_rows_count_as_handed_over,
+        found_by=f"{_UNIT}/delivery/test_detour.py::test_what_has_to_wait_is_handed_over_again",
     ),
 ]
 """The table of the faults."""

@@ -1,4 +1,4 @@
-"""The suite itself: each fault of `planted_by_room` is found by the test that its table names."""
+"""The suite itself: each fault of `planted_by_room` and `planted_by_part` is found by its named test."""
 
 from __future__ import annotations
 
@@ -7,20 +7,23 @@ from collections import Counter
 import pytest
 
 from tests.harness.planting import find
-from tests.properties.planted_by_room import PLANTED
+from tests.properties import planted_by_part, planted_by_room
+
+TABLES = [planted_by_room, planted_by_part]
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(120)
-def test_every_fault_is_found_by_the_test_that_is_named() -> None:
+@pytest.mark.parametrize("table", [module.__name__ for module in TABLES])
+def test_every_fault_is_found_by_the_test_that_is_named(table: str) -> None:
     """The named test fails with the fault in place; it passes without, where it is played by itself."""
-    missed, said = find("tests.properties.planted_by_room")
+    missed, said = find(table)
 
     assert missed == [], said
 
 
 def test_every_fault_has_a_test_of_its_own() -> None:
     """One fault at a time: a test that is named twice would see only one of them."""
-    named = Counter(one.found_by for one in PLANTED)
+    named = Counter(one.found_by for module in TABLES for one in module.PLANTED)
 
     assert [test for test, count in named.items() if count > 1] == []

@@ -1,0 +1,176 @@
+"""Faults in parts beside the run loop: retention, forks, secrets, clients, the broker. As `planted_by_room`."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any, Final
+
+from actors.kernel.backoff import Backoff
+from actors.runtime.client.gateway_api import Served
+from actors.runtime.context import secrets
+from actors.runtime.delivery import detour, stream_guard
+from actors.runtime.delivery.outbox_relay import Relay
+from actors.runtime.memory import operators
+from actors.runtime.worker import forking
+from broker.client.retry import Tries
+from broker.mail import body_budget
+from broker.nats import client as nats_client
+from persistence.postgres.sharding.heartbeat import Contact
+from tests.harness.planting import Planted
+
+if TYPE_CHECKING:
+    import pytest
+
+    from actors.kernel.runtime.ids import AgentId
+    from broker.client.retry import Missed
+
+
+def open_runs_are_swept(patch: pytest.MonkeyPatch) -> None:
+    """Retention takes runs of any status."""
+    patch.setattr(operators, "_may_go", lambda run, _before: not run.swept)
+
+
+def forks_begin_inside_an_effect(patch: pytest.MonkeyPatch) -> None:
+    """An effect that had begun in the source happens again in the fork."""
+    patch.setattr(forking, "refuse_open", lambda _entries: None)
+
+
+def secrets_stay_in_results(patch: pytest.MonkeyPatch) -> None:
+    """Values of secrets are recorded as tools return and raise them."""
+    patch.setattr(secrets, "redacted", lambda value, _secrets: value)
+
+
+def lost_requests_count_as_undone(patch: pytest.MonkeyPatch) -> None:
+    """A client says that nothing was done, though a host may have taken the request."""
+    pause_after = Tries.pause_after
+
+    def forget(self: Tries, missed: Missed) -> float:
+        self._may_be_done = False
+        return pause_after(self, missed)
+
+    patch.setattr(Tries, "pause_after", forget)
+
+
+def pauses_never_grow(patch: pytest.MonkeyPatch) -> None:
+    """A client asks a server that is down every 50 ms for ever."""
+    patch.setattr(Backoff, "next_s", lambda _self: 0.05)
+
+
+def cancellations_get_lost(patch: pytest.MonkeyPatch) -> None:
+    """A connect that is refused while it is cancelled is not cancelled."""
+    patch.setattr(nats_client, "_cancellable", contextlib.nullcontext)
+
+
+def every_doubt_goes_round_the_broker(patch: pytest.MonkeyPatch) -> None:
+    """Messages go by the database as soon as one publish was slow."""
+    patch.setattr(detour.Doubt, "left_s", lambda self, _now: None if self.since is None else 0.0)
+
+
+def unpublishable_rows_are_dropped(patch: pytest.MonkeyPatch) -> None:
+    """A message that the broker never takes leaves without a dead letter."""
+
+    async def drop(*_: Any) -> bool:
+        return True
+
+    patch.setattr(Relay, "_give_up", drop)
+
+
+def any_stream_is_read_on(patch: pytest.MonkeyPatch) -> None:
+    """A stream from which more was purged than allowed counts as whole."""
+
+    async def fits(*_: object) -> bool:
+        return True
+
+    patch.setattr(stream_guard, "_fits", fits)
+
+
+def a_moment_without_the_broker_counts(patch: pytest.MonkeyPatch) -> None:
+    """A heartbeat tells of each loss at once."""
+
+    def seen(_self: Contact, is_connected: bool, _now: float) -> str | None:
+        return None if is_connected else "broker"
+
+    patch.setattr(Contact, "seen", seen)
+
+
+def every_reason_is_told(patch: pytest.MonkeyPatch) -> None:
+    """A sender of garbage makes a dead letter for each reason that it finds."""
+    patch.setattr(body_budget, "REASONS_OF_ONE", 10**9)
+
+
+def the_gateway_believes_its_cache(patch: pytest.MonkeyPatch) -> None:
+    """Agents count as served for ever once a host has served them."""
+    includes = Served.includes
+
+    async def keep(self: Served, agent_id: AgentId) -> bool:
+        found = await includes(self, agent_id)
+        self._until = float("inf")
+        return found
+
+    patch.setattr(Served, "includes", keep)
+
+
+_UNIT: Final = "tests/unit"
+_BEHAVIOUR: Final = "tests/behaviour"
+
+PLANTED: Final = [
+    Planted(
+        plant=open_runs_are_swept,
+        found_by=f"{_BEHAVIOUR}/test_retention.py::test_an_open_run_keeps_what_it_has[memory-drops]",
+    ),
+    Planted(
+        plant=forks_begin_inside_an_effect,
+        found_by=f"{_BEHAVIOUR}/test_fork.py::test_what_would_happen_twice_is_refused[memory-hot]",
+    ),
+    Planted(
+        plant=secrets_stay_in_results,
+        found_by=f"{_BEHAVIOUR}/test_secrets.py::"
+        "test_an_error_comes_back_without_the_value[memory-hot]",
+    ),
+    Planted(
+        plant=lost_requests_count_as_undone,
+        found_by=f"{_UNIT}/broker/test_client_tries.py::"
+        "test_what_a_host_has_taken_before_is_not_called_undone",
+    ),
+    Planted(
+        plant=pauses_never_grow,
+        found_by=f"{_UNIT}/broker/test_client_tries.py::"
+        "test_hosts_that_cannot_now_are_asked_less_and_less_often",
+    ),
+    Planted(
+        plant=cancellations_get_lost,
+        found_by=f"{_UNIT}/broker/test_cancelled_connect.py::"
+        "test_a_connect_whose_outcome_arrives_with_its_cancellation_is_cancelled[refused]",
+    ),
+    Planted(
+        plant=every_doubt_goes_round_the_broker,
+        found_by=f"{_UNIT}/runtime/delivery/test_detour.py::"
+        "test_while_the_broker_is_well_the_store_is_asked_nothing",
+    ),
+    Planted(
+        plant=unpublishable_rows_are_dropped,
+        found_by=f"{_UNIT}/runtime/delivery/test_outbox_relay.py::"
+        "test_what_can_never_be_published_is_buried_and_the_next_goes_out",
+    ),
+    Planted(
+        plant=any_stream_is_read_on,
+        found_by=f"{_UNIT}/runtime/delivery/test_stream_guard.py::"
+        "test_a_stream_from_which_more_was_purged_than_allowed_is_made_anew",
+    ),
+    Planted(
+        plant=a_moment_without_the_broker_counts,
+        found_by=f"{_UNIT}/persistence/test_contact.py::"
+        "test_a_loss_counts_once_it_has_lasted_for_a_lease",
+    ),
+    Planted(
+        plant=every_reason_is_told,
+        found_by=f"{_UNIT}/broker/test_body_budget.py::"
+        "test_of_one_sender_so_many_reasons_are_told_in_a_period",
+    ),
+    Planted(
+        plant=the_gateway_believes_its_cache,
+        found_by=f"{_BEHAVIOUR}/test_front.py::"
+        "test_that_nobody_serves_it_any_more_is_noticed[memory-hot]",
+    ),
+]
+"""The table of the faults."""

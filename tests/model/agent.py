@@ -107,7 +107,8 @@ class ProgramAgent:
         boot = inbox[0].payload if inbox else None
         is_first = str(self.id) == self._case.root
         if is_first and not (isinstance(boot, dict) and ("boot" in boot or "trace" in boot)):
-            return {"unread": [message.payload for message in inbox]}
+            unread = [message.payload for message in inbox]
+            return {"unread": unread, "senders": [message.sender for message in inbox]}
         self._run_id, self._seen, self._handles = ctx.run_id, list(inbox), {}
         tag = "" if is_first else ctx.run_id[:6]
         given = [message.payload for message in inbox]

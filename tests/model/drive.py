@@ -81,6 +81,7 @@ class Observed:
     Attributes:
         anchor: From where the model has to go on, if there was a fault.
         unread: What later runs of the first agent got, in order, and what still waits.
+        senders: Of `unread`.
         stuck: How many messages wait though the agent is free.
         replies: By run and question, what the code gave as replies.
         acts: What an operator did and was not refused.
@@ -94,6 +95,7 @@ class Observed:
     entries: list[RunLogEntry] = field(default_factory=list)
     state: dict[str, Any] = field(default_factory=dict)
     unread: list[Any] = field(default_factory=list)
+    senders: list[str] = field(default_factory=list)
     stuck: int = 0
     replies: dict[tuple[str, str], list[Any]] = field(default_factory=dict)
     acts: list[Act] = field(default_factory=list)
@@ -329,7 +331,7 @@ class Stage:
     async def look(self) -> None:
         """Read what is left of the case."""
         seen, store = self.seen, self.store
-        seen.unread = []
+        seen.unread, seen.senders = [], []
         seen.row = await store.reads.run(self.run_id)
         seen.entries = [entry async for entry in store.reads.entries(self.run_id)]
         seen.refolded = await store.operators.refold(self.run_id)
@@ -340,10 +342,12 @@ class Stage:
             result: Any = run.result
             if run.run_id != self.run_id and result is not None:
                 seen.unread += result.get("unread", [])
+                seen.senders += result.get("senders", [])
             elif run.run_id != self.run_id and run.last_seq < 0:
                 waiting += (await store.reads.load([run.run_id]))[0].messages
         waiting.sort(key=lambda one: one.arrival)
         seen.unread += [one.message.payload for one in waiting]
+        seen.senders += [one.message.sender for one in waiting]
         await self._look_at_others()
         if self.faults.orders:
             runs = [row.run_id for row in await self.list_runs()]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from tests.harness.checks import broken_laws, side_by_side
 from tests.model.drive import play
+from tests.model.ground import SENDER
 from tests.model.model import Model, predictions
 from tests.model.promises import broken_talk, out_of_order
 from tests.model.reading import drawn, essential, same, same_line, settled
@@ -176,12 +177,13 @@ def _from_outside(case: Case, observed: Observed) -> list[str]:
     """What outsiders sent is there once and in order; who receives may have mail before a run that waits."""
     times = {"mail": case.mail, "asked": case.asked}
 
-    def sent(payloads: Iterable[Any]) -> list[tuple[str, int]]:
-        told = [one.items() for one in payloads if isinstance(one, dict)]
-        return [(what, n) for items in told for what, n in items if what in times]
+    def sent(messages: Iterable[tuple[str, Any]]) -> list[tuple[str, int]]:
+        told = [said for sender, said in messages if sender == SENDER and isinstance(said, dict)]
+        return [(what, n) for said in told for what, n in said.items() if what in times]
 
-    read = sent(line.data["payload"] for line in observed.log if line.kind == "msg.received")
-    later = sent(observed.unread)
+    got: list[Any] = [e.payload["message"] for e in observed.entries if e.kind == "msg.received"]
+    read = sent((message["sender"], message["payload"]) for message in got)
+    later = sent(zip(observed.senders, observed.unread, strict=True))
     if sorted(read + later) != sorted((x, n) for x, at in times.items() for n in range(len(at))):
         return [f"of what was sent at {times} {read} was received, {later} came later"]
     mail = [one for one in read + later if one[0] == "mail"]

@@ -78,10 +78,15 @@ class BranchScheduler:
         return branch
 
     def end_root(self) -> None:
-        """The agent's code has ended."""
+        """The agent's code has ended; branches that it left behind, cut off from outside, end too."""
         if self.root is not None:
             self.root.doing = Doing.DONE
             self._by_task.pop(self.root.task, None)
+        for branch in self._queue.new or ():
+            branch.drop_code()
+        for task, branch in self._by_task.items():
+            if task is not None and not branch.flushing:
+                task.cancel()
 
     def enter(self, verb: str) -> Branch:
         """Return the branch that calls a verb.

@@ -20,7 +20,7 @@ from actors.runtime.replay.branch_scheduler import BranchScheduler
 from actors.runtime.replay.branches import Branch, Gather
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Coroutine
 
     from actors.runtime import RunContext
 
@@ -115,6 +115,46 @@ async def test_a_branch_that_never_begins_has_ended() -> None:
         await asyncio.wait_for(scheduler.group(group, "gather"), LIMIT_S)
 
     assert (branch.is_done, branch.coro) == (True, None)
+
+
+async def test_no_branch_outlives_a_root_that_is_cut_off() -> None:
+    """A worker that stops cancels the root's task: what its branches wait for never comes any more."""
+    scheduler = BranchScheduler(on_idle=_nothing, on_move=_nothing, on_closed=lambda _: None)
+    branches: list[Branch] = []
+    is_running = asyncio.Event()
+
+    def add(group: Gather, code: Coroutine[Any, Any, Any]) -> None:
+        branches.append(Branch(f"{len(branches)}.", code))
+        scheduler.add(group, branches[-1])
+
+    async def wait_for_one() -> None:
+        group = Gather(branches[0])
+        scheduler.open_group(group)
+        add(group, asyncio.sleep(0))
+        await scheduler.group(group, "gather")
+
+    async def run() -> None:
+        is_running.set()
+        await asyncio.get_running_loop().create_future()
+
+    async def root() -> None:
+        group = Gather(scheduler.adopt_root(""))
+        scheduler.open_group(group)
+        add(group, wait_for_one())
+        add(group, run())
+        try:
+            await scheduler.group(group, "gather")
+        finally:
+            scheduler.end_root()
+
+    task = asyncio.ensure_future(root())
+    async with asyncio.timeout(LIMIT_S):
+        await is_running.wait()
+        scheduler.unwind(asyncio.CancelledError("stop"))
+        task.cancel()
+        await asyncio.wait({one for one in (task, *(b.task for b in branches)) if one is not None})
+
+    assert [branch.coro for branch in branches] == [None] * 3
 
 
 async def test_groups_one_after_another_have_one_watch_between_them(

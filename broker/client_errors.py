@@ -82,7 +82,7 @@ class UnreachableError(ClientError):
 class OutcomeUnknownError(ClientError):
     """It was sent, and no answer came: it was done or it was not.
 
-    Doing the same again with `id` is safe: what was done is not done twice.
+    BranchState the same again with `id` is safe: what was done is not done twice.
     """
 
     retryable = True

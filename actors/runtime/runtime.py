@@ -29,7 +29,7 @@ from actors.runtime.context.topics import ForeignTopics
 from actors.runtime.delivery.mail_service import Broker
 from actors.runtime.host_parts import HostParts
 from actors.runtime.loop.clock import SystemClock, SystemEntropy
-from actors.runtime.loop.resting import ROOM_PER_PLACE, Resting
+from actors.runtime.loop.resting import ROOM_PER_PLACE, RestingRuns
 from actors.runtime.parts import SupervisorView
 from actors.runtime.parts.assembly import Foreign, Parts
 from actors.runtime.registry import Registry
@@ -112,7 +112,7 @@ class Runtime(Client):
             results=results,
             tracing=tracing or Tracing.configured(),
             counters=Counters.of(store),
-            resting=Resting(ROOM_PER_PLACE * capacity),
+            resting=RestingRuns(ROOM_PER_PLACE * capacity),
         )
         owner = owner or HostIncarnation(entropy.token())
         self._host = HostParts(

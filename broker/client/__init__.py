@@ -1,4 +1,4 @@
-"""`ActorClient`: another Python service"s way to agents, over NATS alone. See docs/clients.md.
+"""`ActorClient`: another Python service's way to agents, over NATS alone. See docs/clients.md.
 
 Calls enter through `client`, are checked in `requests`, travel over `connection`, are tried again as
 `retry` decides, and leave as `values` that `responses` and `events` have read. Below are `nats` and `wire`.

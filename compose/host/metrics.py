@@ -304,7 +304,7 @@ def _of_counters(counters: Counters) -> Iterator[prometheus.Metric]:
     yield _histogram(
         "wake_seconds", "From when an agent could go on until it did.", counters.wake_s
     )
-    yield _histogram("commit_group_turns", "Turns in one transaction.", counters.group_size)
+    yield _histogram("commit_group_turns", "Commits in one transaction.", counters.group_size)
 
 
 def _histogram(name: str, text: str, values: Histogram) -> HistogramMetricFamily:

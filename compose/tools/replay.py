@@ -18,12 +18,12 @@ from typing_extensions import override
 from actors.errors import ContractError
 from actors.kernel.agent.agent import Agent
 from actors.kernel.json import JsonValue
+from actors.kernel.runtime.commit import Commit, CommitOutcome, Committed, Park, Suspend, Then
 from actors.kernel.runtime.ids import AgentId, HostIncarnation, ShardId
 from actors.kernel.runtime.log_entry import TERMINAL_KINDS, EntryKind, NewEntry, RunLogEntry
 from actors.kernel.runtime.rows import Arrived, LoadedRun, RunRow
 from actors.kernel.runtime.scheduler import Lease, RunStatus
-from actors.kernel.runtime.turn import Commit, CommitOutcome, Committed, Park, Suspend, Then
-from actors.kernel.store.turns import TurnStore
+from actors.kernel.store.commits import CommitStore
 from actors.runtime import Runtime
 from actors.runtime.context.host_services import HostServices
 from actors.runtime.context.topics import ForeignTopics
@@ -139,7 +139,7 @@ class _Segment:
         self._end, self._agents = end, agents
         self._clock, self._written = _Stopped(entries[-1].ts), _Sink()
         self._store = MemoryStore(clock=self._clock)
-        self._store.turns = self._written
+        self._store.commits = self._written
         self._execution: Execution | None = None
 
     async def replay(self, about: Replayed) -> Replayed:
@@ -241,7 +241,7 @@ class _Stopped:
         return 0.0
 
 
-class _Sink(TurnStore):
+class _Sink(CommitStore):
     """Takes what a run writes."""
 
     def __init__(self) -> None:

@@ -24,7 +24,7 @@ from persistence.errors import (
 from persistence.migrate import SQL_SELECT_APPLIED, catch_up, is_behind, migrate
 from persistence.postgres.connection.clock import PostgresClock, read_clock
 from persistence.postgres.connection.link import Connection, Link, connect, shut
-from persistence.postgres.connection.outage import Outage, address
+from persistence.postgres.connection.outage import ServerOutage, address
 from persistence.postgres.connection.settings import StoreSettings
 from persistence.postgres.store import PostgresStore
 
@@ -77,7 +77,7 @@ async def open_postgres_store(
 async def open_store(settings: StoreSettings) -> AsyncIterator[PostgresStore]:
     """Like `open_postgres_store`, with all settings in one value."""
     connection = await wait_for_server(settings)
-    link = Link(settings, Outage(settings), first=connection)
+    link = Link(settings, ServerOutage(settings), first=connection)
     try:
         with _migrating(settings):
             await migrate(connection, settings.schema, connect=partial(connect, settings))

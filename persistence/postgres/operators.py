@@ -24,10 +24,10 @@ from actors.kernel.runtime.rows import Arrived, RunRow
 from actors.kernel.runtime.scheduler import RunStatus
 from actors.kernel.store.arrivals import Submitted
 from actors.kernel.store.operators import OperatorStore
+from persistence.postgres.commits.encode import columns, message_text
 from persistence.postgres.connection.link import Link, Links, Row
 from persistence.postgres.mail.arrivals import arrived_now, mail_row
 from persistence.postgres.reads.reads import Reads
-from persistence.postgres.turns.encode import columns, message_text
 
 SQL_SELECT_LETTERS: Final[LiteralString] = """
 select d.id, d.sender, d.body, d.reason, d.last_error from dead_letters d

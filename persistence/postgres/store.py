@@ -14,15 +14,16 @@ from actors.errors import PersistenceError
 from actors.kernel.runtime.hints import Nudge
 from actors.kernel.store.store import RunStore
 from persistence.background import background
+from persistence.postgres.commits.committer import Committer
 from persistence.postgres.connection.clock import PostgresClock, Reading
 from persistence.postgres.connection.link import KEYED, Link, Links
 from persistence.postgres.connection.listener import Listener
-from persistence.postgres.connection.outage import Outage
+from persistence.postgres.connection.outage import ServerOutage
 from persistence.postgres.connection.settings import StoreSettings
 from persistence.postgres.features.follows import Follows
 from persistence.postgres.features.limits import PostgresLimits
 from persistence.postgres.features.retention import Retention
-from persistence.postgres.features.schedules import Schedules
+from persistence.postgres.features.schedules import PostgresSchedules
 from persistence.postgres.mail.arrivals import Arrivals
 from persistence.postgres.mail.mail import Mail
 from persistence.postgres.mail.outbox import Outbox
@@ -31,8 +32,7 @@ from persistence.postgres.reads.insight import Insight
 from persistence.postgres.reads.lists import Lists
 from persistence.postgres.reads.reads import Reads
 from persistence.postgres.sharding.backlog import PostgresBacklog
-from persistence.postgres.sharding.ownership import Ownership
-from persistence.postgres.turns.committer import Committer
+from persistence.postgres.sharding.ownership import ShardLeases
 
 _log = logging.getLogger("callboard.postgres")
 
@@ -54,7 +54,7 @@ class PostgresStore(RunStore):
         """Whether it began without a migration that hosts start without: see `catch_up_beside_work`."""
         self.clock = clock
         """The database's time, for all that is compared with rows."""
-        self._outage = outage = Outage(settings)
+        self._outage = outage = ServerOutage(settings)
         self._links = links = Links(settings, outage, settings.readers)
         self._keyed = [Link(settings, outage, KEYED) for _ in range(6)]
         reading, arriving, answering, mailing, following, expanding = self._keyed
@@ -62,21 +62,21 @@ class PostgresStore(RunStore):
         self.reads = Reads(settings, links, reading)
         self.lists = Lists(links, answering)
         self.arrivals = Arrivals(settings, links, arriving, answering, reads=self.reads)
-        self.turns = Committer(
+        self.commits = Committer(
             settings, outage, on_commit=self.reads.grew, on_foreign=self.arrivals.nudge
         )
-        self.shards = Ownership(settings, links, clock)
+        self.shards = ShardLeases(settings, links, clock)
         self.backlog = PostgresBacklog(links, answering, clock)
         self.operators = Operators(settings.owner, links, answering, self.reads)
         self.retention = Retention(settings.owner, links)
         self.insight = Insight(settings, links)
         self.follows = self.posts = follows = Follows(settings, links, following, expanding)
-        self.schedules = Schedules(settings, links)
+        self.schedules = PostgresSchedules(settings, links)
         self.limits = PostgresLimits(links)
         self.mail = Mail(settings, links, mailing, on_foreign=self.arrivals.nudge)
-        self.outbox = Outbox(links, self.turns, limit=settings.group_limit)
-        self.group_size = self.turns.group_size
-        """How many turns were committed together."""
+        self.outbox = Outbox(links, self.commits, limit=settings.group_limit)
+        self.group_size = self.commits.group_size
+        """How many commits were committed together."""
         outage.on_new_life = self._on_new_life
         self._batchers = (
             *self.reads.batchers,
@@ -97,7 +97,7 @@ class PostgresStore(RunStore):
         try:
             async with background(
                 [self._listener.run],
-                [self.turns.run, *(batcher.run for batcher in self._batchers)],
+                [self.commits.run, *(batcher.run for batcher in self._batchers)],
                 stop=self._stop,
             ):
                 yield
@@ -113,10 +113,10 @@ class PostgresStore(RunStore):
             extra={"owner": self.settings.owner},
         )
         self._listener.tell(Nudge("life"))
-        self.turns.refuse_beginnings()
+        self.commits.refuse_beginnings()
 
     def _stop(self) -> None:
-        self.turns.close()
+        self.commits.close()
         for batcher in self._batchers:
             batcher.close()
 

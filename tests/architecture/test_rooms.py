@@ -110,6 +110,13 @@ def test_rooms_say_what_they_are() -> None:
     assert [place(file) for file in rooms if riddles(file)] == []
 
 
+def test_the_formatter_formats_all_of_it() -> None:
+    """No line of the product is taken out of its hands."""
+    skips = re.compile(r"#\s*fmt:\s*(skip|off)")
+
+    assert [place(file) for file in product_files() if skips.search(file.read_text())] == []
+
+
 def test_no_comment_is_a_banner() -> None:
     """Where one is wanted, a class or a module wants to be two."""
     banner = re.compile(r"^\s*#\s?[-=#~]{3,}", re.MULTILINE)

@@ -16,9 +16,9 @@ from tests.harness.faulty_store import Faults, Manner
 
 if TYPE_CHECKING:
     from actors.kernel.agent.message import Message
+    from actors.kernel.runtime.commit import Commit
     from actors.kernel.runtime.communication import ApprovalRequest
     from actors.kernel.runtime.ids import RunId
-    from actors.kernel.runtime.turn import Commit
     from actors.runtime import RunContext, Runtime
     from tests.behaviour.bed import Bed
 

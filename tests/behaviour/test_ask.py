@@ -9,11 +9,11 @@ import pytest
 
 from actors.errors import ContractError, OtherTenantError, TerminalError, WaitCycleError
 from actors.kernel.agent.message import Message
+from actors.kernel.runtime.commit import Commit
 from actors.kernel.runtime.communication import AskKind, AskOutcome
 from actors.kernel.runtime.ids import AgentId, RunId
 from actors.kernel.runtime.log_entry import EntryKind as K
 from actors.kernel.runtime.scheduler import RetryPolicy, RunStatus
-from actors.kernel.runtime.turn import Commit
 from actors.kernel.runtime.waits import WaitCycle
 from tests.behaviour.agents import Acting
 from tests.harness.faulty_store import Faults, Manner

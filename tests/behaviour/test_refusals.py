@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
     from actors.kernel.runtime.ids import HostIncarnation
+    from actors.kernel.store.commits import CommitStore
     from actors.kernel.store.reads import ReadStore
     from actors.kernel.store.store import RunStore
-    from actors.kernel.store.turns import TurnStore
     from actors.runtime import RunContext
     from tests.behaviour.bed import Bed
 
@@ -278,7 +278,7 @@ def _refuse(bed: Bed, refuses: Callable[[str, str], Exception | None], seen: lis
     @asynccontextmanager
     async def open_store(owner: HostIncarnation) -> AsyncIterator[RunStore]:
         async with before(owner) as store:
-            store.turns = cast("TurnStore", _Refusing(store.turns, refuses, seen))
+            store.commits = cast("CommitStore", _Refusing(store.commits, refuses, seen))
             store.reads = cast("ReadStore", _Refusing(store.reads, refuses, seen))
             yield store
 
@@ -303,12 +303,12 @@ class _Refusing:
             raise exc
 
     async def append(self, lease: Any, entries: Any, *, expected_seq: int) -> Any:
-        """See `TurnStore.append`."""
+        """See `CommitStore.append`."""
         self._look(lease.run_id, entries)
         return await self._role.append(lease, entries, expected_seq=expected_seq)
 
     async def commit(self, commit: Any) -> Any:
-        """See `TurnStore.commit`."""
+        """See `CommitStore.commit`."""
         self._look(commit.lease.run_id, (commit.entries, commit.then))
         return await self._role.commit(commit)
 

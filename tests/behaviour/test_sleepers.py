@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from actors.kernel.runtime.commit import Suspend
 from actors.kernel.runtime.ids import AgentId
 from actors.kernel.runtime.log_entry import EntryKind as K
-from actors.kernel.runtime.turn import Suspend
 from actors.runtime.context.call import RunState
 from actors.runtime.context.waits import Waits
 from actors.runtime.execution.ending import Ending

@@ -1,6 +1,6 @@
 """Questions between agents: of one host, and of two with the broker between them.
 
-Beside a plain program on one host, and a floor that commits the same turns by hand: the question, the target's
+Beside a plain program on one host, and a floor that writes the same commits by hand: the question, the target's
 whole run with its reply, and the turn that takes the answer. Between two hosts the question is published,
 pulled and ingested as well.
 """
@@ -116,7 +116,7 @@ async def ours(servers: Servers, *, runs: int, at_once: int, two: bool) -> float
 
 
 async def floor_of_one(servers: Servers, *, runs: int, at_once: int) -> float:
-    """Return asks per second of the turns alone, on one store."""
+    """Return asks per second of the commits alone, on one store."""
     place = Place(servers)
     async with _store(place, place.name, brokered=False) as store:
         hand = await Floor.over(store)

@@ -34,7 +34,7 @@ def report(**figures: Any) -> None:
 
 
 def beside(rate: float, *, mock: float, floor: float) -> dict[str, float]:
-    """Return a rate's share of both floors: of a plain program, and of the same turns by hand."""
+    """Return a rate's share of both floors: of a plain program, and of the same commits by hand."""
     return {
         "mock_per_s": round(mock),
         "of_mock": round(rate / mock, 3),

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from actors.kernel.agent.message import Message, MessageKey
+from actors.kernel.runtime.commit import Commit, Committed, Finish, Outgoing
 from actors.kernel.runtime.ids import message_id_of_run, run_id_of_mail
 from actors.kernel.runtime.log_entry import EntryKind as K
 from actors.kernel.runtime.log_entry import NewEntry
 from actors.kernel.runtime.rows import NewRun
 from actors.kernel.runtime.scheduler import RunStatus
-from actors.kernel.runtime.turn import Commit, Committed, Finish, Outgoing
 from actors.kernel.runtime.waits import Answer, Wait
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ Payload: TypeAlias = "dict[str, JsonValue]"
 
 async def committed(hand: Floor, commit: Commit) -> Committed:
     """Write a turn that has to succeed."""
-    outcome = await hand.store.turns.commit(commit)
+    outcome = await hand.store.commits.commit(commit)
     assert isinstance(outcome, Committed), outcome
     return outcome
 

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 from actors import SpawnBudget
 from actors.kernel.agent.message import Message
 from actors.kernel.agent.supervision import Supervision
+from actors.kernel.runtime.commit import Commit, Finish, Spawned
 from actors.kernel.runtime.ids import run_id_of_child, run_id_of_submit
 from actors.kernel.runtime.log_entry import EntryKind as K
 from actors.kernel.runtime.log_entry import NewEntry
 from actors.kernel.runtime.rows import NewRun
 from actors.kernel.runtime.scheduler import RunStatus
-from actors.kernel.runtime.turn import Commit, Finish, Spawned
 from tests.benchmarks import mock
 from tests.benchmarks.bench import (
     PAYLOAD,
@@ -66,7 +66,7 @@ async def ours(url: str, *, parents: int, each: int, at_once: int) -> float:
 
 
 async def floor(url: str, *, parents: int, each: int, at_once: int) -> float:
-    """Return children per second of the turns alone: spawn all, run each, take all answers."""
+    """Return children per second of the commits alone: spawn all, run each, take all answers."""
     async with open_store(url) as store:
         hand = await Floor.over(store)
 

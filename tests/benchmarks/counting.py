@@ -1,4 +1,4 @@
-"""What this process does for an operation: statements, turns, tasks, futures, calls of the loop, bytes of JSON.
+"""Counts of what this process does for an operation: statements, commits, tasks, calls of the loop, JSON.
 
 Counts do not depend on the machine. The loop is counted from `counting` on, so enter it before a store is
 opened: a driver keeps the loop's `create_future` for the life of a connection.
@@ -45,13 +45,13 @@ class Counts:
     """Texts of JSON made."""
     encoded_bytes: int = 0
     groups: int = 0
-    """Statements that commit turns, of any number of runs."""
-    turns: int = 0
+    """Statements that write commits, of any number of runs."""
+    commits: int = 0
 
     def copy(self) -> Counts:
         """Return what was counted until now."""
         names = (Counter(self.statements), Counter(self.tasks), Counter(self.calls))
-        numbers = (self.futures, self.encoded, self.encoded_bytes, self.groups, self.turns)
+        numbers = (self.futures, self.encoded, self.encoded_bytes, self.groups, self.commits)
         return Counts(*names, *numbers)
 
     def __sub__(self, before: Counts) -> Counts:
@@ -63,14 +63,14 @@ class Counts:
             self.encoded - before.encoded,
             self.encoded_bytes - before.encoded_bytes,
             self.groups - before.groups,
-            self.turns - before.turns,
+            self.commits - before.commits,
         )
 
     def figures(self) -> dict[str, int]:
         """Return the sums."""
         return {
             "groups": self.groups,
-            "turns": self.turns,
+            "commits": self.commits,
             "statements": self.statements.total(),
             "tasks": self.tasks.total(),
             "futures": self.futures,
@@ -92,7 +92,7 @@ class Counting:
     def read(self, store: PostgresStore) -> Counts:
         """Return what was counted until now, with the commits of this store."""
         counts = self._counts.copy()
-        counts.groups, counts.turns = store.turns.groups, store.turns.turns
+        counts.groups, counts.commits = store.commits.groups, store.commits.written
         return counts
 
     def loop(self, loop: asyncio.AbstractEventLoop) -> list[tuple[str, Callable[..., Any]]]:

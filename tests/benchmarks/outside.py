@@ -20,10 +20,10 @@ import nats
 from nats.aio.client import Client
 
 from actors.kernel.agent.message import Message
+from actors.kernel.runtime.commit import Commit
 from actors.kernel.runtime.ids import HostIncarnation, run_id_of_mail, run_id_of_submit
 from actors.kernel.runtime.log_entry import EntryKind, NewEntry
 from actors.kernel.runtime.rows import NewRun
-from actors.kernel.runtime.turn import Commit
 from actors.kernel.store.shards import Serves
 from actors.kernel.store.transport import Ingested
 from actors.runtime import Runtime
@@ -284,7 +284,7 @@ async def _commits(servers: Servers, times: int) -> list[float]:
             await store.arrivals.submit(NewRun(run_id, agent), message)
             entry = NewEntry(EntryKind.RUN_STARTED, "", {"agent": str(agent)})
             began = time.perf_counter()
-            await store.turns.commit(Commit(hand.lease(agent, run_id), -1, (entry,)))
+            await store.commits.commit(Commit(hand.lease(agent, run_id), -1, (entry,)))
             took.append(time.perf_counter() - began)
     return took
 

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import asyncpg
 
 from actors.kernel.agent.message import Message
+from actors.kernel.runtime.commit import Commit
 from actors.kernel.runtime.ids import TopicId, partition_hash
-from actors.kernel.runtime.turn import Commit
 from tests.benchmarks import mock
 from tests.benchmarks.bench import (
     PAYLOAD,

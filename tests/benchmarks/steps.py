@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from actors.kernel.agent.message import Message
+from actors.kernel.runtime.commit import Commit, Finish
 from actors.kernel.runtime.ids import run_id_of_submit
 from actors.kernel.runtime.log_entry import EntryKind as K
 from actors.kernel.runtime.log_entry import NewEntry
 from actors.kernel.runtime.rows import NewRun
 from actors.kernel.runtime.scheduler import RunStatus
-from actors.kernel.runtime.turn import Commit, Finish
 from tests.benchmarks import mock
 from tests.benchmarks.bench import (
     PAYLOAD,
@@ -61,7 +61,7 @@ async def floor(url: str, *, total: int, at_once: int) -> float:
                 NewEntry(K.RUN_STARTED, "", {"agent": str(agent)}),
                 NewEntry(K.MSG_RECEIVED, "in.0", {"message": message.to_json(), "arrival": 0}),
             )
-            await store.turns.commit(Commit(lease, -1, started))
+            await store.commits.commit(Commit(lease, -1, started))
             seq = 1
             for step in range(STEPS):
                 effect = {"effect": "step", "name": "s", "hash": "0" * 16, "id": "0" * 64}
@@ -71,9 +71,9 @@ async def floor(url: str, *, total: int, at_once: int) -> float:
                         K.EFFECT_RESULT, str(step), {**effect, "value": PAYLOAD, "status": "ok"}
                     ),
                 )
-                seq = await store.turns.append(lease, entries, expected_seq=seq)
+                seq = await store.commits.append(lease, entries, expected_seq=seq)
             end = NewEntry(K.RUN_COMPLETED, "", {"output": None})
-            await store.turns.commit(Commit(lease, seq, (end,), then=Finish(RunStatus.COMPLETED)))
+            await store.commits.commit(Commit(lease, seq, (end,), then=Finish(RunStatus.COMPLETED)))
 
         return total * STEPS / await many(one, total=total, at_once=at_once)
 

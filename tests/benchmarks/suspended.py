@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from actors.kernel.agent.message import Message
+from actors.kernel.runtime.commit import Commit, Finish, SignalKey, Suspend
 from actors.kernel.runtime.ids import run_id_of_submit
 from actors.kernel.runtime.log_entry import EntryKind as K
 from actors.kernel.runtime.log_entry import NewEntry
 from actors.kernel.runtime.rows import NewRun
 from actors.kernel.runtime.scheduler import RunStatus
-from actors.kernel.runtime.turn import Commit, Finish, SignalKey, Suspend
 from actors.kernel.runtime.wakeup import WakeSet
 from tests.benchmarks import mock
 from tests.benchmarks.bench import (
@@ -54,7 +54,7 @@ def _resident_bytes() -> int:
 async def floor(url: str, total: int) -> tuple[float, float]:
     """Return runs made and wakes per second of the statements alone.
 
-    A wake is signal, load, signals, and the turns with the end.
+    A wake is signal, load, signals, and the commits with the end.
     """
     async with open_store(url) as store:
         hand = await Floor.over(store)
@@ -71,7 +71,7 @@ async def floor(url: str, total: int) -> tuple[float, float]:
                 NewEntry(K.MSG_RECEIVED, "in.0", {"message": message.to_json(), "arrival": 0}),
                 NewEntry(K.RUN_SUSPENDED, "", {"wake": wake.to_json()}),
             )
-            await store.turns.commit(
+            await store.commits.commit(
                 Commit(hand.lease(agent, run.run_id), -1, entries, Suspend(wake))
             )
             runs.append((run.run_id, agent))
@@ -90,9 +90,9 @@ async def floor(url: str, total: int) -> tuple[float, float]:
             )
             taken = (SignalKey("go", signal.n),)
             lease, seq = hand.lease(agent, run_id), loaded.row.last_seq
-            await store.turns.commit(Commit(lease, seq, entries, take_signals=taken))
+            await store.commits.commit(Commit(lease, seq, entries, take_signals=taken))
             end = NewEntry(K.RUN_COMPLETED, "", {"output": 1})
-            await store.turns.commit(
+            await store.commits.commit(
                 Commit(lease, seq + 2, (end,), then=Finish(RunStatus.COMPLETED, result=1))
             )
 

@@ -77,7 +77,7 @@ async def test_a_profile_says_what_an_operation_costs(
     await profile.run(outside.Servers(server.url, ""), "step-50", scale=0.01)
 
     printed = capsys.readouterr().out
-    for words in ("operations (step)", "postgres", "turns", "append_entries", "samples)", " + "):
+    for words in ("operations (step)", "postgres", "commits", "append_entries", "samples)", " + "):
         assert words in printed
     assert re.search(r"^  rows +2\.\d\d$", printed, re.MULTILINE)
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from tests.harness.servers import TestNats
 
 COUNTS = """
-          rows  groups  turns  statements  tasks  futures  call_soon  encoded  encoded_bytes
+          rows  groups  commits  statements  tasks  futures  call_soon  encoded  encoded_bytes
 run          7       1      1           2      2        8         15        6            500
 step         2       1      1           1      0        3          4        5            900
 ask         13       2      2           3      3       14         24       18           4800
@@ -25,10 +25,10 @@ message      7       1      1           2      3       12         21        7   
 """A run of no step, submitted; one step, ask or child more of a run; a signal to a run that is rows only, until
 its end; a message from outside to an idle agent, until the end of its run.
 
-Rows written, statements that commit turns, turns in them, all statements; of the event loop tasks, futures and
-calls; texts of JSON made, and their bytes.
+Rows written, statements that write commits, commits in them, all statements; of the event loop tasks, futures
+and calls; texts of JSON made, and their bytes.
 """
-EXACT = ("rows", "groups", "turns", "statements")
+EXACT = ("rows", "groups", "commits", "statements")
 """The others are bounds."""
 SLACK = 0.8
 """What is below this part of its bound has to be written down."""

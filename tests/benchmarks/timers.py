@@ -8,12 +8,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from actors.kernel.agent.message import Message
+from actors.kernel.runtime.commit import Commit, Finish, Suspend
 from actors.kernel.runtime.ids import run_id_of_submit
 from actors.kernel.runtime.log_entry import EntryKind as K
 from actors.kernel.runtime.log_entry import NewEntry
 from actors.kernel.runtime.rows import NewRun
 from actors.kernel.runtime.scheduler import RunStatus
-from actors.kernel.runtime.turn import Commit, Finish, Suspend
 from actors.kernel.runtime.wakeup import WakeSet
 from actors.runtime.loop.clock import SystemClock
 from actors.runtime.loop.tasks import TaskScope
@@ -78,13 +78,13 @@ async def floor(url: str, total: int, setting_up_s: float) -> list[float]:
                 NewEntry(K.RUN_SUSPENDED, "", {"wake": wake.to_json()}),
             )
             lease = hand.lease(agent, run.run_id)
-            await store.turns.commit(Commit(lease, -1, entries, Suspend(wake)))
+            await store.commits.commit(Commit(lease, -1, entries, Suspend(wake)))
             runs.append((due[index], run.run_id, agent))
 
         async def end(at: datetime, run_id: RunId, agent: AgentId) -> None:
             entry = NewEntry(K.RUN_COMPLETED, "", {"output": 1})
             then = Finish(RunStatus.COMPLETED, result=1)
-            await store.turns.commit(Commit(hand.lease(agent, run_id), 2, (entry,), then))
+            await store.commits.commit(Commit(hand.lease(agent, run_id), 2, (entry,), then))
             late.append(late_s(at))
 
         def ring(at: datetime, run_id: RunId, agent: AgentId) -> None:

@@ -1,1 +1,1 @@
-"""What every backend of a Protocol must do: one suite per Protocol, run on each of them."""
+"""Conformance suites: one per Protocol, run on each of its backends."""

@@ -15,6 +15,15 @@ from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias
 import pytest
 
 from actors.kernel.agent.message import Message, MessageKey
+from actors.kernel.runtime.commit import (
+    CONTINUE,
+    Commit,
+    Committed,
+    Finish,
+    Outgoing,
+    Spawned,
+    Suspend,
+)
 from actors.kernel.runtime.ids import (
     AgentId,
     HostIncarnation,
@@ -27,15 +36,6 @@ from actors.kernel.runtime.ids import (
 from actors.kernel.runtime.log_entry import EntryKind, NewEntry
 from actors.kernel.runtime.rows import NewRun
 from actors.kernel.runtime.scheduler import Lease, RetryPolicy, RunStatus, ShardLease
-from actors.kernel.runtime.turn import (
-    CONTINUE,
-    Commit,
-    Committed,
-    Finish,
-    Outgoing,
-    Spawned,
-    Suspend,
-)
 from actors.kernel.runtime.wakeup import WakeSet
 from actors.kernel.store.shards import Serves
 
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from actors.kernel.agent.supervision import Supervision
     from actors.kernel.clock import Clock
     from actors.kernel.json import JsonValue
-    from actors.kernel.runtime.turn import CommitOutcome, Deleted, SignalKey, Then
+    from actors.kernel.runtime.commit import CommitOutcome, Deleted, SignalKey, Then
     from actors.kernel.store.arrivals import OnConflict, Submitted
     from actors.kernel.store.store import RunStore
 
@@ -232,7 +232,7 @@ class Turns:
 
     async def send(self, commit: Commit) -> CommitOutcome:
         """What the store makes of it; the position follows a success."""
-        outcome = await self.bed.store.turns.commit(commit)
+        outcome = await self.bed.store.commits.commit(commit)
         if isinstance(outcome, Committed):
             self.seq = outcome.last_seq
         return outcome
@@ -245,7 +245,7 @@ class Turns:
 
     async def append(self, *entries: NewEntry) -> int:
         """Append entries behind the last one."""
-        self.seq = await self.bed.store.turns.append(self.lease, entries, expected_seq=self.seq)
+        self.seq = await self.bed.store.commits.append(self.lease, entries, expected_seq=self.seq)
         return self.seq
 
     async def start(self) -> Turns:

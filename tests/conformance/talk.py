@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING
 
 from actors.kernel.agent.message import Message, MessageKey
 from actors.kernel.agent.supervision import ExecutionBudget, SpawnBudget, Supervision
+from actors.kernel.runtime.commit import Outgoing, Suspend
 from actors.kernel.runtime.ids import AgentId, RunId
-from actors.kernel.runtime.turn import Outgoing, Suspend
 from actors.kernel.runtime.waits import Answer, Wait
 from actors.kernel.runtime.wakeup import WakeSet
 from tests.conformance.bed import EPOCH, started, suspended
 
 if TYPE_CHECKING:
     from actors.kernel.json import JsonValue
+    from actors.kernel.runtime.commit import Committed
     from actors.kernel.runtime.rows import RunRow
-    from actors.kernel.runtime.turn import Committed
     from actors.kernel.runtime.waits import WaitKind
     from tests.conformance.bed import Bed, Turns
 

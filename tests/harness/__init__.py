@@ -1,1 +1,1 @@
-"""What tests share: servers, faults, evidence."""
+"""Shared parts of the tests: servers, faults, evidence."""

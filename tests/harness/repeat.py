@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import tomllib
 from collections import defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -21,8 +22,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
 ROOT: Final = Path(__file__).resolve().parents[2]
-_WORKERS: Final = ("-n", "4", "--dist", "worksteal")
 _SEEDS: Final = 2**32
+
+
+def workers() -> list[str]:
+    """How the gate spreads its tests: pytest's options in the task `ci`, up to its own reports."""
+    tasks = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["poe"]["tasks"]
+    command: str = tasks["ci"]["sequence"][-1]["cmd"]
+    return [word for word in command.split()[1:] if not word.startswith("--slowest")]
 
 
 def failed_tests(output: str) -> list[str]:
@@ -55,7 +62,7 @@ def load(loops: int) -> Iterator[None]:
 
 def play(seed: int, log: Path, arguments: Sequence[str]) -> tuple[list[str], str]:
     """Run pytest once, its output in `log`; return the tests that failed and pytest's last line."""
-    argv = [sys.executable, "-m", "pytest", "-q", *_WORKERS, f"--randomly-seed={seed}", *arguments]
+    argv = [sys.executable, "-m", "pytest", "-q", *workers(), f"--randomly-seed={seed}", *arguments]
     with log.open("w") as output:
         done = subprocess.run(argv, cwd=ROOT, stdout=output, stderr=output, check=False)
     text = log.read_text(errors="replace")

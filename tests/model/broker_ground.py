@@ -21,8 +21,8 @@ import nats
 from nats.errors import NoRespondersError
 from typing_extensions import override
 
+from actors.kernel.runtime.commit import Committed
 from actors.kernel.runtime.ids import AgentId, HostIncarnation
-from actors.kernel.runtime.turn import Committed
 from actors.kernel.store.shards import Serves
 from broker import JetStreamTransport, Subjects
 from persistence.postgres import PostgresStore, StoreSettings, open_store
@@ -40,9 +40,9 @@ if TYPE_CHECKING:
 
     from nats.aio.client import Client
 
+    from actors.kernel.runtime.commit import Commit, CommitOutcome
     from actors.kernel.runtime.hints import Nudge
     from actors.kernel.runtime.ids import RunId
-    from actors.kernel.runtime.turn import Commit, CommitOutcome
     from actors.kernel.store.store import RunStore
     from actors.kernel.store.transport import (
         IngestOutcome,
@@ -175,9 +175,9 @@ class _TellingStore(PostgresStore):
     ) -> None:
         super().__init__(settings, PostgresClock(Reading(EPOCH, 0.0, 0.0)))
         self.held, self.is_mute, self.is_brokered = held, is_mute, is_brokered
-        self._commit, self._ingest = self.turns.commit, self.mail.ingest
+        self._commit, self._ingest = self.commits.commit, self.mail.ingest
         self._set_hook = self.outbox.set_hook
-        self.turns.commit = self._telling_commit  # type: ignore[method-assign]
+        self.commits.commit = self._telling_commit  # type: ignore[method-assign]
         self.mail.ingest = self._telling_ingest  # type: ignore[method-assign]
         self.outbox.set_hook = self._outbox_hook  # type: ignore[method-assign]
 

@@ -347,7 +347,7 @@ class Stage:
                 waiting += (await store.reads.load([run.run_id]))[0].messages
         waiting.sort(key=lambda one: one.arrival)
         seen.unread += [one.message.payload for one in waiting]
-        seen.senders += [one.message.sender for one in waiting]
+        seen.senders += [one.message.sender or "" for one in waiting]
         await self._look_at_others()
         if self.faults.orders:
             runs = [row.run_id for row in await self.list_runs()]

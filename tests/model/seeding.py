@@ -6,11 +6,11 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from actors.kernel.agent.message import Message
+from actors.kernel.runtime.commit import CONTINUE, DELETED, Commit, Committed, Retry
 from actors.kernel.runtime.ids import HostIncarnation, run_id_of_submit
 from actors.kernel.runtime.log_entry import EntryKind, NewEntry
 from actors.kernel.runtime.rows import NewRun
 from actors.kernel.runtime.scheduler import Lease
-from actors.kernel.runtime.turn import CONTINUE, DELETED, Commit, Committed, Retry
 from actors.kernel.store.shards import Serves
 from tests.model.agent import AGENT
 from tests.model.completions import policy_of
@@ -18,8 +18,8 @@ from tests.model.completions import policy_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from actors.kernel.runtime.commit import Then
     from actors.kernel.runtime.log_entry import RunLogEntry
-    from actors.kernel.runtime.turn import Then
     from actors.kernel.store.store import RunStore
     from tests.model.program import Case
 
@@ -36,7 +36,7 @@ async def seed_store(store: RunStore, case: Case, prefix: Sequence[RunLogEntry],
     await store.arrivals.submit(NewRun(run_id, AGENT, retry_policy=policy_of(case.retry)), message)
     lease = Lease(shard.shard, owner, shard.epoch, shard.expires_at, run_id, AGENT, 1)
     entries = tuple(NewEntry(EntryKind(e.kind), e.position, e.payload) for e in prefix)
-    outcome = await store.turns.commit(
+    outcome = await store.commits.commit(
         Commit(lease, -1, entries, _then(prefix[-1]), state=_state(prefix))
     )
     assert isinstance(outcome, Committed), outcome

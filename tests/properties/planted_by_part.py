@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 from actors.kernel.backoff import Backoff
 from actors.runtime.client.gateway_api import Served
 from actors.runtime.context import secrets
-from actors.runtime.delivery import detour, stream_guard
-from actors.runtime.delivery.outbox_relay import Relay
+from actors.runtime.delivery import bypass, stream_guard
+from actors.runtime.delivery.outbox_relay import OutboxRelay
 from actors.runtime.memory import operators
 from actors.runtime.worker import forking
 from broker.client.retry import Tries
@@ -63,7 +63,9 @@ def cancellations_get_lost(patch: pytest.MonkeyPatch) -> None:
 
 def every_doubt_goes_round_the_broker(patch: pytest.MonkeyPatch) -> None:
     """Messages go by the database as soon as one publish was slow."""
-    patch.setattr(detour.Doubt, "left_s", lambda self, _now: None if self.since is None else 0.0)
+    patch.setattr(
+        bypass.Suspicion, "left_s", lambda self, _now: None if self.since is None else 0.0
+    )
 
 
 def unpublishable_rows_are_dropped(patch: pytest.MonkeyPatch) -> None:
@@ -72,7 +74,7 @@ def unpublishable_rows_are_dropped(patch: pytest.MonkeyPatch) -> None:
     async def drop(*_: Any) -> bool:
         return True
 
-    patch.setattr(Relay, "_give_up", drop)
+    patch.setattr(OutboxRelay, "_give_up", drop)
 
 
 def any_stream_is_read_on(patch: pytest.MonkeyPatch) -> None:
@@ -144,7 +146,7 @@ PLANTED: Final = [
     ),
     Planted(
         plant=every_doubt_goes_round_the_broker,
-        found_by=f"{_UNIT}/runtime/delivery/test_detour.py::"
+        found_by=f"{_UNIT}/runtime/delivery/test_bypass.py::"
         "test_while_the_broker_is_well_the_store_is_asked_nothing",
     ),
     Planted(

@@ -11,15 +11,15 @@ from actors.errors import PersistenceError
 from actors.runtime.client import client
 from actors.runtime.context import secrets
 from actors.runtime.context.waits import Waits
-from actors.runtime.delivery import detour
+from actors.runtime.delivery import bypass
 from actors.runtime.delivery.fanout import PostDelivery
-from actors.runtime.delivery.inbound import Ingest
-from actors.runtime.delivery.outbox_relay import Relay
+from actors.runtime.delivery.inbound import Inbound
+from actors.runtime.delivery.outbox_relay import OutboxRelay
 from actors.runtime.journal.write_set import WriteSet
 from actors.runtime.memory import commit as _commit
 from actors.runtime.memory import follows, operators
 from actors.runtime.memory.follows import expand_rows
-from actors.runtime.parts.composed import ComposedTurns
+from actors.runtime.parts.composed import ComposedCommits
 from actors.runtime.schedules import ticker
 from actors.runtime.sharding.recovery import Recovery
 from actors.runtime.worker.admission import Admission
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     import pytest
 
-    from actors.kernel.runtime.turn import Commit
+    from actors.kernel.runtime.commit import Commit
     from actors.kernel.store.fanout import Expanded
     from actors.kernel.store.schedule import Schedule, Tick
     from actors.kernel.store.transport import MailBatch, OutboxRow
@@ -50,23 +50,23 @@ async def _nothing(*_: object, **__: object) -> None:
 
 def the_relay_does_not_wait_for_what_is_read(patch: pytest.MonkeyPatch) -> None:
     """What a commit wrote goes out before older rows of the same pair."""
-    patch.setattr(Relay, "add", lambda self, rows: self._enqueue(rows))
+    patch.setattr(OutboxRelay, "add", lambda self, rows: self._enqueue(rows))
 
 
 def lost_rows_do_not_go_out_again(patch: pytest.MonkeyPatch) -> None:
     """What the broker accepted once counts as delivered."""
-    patch.setattr(Relay, "_is_wanted", lambda self, row, _: row.n not in self._sent)
+    patch.setattr(OutboxRelay, "_is_wanted", lambda self, row, _: row.n not in self._sent)
 
 
 def mail_is_acknowledged_before_it_is_written(patch: pytest.MonkeyPatch) -> None:
     """A host that dies then has lost it."""
-    write = Ingest._write
+    write = Inbound._write
 
-    async def early(self: Ingest, batch: MailBatch, done: asyncio.Future[bool]) -> None:
+    async def early(self: Inbound, batch: MailBatch, done: asyncio.Future[bool]) -> None:
         done.set_result(True)
         await write(self, batch, done)
 
-    patch.setattr(Ingest, "_write", early)
+    patch.setattr(Inbound, "_write", early)
 
 
 def turns_overtake_a_batch(patch: pytest.MonkeyPatch) -> None:
@@ -204,7 +204,7 @@ def parts_forget_the_order(patch: pytest.MonkeyPatch) -> None:
     async def none(*_: object) -> bool:
         return False
 
-    patch.setattr(ComposedTurns, "_has_older", none)
+    patch.setattr(ComposedCommits, "_has_older", none)
 
 
 def every_tenant_is_served(patch: pytest.MonkeyPatch) -> None:
@@ -278,23 +278,23 @@ def any_variable_is_a_secret(patch: pytest.MonkeyPatch) -> None:
 
 
 def doubts_begin_anew(patch: pytest.MonkeyPatch) -> None:
-    """Each doubt about the broker puts the detour off once more."""
+    """Each doubt about the broker puts the bypass off once more."""
 
-    def begin(self: detour.Doubt, now: float) -> None:
+    def begin(self: bypass.Suspicion, now: float) -> None:
         self.since = now
 
-    patch.setattr(detour.Doubt, "begin", begin)
+    patch.setattr(bypass.Suspicion, "begin", begin)
 
 
 def refused_rows_count_as_handed_over(patch: pytest.MonkeyPatch) -> None:
     """Rows that the store makes wait are not handed over again."""
 
-    async def send(self: detour.Detour, row: OutboxRow) -> int:
+    async def send(self: bypass.Bypass, row: OutboxRow) -> int:
         with contextlib.suppress(PersistenceError):
             await self._outbox.hand_over(row)
         return 0
 
-    patch.setattr(detour.Detour, "send", send)
+    patch.setattr(bypass.Bypass, "send", send)
 
 
 _UNIT: Final = "tests/unit/runtime"
@@ -454,11 +454,11 @@ PLANTED: Final = [
     ),
     Planted(
         plant=doubts_begin_anew,
-        found_by=f"{_UNIT}/delivery/test_detour.py::test_a_doubt_is_waited_for_from_its_beginning",
+        found_by=f"{_UNIT}/delivery/test_bypass.py::test_a_doubt_is_waited_for_from_its_beginning",
     ),
     Planted(
         plant=refused_rows_count_as_handed_over,
-        found_by=f"{_UNIT}/delivery/test_detour.py::test_what_has_to_wait_is_handed_over_again",
+        found_by=f"{_UNIT}/delivery/test_bypass.py::test_what_has_to_wait_is_handed_over_again",
     ),
 ]
 """The table of the faults."""

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from persistence.postgres.commits import committer
 from persistence.postgres.connection import link
-from persistence.postgres.turns import committer
 from tests.harness.faulty_store import Faults, Manner
 from tests.model.signs import TieError
 from tests.model.strategies import cases

@@ -56,8 +56,8 @@ from tests.properties.test_troubles import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from actors.kernel.runtime.commit import Commit
     from actors.kernel.runtime.rows import Arrived, BufferedSignal
-    from actors.kernel.runtime.turn import Commit
     from actors.runtime.memory.records import RunRecord
     from actors.runtime.worker.mailbox import Start
     from tests.model.program import Case

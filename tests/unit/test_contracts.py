@@ -176,7 +176,7 @@ def test_a_wake_set_survives_being_stored() -> None:
     "name",
     [
         *(f"runtime.{name}" for name in ("ids", "log_entry", "effects", "inbox", "scheduler")),
-        *(f"runtime.{name}" for name in ("supervisor", "wakeup", "communication", "turn")),
+        *(f"runtime.{name}" for name in ("supervisor", "wakeup", "communication", "commit")),
         *(f"store.{name}" for name in ("follow_graph", "fanout", "store", "transport")),
     ],
 )

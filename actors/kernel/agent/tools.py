@@ -159,7 +159,7 @@ class InvocationResult(BaseModel):
     error_type: str | None = None
 
 
-class ApprovalRequest(BaseModel):
+class ToolApprovalRequest(BaseModel):
     """A call that somebody has to allow first."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -185,7 +185,7 @@ class ApprovalDecision(BaseModel):
 class ApprovalHandler(Protocol):
     """Who is asked before a risky tool runs."""
 
-    async def request(self, request: ApprovalRequest) -> ApprovalDecision:
+    async def request(self, request: ToolApprovalRequest) -> ApprovalDecision:
         """Return the decision; may take as long as a human takes. A denial is not an error."""
 
 

@@ -1,4 +1,4 @@
-"""Contracts of the durable runtime: ids, entries of logs, rows, turns, waits.
+"""Contracts of the durable runtime: ids, entries of logs, rows, commits, waits.
 
 Values and Protocols without I/O. `kernel.store` and the rooms of the runtime are above; `kernel.agent` is
 beside.

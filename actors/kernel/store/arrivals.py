@@ -1,4 +1,4 @@
-"""Arrivals: what comes to agents and runs from outside a turn."""
+"""Arrivals: what comes to agents and runs from outside a commit."""
 
 from __future__ import annotations
 

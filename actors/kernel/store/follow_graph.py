@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Protocol, get_args
 
 from actors.errors import ContractError, OtherTenantError
+from actors.kernel.runtime.commit import Commit
 from actors.kernel.runtime.communication import FollowMode
 from actors.kernel.runtime.ids import AgentId, TopicId
-from actors.kernel.runtime.turn import Commit
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ def check_mode(mode: object) -> None:
 
 
 def check_topics(commit: Commit) -> None:
-    """Return if the turn follows and posts within its tenant.
+    """Return if the commit follows and posts within its tenant.
 
     Raises:
         OtherTenantError: It does not.

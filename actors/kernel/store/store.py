@@ -2,7 +2,7 @@
 
 Every assembly has one: in memory, Postgres, and Postgres behind a broker. A write is atomic,
 fenced by the shard's owner and epoch under a lock, and safe to send again. Implementations group
-concurrent calls; a stale turn never harms its neighbours.
+concurrent calls; a stale commit never harms its neighbours.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Protocol
 
 from actors.kernel.runtime.hints import Nudge
 from actors.kernel.store.arrivals import ArrivalStore
+from actors.kernel.store.commits import CommitStore
 from actors.kernel.store.fanout import PostStore
 from actors.kernel.store.follow_graph import FollowGraph
 from actors.kernel.store.insight import InsightStore
@@ -21,13 +22,12 @@ from actors.kernel.store.operators import OperatorStore, RetentionStore
 from actors.kernel.store.reads import ReadStore
 from actors.kernel.store.schedule import ScheduleStore
 from actors.kernel.store.shards import BacklogStore, ShardStore
-from actors.kernel.store.turns import TurnStore
 
 
 class RunStore(Protocol):
     """Rows, by role: logs, runs, inboxes, signals, state, shards. See the module's docstring."""
 
-    turns: TurnStore
+    commits: CommitStore
     """What owners of runs write."""
     arrivals: ArrivalStore
     """What anybody may write."""

@@ -13,11 +13,11 @@ from typing import Final, Protocol, TypeAlias
 
 from actors.kernel.agent.message import Message
 from actors.kernel.json import JsonValue
+from actors.kernel.runtime.commit import LeaseLost
 from actors.kernel.runtime.hints import Nudge
 from actors.kernel.runtime.ids import AgentId, HostIncarnation, RunId, ShardId
 from actors.kernel.runtime.rows import Arrived
 from actors.kernel.runtime.scheduler import ShardLease
-from actors.kernel.runtime.turn import LeaseLost
 
 
 @dataclass(frozen=True, slots=True)

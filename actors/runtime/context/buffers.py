@@ -11,10 +11,10 @@ from typing_extensions import override
 
 from actors.errors import ContractError
 from actors.kernel.json import JsonValue, recordable
+from actors.kernel.runtime.commit import SignalKey
 from actors.kernel.runtime.decisions import RESERVED, RESOLVE
 from actors.kernel.runtime.ids import RunId
 from actors.kernel.runtime.rows import BufferedSignal
-from actors.kernel.runtime.turn import SignalKey
 from actors.kernel.runtime.waits import Answer
 from actors.kernel.store.store import RunStore
 from actors.runtime.journal.reading import reading

@@ -12,11 +12,11 @@ from actors.errors import ContractError, NonDeterminismError, OtherTenantError
 from actors.kernel.agent.message import Message
 from actors.kernel.clock import Clock, Entropy
 from actors.kernel.json import JsonValue, sized
+from actors.kernel.runtime.commit import Outgoing
 from actors.kernel.runtime.effects import ResultCache, args_hash, key_of_message
 from actors.kernel.runtime.ids import AgentId, RunId, TopicId, message_id_of_run
 from actors.kernel.runtime.log_entry import EntryKind, RunLogEntry
 from actors.kernel.runtime.rows import RunRow
-from actors.kernel.runtime.turn import Outgoing
 from actors.kernel.tracing import TRACE_PARENT
 from actors.runtime.context.buffers import AnswerBuffer, SignalBuffer
 from actors.runtime.context.middleware import Hooks
@@ -61,7 +61,7 @@ class RunState:
     refusals: dict[str, Exception] = field(default_factory=dict)
     """Calls that raise, by position, and record that: over budget, or waiting in a circle."""
     one_model_call: asyncio.Lock = field(default_factory=asyncio.Lock)
-    """Held while a model call is counted against the tree's budget: a turn begins one at most."""
+    """Held while a model call is counted against the tree's budget: a commit begins one at most."""
     diverged: NonDeterminismError | None = None
     """Set once the code asked for something else than what the log has; nothing executes then."""
     senders: dict[str, set[str]] = field(default_factory=dict)

@@ -24,11 +24,11 @@ from actors.errors import (
 from actors.kernel.agent.message import Message
 from actors.kernel.agent.middleware import HookKind as H
 from actors.kernel.json import JsonValue, canonical_json, recordable
+from actors.kernel.runtime.commit import BudgetDelta
 from actors.kernel.runtime.effects import Effect, EffectCall, EffectMode
 from actors.kernel.runtime.log_entry import EntryKind as K
 from actors.kernel.runtime.log_entry import RunLogEntry
 from actors.kernel.runtime.scheduler import RetryPolicy
-from actors.kernel.runtime.turn import BudgetDelta
 from actors.kernel.seconds import check_s
 from actors.kernel.text import check_name_of
 from actors.runtime.context.call import Call, Payload, RunState

@@ -7,18 +7,18 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from actors.kernel.clock import Clock, Entropy
+from actors.kernel.runtime.commit import Committed, Then
 from actors.kernel.runtime.effects import ResultCache
 from actors.kernel.runtime.hints import Nudge
 from actors.kernel.runtime.ids import AgentId, RunId
 from actors.kernel.runtime.live import Delta
 from actors.kernel.runtime.rows import Arrived
-from actors.kernel.runtime.turn import Committed, Then
 from actors.kernel.store.store import RunStore
 from actors.runtime.context.secrets import Secrets
 from actors.runtime.context.topics import ForeignTopics
 from actors.runtime.context.waits import MessageQueue
 from actors.runtime.journal.setbacks import Setback
-from actors.runtime.loop.resting import Resting
+from actors.runtime.loop.resting import RestingRuns
 from actors.runtime.registry import Registry
 from actors.runtime.telemetry.counters import Counters
 from actors.runtime.telemetry.spans import Tracing
@@ -46,13 +46,13 @@ class HostServices:
         may_act: Whether the lease is good enough to touch the outside world.
         mail_of: Returns the waiting messages of an agent that executes here. Set by the worker, with
             the next three.
-        on_routed: Told of inbox rows that a turn wrote here and now.
-        on_spawned: Told of a turn that created runs for agents of this host.
+        on_routed: Told of inbox rows that a commit wrote here and now.
+        on_spawned: Told of a commit that created runs for agents of this host.
         on_cancel: Told of a run that `ctx.cancel` asked to stop, with agent and reason.
         on_delta: Told of pieces of what a run says live.
         results: Where results of model calls and at-most-once effects outlive a crash before the
             commit; None: the log alone holds them.
-        on_nudges: Told what a turn changed for other agents of this host.
+        on_nudges: Told what a commit changed for other agents of this host.
         on_end: Told of runs that nobody spawned and that have ended here.
         foreign_topics: A follow graph and a fan-out that were handed in.
         tracing: Makes spans; None: there are none.
@@ -78,7 +78,7 @@ class HostServices:
     results: ResultCache | None = None
     tracing: Tracing | None = None
     counters: Counters = field(default_factory=Counters)
-    resting: Resting = field(default_factory=Resting)
+    resting: RestingRuns = field(default_factory=RestingRuns)
     secrets: Secrets = field(default_factory=Secrets)
 
 

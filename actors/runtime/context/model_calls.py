@@ -38,7 +38,7 @@ from actors.runtime.context.call import RunState
 from actors.runtime.context.effects import effect, idempotency_key
 from actors.runtime.context.secrets import Secrets
 from actors.runtime.loop.threads import in_thread, refuse_coroutines
-from actors.runtime.replay.branches import Doing
+from actors.runtime.replay.branches import BranchState
 from actors.runtime.replay.failures import text_of, type_of
 
 _Kind: TypeAlias = Literal["text.delta", "reasoning.delta", "custom.delta"]
@@ -68,7 +68,7 @@ class Live:
         clean, size_bytes = sized(data, where=what)
         if size_bytes > MAX_DELTA_BYTES:
             raise MessageTooLargeError(what, size_bytes, MAX_DELTA_BYTES)
-        is_effect = branch.doing is Doing.WORK
+        is_effect = branch.state is BranchState.WORK
         position = f"{branch.prefix}{branch.next_index - 1}" if is_effect else branch.prefix
         n = self._counts.get(position, 0)
         self._counts[position] = n + 1

@@ -9,12 +9,12 @@ from actors.kernel.agent.agent import Agent
 from actors.kernel.agent.message import Message, check_metadata, check_payload_size
 from actors.kernel.agent.supervision import HistoryRetention, Supervision
 from actors.kernel.json import sized
+from actors.kernel.runtime.commit import Spawned
 from actors.kernel.runtime.ids import AgentId, RunId, derive_id, run_id_of_child
 from actors.kernel.runtime.log_entry import EntryKind as K
 from actors.kernel.runtime.rows import NewRun, RunRow
 from actors.kernel.runtime.scheduler import RetryPolicy
 from actors.kernel.runtime.supervisor import RunHandle
-from actors.kernel.runtime.turn import Spawned
 from actors.kernel.text import check_metadata_texts, check_name_of, check_number
 from actors.runtime.context.call import Call, Payload, RunState, refuse_tenant, tell
 from actors.runtime.replay.failures import raise_if_refused

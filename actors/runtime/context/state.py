@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from actors.kernel.json import JsonValue, recordable
+from actors.kernel.runtime.commit import DELETED, Deleted
 from actors.kernel.runtime.effects import args_hash
 from actors.kernel.runtime.log_entry import EntryKind as K
-from actors.kernel.runtime.turn import DELETED, Deleted
 from actors.kernel.store.store import RunStore
 from actors.kernel.text import check_name_of
 from actors.runtime.context.call import Call, Payload, RunState

@@ -12,11 +12,11 @@ from typing import Any
 
 from actors.kernel.agent.message import Message, payload_of
 from actors.kernel.json import JsonValue
+from actors.kernel.runtime.commit import FollowChange
 from actors.kernel.runtime.communication import FollowMode
 from actors.kernel.runtime.ids import AgentId, TopicId
 from actors.kernel.runtime.inbox import Inbox
 from actors.kernel.runtime.log_entry import EntryKind as K
-from actors.kernel.runtime.turn import FollowChange
 from actors.kernel.store.fanout import FanoutReport, FanoutStrategy
 from actors.kernel.store.follow_graph import FollowGraph, Subscription, check_follow, check_mode
 from actors.kernel.text import check_message

@@ -1,4 +1,4 @@
-"""Ingest: what the broker has for our shards becomes rows, then it is offered to the worker.
+"""Inbound: what the broker has for our shards becomes rows, then it is offered to the worker.
 
 Nothing is acknowledged before its commit, and nothing waits here for an agent's code.
 """
@@ -12,9 +12,9 @@ from contextlib import aclosing
 from typing import Final
 
 from actors.errors import BrokerError, PersistenceError
+from actors.kernel.runtime.commit import LeaseLost
 from actors.kernel.runtime.ids import ShardId
 from actors.kernel.runtime.scheduler import ShardLease
-from actors.kernel.runtime.turn import LeaseLost
 from actors.kernel.store.transport import (
     Cursor,
     Ingested,
@@ -34,7 +34,7 @@ AGAIN_S: Final = 0.5
 """Pause before a batch is written again that the store could not write."""
 
 
-class Ingest:
+class Inbound:
     """Reads shards from a connection into rows.
 
     Args:

@@ -1,7 +1,7 @@
 """The mail service: one broker connection after the other, guarded, then used in both directions.
 
-A message enters at `Ingest.read`, becomes durable in `MailStore.ingest`, and is offered to the
-worker. What agents send leaves by the `Relay`: to the broker, or by the `Detour` while that is of no
+A message enters at `Inbound.read`, becomes durable in `MailStore.ingest`, and is offered to the
+worker. What agents send leaves by the `OutboxRelay`: to the broker, or by the `Bypass` while that is of no
 use. Losing a connection, or the whole broker, costs nothing but time: every connection begins with the
 guard, the cursors and the outbox of the store.
 """
@@ -28,9 +28,9 @@ from actors.kernel.store.transport import (
     StreamRecord,
     Transport,
 )
-from actors.runtime.delivery.detour import Detour
-from actors.runtime.delivery.inbound import Ingest
-from actors.runtime.delivery.outbox_relay import AGAIN_S, Relay
+from actors.runtime.delivery.bypass import Bypass
+from actors.runtime.delivery.inbound import Inbound
+from actors.runtime.delivery.outbox_relay import AGAIN_S, OutboxRelay
 from actors.runtime.delivery.stream_guard import StreamRolledBackError, guard_stream
 from actors.runtime.loop.notifications import Notifications
 from actors.runtime.loop.tasks import TaskScope, happens
@@ -69,7 +69,7 @@ class MailService:
         self._over, self._changed = asyncio.Event(), asyncio.Event()
         self._posted = asyncio.Event()
         self._writes = TaskScope()
-        self._ingest = Ingest(
+        self._inbound = Inbound(
             broker.mail,
             worker,
             tasks=self._writes,
@@ -77,8 +77,10 @@ class MailService:
             on_posted=lambda shard: self._publish(Nudge("fanout", shard=shard)),
         )
         self._doubted = asyncio.Event()
-        self._relay = Relay(broker.outbox, may_act=worker.env.may_act, on_doubt=self._doubted.set)
-        self._detour = Detour(self._relay, broker.outbox, worker.held)
+        self._relay = OutboxRelay(
+            broker.outbox, may_act=worker.env.may_act, on_doubt=self._doubted.set
+        )
+        self._bypass = Bypass(self._relay, broker.outbox, worker.held)
         self._is_unsent = False
         """Whether the connection in use was told of no row of the outbox."""
         self._outage = _Outage()
@@ -110,17 +112,17 @@ class MailService:
             self._posted.set()  # observers at the broker are to see it soon
         elif nudge.kind == "held":
             self._changed.set()  # read what is ours, and only that
-            self._detour.look_again()
+            self._bypass.look_again()
         else:  # the store may be behind: guard the stream, read from its cursors, send its outbox
             self._over.set()
-            self._detour.look_again()
+            self._bypass.look_again()
 
     async def run(self) -> None:
         """Be connected, again after every loss; to be run as a task until it is cancelled."""
         self._outbox.set_hook(self._relay.add)
         try:
             async with TaskScope() as tasks:
-                tasks.keep(self._detour.run, name="mail past the broker")
+                tasks.keep(self._bypass.run, name="mail past the broker")
                 await self._connect_for_ever()
         except ContractError as exc:
             _log.error("the broker cannot be used", extra={"problem": str(exc)})
@@ -156,7 +158,7 @@ class MailService:
             except Exception:  # noqa: BLE001 - a host that gets no mail any more would be a silent loss
                 _log.exception("the broker's connection broke off")
                 self._outage.begins("see the error before")
-            self._detour.begin()
+            self._bypass.begin()
             await asyncio.sleep(backoff.next_s())
             if loop.time() - begun > LONGEST_PAUSE_S:
                 backoff.reset()
@@ -168,11 +170,11 @@ class MailService:
 
     async def _use(self, connection: MailConnection, stream: StreamRecord) -> None:
         """Read and send until the connection is lost or the stream is another one."""
-        readers = ShardReaders(self._ingest, self._mail, connection, stream)
+        readers = ShardReaders(self._inbound, self._mail, connection, stream)
         try:
             async with TaskScope() as tasks:
                 self._relay.open(connection, tasks)
-                self._detour.end()
+                self._bypass.end()
                 self._doubted.clear()
                 tasks.keep(partial(self._prove, connection, tasks), name="leaders of the broker")
                 tasks.start(self._watch(connection), name="broker connection")
@@ -193,13 +195,13 @@ class MailService:
         while True:
             await self._doubted.wait()
             self._doubted.clear()
-            self._detour.begin()
+            self._bypass.begin()
             await _until_led(connection)
-            if self._detour.is_open:
+            if self._bypass.is_open:
                 self._relay.open(connection, tasks)
                 self._is_unsent = True
                 self._changed.set()
-            self._detour.end()
+            self._bypass.end()
             await asyncio.sleep(LONGEST_PAUSE_S)
 
     async def _watch(self, connection: MailConnection) -> None:
@@ -242,7 +244,7 @@ class MailService:
         while True:
             await asyncio.sleep(UPKEEP_S)
             is_due = loop.time() >= guard_at
-            is_read = self._ingest.take_news() or is_due
+            is_read = self._inbound.take_news() or is_due
             try:
                 if is_read or self._relay.is_waiting:  # what was read may have left dead letters
                     await self._relay.look_again(self._worker.held.loaded)
@@ -292,9 +294,9 @@ class ShardReaders:
     """One reading task for each shard, over one connection."""
 
     def __init__(
-        self, ingest: Ingest, mail: MailStore, connection: MailConnection, stream: StreamRecord
+        self, ingest: Inbound, mail: MailStore, connection: MailConnection, stream: StreamRecord
     ) -> None:
-        self._ingest, self._mail = ingest, mail
+        self._inbound, self._mail = ingest, mail
         self._connection, self._stream = connection, stream
         self._open: dict[tuple[ShardId, int], TaskScope] = {}
 
@@ -307,7 +309,7 @@ class ShardReaders:
         cursors = await self._mail.cursors(new, self._stream) if new else []
         for lease, cursor in zip(new, cursors, strict=True):
             scope = self._open[lease.shard, lease.epoch] = TaskScope()
-            reading = self._ingest.read(self._connection, lease, cursor)
+            reading = self._inbound.read(self._connection, lease, cursor)
             scope.start(reading, name=f"mail of {lease.shard}")
         return new
 

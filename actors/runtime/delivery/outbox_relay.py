@@ -28,14 +28,14 @@ AGAIN_S: Final = 0.25
 FORGET_AT: Final = 100
 """Dead letters and posts that are deleted together while their pair has more of them to publish."""
 TROUBLE_AFTER: Final = 3
-"""Repeats of one row after which `Relay.trouble` tells why."""
+"""Repeats of one row after which `OutboxRelay.trouble` tells why."""
 WARN_AFTER: Final = 10
 """Repeats of one row after which somebody is told, once."""
 SLOW_S: Final = 1.0
 """A broker that has not answered by then is in doubt."""
 
 
-class Way(Protocol):
+class Route(Protocol):
     """Where rows go: a connection to the broker, or the way round it."""
 
     async def send(self, row: OutboxRow) -> int:
@@ -48,7 +48,7 @@ class _Pair(NamedTuple):
     is_dead: bool
 
 
-class Relay:
+class OutboxRelay:
     """Publishes outbox rows over one connection after the other.
 
     Args:
@@ -66,7 +66,7 @@ class Relay:
     ) -> None:
         self._outbox = outbox
         self._may_act, self._on_doubt = may_act, on_doubt
-        self._connection: Way | None = None
+        self._connection: Route | None = None
         self._mail_only = False
         self._tasks: TaskScope | None = None
         self._queues: dict[_Pair, deque[OutboxRow]] = {}
@@ -82,7 +82,7 @@ class Relay:
         self._held: list[OutboxRow] = []
         self._fault = armed("publish")
 
-    def open(self, connection: Way, tasks: TaskScope, *, mail_only: bool = False) -> None:
+    def open(self, connection: Route, tasks: TaskScope, *, mail_only: bool = False) -> None:
         """Publish over this connection; nothing counts as sent on it yet, so `load` everything.
 
         With `mail_only` what is for onlookers at the broker stays in the outbox.
@@ -91,7 +91,7 @@ class Relay:
         self._queues, self._sent, self._forget, self._held = {}, {}, [], []
         self._is_forgetting = self._is_due = False
 
-    def close(self, connection: Way | None = None) -> None:
+    def close(self, connection: Route | None = None) -> None:
         """It is lost: what comes now is read from the outbox later, unless another one is open."""
         if connection is None or connection is self._connection:
             self._connection = self._tasks = None
@@ -203,7 +203,7 @@ class Relay:
                 if not queue or len(self._forget) >= FORGET_AT:
                     self._forget_soon()
 
-    async def _sending(self, connection: Way, row: OutboxRow) -> int:
+    async def _sending(self, connection: Route, row: OutboxRow) -> int:
         slow = asyncio.get_running_loop().call_later(SLOW_S, self._on_doubt)
         try:
             return await connection.send(row)

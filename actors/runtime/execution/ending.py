@@ -23,10 +23,7 @@ from actors.kernel.agent.cancellation import CancellationToken
 from actors.kernel.agent.message import MessageKey
 from actors.kernel.agent.supervision import HistoryRetention
 from actors.kernel.json import recordable
-from actors.kernel.runtime.log_entry import EXECUTES, EntryKind, NewEntry
-from actors.kernel.runtime.rows import Arrived, LoadedRun
-from actors.kernel.runtime.scheduler import DEFAULT_RETRY
-from actors.kernel.runtime.turn import (
+from actors.kernel.runtime.commit import (
     CONTINUE,
     Conflict,
     Finish,
@@ -38,6 +35,9 @@ from actors.kernel.runtime.turn import (
     Suspend,
     Then,
 )
+from actors.kernel.runtime.log_entry import EXECUTES, EntryKind, NewEntry
+from actors.kernel.runtime.rows import Arrived, LoadedRun
+from actors.kernel.runtime.scheduler import DEFAULT_RETRY
 from actors.kernel.runtime.waits import Wait, WaitCycle
 from actors.runtime.context.call import RunState
 from actors.runtime.context.host_services import ExecutionResult

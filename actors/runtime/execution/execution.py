@@ -12,11 +12,11 @@ from actors.kernel.agent.agent import Agent
 from actors.kernel.agent.cancellation import CancellationToken
 from actors.kernel.agent.message import Message
 from actors.kernel.agent.middleware import HookKind
+from actors.kernel.runtime.commit import Committed, Suspend
 from actors.kernel.runtime.decisions import RETRY
 from actors.kernel.runtime.log_entry import EntryKind, NewEntry
 from actors.kernel.runtime.rows import Arrived, LoadedRun, NewRun
 from actors.kernel.runtime.scheduler import Lease, RunStatus
-from actors.kernel.runtime.turn import Committed, Suspend
 from actors.kernel.runtime.waits import WaitCycle
 from actors.kernel.runtime.wakeup import WakeSet
 from actors.kernel.store.blocking import Blocking

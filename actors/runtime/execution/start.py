@@ -9,11 +9,11 @@ from actors.kernel.agent.cancellation import CancellationToken
 from actors.kernel.agent.message import Message, MessageKey
 from actors.kernel.agent.supervision import Supervision
 from actors.kernel.json import JsonValue
+from actors.kernel.runtime.commit import Spawned
 from actors.kernel.runtime.ids import AgentId, derive_id
 from actors.kernel.runtime.log_entry import EntryKind, RunLogEntry
 from actors.kernel.runtime.rows import Arrived, LoadedRun, NewRun, RunRow
 from actors.kernel.runtime.scheduler import RunStatus
-from actors.kernel.runtime.turn import Spawned
 from actors.kernel.tracing import trace_id_of
 from actors.runtime.context.call import RunState
 from actors.runtime.context.waits import message_of, message_payload

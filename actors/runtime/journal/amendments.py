@@ -1,4 +1,4 @@
-"""Parts of a turn that the store may refuse, or has something newer for: the turn is written without them.
+"""Parts of a commit that the store may refuse, or has something newer for: the commit is written without them.
 
 Every entry keeps its seq, so that no other call of the run is disturbed.
 """
@@ -10,15 +10,15 @@ from dataclasses import dataclass, field, replace
 
 from actors.kernel.agent.message import MessageKey
 from actors.kernel.json import JsonValue
+from actors.kernel.runtime.commit import Commit, CommitOutcome, OutOfOrder, OverBudget
 from actors.kernel.runtime.log_entry import EntryKind, NewEntry
-from actors.kernel.runtime.turn import Commit, CommitOutcome, OutOfOrder, OverBudget
 from actors.kernel.runtime.waits import Answer
 from actors.runtime.journal.write_set import LateEnd
 
 
 @dataclass(slots=True)
 class Amendments:
-    """Calls of one execution that go on when their part of a turn is refused.
+    """Calls of one execution that go on when their part of a commit is refused.
 
     Attributes:
         refusable: Calls that the tree's budget may have no place for, by position; each returns the
@@ -32,28 +32,30 @@ class Amendments:
     refused: dict[str, dict[str, JsonValue]] = field(default_factory=dict)
     received: dict[MessageKey, tuple[str, Callable[[], None]]] = field(default_factory=dict)
 
-    def without_refused(self, turn: Commit, outcome: CommitOutcome) -> Commit | None:
-        """Return the turn without what was refused, if that disturbs only who asked for it."""
+    def without_refused(self, commit: Commit, outcome: CommitOutcome) -> Commit | None:
+        """Return the commit without what was refused, if that disturbs only who asked for it."""
         match outcome:
             case OverBudget(positions, limit) if self.refusable.keys() >= set(positions):
                 refused = {p: self.refusable[p](limit) for p in positions}
                 self.refused.update(refused)
-                return _without(turn, refused)
+                return _without(commit, refused)
             case OutOfOrder(keys) if self.received.keys() >= set(keys):
                 calls = {key: self.received.pop(key) for key in keys}
                 for _, put_back in calls.values():
                     put_back()
-                return _without_mail(turn, {key: position for key, (position, _) in calls.items()})
+                return _without_mail(
+                    commit, {key: position for key, (position, _) in calls.items()}
+                )
         return None
 
 
-def with_answers(turn: Commit, ends: Iterable[LateEnd], answers: Iterable[Answer]) -> Commit:
-    """Return the turn with answers in place of ends that were too late.
+def with_answers(commit: Commit, ends: Iterable[LateEnd], answers: Iterable[Answer]) -> Commit:
+    """Return the commit with answers in place of ends that were too late.
 
-    Who waits for the turn reads the payload that it has recorded: that becomes the answer's.
+    Who waits for the commit reads the payload that it has recorded: that becomes the answer's.
     """
     found = {answer.key: answer for answer in answers}
-    entries, taken, left = list(turn.entries), list(turn.take_answers), []
+    entries, taken, left = list(commit.entries), list(commit.take_answers), []
     for end in ends:
         answer = found.get(end.key)
         if answer is None:
@@ -67,30 +69,30 @@ def with_answers(turn: Commit, ends: Iterable[LateEnd], answers: Iterable[Answer
         if not (end.keep or end.key in taken):
             taken.append(end.key)
     return replace(
-        turn, entries=tuple(entries), take_answers=tuple(taken), unless_answered=tuple(left)
+        commit, entries=tuple(entries), take_answers=tuple(taken), unless_answered=tuple(left)
     )
 
 
-def _without(turn: Commit, refusals: Mapping[str, dict[str, JsonValue]]) -> Commit:
-    """Return the turn with calls that were over budget replaced by their refusals, by position."""
+def _without(commit: Commit, refusals: Mapping[str, dict[str, JsonValue]]) -> Commit:
+    """Return the commit with calls that were over budget replaced by their refusals, by position."""
     begins = (EntryKind.CHILD_SPAWNED, EntryKind.EFFECT_INTENT)
     entries = tuple(
         NewEntry(EntryKind.EFFECT_RESULT, entry.position, refusals[entry.position])
         if entry.kind in begins and entry.position in refusals
         else entry
-        for entry in turn.entries
+        for entry in commit.entries
     )
-    budget = turn.budget
+    budget = commit.budget
     if budget is not None and budget.position in refusals:
         budget = replace(budget, turns=0, position="")
         if not (budget.tokens or budget.cost_usd):
             budget = None
-    spawned = tuple(child for child in turn.spawned if child.position not in refusals)
-    return replace(turn, entries=entries, spawned=spawned, budget=budget)
+    spawned = tuple(child for child in commit.spawned if child.position not in refusals)
+    return replace(commit, entries=entries, spawned=spawned, budget=budget)
 
 
-def _without_mail(turn: Commit, calls: Mapping[MessageKey, str]) -> Commit:
-    """Return the turn without messages that it may not take yet; the positions of their calls are given.
+def _without_mail(commit: Commit, calls: Mapping[MessageKey, str]) -> Commit:
+    """Return the commit without messages that it may not take yet; the positions of their calls are given.
 
     A call that was given nothing is abandoned there, and goes on waiting.
     """
@@ -99,6 +101,6 @@ def _without_mail(turn: Commit, calls: Mapping[MessageKey, str]) -> Commit:
         NewEntry(EntryKind.EFFECT_ABANDONED, entry.position, {"effect": "receive"})
         if entry.kind is EntryKind.MSG_RECEIVED and entry.position in positions
         else entry
-        for entry in turn.entries
+        for entry in commit.entries
     )
-    return replace(turn, entries=entries, bind=tuple(k for k in turn.bind if k not in calls))
+    return replace(commit, entries=entries, bind=tuple(k for k in commit.bind if k not in calls))

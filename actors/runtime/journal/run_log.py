@@ -1,8 +1,8 @@
 """The writing end of one run: entries get their seq when recorded, and become durable in flushes.
 
 One flush is in flight at most. What is recorded meanwhile rides with the next one. Here a run's
-turn becomes durable: `RunLog.durable` is the only caller of `TurnStore.append` and, with `commit_end`,
-of `TurnStore.commit`.
+commit becomes durable: `RunLog.durable` is the only caller of `CommitStore.append` and, with `commit_end`,
+of `CommitStore.commit`.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from actors.errors import ActorsError, RunSuspended
 from actors.kernel.agent.message import MessageKey
 from actors.kernel.agent.supervision import HistoryRetention
 from actors.kernel.json import JsonValue
+from actors.kernel.runtime.commit import CONTINUE, Answered, CommitOutcome, Committed, Then
 from actors.kernel.runtime.log_entry import EntryKind, NewEntry, RunLogEntry
 from actors.kernel.runtime.scheduler import Lease
-from actors.kernel.runtime.turn import CONTINUE, Answered, CommitOutcome, Committed, Then
 from actors.kernel.runtime.waits import Wait
 from actors.kernel.store.store import RunStore
 from actors.runtime.journal.amendments import Amendments, with_answers
@@ -42,7 +42,7 @@ class RunLog:
         lease: Fences every write.
         history: What the log holds so far; `last_seq` is where it ends.
         scheduler: Told how far the log is durable.
-        on_committed: Called after each turn: new inbox rows, cancel requests.
+        on_committed: Called after each commit: new inbox rows, cancel requests.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class RunLog:
         self.amendments = Amendments()
         self.broken: BaseException | CommitOutcome | None = None
         """Why nothing can be written any more; the run is dropped and loaded again."""
-        self._turns, self._reads = store.turns, store.reads
+        self._commits, self._reads = store.commits, store.reads
         self._scheduler = scheduler
         self._on_committed = on_committed
         self._in_flight = False
@@ -150,7 +150,7 @@ class RunLog:
                 await self._commit(writes, CONTINUE, waits)
             else:
                 expected = self.durable_seq
-                await self._turns.append(self.lease, writes.entries, expected_seq=expected)
+                await self._commits.append(self.lease, writes.entries, expected_seq=expected)
             self.durable_seq += len(writes.entries)
         except RunSuspended:
             raise
@@ -185,7 +185,7 @@ class RunLog:
         orphans: HistoryRetention | None = None,
     ) -> Committed:
         attempt = attempt or self.history.attempt
-        turn = writes.commit(
+        commit = writes.commit(
             self.lease,
             self.durable_seq,
             then,
@@ -195,16 +195,16 @@ class RunLog:
             orphans=orphans,
         )
         while True:
-            outcome = await self._turns.commit(turn)
+            outcome = await self._commits.commit(commit)
             if isinstance(outcome, Answered):
                 found = await self._reads.answers(self.lease.run_id)
-                turn = with_answers(turn, writes.unless_answered, found)
-            elif (less := self.amendments.without_refused(turn, outcome)) is not None:
-                turn = less
+                commit = with_answers(commit, writes.unless_answered, found)
+            elif (less := self.amendments.without_refused(commit, outcome)) is not None:
+                commit = less
             else:
                 break
         if self.amendments.received:
-            for key in turn.bind:
+            for key in commit.bind:
                 self.amendments.received.pop(key, None)
         if not isinstance(outcome, Committed):
             self.break_off(outcome)

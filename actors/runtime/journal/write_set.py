@@ -8,10 +8,7 @@ from dataclasses import dataclass, field
 from actors.kernel.agent.message import MessageKey
 from actors.kernel.agent.supervision import HistoryRetention
 from actors.kernel.json import JsonValue
-from actors.kernel.runtime.log_entry import EntryKind, NewEntry
-from actors.kernel.runtime.rows import NewRun
-from actors.kernel.runtime.scheduler import Lease
-from actors.kernel.runtime.turn import (
+from actors.kernel.runtime.commit import (
     BudgetDelta,
     Commit,
     Deleted,
@@ -21,6 +18,9 @@ from actors.kernel.runtime.turn import (
     Spawned,
     Then,
 )
+from actors.kernel.runtime.log_entry import EntryKind, NewEntry
+from actors.kernel.runtime.rows import NewRun
+from actors.kernel.runtime.scheduler import Lease
 from actors.kernel.runtime.waits import Answer, Wait
 
 
@@ -81,7 +81,7 @@ class WriteSet:
         )
 
     def spend(self, delta: BudgetDelta) -> None:
-        """Add to what this turn spends."""
+        """Add to what this commit spends."""
         known = self.budget or BudgetDelta()
         self.budget = BudgetDelta(
             known.tokens + delta.tokens,
@@ -101,7 +101,7 @@ class WriteSet:
         attempt: int,
         orphans: HistoryRetention | None = None,
     ) -> Commit:
-        """Return the turn that writes all of it."""
+        """Return the commit that writes all of it."""
         return Commit(
             lease=lease,
             expected_seq=expected,

@@ -26,7 +26,7 @@ def stays_s(wake: WakeSet, now: datetime, limit_s: float) -> float:
     return min(limit_s, SLEEPER_STAYS_S)
 
 
-class Resting:
+class RestingRuns:
     """How many runs of a host wait in its memory.
 
     Args:

@@ -1,4 +1,4 @@
-"""What comes to agents and runs in memory from outside a turn."""
+"""What comes to agents and runs in memory from outside a commit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a turn does to the rows of the in-memory store: look at everything first, then write all."""
+"""What a commit does to the rows of the in-memory store: look at everything first, then write all."""
 
 from __future__ import annotations
 
@@ -14,12 +14,7 @@ from actors.errors import (
     OutOfOrderError,
 )
 from actors.kernel.agent.message import MessageKey
-from actors.kernel.runtime.fold import TELLING, ends_execution
-from actors.kernel.runtime.hints import Nudge
-from actors.kernel.runtime.ids import AgentId
-from actors.kernel.runtime.log_entry import EntryKind, NewEntry
-from actors.kernel.runtime.scheduler import Lease, RunStatus
-from actors.kernel.runtime.turn import (
+from actors.kernel.runtime.commit import (
     Answered,
     Commit,
     CommitOutcome,
@@ -35,9 +30,14 @@ from actors.kernel.runtime.turn import (
     Retry,
     Suspend,
 )
+from actors.kernel.runtime.fold import TELLING, ends_execution
+from actors.kernel.runtime.hints import Nudge
+from actors.kernel.runtime.ids import AgentId
+from actors.kernel.runtime.log_entry import EntryKind, NewEntry
+from actors.kernel.runtime.scheduler import Lease, RunStatus
 from actors.kernel.runtime.wakeup import WakeSet
+from actors.kernel.store.commits import CommitStore
 from actors.kernel.store.follow_graph import check_topics
-from actors.kernel.store.turns import TurnStore
 from actors.runtime.memory.cycles import cycles_of
 from actors.runtime.memory.follows import change_and_post
 from actors.runtime.memory.records import InboxRow, RunRecord, pack
@@ -46,8 +46,8 @@ from actors.runtime.memory.talk import answer_end, clear_waits, reply, set_waits
 from actors.runtime.memory.tree import give_place_back, over_budget, resolve_orphans, spawn
 
 
-class MemoryTurns(MemoryRole, TurnStore):
-    """Writes turns, each without an await in the middle."""
+class MemoryCommits(MemoryRole, CommitStore):
+    """Writes commits, each without an await in the middle."""
 
     @override
     async def append(self, lease: Lease, entries: Sequence[NewEntry], *, expected_seq: int) -> int:
@@ -60,7 +60,7 @@ class MemoryTurns(MemoryRole, TurnStore):
 
     @override
     async def commit(self, commit: Commit) -> CommitOutcome:
-        return write_turn(self._rows, commit)
+        return write_commit(self._rows, commit)
 
     def _appendable(self, lease: Lease, expected_seq: int) -> RunRecord:
         if not fenced(self._rows, lease):
@@ -81,8 +81,8 @@ def fenced(rows: MemoryRows, lease: Lease) -> bool:
     return shard.owner == lease.owner and shard.epoch == lease.epoch
 
 
-def write_turn(rows: MemoryRows, commit: Commit) -> CommitOutcome:
-    """Write the turn, all or nothing. See `TurnStore.commit`.
+def write_commit(rows: MemoryRows, commit: Commit) -> CommitOutcome:
+    """Write the commit, all or nothing. See `CommitStore.commit`.
 
     Raises:
         InvalidEntryError: An entry's kind or payload is wrong; nothing was written.
@@ -128,7 +128,7 @@ def write_turn(rows: MemoryRows, commit: Commit) -> CommitOutcome:
 
 
 def _settle_with_others(rows: MemoryRows, record: RunRecord, commit: Commit) -> list[Nudge]:
-    """Write what the turn's end means for runs that wait for this one, or that it waits for."""
+    """Write what the commit's end means for runs that wait for this one, or that it waits for."""
     if not isinstance(commit.then, Finish):
         return [] if commit.waits is None else set_waits(rows, record, commit.waits)
     clear_waits(rows, record)
@@ -140,7 +140,7 @@ def _settle_with_others(rows: MemoryRows, record: RunRecord, commit: Commit) -> 
 
 
 def begins_attempt(commit: Commit) -> bool:
-    """Return whether the turn was written by code that executes, as `fold` sees it.
+    """Return whether the commit was written by code that executes, as `fold` sees it.
 
     A run that is cancelled or parked without being executed keeps the number of its last attempt.
     """
@@ -184,7 +184,7 @@ def is_there(rows: MemoryRows, record: RunRecord, wake: WakeSet) -> bool:
 def refusal(  # noqa: PLR0911 - one each
     rows: MemoryRows, commit: Commit
 ) -> CommitOutcome | None:
-    """Return why the turn may not be written now, or None when it may."""
+    """Return why the commit may not be written now, or None when it may."""
     if not fenced(rows, commit.lease):
         return LeaseLost()
     run_id = commit.lease.run_id
@@ -223,7 +223,7 @@ def refusal(  # noqa: PLR0911 - one each
 
 
 def early(rows: MemoryRows, commit: Commit) -> tuple[MessageKey, ...]:
-    """Return what the turn takes, or begins with, although something older of its sender waits."""
+    """Return what the commit takes, or begins with, although something older of its sender waits."""
     agent_id, begins = commit.lease.agent_id, commit.expected_seq < 0
     record = rows.runs.get(commit.lease.run_id)
     if begins and record is not None:

@@ -12,12 +12,12 @@ from typing import Final
 from typing_extensions import override
 
 from actors.kernel.agent.message import Message
+from actors.kernel.runtime.commit import Commit
 from actors.kernel.runtime.communication import FollowMode
 from actors.kernel.runtime.hints import Nudge
 from actors.kernel.runtime.ids import AgentId, ShardId, TopicId
 from actors.kernel.runtime.inbox import Inbox
 from actors.kernel.runtime.scheduler import ShardLease
-from actors.kernel.runtime.turn import Commit
 from actors.kernel.store.fanout import Expanded, LazyAgents, PostStore, as_followed
 from actors.kernel.store.follow_graph import FollowGraph, Subscription, check_follow
 from actors.runtime.memory.follow_rows import FollowedTopic
@@ -143,7 +143,7 @@ def expand_rows(rows: MemoryRows, limit: int) -> list[InboxRow]:
 
 
 def change_and_post(rows: MemoryRows, commit: Commit) -> list[Nudge]:
-    """Do what a turn does to follows and topics; return whom of its host to look after."""
+    """Do what a commit does to follows and topics; return whom of its host to look after."""
     agent = commit.lease.agent_id
     for change in commit.follows:
         if change.mode is None:

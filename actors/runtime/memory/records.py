@@ -15,12 +15,12 @@ from pydantic_core import from_json, to_json
 from actors.kernel.agent.message import Message, MessageKey
 from actors.kernel.agent.supervision import ExecutionBudget, SpawnBudget, Supervision
 from actors.kernel.json import JsonValue
+from actors.kernel.runtime.commit import BudgetDelta
 from actors.kernel.runtime.decisions import decided_seq, to_decide
 from actors.kernel.runtime.ids import HostIncarnation, RunId
 from actors.kernel.runtime.log_entry import TERMINAL_KINDS, RunLogEntry
 from actors.kernel.runtime.rows import Arrived, LoadedRun, NewRun, RunRow, SignalOutcome, Timer
 from actors.kernel.runtime.scheduler import RunStatus
-from actors.kernel.runtime.turn import BudgetDelta
 from actors.kernel.runtime.waits import Answer, AnswerStatus, OpenWait, Wait
 from actors.kernel.runtime.wakeup import WakeSet
 from actors.kernel.store.reads import SMALL_STATE_BYTES, SMALL_STATE_KEYS, StatePart
@@ -123,7 +123,7 @@ class SignalRow:
 
 @dataclass(slots=True)
 class AnswerRow:
-    """What ended a wait, or will; `is_taken` once a turn has consumed it."""
+    """What ended a wait, or will; `is_taken` once a commit has consumed it."""
 
     status: AnswerStatus
     result: bytes
@@ -333,7 +333,7 @@ class TreeAccount:
         return max(0, places), limit
 
     def exhausted(self, delta: BudgetDelta) -> str | None:
-        """Return the limit that forbids what the turn begins, None when it may begin."""
+        """Return the limit that forbids what the commit begins, None when it may begin."""
         terms = self.execution
         if delta.turns == 0:
             return None
@@ -346,7 +346,7 @@ class TreeAccount:
         return None
 
     def spend(self, delta: BudgetDelta) -> None:
-        """Add what a turn used."""
+        """Add what a commit used."""
         self.tokens += delta.tokens
         self.cost_usd += delta.cost_usd
         self.turns += delta.turns

@@ -14,10 +14,10 @@ from typing_extensions import override
 
 from actors.kernel.clock import Clock
 from actors.kernel.runtime.hints import Nudge
+from actors.kernel.store.commits import CommitStore
 from actors.kernel.store.store import RunStore
-from actors.kernel.store.turns import TurnStore
 from actors.runtime.memory.arrivals import MemoryArrivals
-from actors.runtime.memory.commit import MemoryTurns
+from actors.runtime.memory.commit import MemoryCommits
 from actors.runtime.memory.follows import MemoryFollows
 from actors.runtime.memory.insight import MemoryInsight
 from actors.runtime.memory.limits import LimitRows, MemoryLimits
@@ -48,7 +48,7 @@ class MemoryStore(RunStore):
         self._shared = shared or (MemoryRows(clock), ScheduleRows(), LimitRows(clock, lease_s))
         rows, schedules, limits = self._shared
         self._rows = rows
-        self.turns: TurnStore = MemoryTurns(rows, self)
+        self.commits: CommitStore = MemoryCommits(rows, self)
         self.arrivals = MemoryArrivals(rows, self)
         self.shards = MemoryShards(rows, self, lease_s)
         self.backlog = MemoryBacklog(rows, self)

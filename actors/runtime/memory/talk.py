@@ -40,7 +40,7 @@ def keep_answer(rows: MemoryRows, answer: Answer) -> RunRecord | None:
 
 
 def reply(rows: MemoryRows, record: RunRecord, answers: Iterable[Answer]) -> list[Nudge]:
-    """Write what a run's turn replies; a reply to what its agent was never asked is ignored."""
+    """Write what a run's commit replies; a reply to what its agent was never asked is ignored."""
     nudges: list[Nudge] = []
     for answer in answers:
         asker = rows.runs.get(answer.run_id)

@@ -9,19 +9,19 @@ from datetime import timedelta
 from actors.errors import AlreadyRedrivenError, IllegalTransitionError, UnknownRunError
 from actors.kernel.agent.message import Message
 from actors.kernel.agent.supervision import HistoryRetention
+from actors.kernel.runtime.commit import Commit, OverBudget, Spawned
 from actors.kernel.runtime.hints import Nudge
 from actors.kernel.runtime.ids import RunId, derive_id
 from actors.kernel.runtime.log_entry import EntryKind
 from actors.kernel.runtime.rows import ForkPoint, NewRun
 from actors.kernel.runtime.scheduler import RunStatus
-from actors.kernel.runtime.turn import Commit, OverBudget, Spawned
 from actors.kernel.store.arrivals import Submitted
 from actors.runtime.memory.records import RunRecord, TreeAccount
 from actors.runtime.memory.rows import MemoryRows
 
 
 def over_budget(rows: MemoryRows, commit: Commit) -> OverBudget | None:
-    """Return what of the turn the tree has no place for, None when all of it fits."""
+    """Return what of the commit the tree has no place for, None when all of it fits."""
     new = [child for child in commit.spawned if child.run.run_id not in rows.runs]
     if not new and commit.budget is None:
         return None
@@ -36,7 +36,7 @@ def over_budget(rows: MemoryRows, commit: Commit) -> OverBudget | None:
 
 
 def spawn(rows: MemoryRows, commit: Commit) -> tuple[tuple[Spawned, int], ...]:
-    """Create the turn's children, and count them and what it spends; return each with its arrival."""
+    """Create the commit's children, and count them and what it spends; return each with its arrival."""
     if commit.spawned or commit.budget is not None:
         account = _account(rows, _root_of(rows, commit))
         if commit.budget is not None:
@@ -66,7 +66,7 @@ def _create(rows: MemoryRows, child: Spawned, sender: str) -> None:
 
 
 def _root_of(rows: MemoryRows, commit: Commit) -> RunId:
-    """Return the root that counts for the turn: that of the run that spawns, whatever a child says."""
+    """Return the root that counts for the commit: that of the run that spawns, whatever a child says."""
     run_id = commit.lease.run_id
     record = rows.runs.get(run_id)
     cause = record.cause if record is not None else commit.create

@@ -11,6 +11,7 @@ from actors.errors import ConcurrentAppendError
 from actors.kernel.agent.message import Message, MessageKey
 from actors.kernel.clock import Clock
 from actors.kernel.json import JsonValue
+from actors.kernel.runtime.commit import Commit, CommitOutcome, Committed, Conflict, OutOfOrder
 from actors.kernel.runtime.effects import Journal
 from actors.kernel.runtime.fold import fold
 from actors.kernel.runtime.ids import AgentId, RunId
@@ -18,11 +19,10 @@ from actors.kernel.runtime.inbox import Inbox
 from actors.kernel.runtime.log_entry import EventLog, NewEntry, RunLogEntry
 from actors.kernel.runtime.rows import Arrived, LoadedRun, NewRun, RunRow, SignalOutcome
 from actors.kernel.runtime.scheduler import Lease, Scheduler
-from actors.kernel.runtime.turn import Commit, CommitOutcome, Committed, Conflict, OutOfOrder
 from actors.kernel.runtime.wakeup import SignalBus
 from actors.kernel.store.arrivals import OnConflict, Submitted
 from actors.runtime.memory.arrivals import MemoryArrivals
-from actors.runtime.memory.commit import MemoryTurns, refusal
+from actors.runtime.memory.commit import MemoryCommits, refusal
 from actors.runtime.memory.follows import MemoryFollows
 from actors.runtime.memory.operators import MemoryOperators
 from actors.runtime.memory.reads import MemoryLists, MemoryReads
@@ -42,8 +42,8 @@ class _OfParts(MemoryRole):
         self._parts = parts
 
 
-class ComposedTurns(_OfParts, MemoryTurns):
-    """Writes turns, and tells the parts; see `ComposedStore` about crashes."""
+class ComposedCommits(_OfParts, MemoryCommits):
+    """Writes commits, and tells the parts; see `ComposedStore` about crashes."""
 
     @override
     async def append(self, lease: Lease, entries: Sequence[NewEntry], *, expected_seq: int) -> int:
@@ -82,7 +82,7 @@ class ComposedTurns(_OfParts, MemoryTurns):
         return outcome
 
     async def _has_older(self, commit: Commit) -> bool:
-        """Whether the inbox has something older of a sender whose message a turn takes.
+        """Whether the inbox has something older of a sender whose message a commit takes.
 
         A message that others have taken from it holds nothing back.
         """
@@ -255,7 +255,7 @@ class ComposedStore(MemoryStore):
         parts = GivenParts(
             rows, self.arrivals, self.backlog, event_log, inbox, journal, mirror, signal_bus
         )
-        self.turns = ComposedTurns(rows, self, parts)
+        self.commits = ComposedCommits(rows, self, parts)
         self.arrivals = ComposedArrivals(rows, self, parts)
         self.backlog = ComposedBacklog(rows, self, parts)
         self.reads = ComposedReads(rows, self, parts)

@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator
 from typing_extensions import override
 
 from actors.kernel.clock import Clock
+from actors.kernel.runtime.commit import CONTINUE
 from actors.kernel.runtime.ids import AgentId, RunId, derive_id
 from actors.kernel.runtime.log_entry import NewEntry, RunLogEntry, check_entry
 from actors.kernel.runtime.rows import NewRun
-from actors.kernel.runtime.turn import CONTINUE
 from actors.runtime.parts.view_parts import PrivateStore, StoreView
 from actors.runtime.replay.summary import row_of
 
@@ -28,7 +28,7 @@ class EventLogView(StoreView):
         check_entry(entry)
         row = await row_of(self._store, run_id)
         lease = self._lease(run_id, row.agent_id, attempt=max(row.attempt, 1))
-        return await self._store.turns.append(lease, [entry], expected_seq=expected_seq)
+        return await self._store.commits.append(lease, [entry], expected_seq=expected_seq)
 
     def read(self, run_id: RunId, *, from_seq: int = 0) -> AsyncIterator[RunLogEntry]:
         """See `EventLog.read`."""
@@ -56,5 +56,5 @@ class InMemoryEventLog(EventLogView):
         """See `EventLog.append`. The first entry makes its run; a log has no end."""
         run = NewRun(run_id, AgentId("log", derive_id(run_id)))
         lease = self._lease(run_id, run.agent_id, attempt=1)
-        turn = await self._write(lease, expected_seq, entry, then=CONTINUE, create=run)
-        return turn.last_seq
+        commit = await self._write(lease, expected_seq, entry, then=CONTINUE, create=run)
+        return commit.last_seq

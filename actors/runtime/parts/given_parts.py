@@ -7,13 +7,13 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from actors.kernel.agent.message import Message, MessageKey
+from actors.kernel.runtime.commit import Commit, Finish, Retry, Spawned, Suspend
 from actors.kernel.runtime.effects import Journal
 from actors.kernel.runtime.ids import AgentId, RunId
 from actors.kernel.runtime.inbox import Inbox
 from actors.kernel.runtime.log_entry import EventLog, NewEntry
 from actors.kernel.runtime.rows import Arrived
 from actors.kernel.runtime.scheduler import Lease
-from actors.kernel.runtime.turn import Commit, Finish, Retry, Spawned, Suspend
 from actors.kernel.runtime.wakeup import SignalBus
 from actors.runtime.memory.arrivals import MemoryArrivals
 from actors.runtime.memory.rows import MemoryRows
@@ -117,7 +117,7 @@ class GivenParts:
             await self.mirror.executing(record.row(), lease.owner)
 
     async def tell(self, commit: Commit) -> None:
-        """Tell scheduler, signal bus and inbox of a turn that was written."""
+        """Tell scheduler, signal bus and inbox of a commit that was written."""
         run_id, then = commit.lease.run_id, commit.then
         for child in commit.spawned:
             await self.queue(child.run.run_id)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 
 from actors.errors import ConflictError, IllegalTransitionError
+from actors.kernel.runtime.commit import Continue, Finish, Park, Retry, Suspend, Then
 from actors.kernel.runtime.ids import RunId
 from actors.kernel.runtime.rows import RunRow
 from actors.kernel.runtime.scheduler import Lease, RunStatus, Scheduler
-from actors.kernel.runtime.turn import Continue, Finish, Park, Retry, Suspend, Then
 from actors.kernel.runtime.wakeup import WakeSet, Wakeup
 
 _log = logging.getLogger("callboard.parts")
@@ -52,7 +52,7 @@ class SchedulerMirror:
             self._held.update({lease.run_id: lease for lease in leases})
 
     async def became(self, run_id: RunId, then: Then) -> None:
-        """A turn ended: give the lease back with the run's new status."""
+        """A commit ended: give the lease back with the run's new status."""
         status, wake_on = _release_of(then)
         lease = None if status is None else self._held.pop(run_id, None)
         if lease is None or status is None:

@@ -10,6 +10,7 @@ from actors.errors import ConflictError, IllegalTransitionError, LeaseLostError,
 from actors.kernel.agent.message import Message
 from actors.kernel.clock import Clock, Entropy
 from actors.kernel.json import JsonValue
+from actors.kernel.runtime.commit import Finish, Suspend, Then
 from actors.kernel.runtime.ids import AgentId, RunId, ShardId
 from actors.kernel.runtime.log_entry import EntryKind, NewEntry
 from actors.kernel.runtime.rows import NewRun, RunRow
@@ -20,7 +21,6 @@ from actors.kernel.runtime.scheduler import (
     RetryPolicy,
     RunStatus,
 )
-from actors.kernel.runtime.turn import Finish, Suspend, Then
 from actors.kernel.runtime.wakeup import WakeSet, Wakeup
 from actors.kernel.store.store import RunStore
 from actors.runtime.parts.view_parts import (
@@ -120,7 +120,7 @@ class SchedulerView(StoreView):
             begin = run_started(row.agent_id)
             entry = begin if row.last_seq < 0 else run_resumed("leased")
             try:
-                await self._store.turns.append(lease, [entry], expected_seq=row.last_seq)
+                await self._store.commits.append(lease, [entry], expected_seq=row.last_seq)
             except ConflictError:
                 continue
             self._leased[run_id] = lease

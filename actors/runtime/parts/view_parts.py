@@ -11,10 +11,7 @@ from typing_extensions import override
 from actors.errors import ConcurrentAppendError, IllegalTransitionError, LeaseLostError, SpawnDenied
 from actors.kernel.clock import Clock
 from actors.kernel.json import JsonValue
-from actors.kernel.runtime.ids import AgentId, HostIncarnation, RunId
-from actors.kernel.runtime.log_entry import EntryKind, NewEntry
-from actors.kernel.runtime.scheduler import Lease, ShardLease
-from actors.kernel.runtime.turn import (
+from actors.kernel.runtime.commit import (
     Commit,
     CommitOutcome,
     Committed,
@@ -25,8 +22,11 @@ from actors.kernel.runtime.turn import (
     Retry,
     Then,
 )
+from actors.kernel.runtime.ids import AgentId, HostIncarnation, RunId
+from actors.kernel.runtime.log_entry import EntryKind, NewEntry
+from actors.kernel.runtime.scheduler import Lease, ShardLease
 from actors.kernel.store.store import RunStore
-from actors.runtime.memory.commit import MemoryTurns
+from actors.runtime.memory.commit import MemoryCommits
 from actors.runtime.memory.rows import MEMORY_SHARD
 from actors.runtime.memory.store import MemoryStore
 
@@ -34,7 +34,7 @@ LeaseOf: TypeAlias = "Callable[[AgentId], ShardLease | None]"
 """Which shard lease this host holds for an agent; None when the agent's shard is another's."""
 
 
-class _PrivateTurns(MemoryTurns):
+class _PrivateCommits(MemoryCommits):
     @override
     async def commit(self, commit: Commit) -> CommitOutcome:
         outcome = await super().commit(commit)
@@ -48,7 +48,7 @@ class PrivateStore(MemoryStore):
 
     def __init__(self, *, clock: Clock) -> None:
         super().__init__(clock=clock)
-        self.turns = _PrivateTurns(self._rows, self)
+        self.commits = _PrivateCommits(self._rows, self)
         shard = self._rows.shard
         shard.owner, shard.epoch = HostIncarnation("part"), 1
         never = datetime.max.replace(tzinfo=UTC)
@@ -61,7 +61,7 @@ class PrivateStore(MemoryStore):
 
 
 class StoreView:
-    """A view that writes turns of runs, under the leases of this host."""
+    """A view that writes commits of runs, under the leases of this host."""
 
     def __init__(self, store: RunStore, *, lease_of: LeaseOf) -> None:
         self._store, self._lease_of = store, lease_of
@@ -82,12 +82,12 @@ class StoreView:
     async def _write(
         self, lease: Lease, expected_seq: int, *entries: NewEntry, then: Then, **parts: object
     ) -> Committed:
-        """Commit one turn that has to succeed.
+        """Write one commit that has to succeed.
 
         Raises:
             LeaseLostError: The shard belongs to somebody else.
             ConcurrentAppendError: The run went on meanwhile.
-            IllegalTransitionError: The run has ended, or what the turn takes is gone.
+            IllegalTransitionError: The run has ended, or what the commit takes is gone.
             SpawnDenied: The tree's budget has no place for its children.
         """
         commit = Commit(
@@ -98,7 +98,7 @@ class StoreView:
             attempt=lease.attempt,
             **parts,  # type: ignore[arg-type]
         )
-        match await self._store.turns.commit(commit):
+        match await self._store.commits.commit(commit):
             case Committed() as done:
                 return done
             case LeaseLost():

@@ -6,7 +6,7 @@ import heapq
 from collections import deque
 from collections.abc import Callable
 
-from actors.runtime.replay.branches import Branch, Doing
+from actors.runtime.replay.branches import Branch, BranchState
 
 
 class BranchQueue:
@@ -61,7 +61,7 @@ class BranchQueue:
         hits = self.hits
         while hits:
             seq, _, branch = hits[0]
-            if branch.doing is Doing.HIT and branch.resume_seq == seq and not branch.closed:
+            if branch.state is BranchState.HIT and branch.resume_seq == seq and not branch.closed:
                 may_go = seq <= durable or branch.has_input
                 return heapq.heappop(hits)[2] if may_go else None
             heapq.heappop(hits)
@@ -69,16 +69,16 @@ class BranchQueue:
 
     def next_misses(self) -> list[Branch]:
         """Remove and return all that begin something."""
-        misses = [branch for branch in self._misses if branch.doing is Doing.MISS]
+        misses = [branch for branch in self._misses if branch.state is BranchState.MISS]
         self._misses.clear()
         return misses
 
     def next_takers(self) -> list[Branch]:
         """Remove and return who consumes something: all that do it together, or else one."""
-        together = [branch for branch in self._takers_together if branch.doing is Doing.TAKE]
+        together = [branch for branch in self._takers_together if branch.state is BranchState.TAKE]
         self._takers_together.clear()
         while self._takers and not together:
             branch = self._takers.popleft()
-            if branch.doing is Doing.TAKE:
+            if branch.state is BranchState.TAKE:
                 together.append(branch)
         return together

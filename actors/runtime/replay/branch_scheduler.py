@@ -15,7 +15,7 @@ from typing import Any, Final
 from actors.errors import EffectOutsideScopeError
 from actors.runtime.loop.tasks import start_task
 from actors.runtime.replay.branch_queue import BranchQueue
-from actors.runtime.replay.branches import Branch, Doing, Group, OpenGroups, innermost
+from actors.runtime.replay.branches import Branch, BranchState, Group, OpenGroups, innermost
 from actors.runtime.replay.live_branches import LiveBranches
 
 _log = logging.getLogger("callboard.replay")
@@ -80,7 +80,7 @@ class BranchScheduler:
     def end_root(self) -> None:
         """The agent's code has ended; branches that it left behind, cut off from outside, end too."""
         if self.root is not None:
-            self.root.doing = Doing.DONE
+            self.root.state = BranchState.DONE
             self._by_task.pop(self.root.task, None)
         for branch in self._queue.new or ():
             branch.drop_code()
@@ -127,7 +127,7 @@ class BranchScheduler:
             return
         if moves == self.live.moves and self.live.running:
             for branch in self._by_task.values():
-                if branch.doing is Doing.CODE and not (branch.overdue or branch.flushing):
+                if branch.state is BranchState.CODE and not (branch.overdue or branch.flushing):
                     _log.warning(
                         "a branch awaits something outside ctx; the others go on, in an order that "
                         "replay may not repeat. Use ctx verbs between branches.",
@@ -147,7 +147,7 @@ class BranchScheduler:
             live.moves += 1
             return
         queue.hit(branch, seq)
-        await self._park(branch, Doing.HIT, verb)
+        await self._park(branch, BranchState.HIT, verb)
 
     def queue_resume(self, branch: Branch, seq: int, *, is_input: bool = False) -> None:
         """As `resume_at`, in two steps: the branch is in the queue while it flushes.
@@ -157,18 +157,18 @@ class BranchScheduler:
         that is alone goes on with it at once.
         """
         self._queue.hit(branch, seq, is_input=is_input and not self.groups)
-        branch.doing = Doing.HIT
+        branch.state = BranchState.HIT
 
     def go_on_working(self, branch: Branch) -> bool:
         """Take back `queue_resume`; False when the branch was interrupted meanwhile and goes on with that."""
-        if branch.doing is not Doing.HIT:
+        if branch.state is not BranchState.HIT:
             return False
-        branch.doing, branch.resume_seq = Doing.WORK, -1
+        branch.state, branch.resume_seq = BranchState.WORK, -1
         return True
 
     async def await_resume(self, branch: Branch, verb: str) -> None:
         """Second half of `queue_resume`."""
-        self.live.leave_work(branch, branch.doing)
+        self.live.leave_work(branch, branch.state)
         self.raise_if_interrupted(branch)
         self._look()
         await self.live.wait(branch, verb)
@@ -183,7 +183,7 @@ class BranchScheduler:
         could want the same: all such branches take in one go, and what they record is one flush.
         """
         self._queue.take(branch, on_taken, together=together)
-        await self._stop_work(branch, Doing.TAKE, verb)
+        await self._stop_work(branch, BranchState.TAKE, verb)
 
     def raise_if_interrupted(self, branch: Branch) -> None:
         """Raise what a flush kept from a branch: that it was closed, or the run is unwinding."""
@@ -201,19 +201,19 @@ class BranchScheduler:
         `on_begin` is called at that moment, in the order in which the branches asked.
         """
         self._queue.miss(branch, on_begin)
-        await self._park(branch, Doing.MISS, verb)
+        await self._park(branch, BranchState.MISS, verb)
 
     async def stay(self, branch: Branch, verb: str) -> None:
         """Wait without end: only closing, cancelling or suspending ends it."""
-        await self._park(branch, Doing.HIT, verb)
+        await self._park(branch, BranchState.HIT, verb)
 
     async def wake(self, branch: Branch, verb: str) -> None:
         """Return when `woken` was called; the branch works before and after."""
-        await self._stop_work(branch, Doing.WAKE, verb)
+        await self._stop_work(branch, BranchState.WAKE, verb)
 
     def woken(self, branch: Branch) -> None:
         """What the branch waits for is there: it works on it."""
-        if branch.doing is Doing.WAKE:
+        if branch.state is BranchState.WAKE:
             self.live.set_to_work(branch)
 
     async def group(self, group: Group, verb: str) -> None:
@@ -221,17 +221,17 @@ class BranchScheduler:
         group.is_awaited = True
         self.groups.touch(group)
         try:
-            await self._park(group.parent, Doing.GROUP, verb)
+            await self._park(group.parent, BranchState.GROUP, verb)
         finally:
             group.is_awaited = False
 
-    async def _park(self, branch: Branch, doing: Doing, verb: str) -> None:
-        self.live.leave_code(branch, doing)
+    async def _park(self, branch: Branch, state: BranchState, verb: str) -> None:
+        self.live.leave_code(branch, state)
         self._look()
         await self.live.wait(branch, verb)
 
-    async def _stop_work(self, branch: Branch, doing: Doing, verb: str) -> None:
-        self.live.leave_work(branch, doing)
+    async def _stop_work(self, branch: Branch, state: BranchState, verb: str) -> None:
+        self.live.leave_work(branch, state)
         self._look()
         await self.live.wait(branch, verb)
 
@@ -243,7 +243,7 @@ class BranchScheduler:
     def _ended(self, branch: Branch) -> None:
         """A child's code has ended."""
         self._by_task.pop(branch.task, None)
-        self.live.leave_code(branch, Doing.DONE)
+        self.live.leave_code(branch, BranchState.DONE)
         self.groups.end(branch)
         self._look()
 
@@ -310,9 +310,11 @@ class BranchScheduler:
     def cancel_running(self) -> None:
         """Cancel agent code that awaits something of its own, and every effect that executes."""
         for task, branch in list(self._by_task.items()):
-            if branch.doing is Doing.CODE and task is not None and task is not _current():
+            if branch.state is BranchState.CODE and task is not None and task is not _current():
                 task.cancel()
-            elif branch.doing is Doing.WORK and not branch.flushing and task is not _current():
+            elif (
+                branch.state is BranchState.WORK and not branch.flushing and task is not _current()
+            ):
                 self.live.interrupt(branch, asyncio.CancelledError())
 
     def _unwind_step(self, signal: BaseException) -> bool:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Protocol
 from typing_extensions import override
 
 
-class Doing(Enum):
+class BranchState(Enum):
     """What a branch is at."""
 
     NEW = auto()
@@ -43,7 +43,6 @@ class Branch:
         "begun",
         "closed",
         "coro",
-        "doing",
         "error",
         "flushing",
         "future",
@@ -56,6 +55,7 @@ class Branch:
         "overdue",
         "prefix",
         "resume_seq",
+        "state",
         "task",
         "thrown",
         "value",
@@ -65,7 +65,7 @@ class Branch:
         self.prefix = prefix
         self.coro = coro
         self.next_index = 0
-        self.doing = Doing.NEW
+        self.state = BranchState.NEW
         self.task: asyncio.Task[Any] | None = None
         self.future: asyncio.Future[None] | None = None
         self.go = False
@@ -106,7 +106,7 @@ class Branch:
     @property
     def is_done(self) -> bool:
         """Whether its code has ended."""
-        return self.doing is Doing.DONE
+        return self.state is BranchState.DONE
 
 
 def innermost(branch: Branch) -> Branch:
@@ -178,7 +178,7 @@ class Group:
 
     def step(self, scheduler: BranchControl) -> bool:
         """Do the next thing the group has to do when the run is quiet; False when it is nothing."""
-        if not self.is_awaited or self.parent.doing is not Doing.GROUP:
+        if not self.is_awaited or self.parent.state is not BranchState.GROUP:
             return False
         return self._step(scheduler)
 
@@ -287,7 +287,7 @@ class OpenGroups:
 
     def end(self, branch: Branch) -> None:
         """The code of a branch has ended, or never begins."""
-        branch.doing = Doing.DONE
+        branch.state = BranchState.DONE
         group, branch.group = branch.group, None  # no circle that only the collector would free
         if group is not None:
             group.child_ended(branch)

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from actors.errors import ForeignCancellationError
-from actors.runtime.replay.branches import Branch, Doing, OpenGroups, innermost
+from actors.runtime.replay.branches import Branch, BranchState, OpenGroups, innermost
 from actors.runtime.replay.pace import Pace
 
 T = TypeVar("T")
@@ -38,31 +38,31 @@ class LiveBranches:
     def enter_code(self, branch: Branch) -> None:
         """The branch begins to run agent code."""
         self.moves += 1
-        branch.doing = Doing.CODE
+        branch.state = BranchState.CODE
         self.running += 1
 
-    def leave_code(self, branch: Branch, doing: Doing) -> None:
+    def leave_code(self, branch: Branch, state: BranchState) -> None:
         """The branch has come back from agent code, and waits, or has ended."""
-        branch.doing = doing
+        branch.state = state
         if branch.overdue:
             branch.overdue = False
         else:
             self.running -= 1
 
-    def leave_work(self, branch: Branch, doing: Doing) -> None:
+    def leave_work(self, branch: Branch, state: BranchState) -> None:
         """The branch works no more, and waits."""
-        branch.doing = doing
+        branch.state = state
         self.working -= 1
 
     def release(self, branch: Branch) -> None:
         """Let the branch run agent code."""
-        branch.doing = Doing.CODE
+        branch.state = BranchState.CODE
         self.running += 1
         self._let_go(branch)
 
     def set_to_work(self, branch: Branch) -> None:
         """Let the branch work, beside agent code of others."""
-        branch.doing = Doing.WORK
+        branch.state = BranchState.WORK
         self.working += 1
         if branch.on_begin is not None:
             on_begin, branch.on_begin = branch.on_begin, None  # it may hold the branch
@@ -71,10 +71,10 @@ class LiveBranches:
 
     def _to_code(self, branch: Branch) -> None:
         """The branch runs agent code again, out of order, because something went wrong."""
-        if branch.doing is Doing.WORK:
+        if branch.state is BranchState.WORK:
             self.working -= 1
-        if branch.doing is not Doing.CODE:
-            branch.doing = Doing.CODE
+        if branch.state is not BranchState.CODE:
+            branch.state = BranchState.CODE
             self.running += 1
 
     async def wait(self, branch: Branch, verb: str) -> None:
@@ -120,12 +120,12 @@ class LiveBranches:
 
     async def hold(self, branch: Branch, writing: Awaitable[T]) -> T:
         """Await a flush in agent code: nobody else runs any meanwhile."""
-        branch.doing = Doing.WORK
+        branch.state = BranchState.WORK
         self.working += 1
         try:
             return await writing
         finally:
-            self.leave_work(branch, Doing.CODE)
+            self.leave_work(branch, BranchState.CODE)
             if self.unwinding is not None:
                 raise self.unwinding
 
@@ -148,7 +148,7 @@ class LiveBranches:
 
     def interrupt(self, branch: Branch, signal: BaseException) -> None:
         """Let the branch run agent code with `signal`; one that has not begun never does."""
-        if branch.doing is Doing.NEW:
+        if branch.state is BranchState.NEW:
             branch.drop_code()
             self._groups.end(branch)
             return
@@ -157,12 +157,12 @@ class LiveBranches:
             branch.overdue = False
             branch.task.cancel()
             return
-        was, branch.doing = branch.doing, Doing.CODE
-        if was is Doing.WORK:
+        was, branch.state = branch.state, BranchState.CODE
+        if was is BranchState.WORK:
             self.working -= 1
         if branch.flushing:
             return  # it sees that it is closed when the flush is over: a write is never cut off
-        if was is Doing.WORK and branch.task is not None:
+        if was is BranchState.WORK and branch.task is not None:
             branch.task.cancel()
         else:
             self._let_go(branch, signal)

@@ -19,9 +19,9 @@ from actors.errors import (
 from actors.kernel.agent.message import MessageKey
 from actors.kernel.agent.supervision import HistoryRetention
 from actors.kernel.json import JsonValue
+from actors.kernel.runtime.commit import Finish, Park, Retry, Then
 from actors.kernel.runtime.log_entry import EntryKind, NewEntry
 from actors.kernel.runtime.scheduler import RetryPolicy, RunStatus
-from actors.kernel.runtime.turn import Finish, Park, Retry, Then
 from actors.kernel.seconds import bounded_s
 from actors.runtime.replay.failures import clean_text, origin_of, record_error, text_of
 

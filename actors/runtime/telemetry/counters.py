@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 
 from actors.kernel.histogram import SECONDS, SIZES, Histogram
 from actors.kernel.json import JsonValue
+from actors.kernel.runtime.commit import Finish, Park, Retry, Suspend, Then
 from actors.kernel.runtime.scheduler import RunStatus
-from actors.kernel.runtime.turn import Finish, Park, Retry, Suspend, Then
 from actors.kernel.store.store import RunStore
 
 
@@ -35,7 +35,7 @@ class Counters:
         received: Messages that came from the broker and were new.
         undecodable: Messages from the broker that were none.
         wake_s: Seconds from the moment an agent could go on until it did.
-        group_size: Turns that were committed in one transaction.
+        group_size: Commits that were committed in one transaction.
     """
 
     executions: int = 0

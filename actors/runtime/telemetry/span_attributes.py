@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from pydantic_core import from_json
 
 from actors.kernel.json import JsonValue
+from actors.kernel.runtime.commit import Finish, Park, Retry, Suspend, Then
 from actors.kernel.runtime.effects import EffectCall
 from actors.kernel.runtime.log_entry import EntryKind as K
 from actors.kernel.runtime.log_entry import RunLogEntry
 from actors.kernel.runtime.rows import LoadedRun, RunRow
-from actors.kernel.runtime.turn import Finish, Park, Retry, Suspend, Then
 
 if TYPE_CHECKING:
     from opentelemetry.util.types import AttributeValue

@@ -24,11 +24,11 @@ from opentelemetry.trace import Link, NonRecordingSpan, SpanKind, Status, Status
 
 from actors.kernel.clock import Clock
 from actors.kernel.json import JsonValue
+from actors.kernel.runtime.commit import Finish, Retry, Then
 from actors.kernel.runtime.effects import EffectCall
 from actors.kernel.runtime.log_entry import RunLogEntry
 from actors.kernel.runtime.rows import Arrived, LoadedRun, RunRow
 from actors.kernel.runtime.scheduler import Lease
-from actors.kernel.runtime.turn import Finish, Retry, Then
 from actors.kernel.runtime.waits import Wait
 from actors.kernel.tracing import SpanPlace, caused_by, execution_span_id, parent_span, root_span
 from actors.runtime.telemetry import span_attributes as facts

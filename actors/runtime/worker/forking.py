@@ -12,12 +12,12 @@ from typing import Final
 
 from actors.errors import ContractError, LeaseLostError
 from actors.kernel.json import JsonValue
+from actors.kernel.runtime.commit import Commit, Committed, Finish
 from actors.kernel.runtime.fold import fold
 from actors.kernel.runtime.ids import RunId
 from actors.kernel.runtime.log_entry import EntryKind, NewEntry, RunLogEntry
 from actors.kernel.runtime.rows import ForkPoint, RunRow
 from actors.kernel.runtime.scheduler import RunStatus, ShardLease
-from actors.kernel.runtime.turn import Commit, Committed, Finish
 from actors.kernel.store.arrivals import Submitted
 from actors.kernel.store.store import RunStore
 from actors.runtime.replay.history import History
@@ -118,7 +118,7 @@ async def begin_fork(store: RunStore, shard: ShardLease, row: RunRow) -> None:
     attempt = fold(row, copied).attempt
     lease = run_lease(shard, row, attempt=attempt)
     new = [NewEntry(EntryKind(e.kind), e.position, e.payload) for e in copied]
-    await store.turns.append(lease, new, expected_seq=-1)
+    await store.commits.append(lease, new, expected_seq=-1)
 
 
 async def _fail(store: RunStore, shard: ShardLease, row: RunRow, point: ForkPoint) -> None:
@@ -129,7 +129,7 @@ async def _fail(store: RunStore, shard: ShardLease, row: RunRow, point: ForkPoin
         NewEntry(EntryKind.RUN_FAILED, "", {"status": "failed", "error": error}),
     )
     then = Finish(RunStatus.FAILED, error=error)
-    outcome = await store.turns.commit(Commit(run_lease(shard, row), -1, entries, then))
+    outcome = await store.commits.commit(Commit(run_lease(shard, row), -1, entries, then))
     if not isinstance(outcome, Committed):
         raise LeaseLostError(shard.shard, shard.owner, shard.epoch)
 

@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from actors.kernel.agent.supervision import HistoryRetention
+from actors.kernel.runtime.commit import Commit, Committed, Finish
 from actors.kernel.runtime.hints import Nudge
 from actors.kernel.runtime.ids import AgentId, RunId, ShardId
 from actors.kernel.runtime.rows import Arrived, LoadedRun, NewRun
 from actors.kernel.runtime.scheduler import ShardLease
-from actors.kernel.runtime.turn import Commit, Committed, Finish
 from actors.kernel.runtime.waits import WaitCycle
 from actors.runtime.context.host_services import HostServices
 from actors.runtime.execution.ending import circle_of
@@ -38,7 +38,7 @@ class Intake:
     Attributes:
         env: What executions share; what they tell of others comes here.
         loader: Reads mail that waits in the store.
-        held_back: What turns of this host wrote for shards while a batch of mail for them becomes rows.
+        held_back: What commits of this host wrote for shards while a batch of mail for them becomes rows.
     """
 
     def __init__(self, env: HostServices, state: WorkerState, notifications: Notifications) -> None:
@@ -98,7 +98,7 @@ class Intake:
         self._dispatcher.consider(mailbox)
 
     def routed(self, arrived: Sequence[Arrived]) -> None:
-        """A turn wrote these inbox rows: they come behind what came by the broker before.
+        """A commit wrote these inbox rows: they come behind what came by the broker before.
 
         A batch that was committed first may be answered last; its messages of the same sender are
         older.
@@ -113,14 +113,14 @@ class Intake:
             else:
                 behind.append(item)
 
-    def spawned(self, turn: Committed) -> None:
-        """A turn created runs: each takes its place in its agent's queue.
+    def spawned(self, commit: Committed) -> None:
+        """A commit created runs: each takes its place in its agent's queue.
 
         Those asked to stop in the moment of their birth never execute: their rows tell.
         """
-        stopped = {nudge.run_id for nudge in turn.nudges if nudge.kind == "cancel"}
-        is_stopping = turn.cancel_requested is not None
-        for child, arrival in turn.spawned:
+        stopped = {nudge.run_id for nudge in commit.nudges if nudge.kind == "cancel"}
+        is_stopping = commit.cancel_requested is not None
+        for child, arrival in commit.spawned:
             run = child.run
             if is_stopping or run.run_id in stopped:
                 self._publish(Nudge("run", run.agent_id, run.run_id))
@@ -229,7 +229,7 @@ class Intake:
         policy = run.supervision.retention if run.supervision is not None else HistoryRetention.RUN
         left_behind = History.of(found.entries).left_behind
         verdict = with_orphans(cancelled(run.cancel_requested or ""), policy, left_behind)
-        outcome = await self._store.turns.commit(
+        outcome = await self._store.commits.commit(
             Commit(
                 run_lease(lease, run),
                 run.last_seq,

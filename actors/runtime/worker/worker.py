@@ -14,9 +14,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Final
 
+from actors.kernel.runtime.commit import Finish, Retry, Suspend, Then
 from actors.kernel.runtime.ids import AgentId, RunId, ShardId
 from actors.kernel.runtime.scheduler import RunStatus, ShardLease
-from actors.kernel.runtime.turn import Finish, Retry, Suspend, Then
 from actors.runtime.context.host_services import ExecutionResult, HostServices
 from actors.runtime.execution.execution import UNWIND_LIMIT_S, Execution
 from actors.runtime.loop.notifications import Notifications

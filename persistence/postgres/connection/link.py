@@ -24,7 +24,7 @@ from persistence.errors import (
     want_of,
 )
 from persistence.postgres.connection.builtin_types import TypedConnection
-from persistence.postgres.connection.outage import Outage, address
+from persistence.postgres.connection.outage import ServerOutage, address
 from persistence.postgres.connection.settings import StoreSettings
 
 Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
@@ -107,7 +107,7 @@ class Link:
     def __init__(
         self,
         settings: StoreSettings,
-        outage: Outage,
+        outage: ServerOutage,
         extra: Mapping[str, str] | None = None,
         *,
         first: Connection | None = None,
@@ -285,7 +285,7 @@ class Links:
     def __init__(
         self,
         settings: StoreSettings,
-        outage: Outage,
+        outage: ServerOutage,
         count: int,
         extra: Mapping[str, str] | None = None,
     ) -> None:

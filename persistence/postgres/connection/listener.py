@@ -14,7 +14,7 @@ from actors.kernel.backoff import Backoff
 from actors.kernel.runtime.hints import Nudge
 from actors.kernel.runtime.ids import AgentId, RunId, ShardId
 from persistence.postgres.connection.link import Connection, connect
-from persistence.postgres.connection.outage import Outage
+from persistence.postgres.connection.outage import ServerOutage
 from persistence.postgres.connection.settings import StoreSettings
 
 _log = logging.getLogger("callboard.postgres")
@@ -31,7 +31,7 @@ def nudge_of(kind: str, agent: str | None, name: str | None) -> Nudge:
 class Listener:
     """Calls a hook for what other processes NOTIFY; listens again after every loss."""
 
-    def __init__(self, settings: StoreSettings, outage: Outage) -> None:
+    def __init__(self, settings: StoreSettings, outage: ServerOutage) -> None:
         self._settings, self._outage = settings, outage
         self.hook: Callable[[Nudge], None] | None = None
         self.listening = asyncio.Event()

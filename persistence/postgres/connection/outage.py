@@ -20,7 +20,7 @@ def address(settings: StoreSettings) -> str:
     return parts.netloc.rpartition("@")[2] or "the default host"
 
 
-class Outage:
+class ServerOutage:
     """Whether the server is away: one log line when it goes and one when it is back.
 
     Attributes:

@@ -18,11 +18,11 @@ from actors.kernel.runtime.scheduler import ShardLease
 from actors.kernel.runtime.shards import place_of
 from actors.kernel.store.fanout import Expanded, LazyAgents, PostStore, check_post
 from actors.kernel.store.follow_graph import FollowGraph, Subscription, check_follow
+from persistence.postgres.commits.encode import columns, message_text
+from persistence.postgres.commits.rows import arrived_of
 from persistence.postgres.connection.batch import Batched, Batcher
 from persistence.postgres.connection.link import Link, Links, Row
 from persistence.postgres.connection.settings import StoreSettings
-from persistence.postgres.turns.encode import columns, message_text
-from persistence.postgres.turns.rows import arrived_of
 
 FOLLOWERS_PAGE: Final = 1000
 MOST_LAZY: Final = 10_000

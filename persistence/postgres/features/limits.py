@@ -9,8 +9,8 @@ from typing_extensions import override
 
 from actors.kernel.runtime.ids import HostIncarnation
 from actors.kernel.store.limits import Claim, Grant, Limit, LimitScope, LimitStore, LimitUse
+from persistence.postgres.commits.encode import columns
 from persistence.postgres.connection.link import Links, Row
-from persistence.postgres.turns.encode import columns
 
 SQL_SET_LIMIT: Final[LiteralString] = "select set_limit($1, $2, $3, $4, $5)"
 SQL_DELETE_LIMIT: Final[LiteralString] = "select delete_limit($1) as is_gone"

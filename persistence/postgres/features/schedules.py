@@ -17,10 +17,10 @@ from actors.kernel.runtime.ids import AgentId, ShardId, partition_hash
 from actors.kernel.runtime.rows import Arrived
 from actors.kernel.runtime.scheduler import ShardLease
 from actors.kernel.store.schedule import DueSchedule, Fired, Schedule, ScheduleStore, Tick
+from persistence.postgres.commits.encode import columns, json_text, lease_columns, message_text
 from persistence.postgres.connection.clock import SQL_READ_CLOCK
 from persistence.postgres.connection.link import Links, Row
 from persistence.postgres.connection.settings import StoreSettings
-from persistence.postgres.turns.encode import columns, json_text, lease_columns, message_text
 
 _COLUMNS: Final[LiteralString] = (
     "select s.agent as agent_id, name, payload, cron, s.timezone, at, catch_up, is_paused, base_at,"
@@ -57,7 +57,7 @@ SQL_DELETE_DONE: Final[LiteralString] = (
 _FIRST: Final = ("", "")
 
 
-class Schedules(ScheduleStore):
+class PostgresSchedules(ScheduleStore):
     """Schedules as rows."""
 
     def __init__(self, settings: StoreSettings, links: Links) -> None:

@@ -2,5 +2,5 @@
 
 What the broker brings enters at `Mail.ingest` and is durable when that returns: the function is
 `schema/functions/ingest_mail.sql`. The relay takes what leaves from `outbox`. What callers submit, deliver
-and signal enters at `arrivals`. The store is above; `reads`, `turns` and `connection` are below.
+and signal enters at `arrivals`. The store is above; `reads`, `commits` and `connection` are below.
 """

@@ -23,12 +23,12 @@ from actors.kernel.store.arrivals import (
     ends_of,
     sender_of_message,
 )
+from persistence.postgres.commits.encode import columns, json_text, message_text, run_columns
+from persistence.postgres.commits.rare_columns import text_or_none
 from persistence.postgres.connection.batch import Batched, Batcher
 from persistence.postgres.connection.link import Link, Links
 from persistence.postgres.connection.settings import StoreSettings
 from persistence.postgres.reads.reads import Reads
-from persistence.postgres.turns.encode import columns, json_text, message_text, run_columns
-from persistence.postgres.turns.rare_columns import text_or_none
 
 SQL_SUBMIT_RUNS: Final[LiteralString] = (
     "select i, run_id, arrival, fresh, local, busy from submit_runs"
@@ -72,7 +72,7 @@ class _Signal(NamedTuple):
 
 
 class Arrivals(ArrivalStore):
-    """Writes what comes from outside a turn.
+    """Writes what comes from outside a commit.
 
     After an unknown outcome the group is sent again: what is known by its key then counts as
     accepted by this call.

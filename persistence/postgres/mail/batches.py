@@ -23,9 +23,9 @@ from actors.kernel.store.transport import (
     SentSignal,
     Undecodable,
 )
+from persistence.postgres.commits.encode import columns, json_text, message_text
 from persistence.postgres.connection.batch import Batched
 from persistence.postgres.connection.link import Row
-from persistence.postgres.turns.encode import columns, json_text, message_text
 
 GROUP_ROWS: Final = 2000
 """So many messages are one statement at most, or one batch, however large."""

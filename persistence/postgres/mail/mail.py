@@ -12,10 +12,10 @@ from typing import Final, LiteralString
 from typing_extensions import override
 
 from actors.kernel.faults import armed
+from actors.kernel.runtime.commit import LeaseLost
 from actors.kernel.runtime.hints import Nudge
 from actors.kernel.runtime.ids import AgentId, ShardId, partition_hash
 from actors.kernel.runtime.scheduler import ShardLease
-from actors.kernel.runtime.turn import LeaseLost
 from actors.kernel.store.transport import (
     Cursor,
     IngestOutcome,
@@ -25,6 +25,7 @@ from actors.kernel.store.transport import (
     StreamRecord,
     StreamState,
 )
+from persistence.postgres.commits.encode import columns
 from persistence.postgres.connection.batch import Batcher
 from persistence.postgres.connection.link import Link, Links, Row
 from persistence.postgres.connection.settings import StoreSettings
@@ -36,7 +37,6 @@ from persistence.postgres.mail.batches import (
     encoded,
     group_of,
 )
-from persistence.postgres.turns.encode import columns
 
 _AGAIN: Final = "looking for mail that may be written"
 SQL_DEPLOYMENT: Final[LiteralString] = "select id from deployment"

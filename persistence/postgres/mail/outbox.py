@@ -12,10 +12,10 @@ from actors.kernel.agent.message import Message
 from actors.kernel.runtime.ids import TopicId
 from actors.kernel.runtime.scheduler import ShardLease
 from actors.kernel.store.transport import OutboxRow, OutboxStore
+from persistence.postgres.commits.committer import Committer
+from persistence.postgres.commits.encode import columns
 from persistence.postgres.connection.batch import Batched, Batcher
 from persistence.postgres.connection.link import Links
-from persistence.postgres.turns.committer import Committer
-from persistence.postgres.turns.encode import columns
 
 SQL_OUTBOX: Final[LiteralString] = "select n, body, dead, target_read from outbox_page($1,$2,$3)"
 SQL_FORGET_SENT: Final[LiteralString] = "select forget_sent($1,$2,$3)"

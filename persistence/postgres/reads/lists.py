@@ -13,8 +13,8 @@ from actors.kernel.runtime.rows import DeadLetter, RunRow
 from actors.kernel.runtime.scheduler import RunStatus
 from actors.kernel.runtime.waits import OpenWait, Wait, WaitKind
 from actors.kernel.store.lists import ANY_RUN, ListStore, RunFilter
+from persistence.postgres.commits.rows import RUN_COLUMNS, dead_letter_of, run_of
 from persistence.postgres.connection.link import Link, Links, Row
-from persistence.postgres.turns.rows import RUN_COLUMNS, dead_letter_of, run_of
 
 # A filter that is not given leaves its parameter, and no condition: every choice of filters is a statement
 # of its own, and its plan begins with the rarest of them.

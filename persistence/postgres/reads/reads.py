@@ -16,10 +16,10 @@ from actors.kernel.runtime.log_entry import RunLogEntry
 from actors.kernel.runtime.rows import BufferedSignal, LoadedRun, RunRow
 from actors.kernel.runtime.waits import Answer
 from actors.kernel.store.reads import SMALL_STATE_BYTES, SMALL_STATE_KEYS, ReadStore, StatePart
+from persistence.postgres.commits.rows import RUN_COLUMNS, entry_of, loaded_of, run_of
 from persistence.postgres.connection.batch import Batched, Batcher
 from persistence.postgres.connection.link import Link, Links, Row
 from persistence.postgres.connection.settings import StoreSettings
-from persistence.postgres.turns.rows import RUN_COLUMNS, entry_of, loaded_of, run_of
 
 ENTRY_PAGE: Final = 1000
 TAIL_POLL_S: Final = 0.5

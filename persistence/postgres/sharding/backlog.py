@@ -14,9 +14,9 @@ from actors.kernel.runtime.rows import Arrived, RunRow, Timer
 from actors.kernel.runtime.waits import WaitCycle
 from actors.kernel.store.blocking import Blocking
 from actors.kernel.store.shards import BacklogStore
+from persistence.postgres.commits.rows import RUN_COLUMNS, arrived_of, run_of
 from persistence.postgres.connection.clock import PostgresClock, Reading
 from persistence.postgres.connection.link import Link, Links, Row
-from persistence.postgres.turns.rows import RUN_COLUMNS, arrived_of, run_of
 
 SQL_OPEN_RUNS: Final[LiteralString] = (
     "select"

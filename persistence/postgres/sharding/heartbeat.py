@@ -23,6 +23,7 @@ from actors.kernel.runtime.ids import HostIncarnation
 from actors.kernel.runtime.rows import HostReport
 from actors.kernel.runtime.scheduler import ShardLease
 from actors.kernel.store.blocking import Blocker
+from persistence.postgres.commits.encode import lease_columns
 from persistence.postgres.connection.clock import PostgresClock, Reading
 from persistence.postgres.connection.link import Connection, connect
 from persistence.postgres.connection.settings import StoreSettings
@@ -32,7 +33,6 @@ from persistence.postgres.sharding.ownership import (
     SQL_RELEASE_SHARDS,
     host_report,
 )
-from persistence.postgres.turns.encode import lease_columns
 
 _log = logging.getLogger("callboard.postgres")
 

@@ -16,10 +16,10 @@ from actors.kernel.runtime.scheduler import ShardLease
 from actors.kernel.runtime.shards import instance_shard, partition_shard, scope_of
 from actors.kernel.store.shards import Serves, ShardStore
 from persistence.errors import RefusedError
+from persistence.postgres.commits.encode import lease_columns
 from persistence.postgres.connection.clock import PostgresClock, Reading
 from persistence.postgres.connection.link import Links, Row
 from persistence.postgres.connection.settings import StoreSettings
-from persistence.postgres.turns.encode import lease_columns
 
 _log = logging.getLogger("callboard.postgres")
 
@@ -40,7 +40,7 @@ _OTHER_KIND_OF_MAIL: Final = "CB003"
 _LOCK_NOT_AVAILABLE: Final = "55P03"
 
 
-class Ownership(ShardStore):
+class ShardLeases(ShardStore):
     """Claims and gives up shards, and remembers which answers it has seen."""
 
     def __init__(self, settings: StoreSettings, links: Links, clock: PostgresClock) -> None:

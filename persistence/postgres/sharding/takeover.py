@@ -9,7 +9,7 @@ from typing import Final, LiteralString
 
 from actors.kernel.backoff import Backoff
 from persistence.postgres.connection.link import Link
-from persistence.postgres.connection.outage import Outage
+from persistence.postgres.connection.outage import ServerOutage
 from persistence.postgres.connection.settings import StoreSettings
 
 _log = logging.getLogger("callboard.postgres")
@@ -39,7 +39,7 @@ class Takeover:
 
     def __init__(self, settings: StoreSettings, claim: Callable[[], Awaitable[None]]) -> None:
         self._settings, self._claim = settings, claim
-        self._link = Link(settings, Outage(settings))
+        self._link = Link(settings, ServerOutage(settings))
 
     async def run(self) -> None:
         """Watch until cancelled."""

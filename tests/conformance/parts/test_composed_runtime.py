@@ -9,11 +9,11 @@ import pytest
 
 from actors.errors import OutOfOrderError
 from actors.kernel.agent.message import Message, MessageKey
+from actors.kernel.runtime.commit import Committed, OutOfOrder
 from actors.kernel.runtime.effects import EffectResult
 from actors.kernel.runtime.ids import AgentId
 from actors.kernel.runtime.log_entry import EntryKind
 from actors.kernel.runtime.scheduler import RunStatus
-from actors.kernel.runtime.turn import Committed, OutOfOrder
 from actors.runtime.loop.clock import SystemClock, SystemEntropy
 from actors.runtime.parts import (
     ComposedStore,
@@ -103,7 +103,7 @@ async def test_a_refused_append_leaves_nothing_in_the_log_that_was_given() -> No
         second = Turns(bed, (await bed.submit("second", id="2", sender="ext:shop")).run_id)
 
         with pytest.raises(OutOfOrderError):
-            await store.turns.append(second.lease, [started()], expected_seq=-1)
+            await store.commits.append(second.lease, [started()], expected_seq=-1)
 
     assert await log.last_seq(second.run_id) == -1
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from actors.kernel.runtime.turn import SignalKey
+from actors.kernel.runtime.commit import SignalKey
 from actors.kernel.runtime.wakeup import WakeSet
 from actors.runtime.parts import InMemorySignalBus
 from actors.runtime.parts.signal_bus import TIMER_SIGNAL

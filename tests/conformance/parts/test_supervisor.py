@@ -17,12 +17,12 @@ from actors.errors import (
 )
 from actors.kernel.agent.message import Message
 from actors.kernel.agent.supervision import SpawnBudget, Supervision
+from actors.kernel.runtime.commit import Park
 from actors.kernel.runtime.hints import Nudge
 from actors.kernel.runtime.ids import AgentId, RunId
 from actors.kernel.runtime.log_entry import EntryKind, NewEntry
 from actors.kernel.runtime.scheduler import RunStatus
 from actors.kernel.runtime.supervisor import RunHandle, RunResult
-from actors.kernel.runtime.turn import Park
 from actors.kernel.runtime.wakeup import WakeSet
 from actors.runtime.parts import ComposedStore, InMemoryEventLog, SupervisorView
 from tests.conformance.bed import DESK, Bed, Turns, result

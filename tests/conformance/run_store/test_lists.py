@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from actors.kernel.runtime.commit import Finish
 from actors.kernel.runtime.ids import AgentId, RunId
 from actors.kernel.runtime.log_entry import EntryKind, NewEntry
 from actors.kernel.runtime.scheduler import RunStatus
-from actors.kernel.runtime.turn import Finish
 from actors.kernel.store.lists import RunFilter
 from tests.conformance.bed import DESK
 

@@ -10,10 +10,10 @@ import pytest
 
 from actors.errors import RunConflictError
 from actors.kernel.agent.message import MessageKey
+from actors.kernel.runtime.commit import Committed, Finish, OutOfOrder, Retry
 from actors.kernel.runtime.ids import AgentId, RunId
 from actors.kernel.runtime.log_entry import EntryKind, NewEntry
 from actors.kernel.runtime.scheduler import RetryPolicy, RunStatus
-from actors.kernel.runtime.turn import Committed, Finish, OutOfOrder, Retry
 from tests.conformance.bed import DESK, EPOCH, message, outgoing, result, started
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from actors.errors import LeaseLostError, RegistrationError
+from actors.kernel.runtime.commit import Committed, LeaseLost
 from actors.kernel.runtime.ids import AgentId, RunId
-from actors.kernel.runtime.turn import Committed, LeaseLost
 from actors.kernel.store.shards import Serves
 from tests.conformance.bed import DESK, SERVES, Turns, result
 
@@ -114,7 +114,7 @@ async def test_every_change_of_owner_grows_the_epoch(bed: Bed) -> None:
     (lease,) = (x for x in await bed.claim() if x.shard == old.lease.shard)
 
     assert lease.epoch == old.lease.epoch + 1
-    assert await bed.store.turns.commit(old) == LeaseLost()
+    assert await bed.store.commits.commit(old) == LeaseLost()
     assert isinstance(await run.send(run.turn(result("0"))), Committed)
 
 

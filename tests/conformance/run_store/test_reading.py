@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from actors.errors import UnknownRunError
+from actors.kernel.runtime.commit import Finish, Park, Retry
 from actors.kernel.runtime.ids import AgentId, RunId
 from actors.kernel.runtime.log_entry import EntryKind, NewEntry
 from actors.kernel.runtime.scheduler import RunStatus
-from actors.kernel.runtime.turn import Finish, Park, Retry
 from actors.kernel.runtime.wakeup import WakeSet
 from tests.conformance.bed import DESK, Turns, completed, message, result
 
@@ -364,7 +364,7 @@ async def test_the_end_of_a_run_is_written_once(bed: Bed) -> None:
     run = await bed.begin()
     turns = [run.turn(completed(n), then=Finish(RunStatus.COMPLETED, n)) for n in ("one", "two")]
 
-    await asyncio.gather(*(bed.store.turns.commit(turn) for turn in turns))
+    await asyncio.gather(*(bed.store.commits.commit(turn) for turn in turns))
 
     kinds = [e.kind async for e in bed.store.reads.entries(run.run_id)]
     assert kinds.count(EntryKind.RUN_COMPLETED) == 1

@@ -10,10 +10,10 @@ import pytest
 
 from actors.errors import UnknownRunError
 from actors.kernel.agent.message import MessageKey
+from actors.kernel.runtime.commit import Answered, Committed, Conflict, Finish, Missing
 from actors.kernel.runtime.hints import Nudge
 from actors.kernel.runtime.ids import AgentId, RunId
 from actors.kernel.runtime.scheduler import RunStatus
-from actors.kernel.runtime.turn import Answered, Committed, Conflict, Finish, Missing
 from actors.kernel.runtime.waits import Answer, Wait
 from actors.kernel.runtime.wakeup import WakeSet
 from tests.conformance.bed import DESK, completed, message, result
@@ -158,7 +158,7 @@ async def test_a_turn_that_is_sent_again_answers_once(bed: Bed) -> None:
     await target.commit(turn)
     await asker.commit(asker.turn(result("0"), take_answers=("ask-1",)))
 
-    again = await bed.store.turns.commit(turn)
+    again = await bed.store.commits.commit(turn)
 
     assert again == Conflict(1)
     assert await answers(bed, asker) == []

@@ -11,10 +11,10 @@ import pytest
 from actors.errors import AlreadyRedrivenError, IllegalTransitionError, UnknownRunError
 from actors.kernel.agent.message import MessageKey
 from actors.kernel.agent.supervision import SpawnBudget
+from actors.kernel.runtime.commit import Finish
 from actors.kernel.runtime.ids import RunId
 from actors.kernel.runtime.log_entry import EntryKind, NewEntry
 from actors.kernel.runtime.scheduler import RetryPolicy, RunStatus
-from actors.kernel.runtime.turn import Finish
 from tests.conformance.bed import DESK, Turns, message, result, started
 from tests.conformance.talk import CLERK, row, terms
 

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from actors.kernel.agent.supervision import ExecutionBudget, HistoryRetention, SpawnBudget
+from actors.kernel.runtime.commit import BudgetDelta, Committed, Conflict, OverBudget
 from actors.kernel.runtime.ids import AgentId
 from actors.kernel.runtime.scheduler import RunStatus
-from actors.kernel.runtime.turn import BudgetDelta, Committed, Conflict, OverBudget
 from tests.conformance.bed import DESK, child_spawned, message, result
 from tests.conformance.talk import CLERK, answers, row, terms
 
 if TYPE_CHECKING:
-    from actors.kernel.runtime.turn import CommitOutcome, Spawned
+    from actors.kernel.runtime.commit import CommitOutcome, Spawned
     from tests.conformance.bed import Bed, Turns
 
 
@@ -60,7 +60,7 @@ async def test_a_child_is_created_once(bed: Bed) -> None:
     turn = run.turn(child_spawned(child), spawned=(child,))
     await run.commit(turn)
 
-    resent = await bed.store.turns.commit(turn)
+    resent = await bed.store.commits.commit(turn)
     again = await run.commit(run.turn(result("4"), spawned=(child,)))
 
     assert resent == Conflict(1)

@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING
 import pytest
 
 from actors.kernel.agent.message import MessageKey
+from actors.kernel.runtime.commit import Committed, Park
 from actors.kernel.runtime.ids import AgentId
 from actors.kernel.runtime.log_entry import EntryKind, NewEntry
-from actors.kernel.runtime.turn import Committed, Park
 from actors.kernel.runtime.waits import Wait, WaitCycle
 from tests.conformance.bed import DESK, result, started
 from tests.conformance.clock import ManualClock
 from tests.conformance.talk import CLERK, ask_wait, asked, join_wait, question, reply, rest, row
 
 if TYPE_CHECKING:
-    from actors.kernel.runtime.turn import Outgoing
+    from actors.kernel.runtime.commit import Outgoing
     from tests.conformance.bed import Bed, Turns
 
 

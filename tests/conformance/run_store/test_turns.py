@@ -20,11 +20,7 @@ from actors.errors import (
     OutOfOrderError,
 )
 from actors.kernel.agent.message import MessageKey
-from actors.kernel.runtime.ids import AgentId, RunId
-from actors.kernel.runtime.log_entry import EntryKind, NewEntry
-from actors.kernel.runtime.rows import NewRun
-from actors.kernel.runtime.scheduler import RunStatus
-from actors.kernel.runtime.turn import (
+from actors.kernel.runtime.commit import (
     DELETED,
     Committed,
     Conflict,
@@ -35,6 +31,10 @@ from actors.kernel.runtime.turn import (
     SignalKey,
     Suspend,
 )
+from actors.kernel.runtime.ids import AgentId, RunId
+from actors.kernel.runtime.log_entry import EntryKind, NewEntry
+from actors.kernel.runtime.rows import NewRun
+from actors.kernel.runtime.scheduler import RunStatus
 from actors.kernel.runtime.wakeup import WakeSet
 from tests.conformance.bed import (
     DESK,
@@ -49,8 +49,8 @@ from tests.conformance.bed import (
 
 if TYPE_CHECKING:
     from actors.kernel.json import JsonValue
+    from actors.kernel.runtime.commit import Commit
     from actors.kernel.runtime.log_entry import RunLogEntry
-    from actors.kernel.runtime.turn import Commit
     from tests.conformance.bed import Bed
 
 CLERK = AgentId("clerk", "7")
@@ -85,7 +85,7 @@ async def test_an_append_behind_a_wrong_end_is_refused(bed: Bed) -> None:
     run = await bed.begin()
 
     with pytest.raises(ConcurrentAppendError) as caught:
-        await bed.store.turns.append(run.lease, [result("0")], expected_seq=5)
+        await bed.store.commits.append(run.lease, [result("0")], expected_seq=5)
 
     assert (caught.value.run_id, caught.value.expected, caught.value.actual) == (run.run_id, 5, 0)
     assert len(await log_of(bed, run.run_id)) == 1
@@ -119,8 +119,8 @@ async def test_of_two_appends_behind_one_end_exactly_one_is_written(bed: Bed) ->
     run = await bed.begin()
 
     outcomes = await asyncio.gather(
-        bed.store.turns.append(run.lease, [result("0", "a")], expected_seq=0),
-        bed.store.turns.append(run.lease, [result("0", "b")], expected_seq=0),
+        bed.store.commits.append(run.lease, [result("0", "a")], expected_seq=0),
+        bed.store.commits.append(run.lease, [result("0", "b")], expected_seq=0),
         return_exceptions=True,
     )
 
@@ -131,10 +131,10 @@ async def test_of_two_appends_behind_one_end_exactly_one_is_written(bed: Bed) ->
 async def test_an_append_sent_again_doubles_nothing(bed: Bed) -> None:
     """The second time the log ends elsewhere, and the entries are there once."""
     run = await bed.begin()
-    await bed.store.turns.append(run.lease, [result("0")], expected_seq=0)
+    await bed.store.commits.append(run.lease, [result("0")], expected_seq=0)
 
     with pytest.raises(ConcurrentAppendError):
-        await bed.store.turns.append(run.lease, [result("0")], expected_seq=0)
+        await bed.store.commits.append(run.lease, [result("0")], expected_seq=0)
 
     assert len(await log_of(bed, run.run_id)) == 2
 
@@ -323,7 +323,7 @@ async def test_a_stale_turn_does_not_harm_the_good_ones_beside_it(bed: Bed) -> N
     turns[3] = replace(turns[3], bind=(mail_key("client:tests", "gone", runs[3].agent),))
     turns[4] = replace(turns[4], lease=replace(turns[4].lease, epoch=turns[4].lease.epoch + 1))
 
-    outcomes = await asyncio.gather(*(bed.store.turns.commit(turn) for turn in turns))
+    outcomes = await asyncio.gather(*(bed.store.commits.commit(turn) for turn in turns))
 
     assert [type(o) for o in outcomes] == [
         Committed,
@@ -357,7 +357,7 @@ async def test_a_turn_sent_again_doubles_nothing(bed: Bed, end: str) -> None:
         ),
     }[end]()
 
-    first, second = await bed.store.turns.commit(turn), await bed.store.turns.commit(turn)
+    first, second = await bed.store.commits.commit(turn), await bed.store.commits.commit(turn)
 
     assert isinstance(first, Committed)
     assert isinstance(second, Conflict | Missing)
@@ -372,7 +372,7 @@ async def test_a_refused_turn_sent_again_is_refused_again(bed: Bed) -> None:
     stale = replace(run.turn(result("0")), expected_seq=9)
     foreign = replace(run.turn(result("0")), lease=replace(run.lease, epoch=99))
 
-    outcomes = [await bed.store.turns.commit(turn) for turn in (stale, stale, foreign, foreign)]
+    outcomes = [await bed.store.commits.commit(turn) for turn in (stale, stale, foreign, foreign)]
 
     assert outcomes == [Conflict(0), Conflict(0), LeaseLost(), LeaseLost()]
     assert len(await log_of(bed, run.run_id)) == 1
@@ -386,9 +386,9 @@ async def test_an_append_and_a_turn_of_one_run_sent_at_once_are_both_written(bed
 
     async with asyncio.TaskGroup() as group:
         append = group.create_task(
-            bed.store.turns.append(run.lease, [result("0")], expected_seq=0), name="append"
+            bed.store.commits.append(run.lease, [result("0")], expected_seq=0), name="append"
         )
-        commit = group.create_task(bed.store.turns.commit(turn), name="turn")
+        commit = group.create_task(bed.store.commits.commit(turn), name="turn")
 
     assert append.result() == 1
     assert commit.result() == Committed(2)

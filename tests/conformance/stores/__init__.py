@@ -1,1 +1,1 @@
-"""What a store has beside runs: follows of posts, limits, mail, schedules, insight."""
+"""Suites of what a store has beside runs: follows, limits, mail, schedules, insight."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from actors.kernel.runtime.commit import Finish, Park, Retry
 from actors.kernel.runtime.ids import AgentId, HostIncarnation
 from actors.kernel.runtime.log_entry import EntryKind, NewEntry
 from actors.kernel.runtime.scheduler import RunStatus
-from actors.kernel.runtime.turn import Finish, Park, Retry
 from actors.kernel.runtime.waits import Wait
 from actors.kernel.runtime.wakeup import WakeSet
 from actors.kernel.store.insight import Totals

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from actors.kernel.runtime.commit import Finish, LeaseLost
 from actors.kernel.runtime.ids import AgentId, HostIncarnation, TopicId
 from actors.kernel.runtime.log_entry import EntryKind, NewEntry
 from actors.kernel.runtime.scheduler import RunStatus
 from actors.kernel.runtime.shards import TOPICS, topic_shard
-from actors.kernel.runtime.turn import Finish, LeaseLost
 from actors.kernel.store.shards import Serves
 from actors.kernel.store.transport import Ingested, StaleStream
 from actors.runtime.loop.clock import SystemClock

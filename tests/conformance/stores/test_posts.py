@@ -11,9 +11,9 @@ import pytest
 
 from actors.errors import ContractError, OtherTenantError
 from actors.kernel.agent.message import MessageKey
+from actors.kernel.runtime.commit import Committed, FollowChange, Outgoing, Suspend
 from actors.kernel.runtime.hints import Nudge
 from actors.kernel.runtime.ids import AgentId, TopicId, message_id_of_post
-from actors.kernel.runtime.turn import Committed, FollowChange, Outgoing, Suspend
 from actors.kernel.runtime.wakeup import WakeSet
 from actors.kernel.store.fanout import Expanded, as_followed
 from actors.kernel.store.shards import Serves

@@ -16,9 +16,9 @@ from tests.integration.persistence.hosts import host, sql, store_of
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
+    from actors.kernel.runtime.commit import Committed
     from actors.kernel.runtime.ids import ShardId
     from actors.kernel.runtime.rows import Arrived
-    from actors.kernel.runtime.turn import Committed
     from actors.kernel.store.transport import OutboxRow, SentSignal, StreamRecord, Undecodable
     from persistence.postgres import PostgresStore
     from tests.conformance.bed import Bed, Turns
@@ -90,7 +90,7 @@ class Post:
         return outcome
 
     async def arrive(self, *ids: str, **parts: Any) -> list[str]:
-        """Ingest messages of these ids in this order; return what became a row, in its order."""
+        """Inbound messages of these ids in this order; return what became a row, in its order."""
         items = [self.read(one, **parts) for one in ids]
         return ids_of((await self.ingest(*items, agent=parts.get("to", BERT))).arrived)
 

@@ -11,9 +11,7 @@ import pytest
 
 from actors.kernel.agent.message import Message, MessageKey
 from actors.kernel.agent.supervision import HistoryRetention
-from actors.kernel.runtime.ids import AgentId, RunId
-from actors.kernel.runtime.scheduler import RunStatus
-from actors.kernel.runtime.turn import (
+from actors.kernel.runtime.commit import (
     Committed,
     Conflict,
     Deleted,
@@ -23,9 +21,11 @@ from actors.kernel.runtime.turn import (
     SignalKey,
     Suspend,
 )
+from actors.kernel.runtime.ids import AgentId, RunId
+from actors.kernel.runtime.scheduler import RunStatus
 from actors.kernel.runtime.waits import Answer, Wait
 from actors.kernel.runtime.wakeup import WakeSet
-from persistence.postgres.turns import writing
+from persistence.postgres.commits import writing
 from tests.conformance.bed import EPOCH, Turns, child_spawned, completed, result, started, suspended
 from tests.integration.persistence.hosts import host, sql, store_of
 
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from actors.kernel.json import JsonValue
+    from actors.kernel.runtime.commit import Commit
     from actors.kernel.runtime.rows import Arrived
-    from actors.kernel.runtime.turn import Commit
     from tests.conformance.bed import Bed
     from tests.harness.servers.schemas import Schemas
 
@@ -327,7 +327,7 @@ async def test_both_ways_write_the_same_rows_and_say_the_same(
         async with schemas.lent() as schema, host(postgres_dsn, schema) as bed:
             player = Player(bed, random.Random(seed))
             await player.play()
-            turns = store_of(bed).turns
+            turns = store_of(bed).commits
             shares.append(turns.fast / turns.groups)
             seen.append((await rows(postgres_dsn, schema), player.said))
 

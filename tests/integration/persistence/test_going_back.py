@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from actors.errors import LeaseLostError
+from actors.kernel.runtime.commit import Committed, Conflict, LeaseLost
 from actors.kernel.runtime.ids import AgentId
-from actors.kernel.runtime.turn import Committed, Conflict, LeaseLost
 from tests.conformance.bed import DESK, message, result, started
 from tests.harness import servers
 from tests.integration.persistence.hosts import host, sql
@@ -37,7 +37,7 @@ async def test_an_epoch_that_was_forgotten_is_not_given_again(server: PostgresSe
         forgotten = bed.lease_of(DESK)
         old = run.lease
         await asyncio.to_thread(servers.fail_over, server, standby)
-        refused = await bed.store.turns.commit(run.turn(result("1")))
+        refused = await bed.store.commits.commit(run.turn(result("1")))
         await sql(server.url, SCHEMA, "update shards set owner = null")
         await bed.store.shards.heartbeat(bed.owner, list(bed.leases.values()))
         await bed.claim()
@@ -46,7 +46,7 @@ async def test_an_epoch_that_was_forgotten_is_not_given_again(server: PostgresSe
         assert bed.lease_of(DESK) != forgotten
         assert isinstance(refused, LeaseLost)
         with pytest.raises(LeaseLostError):
-            await bed.store.turns.append(old, [result("1")], expected_seq=run.seq)
+            await bed.store.commits.append(old, [result("1")], expected_seq=run.seq)
         assert await run.append(result("1")) == run.seq
 
 

@@ -11,11 +11,7 @@ import pytest
 
 from actors.errors import ConcurrentAppendError, ContractError, LeaseLostError
 from actors.kernel.agent.message import MessageKey
-from actors.kernel.runtime.ids import AgentId, HostIncarnation, RunId
-from actors.kernel.runtime.log_entry import EntryKind, NewEntry
-from actors.kernel.runtime.rows import NewRun
-from actors.kernel.runtime.scheduler import RunStatus
-from actors.kernel.runtime.turn import (
+from actors.kernel.runtime.commit import (
     Committed,
     Conflict,
     Finish,
@@ -26,13 +22,17 @@ from actors.kernel.runtime.turn import (
     Retry,
     Suspend,
 )
+from actors.kernel.runtime.ids import AgentId, HostIncarnation, RunId
+from actors.kernel.runtime.log_entry import EntryKind, NewEntry
+from actors.kernel.runtime.rows import NewRun
+from actors.kernel.runtime.scheduler import RunStatus
 from actors.kernel.runtime.wakeup import WakeSet
 from actors.kernel.store.shards import Serves
+from persistence.postgres.commits.unit import Unit, Write
+from persistence.postgres.commits.unit_columns import commit_arguments
+from persistence.postgres.commits.writing import SQL_COMMIT_TURNS
 from persistence.postgres.connection.batch import Batched
 from persistence.postgres.connection.link import KEYED
-from persistence.postgres.turns.turn import Turn, Unit
-from persistence.postgres.turns.turn_columns import commit_arguments
-from persistence.postgres.turns.writing import SQL_COMMIT_TURNS
 from tests.conformance.bed import DESK, EPOCH, SENDER, completed, message, result, started
 from tests.integration.persistence.hosts import (
     connected,
@@ -48,9 +48,9 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
 
     from actors.kernel.json import JsonValue
-    from actors.kernel.runtime.turn import Then
+    from actors.kernel.runtime.commit import Then
+    from persistence.postgres.commits.unit import WriteResult
     from persistence.postgres.connection.link import Connection
-    from persistence.postgres.turns.turn import TurnResult
     from tests.conformance.bed import Bed, Turns
     from tests.integration.persistence.hosts import Counted
 
@@ -70,11 +70,11 @@ async def begin(bed: Bed, count: int) -> list[Turns]:
 async def test_calls_that_arrive_during_a_flush_share_the_next_one(bed: Bed) -> None:
     """Two hundred concurrent appends need a few round trips, not two hundred."""
     runs = await begin(bed, 200)
-    before = store_of(bed).turns.groups
+    before = store_of(bed).commits.groups
 
     await asyncio.gather(*(run.append(result("0")) for run in runs))
 
-    assert store_of(bed).turns.groups - before <= 3
+    assert store_of(bed).commits.groups - before <= 3
 
 
 @pytest.mark.item(59, 484)
@@ -83,7 +83,7 @@ async def test_refused_turns_leave_their_group_whole(
 ) -> None:
     """Of fifty turns one is of another epoch, one at a wrong seq, one short of a message."""
     runs = await begin(bed, 50)
-    before = store_of(bed).turns.groups
+    before = store_of(bed).commits.groups
     commits = [
         run.turn(
             result("0"),
@@ -96,10 +96,10 @@ async def test_refused_turns_leave_their_group_whole(
     commits[9] = replace(commits[9], expected_seq=3)
     commits[11] = replace(commits[11], then=commits[11].then, take_answers=(runs[0].run_id,))
 
-    outcomes = await asyncio.gather(*(bed.store.turns.commit(commit) for commit in commits))
+    outcomes = await asyncio.gather(*(bed.store.commits.commit(commit) for commit in commits))
 
     refused = {n: out for n, out in enumerate(outcomes) if not isinstance(out, Committed)}
-    assert store_of(bed).turns.groups - before <= 2
+    assert store_of(bed).commits.groups - before <= 2
     assert refused.keys() == {7, 9, 11}
     assert refused[7] == LeaseLost()
     assert refused[9] == Conflict(0)
@@ -115,17 +115,17 @@ async def test_an_append_and_a_turn_of_one_run_are_one_unit(bed: Bed) -> None:
     """Both are in one round trip; a turn that is refused does not take the append with it."""
     run = await bed.begin()
     good = replace(run.turn(result("1")), expected_seq=1)
-    before = store_of(bed).turns.groups
+    before = store_of(bed).commits.groups
 
     first = await asyncio.gather(
-        bed.store.turns.append(run.lease, [result("0")], expected_seq=0),
-        bed.store.turns.commit(good),
+        bed.store.commits.append(run.lease, [result("0")], expected_seq=0),
+        bed.store.commits.commit(good),
     )
-    together = store_of(bed).turns.groups - before
+    together = store_of(bed).commits.groups - before
     bad = replace(run.turn(result("3")), expected_seq=3, take_answers=(run.run_id,))
     second = await asyncio.gather(
-        bed.store.turns.append(run.lease, [result("2")], expected_seq=2),
-        bed.store.turns.commit(bad),
+        bed.store.commits.append(run.lease, [result("2")], expected_seq=2),
+        bed.store.commits.commit(bad),
     )
 
     assert list(first) == [1, Committed(2)]
@@ -140,11 +140,11 @@ async def test_many_calls_of_one_run_at_once_are_written_in_order(bed: Bed) -> N
     run = await bed.begin()
 
     seqs = await asyncio.gather(
-        *(bed.store.turns.append(run.lease, [result(str(n))], expected_seq=n) for n in range(20))
+        *(bed.store.commits.append(run.lease, [result(str(n))], expected_seq=n) for n in range(20))
     )
     with pytest.raises(ConcurrentAppendError):
         await asyncio.gather(
-            *(bed.store.turns.append(run.lease, [result("x")], expected_seq=20) for _ in range(2))
+            *(bed.store.commits.append(run.lease, [result("x")], expected_seq=20) for _ in range(2))
         )
 
     assert seqs == list(range(1, 21))
@@ -156,7 +156,7 @@ async def test_a_turn_behind_a_lost_append_is_refused(bed: Bed) -> None:
     run = await bed.begin()
     lost = replace(run.turn(result("1")), expected_seq=1)
 
-    assert await bed.store.turns.commit(lost) == Conflict(0)
+    assert await bed.store.commits.commit(lost) == Conflict(0)
     assert len(await kinds(run)) == 1
 
 
@@ -168,8 +168,8 @@ async def test_two_stores_that_append_behind_one_seq_give_one_winner(
     run = await bed.begin()
     async with host(postgres_dsn, schema, "h2") as other:
         answers = await asyncio.gather(
-            bed.store.turns.append(run.lease, [result("0", "a")], expected_seq=0),
-            other.store.turns.append(run.lease, [result("0", "b")], expected_seq=0),
+            bed.store.commits.append(run.lease, [result("0", "a")], expected_seq=0),
+            other.store.commits.append(run.lease, [result("0", "b")], expected_seq=0),
             return_exceptions=True,
         )
 
@@ -194,9 +194,9 @@ async def test_a_take_over_while_a_group_waits_for_the_lock_refuses_it(
         )
         turn = run.turn(result("0"))
         call: asyncio.Future[object] = asyncio.ensure_future(
-            bed.store.turns.append(run.lease, turn.entries, expected_seq=0)
+            bed.store.commits.append(run.lease, turn.entries, expected_seq=0)
             if kind == "append"
-            else bed.store.turns.commit(turn)
+            else bed.store.commits.commit(turn)
         )
         beside = asyncio.ensure_future(other.send(other.turn(result("0"))))
         await waiting_for(connection)
@@ -215,7 +215,7 @@ async def test_two_turns_of_one_group_that_want_one_message_do_not_both_get_it(b
     runs = [await bed.begin(), await bed.begin()]
 
     outcomes = await asyncio.gather(
-        *(bed.store.turns.commit(run.turn(result("0"), bind=(key,))) for run in runs)
+        *(bed.store.commits.commit(run.turn(result("0"), bind=(key,))) for run in runs)
     )
 
     assert {type(outcome) for outcome in outcomes} == {Committed, Missing}
@@ -248,7 +248,7 @@ async def test_three_stores_with_overlapping_groups_neither_deadlock_nor_leave_g
                     for run in chosen
                 ]
                 answers = await asyncio.gather(
-                    *(other.store.turns.commit(commit) for commit in commits),
+                    *(other.store.commits.commit(commit) for commit in commits),
                     return_exceptions=True,
                 )
                 surfaced.extend(answer for answer in answers if isinstance(answer, BaseException))
@@ -264,9 +264,9 @@ async def test_three_stores_with_overlapping_groups_neither_deadlock_nor_leave_g
 async def test_what_the_database_refuses_fails_its_own_call_only(bed: Bed) -> None:
     """A text that PostgreSQL cannot store is found turn by turn; its neighbours are written."""
     runs = await begin(bed, 3)
-    calls = [bed.store.turns.append(run.lease, [result("0")], expected_seq=0) for run in runs]
+    calls = [bed.store.commits.append(run.lease, [result("0")], expected_seq=0) for run in runs]
     calls[1].close()
-    calls[1] = bed.store.turns.append(
+    calls[1] = bed.store.commits.append(
         runs[1].lease,
         [NewEntry(EntryKind.EFFECT_RESULT, "\x00", result("0").payload)],
         expected_seq=0,
@@ -284,9 +284,9 @@ async def test_a_commit_that_no_store_can_write_is_a_contract_error(bed: Bed) ->
     key = MessageKey(AgentId("clerk", "1"), "client:tests", "1")
 
     with pytest.raises(ContractError, match="cannot bind a message of clerk/1"):
-        await bed.store.turns.commit(run.turn(result("0"), bind=(key,)))
+        await bed.store.commits.commit(run.turn(result("0"), bind=(key,)))
     with pytest.raises(ContractError, match="not for the created"):
-        await bed.store.turns.commit(run.turn(create=NewRun(RunId("0" * 32), DESK)))
+        await bed.store.commits.commit(run.turn(create=NewRun(RunId("0" * 32), DESK)))
     assert len(await kinds(run)) == 1
 
 
@@ -308,9 +308,9 @@ async def test_only_the_owner_of_a_runs_own_shard_writes_its_log(
         ]
         for lease in leases:
             turn = replace(run.turn(result("0")), lease=lease)
-            assert await other.store.turns.commit(turn) == LeaseLost()
+            assert await other.store.commits.commit(turn) == LeaseLost()
             with pytest.raises(LeaseLostError):
-                await other.store.turns.append(lease, turn.entries, expected_seq=0)
+                await other.store.commits.append(lease, turn.entries, expected_seq=0)
 
     assert len(await kinds(run)) == 1
 
@@ -341,8 +341,8 @@ async def test_taking_messages_reads_what_came_before_them_and_no_more(
 
     async def read_by(connection: Connection, bind: tuple[MessageKey, ...]) -> int:
         turn = run.turn(result("1"), bind=bind)
-        future: asyncio.Future[TurnResult] = asyncio.get_running_loop().create_future()
-        unit = Unit(Batched(Turn(turn.lease, turn.expected_seq, turn.entries, turn), future))
+        future: asyncio.Future[WriteResult] = asyncio.get_running_loop().create_future()
+        unit = Unit(Batched(Write(turn.lease, turn.expected_seq, turn.entries, turn), future))
         transaction = connection.transaction()
         await transaction.start()
         args = (*commit_arguments([unit]), False, True, None, [])
@@ -431,7 +431,7 @@ async def test_a_run_of_one_turn_leaves_what_one_of_two_does(
             spawned = others[0].child("c", AgentId("clerk", name), boot=1)
             loud = others[0].turn(result("1"), spawned=(spawned,))
             await asyncio.gather(
-                bed.store.turns.commit(loud), run.commit(turn), others[1].complete()
+                bed.store.commits.commit(loud), run.commit(turn), others[1].complete()
             )
         else:
             await run.commit(turn)

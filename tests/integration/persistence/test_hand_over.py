@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from actors.kernel.runtime.commit import LeaseLost
 from actors.kernel.runtime.hints import Nudge
 from actors.kernel.runtime.ids import AgentId
-from actors.kernel.runtime.turn import LeaseLost
 from tests.integration.persistence.hosts import sql
 from tests.integration.persistence.mailing import BERT, ids_of, post_of, post_office
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from actors.kernel.runtime.commit import Committed, LeaseLost
 from actors.kernel.runtime.ids import AgentId
-from actors.kernel.runtime.turn import Committed, LeaseLost
 from actors.kernel.store.transport import Cursor, Ingested, MailBatch, Received, StaleStream
 from tests.conformance.bed import outgoing, result
 from tests.integration.persistence.hosts import sql

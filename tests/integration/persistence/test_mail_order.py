@@ -1,4 +1,4 @@
-"""Ingest: in order of each sender, each message once, whatever the broker makes of it."""
+"""Inbound: in order of each sender, each message once, whatever the broker makes of it."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from actors.kernel.runtime.commit import LeaseLost
 from actors.kernel.runtime.ids import AgentId
 from actors.kernel.runtime.shards import undeclared_shard
-from actors.kernel.runtime.turn import LeaseLost
 from actors.kernel.store.shards import Serves
 from actors.kernel.store.transport import Ingested, StaleStream
 from persistence.postgres.mail import batches as ingest_batches

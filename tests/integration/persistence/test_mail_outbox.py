@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from actors.kernel.agent.message import Message, MessageKey
+from actors.kernel.runtime.commit import Committed, Finish, Outgoing
 from actors.kernel.runtime.ids import AgentId, TopicId
 from actors.kernel.runtime.log_entry import EntryKind, NewEntry
 from actors.kernel.runtime.scheduler import RunStatus
-from actors.kernel.runtime.turn import Committed, Finish, Outgoing
 from tests.conformance.bed import outgoing, result
 from tests.harness.proxy import FaultProxy
 from tests.integration.persistence.hosts import connected, sql, waiting_for
@@ -271,7 +271,7 @@ async def test_a_refused_turn_leaves_nothing_in_the_outbox(postgres_dsn: str, sc
             for run, i in ((fine, "a"), (stale, "b"))
         ]
 
-        outcomes = await asyncio.gather(*(post.store.turns.commit(turn) for turn in turns))
+        outcomes = await asyncio.gather(*(post.store.commits.commit(turn) for turn in turns))
 
         assert isinstance(outcomes[0], Committed)
         assert not isinstance(outcomes[1], Committed)

@@ -185,12 +185,12 @@ async def test_a_closed_store_refuses_calls(postgres_dsn: str, schema: str) -> N
     async with host(postgres_dsn, schema) as bed:
         run = await bed.begin()
         commit = run.turn()
-        last = asyncio.ensure_future(bed.store.turns.commit(commit))
+        last = asyncio.ensure_future(bed.store.commits.commit(commit))
         await asyncio.sleep(0)
 
     assert (await last) is not None
     with pytest.raises(PersistenceError, match="closed"):
-        await bed.store.turns.commit(commit)
+        await bed.store.commits.commit(commit)
 
 
 async def test_closing_does_not_hang_on_a_server_that_is_silent(

@@ -17,7 +17,7 @@ from actors.kernel.runtime.rows import NewRun
 from persistence.postgres import StoreSettings, Takeover, open_store
 from persistence.postgres.connection.link import Link
 from persistence.postgres.connection.listener import Listener
-from persistence.postgres.connection.outage import Outage
+from persistence.postgres.connection.outage import ServerOutage
 from tests.conformance.bed import message
 from tests.integration.persistence.hosts import host, sql, store_of
 
@@ -89,7 +89,7 @@ async def test_a_driver_at_odds_with_itself_costs_one_call(postgres_dsn: str, sc
     settings = StoreSettings(url=postgres_dsn, schema=schema, owner=HostIncarnation("h1"))
     async with open_store(settings):
         pass  # the tables are there
-    link = Link(settings, Outage(settings))
+    link = Link(settings, ServerOutage(settings))
     connection = await link.connection(asyncio.get_running_loop().time() + 5)
     busy = asyncio.ensure_future(connection.execute("select pg_sleep(60)"))
     await asyncio.sleep(0)
@@ -124,7 +124,7 @@ async def test_who_is_locked_out_for_a_while_waits_as_for_a_server_that_is_away(
             raise
 
     monkeypatch.setattr(asyncpg, "connect", watched)
-    link = Link(settings, Outage(settings))
+    link = Link(settings, ServerOutage(settings))
     [(pid,)] = await link.fetch("reading", "select pg_backend_pid()")
     await sql(url, "public", "alter role guest nologin")
     await sql(url, "public", "select pg_terminate_backend($1)", pid)
@@ -163,7 +163,7 @@ async def test_a_listener_that_is_refused_tries_ever_more_seldom_and_says_it_onc
 
     monkeypatch.setattr(asyncpg, "connect", counted)
     settings = _Unheard(url=postgres_dsn, schema=schema, owner=HostIncarnation("h1"))
-    listening = asyncio.ensure_future(Listener(settings, Outage(settings)).run())
+    listening = asyncio.ensure_future(Listener(settings, ServerOutage(settings)).run())
     async with asyncio.timeout(10):
         await enough.wait()
     listening.cancel()

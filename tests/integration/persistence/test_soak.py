@@ -11,10 +11,10 @@ import asyncpg
 import pytest
 
 from actors.kernel.agent.message import MessageKey
+from actors.kernel.runtime.commit import Finish
 from actors.kernel.runtime.ids import AgentId
 from actors.kernel.runtime.log_entry import EntryKind, NewEntry
 from actors.kernel.runtime.scheduler import RunStatus
-from actors.kernel.runtime.turn import Finish
 from actors.runtime.sharding.retention import sweep_all
 from tests.conformance.bed import SENDER, message, result, started
 from tests.harness.slow import IS_SLOW

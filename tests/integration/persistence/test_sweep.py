@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from actors.kernel.agent.message import MessageKey
+from actors.kernel.runtime.commit import Finish
 from actors.kernel.runtime.ids import HostIncarnation
 from actors.kernel.runtime.log_entry import EntryKind, NewEntry
 from actors.kernel.runtime.scheduler import RunStatus
-from actors.kernel.runtime.turn import Finish
 from actors.runtime.sharding.retention import sweep_all
 from tests.conformance.bed import DESK, SENDER, message, started
 from tests.conformance.talk import CLERK, join_wait, rest

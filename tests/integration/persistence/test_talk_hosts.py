@@ -11,11 +11,11 @@ import pytest
 
 from actors.kernel.agent.message import MessageKey
 from actors.kernel.agent.supervision import HistoryRetention, SpawnBudget
+from actors.kernel.runtime.commit import Committed, Finish, OverBudget
 from actors.kernel.runtime.hints import Nudge
 from actors.kernel.runtime.ids import AgentId, HostIncarnation, run_id_of_submit
 from actors.kernel.runtime.rows import NewRun
 from actors.kernel.runtime.scheduler import RunStatus
-from actors.kernel.runtime.turn import Committed, Finish, OverBudget
 from actors.kernel.store.shards import Serves
 from tests.conformance.bed import Bed, Turns, child_spawned, completed, message, result, started
 from tests.conformance.talk import ask_wait, join_wait, question, reply, rest, terms
@@ -25,7 +25,7 @@ from tests.integration.persistence.hosts import connected, host, sql, store_of, 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from actors.kernel.runtime.turn import Commit, CommitOutcome
+    from actors.kernel.runtime.commit import Commit, CommitOutcome
 
 FAR = Serves(types=("far",))
 
@@ -245,11 +245,12 @@ async def test_hosts_that_end_and_join_each_others_runs_do_not_deadlock(
             mine = pairs[seed::3]
             rnd.shuffle(mine)
             turns = [
-                other.store.turns.commit(join.turn(waits=(join_wait(_target(pairs, rnd)),)))
+                other.store.commits.commit(join.turn(waits=(join_wait(_target(pairs, rnd)),)))
                 for join, _ in mine
             ]
             ends = [
-                other.store.turns.commit(_end(target)) for _, target in rnd.sample(mine, len(mine))
+                other.store.commits.commit(_end(target))
+                for _, target in rnd.sample(mine, len(mine))
             ]
             both = [*turns, *ends]
             rnd.shuffle(both)

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import pytest
 
 from actors.errors import PersistenceError
+from actors.kernel.runtime.commit import Committed, Suspend
 from actors.kernel.runtime.ids import AgentId
-from actors.kernel.runtime.turn import Committed, Suspend
 from actors.kernel.runtime.wakeup import WakeSet
 from persistence.errors import DatabaseUnreachableError
 from tests.conformance.bed import message, outgoing, result, suspended
@@ -91,7 +91,7 @@ async def test_a_turn_whose_answer_is_lost_is_written_once(
         loss = lose(proxy, what, "needle")
 
         outcome, beside = await asyncio.gather(
-            bed.store.turns.commit(turn), other.send(other.turn(result("0")))
+            bed.store.commits.commit(turn), other.send(other.turn(result("0")))
         )
 
         assert loss.happened.is_set()

@@ -11,10 +11,7 @@ import pytest
 from actors.errors import OutOfOrderError
 from actors.kernel.agent.message import MessageKey
 from actors.kernel.agent.supervision import HistoryRetention, SpawnBudget
-from actors.kernel.runtime.ids import AgentId
-from actors.kernel.runtime.log_entry import EntryKind, NewEntry
-from actors.kernel.runtime.scheduler import RunStatus
-from actors.kernel.runtime.turn import (
+from actors.kernel.runtime.commit import (
     DELETED,
     BudgetDelta,
     Finish,
@@ -24,20 +21,23 @@ from actors.kernel.runtime.turn import (
     Retry,
     SignalKey,
 )
+from actors.kernel.runtime.ids import AgentId
+from actors.kernel.runtime.log_entry import EntryKind, NewEntry
+from actors.kernel.runtime.scheduler import RunStatus
 from actors.kernel.runtime.waits import Answer, Wait
 from actors.kernel.runtime.wakeup import WakeSet
 from actors.kernel.store.limits import Claim, Limit, LimitScope
 from actors.kernel.store.schedule import Schedule, Tick
 from actors.kernel.store.transport import SentSignal, Undecodable
+from persistence.postgres.commits import committer
+from persistence.postgres.commits.committer import SQL_FIND_ROUTED, SQL_FIND_TURNS
+from persistence.postgres.commits.outcomes import SQL_FIND_NUDGES
 from persistence.postgres.connection.link import KEYED, Link
-from persistence.postgres.connection.outage import Outage
+from persistence.postgres.connection.outage import ServerOutage
 from persistence.postgres.mail import mail
 from persistence.postgres.mail.arrivals import SQL_NUDGE
 from persistence.postgres.mail.mail import SQL_FIND_INGESTED, SQL_FIND_SIGNALLED
 from persistence.postgres.sharding.takeover import SQL_NEXT_DEATH
-from persistence.postgres.turns import committer
-from persistence.postgres.turns.committer import SQL_FIND_ROUTED, SQL_FIND_TURNS
-from persistence.postgres.turns.outcomes import SQL_FIND_NUDGES
 from tests.conformance.bed import (
     EPOCH,
     SERVES,
@@ -426,7 +426,7 @@ class Workday:
         ids = [one.run_id for one in self.runs]
         agents = [str(one.agent) for one in self.runs]
         names, keys = ["s"] * CROWD, ["m"] * CROWD
-        mine = Link(store.settings, Outage(store.settings), KEYED)
+        mine = Link(store.settings, ServerOutage(store.settings), KEYED)
         try:
             for statement, *values in (
                 (SQL_NUDGE, "nobody", names, names, agents, ids),

@@ -1,1 +1,1 @@
-"""What operators and readers of the README do."""
+"""Tests of what operators and readers of the README do."""

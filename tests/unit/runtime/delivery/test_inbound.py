@@ -11,10 +11,10 @@ import pytest
 
 from actors.errors import BrokerError, PersistenceError
 from actors.kernel.agent.message import Message
+from actors.kernel.runtime.commit import LeaseLost
 from actors.kernel.runtime.ids import AgentId, HostIncarnation, RunId, ShardId
 from actors.kernel.runtime.rows import Arrived
 from actors.kernel.runtime.scheduler import ShardLease
-from actors.kernel.runtime.turn import LeaseLost
 from actors.kernel.store.transport import (
     Cursor,
     Ingested,
@@ -23,7 +23,7 @@ from actors.kernel.store.transport import (
     StaleStream,
     Undecodable,
 )
-from actors.runtime.delivery.inbound import AGAIN_S, Ingest
+from actors.runtime.delivery.inbound import AGAIN_S, Inbound
 from actors.runtime.loop.tasks import TaskScope
 from actors.runtime.worker.intake import Intake
 from tests.harness.simloop import SimLoop, simulate
@@ -107,17 +107,17 @@ class Place:
         return SHARD if agent_id.type == AGENT.type else ShardId("other")
 
 
-async def read(ingest: Ingest, place: Place, after: int = 0) -> None:
+async def read(ingest: Inbound, place: Place, after: int = 0) -> None:
     """Read until there is nothing more."""
     await ingest.read(cast("MailConnection", place), LEASE, Cursor(1, after))
 
 
-def played(act: Callable[[Ingest, Place], Coroutine[Any, Any, None]], place: Place) -> list[str]:
+def played(act: Callable[[Inbound, Place], Coroutine[Any, Any, None]], place: Place) -> list[str]:
     """What happened, when `act` was done and all that it began."""
 
     async def main(_: SimLoop) -> None:
         async with TaskScope() as tasks:
-            ingest = Ingest(
+            ingest = Inbound(
                 cast("MailStore", place),
                 cast("Worker", place),
                 tasks=tasks,
@@ -149,7 +149,7 @@ def test_while_the_store_is_away_nothing_is_acknowledged_and_nothing_lost() -> N
     """The same batch is written again, after a pause."""
     place = Place(PersistenceError("away"), PersistenceError("away"), Ingested((arrived(1),)))
 
-    async def act(ingest: Ingest, place: Place) -> None:
+    async def act(ingest: Inbound, place: Place) -> None:
         async with asyncio.timeout(3 * 2 + 2 * AGAIN_S + 1):
             await ingest.read(cast("MailConnection", OneBatch(place)), LEASE, Cursor(1, 0))
 
@@ -174,7 +174,7 @@ def test_what_a_turn_wrote_meanwhile_is_offered_behind_what_came_before() -> Non
     """Of the shard that is being written; what is for another shard does not wait."""
     place = Place(Ingested((arrived(1),)))
 
-    async def act(ingest: Ingest, place: Place) -> None:
+    async def act(ingest: Inbound, place: Place) -> None:
         async with TaskScope() as tasks:
             tasks.start(read(ingest, place), name="read")
             await asyncio.sleep(1)
@@ -203,7 +203,7 @@ def test_what_is_refused_is_not_acknowledged_and_reading_ends(
 def test_what_was_routed_during_a_refused_write_is_offered() -> None:
     """It is in rows, whatever became of the batch."""
 
-    async def act(ingest: Ingest, place: Place) -> None:
+    async def act(ingest: Inbound, place: Place) -> None:
         async with TaskScope() as tasks:
             tasks.start(read(ingest, place), name="read")
             await asyncio.sleep(1)
@@ -218,7 +218,7 @@ def test_a_cut_line_is_told_of_with_its_reason() -> None:
     assert played(_read_cut, Place())[-1] == "broken: the line is cut"
 
 
-async def _read_cut(ingest: Ingest, place: Place) -> None:
+async def _read_cut(ingest: Inbound, place: Place) -> None:
     await read(ingest, place, -1)
 
 
@@ -226,7 +226,7 @@ def test_a_batch_that_is_written_when_its_line_goes_is_offered_before_the_next_r
     """The new connection reads the shard only when the old batch is in rows and offered."""
     place = Place(Ingested((arrived(1),)), Ingested((arrived(2),)))
 
-    async def act(ingest: Ingest, place: Place) -> None:
+    async def act(ingest: Inbound, place: Place) -> None:
         async with TaskScope() as first:
             first.start(read(ingest, place), name="read")
             await asyncio.sleep(1)
@@ -240,7 +240,7 @@ def test_a_cursor_that_moved_is_news_once() -> None:
     """Also a batch without messages; what is no message is counted."""
     place = Place(Ingested())
 
-    async def act(ingest: Ingest, place: Place) -> None:
+    async def act(ingest: Inbound, place: Place) -> None:
         assert not ingest.take_news()
         await read(ingest, place, 12)
         assert ingest.take_news()

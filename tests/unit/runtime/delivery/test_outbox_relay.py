@@ -11,7 +11,7 @@ from actors.kernel.agent.message import Message
 from actors.kernel.runtime.ids import AgentId, HostIncarnation, ShardId, TopicId
 from actors.kernel.runtime.scheduler import ShardLease
 from actors.kernel.store.transport import OutboxRow
-from actors.runtime.delivery.outbox_relay import AGAIN_S, PAGE, TROUBLE_AFTER, Relay
+from actors.runtime.delivery.outbox_relay import AGAIN_S, PAGE, TROUBLE_AFTER, OutboxRelay
 from actors.runtime.loop.tasks import TaskScope
 from tests.harness.simloop import SimLoop, simulate
 
@@ -93,14 +93,16 @@ class Line:
 
 
 def relayed(
-    act: Callable[[Relay, Outbox, Line], Coroutine[Any, Any, None]], outbox: Outbox, seed: int = 1
+    act: Callable[[OutboxRelay, Outbox, Line], Coroutine[Any, Any, None]],
+    outbox: Outbox,
+    seed: int = 1,
 ) -> Line:
     """The line, when `act` was done and all that it began."""
 
     async def main(_: SimLoop) -> Line:
         line = Line()
         async with TaskScope() as tasks:
-            relay = Relay(cast("OutboxStore", outbox), may_act=lambda: True)
+            relay = OutboxRelay(cast("OutboxStore", outbox), may_act=lambda: True)
             relay.open(cast("MailConnection", line), tasks)
             await act(relay, outbox, line)
             await asyncio.sleep(60)
@@ -112,7 +114,7 @@ def relayed(
 def test_rows_of_a_pair_go_out_one_after_the_other_and_pairs_at_once() -> None:
     """Three of one pair take three seconds, and the other pair is done meanwhile."""
 
-    async def act(relay: Relay, _: Outbox, line: Line) -> None:
+    async def act(relay: OutboxRelay, _: Outbox, line: Line) -> None:
         relay.add([row(1), row(2), row(3), row(4, "b")])
         await asyncio.sleep(1.5)
         assert sorted(line.sent) == [1, 4]
@@ -125,7 +127,7 @@ def test_what_a_commit_wrote_does_not_overtake_what_is_still_being_read() -> Non
     outbox = Outbox(row(1), row(2))
     outbox.wait_s = 5
 
-    async def act(relay: Relay, outbox: Outbox, line: Line) -> None:
+    async def act(relay: OutboxRelay, outbox: Outbox, line: Line) -> None:
         async with TaskScope() as tasks:
             tasks.start(_loaded(relay), name="load")
             await asyncio.sleep(1)
@@ -138,14 +140,14 @@ def test_what_a_commit_wrote_does_not_overtake_what_is_still_being_read() -> Non
     assert relayed(act, outbox).sent == [1, 2, 3]
 
 
-async def _loaded(relay: Relay) -> None:
+async def _loaded(relay: OutboxRelay) -> None:
     await relay.load(LEASES)
 
 
 def test_a_row_that_the_broker_refused_goes_out_again_before_the_next() -> None:
     """Nothing of its pair overtakes it; other pairs do not wait."""
 
-    async def act(relay: Relay, _: Outbox, line: Line) -> None:
+    async def act(relay: OutboxRelay, _: Outbox, line: Line) -> None:
         line.fails[1] = [BrokerError("busy") for _ in range(TROUBLE_AFTER)]
         relay.add([row(1), row(2), row(3, "b")])
         await asyncio.sleep(TROUBLE_AFTER * (1 + AGAIN_S) + 0.5)
@@ -161,7 +163,7 @@ def test_a_row_that_the_broker_refused_goes_out_again_before_the_next() -> None:
 def test_what_the_broker_has_goes_out_again_only_if_its_receiver_has_read_past_it() -> None:
     """Then it was lost there; until then it is on its way."""
 
-    async def act(relay: Relay, outbox: Outbox, line: Line) -> None:
+    async def act(relay: OutboxRelay, outbox: Outbox, line: Line) -> None:
         await relay.load(LEASES)
         await asyncio.sleep(5)
         await relay.look_again(LEASES)
@@ -181,7 +183,7 @@ def test_what_the_broker_has_goes_out_again_only_if_its_receiver_has_read_past_i
 def test_what_left_the_outbox_is_waited_for_no_more() -> None:
     """Its receiver has it."""
 
-    async def act(relay: Relay, outbox: Outbox, _: Line) -> None:
+    async def act(relay: OutboxRelay, outbox: Outbox, _: Line) -> None:
         relay.add([row(1)])
         await asyncio.sleep(5)
         assert relay.is_waiting
@@ -195,7 +197,7 @@ def test_what_left_the_outbox_is_waited_for_no_more() -> None:
 def test_over_a_new_connection_everything_counts_as_not_sent() -> None:
     """What the old one had accepted may be lost; what comes in between is read from the outbox."""
 
-    async def act(relay: Relay, outbox: Outbox, line: Line) -> None:
+    async def act(relay: OutboxRelay, outbox: Outbox, line: Line) -> None:
         relay.add([row(1)])
         await asyncio.sleep(5)
         relay.close()
@@ -215,7 +217,7 @@ def test_more_rows_than_a_page_are_all_read() -> None:
     """In order, and the answer names them all."""
     many = [row(n, f"{n % 50}") for n in range(PAGE + 5)]
 
-    async def act(relay: Relay, _: Outbox, __: Line) -> None:
+    async def act(relay: OutboxRelay, _: Outbox, __: Line) -> None:
         assert await relay.load(LEASES) == set(range(PAGE + 5))
 
     line = relayed(act, Outbox(*many))
@@ -227,7 +229,7 @@ def test_what_can_never_be_published_is_buried_and_the_next_goes_out() -> None:
     outbox = Outbox()
     outbox.errors = 2
 
-    async def act(relay: Relay, _: Outbox, line: Line) -> None:
+    async def act(relay: OutboxRelay, _: Outbox, line: Line) -> None:
         line.fails[1] = [ContractError("too large") for _ in range(3)]
         relay.add([row(1), row(2)])
 
@@ -239,7 +241,7 @@ def test_what_only_onlookers_receive_leaves_the_outbox_once_the_broker_has_it() 
     """Several of them together; one that can never be published leaves it, too, without a dead letter."""
     outbox = Outbox()
 
-    async def act(relay: Relay, _: Outbox, line: Line) -> None:
+    async def act(relay: OutboxRelay, _: Outbox, line: Line) -> None:
         line.fails[3] = [ContractError("too large")]
         relay.add([post(1), row(2, dead="why"), post(3), row(4, "b")])
 
@@ -253,7 +255,7 @@ def test_what_could_not_be_forgotten_goes_out_once_more() -> None:
     outbox = Outbox(post(1))
     outbox.errors = 1
 
-    async def act(relay: Relay, outbox: Outbox, _: Line) -> None:
+    async def act(relay: OutboxRelay, outbox: Outbox, _: Line) -> None:
         await relay.load(LEASES)
         await asyncio.sleep(5)
         assert outbox.forgotten == []

@@ -8,7 +8,7 @@ import pytest
 
 from actors.runtime.replay.branches import (
     Branch,
-    Doing,
+    BranchState,
     Gather,
     Group,
     OpenGroups,
@@ -28,7 +28,7 @@ class Control:
     def release(self, branch: Branch) -> None:
         """The parent goes on."""
         self.done.append(f"go {branch.prefix}")
-        branch.doing = Doing.CODE
+        branch.state = BranchState.CODE
 
     def close(self, branch: Branch) -> None:
         """A child is closed."""
@@ -41,7 +41,7 @@ class Control:
 
 def end(branch: Branch, error: BaseException | None = None) -> None:
     """Let the code of a branch end."""
-    branch.doing, branch.error = Doing.DONE, error
+    branch.state, branch.error = BranchState.DONE, error
     if branch.group is not None:
         branch.group.child_ended(branch)
 
@@ -51,8 +51,8 @@ def awaited(group: Group, *names: str) -> list[Branch]:
     children = [Branch(name) for name in names]
     for child in children:
         group.add(child)
-        child.doing = Doing.MISS
-    group.is_awaited, group.parent.doing = True, Doing.GROUP
+        child.state = BranchState.MISS
+    group.is_awaited, group.parent.state = True, BranchState.GROUP
     return children
 
 
@@ -110,7 +110,7 @@ def test_a_group_that_is_not_awaited_does_nothing() -> None:
     group.is_awaited = False
     assert steps(group) == []
 
-    group.is_awaited, group.parent.doing = True, Doing.HIT
+    group.is_awaited, group.parent.state = True, BranchState.HIT
     assert steps(group) == []
 
 

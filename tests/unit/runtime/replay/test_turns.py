@@ -14,7 +14,7 @@ import pytest
 
 from actors.errors import EffectOutsideScopeError, ForeignCancellationError
 from actors.runtime.replay.branch_scheduler import STALL_S, BranchScheduler
-from actors.runtime.replay.branches import Branch, Doing, Gather, Group, Select
+from actors.runtime.replay.branches import Branch, BranchState, Gather, Group, Select
 from tests.harness.simloop import SimLoop, simulate
 
 if TYPE_CHECKING:
@@ -317,7 +317,7 @@ def test_a_branch_takes_its_place_in_the_queue_back_unless_it_was_interrupted() 
         await stage.scheduler.await_resume(branch, "step")
         stage.say("its turn")
         assert not stage.scheduler.go_on_working(branch)
-        branch.doing = Doing.WORK
+        branch.state = BranchState.WORK
         stage.scheduler.live.working += 1
 
     async def act(stage: Stage) -> None:

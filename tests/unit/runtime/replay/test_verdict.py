@@ -19,10 +19,10 @@ from actors.errors import (
 )
 from actors.kernel.agent.message import MessageKey
 from actors.kernel.agent.supervision import HistoryRetention
+from actors.kernel.runtime.commit import Finish, Park, Retry
 from actors.kernel.runtime.ids import AgentId, RunId
 from actors.kernel.runtime.log_entry import EntryKind
 from actors.kernel.runtime.scheduler import RetryPolicy, RunStatus
-from actors.kernel.runtime.turn import Finish, Park, Retry
 from actors.runtime.replay.failures import mark_recorded
 from actors.runtime.replay.verdict import (
     Attempt,

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from actors.errors import ContractError
+from actors.kernel.runtime.commit import Finish
 from actors.kernel.runtime.log_entry import EntryKind, NewEntry
 from actors.kernel.runtime.scheduler import RunStatus
-from actors.kernel.runtime.turn import Finish
 from actors.runtime.sharding.retention import forget_agent, sweep_all
 from tests.conformance.bed import DESK, message
 from tests.conformance.clock import ManualClock

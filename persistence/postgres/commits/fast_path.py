@@ -1,4 +1,4 @@
-"""The fast path of a group of turns: the shapes that nearly all have, as the arguments of `commit_fast`."""
+"""The fast path of a group of commits: the shapes that nearly all have, as the arguments of `commit_fast`."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from itertools import chain
 from typing import Final, TypeAlias
 
+from actors.kernel.runtime.commit import Commit, Continue, Finish, Suspend
 from actors.kernel.runtime.ids import AgentId
 from actors.kernel.runtime.scheduler import RunStatus
-from actors.kernel.runtime.turn import Commit, Continue, Finish, Suspend
-from persistence.postgres.turns.encode import columns
-from persistence.postgres.turns.rare_columns import FEW_WAITS, WAITING
-from persistence.postgres.turns.turn import RUNNING, Unit
-from persistence.postgres.turns.turn_columns import Column, entry_columns, fences_of
+from persistence.postgres.commits.encode import columns
+from persistence.postgres.commits.rare_columns import FEW_WAITS, WAITING
+from persistence.postgres.commits.unit import RUNNING, Unit
+from persistence.postgres.commits.unit_columns import Column, entry_columns, fences_of
 
 Rows: TypeAlias = "list[tuple[object, ...]]"
 
@@ -21,7 +21,7 @@ _WAIT: Final = ("position", "key", "kind", "agent", "must", "request", "expires_
 
 
 def is_usual(commit: Commit, *, brokered: bool) -> bool:
-    """Whether the fast path knows such a turn; see `commit_fast.sql`."""
+    """Whether the fast path knows such a commit; see `commit_fast.sql`."""
     then, create = commit.then, commit.create
     ends_well = isinstance(then, Finish) and (then.status, then.dead_letter) == (
         RunStatus.COMPLETED,
@@ -43,11 +43,11 @@ def is_usual(commit: Commit, *, brokered: bool) -> bool:
 
 
 def fast_arguments(units: list[Unit]) -> list[Column] | None:
-    """Return the arguments of `commit_fast`; None: a turn is not for it."""
+    """Return the arguments of `commit_fast`; None: a commit is not for it."""
     if any(unit.log_from is not None or not unit.calls[-1].args.is_usual for unit in units):
         return None
     fences, numbers = fences_of(units)
-    turns: Rows = []
+    commits: Rows = []
     ending: list[str] = []
     # created runs, bound messages, sent messages, signals, answers, state, replies
     rest: tuple[Rows, ...] = ([], [], [], [], [], [], [])
@@ -55,14 +55,14 @@ def fast_arguments(units: list[Unit]) -> list[Column] | None:
     waiting: list[str] = []
     waits: Rows = []
     for i, (unit, fence) in enumerate(zip(units, numbers, strict=True), 1):
-        lease, parts = unit.turn.lease, unit.parts
+        lease, parts = unit.first.lease, unit.parts
         run_id, agent = lease.run_id, str(lease.agent_id)
-        head = (run_id, fence, agent, unit.turn.expected)
+        head = (run_id, fence, agent, unit.first.expected)
         if parts is None:
-            turns.append((*head, False, RUNNING, unit.attempt, None, None, None))
+            commits.append((*head, False, RUNNING, unit.attempt, None, None, None))
             continue
         status, attempt, wake, wake_at, _, result, *_ = parts.then
-        turns.append((*head, parts.creates, status, attempt, wake, wake_at, result))
+        commits.append((*head, parts.creates, status, attempt, wake, wake_at, result))
         if parts.creates:
             # hash, priority and retry policy; then all from the root on
             created += [(i, *row[3:6], *row[7:]) for row in parts.spawned]
@@ -83,7 +83,7 @@ def fast_arguments(units: list[Unit]) -> list[Column] | None:
     return [
         *fences,
         sorted(_types_of(units)),
-        *columns(turns, 10),
+        *columns(commits, 10),
         ending,
         *entries,
         *chain.from_iterable(columns(rows, width) for rows, width in tail),
@@ -98,7 +98,7 @@ def _types_of(units: list[Unit]) -> set[str]:
     def found() -> Iterator[str]:
         for unit in units:
             if unit.parts is not None and unit.parts.creates:
-                yield unit.turn.lease.agent_id.type
+                yield unit.first.lease.agent_id.type
             yield from (out.target.type for out in unit.outgoing)
 
     return set(found())

@@ -1,4 +1,4 @@
-"""Groups of turns as the array arguments of the SQL functions."""
+"""Groups of commits as the array arguments of the SQL functions."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from itertools import chain
 from typing import Final, TypeAlias
 
-from persistence.postgres.turns.encode import columns
-from persistence.postgres.turns.rare_columns import talk_argument
-from persistence.postgres.turns.turn import RUNNING, Unit
+from persistence.postgres.commits.encode import columns
+from persistence.postgres.commits.rare_columns import talk_argument
+from persistence.postgres.commits.unit import RUNNING, Unit
 
 Column: TypeAlias = "Sequence[object]"
 COMMIT_ARGUMENTS: Final = 60
@@ -20,9 +20,9 @@ def append_arguments(units: list[Unit]) -> list[Column]:
     fences, numbers = fences_of(units)
     return [
         *fences,
-        [unit.turn.lease.run_id for unit in units],
+        [unit.first.lease.run_id for unit in units],
         numbers,
-        [unit.turn.expected for unit in units],
+        [unit.first.expected for unit in units],
         [unit.attempt for unit in units],
         *entry_columns(units),
     ]
@@ -31,23 +31,23 @@ def append_arguments(units: list[Unit]) -> list[Column]:
 def commit_arguments(units: list[Unit]) -> list[Column]:
     """Return the arguments of `commit_turns`, without its last four."""
     fences, numbers = fences_of(units)
-    turns: list[tuple[object, ...]] = []
+    commits: list[tuple[object, ...]] = []
     # spawned runs, bound messages, sent messages, signals, answers, state
     rest: tuple[list[tuple[object, ...]], ...] = ([], [], [], [], [], [])
     for i, (unit, fence) in enumerate(zip(units, numbers, strict=True), 1):
-        turn, parts = unit.turn, unit.parts
-        head = (turn.lease.run_id, fence, str(turn.lease.agent_id), turn.expected)
+        write, parts = unit.first, unit.parts
+        head = (write.lease.run_id, fence, str(write.lease.agent_id), write.expected)
         if parts is None:
-            turns.append((*head, False, RUNNING, unit.attempt, *_NOTHING, unit.log_from))
+            commits.append((*head, False, RUNNING, unit.attempt, *_NOTHING, unit.log_from))
             continue
-        turns.append((*head, parts.creates, *parts.then, parts.orphans, unit.log_from))
+        commits.append((*head, parts.creates, *parts.then, parts.orphans, unit.log_from))
         groups = (parts.spawned, parts.bound, parts.sent, parts.signals, parts.answers, parts.state)
         for rows, more in zip(rest, groups, strict=True):
             if more:
                 rows += [(i, *row) for row in more]
     widths = (14, 5, 6, 3, 3, 4)
     tail = (columns(rows, width) for rows, width in zip(rest, widths, strict=True))
-    return [*fences, *columns(turns, 16), *entry_columns(units), *chain.from_iterable(tail)]
+    return [*fences, *columns(commits, 16), *entry_columns(units), *chain.from_iterable(tail)]
 
 
 def talk_arguments(units: list[Unit]) -> tuple[str | None, list[str]]:
@@ -68,7 +68,7 @@ def fences_of(units: list[Unit]) -> tuple[list[Column], list[int]]:
     fences: dict[tuple[str, str, int], int] = {}
     numbers = []
     for unit in units:
-        lease = unit.turn.lease
+        lease = unit.first.lease
         key = (lease.shard, lease.owner, lease.epoch)
         numbers.append(fences.setdefault(key, len(fences) + 1))
     return list(zip(*fences, strict=True)), numbers
@@ -76,18 +76,18 @@ def fences_of(units: list[Unit]) -> tuple[list[Column], list[int]]:
 
 def entry_columns(units: list[Unit]) -> list[Column]:
     """turn, run, seq, kind, position and payload of every entry."""
-    turns: list[int] = []
+    numbers: list[int] = []
     runs: list[str] = []
     seqs: list[int] = []
     for i, unit in enumerate(units, 1):
-        count, first = len(unit.rows), unit.turn.expected + 1
+        count, first = len(unit.rows), unit.first.expected + 1
         if count == 1:
-            turns.append(i)
-            runs.append(unit.turn.lease.run_id)
+            numbers.append(i)
+            runs.append(unit.first.lease.run_id)
             seqs.append(first)
         else:
-            turns += [i] * count
-            runs += [unit.turn.lease.run_id] * count
+            numbers += [i] * count
+            runs += [unit.first.lease.run_id] * count
             seqs += range(first, first + count)
     rows = chain.from_iterable(unit.rows for unit in units)
-    return [turns, runs, seqs, *columns(rows, 3)]
+    return [numbers, runs, seqs, *columns(rows, 3)]

@@ -14,10 +14,7 @@ from actors.errors import (
     UnknownRunError,
 )
 from actors.kernel.agent.message import MessageKey
-from actors.kernel.runtime.hints import Nudge
-from actors.kernel.runtime.ids import AgentId
-from actors.kernel.runtime.scheduler import Lease
-from actors.kernel.runtime.turn import (
+from actors.kernel.runtime.commit import (
     Answered,
     Conflict,
     LeaseLost,
@@ -26,12 +23,15 @@ from actors.kernel.runtime.turn import (
     OverBudget,
     Spawned,
 )
+from actors.kernel.runtime.hints import Nudge
+from actors.kernel.runtime.ids import AgentId
+from actors.kernel.runtime.scheduler import Lease
 from actors.kernel.runtime.waits import WaitCycle
+from persistence.postgres.commits.unit import Ended, Unit, Unknown, WriteResult
 from persistence.postgres.connection.link import Row
 from persistence.postgres.connection.listener import nudge_of
-from persistence.postgres.turns.turn import Ended, TurnResult, Unit, Unknown
 
-# What the first turns would have been told to look after; posts are found by the owners' scans.
+# What the first commits would have been told to look after; posts are found by the owners' scans.
 SQL_FIND_NUDGES: Final[LiteralString] = """
 with t as (select * from unnest($1::text[]) t(run_id)),
 ended as (
@@ -74,7 +74,7 @@ class Verdicts:
     __slots__ = ("cycles", "notes", "nudges", "posted", "refused", "routed")
 
     def __init__(self, units: list[Unit], rows: list[Row]) -> None:
-        self.refused: dict[int, TurnResult] = {}
+        self.refused: dict[int, WriteResult] = {}
         self.notes: dict[int, Row] = {}
         self.cycles: dict[int, list[WaitCycle]] = {}
         self.nudges: list[Row] = []
@@ -82,7 +82,7 @@ class Verdicts:
         self.posted: list[Row] = []
         withdrawn: set[tuple[str, str, str]] = set()
         for row in rows:
-            outcome, turn = row["outcome"], row["turn"]
+            outcome, number = row["outcome"], row["turn"]
             if outcome == "routed":
                 self.routed.append(row)
             elif outcome in ("outbox", "dead"):
@@ -90,13 +90,13 @@ class Verdicts:
             elif outcome == "nudge":
                 self.nudges.append(row)
             elif outcome == "note":
-                self.notes[turn] = row
+                self.notes[number] = row
             elif outcome == "withdrawn":
                 withdrawn.add(_key(row))
             elif outcome == "cycle":
-                self.cycles.setdefault(turn, []).append(_cycle(units[turn - 1], row))
+                self.cycles.setdefault(number, []).append(_cycle(units[number - 1], row))
             else:
-                self.refused[turn] = _refusal(row, units[turn - 1], self.refused.get(turn))
+                self.refused[number] = _refusal(row, units[number - 1], self.refused.get(number))
         if withdrawn:  # they never left
             self.routed = [row for row in self.routed if _key(row) not in withdrawn]
             self.posted = [row for row in self.posted if _key(row) not in withdrawn]
@@ -106,7 +106,7 @@ class Verdicts:
 
 @dataclass(slots=True)
 class Told:
-    """What one turn changed for its own host."""
+    """What one commit changed for its own host."""
 
     nudges: dict[Nudge, None] = field(default_factory=dict)
     spawned: list[tuple[Spawned, int]] = field(default_factory=list)
@@ -115,17 +115,17 @@ class Told:
 def told_by(
     units: list[Unit], rows: list[Row], on_foreign: Callable[[str, Nudge], None]
 ) -> dict[int, Told]:
-    """Return what each turn changed for its own host; other owners are told by `on_foreign`."""
+    """Return what each commit changed for its own host; other owners are told by `on_foreign`."""
     found: dict[int, Told] = {}
     for row in rows:
         owner = row["owner"]
         if owner is None:
             continue
-        turn: int = row["turn"]
-        unit = units[turn - 1]
+        number: int = row["turn"]
+        unit = units[number - 1]
         nudge = nudge_of(row["detail"], row["agent"], row["message_id"])
-        told = found.setdefault(turn, Told())
-        if owner != unit.turn.lease.owner:
+        told = found.setdefault(number, Told())
+        if owner != unit.first.lease.owner:
             on_foreign(owner, nudge)
         elif nudge.kind == "run" and row["arrival"] is not None:
             told.spawned.append((unit.child(nudge.run_id), row["arrival"]))
@@ -139,20 +139,20 @@ def _key(row: Row) -> tuple[str, str, str]:
 
 
 def _cycle(unit: Unit, row: Row) -> WaitCycle:
-    lease = unit.turn.lease
+    lease = unit.first.lease
     agents = tuple(AgentId.parse(agent) for agent in row["agent"].split("\n"))
     return WaitCycle(lease.run_id, lease.agent_id, row["detail"], agents)
 
 
 def _one_run_each(found: dict[int, list[WaitCycle]]) -> dict[int, list[WaitCycle]]:
-    """Return the circles without what several turns of a group say of one: the greatest run fails."""
+    """Return the circles without what several commits of a group say of one: the greatest run fails."""
     fails: dict[tuple[AgentId, ...], str] = {}
     for cycle in (cycle for cycles in found.values() for cycle in cycles):
         circle = _from_the_least(cycle.agents)
         fails[circle] = max(cycle.run_id, fails.get(circle, ""))
     return {
-        turn: [c for c in cycles if fails[_from_the_least(c.agents)] == c.run_id]
-        for turn, cycles in found.items()
+        number: [c for c in cycles if fails[_from_the_least(c.agents)] == c.run_id]
+        for number, cycles in found.items()
     }
 
 
@@ -162,8 +162,8 @@ def _from_the_least(agents: tuple[AgentId, ...]) -> tuple[AgentId, ...]:
 
 
 def _refusal(  # noqa: PLR0911 - one each
-    row: Row, unit: Unit, before: TurnResult | None
-) -> TurnResult:
+    row: Row, unit: Unit, before: WriteResult | None
+) -> WriteResult:
     match row["outcome"]:
         case "lease":
             return LeaseLost()
@@ -182,16 +182,16 @@ def _refusal(  # noqa: PLR0911 - one each
         case "early" if not isinstance(before, Missing):
             keys = before.keys if isinstance(before, OutOfOrder) else ()
             if (sender := row.get("sender")) is not None:  # an append names none
-                keys = (*keys, MessageKey(unit.turn.lease.agent_id, sender, row["detail"]))
-            verdict: TurnResult = OutOfOrder(keys)
+                keys = (*keys, MessageKey(unit.first.lease.agent_id, sender, row["detail"]))
+            verdict: WriteResult = OutOfOrder(keys)
         case _:
             known = before.what if isinstance(before, Missing) else ()
             verdict = Missing((*known, row["detail"]))
     return verdict
 
 
-def append_error(result: TurnResult, lease: Lease, expected_seq: int) -> Exception:
-    """Return why entries were not appended; see `TurnStore.append`."""
+def append_error(result: WriteResult, lease: Lease, expected_seq: int) -> Exception:
+    """Return why entries were not appended; see `CommitStore.append`."""
     match result:
         case LeaseLost():
             return LeaseLostError(lease.shard, lease.owner, lease.epoch)

@@ -1,4 +1,4 @@
-"""Turns as the committer groups them: encoded where they are called, merged where they meet."""
+"""Commits as the committer groups them: encoded where they are called, merged where they meet."""
 
 from __future__ import annotations
 
@@ -7,10 +7,7 @@ from typing import Final, TypeAlias, assert_never
 
 from actors.errors import ContractError
 from actors.kernel.json import JsonValue
-from actors.kernel.runtime.ids import AgentId, RunId, partition_hash
-from actors.kernel.runtime.log_entry import EntryKind, NewEntry, check_entry
-from actors.kernel.runtime.scheduler import Lease
-from actors.kernel.runtime.turn import (
+from actors.kernel.runtime.commit import (
     Answered,
     Commit,
     Committed,
@@ -29,10 +26,13 @@ from actors.kernel.runtime.turn import (
     Suspend,
     Then,
 )
+from actors.kernel.runtime.ids import AgentId, RunId, partition_hash
+from actors.kernel.runtime.log_entry import EntryKind, NewEntry, check_entry
+from actors.kernel.runtime.scheduler import Lease
 from actors.kernel.store.follow_graph import check_topics
+from persistence.postgres.commits.encode import json_text, message_text, run_columns
+from persistence.postgres.commits.rare_columns import runs_named, talk_of
 from persistence.postgres.connection.batch import Batched
-from persistence.postgres.turns.encode import json_text, message_text, run_columns
-from persistence.postgres.turns.rare_columns import runs_named, talk_of
 
 _CONTINUED: Final = EntryKind.RUN_CONTINUED
 RUNNING: Final = "RUNNING"
@@ -56,7 +56,7 @@ class Unknown:
     __slots__ = ()
 
 
-class Parts:
+class CommitRows:
     """What a commit writes beside entries, as rows of columns; encoded in the caller's time."""
 
     __slots__ = (
@@ -92,8 +92,8 @@ class Parts:
         self.state = [(agent, key, _state_text(value)) for key, value in commit.state.items()]
 
 
-class Turn:
-    """What one call writes. `rows` are (kind, position, payload text) in order."""
+class Write:
+    """One call of the committer. `rows` are (kind, position, payload text) in order."""
 
     __slots__ = ("attempt", "commit", "expected", "is_usual", "lease", "log_from", "parts", "rows")
 
@@ -111,15 +111,15 @@ class Turn:
             if entry.kind == _CONTINUED:
                 self.log_from = expected + 1 + len(self.rows)
             self.rows.append((entry.kind, entry.position, json_text(entry.payload, entry.kind)))
-        self.parts = None if commit is None else Parts(commit)
+        self.parts = None if commit is None else CommitRows(commit)
 
     @property
     def last(self) -> int:
-        """Where the log ends after this turn."""
+        """Where the log ends after this commit."""
         return self.expected + len(self.rows)
 
 
-TurnResult: TypeAlias = (
+WriteResult: TypeAlias = (
     Committed
     | LeaseLost
     | Conflict
@@ -130,28 +130,28 @@ TurnResult: TypeAlias = (
     | Ended
     | Unknown
 )
-TurnCall: TypeAlias = "Batched[Turn, TurnResult]"
+WriteCall: TypeAlias = "Batched[Write, WriteResult]"
 
 
 class Unit:
-    """What is sent as one turn: calls of one run whose entries follow each other."""
+    """What is sent as one commit: calls of one run whose entries follow each other."""
 
-    __slots__ = ("_children", "calls", "rows", "turn")
+    __slots__ = ("_children", "calls", "first", "rows")
 
-    def __init__(self, call: TurnCall) -> None:
+    def __init__(self, call: WriteCall) -> None:
         self.calls = [call]
-        self.turn = call.args
+        self.first = call.args
         self.rows = call.args.rows
         self._children: dict[str, Spawned] | None = None
 
     @property
     def last(self) -> int:
         """Where the log ends after the unit."""
-        return self.turn.expected + len(self.rows)
+        return self.first.expected + len(self.rows)
 
     @property
-    def parts(self) -> Parts | None:
-        """What the turn that closes the unit writes beside entries; None for appends."""
+    def parts(self) -> CommitRows | None:
+        """What the commit that closes the unit writes beside entries; None for appends."""
         return self.calls[-1].args.parts
 
     @property
@@ -164,7 +164,7 @@ class Unit:
         """The child with this id that the unit spawns."""
         if self._children is None:
             commit = self.calls[-1].args.commit
-            assert commit is not None, "only a whole turn spawns"
+            assert commit is not None, "only a whole commit spawns"
             self._children = {child.run.run_id: child for child in commit.spawned}
         return self._children[run_id or ""]
 
@@ -180,22 +180,22 @@ class Unit:
             (c.args.log_from for c in self.calls if c.args.log_from is not None), default=None
         )
 
-    def take(self, call: TurnCall) -> bool:
+    def take(self, call: WriteCall) -> bool:
         """Add a call of the same run if it follows; only appends can be followed."""
-        turn = call.args
-        if turn.expected != self.last or self.parts is not None or turn.lease != self.turn.lease:
+        write = call.args
+        if write.expected != self.last or self.parts is not None or write.lease != self.first.lease:
             return False
-        if turn.parts is not None and turn.parts.creates:
+        if write.parts is not None and write.parts.creates:
             return False
-        self.rows = self.rows + turn.rows
+        self.rows = self.rows + write.rows
         self.calls.append(call)
         return True
 
 
-def units_of(calls: list[TurnCall]) -> tuple[list[Unit], list[TurnCall]]:
+def units_of(calls: list[WriteCall]) -> tuple[list[Unit], list[WriteCall]]:
     """Return what can be sent at once, one unit a run, and the calls that have to wait for it."""
     units: dict[str, Unit] = {}
-    later: list[TurnCall] = []
+    later: list[WriteCall] = []
     held: set[str] = set()
     for call in calls:
         run_id = call.args.lease.run_id

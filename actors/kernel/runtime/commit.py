@@ -1,4 +1,4 @@
-"""One turn of one run as a value: what a commit writes, and what became of it."""
+"""One commit of one run as a value: what a commit writes, and what became of it."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ CONTINUE: Final = Continue()
 
 @dataclass(frozen=True, slots=True)
 class Spawned:
-    """A child to be created with its parent's turn.
+    """A child to be created with its parent's commit.
 
     Attributes:
         run: With parent, root and depth set; born with its parent's cancel flag.
@@ -125,7 +125,7 @@ DELETED: Final = Deleted()
 
 @dataclass(frozen=True, slots=True)
 class BudgetDelta:
-    """What a turn adds to the tree's account, at the root. Only for trees with an execution budget.
+    """What a commit adds to the tree's account, at the root. Only for trees with an execution budget.
 
     Attributes:
         tokens: Used, input and output.
@@ -143,7 +143,7 @@ class BudgetDelta:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """One turn of one run: all of it becomes durable or nothing.
+    """One commit of one run: all of it becomes durable or nothing.
 
     Attributes:
         lease: Fences the write: shard owner and epoch are compared under a lock.
@@ -163,10 +163,10 @@ class Commit:
         waits: All waits that are open now, in place of those before; None: they are as they were.
             A run's waits are gone when it ends.
         known_waits: Those that are rows before, where that is known: a store may write the difference.
-        follows: Applied in order, before any post of this turn.
+        follows: Applied in order, before any post of this commit.
         orphans: With `Finish`: what becomes of children that are still open. RUN and NONE: they and
             all below are asked to stop; PERMANENT: they become children of the root.
-        budget: What this turn spends.
+        budget: What this commit spends.
         withdraw: Questions of this run that were refused: those that nobody has begun are gone.
         unless_answered: Keys of waits that end without an answer: no answer may be there by now.
         attempt: The attempt that is executing, 1 for the first; kept with the run.
@@ -197,7 +197,7 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """The turn is durable.
+    """The commit is durable.
 
     Attributes:
         last_seq: Where the log ends now.
@@ -205,7 +205,7 @@ class Committed:
         routed: Outgoing messages that became inbox rows here and now; known ids are left out.
         wake_now: After `Suspend`: something it waits for is there already; run it again.
         cycles: Waits of this run that can never end.
-        nudges: What this turn changed for agents of this host's shards: answers for waiting runs
+        nudges: What this commit changed for agents of this host's shards: answers for waiting runs
             (signal), runs to stop (cancel), posts to bring to followers (fanout), and, after an
             unknown outcome, children to start (run). Other owners are told by the store.
         spawned: Children of agents of this host's shards, each with its place in the agent's queue,
@@ -253,7 +253,7 @@ class OutOfOrder:
 
 @dataclass(frozen=True, slots=True)
 class OverBudget:
-    """The tree's budget has no place for what the turn begins at these positions; nothing was written.
+    """The tree's budget has no place for what the commit begins at these positions; nothing was written.
 
     Execute the run again from what is durable, and let these calls raise. Of several spawns the
     first ones that fit are not named.
@@ -271,7 +271,7 @@ class OverBudget:
 class Answered:
     """Answers with these keys came before the end of their waits; nothing was written.
 
-    Write the turn again with the answers in place of those ends.
+    Write the commit again with the answers in place of those ends.
     """
 
     keys: tuple[str, ...]

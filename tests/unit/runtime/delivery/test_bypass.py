@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from actors.errors import BrokerError, PersistenceError
-from actors.runtime.delivery.detour import AFTER_S, AGAIN_S, LOOK_S, Detour, Doubt
-from actors.runtime.delivery.outbox_relay import SLOW_S, Relay
+from actors.runtime.delivery.bypass import AFTER_S, AGAIN_S, LOOK_S, Bypass, Suspicion
+from actors.runtime.delivery.outbox_relay import SLOW_S, OutboxRelay
 from actors.runtime.loop.tasks import TaskScope
 from tests.harness.simloop import SimLoop, simulate
 from tests.unit.runtime.delivery.test_outbox_relay import LEASES, Line, post, row
@@ -56,18 +56,18 @@ class Rows:
 
 
 def gone_round(
-    act: Callable[[Detour, Relay], Coroutine[None, None, None]], rows: Rows, doubts: list[str]
+    act: Callable[[Bypass, OutboxRelay], Coroutine[None, None, None]], rows: Rows, doubts: list[str]
 ) -> Rows:
     """The rows, when `act` was done."""
 
     async def main(_: SimLoop) -> None:
         store = cast("OutboxStore", rows)
-        relay = Relay(store, may_act=lambda: True, on_doubt=lambda: doubts.append("doubt"))
+        relay = OutboxRelay(store, may_act=lambda: True, on_doubt=lambda: doubts.append("doubt"))
         held = cast("HeldShards", SimpleNamespace(loaded=LEASES))
-        detour = Detour(relay, store, held)
+        bypass = Bypass(relay, store, held)
         async with TaskScope() as tasks:
-            tasks.start(detour.run(), name="detour")
-            await act(detour, relay)
+            tasks.start(bypass.run(), name="bypass")
+            await act(bypass, relay)
 
     simulate(main, seed=1)
     return rows
@@ -75,7 +75,7 @@ def gone_round(
 
 def test_a_doubt_is_waited_for_from_its_beginning() -> None:
     """Those that come later change nothing, and what ends it ends all of them."""
-    doubt = Doubt()
+    doubt = Suspicion()
     assert doubt.left_s(5) is None
     doubt.begin(10)
     doubt.begin(10 + AFTER_S / 2)
@@ -89,12 +89,12 @@ def test_a_doubt_is_waited_for_from_its_beginning() -> None:
 def test_while_the_broker_is_well_the_store_is_asked_nothing() -> None:
     """Nor for a doubt that is shorter than a second."""
 
-    async def act(detour: Detour, _: Relay) -> None:
+    async def act(bypass: Bypass, _: OutboxRelay) -> None:
         await asyncio.sleep(3600)
-        detour.begin()
-        detour.look_again()
+        bypass.begin()
+        bypass.look_again()
         await asyncio.sleep(AFTER_S * 0.9)
-        detour.end()
+        bypass.end()
         await asyncio.sleep(3600)
 
     rows = gone_round(act, Rows(row(1)), [])
@@ -104,10 +104,10 @@ def test_while_the_broker_is_well_the_store_is_asked_nothing() -> None:
 def test_what_waits_and_what_comes_goes_round_in_order() -> None:
     """What is only for onlookers at the broker stays."""
 
-    async def act(detour: Detour, relay: Relay) -> None:
-        detour.begin()
+    async def act(bypass: Bypass, relay: OutboxRelay) -> None:
+        bypass.begin()
         await asyncio.sleep(AFTER_S + 0.1)
-        assert detour.is_open
+        assert bypass.is_open
         assert rows.handed == [1, 2]
         rows.rows += [row(5), post(6)]
         relay.add([row(5), post(6)])
@@ -124,12 +124,12 @@ def test_what_waits_and_what_comes_goes_round_in_order() -> None:
 def test_nothing_to_hand_over_is_asked_for_now_and_then() -> None:
     """Less than once a second, however long it lasts; at once when shards are new."""
 
-    async def act(detour: Detour, _: Relay) -> None:
-        detour.begin()
+    async def act(bypass: Bypass, _: OutboxRelay) -> None:
+        bypass.begin()
         await asyncio.sleep(AFTER_S + 60 * LOOK_S + 1)
         assert rows.looks == 61
         rows.rows = [row(7)]
-        detour.look_again()
+        bypass.look_again()
         await asyncio.sleep(0.1)
         assert rows.handed == [7]
 
@@ -140,8 +140,8 @@ def test_nothing_to_hand_over_is_asked_for_now_and_then() -> None:
 def test_what_has_to_wait_is_handed_over_again() -> None:
     """Its turn has not come, or the store is away; what its sender sent behind it waits for it."""
 
-    async def act(detour: Detour, _: Relay) -> None:
-        detour.begin()
+    async def act(bypass: Bypass, _: OutboxRelay) -> None:
+        bypass.begin()
         await asyncio.sleep(AFTER_S + AGAIN_S + 5)
 
     rows = Rows(row(1), row(2), row(3, "b"))
@@ -154,14 +154,14 @@ def test_when_the_broker_is_back_rows_go_there() -> None:
     """The way that ends closes no connection that was opened before."""
     line = Line()
 
-    async def act(detour: Detour, relay: Relay) -> None:
-        detour.begin()
+    async def act(bypass: Bypass, relay: OutboxRelay) -> None:
+        bypass.begin()
         await asyncio.sleep(AFTER_S + 0.1)
         async with TaskScope() as tasks:
             relay.open(line, tasks)
-            detour.end()
+            bypass.end()
             await asyncio.sleep(0.1)
-            assert not detour.is_open
+            assert not bypass.is_open
             relay.add([row(2)])
             await asyncio.sleep(5)
 
@@ -176,12 +176,12 @@ def test_a_connection_that_is_opened_once_more_is_not_used_twice_at_once(
     line = Line()
     line.fails = {1: [BrokerError("no leader")]}
 
-    async def act(detour: Detour, relay: Relay) -> None:
+    async def act(bypass: Bypass, relay: OutboxRelay) -> None:
         async with TaskScope() as tasks:
             relay.open(line, tasks)
             relay.add([row(1), row(2)])
             await asyncio.sleep(0.5)
-            relay.open(detour, tasks, mail_only=True)
+            relay.open(bypass, tasks, mail_only=True)
             relay.open(line, tasks)
             await asyncio.sleep(0.6)  # the first send has failed, and would be made again
             relay.add([row(3)])
@@ -218,7 +218,7 @@ class Late:
 def test_a_row_that_is_refused_or_not_taken_soon_is_a_doubt(line: Late, count: int) -> None:
     """One that is taken is none."""
 
-    async def act(_: Detour, relay: Relay) -> None:
+    async def act(_: Bypass, relay: OutboxRelay) -> None:
         async with TaskScope() as tasks:
             relay.open(line, tasks)
             relay.add([row(1)])

@@ -1,21 +1,21 @@
-"""A group of turns in one round trip: appends, the fast path, or the general function."""
+"""A group of commits in one round trip: appends, the fast path, or the general function."""
 
 from __future__ import annotations
 
 from typing import Final, LiteralString
 
 from persistence.errors import DRIVER_ERRORS
-from persistence.postgres.connection.link import Connection, Row
-from persistence.postgres.connection.settings import StoreSettings
-from persistence.postgres.turns.fast_path import FAST_ARGUMENTS, fast_arguments
-from persistence.postgres.turns.turn import Unit
-from persistence.postgres.turns.turn_columns import (
+from persistence.postgres.commits.fast_path import FAST_ARGUMENTS, fast_arguments
+from persistence.postgres.commits.unit import Unit
+from persistence.postgres.commits.unit_columns import (
     COMMIT_ARGUMENTS,
     Column,
     append_arguments,
     commit_arguments,
     talk_arguments,
 )
+from persistence.postgres.connection.link import Connection, Row
+from persistence.postgres.connection.settings import StoreSettings
 
 SQL_APPEND_ENTRIES: Final[LiteralString] = (
     "select turn, outcome, actual, detail"

@@ -1,16 +1,16 @@
-"""Turns: what owners of runs write."""
+"""Commits: what owners of runs write."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Protocol
 
+from actors.kernel.runtime.commit import Commit, CommitOutcome
 from actors.kernel.runtime.log_entry import NewEntry
 from actors.kernel.runtime.scheduler import Lease
-from actors.kernel.runtime.turn import Commit, CommitOutcome
 
 
-class TurnStore(Protocol):
+class CommitStore(Protocol):
     """Writes logs: each call is fenced by the lease of its run's shard."""
 
     async def append(self, lease: Lease, entries: Sequence[NewEntry], *, expected_seq: int) -> int:
@@ -28,10 +28,10 @@ class TurnStore(Protocol):
         """
 
     async def commit(self, commit: Commit) -> CommitOutcome:
-        """Write one turn, all of it or nothing, and say what became of it.
+        """Write one commit, all of it or nothing, and say what became of it.
 
-        The outcome is a value, not an exception, because a group holds turns of many runs.
-        An append and a turn of one run in one group are merged.
+        The outcome is a value, not an exception, because a group holds commits of many runs.
+        An append and a commit of one run in one group are merged.
 
         Raises:
             PersistenceError: Outcome unknown after the time limit.

@@ -12,7 +12,7 @@ from typing import Final
 
 from actors.errors import BrokerError, PersistenceError
 from actors.kernel.store.transport import OutboxRow, OutboxStore
-from actors.runtime.delivery.outbox_relay import Relay
+from actors.runtime.delivery.outbox_relay import OutboxRelay
 from actors.runtime.loop.tasks import TaskScope, happens
 from actors.runtime.worker.held_shards import HeldShards
 
@@ -26,7 +26,7 @@ AGAIN_S: Final = 1.0
 
 
 @dataclass(slots=True)
-class Doubt:
+class Suspicion:
     """Whether the broker is of use, as far as is known. Pure.
 
     Attributes:
@@ -49,7 +49,7 @@ class Doubt:
         return None if self.since is None else max(0.0, self.since + AFTER_S - now)
 
 
-class Detour:
+class Bypass:
     """Hands over what the broker cannot take, while that lasts. The relay goes by it as by a connection.
 
     Args:
@@ -61,9 +61,9 @@ class Detour:
         is_open: Whether mail goes this way.
     """
 
-    def __init__(self, relay: Relay, outbox: OutboxStore, held: HeldShards) -> None:
+    def __init__(self, relay: OutboxRelay, outbox: OutboxStore, held: HeldShards) -> None:
         self._relay, self._outbox, self._held = relay, outbox, held
-        self._doubt, self._news = Doubt(), asyncio.Event()
+        self._doubt, self._news = Suspicion(), asyncio.Event()
         self._now = asyncio.get_running_loop().time
         self.is_open = False
 

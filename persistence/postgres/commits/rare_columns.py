@@ -1,4 +1,4 @@
-"""What few turns have, as the one JSON argument of `commit_turns`: null when no turn of a group has any.
+"""Columns that few commits have, as the one JSON argument of `commit_turns`: null when no commit has any.
 
 Spawns, answers, waits, what is spent, follows, posts, messages given back and refused questions. Author data
 goes as text inside it, so that it is stored as it was written.
@@ -11,15 +11,15 @@ from typing import Any, Final, TypeAlias
 
 from actors.kernel.agent.message import MessageKey
 from actors.kernel.json import JsonValue
+from actors.kernel.runtime.commit import Commit, Outgoing, Retry, Spawned, Then
 from actors.kernel.runtime.ids import TopicId, partition_hash
 from actors.kernel.runtime.shards import place_of
-from actors.kernel.runtime.turn import Commit, Outgoing, Retry, Spawned, Then
 from actors.kernel.runtime.waits import Wait
-from persistence.postgres.turns.encode import json_text, message_text
+from persistence.postgres.commits.encode import json_text, message_text
 
 TalkRow: TypeAlias = "dict[str, Any]"
 Talk: TypeAlias = "Mapping[str, list[TalkRow]]"
-"""Spawns, answers, waits, spends, follows, posts, releases and withdraws of a turn, and what is said of it."""
+"""Spawns, answers, waits, spends, follows, posts, releases and withdraws of a commit."""
 
 WAITING: Final = "waiting"
 """All waits are replaced: they are few, or those that are rows are not known."""
@@ -69,16 +69,16 @@ def talk_of(commit: Commit) -> Talk | None:
 
 
 def talk_argument(talks: Iterable[tuple[int, Talk]]) -> str | None:
-    """Return the argument for these turns, by number, None when there are none."""
+    """Return the argument for these commits, by number, None when there are none."""
     merged: dict[str, list[Any]] = {}
-    for turn, talk in talks:
+    for number, talk in talks:
         for name, rows in talk.items():
             if not rows:
                 continue
             if name in (WAITING, _MUST, _ANY_ORDER):
-                merged.setdefault(name, []).append(turn)
+                merged.setdefault(name, []).append(number)
             else:
-                merged.setdefault(name, []).extend({"t": turn, **row} for row in rows)
+                merged.setdefault(name, []).extend({"t": number, **row} for row in rows)
     return json_text(merged, "turn") if merged else None
 
 

@@ -1,7 +1,7 @@
-"""The one writer of turns: groups them, one round trip a group, and settles what is unknown.
+"""The one writer of commits: groups them, one round trip a group, and settles what is unknown.
 
 Every outcome is decided by the database under locks. When a connection is lost while a group is
-under way, its server process is ended first, then each turn is looked up by its key; only turns
+under way, its server process is ended first, then each commit is looked up by its key; only commits
 that are not there are sent again.
 """
 
@@ -19,42 +19,49 @@ from actors.kernel.agent.message import Message
 from actors.kernel.backoff import Backoff
 from actors.kernel.faults import armed
 from actors.kernel.histogram import SIZES, Histogram
+from actors.kernel.runtime.commit import (
+    Commit,
+    CommitOutcome,
+    Committed,
+    Conflict,
+    Missing,
+    Outgoing,
+)
 from actors.kernel.runtime.hints import Nudge
 from actors.kernel.runtime.ids import AgentId
 from actors.kernel.runtime.log_entry import NewEntry
 from actors.kernel.runtime.rows import Arrived
 from actors.kernel.runtime.scheduler import Lease
-from actors.kernel.runtime.turn import Commit, CommitOutcome, Committed, Conflict, Missing, Outgoing
+from actors.kernel.store.commits import CommitStore
 from actors.kernel.store.transport import OutboxRow
-from actors.kernel.store.turns import TurnStore
 from persistence.errors import DRIVER_ERRORS, is_full, is_lost, is_passing, translate
-from persistence.postgres.connection.batch import Batcher
-from persistence.postgres.connection.link import KEYED, PASSING_RETRIES, Connection, Link, Row
-from persistence.postgres.connection.outage import Outage
-from persistence.postgres.connection.settings import StoreSettings
-from persistence.postgres.turns.encode import columns
-from persistence.postgres.turns.fast_path import is_usual
-from persistence.postgres.turns.outcomes import (
+from persistence.postgres.commits.encode import columns
+from persistence.postgres.commits.fast_path import is_usual
+from persistence.postgres.commits.outcomes import (
     SQL_FIND_NUDGES,
     Told,
     Verdicts,
     append_error,
     told_by,
 )
-from persistence.postgres.turns.turn import (
+from persistence.postgres.commits.unit import (
     Ended,
-    Turn,
-    TurnCall,
-    TurnResult,
     Unit,
     Unknown,
+    Write,
+    WriteCall,
+    WriteResult,
     check_commit,
     units_of,
 )
-from persistence.postgres.turns.writing import are_appends, write
+from persistence.postgres.commits.writing import are_appends, write
+from persistence.postgres.connection.batch import Batcher
+from persistence.postgres.connection.link import KEYED, PASSING_RETRIES, Connection, Link, Row
+from persistence.postgres.connection.outage import ServerOutage
+from persistence.postgres.connection.settings import StoreSettings
 
 FOR_EVER: Final = inf
-"""So long a turn waits for its server: what it holds, such as the result of an effect, may be nowhere else."""
+"""A commit waits this long for its server: the result of an effect may be nowhere else."""
 EVERYBODY: Final = frozenset({"53100", "58030"})
 """Of these wants the server has no room for anybody."""
 
@@ -82,13 +89,13 @@ select 'outbox' as outcome, o.target as agent, o.sender, o.message_id, o.n as ar
 """
 
 
-class Committer(TurnStore):
+class Committer(CommitStore):
     """Takes appends and commits of any number of runs."""
 
     def __init__(
         self,
         settings: StoreSettings,
-        outage: Outage,
+        outage: ServerOutage,
         *,
         on_commit: Callable[[str], None],
         on_foreign: Callable[[str, Nudge], None],
@@ -97,17 +104,19 @@ class Committer(TurnStore):
         self._settings, self._link = settings, Link(settings, outage, KEYED)
         self._outage, self._backoff = outage, Backoff()
         self._on_commit, self._on_foreign = on_commit, on_foreign
-        self._batcher: Batcher[Turn, TurnResult] = Batcher(self._flush, limit=settings.group_limit)
+        self._batcher: Batcher[Write, WriteResult] = Batcher(
+            self._flush, limit=settings.group_limit
+        )
         self._append_fault, self._commit_fault = armed("append"), armed("commit")
         self.on_posted: Callable[[Sequence[OutboxRow]], None] | None = None
-        """Called with new outbox rows, by `n`, before their turns are answered."""
-        self._refused: set[TurnCall] = set()
-        self.groups = self.fast = self.turns = 0
+        """Called with new outbox rows, by `n`, before their commits are answered."""
+        self._refused: set[WriteCall] = set()
+        self.groups = self.fast = self.written = 0
         self.group_size = Histogram(SIZES)
 
     @override
     async def append(self, lease: Lease, entries: Sequence[NewEntry], *, expected_seq: int) -> int:
-        result = await self._batcher.call(Turn(lease, expected_seq, entries))
+        result = await self._batcher.call(Write(lease, expected_seq, entries))
         if type(result) is Committed:
             return result.last_seq
         raise append_error(result, lease, expected_seq)
@@ -115,9 +124,9 @@ class Committer(TurnStore):
     @override
     async def commit(self, commit: Commit) -> CommitOutcome:
         check_commit(commit)
-        turn = Turn(commit.lease, commit.expected_seq, commit.entries, commit)
-        turn.is_usual = is_usual(commit, brokered=self._settings.brokered)
-        result = await self._batcher.call(turn)
+        write = Write(commit.lease, commit.expected_seq, commit.entries, commit)
+        write.is_usual = is_usual(commit, brokered=self._settings.brokered)
+        result = await self._batcher.call(write)
         if isinstance(result, Ended):
             return Missing((f"run {commit.lease.run_id} has ended {result.status}",))
         if isinstance(result, Unknown):
@@ -136,9 +145,9 @@ class Committer(TurnStore):
         self._batcher.close()
 
     def refuse_beginnings(self) -> None:
-        """Write no turn that begins a run and was made by what another life of the server said.
+        """Write no commit that begins a run and was made by what another life of the server said.
 
-        Other turns say where the log of their run ends, by which the server knows whether it is behind.
+        Other commits say where the log of their run ends, by which the server knows whether it is behind.
         Those that rest for want of room are written first: were it behind them, their runs could get as
         far again meanwhile, another way.
         """
@@ -147,7 +156,7 @@ class Committer(TurnStore):
             call.answer(Conflict(-1))
         self._batcher.flush_again()
 
-    async def _flush(self, calls: list[TurnCall]) -> None:
+    async def _flush(self, calls: list[WriteCall]) -> None:
         while calls:
             units, calls = units_of(calls)
             await self._send(units)
@@ -185,7 +194,7 @@ class Committer(TurnStore):
     async def _put_off(self, units: list[Unit], exc: Exception) -> None:
         """Nothing of the group was written for want of room: it comes again, as long as this process lives.
 
-        What a turn holds may exist nowhere else. Where it may be a single turn that is too much, the
+        What a commit holds may exist nowhere else. Where it may be a single commit that is too much, the
         others are tried without it.
         """
         calls = [call for unit in units for call in unit.calls]
@@ -196,9 +205,9 @@ class Committer(TurnStore):
         self._batcher.put_back(calls, self._backoff.next_s())
 
     async def _one_by_one(self, units: list[Unit], exc: Exception) -> None:
-        """A group was refused as a whole: let each turn find its own fate."""
+        """A group was refused as a whole: let each commit find its own fate."""
         if len(units) == 1 and len(units[0].calls) == 1:
-            units[0].calls[0].fail(translate(exc, "committing a turn"))
+            units[0].calls[0].fail(translate(exc, "a commit"))
             return
         for unit in units:
             for call in unit.calls:
@@ -206,7 +215,7 @@ class Committer(TurnStore):
 
     async def _round_trip(self, connection: Connection, units: list[Unit]) -> list[Row]:
         self.groups += 1
-        self.turns += len(units)
+        self.written += len(units)
         self.group_size.observe(len(units))
         with self._append_fault if are_appends(units) else self._commit_fault:
             rows, is_fast = await write(connection, units, self._settings)
@@ -236,7 +245,7 @@ class Committer(TurnStore):
         if refused:
             await self._refuse([(units[i - 1], refused[i]) for i in refused], resent=resent)
 
-    async def _refuse(self, verdicts: list[tuple[Unit, TurnResult]], *, resent: bool) -> None:
+    async def _refuse(self, verdicts: list[tuple[Unit, WriteResult]], *, resent: bool) -> None:
         """Tell single calls; let merged ones, and those that were sent before, find their fate."""
         doubtful: list[Unit] = []
         for unit, verdict in verdicts:
@@ -255,12 +264,12 @@ class Committer(TurnStore):
                     await self._send([Unit(call)])
 
     def _committed(self, unit: Unit, last: Committed) -> None:
-        """Answer every call of the unit; the turn that closes it gets `last`."""
-        seq = unit.turn.expected
+        """Answer every call of the unit; the commit that closes it gets `last`."""
+        seq = unit.first.expected
         for call in unit.calls:
             seq += len(call.args.rows)
             call.answer(Committed(seq) if call.args.commit is None else last)
-        self._on_commit(unit.turn.lease.run_id)
+        self._on_commit(unit.first.lease.run_id)
 
     def _route(self, units: list[Unit], rows: list[Row]) -> dict[int, list[Arrived]]:
         sent = _sent_by(units)
@@ -271,7 +280,7 @@ class Committer(TurnStore):
             arrived = Arrived(_message_of(out), out.sender, agent, row["arrival"])
             arrivals.setdefault(i, []).append(arrived)
             owner = row["owner"]
-            if owner is not None and owner != units[i - 1].turn.lease.owner:
+            if owner is not None and owner != units[i - 1].first.lease.owner:
                 self._on_foreign(owner, Nudge("mail", agent))
         return arrivals
 
@@ -294,14 +303,14 @@ class Committer(TurnStore):
         self.on_posted(posted)
 
     async def _settle(self, connection: Connection, units: list[Unit]) -> list[Unit]:
-        """Answer the turns that are in the log already; return the others.
+        """Answer the commits that are in the log already; return the others.
 
-        A turn without entries leaves no trace to look for, and sending it again changes nothing.
+        A commit without entries leaves no trace to look for, and sending it again changes nothing.
         """
         asked = [unit for unit in units if unit.rows]
         found = await connection.fetch(
             SQL_FIND_TURNS,
-            [unit.turn.lease.run_id for unit in asked],
+            [unit.first.lease.run_id for unit in asked],
             [unit.last for unit in asked],
             timeout=self._settings.answer_s,
         )
@@ -328,10 +337,10 @@ class Committer(TurnStore):
         return [unit for unit in units if id(unit) in left]
 
     async def _nudges_again(self, connection: Connection, done: list[Unit]) -> dict[int, Told]:
-        """Tell whom the turns concern; circles of waits are found by the owners' next scans."""
+        """Tell whom the commits concern; circles of waits are found by the owners' next scans."""
         if not done:
             return {}
-        runs = [unit.turn.lease.run_id for unit in done]
+        runs = [unit.first.lease.run_id for unit in done]
         named = [run_id for unit in done if unit.parts is not None for run_id in unit.parts.named]
         rows = await connection.fetch(SQL_FIND_NUDGES, runs, named, timeout=self._settings.answer_s)
         return told_by(done, rows, self._on_foreign)

@@ -20,23 +20,8 @@ EXCEPTIONS: dict[str, Any] = tomllib.loads(
 MODULES = 16
 LINES = 400
 METHODS = 10
-RIDDLES = frozenset(
-    [
-        "What",
-        "Who",
-        "Whose",
-        "Whoever",
-        "Which",
-        "Whether",
-        "Where",
-        "How",
-        "Why",
-        "Something",
-        "One",
-        "All",
-        "That",
-    ]
-)
+WORDS = "What Who Whose Whoever Which Whether Where How Why Something One All That"
+RIDDLES = frozenset(WORDS.split())
 
 
 def classes() -> list[tuple[str, ast.ClassDef]]:

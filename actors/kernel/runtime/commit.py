@@ -9,6 +9,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 from actors.kernel.agent.message import Message, MessageKey
 from actors.kernel.agent.supervision import HistoryRetention
+from actors.kernel.agent.transcript import NewCut, NewTurn
 from actors.kernel.json import JsonValue
 from actors.kernel.runtime.communication import FollowMode
 from actors.kernel.runtime.hints import Nudge
@@ -170,6 +171,10 @@ class Commit:
         withdraw: Questions of this run that were refused: those that nobody has begun are gone.
         unless_answered: Keys of waits that end without an answer: no answer may be there by now.
         attempt: The attempt that is executing, 1 for the first; kept with the run.
+        turns: Put at the end of sessions of this run's agent, in this order; ids that a session has are
+            left out.
+        cuts: Where windows of its sessions begin from now on, behind the turns of this commit.
+        clear_turns: All turns of the run go, those of this commit too, from all sessions.
     """
 
     lease: Lease
@@ -193,6 +198,9 @@ class Commit:
     withdraw: tuple[MessageKey, ...] = ()
     unless_answered: tuple[str, ...] = ()
     attempt: int = 1
+    turns: tuple[NewTurn, ...] = ()
+    cuts: tuple[NewCut, ...] = ()
+    clear_turns: bool = False
 
 
 @dataclass(frozen=True, slots=True)

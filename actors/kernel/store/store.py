@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from actors.kernel.runtime.hints import Nudge
+from actors.kernel.storage.transcript import TranscriptStore
 from actors.kernel.store.arrivals import ArrivalStore
 from actors.kernel.store.commits import CommitStore
 from actors.kernel.store.fanout import PostStore
@@ -53,6 +54,8 @@ class RunStore(Protocol):
     """Messages that come by themselves."""
     limits: LimitStore
     """How many runs execute at once and start per second, over all hosts."""
+    transcripts: TranscriptStore
+    """Conversations of agents."""
 
     def set_nudge_hook(self, hook: Callable[[Nudge], None] | None) -> None:
         """Call `hook` on the event loop for changes made by other processes. Hints: may be lost."""

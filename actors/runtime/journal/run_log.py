@@ -146,7 +146,7 @@ class RunLog:
         waits = self._new_waits(self.waits_of(resting))
         self._in_flight = True
         try:
-            if writes.is_turn or waits is not None:
+            if writes.is_commit or waits is not None:
                 await self._commit(writes, CONTINUE, waits)
             else:
                 expected = self.durable_seq

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from actors.kernel.agent.message import MessageKey
 from actors.kernel.agent.supervision import HistoryRetention
+from actors.kernel.agent.transcript import NewCut, NewTurn
 from actors.kernel.json import JsonValue
 from actors.kernel.runtime.commit import (
     BudgetDelta,
@@ -58,11 +59,14 @@ class WriteSet:
     budget: BudgetDelta | None = None
     withdraw: list[MessageKey] = field(default_factory=list)
     unless_answered: list[LateEnd] = field(default_factory=list)
+    turns: list[NewTurn] = field(default_factory=list)
+    cuts: list[NewCut] = field(default_factory=list)
+    clear_turns: bool = False
     first: bool = False
     """The run's row has to become RUNNING."""
 
     @property
-    def is_turn(self) -> bool:
+    def is_commit(self) -> bool:
         """Whether there is anything that an append of entries does not write."""
         return bool(
             self.first
@@ -77,6 +81,8 @@ class WriteSet:
             or self.budget
             or self.withdraw
             or self.unless_answered
+            or self.turns
+            or self.cuts
             or self.create
         )
 
@@ -123,4 +129,7 @@ class WriteSet:
             unless_answered=tuple(end.key for end in self.unless_answered),
             attempt=attempt,
             orphans=orphans,
+            turns=tuple(self.turns),
+            cuts=tuple(self.cuts),
+            clear_turns=self.clear_turns,
         )

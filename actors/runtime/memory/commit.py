@@ -108,6 +108,7 @@ def write_commit(rows: MemoryRows, commit: Commit) -> CommitOutcome:
     for answer_key in commit.take_answers:
         record.answers[answer_key].is_taken = True
     _write_state(rows, commit)
+    _write_turns(rows, commit)
     spawned = spawn(rows, commit)
     nudges = reply(rows, record, commit.answers)
     nudges += change_and_post(rows, commit)
@@ -125,6 +126,15 @@ def write_commit(rows: MemoryRows, commit: Commit) -> CommitOutcome:
         nudges=tuple(dict.fromkeys(nudges)),
         spawned=spawned,
     )
+
+
+def _write_turns(rows: MemoryRows, commit: Commit) -> None:
+    """Write what the commit adds to sessions of its agent, or takes from them."""
+    lease = commit.lease
+    if commit.turns or commit.cuts:
+        rows.transcripts.write(lease.agent_id, lease.run_id, commit.turns, commit.cuts)
+    if commit.clear_turns:
+        rows.transcripts.forget_run(lease.run_id)
 
 
 def _settle_with_others(rows: MemoryRows, record: RunRecord, commit: Commit) -> list[Nudge]:

@@ -31,6 +31,7 @@ from actors.runtime.memory.records import (
     TreeAccount,
     unpack,
 )
+from actors.storage.transcripts import MemoryTranscripts
 
 MEMORY_SHARD: Final = ShardId("memory")
 
@@ -56,6 +57,7 @@ class MemoryRows:
         self.accounts: dict[RunId, TreeAccount] = {}
         """By root, since its tree's first spawn."""
         self.follows = FollowRows()
+        self.transcripts = MemoryTranscripts(clock.now)
         self.states: defaultdict[AgentId, dict[str, bytes]] = defaultdict(dict)
         self.dead: dict[int, tuple[DeadLetter, InboxRow]] = {}
         self.given_back: defaultdict[RunId, list[DeadLetter]] = defaultdict(list)

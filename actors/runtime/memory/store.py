@@ -59,6 +59,7 @@ class MemoryStore(RunStore):
         self.insight = MemoryInsight(rows, lease_s=lease_s)
         self.follows = self.posts = MemoryFollows(rows, self)
         self.schedules = InMemorySchedules(clock, rows, schedules, source=self)
+        self.transcripts = rows.transcripts
         self.limits = MemoryLimits(limits, partial(rows.nudge, self))
 
     def sibling(self) -> MemoryStore:

@@ -12,11 +12,16 @@ from actors.kernel.runtime.scheduler import RunStatus
 from persistence.postgres.commits.encode import columns
 from persistence.postgres.commits.rare_columns import FEW_WAITS, WAITING
 from persistence.postgres.commits.unit import RUNNING, Unit
-from persistence.postgres.commits.unit_columns import Column, entry_columns, fences_of
+from persistence.postgres.commits.unit_columns import (
+    Column,
+    entry_columns,
+    fences_of,
+    transcripts_argument,
+)
 
 Rows: TypeAlias = "list[tuple[object, ...]]"
 
-FAST_ARGUMENTS: Final = 62
+FAST_ARGUMENTS: Final = 63
 _WAIT: Final = ("position", "key", "kind", "agent", "must", "request", "expires_at")
 
 
@@ -42,7 +47,7 @@ def is_usual(commit: Commit, *, brokered: bool) -> bool:
     return (ends_well or isinstance(then, Continue | Suspend)) and not is_odd
 
 
-def fast_arguments(units: list[Unit]) -> list[Column] | None:
+def fast_arguments(units: list[Unit]) -> list[Column | str | None] | None:
     """Return the arguments of `commit_fast`; None: a commit is not for it."""
     if any(unit.log_from is not None or not unit.calls[-1].args.is_usual for unit in units):
         return None
@@ -89,6 +94,7 @@ def fast_arguments(units: list[Unit]) -> list[Column] | None:
         *chain.from_iterable(columns(rows, width) for rows, width in tail),
         waiting,
         *columns(waits, 8),
+        transcripts_argument(units),
     ]
 
 

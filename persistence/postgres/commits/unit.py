@@ -32,6 +32,7 @@ from actors.kernel.runtime.scheduler import Lease
 from actors.kernel.store.follow_graph import check_topics
 from persistence.postgres.commits.encode import json_text, message_text, run_columns
 from persistence.postgres.commits.rare_columns import runs_named, talk_of
+from persistence.postgres.commits.transcript_rows import transcript_rows
 from persistence.postgres.connection.batch import Batched
 
 _CONTINUED: Final = EntryKind.RUN_CONTINUED
@@ -71,6 +72,7 @@ class CommitRows:
         "state",
         "talk",
         "then",
+        "transcripts",
     )
 
     def __init__(self, commit: Commit) -> None:
@@ -89,6 +91,7 @@ class CommitRows:
         self.orphans = None if commit.orphans is None else commit.orphans.value
         self.talk = talk_of(commit)
         self.named = () if self.talk is None else runs_named(self.talk)
+        self.transcripts = transcript_rows(commit)
         self.state = [(agent, key, _state_text(value)) for key, value in commit.state.items()]
 
 

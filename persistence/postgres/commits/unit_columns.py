@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from itertools import chain
 from typing import Final, TypeAlias
 
-from persistence.postgres.commits.encode import columns
+from actors.kernel.json import JsonValue
+from persistence.postgres.commits.encode import columns, json_text
 from persistence.postgres.commits.rare_columns import talk_argument
 from persistence.postgres.commits.unit import RUNNING, Unit
 
@@ -29,7 +30,7 @@ def append_arguments(units: list[Unit]) -> list[Column]:
 
 
 def commit_arguments(units: list[Unit]) -> list[Column]:
-    """Return the arguments of `commit_turns`, without its last four."""
+    """Return the arguments of `commit_turns`, without its last five."""
     fences, numbers = fences_of(units)
     commits: list[tuple[object, ...]] = []
     # spawned runs, bound messages, sent messages, signals, answers, state
@@ -51,7 +52,7 @@ def commit_arguments(units: list[Unit]) -> list[Column]:
 
 
 def talk_arguments(units: list[Unit]) -> tuple[str | None, list[str]]:
-    """Return the last two arguments of `commit_turns`: what few turns have, and the runs it names."""
+    """Return arguments of `commit_turns`: what few commits have, and the runs that it names."""
     talking = [
         (i, parts)
         for i, unit in enumerate(units, 1)
@@ -61,6 +62,18 @@ def talk_arguments(units: list[Unit]) -> tuple[str | None, list[str]]:
         return None, []
     argument = talk_argument((i, parts.talk) for i, parts in talking if parts.talk is not None)
     return argument, [run_id for _, parts in talking for run_id in parts.named]
+
+
+def transcripts_argument(units: list[Unit]) -> str | None:
+    """Return what the commits write of conversations as one JSON argument; None: nothing."""
+    found: dict[str, list[JsonValue]] = {}
+    for i, unit in enumerate(units, 1):
+        if (parts := unit.parts) is not None and parts.transcripts is not None:
+            for name, rows in parts.transcripts.items():
+                found.setdefault(name, []).extend(
+                    i if row is None else {"t": i, **row} for row in rows
+                )
+    return json_text(found, "turns") if found else None
 
 
 def fences_of(units: list[Unit]) -> tuple[list[Column], list[int]]:

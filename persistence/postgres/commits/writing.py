@@ -13,6 +13,7 @@ from persistence.postgres.commits.unit_columns import (
     append_arguments,
     commit_arguments,
     talk_arguments,
+    transcripts_argument,
 )
 from persistence.postgres.connection.link import Connection, Row
 from persistence.postgres.connection.settings import StoreSettings
@@ -27,7 +28,7 @@ def _call(function: str, count: int) -> str:
     return f"select * from {function}({','.join(f'${n}' for n in range(1, count + 1))})"  # noqa: S608
 
 
-SQL_COMMIT_TURNS: Final = _call("commit_turns", COMMIT_ARGUMENTS + 4)
+SQL_COMMIT_TURNS: Final = _call("commit_turns", COMMIT_ARGUMENTS + 5)
 SQL_COMMIT_FAST: Final = _call("commit_fast", FAST_ARGUMENTS)
 _GENERAL: Final = "general"
 """The outcome of the one row that says: nothing was written, `commit_turns` decides."""
@@ -54,11 +55,13 @@ async def write(
             return rows, True
     args = commit_arguments(units)
     mode = (settings.brokered, settings.local_delivery)
-    rare = talk_arguments(units)
+    rare = (*talk_arguments(units), transcripts_argument(units))
     return await connection.fetch(SQL_COMMIT_TURNS, *args, *mode, *rare, timeout=timeout), False
 
 
-async def _fast(connection: Connection, args: list[Column], timeout: float) -> list[Row] | None:
+async def _fast(
+    connection: Connection, args: list[Column | str | None], timeout: float
+) -> list[Row] | None:
     """Return the rows of the fast path; None: it has written nothing, for something is not as usual."""
     try:
         rows: list[Row] = await connection.fetch(SQL_COMMIT_FAST, *args, timeout=timeout)

@@ -108,5 +108,19 @@ ROWS: Final = (
     insert into agent_state (agent, key, value) select 'desk/o' || n, 'k', '{}'
       from generate_series(1, $1::int) n
     """,
+    # Many sessions of two turns; and one that is long, of an agent with many sessions.
+    """
+    insert into transcripts (agent, session, next_ordinal, turns)
+      select 'desk/o' || n, 's', 2, 2 from generate_series(1, $1::int) n
+      union all select 'clerk/long', 's' || n, 0, 0 from generate_series(2, $1::int) n
+      union all select 'clerk/long', 's1', $1, $1
+    """,
+    """
+    insert into transcript_turns (agent, session, ordinal, id, run_id, tokens, body)
+      select 'desk/o' || n, 's', k, 't' || k, 'ended-' || n, 9, '{"role": "user"}'::json
+        from generate_series(1, $1::int) n, generate_series(0, 1) k
+      union all select 'clerk/long', 's1', n - 1, 't' || n, 'ended-' || n, 9, '{"role": "user"}'::json
+        from generate_series(1, $1::int) n
+    """,
 )
 """$1 rows of every kind, in every table that grows."""

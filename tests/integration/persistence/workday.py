@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from actors.errors import OutOfOrderError
-from actors.kernel.agent.message import MessageKey
+from actors.kernel.agent.message import ChatMessage, MessageKey
 from actors.kernel.agent.supervision import HistoryRetention, SpawnBudget
+from actors.kernel.agent.transcript import NO_CUT, NewCut, NewTurn
 from actors.kernel.runtime.commit import (
     DELETED,
     BudgetDelta,
@@ -107,6 +108,7 @@ class Workday:
             self.broker,
             self.clockwork,
             self.schedules,
+            self.conversations,
             self.reading,
             self.housekeeping,
         ):
@@ -383,6 +385,31 @@ class Workday:
         claim = Claim(scope=scope, held=0, wanted=1, starts=1)
         await store.limits.exchange(self.bed.owner, [claim])
         await store.limits.list()
+
+    async def conversations(self) -> None:
+        """Turns of sessions, cuts of their windows, and what is taken out of them again."""
+        store = self.bed.store.transcripts
+        runs = await self.begin("chat")
+
+        def said(n: int, k: int) -> NewTurn:
+            return NewTurn("s", f"{n}.{k}", ChatMessage.of("user", "hello"), tokens=2)
+
+        async def speak(n: int) -> None:
+            run, turns = runs[n], tuple(said(n, k) for k in range(4))
+            await run.commit(run.turn(result("0"), turns=turns))
+            cut = NewCut("s", 1, NO_CUT, "Cut", ChatMessage.of("user", "so far"))
+            await run.commit(run.turn(result("1"), cuts=(cut,)))
+            await store.view(run.agent, "s", limit=2)
+            await store.page(run.agent, "s", limit=2, offset=1)
+            await store.count(run.agent, "s")
+            await store.append(run.agent, [said(n, 5)], run_id=f"{self.day}{n}")
+            await store.clear_run(run.agent, "s", f"{self.day}{n}")
+            await store.sessions(run.agent)
+            await run.complete(clear_turns=n % 2 == 0)
+            if n % 3 == 0:
+                await store.clear(run.agent, "s")
+
+        await self.all(speak)
 
     async def schedules(self) -> None:
         """Ticks that are due."""

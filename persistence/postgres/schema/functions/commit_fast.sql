@@ -19,7 +19,7 @@ create or replace function commit_fast(
   a_turn int[], a_run text[], a_key text[], a_status text[], a_result text[], a_error text[], a_by text[],
   a_last int[],
   w_owner text[], w_run text[], w_position text[], w_key text[], w_kind text[], w_agent text[],
-  w_must boolean[], w_request text[], w_expires_at timestamptz[])
+  w_must boolean[], w_request text[], w_expires_at timestamptz[], p_transcripts json default null)
 returns table (turn int, outcome text, actual int, detail text, wake boolean,
   agent text, sender text, message_id text, arrival bigint, owner text)
 language plpgsql set search_path from current as $$
@@ -154,6 +154,9 @@ begin
       select s.agent, s.key, s.value::json from unnest(s_agent, s_key, s_value) s(agent, key, value)
         where s.value is not null order by s.agent, s.key
       on conflict (agent, key) do update set value = excluded.value;
+  end if;
+  if p_transcripts is not null then
+    perform write_transcripts(p_transcripts, t_run, t_agent, '{}');
   end if;
   if g_run <> '{}' then
     update signals s set consumed = true where s.ctid = any(array(

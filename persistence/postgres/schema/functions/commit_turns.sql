@@ -23,7 +23,7 @@ create or replace function commit_turns(
   g_turn int[], g_run text[], g_n bigint[],
   k_turn int[], k_run text[], k_key text[],
   s_turn int[], s_agent text[], s_key text[], s_value text[],
-  p_brokered boolean, p_local boolean, p_talk json, p_named text[])
+  p_brokered boolean, p_local boolean, p_talk json, p_named text[], p_transcripts json default null)
 returns table (turn int, outcome text, actual int, detail text, wake boolean,
   agent text, sender text, message_id text, arrival bigint, owner text)
 language plpgsql set search_path from current as $$
@@ -332,6 +332,9 @@ begin
         from unnest(s_turn, s_agent, s_key, s_value) s(t, agent, key, value)
         where s.value is not null and s.t <> all(bad) order by s.agent, s.key
       on conflict (agent, key) do update set value = excluded.value;
+  end if;
+  if p_transcripts is not null then
+    perform write_transcripts(p_transcripts, t_run, t_agent, bad);
   end if;
   if cardinality(g_turn) > 0 then
     update signals s set consumed = true where s.ctid = any(array(

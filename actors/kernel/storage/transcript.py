@@ -1,0 +1,45 @@
+"""The transcripts of one store: sessions of agents, read by anybody, written in the commits of their runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from actors.kernel.agent.transcript import NewTurn, Session, SessionView, Turn
+from actors.kernel.runtime.ids import AgentId
+
+
+class TranscriptStore(Protocol):
+    """Sessions by agent. A session begins with its first turn, and is nobody else's.
+
+    What runs add is part of their commits (`Commit.turns`), under their leases. `append` is for who has no run.
+    """
+
+    async def view(self, agent: AgentId, session: str, *, limit: int) -> SessionView:
+        """Return the session from its last cut on: at most the `limit` newest turns, oldest first."""
+
+    async def page(
+        self, agent: AgentId, session: str, *, limit: int | None = None, offset: int = 0
+    ) -> list[Turn]:
+        """Return turns, oldest first: at most `limit`, after the first `offset`."""
+
+    async def count(self, agent: AgentId, session: str) -> int:
+        """Return how many turns the session has."""
+
+    async def append(self, agent: AgentId, turns: Sequence[NewTurn], *, run_id: str = "") -> None:
+        """Put turns at the end of their sessions, in their order, all or none; known ids are left out.
+
+        Safe to send again, from any process.
+
+        Raises:
+            PersistenceError: The store could not be asked.
+        """
+
+    async def clear(self, agent: AgentId, session: str) -> None:
+        """Forget the whole session and its cuts, and no other one."""
+
+    async def clear_run(self, agent: AgentId, session: str, run_id: str) -> None:
+        """Forget one run's turns; the others keep their order. A cut that covers one of them goes with them."""
+
+    async def sessions(self, agent: AgentId, *, limit: int = 100) -> list[Session]:
+        """Return the agent's sessions, the one that was written last first."""

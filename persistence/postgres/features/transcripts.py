@@ -1,0 +1,128 @@
+"""Conversations of agents as rows: see `schema/migrations/0030_transcripts.sql`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, LiteralString
+
+from pydantic_core import from_json
+from typing_extensions import override
+
+from actors.kernel.agent.message import ChatMessage
+from actors.kernel.agent.transcript import Cut, NewTurn, Session, SessionView, Turn
+from actors.kernel.runtime.ids import AgentId
+from actors.kernel.storage.transcript import TranscriptStore
+from persistence.postgres.commits.encode import json_text
+from persistence.postgres.commits.transcript_rows import turn_rows
+from persistence.postgres.connection.link import Links, Row
+
+_COLUMNS: Final[LiteralString] = "t.ordinal, t.id, t.run_id, t.parent, t.tokens, t.body, t.at"
+
+SQL_VIEW: Final[LiteralString] = f"""
+select s.turns, s.cut_upto, s.cut_strategy, s.cut_run, s.cut_summary, s.cut_at, {_COLUMNS}
+from transcripts s
+left join lateral (
+  select t.* from transcript_turns t
+    where t.agent = s.agent and t.session = s.session and t.ordinal > s.cut_upto
+    order by t.ordinal desc limit $3) t on true
+where s.agent = $1 and s.session = $2
+order by t.ordinal
+"""  # noqa: S608 - constants only
+SQL_PAGE: Final[LiteralString] = f"""
+select {_COLUMNS} from transcript_turns t
+  where t.agent = $1 and t.session = $2 order by t.ordinal limit $3 offset $4
+"""  # noqa: S608 - constants only
+SQL_COUNT: Final[LiteralString] = (
+    "select s.turns from transcripts s where s.agent = $1 and s.session = $2"
+)
+SQL_APPEND: Final[LiteralString] = (
+    "select write_transcripts($1::json, $2::text[], $3::text[], '{}')"
+)
+SQL_CLEAR: Final[LiteralString] = "select clear_transcript($1, $2)"
+SQL_CLEAR_RUN: Final[LiteralString] = "select forget_turns(array[$1::text], $2)"
+SQL_SESSIONS: Final[LiteralString] = """
+select s.session, s.turns, s.tokens, s.first_at, s.last_at from transcripts s
+  where s.agent = $1 order by s.last_at desc, s.session limit $2
+"""
+
+
+class Transcripts(TranscriptStore):
+    """A `TranscriptStore` on PostgreSQL. What runs add is written by the committer."""
+
+    def __init__(self, links: Links) -> None:
+        self._links = links
+
+    @override
+    async def view(self, agent: AgentId, session: str, *, limit: int) -> SessionView:
+        rows = await self._links.fetch(
+            "reading a conversation", SQL_VIEW, str(agent), session, limit
+        )
+        if not rows:
+            return SessionView(None, (), 0)
+        turns = tuple(_turn(row) for row in rows if row["ordinal"] is not None)
+        return SessionView(_cut(rows[0]), turns, rows[0]["turns"])
+
+    @override
+    async def page(
+        self, agent: AgentId, session: str, *, limit: int | None = None, offset: int = 0
+    ) -> list[Turn]:
+        rows = await self._links.fetch(
+            "reading a conversation", SQL_PAGE, str(agent), session, limit, offset
+        )
+        return [_turn(row) for row in rows]
+
+    @override
+    async def count(self, agent: AgentId, session: str) -> int:
+        rows = await self._links.fetch("counting turns", SQL_COUNT, str(agent), session)
+        return rows[0]["turns"] if rows else 0
+
+    @override
+    async def append(self, agent: AgentId, turns: Sequence[NewTurn], *, run_id: str = "") -> None:
+        if not turns:
+            return
+        rows = [{"t": 1, **row} for row in turn_rows(turns) if row is not None]
+        text = json_text({"turns": rows}, "turn")
+        await self._links.fetch("adding turns", SQL_APPEND, text, [run_id], [str(agent)])
+
+    @override
+    async def clear(self, agent: AgentId, session: str) -> None:
+        await self._links.fetch("clearing a conversation", SQL_CLEAR, str(agent), session)
+
+    @override
+    async def clear_run(self, agent: AgentId, session: str, run_id: str) -> None:
+        del agent  # a run has one
+        await self._links.fetch("clearing turns of a run", SQL_CLEAR_RUN, run_id, session)
+
+    @override
+    async def sessions(self, agent: AgentId, *, limit: int = 100) -> list[Session]:
+        rows = await self._links.fetch("listing conversations", SQL_SESSIONS, str(agent), limit)
+        return [Session(*row.values()) for row in rows]
+
+
+def _message(text: str) -> ChatMessage:
+    return ChatMessage.model_validate(from_json(text))
+
+
+def _turn(row: Row) -> Turn:
+    return Turn(
+        row["ordinal"],
+        row["id"],
+        row["run_id"],
+        _message(row["body"]),
+        row["tokens"],
+        row["parent"],
+        row["at"],
+    )
+
+
+def _cut(row: Row) -> Cut | None:
+    if row["cut_upto"] < 0:
+        return None
+    summary = row["cut_summary"]
+    return Cut(
+        row["cut_upto"],
+        row["cut_strategy"],
+        row["cut_run"],
+        None if summary is None else _message(summary),
+        row["cut_at"],
+    )

@@ -1,0 +1,11 @@
+-- Takes a session away: its turns, its cut, and what is counted of it.
+create or replace function clear_transcript(p_agent text, p_session text)
+returns void
+language plpgsql set search_path from current set enable_seqscan = off as $$
+begin
+  perform 1 from transcripts s where s.agent = p_agent and s.session = p_session for update;
+  delete from transcript_turns t where t.ctid = any(array(
+    select n.ctid from transcript_turns n where n.agent = p_agent and n.session = p_session));
+  delete from transcripts s where s.ctid = any(array(
+    select n.ctid from transcripts n where n.agent = p_agent and n.session = p_session));
+end $$;

@@ -1,0 +1,36 @@
+-- Takes the turns of runs out of all sessions, or out of one. A cut that stands for one of them goes with
+-- them; so does a session that has none left.
+create or replace function forget_turns(p_runs text[], p_session text)
+returns void
+language plpgsql set search_path from current set enable_seqscan = off as $$
+begin
+  perform 1 from (select distinct k.agent, k.session from unnest(p_runs) r(run)
+      cross join lateral (select t.agent, t.session from transcript_turns t
+        where t.run_id = r.run and t.run_id <> '' offset 0) k
+      where p_session is null or k.session = p_session order by k.agent, k.session) x
+    cross join lateral (select n.ctid from transcripts n
+      where n.agent = x.agent and n.session = x.session for update) n;
+  with gone as (
+    delete from transcript_turns t where t.ctid = any(array(
+        select k.ctid from unnest(p_runs) r(run)
+          cross join lateral (select n.ctid, n.session from transcript_turns n
+            where n.run_id = r.run and n.run_id <> '' offset 0) k
+          where p_session is null or k.session = p_session))
+      returning t.agent, t.session, t.ordinal, t.tokens),
+  lost as (
+    select g.agent, g.session, count(*) as n, coalesce(sum(g.tokens), 0) as tokens, min(g.ordinal) as first
+      from gone g group by g.agent, g.session),
+  found as (
+    select l.*, s.ctid as place, s.turns > l.n as stays from lost l
+      cross join lateral (select n.ctid, n.turns from transcripts n
+        where n.agent = l.agent and n.session = l.session offset 0) s),
+  left_over as (
+    update transcripts s set turns = s.turns - f.n, tokens = s.tokens - f.tokens,
+        cut_upto = case when f.first <= s.cut_upto then -1 else s.cut_upto end,
+        cut_strategy = case when f.first > s.cut_upto then s.cut_strategy end,
+        cut_run = case when f.first > s.cut_upto then s.cut_run end,
+        cut_summary = case when f.first > s.cut_upto then s.cut_summary end,
+        cut_at = case when f.first > s.cut_upto then s.cut_at end
+      from found f where s.ctid = f.place and f.stays)
+  delete from transcripts s where s.ctid = any(array(select f.place from found f where not f.stays));
+end $$;

@@ -1,0 +1,70 @@
+-- Writes what commits add to sessions of their agents, and takes away what they let go. `p`: turns, cuts and
+-- clear, each with t, the number of its commit; those of commits in `bad` are left out. Who adds to a session
+-- holds its row, so ordinals follow each other. A turn whose id the session has is left out; a cut counts only
+-- if the one before it is the one that its run saw.
+create or replace function write_transcripts(p json, t_run text[], t_agent text[], bad int[])
+returns void
+language plpgsql set search_path from current set enable_seqscan = off as $$
+declare
+  at timestamptz := clock_timestamp(); agents text[]; sessions text[]; held int;
+begin
+  if p -> 'turns' is not null then
+    select array_agg(k.agent order by k.agent, k.session), array_agg(k.session order by k.agent, k.session)
+      into agents, sessions from (
+      select distinct t_agent[x.t] as agent, x.session
+        from json_to_recordset(p -> 'turns') as x(t int, session text) where x.t <> all(bad)) k;
+    loop
+      insert into transcripts (agent, session, first_at, last_at)
+        select k.agent, k.session, at, at from unnest(agents, sessions) k(agent, session)
+        on conflict do nothing;
+      perform 1 from unnest(agents, sessions) k(agent, session)
+        cross join lateral (select n.ctid from transcripts n
+          where n.agent = k.agent and n.session = k.session for update) n;
+      get diagnostics held = row_count;
+      exit when held = coalesce(cardinality(agents), 0);  -- else one was taken away meanwhile
+    end loop;
+    with told as materialized (
+      select t_agent[x.t] as agent, t_run[x.t] as run, x.session, x.id, x.parent, x.tokens, x.body,
+          row_number() over () as n
+        from json_to_recordset(p -> 'turns')
+          as x(t int, session text, id text, parent text, tokens int, body text)
+        where x.t <> all(bad)),
+    fresh as materialized (
+      select distinct on (m.agent, m.session, m.id) m.* from told m
+        left join lateral (select k.ordinal from transcript_turns k
+          where k.agent = m.agent and k.session = m.session and k.id = m.id offset 0) known on true
+        where known.ordinal is null
+        order by m.agent, m.session, m.id, m.n),
+    added as (
+      insert into transcript_turns (agent, session, ordinal, id, run_id, parent, tokens, body, at)
+        select f.agent, f.session,
+            s.next_ordinal + row_number() over (partition by f.agent, f.session order by f.n) - 1,
+            f.id, f.run, f.parent, f.tokens, f.body::json, at
+          from fresh f cross join lateral (select n.next_ordinal from transcripts n
+            where n.agent = f.agent and n.session = f.session offset 0) s
+        returning transcript_turns.agent, transcript_turns.session, transcript_turns.tokens)
+    update transcripts s set next_ordinal = s.next_ordinal + c.n, turns = s.turns + c.n,
+        tokens = s.tokens + c.tokens, last_at = at
+      from (select a.n, a.tokens, k.place
+        from (select d.agent, d.session, count(*) as n, coalesce(sum(d.tokens), 0) as tokens
+          from added d group by d.agent, d.session) a
+        cross join lateral (select n.ctid as place from transcripts n
+          where n.agent = a.agent and n.session = a.session offset 0) k) c
+      where s.ctid = c.place;
+  end if;
+  if p -> 'cuts' is not null then
+    update transcripts s set cut_upto = c.upto, cut_strategy = c.strategy, cut_run = c.run,
+        cut_summary = c.summary::json, cut_at = at
+      from (select x.upto, x.previous, x.strategy, x.summary, t_run[x.t] as run, k.place
+        from json_to_recordset(p -> 'cuts')
+          as x(t int, session text, upto int, previous int, strategy text, summary text)
+        cross join lateral (select n.ctid as place from transcripts n
+          where n.agent = t_agent[x.t] and n.session = x.session offset 0) k
+        where x.t <> all(bad)) c
+      where s.ctid = c.place and s.cut_upto = c.previous and c.upto < s.next_ordinal;
+  end if;
+  if p -> 'clear' is not null then
+    perform forget_turns(array(select t_run[x.t::int]
+      from json_array_elements_text(p -> 'clear') as x(t) where x.t::int <> all(bad)), null);
+  end if;
+end $$;

@@ -1,0 +1,250 @@
+"""Conversations: turns are written in commits of runs, once and in order; cuts move a window's beginning."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from actors.kernel.agent.message import ChatMessage, ContentBlock
+from actors.kernel.agent.transcript import NO_CUT, NewCut, NewTurn, turn_id
+from actors.kernel.runtime.commit import Conflict, LeaseLost
+from actors.kernel.runtime.ids import AgentId
+from tests.conformance.bed import DESK, result
+
+if TYPE_CHECKING:
+    from actors.kernel.agent.transcript import Turn
+    from tests.conformance.bed import Bed
+
+OTHER = AgentId("desk", "2")
+FOREIGN = AgentId("desk", "1", "acme")
+
+
+def turn(text: str, session: str = "s", **more: Any) -> NewTurn:
+    """A turn of the user, whose id is its text."""
+    return NewTurn(session, text, ChatMessage.of("user", text), **more)
+
+
+def texts(turns: list[Turn] | tuple[Turn, ...]) -> list[str]:
+    """What was said."""
+    return [one.message.text for one in turns]
+
+
+@pytest.mark.item(276, 277, 278, 281, 285)
+async def test_turns_are_there_with_their_commit_in_order(bed: Bed) -> None:
+    """Ordinals count from 0 without a gap; a page is what it says at both edges."""
+    run, store = await bed.begin(), bed.store.transcripts
+    await run.commit(run.turn(result("0"), turns=(turn("a", tokens=3), turn("b", parent="a"))))
+    await run.commit(run.turn(result("1"), turns=(turn("c"),)))
+
+    found = await store.page(DESK, "s")
+    assert [(one.ordinal, one.id, one.run_id) for one in found] == [
+        (0, "a", run.run_id),
+        (1, "b", run.run_id),
+        (2, "c", run.run_id),
+    ]
+    assert [(one.tokens, one.parent) for one in found] == [(3, None), (None, "a"), (None, None)]
+    assert await store.count(DESK, "s") == 3
+    pages = [await store.page(DESK, "s", limit=2, offset=n) for n in range(5)]
+    assert [texts(page) for page in pages] == [["a", "b"], ["b", "c"], ["c"], [], []]
+    assert texts(await store.page(DESK, "s", limit=0)) == []
+
+
+@pytest.mark.item(286)
+async def test_a_turn_that_is_written_again_is_one(bed: Bed) -> None:
+    """In one commit, in the next one, in another run's, and beside any run."""
+    run, store = await bed.begin(), bed.store.transcripts
+    await run.commit(run.turn(result("0"), turns=(turn("a"), turn("a"), turn("b"))))
+    await run.commit(run.turn(result("1"), turns=(turn("b"), turn("c"))))
+    await store.append(DESK, [turn("c"), turn("d")])
+    await store.append(DESK, [turn("c"), turn("d")])
+
+    found = await store.page(DESK, "s")
+    assert [(one.ordinal, one.id) for one in found] == list(enumerate("abcd"))
+
+
+@pytest.mark.item(273)
+async def test_sessions_and_agents_and_tenants_are_apart(bed: Bed) -> None:
+    """The same id in another session is another turn."""
+    store = bed.store.transcripts
+    for agent in (DESK, OTHER, FOREIGN):
+        for session in ("s", "t"):
+            said = NewTurn(session, "a", ChatMessage.of("user", f"{agent} {session}"))
+            await store.append(agent, [said])
+
+    for agent in (DESK, OTHER, FOREIGN):
+        for session in ("s", "t"):
+            assert texts(await store.page(agent, session)) == [f"{agent} {session}"]
+    await store.clear(DESK, "s")
+    counts = [await store.count(a, s) for a in (DESK, OTHER, FOREIGN) for s in ("s", "t")]
+    assert counts == [0, 1, 1, 1, 1, 1]
+
+
+async def test_a_commit_that_is_refused_adds_no_turn(bed: Bed) -> None:
+    """Neither one whose log ends elsewhere, nor one of a host that lost the shard."""
+    run = await bed.begin()
+    late = run.turn(result("0"), turns=(turn("late"),), cuts=(NewCut("s", 0, NO_CUT, "Cut"),))
+    await run.commit(run.turn(result("0"), turns=(turn("a"),)))
+    assert isinstance(await run.send(late), Conflict)
+    assert texts(await bed.store.transcripts.page(DESK, "s")) == ["a"]
+    async with bed.rival() as rival:
+        await bed.lose_to(rival)
+        frozen = run.turn(result("1"), turns=(turn("frozen"),), clear_turns=True)
+        assert isinstance(await run.send(frozen), LeaseLost)
+        assert texts(await rival.store.transcripts.page(DESK, "s")) == ["a"]
+
+
+@pytest.mark.item(257, 258, 282)
+async def test_a_cut_moves_the_view_and_changes_no_turn(bed: Bed) -> None:
+    """The view begins behind it, with its summary; the transcript is as it was."""
+    run, store = await bed.begin(), bed.store.transcripts
+    said = tuple(turn(text) for text in "abcde")
+    summary = ChatMessage.of("user", "what was said")
+    await run.commit(run.turn(result("0"), turns=said[:4]))
+    before = await store.page(DESK, "s")
+    first = NewCut("s", 1, NO_CUT, "SummarizationCompaction", summary)
+    await run.commit(run.turn(result("1"), turns=said[4:], cuts=(first,)))
+
+    view = await store.view(DESK, "s", limit=10)
+    assert view.cut is not None
+    assert (view.cut.upto, view.cut.strategy) == (1, "SummarizationCompaction")
+    assert (view.cut.summary, view.cut.run_id) == (summary, run.run_id)
+    assert (texts(view.turns), view.count) == (["c", "d", "e"], 5)
+    assert texts((await store.view(DESK, "s", limit=2)).turns) == ["d", "e"]
+    assert (await store.page(DESK, "s"))[:4] == before
+
+
+async def test_a_cut_counts_only_behind_the_one_that_its_run_saw(bed: Bed) -> None:
+    """Of two that were made beside each other the first stays; one beyond the end is none."""
+    run, store = await bed.begin(), bed.store.transcripts
+    await run.commit(run.turn(result("0"), turns=tuple(turn(text) for text in "abcd")))
+    for number, (upto, previous) in enumerate(((1, NO_CUT), (2, NO_CUT), (9, 1))):
+        cut = NewCut("s", upto, previous, f"Cut{number}")
+        await run.commit(run.turn(result(f"{number + 1}"), cuts=(cut,)))
+
+    view = await store.view(DESK, "s", limit=10)
+    assert view.cut is not None
+    assert (view.cut.upto, view.cut.strategy) == (1, "Cut0")
+    await run.commit(run.turn(result("9"), cuts=(NewCut("s", 2, 1, "Cut3"),)))
+    assert texts((await store.view(DESK, "s", limit=10)).turns) == ["d"]
+
+
+@pytest.mark.item(268, 280)
+async def test_the_end_of_a_run_can_take_its_turns_along(bed: Bed) -> None:
+    """Those of the last commit too, from each session; others' turns stay, in order."""
+    first, store = await bed.begin(), bed.store.transcripts
+    await store.append(DESK, [turn("before"), turn("u", session="own")])
+    mine = (turn("a"), turn("b", session="own"), turn("c", session="new"))
+    await first.commit(first.turn(result("0"), turns=mine))
+    await store.append(DESK, [turn("between")])
+    await first.complete("done", turns=(turn("last"),), clear_turns=True)
+
+    assert texts(await store.page(DESK, "s")) == ["before", "between"]
+    assert texts(await store.page(DESK, "own")) == ["u"]
+    assert [one.name for one in await store.sessions(DESK)] == ["s", "own"]
+    await store.append(DESK, [turn("after")])
+    ordinals = [one.ordinal for one in await store.page(DESK, "s")]
+    assert ordinals == sorted(set(ordinals))
+
+
+@pytest.mark.item(279, 280)
+async def test_a_summary_goes_with_what_it_stands_for(bed: Bed) -> None:
+    """A cut behind which nothing was taken stays."""
+    store = bed.store.transcripts
+    run = await bed.begin()
+    await store.append(DESK, [turn("x"), turn("y")], run_id="early")
+    cut = NewCut("s", 2, NO_CUT, "Cut", ChatMessage.of("user", "so far"))
+    await run.commit(run.turn(result("0"), turns=(turn("a"), turn("b"))))
+    await run.commit(run.turn(result("1"), cuts=(cut,)))
+    await store.append(DESK, [turn("z")], run_id="late")
+
+    await store.clear_run(DESK, "s", "late")
+    assert (await store.view(DESK, "s", limit=9)).cut is not None
+    await store.clear_run(DESK, "s", "early")
+    view = await store.view(DESK, "s", limit=9)
+    assert (view.cut, texts(view.turns), view.count) == (None, ["a", "b"], 2)
+
+
+async def test_what_was_said_comes_back_as_it_came(bed: Bed) -> None:
+    """Unknown blocks, signatures, numbers, odd text and the order of keys."""
+    block = ContentBlock.model_validate(
+        {
+            "type": "thinking",
+            "signature": "aGk=",
+            "z": 1.0,
+            "a": [{"k": None}, 10**30, "\u2028'\\"],
+            "text": "😀 \n 'quoted' {\"json\": 1}",
+        }
+    )
+    message = ChatMessage(
+        role="assistant", content=[block], name="tutor", metadata={"turn": "t", "k": "'\""}
+    )
+    await bed.store.transcripts.append(DESK, [NewTurn("s '\"", "t", message)])
+
+    [found] = await bed.store.transcripts.page(DESK, "s '\"")
+    assert found.message == message
+    assert found.message.model_dump_json() == message.model_dump_json()
+
+
+async def test_writers_of_one_session_leave_no_gap(bed: Bed) -> None:
+    """A run, and others beside it: each turn has a number of its own."""
+    run, store = await bed.begin(), bed.store.transcripts
+
+    async def beside(n: int) -> None:
+        await store.append(DESK, [turn(f"{n}.{k}") for k in range(5)], run_id=f"o{n}")
+
+    async with asyncio.TaskGroup() as group:
+        for n in range(6):
+            group.create_task(beside(n))
+        for n in range(6):
+            await run.commit(run.turn(result(str(n)), turns=(turn(f"r.{n}"),)))
+    found = await store.page(DESK, "s")
+    assert [one.ordinal for one in found] == list(range(36))
+    for n in range(6):
+        own = [one.id for one in found if one.id.startswith(f"{n}.")]
+        assert own == [f"{n}.{k}" for k in range(5)]
+
+
+async def test_what_is_added_while_a_session_is_cleared_is_gone_or_there(bed: Bed) -> None:
+    """Never half of it, and the session goes on behind."""
+    store = bed.store.transcripts
+
+    async def add(n: int) -> None:
+        await store.append(DESK, [turn(f"{n}.{k}") for k in range(3)], run_id=f"r{n}")
+
+    async def take(n: int) -> None:
+        await (store.clear(DESK, "s") if n % 2 else store.clear_run(DESK, "s", f"r{n}"))
+
+    for _ in range(5):
+        async with asyncio.TaskGroup() as group:
+            for n in range(8):
+                group.create_task(add(n))
+                group.create_task(take(n))
+        found = await store.page(DESK, "s")
+        assert await store.count(DESK, "s") == len(found)
+        whole = {one.id.partition(".")[0] for one in found}
+        assert {one.id for one in found} == {f"{n}.{k}" for n in whole for k in range(3)}
+    await store.append(DESK, [turn("after")])
+    assert (await store.page(DESK, "s"))[-1].id == "after"
+
+
+async def test_lists_count_turns_and_tokens(bed: Bed) -> None:
+    """The session that was written last comes first."""
+    store = bed.store.transcripts
+    for session, tokens in (("old", 2), ("new", 5)):
+        await store.append(DESK, [turn(f"{n}", session=session, tokens=tokens) for n in range(2)])
+    await store.append(DESK, [turn("x", session="old")])
+
+    found = await store.sessions(DESK)
+    assert {(one.name, one.turns, one.tokens) for one in found} == {("old", 3, 4), ("new", 2, 10)}
+    assert all(one.first_at <= one.last_at for one in found)
+    assert len(await store.sessions(DESK, limit=1)) == 1
+    assert await store.sessions(OTHER) == []
+
+
+def test_a_turns_id_is_that_of_its_place() -> None:
+    """The same for the same run, position and number, another for any other."""
+    ids = [turn_id(run, position, n) for run in "ab" for position in ("1", "1.0") for n in (0, 1)]
+    assert len(set(ids)) == len(ids)
+    assert turn_id("a", "1", 0) == ids[0]

@@ -449,6 +449,22 @@ class BudgetExhaustedError(RunError):
     """A budget of tokens, money, model calls or spawns is used up: messages count as handled, no retry."""
 
 
+class OutputError(Facts, RunError):
+    """A model's output does not fit the type that `ctx.chat` was given, after two corrections.
+
+    Attributes:
+        problem: Names the fields that do not fit.
+        answer: The text of the last answer.
+    """
+
+    text = (
+        "the model's output does not fit: {problem}. Simplify the type, or say in the agent's"
+        " instructions what is expected"
+    )
+    problem: str
+    answer: str
+
+
 class EffectError(Facts, RunError):
     """A recorded effect failed; on replay this carries the original type and message.
 

@@ -170,6 +170,10 @@ class EffectCall:
     """What the world is to know it by; the id, if nothing else is given."""
     intent: int = field(init=False, default=-1)
     """Seq of the entry that says it was begun; set with it."""
+    receipt: dict[str, JsonValue] | None = None
+    """How its request was made, for people: recorded with the result, never compared."""
+    on_recorded: Callable[[dict[str, JsonValue]], None] | None = None
+    """Told of the result's payload when it is recorded: rows that are to be durable with it are added."""
 
     def __post_init__(self) -> None:
         self.digest = text_hash(self.words)

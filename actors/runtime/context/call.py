@@ -60,6 +60,8 @@ class RunState:
     """How many at-most-once effects were begun and have no durable result yet."""
     refusals: dict[str, Exception] = field(default_factory=dict)
     """Calls that raise, by position, and record that: over budget, or waiting in a circle."""
+    session: str | None = None
+    """The conversation that the run's first message names."""
     one_model_call: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held while a model call is counted against the tree's budget: a commit begins one at most."""
     diverged: NonDeterminismError | None = None
@@ -168,10 +170,10 @@ class Call:
 
     __slots__ = ("branch", "digest", "place", "position", "run", "verb")
 
-    def __init__(self, run: RunState, verb: str) -> None:
+    def __init__(self, run: RunState, verb: str, *, beside: str | None = None) -> None:
         self.run, self.verb = run, verb
         self.branch = branch = run.scheduler.enter(verb)
-        self.position = branch.take_position()
+        self.position = branch.take_position() if beside is None else beside
         self.digest: str
         self.place: Place | None
 

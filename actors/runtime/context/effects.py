@@ -139,15 +139,19 @@ class Effects:
         )
         return self.perform(call)
 
-    async def perform(self, call: EffectCall) -> JsonValue:
+    async def perform(self, call: EffectCall, *, beside: str | None = None) -> JsonValue:
         """Return the effect's value: the recorded one, or a fresh one that is durable now.
+
+        Args:
+            call: The effect.
+            beside: A position that belongs to another call (`PAID`); None: it takes the next one.
 
         Raises:
             EffectInDoubtError: It was begun before a crash, at most once, and nobody knows.
             NonDeterminismError: The log has something else here.
             Exception: What the effect raised, as rebuilt from its record.
         """
-        run, met = self._run, Call(self._run, call.verb)
+        run, met = self._run, Call(self._run, call.verb, beside=beside)
         branch, call.position = met.branch, met.position
         check_name_of(f"name of ctx.{call.verb}", call.name)
         # A call that was over budget left a refusal in place of its intent.
@@ -264,6 +268,8 @@ class Effects:
             payload["value"], payload["status"] = recordable(value, where=where), "ok"
             if call.end is K.LLM_CALL and isinstance(value, dict):
                 payload["model"], payload["usage"] = call.name, value.get("usage")
+                if call.receipt is not None:
+                    payload["receipt"] = {**call.receipt}
         except (Exception, SystemExit) as exc:  # noqa: BLE001 - recorded, and raised again from there
             payload["error"], payload["status"] = record_error(exc), "error"
         finally:
@@ -278,14 +284,20 @@ class Effects:
             await self._run.scheduler.live.pace.hold()
         if self._is_late(branch):
             raise asyncio.CancelledError
+        return await self._conclude(branch, call, self._record(call, payload), payload)
+
+    def _record(self, call: EffectCall, payload: Payload) -> int:
+        """Record a result and what is to be durable with it."""
         seq = self._run.log.record(call.end, call.position, payload)
         self._count(call, payload)
-        return await self._conclude(branch, call, seq, payload)
+        if call.on_recorded is not None:
+            call.on_recorded(payload)
+        return seq
 
     def _count(self, call: EffectCall, payload: Payload) -> None:
         """Let what a model call used count with its result."""
         if call.counted:
-            used = _spent(payload.get("value"))
+            used = spent_on(payload.get("value"))
             if used.tokens or used.cost_usd:
                 self._run.log.writes.spend(used)
 
@@ -348,8 +360,7 @@ class Effects:
             "a result that a crash kept from the log was found",
             extra={"run": run.run_id, "position": call.position, "effect": call.name},
         )
-        self._count(call, payload)
-        return run.log.record(call.end, call.position, payload), payload
+        return self._record(call, payload), payload
 
 
 def effect(
@@ -373,7 +384,7 @@ def _outcome(seq: int, payload: Payload, mode: EffectMode) -> JsonValue:
     raise exc
 
 
-def _spent(value: object) -> BudgetDelta:
+def spent_on(value: object) -> BudgetDelta:
     """Return what a model's answer cost, as its usage tells it."""
     usage = value.get("usage") if isinstance(value, dict) else None
     if not isinstance(usage, dict):

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from actors.kernel.agent.agent import Agent, AgentRunContext, RunMeta
-from actors.kernel.agent.history import HistoryProvider
 from actors.kernel.agent.message import Message
 from actors.kernel.agent.middleware import (
     CallNext,
@@ -18,7 +17,6 @@ from actors.kernel.agent.middleware import (
     InvocationContext,
     Middleware,
 )
-from actors.kernel.agent.supervision import HistoryRetention
 from actors.kernel.clock import Clock
 from actors.kernel.json import JsonValue
 
@@ -39,19 +37,6 @@ async def call_agent(agent: Agent, ctx: AgentRunContext, inbox: list[Message]) -
     else:
         await _chain(list(middleware))(call)
     return call.output
-
-
-async def clear_run(agent: Agent, meta: RunMeta) -> None:
-    """Clear what a run has said from its session, where the agent's context keeps it that long only.
-
-    Called when the code has returned, before the run's end is written: afterwards it is gone for sure.
-    A run without a session is a session of its own.
-    """
-    context: Any = getattr(agent, "context", None)
-    if getattr(context, "retention", None) is HistoryRetention.RUN:
-        history: HistoryProvider = context.history
-        session_id = meta.supervision.session_id or meta.run_id
-        await history.clear_run(meta.agent_id, session_id=session_id, run_id=meta.run_id)
 
 
 async def _final(call: InvocationContext) -> None:

@@ -16,6 +16,7 @@ from actors.kernel.agent.llm import (
     Completion,
     GenerationOptions,
     LLMClient,
+    LLMResponse,
     ReasoningDelta,
     TextDelta,
 )
@@ -41,6 +42,8 @@ from actors.runtime.loop.threads import in_thread, refuse_coroutines
 from actors.runtime.replay.branches import BranchState
 from actors.runtime.replay.failures import text_of, type_of
 
+OnPiece: TypeAlias = "Callable[[TextDelta | ReasoningDelta, int], None]"
+"""Told of each piece of an answer, with its number."""
 _Kind: TypeAlias = Literal["text.delta", "reasoning.delta", "custom.delta"]
 
 
@@ -90,13 +93,27 @@ class Live:
         chosen = options.model_dump(mode="json", exclude_defaults=True) if options else None
         words: list[JsonValue] = [model.model, dumped, chosen]  # type: ignore[list-item]
 
+        async def execute(on_piece: OnPiece) -> Any:
+            response = await completed(model, chat, options, on_piece)
+            return response.model_dump(mode="json")
+
+        return self.call(model, words, execute)
+
+    def call(
+        self,
+        model: LLMClient,
+        words: list[JsonValue],
+        execute: Callable[[OnPiece], Awaitable[Any]],
+    ) -> EffectCall:
+        """Return the effect that asks a model; the pieces that `execute` tells are shown, numbered."""
+
         def on_piece(piece: TextDelta | ReasoningDelta, n: int) -> None:
             is_reasoning = isinstance(piece, ReasoningDelta)
             kind: _Kind = "reasoning.delta" if is_reasoning else "text.delta"
             self._show(call.position, n, kind, piece.text)
 
-        call = effect("llm", model.model, words, partial(_complete, model, chat, options, on_piece))
-        call.end, call.counted = K.LLM_CALL, _has_limits(self._run.row.supervision)
+        call = effect("llm", model.model, words, partial(execute, on_piece))
+        call.end, call.counted = K.LLM_CALL, is_counted(self._run.row.supervision)
         return call
 
     def _show(self, position: str, n: int, kind: _Kind, shown: JsonValue) -> None:
@@ -115,7 +132,7 @@ class Live:
         )
 
 
-def _has_limits(supervision: Supervision | None) -> bool:
+def is_counted(supervision: Supervision | None) -> bool:
     """Return whether model calls are counted against a budget of the run's tree."""
     if supervision is None:
         return False
@@ -124,13 +141,13 @@ def _has_limits(supervision: Supervision | None) -> bool:
     return any(limit is not None for limit in limits)
 
 
-async def _complete(
+async def completed(
     model: LLMClient,
     messages: Sequence[ChatMessage],
     options: GenerationOptions | None,
-    on_piece: Callable[[TextDelta | ReasoningDelta, int], None],
-) -> Any:
-    """Return the model's answer as JSON data.
+    on_piece: OnPiece,
+) -> LLMResponse:
+    """Return the model's answer, telling its pieces on the way.
 
     Raises:
         ContractError: The stream ended without a `Completion`.
@@ -138,7 +155,7 @@ async def _complete(
     n = 0
     async for event in model.generate_stream(messages, options=options):
         if isinstance(event, Completion):
-            return event.response.model_dump(mode="json")
+            return event.response
         on_piece(event, n)
         n += 1
     msg = f"model {model.model!r} ended its stream without a Completion"

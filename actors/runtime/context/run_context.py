@@ -18,6 +18,8 @@ from actors.kernel.runtime.ids import AgentId, RunId, TopicId
 from actors.kernel.runtime.scheduler import RetryPolicy
 from actors.kernel.runtime.supervisor import RunHandle, RunResult
 from actors.runtime.context.call import RunState, instant
+from actors.runtime.context.conversation.sessions import Sessions
+from actors.runtime.context.conversation.verbs import Conversation, ConversationVerbs
 from actors.runtime.context.effects import Effects, EffectWord, Reconcile, StepOptions
 from actors.runtime.context.host_services import HostServices
 from actors.runtime.context.messaging import Messaging
@@ -33,7 +35,7 @@ from actors.runtime.replay.branches import Selected
 T = TypeVar("T")
 
 
-class RunContext:
+class RunContext(ConversationVerbs):
     """The toolkit and notebook of one run. Built anew for every execution.
 
     Attributes:
@@ -42,7 +44,7 @@ class RunContext:
     """
 
     def __init__(
-        self, run: RunState, meta: RunMeta, *, env: HostServices, waits: Waits, agent: Agent
+        self, run: RunState, meta: RunMeta, *, env: HostServices, waits: Waits, agent: Agent, sessions: Sessions
     ) -> None:
         self.meta = meta
         self.state = AgentState(run, env.store)
@@ -59,6 +61,9 @@ class RunContext:
         self._secrets = env.secrets
         self._model: LLMClient | None = getattr(agent, "model", None)
         self._live = Live(run, env.on_delta)
+        self._conversation = Conversation(
+            run, self._effects, self._live, self._scopes, sessions, agent, env.store.transcripts
+        )
         self._patches: dict[str, bool] = {}
 
     @property

@@ -40,6 +40,7 @@ from actors.kernel.runtime.rows import Arrived, LoadedRun
 from actors.kernel.runtime.scheduler import DEFAULT_RETRY
 from actors.kernel.runtime.waits import Wait, WaitCycle
 from actors.runtime.context.call import RunState
+from actors.runtime.context.conversation.sessions import Sessions
 from actors.runtime.context.host_services import ExecutionResult
 from actors.runtime.execution.deadline import Deadline
 from actors.runtime.execution.start import key_of_input, pinned
@@ -77,6 +78,7 @@ class Ending:
         deadline: Whether its time is over.
         misfit: Why this host's code must not go on with the run.
         was_running: Whether an execution before this one was broken off.
+        sessions: The conversations of the run's agent.
         beginning: Seq of the last entry that says how this execution began.
         wake: What the run waits for, once it leaves memory.
         open_waits: The waits that are rows from then on.
@@ -93,6 +95,7 @@ class Ending:
     deadline: Deadline
     misfit: str | None
     was_running: bool
+    sessions: Sessions
     beginning: int = -1
     wake: Suspend | None = None
     open_waits: tuple[Wait, ...] | None = None
@@ -212,6 +215,8 @@ class Ending:
         verdict = with_orphans(verdict, policy, self.run.history.left_behind)
         for entry in verdict.entries:
             self.run.log.record(entry.kind, entry.position, entry.payload)
+        if isinstance(verdict.then, Finish):
+            await self.sessions.clear()
         try:
             # Attempts count from 1 again after continue_as_new, the only verdict that continues.
             attempt = 1 if verdict.then is CONTINUE else None

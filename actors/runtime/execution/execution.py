@@ -22,13 +22,14 @@ from actors.kernel.runtime.wakeup import WakeSet
 from actors.kernel.store.blocking import Blocking
 from actors.runtime.context.buffers import AnswerBuffer, SignalBuffer
 from actors.runtime.context.call import RunState
+from actors.runtime.context.conversation.sessions import Memory, Sessions
 from actors.runtime.context.host_services import ExecutionResult, HostServices, Refusals
-from actors.runtime.context.middleware import Hooks, call_agent, clear_run
+from actors.runtime.context.middleware import Hooks, call_agent
 from actors.runtime.context.run_context import RunContext
 from actors.runtime.context.waits import Waits
 from actors.runtime.execution.deadline import Deadline
 from actors.runtime.execution.ending import Ending, circle_of
-from actors.runtime.execution.start import inbox_of, meta_of
+from actors.runtime.execution.start import inbox_of, meta_of, session_named_in
 from actors.runtime.journal.run_log import RunLog
 from actors.runtime.loop.resting import FEW, stays_s
 from actors.runtime.loop.tasks import start_task
@@ -112,11 +113,22 @@ class Execution:
             recovering=history.started and row.status is not RunStatus.SUSPENDED,
         )
         waits = self._waits = Waits(run, env.mail_of(row.agent_id))
-        self._ctx = RunContext(run, meta, env=env, waits=waits, agent=self.agent)
+        sessions = Sessions(run, Memory.of(self.agent), env.store.transcripts)
+        self._ctx = RunContext(
+            run, meta, env=env, waits=waits, agent=self.agent, sessions=sessions
+        )
         self._runlog, self._run_state = log, run
         deadline = Deadline(row, getattr(self.agent, "deadline_s", None), env.clock)
         self._ending = Ending(
-            run, self.loaded, self.mail, env.agents, self.token, deadline, misfit, self.was_running
+            run,
+            self.loaded,
+            self.mail,
+            env.agents,
+            self.token,
+            deadline,
+            misfit,
+            self.was_running,
+            sessions,
         )
         if history.started:
             run.answers.poke()
@@ -257,6 +269,7 @@ class Execution:
         )
         for message in inbox:
             run.give(message)
+        run.session = session_named_in(inbox)
         ending.beginning = self._runlog.seq
         if self.refused is not None:
             return await ending.write(parked("store_refused", self.refused))
@@ -291,8 +304,6 @@ class Execution:
             self._scheduler.adopt_root(self._run_state.generation_prefix)
             try:
                 self._ending.output = await call_agent(self.agent, self._ctx, inbox)
-                if self._scheduler.live.unwinding is None:
-                    await clear_run(self.agent, self._ctx.meta)
                 outcome.append(None)
             except BaseException as exc:  # noqa: BLE001 - judged by Ending.close
                 outcome.append(presentable(exc))

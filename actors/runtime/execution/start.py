@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from actors.kernel.agent.agent import Agent, RunMeta
@@ -73,6 +74,18 @@ def inbox_of(
     elif loaded.row.status is RunStatus.SUSPENDED:
         log.record(EntryKind.RUN_RESUMED, "", {"reason": "woken"})
     return _recorded_inbox(history, loaded)
+
+
+def session_named_in(inbox: Sequence[Message]) -> str | None:
+    """Return the conversation that a run's first message names, None if it names none.
+
+    One from outside names a conversation of its publisher: nobody writes into another's.
+    """
+    marks = inbox[0].metadata if inbox else {}
+    name, publisher = marks.get("session"), marks.get("publisher")
+    if not name:
+        return None
+    return name if publisher is None else f"{publisher}/{name}"
 
 
 def pinned(agent: Agent, run: RunRow) -> dict[str, JsonValue]:

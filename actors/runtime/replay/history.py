@@ -34,6 +34,9 @@ SUPERVISOR: Final = "sup."
 PATCH: Final = "patch:"
 """How positions of `patched` begin, behind the generation."""
 
+PAID: Final = "~"
+"""Stands in positions of what a call does beside itself, behind the call's own: replay need not meet them."""
+
 NO_PROGRESS: Final = EXECUTES | {K.RUN_RESUMED, K.RUN_SUSPENDED}
 """What a host that dies over and over in the same effect leaves behind."""
 
@@ -188,7 +191,7 @@ class History:
 
     def _find_strict(self) -> None:
         for position, place in self.places.items():
-            if PATCH in position:
+            if PATCH in position or PAID in position:
                 continue  # who asks no more whether a patch applies takes its path in any case
             entry = place.end or place.begin
             if entry is None or place.ends_void:

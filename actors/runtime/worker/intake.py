@@ -13,6 +13,7 @@ from actors.kernel.runtime.ids import AgentId, RunId, ShardId
 from actors.kernel.runtime.rows import Arrived, LoadedRun, NewRun
 from actors.kernel.runtime.scheduler import ShardLease
 from actors.kernel.runtime.waits import WaitCycle
+from actors.runtime.context.conversation.sessions import clears_in_store
 from actors.runtime.context.host_services import HostServices
 from actors.runtime.execution.ending import circle_of
 from actors.runtime.execution.start import place_of_child
@@ -221,6 +222,14 @@ class Intake:
         self._dispatcher.consider(mailbox)
         self._mailboxes.forget_empty(mailbox)
 
+    def _clears_turns(self, agent_id: AgentId) -> bool:
+        """Return whether the turns of an agent's runs go when they end, as far as its factory can say."""
+        try:
+            return clears_in_store(self.env.agents.find(agent_id))
+        except Exception:  # noqa: BLE001 - a factory of the author's
+            _log.warning("an agent could not be made", extra={"agent": str(agent_id)}, exc_info=True)
+            return False
+
     async def _end_cancelled(self, lease: ShardLease, found: LoadedRun) -> bool:
         """Write the terminal entry of a run without its code; False when the run has changed meanwhile."""
         run = found.row
@@ -237,6 +246,7 @@ class Intake:
                 verdict.then,
                 attempt=run.attempt,
                 orphans=policy,
+                clear_turns=self._clears_turns(run.agent_id),
             )
         )
         if not isinstance(outcome, Committed):

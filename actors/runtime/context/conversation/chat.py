@@ -1,0 +1,232 @@
+"""`ctx.chat`: model, tools, model, …, until the model has nothing more to call."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Generic, Literal, TypeVar
+
+from pydantic import TypeAdapter, ValidationError
+from pydantic_core import from_json
+
+from actors.errors import ContractError, OutputError
+from actors.kernel.agent.llm import GenerationOptions, LLMClient, LLMResponse, Usage
+from actors.kernel.agent.message import ChatMessage, ContentBlock
+from actors.kernel.agent.tools import InvocationResult, ToolCall, ToolResult, ToolSpec
+from actors.runtime.context.conversation.generation import Request
+
+T = TypeVar("T")
+
+OUTPUT_TOOL: Final = "final_result"
+"""The tool by which a model that knows no JSON schema gives its output."""
+MAX_CORRECTIONS: Final = 2
+"""How often a model is told that its output does not fit."""
+MAX_SHOWN: Final = 2_000
+"""Characters of a problem that a model is shown."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChatResult(Generic[T]):
+    """The end of a chat.
+
+    Attributes:
+        output: The typed output; without a type the text; None if the chat was stopped before its end.
+        text: Of the last answer.
+        usage: Of all model calls of the chat together.
+        turns: How many model calls it took.
+        stopped: ``end``: the model was done. ``max_turns``: it wanted to go on.
+    """
+
+    output: T | None
+    text: str
+    usage: Usage
+    turns: int
+    stopped: Literal["end", "max_turns"]
+
+
+class Output(Generic[T]):
+    """The type that the end of a chat has to fit: a pydantic model, a dataclass, or any other type.
+
+    Args:
+        of: The type; None: any text will do.
+        model: A client with ``has_json_schema = True`` is given the schema; others get a tool for it.
+    """
+
+    def __init__(self, of: type[T] | None, model: LLMClient | None) -> None:
+        self._adapter: TypeAdapter[T] | None = None if of is None else TypeAdapter(of)
+        self._is_native = bool(getattr(model, "has_json_schema", False))
+
+    @property
+    def tool(self) -> ToolSpec | None:
+        """The tool that takes the output; None: none is needed."""
+        if self._adapter is None or self._is_native:
+            return None
+        schema = self._adapter.json_schema()
+        if schema.get("type") != "object":
+            schema = {"type": "object", "properties": {"value": schema}, "required": ["value"]}
+        described = "Give the final answer. Call it once, when you are done."
+        return ToolSpec(name=OUTPUT_TOOL, description=described, parameters=schema)
+
+    def options(self, options: GenerationOptions | None) -> GenerationOptions | None:
+        """Return the author's options with the schema, where the model takes one."""
+        if self._adapter is None or not self._is_native:
+            return options
+        schema = self._adapter.json_schema()
+        return (options or GenerationOptions()).model_copy(update={"response_format": schema})
+
+    def of_text(self, text: str) -> T:
+        """Return the output that a text is.
+
+        Raises:
+            ValueError: It does not fit.
+        """
+        if self._adapter is None:
+            return text  # type: ignore[return-value]
+        return self._adapter.validate_python(from_json(_json_in(text)))
+
+    def of_call(self, arguments: dict[str, Any]) -> T:
+        """Return the output that a call of the output tool gives.
+
+        Raises:
+            ValueError: It does not fit.
+        """
+        assert self._adapter is not None
+        is_wrapped = self._adapter.json_schema().get("type") != "object"
+        return self._adapter.validate_python(arguments["value"] if is_wrapped else arguments)
+
+
+@dataclass(slots=True)
+class ChatLoop(Generic[T]):
+    """One chat of one run.
+
+    Attributes:
+        generate: See `Generation.ask`.
+        gather: See `RunContext.gather`.
+        use: Calls a declared tool.
+        keep: Puts turns at the end of the session that no model call follows.
+        tools: What the model may call, and the agent's instructions.
+        output: What the end has to fit.
+        session: As the author gave it.
+        options: As the author gave them.
+    """
+
+    generate: Callable[[Sequence[str | ChatMessage], str | None, Request], Awaitable[LLMResponse]]
+    gather: Callable[..., Awaitable[list[Any]]]
+    use: Callable[[str, dict[str, Any]], Awaitable[InvocationResult]]
+    keep: Callable[[Sequence[ChatMessage]], Awaitable[None]]
+    tools: Request
+    output: Output[T]
+    session: str | None
+    options: GenerationOptions | None
+
+    async def run(self, new: Sequence[str | ChatMessage], max_turns: int) -> ChatResult[T]:
+        """See `RunContext.chat`."""
+        if max_turns < 1:
+            raise ContractError(f"ctx.chat needs at least one turn: {max_turns=}")
+        request = self._request()
+        usage, corrections = Usage(), 0
+        turns: Sequence[str | ChatMessage] = new
+        response = LLMResponse()
+        for n in range(1, max_turns + 1):
+            response = await self.generate(turns, self.session, request)
+            usage += response.usage
+            calls = _calls_of(response)
+            try:
+                found = self._final(response, calls)
+            except ValueError as exc:
+                if corrections == MAX_CORRECTIONS:
+                    raise OutputError(_said(exc), response.text) from exc
+                corrections += 1
+                turns = _correction(calls, exc)
+                continue
+            if found is not None:
+                return await self._end(response, calls, found[0], usage, n)
+            turns = await self._results(calls)
+        await self.keep([one for one in turns if isinstance(one, ChatMessage)])
+        return ChatResult(None, response.text, usage, max_turns, "max_turns")
+
+    def _request(self) -> Request:
+        specs = (*self.tools.tools, *filter(None, [self.output.tool]))
+        return Request(self.output.options(self.options), specs, self.tools.instructions)
+
+    def _final(
+        self, response: LLMResponse, calls: Sequence[ToolCall | ToolResult]
+    ) -> tuple[T] | None:
+        """Return the output, in a tuple; None: the model goes on.
+
+        Raises:
+            ValueError: It does not fit.
+        """
+        if self.output.tool is not None:
+            ends = [c for c in calls if isinstance(c, ToolCall) and c.name == OUTPUT_TOOL]
+            if ends:
+                return (self.output.of_call(ends[0].arguments),)
+        return None if calls else (self.output.of_text(response.text),)
+
+    async def _end(
+        self,
+        response: LLMResponse,
+        calls: Sequence[ToolCall | ToolResult],
+        output: T,
+        usage: Usage,
+        n: int,
+    ) -> ChatResult[T]:
+        """Answer the calls of the last turn, so that the conversation can go on, and return the result."""
+        await self.keep([_result(call, "accepted", is_error=False) for call in calls])
+        return ChatResult(output, response.text, usage, n, "end")
+
+    async def _results(self, calls: Sequence[ToolCall | ToolResult]) -> list[ChatMessage]:
+        """Return what the tools gave, in the order of the calls. They run at the same time."""
+        wanted = [call for call in calls if isinstance(call, ToolCall)]
+        done = iter(await self.gather(*(self.use(one.name, one.arguments) for one in wanted)))
+        return [
+            next(done).result(call).message() if isinstance(call, ToolCall) else call.message()
+            for call in calls
+        ]
+
+
+def _calls_of(response: LLMResponse) -> list[ToolCall | ToolResult]:
+    """Return the calls of an answer; for one that cannot be read, what is said of it instead."""
+    return [_call_of(block) for block in response.content if block.type == "tool_call"]
+
+
+def _call_of(block: ContentBlock) -> ToolCall | ToolResult:
+    data = block.model_extra or {}
+    name = str(data.get("name") or "")
+    arguments = data.get("arguments")
+    try:
+        if isinstance(arguments, str):
+            arguments = from_json(arguments) if arguments.strip() else {}
+        return ToolCall(id=str(data.get("id")), name=name, arguments=arguments or {})
+    except ValueError as exc:
+        text = f"the arguments of {name!r} are no JSON object: {_said(exc)}"
+        return ToolResult(id=str(data.get("id")), name=name, text=text, is_error=True)
+
+
+def _correction(calls: Sequence[ToolCall | ToolResult], exc: ValueError) -> list[ChatMessage]:
+    text = f"The output does not fit its schema: {_said(exc)}. Give it again."
+    if not calls:
+        return [ChatMessage.of("user", text)]
+    return [_result(call, text, is_error=True) for call in calls]
+
+
+def _result(call: ToolCall | ToolResult, text: str, *, is_error: bool) -> ChatMessage:
+    return ToolResult(id=call.id, name=call.name, text=text, is_error=is_error).message()
+
+
+def _said(exc: ValueError) -> str:
+    if isinstance(exc, ValidationError):
+        found = (
+            f"{'.'.join(map(str, one['loc'])) or 'value'}: {one['msg']}"
+            for one in exc.errors(include_url=False, include_input=False)
+        )
+        return "; ".join(found)[:MAX_SHOWN]
+    return str(exc)[:MAX_SHOWN]
+
+
+def _json_in(text: str) -> str:
+    """Return the JSON of an answer, without the fence that models put around it."""
+    inner = text.strip()
+    if inner.startswith("```") and inner.endswith("```"):
+        return inner[3:-3].removeprefix("json").strip()
+    return inner

@@ -1,0 +1,266 @@
+"""`ctx.generate`: new turns, a window, an answer, as one effect.
+
+Replay compares what the author asked for. The window is made inside the effect, on a miss, and only
+described in the log; see docs/replay.md, "Windows".
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from actors.context.compaction.steps import Assembled
+from actors.context.paid_calls import recorded_by
+from actors.context.repair import repaired
+from actors.context.tokens import TokenCounter
+from actors.context.turns import PINNED
+from actors.errors import ContractError
+from actors.kernel.agent.llm import GenerationOptions, LLMClient, LLMResponse, Usage
+from actors.kernel.agent.message import ChatMessage, ContentBlock
+from actors.kernel.agent.tools import ToolSpec
+from actors.kernel.agent.transcript import NO_CUT, NewCut, turn_id
+from actors.kernel.json import JsonValue, canonical_json
+from actors.kernel.runtime.effects import EffectCall
+from actors.runtime.context.call import Payload, RunState
+from actors.runtime.context.conversation.paid_calls import RecordedCalls
+from actors.runtime.context.conversation.sessions import (
+    Sessions,
+    View,
+    as_turn,
+    is_summary_of,
+    without_marks,
+)
+from actors.runtime.context.effects import Effects, effect
+from actors.runtime.context.model_calls import Live, OnPiece, completed
+from actors.runtime.replay.history import PAID
+
+if TYPE_CHECKING:
+    from actors.kernel.storage.history import HistoryProvider
+
+_counter = TokenCounter()
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What one call of a model is asked for beside the conversation.
+
+    Attributes:
+        options: The author's; compared on replay.
+        tools: What the model may call. Not compared: a tool may gain a description.
+        instructions: The agent's own, in front of everything. Not compared.
+    """
+
+    options: GenerationOptions | None = None
+    tools: tuple[ToolSpec, ...] = ()
+    instructions: str | None = None
+
+    def merged(self) -> GenerationOptions | None:
+        """Return all of it as the model is given it; None: nothing is asked for."""
+        options = self.options or GenerationOptions()
+        more: dict[str, Any] = {}
+        if self.tools and not options.tools:
+            more["tools"] = self.tools
+        if self.instructions is not None and options.system_instructions is None:
+            more["system_instructions"] = self.instructions
+        chosen = options.model_copy(update=more) if more else options
+        return chosen if more or self.options is not None else None
+
+
+class Generation:
+    """Asks the model of one run's agent, and keeps what was said."""
+
+    def __init__(
+        self,
+        run: RunState,
+        effects: Effects,
+        live: Live,
+        sessions: Sessions,
+        model: LLMClient | None,
+    ) -> None:
+        self._run, self._effects, self._live = run, effects, live
+        self._sessions, self._model = sessions, model
+
+    async def ask(
+        self, new: Sequence[str | ChatMessage], session: str | None, request: Request
+    ) -> LLMResponse:
+        """See `RunContext.generate`."""
+        model = self._model
+        if model is None:
+            msg = f"agent {self._run.agent_id} has no `model`: set it on the agent to use ctx.generate"
+            raise ContractError(msg)
+        turns = [ChatMessage.of("user", one) if isinstance(one, str) else one for one in new]
+        name = self._sessions.name_of(session)
+        call = self._call(model, turns, session, name, request)
+        response = LLMResponse.model_validate(await self._effects.perform(call))
+        said = [*turns, response.message()]
+        self._sessions.remember(name, said)
+        history = self._sessions.memory.history
+        if history is not None and self._sessions.is_written:
+            await self._append(history, call, name, said)
+        return response
+
+    def _call(
+        self,
+        model: LLMClient,
+        turns: list[ChatMessage],
+        session: str | None,
+        name: str,
+        request: Request,
+    ) -> EffectCall:
+        dumped: list[JsonValue] = [turn.model_dump(mode="json") for turn in turns]
+        options = request.options
+        chosen = options.model_dump(mode="json", exclude_defaults=True) if options else None
+        words: list[JsonValue] = ["generate", session, dumped, chosen]
+
+        async def execute(on_piece: OnPiece) -> Any:
+            asked = _Asked(self._run, self._sessions, call, name)
+            window = await asked.window(turns)
+            response = await completed(model, window, request.merged(), on_piece)
+            call.receipt = asked.receipt(window, request)
+            return with_call_ids(response, call.position).model_dump(mode="json")
+
+        def on_recorded(payload: Payload) -> None:
+            said = list(turns)
+            if payload["status"] == "ok":
+                said.append(LLMResponse.model_validate(payload["value"]).message())
+            ids = ids_of(call, self._run.run_id, len(said))
+            sizes = _sizes(said, payload)
+            kept = zip(said, ids, sizes, strict=True)
+            self._sessions.keep(name, [as_turn(one, name, id_, size) for one, id_, size in kept])
+
+        call = self._live.call(model, words, execute)
+        call.on_recorded = on_recorded
+        return call
+
+    async def _append(
+        self, history: HistoryProvider, call: EffectCall, session: str, said: list[ChatMessage]
+    ) -> None:
+        """Give what was said to a provider outside, in one recorded effect beside the call's."""
+        run = self._run
+        ids = ids_of(call, run.run_id, len(said))
+        marked = [with_id(message, id_) for message, id_ in zip(said, ids, strict=True)]
+
+        async def append() -> None:
+            await history.append_many(
+                run.agent_id, marked, session_id=session, run_id=run.run_id
+            )
+
+        words: list[JsonValue] = ["history.append", session, list(ids)]
+        append_call = effect("step", "history.append", words, append)
+        await self._effects.perform(append_call, beside=f"{call.position}{PAID}append")
+
+
+@dataclass(slots=True)
+class _Asked:
+    """One window, and the receipt of it."""
+
+    run: RunState
+    sessions: Sessions
+    call: EffectCall
+    session: str
+    view: View | None = None
+    assembled: Assembled | None = None
+
+    async def window(self, turns: Sequence[ChatMessage]) -> list[ChatMessage]:
+        """Return what the model is to see. New turns stay whatever a strategy does."""
+        ids = ids_of(self.call, self.run.run_id, len(turns))
+        self.view = await self.sessions.view(self.session)
+        fresh = set(ids)
+        known = [one for one in self.view.messages if one.turn not in fresh]
+        new = [with_id(turn, id_, pinned=True) for turn, id_ in zip(turns, ids, strict=True)]
+        with recorded_by(RecordedCalls(self.run, self.call.position)):
+            self.assembled = await self.sessions.memory.pipeline.assemble([*known, *new])
+        self._cut()
+        return [without_marks(one) for one in repaired(self.assembled.window)]
+
+    def _cut(self) -> None:
+        """Let the session's next window begin where this one does, if a summary stands for what is gone."""
+        assert self.view is not None
+        assert self.assembled is not None
+        if not (self.sessions.is_in_store and self.assembled.window):
+            return
+        summary = self.assembled.window[0]
+        upto = self.view.ordinals.get(is_summary_of(summary) or "")
+        if upto is None:
+            return
+        before = NO_CUT if self.view.cut is None else self.view.cut.upto
+        strategy = next((s.name for s in self.assembled.steps if s.added), "")
+        cut = NewCut(self.session, upto, before, strategy, summary)
+        self.run.log.writes.cuts.append(cut)
+
+    def receipt(self, window: Sequence[ChatMessage], request: Request) -> dict[str, JsonValue]:
+        """Return how the window was made: sizes, what strategies dropped, and digests."""
+        assert self.view is not None
+        assert self.assembled is not None
+        options = request.merged()
+        shown = [message.model_dump(mode="json") for message in window]
+        tools = [tool.model_dump(mode="json") for tool in (options.tools if options else ())]
+        steps: list[JsonValue] = [
+            {
+                "strategy": step.name,
+                "dropped": step.dropped,
+                "changed": step.changed,
+                "added": step.added,
+                "tokens": step.tokens_after,
+            }
+            for step in self.assembled.steps
+            if step.dropped or step.changed or step.added
+        ]
+        return {
+            "session": self.session,
+            "head": max(self.view.ordinals.values(), default=-1),
+            "cut": NO_CUT if self.view.cut is None else self.view.cut.upto,
+            "turns": len(window),
+            "tokens": self.assembled.tokens,
+            "steps": steps,
+            "window": _digest(shown),
+            "tools": _digest(tools) if tools else None,
+        }
+
+
+def ids_of(call: EffectCall, run_id: str, count: int) -> list[str]:
+    """Return the ids of the turns that a call adds: of its place, and of what it asks for."""
+    return [turn_id(run_id, f"{call.position} {call.digest}", n) for n in range(count)]
+
+
+def with_id(message: ChatMessage, turn: str, *, pinned: bool = False) -> ChatMessage:
+    """Return a message marked as the turn with this id."""
+    marks = {"turn": turn} | ({PINNED: "1"} if pinned else {})
+    return message.model_copy(update={"metadata": message.metadata | marks})
+
+
+def with_call_ids(response: LLMResponse, position: str) -> LLMResponse:
+    """Return the answer with an id of its own for each tool call: some providers repeat or forget them."""
+    seen: set[str] = set()
+
+    def mended(n: int, block: ContentBlock) -> ContentBlock:
+        if block.type != "tool_call":
+            return block
+        known = (block.model_extra or {}).get("id")
+        if isinstance(known, str) and known and known not in seen:
+            seen.add(known)
+            return block
+        seen.add(f"{position}.{n}")
+        return ContentBlock.model_validate(block.model_dump() | {"id": f"{position}.{n}"})
+
+    content = [mended(n, block) for n, block in enumerate(response.content)]
+    same = all(one is other for one, other in zip(content, response.content, strict=True))
+    return response if same else response.model_copy(update={"content": content})
+
+
+def _sizes(said: Sequence[ChatMessage], payload: Payload) -> list[int]:
+    """Return the sizes of turns: the provider's own count of its answer, if it gave one."""
+    sizes = [_counter.count(message) for message in said]
+    usage = payload.get("usage")
+    if payload["status"] == "ok" and isinstance(usage, dict):
+        counted = Usage.model_validate(usage).output
+        sizes[-1] = counted or sizes[-1]
+    return sizes
+
+
+def _digest(value: list[Any]) -> str:
+    return hashlib.sha256(canonical_json(value).encode(errors="surrogatepass")).hexdigest()
+
+

@@ -1,0 +1,181 @@
+"""An agent's sessions, as one execution of a run sees them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from actors.context.compaction.pipeline import CompactionPipeline
+from actors.context.compaction.sliding_window import SlidingWindowCompaction
+from actors.context.store_history import StoreHistory, message_of
+from actors.context.turns import SUMMARY, UPTO
+from actors.kernel.agent.agent import Agent
+from actors.kernel.agent.message import ChatMessage
+from actors.kernel.agent.supervision import HistoryRetention
+from actors.kernel.agent.transcript import Cut, NewTurn
+from actors.kernel.storage.history import HistoryProvider
+from actors.kernel.storage.transcript import TranscriptStore
+from actors.runtime.context.call import RunState
+from actors.runtime.journal.reading import reading
+
+_log = logging.getLogger("callboard.context")
+
+FARTHEST: Final = 5_000
+"""How many of the newest turns behind the last cut a window is made of, at most."""
+SLACK: Final = 20
+"""Of the window of an agent that has no context: its beginning moves in steps of so many turns."""
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What an agent declares about its conversations, with the defaults for what it does not.
+
+    Attributes:
+        history: A provider that is called by recorded effects; None: the runtime's own store keeps turns.
+        pipeline: Makes windows.
+        retention: What becomes of a run's turns when it ends.
+        session: The session of runs that name none.
+    """
+
+    history: HistoryProvider | None
+    pipeline: CompactionPipeline
+    retention: HistoryRetention
+    session: str | None
+
+    @classmethod
+    def of(cls, agent: Agent) -> Memory:
+        """Return what this agent declares."""
+        context: Any = getattr(agent, "context", None)
+        history = getattr(context, "history", None)
+        pipeline = getattr(context, "pipeline", None)
+        if pipeline is None:
+            pipeline = CompactionPipeline([SlidingWindowCompaction(slack=SLACK)])
+        return cls(
+            None if isinstance(history, StoreHistory) else history,
+            pipeline,
+            getattr(context, "retention", None) or HistoryRetention.PERMANENT,
+            getattr(agent, "session", None),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A session as a window is made of it.
+
+    Attributes:
+        messages: Its turns, oldest first, each with its id; in front the summary of what a cut left out.
+        ordinals: Of stored turns, by id.
+        cut: The last cut; None: there is none.
+    """
+
+    messages: list[ChatMessage]
+    ordinals: dict[str, int]
+    cut: Cut | None = None
+
+
+def clears_in_store(agent: Agent | None) -> bool:
+    """Return whether the store forgets the turns of this agent's runs when they end."""
+    if agent is None:
+        return False
+    memory = Memory.of(agent)
+    return memory.history is None and memory.retention is HistoryRetention.RUN
+
+
+class Sessions:
+    """Reads and names the sessions of one run's agent.
+
+    Args:
+        run: What its verbs share.
+        memory: What its agent declares.
+        store: Where turns are, if the agent brings no history.
+    """
+
+    def __init__(self, run: RunState, memory: Memory, store: TranscriptStore) -> None:
+        self._run, self.memory, self._store = run, memory, store
+        self._own: dict[str, list[ChatMessage]] = {}
+        """With retention NONE: the turns of this run, which are written nowhere but in its log."""
+
+    def name_of(self, given: str | None) -> str:
+        """Return a session's name: as given, else the run's, the agent's, or the run's id."""
+        run = self._run
+        terms = run.row.supervision
+        of_run = terms.session_id if terms is not None else None
+        return given or of_run or run.session or self.memory.session or run.run_id
+
+    async def clear(self) -> None:
+        """Let the turns of a run that ends go where its agent keeps them no longer. Before its end is written.
+
+        Rows go in the commit of that end. A provider outside is told before it, and again after a crash.
+        """
+        memory, run = self.memory, self._run
+        if memory.retention is not HistoryRetention.RUN:
+            return
+        if memory.history is None:
+            run.log.writes.clear_turns = True
+            return
+        try:
+            await memory.history.clear_run(
+                run.agent_id, session_id=self.name_of(None), run_id=run.run_id
+            )
+        except Exception:  # noqa: BLE001 - a provider raises what it likes, and the run has ended
+            _log.exception(
+                "a history provider could not clear the turns of a run that has ended; call its"
+                " clear_run for it",
+                extra={"agent": str(run.agent_id), "run": run.run_id},
+            )
+
+    @property
+    def is_written(self) -> bool:
+        """Whether turns are kept at all."""
+        return self.memory.retention is not HistoryRetention.NONE
+
+    @property
+    def is_in_store(self) -> bool:
+        """Whether turns are rows of the runtime's own store."""
+        return self.is_written and self.memory.history is None
+
+    async def view(self, session: str) -> View:
+        """Return a session from its last cut on, or all of it where a provider keeps it.
+
+        Raises:
+            RunSuspended: The store could not be read.
+        """
+        if not self.is_written:
+            return View([*self._own.get(session, ())], {})
+        agent = self._run.agent_id
+        if self.memory.history is not None:
+            return View(await self.memory.history.get_messages(agent, session_id=session), {})
+        found = await reading(
+            self._run.log, lambda: self._store.view(agent, session, limit=FARTHEST)
+        )
+        messages = [message_of(turn) for turn in found.turns]
+        if found.cut is not None and found.cut.summary is not None:
+            messages.insert(0, found.cut.summary)
+        return View(messages, {turn.id: turn.ordinal for turn in found.turns}, found.cut)
+
+    def keep(self, session: str, turns: Sequence[NewTurn]) -> None:
+        """Let turns be durable with what was recorded last, or remember them where nothing keeps them."""
+        if self.is_in_store:
+            self._run.log.writes.turns += turns
+
+    def remember(self, session: str, messages: Sequence[ChatMessage]) -> None:
+        """Remember turns of this run where nothing else keeps them; called on a replay, too."""
+        if not self.is_written:
+            self._own.setdefault(session, []).extend(messages)
+
+
+def is_summary_of(message: ChatMessage) -> str | None:
+    """Return the id of the last turn that a summary stands for; None: the message is none."""
+    return message.metadata.get(UPTO) if message.metadata.get(SUMMARY) else None
+
+
+def without_marks(message: ChatMessage) -> ChatMessage:
+    """Return a message as a model is given it: what strategies note of turns is not the author's."""
+    return message.model_copy(update={"metadata": {}}) if message.metadata else message
+
+
+def as_turn(message: ChatMessage, session: str, turn: str, tokens: int | None) -> NewTurn:
+    """Return a message as a turn with this id."""
+    return replace(NewTurn(session, turn, message), tokens=tokens, parent=message.parent)

@@ -7,6 +7,7 @@ import gc
 import logging
 import os
 import secrets
+from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 import pytest
@@ -14,7 +15,7 @@ from hypothesis import settings
 from typing_extensions import override
 
 from compose.host.collector import collect_rarely
-from tests.harness import durations, servers
+from tests.harness import durations, sample, servers, slow
 from tests.harness import items as item_rows
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 settings.register_profile("callboard", deadline=None)
 settings.load_profile("callboard")
 
+HERE = Path(__file__).parent
 KINDS = {"postgres": servers.POSTGRES, "nats": servers.NATS, "redis": servers.REDIS}
 """By marker; the fixtures of a kind are `MARKER_server` and `own_MARKER`."""
 
@@ -47,8 +49,9 @@ def pytest_report_header() -> str:
     return "servers: " + " ".join(f"{name}={kind.choose()}" for name, kind in KINDS.items())
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark every test that asks for a server, so that `-m 'not postgres'` leaves it out.
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark every test that asks for a server, so that `-m 'not postgres'` leaves it out; then sample.
 
     The longest come first, so that no worker is left alone with one at the end.
     """
@@ -57,6 +60,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for name in KINDS:
             if {f"{name}_server", f"own_{name}"} & set(getattr(item, "fixturenames", ())):
                 item.add_marker(getattr(pytest.mark, name))
+    if not (slow.IS_SLOW or any("::" in argument for argument in config.args)):
+        rest = sample.left_out(items, HERE)
+        config.hook.pytest_deselected(items=rest)
+        gone = set(rest)
+        items[:] = [item for item in items if item not in gone]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

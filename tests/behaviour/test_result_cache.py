@@ -18,9 +18,10 @@ from typing_extensions import override
 from actors.errors import EffectInDoubtError, RetryAfter
 from actors.kernel.agent.llm import Completion
 from actors.kernel.agent.tools import Tool
+from actors.kernel.runtime.commit import Commit
 from actors.kernel.runtime.effects import result_key
 from actors.kernel.runtime.log_entry import EntryKind
-from actors.kernel.runtime.scheduler import RunStatus
+from actors.kernel.runtime.scheduler import Lease, RunStatus
 from persistence.redis import open_redis_journal
 from tests.behaviour.agents import ScriptedModel
 from tests.harness.faulty_store import Faults, Manner
@@ -131,18 +132,25 @@ class Watched:
         return await self.cache.find(key)
 
 
+def _is_a_runs(*args: object) -> bool:
+    """Whether a call of the store writes what a run did; hosts ask for more, whenever they like."""
+    return bool(args) and isinstance(args[0], Commit | Lease)
+
+
 @dataclass
 class Doom:
-    """A bed whose host can be told to die at its next call of the store."""
+    """A bed whose host can be told to die at the next write of a run."""
 
     bed: Bed
     caches: Caches
-    faults: Faults = field(default_factory=lambda: Faults(manner=Manner.DIE_BEFORE))
+    faults: Faults = field(
+        default_factory=lambda: Faults(manner=Manner.DIE_BEFORE, wanted=_is_a_runs)
+    )
     died: asyncio.Event = field(default_factory=asyncio.Event)
     looks: list[str] = field(default_factory=list)
 
     def now(self) -> None:
-        """Let whatever this host wants to write or read next be its end: called inside an effect."""
+        """Let what a run of this host writes next be its end: called inside an effect."""
         self.died.clear()
         self.faults.nth = len(self.faults.calls)
 
@@ -188,7 +196,7 @@ async def doom(
     doom.wrap()
     await doom.start()
     yield doom
-    await bed.stop()
+    await bed.crash()  # a test that failed may leave a dead host: it would not stop
     if isinstance(caches, RedisCaches):
         await caches.close()
 

@@ -13,6 +13,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from actors.errors import PersistenceError
+from actors.kernel.store.store import RunStore
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Sequence
@@ -20,27 +21,13 @@ if TYPE_CHECKING:
     from actors.kernel.runtime.hints import Nudge
     from actors.kernel.runtime.ids import RunId
     from actors.kernel.runtime.scheduler import ShardLease
-    from actors.kernel.store.store import RunStore
 
 
 MOST_LATE_S: Final = 4.0
 """Before the next scan of the rows."""
 
-_ROLES: Final = (
-    "arrivals",
-    "backlog",
-    "follows",
-    "lists",
-    "mail",
-    "operators",
-    "outbox",
-    "posts",
-    "reads",
-    "retention",
-    "schedules",
-    "shards",
-    "turns",
-)
+_LEFT_ALONE: Final = frozenset(("insight", "limits"))
+_ROLES: Final = (RunStore.__annotations__.keys() - _LEFT_ALONE) | {"mail", "outbox"}
 """Those of the store whose calls go wrong."""
 
 

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from persistence.postgres.commits import committer
 from persistence.postgres.connection import link
 from tests.harness.faulty_store import Faults, Manner
+from tests.harness.slow import IS_SLOW
 from tests.model.signs import TieError
 from tests.model.strategies import cases
 from tests.model.verdict import broken_promises, differences, executed_again, play_both
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from tests.model.program import Case
     from tests.model.verdict import Played
 
-COUNT: Final = int(os.environ.get("CALLBOARD_BROKER_PROGRAMS", "15"))
+COUNT: Final = int(os.environ.get("CALLBOARD_BROKER_PROGRAMS", "15" if IS_SLOW else "8"))
 FAULTS: Final = 45
 """So many calls of the store a short case makes."""
 brief = settings(profile, max_examples=COUNT)

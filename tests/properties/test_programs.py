@@ -14,6 +14,7 @@ from hypothesis import seed as hypothesis_seed
 from hypothesis import strategies as st
 
 from tests.harness.faulty_store import Faults, Manner
+from tests.harness.slow import IS_SLOW
 from tests.model.signs import TieError
 from tests.model.strategies import cases
 from tests.model.verdict import broken_promises, differences, play_both
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from tests.model.program import Case
     from tests.model.verdict import Played
 
-COUNT: Final = int(os.environ.get("CALLBOARD_PROGRAMS", "300"))
+COUNT: Final = int(os.environ.get("CALLBOARD_PROGRAMS", "300" if IS_SLOW else "150"))
 SEED: Final = os.environ.get("CALLBOARD_SEED")
 DEATHS: Final = (Manner.DIE_BEFORE, Manner.DIE_AFTER)
 ERRORS: Final = (Manner.ERROR_BEFORE, Manner.ERROR_AFTER)

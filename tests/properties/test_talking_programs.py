@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from tests.harness.faulty_store import Faults, Manner
+from tests.harness.slow import IS_SLOW
 from tests.model.signs import TieError
 from tests.model.strategies import talking_cases
 from tests.model.verdict import broken_promises, differences, play_both
@@ -31,7 +32,7 @@ from tests.properties.test_programs import (
 if TYPE_CHECKING:
     from tests.model.program import Case
 
-COUNT: Final = int(os.environ.get("CALLBOARD_TALKING", "200"))
+COUNT: Final = int(os.environ.get("CALLBOARD_TALKING", "200" if IS_SLOW else "100"))
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600 if SEED else 120)]
 
 

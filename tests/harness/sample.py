@@ -1,0 +1,51 @@
+"""The gate's fixed sample: of each test on real servers, half of what it is played with.
+
+In memory every assembly, mode and parameter is played. On servers a test that is played with several of
+them is played with one half, chosen by name, so the same in every run. `CALLBOARD_TEST_SLOW=1` plays all,
+and so does a test that is asked for by its id.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections import defaultdict
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    import pytest
+
+LEAST: Final = {"behaviour": 2, "conformance": 2, "system": 4}
+"""By folder: a test that is played with so many, or more, is sampled."""
+ALSO: Final = frozenset(("test_crash_points",))
+"""Files that are sampled although they need no server: the exact model plays them in virtual time."""
+SERVERS: Final = ("postgres", "nats", "redis")
+
+
+def left_out(items: Sequence[pytest.Item], root: Path) -> list[pytest.Item]:
+    """Return the items that the gate does not play. Of every test at least one stays."""
+    groups: defaultdict[tuple[str, str], list[pytest.Item]] = defaultdict(list)
+    for item in items:
+        if _is_sampled(item, root):
+            groups[str(item.path), getattr(item, "originalname", item.nodeid)].append(item)
+    return [item for group in groups.values() for item in _rest(group, root)]
+
+
+def _is_sampled(item: pytest.Item, root: Path) -> bool:
+    if item.path.stem in ALSO:
+        return True
+    is_on_servers = any(item.get_closest_marker(name) for name in SERVERS)
+    return is_on_servers and _folder(item, root) in LEAST
+
+
+def _folder(item: pytest.Item, root: Path) -> str:
+    return item.path.relative_to(root).parts[0] if root in item.path.parents else ""
+
+
+def _rest(group: list[pytest.Item], root: Path) -> list[pytest.Item]:
+    if len(group) < LEAST.get(_folder(group[0], root), 2):
+        return []
+    by_name = sorted(group, key=lambda item: zlib.crc32(item.nodeid.encode()))
+    return by_name[(len(group) + 1) // 2 :]

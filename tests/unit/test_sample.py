@@ -1,0 +1,72 @@
+"""The gate's sample of tests on servers: fixed, and never without one of a test's items."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.harness.sample import left_out
+
+ROOT = Path("/tests")
+
+
+@dataclass(frozen=True)
+class Item:
+    """As much of a collected test as the sample looks at."""
+
+    folder: str
+    originalname: str
+    parameter: str
+    markers: frozenset[str] = field(default_factory=lambda: frozenset(("postgres",)))
+    stem: str = "test_x"
+
+    @property
+    def path(self) -> Path:
+        """Its file."""
+        return ROOT / self.folder / f"{self.stem}.py"
+
+    @property
+    def nodeid(self) -> str:
+        """Its id."""
+        return f"{self.path}::{self.originalname}[{self.parameter}]"
+
+    def get_closest_marker(self, name: str) -> str | None:
+        """The marker of this name."""
+        return name if name in self.markers else None
+
+
+def played(items: list[Item]) -> list[Item]:
+    """The items that the gate plays."""
+    collected: Any = items
+    gone: Any = left_out(collected, ROOT)
+    return [item for item in items if item not in gone]
+
+
+def test_one_half_is_played_and_the_same_in_every_order() -> None:
+    """Each test has one half of its own; an odd one more."""
+    items = [Item("behaviour", name, str(n)) for name in ("test_a", "test_b") for n in range(5)]
+
+    kept = played(items)
+
+    assert [item.originalname for item in kept] == ["test_a"] * 3 + ["test_b"] * 3
+    assert set(played(items[::-1])) == set(kept)
+
+
+def test_what_needs_no_server_is_played_whole() -> None:
+    """So is a test on servers that is played with few parameters, or in another folder."""
+    items = [Item("behaviour", "test_a", str(n), frozenset()) for n in range(5)]
+    items += [Item("system", "test_b", str(n)) for n in range(3)]
+    items += [Item("integration", "test_c", str(n)) for n in range(9)]
+    items += [Item("behaviour", "test_d", "nats")]
+
+    assert played(items) == items
+
+
+def test_the_deaths_that_the_model_plays_are_sampled_too() -> None:
+    """They are hundreds, in virtual time."""
+    items = [
+        Item("properties", "test_a", str(n), frozenset(), "test_crash_points") for n in range(8)
+    ]
+
+    assert len(played(items)) == 4

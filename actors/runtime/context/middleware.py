@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from actors.kernel.agent.agent import Agent, AgentRunContext, RunMeta
-from actors.kernel.agent.history import HistoryProvider
 from actors.kernel.agent.message import Message
 from actors.kernel.agent.middleware import (
     CallNext,
@@ -21,6 +20,7 @@ from actors.kernel.agent.middleware import (
 from actors.kernel.agent.supervision import HistoryRetention
 from actors.kernel.clock import Clock
 from actors.kernel.json import JsonValue
+from actors.kernel.storage.history import HistoryProvider
 
 _log = logging.getLogger("callboard.context")
 

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from actors.kernel.agent.history import HistoryProvider
 from actors.kernel.agent.message import ChatMessage, ContentBlock
 from actors.kernel.runtime.ids import AgentId
+from actors.kernel.storage.history import HistoryProvider
 from actors.runtime.parts import InMemoryHistoryProvider
 
 if TYPE_CHECKING:

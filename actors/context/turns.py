@@ -42,8 +42,11 @@ def is_derived(message: ChatMessage) -> bool:
 
 
 def as_data(kind: DataKind, body: str) -> str:
-    """Return text between tags that say it is data. The body cannot end them."""
-    inner = body.replace("</data", "<\\/data")
+    """Return text between tags that say it is data. The body cannot end them.
+
+    Half a surrogate pair, which no request can carry, becomes a question mark.
+    """
+    inner = body.encode(errors="replace").decode().replace("</data", "<\\/data")
     return f'<data kind="{kind}">\n{inner}\n</data>'
 
 

@@ -52,19 +52,16 @@ class RecallStrategy:
         if at is None or (at > 0 and is_recalled(raw_history[at - 1])):
             return raw_history
         query = raw_history[at].text
-        found = await attempted(
-            lambda: self._recall(query), what="recall", timeout_s=self.timeout_s
-        )
-        texts = self._fitting(found or ())
+        texts = await attempted(lambda: self._found(query), what="recall", timeout_s=self.timeout_s)
         if not texts:
             return raw_history
         body = "\n".join(f"- {text}" for text in texts)
         recalled = data_message("recalled", body, note=NOTE, metadata={RECALLED: "1"})
         return [*raw_history[:at], recalled, *raw_history[at:]]
 
-    def _fitting(self, found: Sequence[str]) -> list[str]:
+    async def _found(self, query: str) -> list[str]:
         texts, room = list[str](), self.max_chars
-        for text in dict.fromkeys(found):
+        for text in dict.fromkeys(await self._recall(query)):
             if text and len(text) <= room and len(texts) < self.limit:
                 texts.append(text)
                 room -= len(text)

@@ -81,7 +81,7 @@ async def test_without_a_fact_or_a_question_nothing_is_added() -> None:
 
 
 async def test_a_store_that_fails_costs_only_its_facts(caplog: pytest.LogCaptureFixture) -> None:
-    """Or takes too long, or is no coroutine: the window is made without it, with a warning."""
+    """Or takes too long, is no coroutine or finds no texts: the window is made without it, with a warning."""
 
     async def away(query: str) -> list[str]:
         raise ConnectionError(query)
@@ -94,12 +94,15 @@ async def test_a_store_that_fails_costs_only_its_facts(caplog: pytest.LogCapture
     def plain(query: str) -> list[str]:
         raise ValueError(query)
 
+    async def numbers(query: str) -> list[int]:
+        return [len(query)]
+
     view = talk("q")
-    for recall in (away, hanging, plain):
+    for recall in (away, hanging, plain, numbers):
         strategy = RecallStrategy(recall, timeout_s=0.001)  # type: ignore[arg-type]
         assert await strategy.compact(view) is view
 
-    assert [record.levelname for record in caplog.records] == ["WARNING"] * 3
+    assert [record.levelname for record in caplog.records] == ["WARNING"] * 4
 
 
 async def test_facts_stay_in_a_sliding_window_behind_it() -> None:

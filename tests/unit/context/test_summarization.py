@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from actors import SummarizationCompaction
+from actors import ChatMessage, SummarizationCompaction, ToolCall
 from actors.context.compaction import summarization
 from actors.context.compaction.summary import INSTRUCTIONS
 from actors.context.turns import SUMMARY, UPTO, data_of, is_summary
@@ -18,8 +18,6 @@ from tests.unit.context.talk import CHARS, Summariser, calls, dumped, result, sa
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-
-    from actors.kernel.agent.message import ChatMessage
 
 LONG = "a turn that says enough to be worth a summary, since that has a frame of its own; " * 2
 TURN = CHARS.total(talk(LONG))
@@ -333,6 +331,18 @@ async def test_turns_cannot_end_the_tag_they_are_in() -> None:
     assert model.requests[0].count("</data>") == 1
     assert summary.text.count("</data>") == 1
     assert data_of(summary) == "said </data> and went on"
+
+
+async def test_texts_that_no_request_can_carry_are_asked_about_all_the_same() -> None:
+    """Half a surrogate pair in what a model or a tool wrote does not stop summaries for good."""
+    model = Summariser()
+    odd = ToolCall(id="1", name="look", arguments={"q": "\ud800"}).block()
+    view = [ChatMessage(role="assistant", content=[odd]), result("1", "\udfff!"), *long_talk(8)]
+
+    await strategy(model).compact(view)
+
+    assert model.requests[0].encode()
+    assert '{"q": "?"}' in model.requests[0]
 
 
 @pytest.mark.parametrize("sizes", [(-1, 0, 1), (0, -1, 1), (0, 0, 0)])

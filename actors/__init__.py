@@ -11,6 +11,18 @@ from typing import TYPE_CHECKING
 from actors.exports import lazy_exports
 
 if TYPE_CHECKING:
+    from actors.context import (
+        CompactionPipeline,
+        ContextConfig,
+        InMemoryHistoryProvider,
+        RecallStrategy,
+        SelectiveToolCallCompactionStrategy,
+        SlidingWindowCompaction,
+        SummarizationCompaction,
+        TokenBudgetComposedStrategy,
+        ToolResultCompactionStrategy,
+        TruncationStrategy,
+    )
     from actors.errors import (
         ActorsError,
         BudgetExhaustedError,
@@ -24,6 +36,7 @@ if TYPE_CHECKING:
         WaitCycleError,
     )
     from actors.kernel.agent.agent import Agent
+    from actors.kernel.agent.context import CompactionStrategy
     from actors.kernel.agent.llm import (
         Completion,
         GenerationOptions,
@@ -47,6 +60,7 @@ if TYPE_CHECKING:
         Risk,
         Tool,
         ToolCall,
+        ToolResult,
         ToolSpec,
     )
     from actors.kernel.runtime.communication import AskKind, AskOutcome, RunStatusSummary
@@ -54,6 +68,7 @@ if TYPE_CHECKING:
     from actors.kernel.runtime.scheduler import RetryPolicy, RunStatus
     from actors.kernel.runtime.supervisor import RunHandle, RunResult
     from actors.kernel.secrets import Secret
+    from actors.kernel.storage.history import HistoryProvider
     from actors.runtime import RunContext, Runtime, Selected, idempotency_key
     from actors.runtime.decorator import agent
 
@@ -66,19 +81,25 @@ __all__ = [
     "AskOutcome",
     "BudgetExhaustedError",
     "ChatMessage",
+    "CompactionPipeline",
+    "CompactionStrategy",
     "Completion",
     "ContentBlock",
+    "ContextConfig",
     "EffectDidNotHappen",
     "EffectError",
     "EffectInDoubtError",
     "ExecutionBudget",
     "GenerationOptions",
+    "HistoryProvider",
     "HistoryRetention",
+    "InMemoryHistoryProvider",
     "InvocationResult",
     "LLMClient",
     "LLMResponse",
     "Message",
     "ReasoningDelta",
+    "RecallStrategy",
     "RetryAfter",
     "RetryPolicy",
     "Risk",
@@ -92,16 +113,23 @@ __all__ = [
     "Runtime",
     "Secret",
     "Selected",
+    "SelectiveToolCallCompactionStrategy",
+    "SlidingWindowCompaction",
     "SpawnBudget",
     "SpawnDenied",
     "StreamEvent",
+    "SummarizationCompaction",
     "Supervision",
     "TerminalError",
     "TextDelta",
+    "TokenBudgetComposedStrategy",
     "Tool",
     "ToolCall",
+    "ToolResult",
+    "ToolResultCompactionStrategy",
     "ToolSpec",
     "TopicId",
+    "TruncationStrategy",
     "Usage",
     "WaitCycleError",
     "agent",
@@ -109,6 +137,18 @@ __all__ = [
 ]
 
 _HOMES = {
+    "actors.context": (
+        "CompactionPipeline",
+        "ContextConfig",
+        "InMemoryHistoryProvider",
+        "RecallStrategy",
+        "SelectiveToolCallCompactionStrategy",
+        "SlidingWindowCompaction",
+        "SummarizationCompaction",
+        "TokenBudgetComposedStrategy",
+        "ToolResultCompactionStrategy",
+        "TruncationStrategy",
+    ),
     "actors.errors": (
         "ActorsError",
         "BudgetExhaustedError",
@@ -122,6 +162,7 @@ _HOMES = {
         "WaitCycleError",
     ),
     "actors.kernel.agent.agent": ("Agent",),
+    "actors.kernel.agent.context": ("CompactionStrategy",),
     "actors.kernel.agent.llm": (
         "Completion",
         "GenerationOptions",
@@ -145,6 +186,7 @@ _HOMES = {
         "Risk",
         "Tool",
         "ToolCall",
+        "ToolResult",
         "ToolSpec",
     ),
     "actors.kernel.runtime.communication": ("AskKind", "AskOutcome", "RunStatusSummary"),
@@ -152,6 +194,7 @@ _HOMES = {
     "actors.kernel.runtime.scheduler": ("RetryPolicy", "RunStatus"),
     "actors.kernel.runtime.supervisor": ("RunHandle", "RunResult"),
     "actors.kernel.secrets": ("Secret",),
+    "actors.kernel.storage.history": ("HistoryProvider",),
     "actors.runtime": ("RunContext", "Runtime", "Selected", "idempotency_key"),
     "actors.runtime.decorator": ("agent",),
 }

@@ -79,7 +79,12 @@ NO_VALUES: Final = {
     *("Risk", "RunContext", "RunId", "RunStatus", "Runtime", "Selected", "Subjects", "TopicId"),
     *("Heartbeat", "Takeover", "Result", "RunRef", "SpawnDenied"),
     *("EffectDidNotHappen", "RetryAfter"),
+    # Classes whose parameters `CALLED` holds.
+    *("CompactionPipeline", "ContextConfig", "InMemoryHistoryProvider", "RecallStrategy"),
+    *("SelectiveToolCallCompactionStrategy", "SlidingWindowCompaction", "SummarizationCompaction"),
+    *("TokenBudgetComposedStrategy", "ToolResultCompactionStrategy", "TruncationStrategy"),
     # What authors and their models' clients tell each other; a response is recorded whole.
+    *("CompactionStrategy", "HistoryProvider", "ToolResult"),
     *("ContentBlock", "GenerationOptions", "LLMClient", "LLMResponse", "StreamEvent"),
 }
 CALLED: Final = {
@@ -88,6 +93,16 @@ CALLED: Final = {
     "Schedules": "actors/runtime/schedules/api.py",
     "ActorClient": "broker/client/client.py",
     "FunctionAgent": "actors/runtime/function_agent.py",
+    "CompactionPipeline": "actors/context/compaction/pipeline.py",
+    "ContextConfig": "actors/context/config.py",
+    "InMemoryHistoryProvider": "actors/context/history.py",
+    "RecallStrategy": "actors/context/compaction/recall.py",
+    "SelectiveToolCallCompactionStrategy": "actors/context/compaction/tool_groups.py",
+    "SlidingWindowCompaction": "actors/context/compaction/sliding_window.py",
+    "SummarizationCompaction": "actors/context/compaction/summarization.py",
+    "TokenBudgetComposedStrategy": "actors/context/compaction/token_budget.py",
+    "ToolResultCompactionStrategy": "actors/context/compaction/tool_results.py",
+    "TruncationStrategy": "actors/context/compaction/truncation.py",
 }
 """Classes whose methods authors and operators call: each parameter of theirs is used."""
 

@@ -13,8 +13,8 @@ from actors.kernel.runtime.scheduler import RetryPolicy, RunStatus
 from actors.runtime.parts import InMemoryHistoryProvider
 
 if TYPE_CHECKING:
-    from actors.kernel.agent.history import HistoryProvider
     from actors.kernel.agent.message import Message
+    from actors.kernel.storage.history import HistoryProvider
     from actors.runtime import RunContext
     from tests.behaviour.bed import Bed
 

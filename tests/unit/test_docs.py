@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
+import inspect
 import re
 import subprocess
 import sys
@@ -50,6 +52,21 @@ def test_the_budget_that_a_tree_has_by_itself_is_in_the_document() -> None:
 def test_the_readme_conversation_runs_as_it_stands(tmp_path: Path) -> None:
     """So does the second one, of agents that talk."""
     assert readme_prints(tmp_path, 1) == "{'claims': ['water is wet']}\n"
+
+
+async def test_the_blocks_about_context_run_in_order() -> None:
+    """They go on from each other, and await as a prompt of `python -m asyncio` does."""
+    found = blocks("docs/context.md", "python")
+    names: dict[str, object] = {}
+
+    for number, block in enumerate(found):
+        name = f"docs/context.md, block {number}"
+        code = compile(block, name, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+        done = eval(code, names)
+        if inspect.iscoroutine(done):
+            await done
+
+    assert len(found) >= 6
 
 
 @pytest.mark.parametrize(

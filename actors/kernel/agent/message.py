@@ -232,7 +232,11 @@ class ContentBlock(BaseModel):
 
 
 class ChatMessage(BaseModel):
-    """One message of a conversation with a model."""
+    """One message of a conversation with a model: a turn.
+
+    Keys of `metadata` that have a meaning: ``turn`` and ``parent`` (ids of this turn and of the one
+    before it), ``pinned`` (compaction keeps the turn), ``tokens`` (its size, counted once).
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -250,3 +254,13 @@ class ChatMessage(BaseModel):
     def text(self) -> str:
         """All text blocks, joined."""
         return "".join(block.text or "" for block in self.content if block.type == "text")
+
+    @property
+    def turn(self) -> str | None:
+        """The turn's id, by which a `HistoryProvider` drops it when it comes again; None: it has none."""
+        return self.metadata.get("turn") or None
+
+    @property
+    def parent(self) -> str | None:
+        """The id of the turn that this one follows; None: the one before it in the session."""
+        return self.metadata.get("parent") or None

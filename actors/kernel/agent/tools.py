@@ -10,7 +10,8 @@ from typing import Any, Final, Literal, Protocol, Self, TypeAlias, runtime_check
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from actors.kernel.agent.message import ContentBlock
+from actors.kernel.agent.message import ChatMessage, ContentBlock
+from actors.kernel.json import canonical_json
 from actors.kernel.runtime.effects import EffectMode
 from actors.kernel.seconds import check_s
 
@@ -138,6 +139,34 @@ class ToolCall(BaseModel):
         return ContentBlock.model_validate({"type": "tool_call", **self.model_dump()})
 
 
+class ToolResult(BaseModel):
+    """The answer to one `ToolCall`, as a conversation holds it: in a message of role ``tool``.
+
+    Images and other media that a tool gave are blocks of their own, behind the result in that message.
+
+    Attributes:
+        id: The call's.
+        name: The tool's.
+        text: For the model.
+        is_error: The tool failed, does not exist, or was not called.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    id: str
+    name: str
+    text: str = ""
+    is_error: bool = False
+
+    def block(self) -> ContentBlock:
+        """Return the result as a content block of type ``tool_result``."""
+        return ContentBlock.model_validate({"type": "tool_result", **self.model_dump()})
+
+    def message(self) -> ChatMessage:
+        """Return the result as the conversation's next message."""
+        return ChatMessage(role="tool", content=[self.block()])
+
+
 class InvocationResult(BaseModel):
     """What became of a call. It is recorded, so `structured` is JSON data.
 
@@ -157,6 +186,13 @@ class InvocationResult(BaseModel):
     structured: Any = None
     artifact_ref: str | None = None
     error_type: str | None = None
+
+    def result(self, call: ToolCall) -> ToolResult:
+        """Return what the model reads: the text, else the tool's value as JSON."""
+        text = self.text
+        if not text and not isinstance(self.structured, str | None):
+            text = canonical_json(self.structured)
+        return ToolResult(id=call.id, name=call.name, text=text, is_error=self.status != "ok")
 
 
 class ToolApprovalRequest(BaseModel):

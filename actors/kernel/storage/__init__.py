@@ -1,5 +1,5 @@
-"""Storage contracts: Protocols of stores that hold content, not runs.
+"""Protocols of what agents keep outside their runs: history, vectors, a graph, files and task boards.
 
-An author's agents, the runtime and the backends meet here. `runtime` and `agent` are below; nothing of this
-room does I/O.
+Each store is bound to one tenant before an author sees it, so no method takes a tenant. There are only
+signatures and values here; backends are in `actors.context`, `actors.storage` and `persistence`.
 """

@@ -5,12 +5,12 @@ makes one store of them and leaves it to `runtime.runtime`. Views give each stor
 the rooms at the top see this one; below it are `memory` and what the parts share with a host.
 """
 
+from actors.context.history import InMemoryHistoryProvider
 from actors.runtime.memory.store import MemoryStore
 from actors.runtime.parts.composed import ComposedStore
 from actors.runtime.parts.event_log import EventLogView, InMemoryEventLog
 from actors.runtime.parts.fanout import HybridFanout, PushAllFanout, StoreFanout
 from actors.runtime.parts.follow_graph import InMemoryFollowGraph
-from actors.runtime.parts.history import InMemoryHistoryProvider
 from actors.runtime.parts.inbox import InboxView, InMemoryInbox
 from actors.runtime.parts.journal import InMemoryJournal, JournalView
 from actors.runtime.parts.scheduler import InMemoryScheduler

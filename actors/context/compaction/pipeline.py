@@ -1,0 +1,39 @@
+"""Strategies in a row."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from actors.context.compaction.steps import Assembled, assembled
+from actors.context.tokens import Tally, TokenCounter
+from actors.kernel.agent.context import CompactionStrategy
+from actors.kernel.agent.message import ChatMessage
+
+
+class CompactionPipeline:
+    """Applies strategies in their order: the output of one is the input of the next.
+
+    Put cheap ones that lose little first and those that lose much last. An empty pipeline returns the
+    history as it is. A pipeline is a strategy itself.
+
+    Args:
+        strategies: In their order.
+        counter: Counts the sizes in receipts.
+    """
+
+    def __init__(
+        self, strategies: Sequence[CompactionStrategy], *, counter: TokenCounter | None = None
+    ) -> None:
+        self.strategies = tuple(strategies)
+        self._counter = counter or TokenCounter()
+
+    async def compact(self, raw_history: list[ChatMessage]) -> list[ChatMessage]:
+        """See `CompactionStrategy.compact`."""
+        window = raw_history
+        for strategy in self.strategies:
+            window = await strategy.compact(window)
+        return window
+
+    async def assemble(self, view: list[ChatMessage], *, tally: Tally | None = None) -> Assembled:
+        """Return the window of `compact` with a receipt of each strategy, which costs the counting."""
+        return await assembled(view, self.strategies, tally or Tally(self._counter))

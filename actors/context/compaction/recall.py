@@ -1,0 +1,76 @@
+"""Old facts that matter now."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final, TypeAlias
+
+from actors.context.attempts import attempted
+from actors.context.turns import RECALLED, data_message, is_derived, is_recalled
+from actors.errors import ContractError
+from actors.kernel.agent.message import ChatMessage
+
+Recall: TypeAlias = Callable[[str], Awaitable[Sequence[str]]]
+"""Returns the texts that matter most to a query, best first."""
+
+NOTE: Final = "Facts recalled from memory that may help with the next message."
+
+
+class RecallStrategy:
+    """Adds what a store finds for the newest user turn, as data in a user turn before it.
+
+    Other strategies take old for irrelevant; this one brings an old fact back. Put it before ceilings,
+    which count what it adds. If the store fails, the window has no recalled texts and the log a warning.
+
+    Args:
+        recall: Finds texts, for example in a `VectorStore`. The query is the turn's text.
+        limit: Maximum number of texts.
+        max_chars: Maximum length of all of them together. A text that does not fit is left out.
+        timeout_s: Seconds that `recall` may take; None: no limit.
+
+    Raises:
+        ContractError: `limit` or `max_chars` is below 1.
+    """
+
+    def __init__(
+        self,
+        recall: Recall,
+        *,
+        limit: int = 5,
+        max_chars: int = 4_000,
+        timeout_s: float | None = 10.0,
+    ) -> None:
+        if min(limit, max_chars) < 1:
+            msg = f"recalled texts need limits from 1: {limit=}, {max_chars=}"
+            raise ContractError(msg)
+        self.limit, self.max_chars, self.timeout_s = limit, max_chars, timeout_s
+        self._recall = recall
+
+    async def compact(self, raw_history: list[ChatMessage]) -> list[ChatMessage]:
+        """See `CompactionStrategy.compact`. A view that has recalled texts there already stays."""
+        at = _newest_question(raw_history)
+        if at is None or (at > 0 and is_recalled(raw_history[at - 1])):
+            return raw_history
+        query = raw_history[at].text
+        texts = await attempted(lambda: self._found(query), what="recall", timeout_s=self.timeout_s)
+        if not texts:
+            return raw_history
+        body = "\n".join(f"- {text}" for text in texts)
+        recalled = data_message("recalled", body, note=NOTE, metadata={RECALLED: "1"})
+        return [*raw_history[:at], recalled, *raw_history[at:]]
+
+    async def _found(self, query: str) -> list[str]:
+        texts, room = list[str](), self.max_chars
+        for text in dict.fromkeys(await self._recall(query)):
+            if text and len(text) <= room and len(texts) < self.limit:
+                texts.append(text)
+                room -= len(text)
+        return texts
+
+
+def _newest_question(view: Sequence[ChatMessage]) -> int | None:
+    for index in range(len(view) - 1, -1, -1):
+        message = view[index]
+        if message.role == "user" and message.text and not is_derived(message):
+            return index
+    return None

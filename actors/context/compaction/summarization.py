@@ -1,0 +1,210 @@
+"""A summary in place of old turns."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, Self
+
+from actors.context.attempts import attempted
+from actors.context.compaction import summary
+from actors.context.groups import TurnGroup, groups_of, turns_of
+from actors.context.model_sizes import DEFAULT_CONTEXT_SIZE, ContextSizes, context_size_of
+from actors.context.paid_calls import ask
+from actors.context.tokens import Tally, TokenCounter
+from actors.context.turns import data_of, is_pinned, is_summary
+from actors.errors import ContractError
+from actors.kernel.agent.llm import LLMClient
+from actors.kernel.agent.message import ChatMessage
+
+MAX_KEPT_SUMMARIES: Final = 256
+"""Summaries that one strategy keeps in memory, of all its conversations."""
+FRAME_TOKENS: Final = 100
+"""Tokens of a request beside its instructions, the previous summary and the turns."""
+MIN_SLICE_TOKENS: Final = 256
+"""A slice of old turns is not made smaller than this, however small the model's window is."""
+
+
+class SummarizationCompaction:
+    """Replaces old turns by one summary of a model's; recent and pinned turns stay word for word.
+
+    A summary in the view, or one that this strategy bought for the same turns before, is extended by
+    the turns behind it, and stands for them too. Turns that are not yet worth a call stay behind it word for
+    word. A summary is bought once: turns that did not change cost no second call.
+
+    The view stays as it is, but for summaries bought before, if the model fails or takes too long, with a
+    warning in the log; and if its summary is not shorter than what it would replace.
+
+    Args:
+        llm: Writes summaries. Its window may be smaller than the old turns: it gets them in slices.
+        recent_token_budget: Maximum size of the recent turns, counted from the newest in whole groups.
+            The newest group is recent even if it alone is larger.
+        min_old_tokens: Old turns of a smaller size are not summarised.
+        max_summary_tokens: Maximum size of a summary.
+        timeout_s: Seconds that a summary may take, all slices together; None: no limit.
+        counter: Counts.
+        context_sizes: Knows the window of `llm`; otherwise `DEFAULT_CONTEXT_SIZE` counts.
+
+    Raises:
+        ContractError: A size is negative, or a summary may have no token.
+    """
+
+    def __init__(
+        self,
+        llm: LLMClient,
+        recent_token_budget: int = 4_000,
+        min_old_tokens: int = 1_000,
+        *,
+        max_summary_tokens: int = 1_000,
+        timeout_s: float | None = 60.0,
+        counter: TokenCounter | None = None,
+        context_sizes: ContextSizes = context_size_of,
+    ) -> None:
+        if min(recent_token_budget, min_old_tokens) < 0 or max_summary_tokens < 1:
+            sizes = f"{recent_token_budget=}, {min_old_tokens=}, {max_summary_tokens=}"
+            msg = f"sizes of a summary and its turns are not negative: {sizes}"
+            raise ContractError(msg)
+        self.recent_token_budget, self.min_old_tokens = recent_token_budget, min_old_tokens
+        self.max_summary_tokens, self.timeout_s = max_summary_tokens, timeout_s
+        self._llm, self._counter = llm, counter or TokenCounter()
+        self._context_size = context_sizes(llm.model) or DEFAULT_CONTEXT_SIZE
+        # By the digest of what each covers. None: the summary of these turns was not shorter.
+        self._bought: OrderedDict[bytes, ChatMessage | None] = OrderedDict()
+
+    async def compact(self, raw_history: list[ChatMessage]) -> list[ChatMessage]:
+        """See `CompactionStrategy.compact`."""
+        tally = Tally(self._counter)
+        parts = _Division.of(raw_history, self.recent_token_budget, tally)
+        if not parts.old:
+            return raw_history
+        keys = list(_digests(raw_history, parts.summaries, parts.old))
+        covered, tried = self._known(keys)
+        kept = self._bought[keys[covered - 1]] if covered else None
+        window = parts.window(kept, covered)
+        if parts.tokens(parts.old[tried:]) < max(1, self.min_old_tokens):
+            return window
+        previous = [kept] if kept is not None else parts.summaries
+        new = turns_of(raw_history, parts.old[covered:])
+        text = await self._asked("\n".join(map(data_of, previous)), new)
+        if text is None:
+            return window
+        made = summary.summary_message(text, upto=new[-1].turn)
+        is_shorter = tally.total([made]) < tally.total([*previous, *new])
+        # Also as it is met when the window comes back, with the turns that follow it.
+        again = list(_digests(raw_history, previous, parts.old[covered:]))[-1]
+        for key in {keys[-1], again}:
+            self._keep(key, made if is_shorter else None)
+        return parts.window(made, len(parts.old)) if is_shorter else window
+
+    def _known(self, keys: Sequence[bytes]) -> tuple[int, int]:
+        """Return how many old groups a kept summary covers, and of how many one was asked for."""
+        covered = tried = 0
+        for count, key in enumerate(keys, 1):
+            if key in self._bought:
+                self._bought.move_to_end(key)
+                tried = count
+                if self._bought[key] is not None:
+                    covered = count
+        return covered, tried
+
+    def _keep(self, key: bytes, made: ChatMessage | None) -> None:
+        self._bought[key] = made
+        while len(self._bought) > MAX_KEPT_SUMMARIES:
+            self._bought.popitem(last=False)
+
+    async def _asked(self, previous: str, turns: Sequence[ChatMessage]) -> str | None:
+        return await attempted(
+            lambda: self._summarised(previous, turns), what="summary", timeout_s=self.timeout_s
+        )
+
+    async def _summarised(self, previous: str, turns: Sequence[ChatMessage]) -> str:
+        """Return a summary that covers the turns, slice by slice, and the previous one."""
+        answer = min(self.max_summary_tokens, max(1, self._context_size // 4))
+        options = summary.options(answer)
+        largest = max(answer, self._counter.text(previous))
+        frame = self._counter.text(summary.INSTRUCTIONS) + FRAME_TOKENS
+        size = max(MIN_SLICE_TOKENS, self._context_size - answer - largest - frame)
+        for part in summary.slices(turns, max_tokens=size, counter=self._counter):
+            response = await ask(self._llm, summary.request(previous, part), options=options)
+            previous = response.text.strip()
+            if not previous:
+                msg = f"model {response.model or self._llm.model!r} answered without a summary"
+                raise ValueError(msg)
+        return previous
+
+
+@dataclass(frozen=True, slots=True)
+class _Division:
+    """A view, divided.
+
+    Attributes:
+        view: All turns.
+        old: Groups that a summary may stand for, oldest first.
+        summaries: Those that are in the view and not pinned.
+        tally: Counts sizes.
+    """
+
+    view: list[ChatMessage]
+    old: list[TurnGroup]
+    summaries: list[ChatMessage]
+    tally: Tally
+
+    @classmethod
+    def of(cls, view: list[ChatMessage], recent_token_budget: int, tally: Tally) -> Self:
+        plain = [group for group in groups_of(view) if group.is_plain]
+        room, recent = recent_token_budget, 0
+        for group in reversed(plain):
+            room -= tally.total(group.turns(view))
+            if room < 0 and recent:
+                break
+            recent += 1
+        summaries = [turn for turn in view if _is_replaceable(turn)]
+        return cls(view, plain[: len(plain) - recent], summaries, tally)
+
+    def tokens(self, groups: Sequence[TurnGroup]) -> int:
+        """Return the size of groups."""
+        return sum(self.tally.total(group.turns(self.view)) for group in groups)
+
+    def window(self, made: ChatMessage | None, covered: int) -> list[ChatMessage]:
+        """Return the view in which `made` stands for the summaries and the first `covered` groups."""
+        if made is None:
+            return self.view
+        gone = {index for group in self.old[:covered] for index in group.indices}
+        gone |= {index for index, turn in enumerate(self.view) if _is_replaceable(turn)}
+        place = min(gone)
+        result = []
+        for index, turn in enumerate(self.view):
+            if index == place:
+                result.append(made)
+            if index not in gone:
+                result.append(turn)
+        return result
+
+
+def _is_replaceable(turn: ChatMessage) -> bool:
+    return is_summary(turn) and not is_pinned(turn)
+
+
+def _digests(
+    view: Sequence[ChatMessage], summaries: Sequence[ChatMessage], groups: Sequence[TurnGroup]
+) -> Iterator[bytes]:
+    """Yield for each group a digest of the summaries and all groups up to it.
+
+    Contents count, so that an erased or changed turn is not met by a summary of what it said.
+    """
+    digest = hashlib.sha256()
+    for made in summaries:
+        digest.update(_bytes_of(made))
+    for group in groups:
+        for turn in group.turns(view):
+            digest.update(_bytes_of(turn))
+        yield digest.digest()
+
+
+def _bytes_of(turn: ChatMessage) -> bytes:
+    content = [block.model_dump() for block in turn.content]
+    data = [turn.turn, turn.role, turn.name, content]
+    return json.dumps(data, default=str, skipkeys=True).encode()

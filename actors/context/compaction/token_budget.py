@@ -1,0 +1,101 @@
+"""A budget in tokens."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Self
+
+from actors.context.compaction.steps import Assembled, assembled
+from actors.context.model_sizes import DEFAULT_CONTEXT_SIZE, ContextSizes, context_size_of
+from actors.context.tokens import Tally, TokenCounter
+from actors.errors import ContractError
+from actors.kernel.agent.context import CompactionStrategy
+from actors.kernel.agent.message import ChatMessage
+
+_log = logging.getLogger("callboard.context")
+
+
+class TokenBudgetComposedStrategy:
+    """Applies strategies in their order until the window fits, then stops.
+
+    A window that fits already is left alone. If it does not fit behind the last strategy it is returned
+    as it is then, with a warning in the log.
+
+    Args:
+        strategies: Cheap ones first.
+        token_budget: Maximum size of the window.
+        target_tokens: Once the window is over its budget, strategies run until it has no more than
+            this. None: until it fits. A window far below its budget stays as it is for many turns,
+            and with it a provider's cache.
+        counter: Counts.
+
+    Raises:
+        ContractError: The budget is below 1, or the target is not from 1 to the budget.
+    """
+
+    def __init__(
+        self,
+        strategies: Sequence[CompactionStrategy],
+        token_budget: int,
+        *,
+        target_tokens: int | None = None,
+        counter: TokenCounter | None = None,
+    ) -> None:
+        target = token_budget if target_tokens is None else target_tokens
+        if not 1 <= target <= token_budget:
+            msg = f"a token budget needs 1 <= target <= budget: {target_tokens=}, {token_budget=}"
+            raise ContractError(msg)
+        self.strategies = tuple(strategies)
+        self.token_budget, self.target_tokens = token_budget, target
+        self._counter = counter or TokenCounter()
+
+    @classmethod
+    def from_model(
+        cls,
+        model_name: str,
+        strategies: Sequence[CompactionStrategy],
+        trigger_ratio: float = 0.80,
+        *,
+        target_ratio: float | None = None,
+        context_sizes: ContextSizes = context_size_of,
+        counter: TokenCounter | None = None,
+    ) -> Self:
+        """Return a strategy whose budget is a part of the model's window.
+
+        Args:
+            model_name: As `LLMClient.model` has it. A model that `context_sizes` does not know is
+                taken to have `DEFAULT_CONTEXT_SIZE` tokens.
+            strategies: See the class.
+            trigger_ratio: Budget as a part of the window, above 0 and at most 1.
+            target_ratio: Target as a part of the window, at most `trigger_ratio`.
+            context_sizes: Knows the sizes of windows.
+            counter: Counts.
+
+        Raises:
+            ContractError: A ratio is out of its range.
+        """
+        if not 0 < trigger_ratio <= 1:
+            msg = f"trigger_ratio is a part of the model's window, above 0 and at most 1: {trigger_ratio}"
+            raise ContractError(msg)
+        size = context_sizes(model_name) or DEFAULT_CONTEXT_SIZE
+        target = None if target_ratio is None else int(size * target_ratio)
+        return cls(strategies, int(size * trigger_ratio), target_tokens=target, counter=counter)
+
+    async def compact(self, raw_history: list[ChatMessage]) -> list[ChatMessage]:
+        """See `CompactionStrategy.compact`."""
+        return (await self.assemble(raw_history)).window
+
+    async def assemble(self, view: list[ChatMessage], *, tally: Tally | None = None) -> Assembled:
+        """Return the window of `compact`, with a receipt of each strategy that ran."""
+        tally = tally or Tally(self._counter)
+        tokens = tally.total(view)
+        if tokens <= self.token_budget:
+            return Assembled(window=view, steps=(), tokens=tokens)
+        done = await assembled(
+            view, self.strategies, tally, is_enough=lambda size: size <= self.target_tokens
+        )
+        if done.tokens > self.token_budget:
+            facts = {"tokens": done.tokens, "token_budget": self.token_budget}
+            _log.warning("a window is over its token budget behind all strategies", extra=facts)
+        return done

@@ -1,0 +1,43 @@
+"""An agent's choice of history, compaction and retention."""
+
+from __future__ import annotations
+
+from typing import Self
+
+from actors.context.compaction.pipeline import CompactionPipeline
+from actors.context.compaction.sliding_window import SlidingWindowCompaction
+from actors.context.history import InMemoryHistoryProvider
+from actors.kernel.agent.context import CompactionStrategy
+from actors.kernel.agent.supervision import HistoryRetention
+from actors.kernel.storage.history import HistoryProvider
+
+
+class ContextConfig:
+    """An agent's choice: where its turns are kept, how they fit a window, and for how long they stay.
+
+    Args:
+        history: Keeps every turn.
+        pipeline: Makes the window. One strategy need not be wrapped. By default a pipeline of one
+            `SlidingWindowCompaction`.
+        retention: What becomes of a run's turns when it ends.
+    """
+
+    def __init__(
+        self,
+        history: HistoryProvider,
+        pipeline: CompactionPipeline | CompactionStrategy | None = None,
+        *,
+        retention: HistoryRetention = HistoryRetention.PERMANENT,
+    ) -> None:
+        if pipeline is None:
+            pipeline = SlidingWindowCompaction()
+        if not isinstance(pipeline, CompactionPipeline):
+            pipeline = CompactionPipeline([pipeline])
+        self.history = history
+        self.pipeline = pipeline
+        self.retention = retention
+
+    @classmethod
+    def default(cls) -> Self:
+        """Return a history in this process with a sliding window."""
+        return cls(InMemoryHistoryProvider())

@@ -1,0 +1,92 @@
+"""Turns that stay or go together: a turn with tool calls, and the turns with their results."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from actors.context.turns import is_derived, is_pinned
+from actors.kernel.agent.message import ChatMessage, ContentBlock
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnGroup:
+    """The smallest part of a view that a strategy keeps or drops: one turn, or calls with results.
+
+    Attributes:
+        indices: Where its turns are in the view, ascending.
+        has_calls: One of them calls a tool.
+        is_pinned: One of them is pinned, so all stay.
+        is_derived: It is a summary or recalled text, which a strategy made.
+    """
+
+    indices: tuple[int, ...]
+    has_calls: bool
+    is_pinned: bool
+    is_derived: bool
+
+    @property
+    def is_plain(self) -> bool:
+        """Return whether it is neither pinned nor derived: a strategy may drop it like any other."""
+        return not (self.is_pinned or self.is_derived)
+
+    def turns(self, view: Sequence[ChatMessage]) -> list[ChatMessage]:
+        """Return its turns."""
+        return [view[index] for index in self.indices]
+
+
+def id_of(block: ContentBlock) -> str:
+    """Return the id that connects a call and its result; empty if the model gave none."""
+    return str((block.model_extra or {}).get("id") or "")
+
+
+def call_ids(message: ChatMessage) -> list[str]:
+    """Return the ids of the tool calls in a turn, in order."""
+    return [id_of(block) for block in message.content if block.type == "tool_call"]
+
+
+def result_ids(message: ChatMessage) -> list[str]:
+    """Return the ids of the calls whose results a turn holds, in order."""
+    return [id_of(block) for block in message.content if block.type == "tool_result"]
+
+
+def groups_of(view: Sequence[ChatMessage]) -> list[TurnGroup]:
+    """Return the groups of a view, each turn in exactly one, by their first turns.
+
+    A result belongs to the last call before it that has its id. A turn with results of several turns
+    joins their groups. A result without a call is a group of its own.
+    """
+    roots = list(range(len(view)))
+    caller: dict[str, int] = {}
+    for index, message in enumerate(view):
+        callers = [index, *(caller[id_] for id_ in result_ids(message) if id_ in caller)]
+        first = min(_root(roots, one) for one in callers)
+        for one in callers:
+            roots[_root(roots, one)] = first
+        caller.update(dict.fromkeys(call_ids(message), index))
+    members: dict[int, list[int]] = {}
+    for index in range(len(view)):
+        members.setdefault(_root(roots, index), []).append(index)
+    return [_group(view, indices) for indices in members.values()]
+
+
+def turns_of(view: Sequence[ChatMessage], groups: Iterable[TurnGroup]) -> list[ChatMessage]:
+    """Return the turns of these groups, in the view's order."""
+    return [view[index] for index in sorted(index for group in groups for index in group.indices)]
+
+
+def _root(roots: list[int], index: int) -> int:
+    while roots[index] != index:
+        roots[index] = roots[roots[index]]
+        index = roots[index]
+    return index
+
+
+def _group(view: Sequence[ChatMessage], indices: Sequence[int]) -> TurnGroup:
+    turns = [view[index] for index in indices]
+    return TurnGroup(
+        indices=tuple(indices),
+        has_calls=any(block.type == "tool_call" for turn in turns for block in turn.content),
+        is_pinned=any(is_pinned(turn) for turn in turns),
+        is_derived=any(is_derived(turn) for turn in turns),
+    )

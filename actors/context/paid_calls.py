@@ -1,0 +1,37 @@
+"""The one way by which strategies ask a model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+from actors.kernel.agent.context import PaidCalls
+from actors.kernel.agent.llm import GenerationOptions, LLMClient, LLMResponse
+from actors.kernel.agent.message import ChatMessage
+
+_paid_calls: ContextVar[PaidCalls | None] = ContextVar("callboard_paid_calls", default=None)
+
+
+@contextmanager
+def recorded_by(paid_calls: PaidCalls) -> Iterator[None]:
+    """Let `ask` go by a run's records, inside the block and in the tasks that it starts."""
+    token = _paid_calls.set(paid_calls)
+    try:
+        yield
+    finally:
+        _paid_calls.reset(token)
+
+
+async def ask(
+    llm: LLMClient, messages: Sequence[ChatMessage], *, options: GenerationOptions | None = None
+) -> LLMResponse:
+    """Return the model's answer: the recorded one inside of `recorded_by`, if there is one.
+
+    Any exception of the client fails the call. Cancelling it gives up the request, which may still be
+    billed.
+    """
+    paid_calls = _paid_calls.get()
+    if paid_calls is None:
+        return await llm.generate(messages, options=options)
+    return await paid_calls.ask(llm, messages, options=options)

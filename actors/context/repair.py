@@ -1,0 +1,114 @@
+"""Views that a provider accepts: each tool call is followed by exactly one result.
+
+A run that a crash or a cancel ends between a call and its result leaves the call dangling in the
+history, and providers refuse every later request with it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from actors.context.groups import id_of
+from actors.context.turns import with_content
+from actors.kernel.agent.message import ChatMessage, ContentBlock
+from actors.kernel.agent.tools import ToolResult
+
+NOT_EXECUTED: Final = "not executed: the run ended"
+"""Result of a call that has none."""
+
+
+def repaired(view: Sequence[ChatMessage]) -> list[ChatMessage]:
+    """Return the view with exactly one result behind each tool call. Nothing is stored.
+
+    A call without a result gets `NOT_EXECUTED`, as an error. A result without a call is dropped, also
+    the second one of a call. A result that other turns separate from its call moves behind the call. A
+    view in order is returned as it is, and repairing a second time changes nothing.
+    """
+    matches = _Matches.of(view)
+    result: list[ChatMessage] = []
+    for index, message in enumerate(view):
+        rest = matches.rest_of(index, message)
+        if rest is not None:
+            result.append(rest)
+        result += matches.moved[index]
+        result += [_not_executed(block) for block in matches.open[index]]
+    return result
+
+
+@dataclass(slots=True)
+class _Matches:
+    """Calls of a view and their results.
+
+    Attributes:
+        open: The calls of each turn that have no result, in order.
+        moved: For each turn with calls the turns that hold their results.
+        homes: For each turn with results the turn that each of its blocks belongs to: that of the
+            call, itself, or None for a block to drop.
+    """
+
+    open: defaultdict[int, list[ContentBlock]] = field(default_factory=lambda: defaultdict(list))
+    moved: defaultdict[int, list[ChatMessage]] = field(default_factory=lambda: defaultdict(list))
+    homes: dict[int, list[int | None]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, view: Sequence[ChatMessage]) -> _Matches:
+        """Return the matches of a view."""
+        matches = cls()
+        # Calls without a result yet, by id. A later turn's call with the same id takes the results.
+        waiting: dict[str, tuple[int, deque[ContentBlock]]] = {}
+        for index, message in enumerate(view):
+            calls: defaultdict[str, deque[ContentBlock]] = defaultdict(deque)
+            for block in message.content:
+                if block.type == "tool_call":
+                    calls[id_of(block)].append(block)
+                    matches.open[index].append(block)
+            waiting.update({id_: (index, blocks) for id_, blocks in calls.items()})
+            if any(block.type == "tool_result" for block in message.content):
+                matches._match(index, message, waiting)
+        return matches
+
+    def rest_of(self, index: int, message: ChatMessage) -> ChatMessage | None:
+        """Return the part of a turn that stays in its place; None if there is none."""
+        homes = self.homes.get(index)
+        if homes is None:
+            return message
+        return _part(message, homes, index)
+
+    def _match(
+        self, index: int, message: ChatMessage, waiting: dict[str, tuple[int, deque[ContentBlock]]]
+    ) -> None:
+        homes: list[int | None] = []
+        # Media of a tool follow its result; other turns' own blocks stay with them.
+        home: int | None = None if message.role == "tool" else index
+        for block in message.content:
+            if block.type == "tool_result":
+                caller, calls = waiting.get(id_of(block), (None, deque()))
+                found = calls.popleft() if calls else None
+                if caller is not None and found is not None:
+                    self.open[caller] = [one for one in self.open[caller] if one is not found]
+                homes.append(caller if found is not None else None)
+                home = homes[-1] if message.role == "tool" else index
+            else:
+                homes.append(home)
+        self.homes[index] = homes
+        for caller in dict.fromkeys(homes):
+            if caller is not None and caller != index:
+                part = _part(message, homes, caller)
+                self.moved[caller] += [] if part is None else [part]
+
+
+def _part(
+    message: ChatMessage, homes: Sequence[int | None], home: int | None
+) -> ChatMessage | None:
+    blocks = [block for block, one in zip(message.content, homes, strict=True) if one == home]
+    if len(blocks) == len(message.content):
+        return message
+    return with_content(message, blocks) if blocks else None
+
+
+def _not_executed(call: ContentBlock) -> ChatMessage:
+    name = str((call.model_extra or {}).get("name") or "")
+    return ToolResult(id=id_of(call), name=name, text=NOT_EXECUTED, is_error=True).message()

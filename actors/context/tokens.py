@@ -1,0 +1,153 @@
+"""Sizes of turns: tokens, as nearly as this process can tell, and characters."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache
+from typing import Any, Final, TypeAlias
+
+from actors.context.turns import TOKENS
+from actors.kernel.agent.llm import LLMClient
+from actors.kernel.agent.message import ChatMessage, ContentBlock
+
+CountText: TypeAlias = Callable[[str], int]
+"""Returns how many tokens a text is."""
+
+MESSAGE_TOKENS: Final = 4
+"""Tokens that a provider adds to each turn for its role."""
+MEDIA_TOKENS: Final = 1_000
+"""An image, a sound or a file, whose real size only the provider knows."""
+
+_MEDIA: Final = frozenset({"image", "audio", "video", "file"})
+_DIGITS: Final = 12
+_PIECE: Final = 40_000
+"""Characters that are encoded at once: the tokenizer refuses texts of more than 200,000 tokens."""
+
+
+def estimated_tokens(text: str) -> int:
+    """Return a third of the number of characters, rounded up: more than most texts have."""
+    return -(-len(text) // 3)
+
+
+@cache
+def installed_tokenizer() -> CountText | None:
+    """Return the counter of `bpe-openai` (extra ``models``), which needs no network, or None."""
+    try:
+        with warnings.catch_warnings():
+            # It reads its tables by a function that Python calls old.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            import bpe_openai  # noqa: PLC0415 - optional
+    except ImportError:
+        return None
+    encode: Callable[[str], Sequence[int]]
+    encode = bpe_openai.get_encoding("o200k_base").encode_ordinary
+
+    def count(text: str) -> int:
+        return sum(len(encode(text[at : at + _PIECE])) for at in range(0, len(text), _PIECE))
+
+    return count
+
+
+class TokenCounter:
+    """Tokens of turns. A size that stands in `metadata["tokens"]` is not counted again.
+
+    Args:
+        count_text: Counts a text. By default `bpe-openai` if it is installed, else a third of the
+            characters.
+    """
+
+    def __init__(self, count_text: CountText | None = None) -> None:
+        self._count_text = count_text
+
+    def count(self, message: ChatMessage) -> int:
+        """Return the size of one turn."""
+        stamp = _stamp(message)
+        return self._count(message) if stamp is None else stamp
+
+    def total(self, messages: Iterable[ChatMessage]) -> int:
+        """Return the size of turns together."""
+        return sum(map(self.count, messages))
+
+    def text(self, text: str) -> int:
+        """Return the size of a text alone."""
+        return (self._count_text or installed_tokenizer() or estimated_tokens)(text)
+
+    async def stamped(
+        self, messages: Iterable[ChatMessage], *, llm: LLMClient | None = None
+    ) -> list[ChatMessage]:
+        """Return the turns with their sizes in `metadata["tokens"]`, each counted once for good.
+
+        Args:
+            messages: Those that have a size keep it.
+            llm: Its `count_tokens` is asked if neither a counter was given nor `bpe-openai` is
+                installed.
+        """
+        asked = None if self._count_text or installed_tokenizer() else llm
+        done = []
+        for message in messages:
+            if _stamp(message) is not None:
+                done.append(message)
+                continue
+            size = await asked.count_tokens([message]) if asked else self._count(message)
+            metadata = message.metadata | {TOKENS: str(size)}
+            done.append(message.model_copy(update={"metadata": metadata}))
+        return done
+
+    def _count(self, message: ChatMessage) -> int:
+        media = sum(block.type in _MEDIA for block in message.content)
+        texts = map(self.text, texts_of(message))
+        return MESSAGE_TOKENS + MEDIA_TOKENS * media + sum(texts)
+
+
+class Tally:
+    """Sizes of turns, each counted once while one window is made.
+
+    Args:
+        counter: Counts.
+    """
+
+    def __init__(self, counter: TokenCounter) -> None:
+        self._counter = counter
+        # Beside its size each turn itself, lest another one gets its place in memory.
+        self._sizes: dict[int, tuple[ChatMessage, int]] = {}
+
+    def total(self, messages: Iterable[ChatMessage]) -> int:
+        """Return the size of turns together."""
+        return sum(map(self._size, messages))
+
+    def _size(self, message: ChatMessage) -> int:
+        known = self._sizes.get(id(message))
+        if known is None:
+            known = self._sizes[id(message)] = (message, self._counter.count(message))
+        return known[1]
+
+
+def _stamp(message: ChatMessage) -> int | None:
+    text = message.metadata.get(TOKENS, "")
+    return int(text) if text.isdecimal() and len(text) < _DIGITS else None
+
+
+def characters(message: ChatMessage) -> int:
+    """Return how many characters the model reads in a turn. Media have none."""
+    return sum(map(len, texts_of(message)))
+
+
+def texts_of(message: ChatMessage) -> list[str]:
+    """Return what the model reads in a turn, block by block: texts, calls, results."""
+    return [_text_of(block) for block in message.content if block.type not in _MEDIA]
+
+
+def _text_of(block: ContentBlock) -> str:
+    extra: dict[str, Any] = block.model_extra or {}
+    if block.type == "tool_call":
+        return f"{extra.get('name', '')} {as_json(extra.get('arguments'))}"
+    if block.text is not None:
+        return block.text
+    return as_json(extra) if extra else ""
+
+
+def as_json(value: object) -> str:
+    """Return JSON text of a block's data, whatever a provider put there."""
+    return json.dumps(value, ensure_ascii=False, default=str, skipkeys=True)

@@ -1,0 +1,99 @@
+"""Views that a provider accepts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from actors.context import repaired
+from actors.context.repair import NOT_EXECUTED
+from actors.kernel.agent.message import ChatMessage, ContentBlock
+from actors.kernel.agent.tools import ToolResult
+from tests.unit.context.talk import IMAGE, calls, dumped, result, say, talk, texts
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def mended(view: Sequence[ChatMessage]) -> list[str]:
+    """The repaired view as texts; a second repair changes nothing and the first one not its input."""
+    before = dumped(view)
+    once = repaired(view)
+    assert dumped(repaired(once)) == dumped(once)
+    assert dumped(view) == before
+    return texts(once)
+
+
+async def test_a_view_in_order_stays_as_it_is() -> None:
+    """Every turn is the same object."""
+    view = [*talk("a"), calls("1", "2"), result("1", "x", IMAGE), result("2"), *talk("b")]
+
+    assert all(one is other for one, other in zip(repaired(view), view, strict=True))
+
+
+@pytest.mark.item(304)
+async def test_a_dangling_call_is_answered_as_not_executed() -> None:
+    """As an error of that tool, right behind the call, and before whatever came next."""
+    view = [calls("1", "2", name="book"), result("2", name="book"), *talk("hello?")]
+
+    window = repaired(view)
+
+    assert mended(view) == ["?1 ?2", "!2", "!1", "hello?"]
+    answer = ToolResult(id="1", name="book", text=NOT_EXECUTED, is_error=True)
+    assert window[2] == answer.message()
+    assert NOT_EXECUTED == "not executed: the run ended"
+    assert mended([calls("1")]) == ["?1", "!1"]
+
+
+@pytest.mark.item(304)
+async def test_an_orphan_result_is_dropped() -> None:
+    """One without a call, one before its call, and the second one of a call."""
+    view = [result("0"), result("1"), calls("1"), result("1", "first"), result("1", "second")]
+
+    assert mended(view) == ["?1", "!1"]
+    assert repaired(view)[1].content[0].text == "first"
+
+
+async def test_a_late_result_moves_behind_its_call() -> None:
+    """Providers want it there; its text is not lost."""
+    view = [calls("1", "2"), result("1"), *talk("a", "b"), result("2", "late"), *talk("c")]
+
+    assert mended(view) == ["?1 ?2", "!1", "!2", "a", "b", "c"]
+    assert repaired(view)[2].content[0].text == "late"
+
+
+async def test_a_turn_with_results_of_several_turns_is_divided() -> None:
+    """Each part goes to its call, with the media behind its result; parts without a call are dropped."""
+    blocks = [result("1").content[0], IMAGE, result("9").content[0], IMAGE, result("2").content[0]]
+    view = [calls("1"), calls("2"), ChatMessage(role="tool", content=blocks)]
+
+    assert mended(view) == ["?1", "!1 image", "?2", "!2"]
+
+
+async def test_ids_that_come_twice_or_not_at_all_are_matched_in_order() -> None:
+    """Some models give none, some the same one each time."""
+    view = [calls("", ""), result("", "a"), result("", "b"), calls(""), result("", "c")]
+    same = [calls("x"), calls("x"), result("x"), result("x")]
+
+    assert mended(view) == ["? ?", "!", "!", "?", "!"]
+    assert mended(same) == ["?x", "!x", "?x", "!x"]
+    assert repaired(same)[1].content[0].text == NOT_EXECUTED
+
+
+async def test_calls_that_the_provider_answered_itself_are_left_alone() -> None:
+    """Call and result are then in one turn of the assistant's."""
+    content = [*calls("1").content, *result("1").content, ContentBlock(type="text", text="so")]
+    view = [ChatMessage(role="assistant", content=content)]
+
+    assert mended(view) == ["?1 !1 so"]
+    assert repaired(view)[0] is view[0]
+
+
+async def test_words_beside_an_orphan_result_stay() -> None:
+    """A user turn may hold both; a tool's turn without a result is none of ours."""
+    both = ChatMessage(role="user", content=[*result("1").content, *say("and this").content])
+    foreign = ChatMessage.of("tool", "plain text")
+
+    assert mended([both, foreign]) == ["and this", "plain text"]
+    assert mended([calls("1"), both]) == ["?1", "!1", "and this"]

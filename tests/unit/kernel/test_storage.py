@@ -1,0 +1,88 @@
+"""The Protocols of stores: signatures, and nothing else."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from typing import get_type_hints
+
+import pytest
+
+from actors.kernel.storage.blob import ArtifactStore, BlobStore, FileStore
+from actors.kernel.storage.graph import CypherCapable, GraphStore
+from actors.kernel.storage.history import HistoryProvider
+from actors.kernel.storage.task import TASK_TRANSITIONS, TaskStatus, TaskStore
+from actors.kernel.storage.vector import EmbeddingClient, VectorStore
+from tests.architecture.test_house_rules import (
+    ROOT,
+    FunctionNode,
+    protocol_methods,
+    run_python,
+    tree_of,
+)
+
+STORES = [HistoryProvider, VectorStore, GraphStore, BlobStore, TaskStore]
+FILES = sorted((ROOT / "actors/kernel/storage").glob("*.py"))
+
+
+@pytest.mark.item(259)
+@pytest.mark.parametrize(
+    "store", [*STORES, FileStore, ArtifactStore, EmbeddingClient, CypherCapable]
+)
+def test_a_store_is_a_protocol_of_coroutines(store: type) -> None:
+    """Each method is awaited, has types that can be read, and takes no tenant: a store is bound to one."""
+    methods = [
+        function
+        for name, function in inspect.getmembers(store, inspect.isfunction)
+        if not name.startswith("_")
+    ]
+
+    assert getattr(store, "_is_protocol", False)
+    assert methods
+    assert all(map(inspect.iscoroutinefunction, methods))
+    assert all("return" in get_type_hints(method) for method in methods)
+    assert not any("tenant" in inspect.signature(method).parameters for method in methods)
+
+
+@pytest.mark.item(259)
+def test_methods_of_stores_have_no_body() -> None:
+    """A contract is a docstring: whatever a Protocol did, a backend could forget."""
+    bodies = {
+        name: method.body
+        for file in FILES
+        for name, method in protocol_methods(file)
+        if len(method.body) != 1
+    }
+    functions = [
+        one for file in FILES for one in tree_of(file).body if isinstance(one, FunctionNode)
+    ]
+
+    assert bodies == {}
+    assert functions == []
+    assert all(ast.get_docstring(method) for file in FILES for _, method in protocol_methods(file))
+
+
+@pytest.mark.item(259, 260)
+def test_stores_can_be_imported_alone() -> None:
+    """They bring along neither a runtime nor a context, a driver or asyncio's loop; context no runtime."""
+    done = run_python("""
+import sys
+from actors.kernel.storage import blob, graph, history, task, vector
+above = [name for name in sys.modules if name.startswith("actors.") and not name.startswith("actors.kernel")]
+assert set(above) <= {"actors.errors", "actors.exports"}, above
+from actors.context import *
+from actors.context.compaction import recall
+above = [name for name in sys.modules if name.startswith(
+    ("actors.runtime", "broker", "persistence", "compose", "asyncpg", "nats", "redis", "bpe_openai"))]
+assert above == [], above
+""")
+
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_task_goes_on_until_it_has_succeeded() -> None:
+    """Every status has its changes; one that succeeded has none."""
+    assert set(TASK_TRANSITIONS) == set(TaskStatus)
+    assert [one for one, changes in TASK_TRANSITIONS.items() if not changes] == [
+        TaskStatus.SUCCEEDED
+    ]

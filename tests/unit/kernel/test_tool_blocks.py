@@ -1,0 +1,56 @@
+"""Calls and results of tools as a conversation holds them."""
+
+from __future__ import annotations
+
+import pytest
+
+from actors import ChatMessage, InvocationResult, ToolCall, ToolResult
+
+CALL = ToolCall(id="c1", name="look", arguments={"q": "Ada"})
+
+
+@pytest.mark.parametrize(
+    ("became", "text", "is_error"),
+    [
+        (InvocationResult(status="ok", text="found", structured="found"), "found", False),
+        (InvocationResult(status="ok", structured={"b": 1, "a": [2]}), '{"a":[2],"b":1}', False),
+        (InvocationResult(status="ok", structured=False), "false", False),
+        (InvocationResult(status="ok", structured=""), "", False),
+        (InvocationResult(status="ok"), "", False),
+        (InvocationResult(status="error", text="KeyError: x"), "KeyError: x", True),
+        (InvocationResult(status="denied", text="not called"), "not called", True),
+    ],
+)
+def test_what_became_of_a_call_is_what_the_model_reads(
+    became: InvocationResult, text: str, is_error: bool
+) -> None:
+    """Its text, else its value as JSON; failures and denials are errors."""
+    result = became.result(CALL)
+
+    assert (result.id, result.name) == ("c1", "look")
+    assert (result.text, result.is_error) == (text, is_error)
+
+
+def test_a_result_is_a_turn_of_the_role_tool() -> None:
+    """Its one block names the call, and survives JSON."""
+    message = ToolResult(id="c1", name="look", text="found").message()
+    [block] = ChatMessage.model_validate_json(message.model_dump_json()).content
+
+    assert (message.role, message.text) == ("tool", "")
+    assert block.model_dump() == {
+        "type": "tool_result",
+        "text": "found",
+        "id": "c1",
+        "name": "look",
+        "is_error": False,
+    }
+
+
+def test_a_turn_knows_its_id_and_its_parents() -> None:
+    """Both are in its metadata; an empty one is none."""
+    message = ChatMessage.of("user", "hi")
+    named = message.model_copy(update={"metadata": {"turn": "r:2", "parent": "r:1"}})
+    empty = message.model_copy(update={"metadata": {"turn": "", "parent": ""}})
+
+    assert (named.turn, named.parent) == ("r:2", "r:1")
+    assert (message.turn, message.parent, empty.turn, empty.parent) == (None,) * 4

@@ -11,6 +11,7 @@ from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from actors.errors import ContractError
 from actors.kernel.agent.message import ChatMessage, ContentBlock
 from actors.kernel.agent.tools import ToolCall, ToolSpec
 
@@ -154,3 +155,19 @@ class LLMClient(Protocol):
 
     async def count_tokens(self, messages: Sequence[ChatMessage]) -> int:
         """Return how many input tokens the messages are, as nearly as the client can tell."""
+
+
+async def collected(events: AsyncIterator[StreamEvent], *, model: str) -> LLMResponse:
+    """Return the answer with which a stream ends: what `LLMClient.generate` returns for a client that streams.
+
+    Raises:
+        ContractError: The stream ended without a `Completion`.
+    """
+    response: LLMResponse | None = None
+    async for event in events:  # to its end, so that what the client holds open is closed
+        if isinstance(event, Completion):
+            response = event.response
+    if response is None:
+        msg = f"model {model!r} ended its stream without a Completion"
+        raise ContractError(msg)
+    return response

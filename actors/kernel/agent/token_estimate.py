@@ -18,12 +18,17 @@ def estimated_tokens(messages: Sequence[ChatMessage]) -> int:
     return sum(_message(message) for message in messages)
 
 
-def _message(message: ChatMessage) -> int:
-    return -(-sum(_characters(block) for block in message.content) // CHARACTERS_A_TOKEN)
+def texts_of(message: ChatMessage) -> list[str]:
+    """Return all text of a message that a model reads: of its blocks, and other data of these as JSON."""
+    return [text for block in message.content for text in _texts(block) if text]
 
 
-def _characters(block: ContentBlock) -> int:
+def _texts(block: ContentBlock) -> tuple[str, str]:
     extra = block.model_extra
     # Lone surrogates have no JSON text; `repr` has one of about the same length.
-    other = len(to_json(extra, fallback=repr, inf_nan_mode="constants")) if extra else 0
-    return len(block.text or "") + other
+    other = to_json(extra, fallback=repr, inf_nan_mode="constants").decode() if extra else ""
+    return block.text or "", other
+
+
+def _message(message: ChatMessage) -> int:
+    return -(-sum(map(len, texts_of(message))) // CHARACTERS_A_TOKEN)

@@ -14,6 +14,8 @@ from actors.exports import lazy_exports
 if TYPE_CHECKING:
     from compose.models.fallback_model import FallbackModel
     from compose.models.local_model import LocalModel, local
+    from compose.models.mcp.session import McpServerError
+    from compose.models.mcp.toolset import McpTools, mcp_tools
     from compose.models.opening import model
     from compose.models.pricing import known_models
     from compose.models.provider_model import ProviderModel
@@ -26,6 +28,8 @@ else:
         {
             "compose.models.fallback_model": ("FallbackModel",),
             "compose.models.local_model": ("LocalModel", "local"),
+            "compose.models.mcp.session": ("McpServerError",),
+            "compose.models.mcp.toolset": ("McpTools", "mcp_tools"),
             "compose.models.opening": ("model",),
             "compose.models.pricing": ("known_models",),
             "compose.models.provider_model": ("ProviderModel",),
@@ -38,6 +42,8 @@ else:
 __all__ = [
     "FallbackModel",
     "LocalModel",
+    "McpServerError",
+    "McpTools",
     "ProviderModel",
     "RetryingModel",
     "Router",
@@ -45,5 +51,6 @@ __all__ = [
     "TryLimits",
     "known_models",
     "local",
+    "mcp_tools",
     "model",
 ]

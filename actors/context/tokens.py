@@ -33,7 +33,7 @@ def estimated_tokens(text: str) -> int:
 
 @cache
 def installed_tokenizer() -> CountText | None:
-    """Return the counter of `bpe-openai` (extra ``models``), which needs no network, or None."""
+    """Return the counter of `bpe-openai` (extra ``tokens``), which needs no network, or None."""
     try:
         with warnings.catch_warnings():
             # It reads its tables by a function that Python calls old.

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, defaultdict
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from actors.kernel.agent.llm import Completion, LLMResponse, TextDelta, Usage
-from actors.kernel.agent.message import ContentBlock
+from actors.kernel.agent.llm import Usage
+from actors.testing import ModelReply, ScriptedModel
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable
 
-    from actors.kernel.agent.llm import GenerationOptions, StreamEvent
-    from actors.kernel.agent.message import ChatMessage, Message
+    from actors.kernel.agent.message import Message
     from actors.kernel.runtime.ids import AgentId
     from actors.runtime import RunContext
 
@@ -71,45 +69,11 @@ class World:
         return value
 
 
-@dataclass
-class ScriptedModel:
-    """A model that says the same pieces every time and counts how often it was asked."""
-
-    pieces: tuple[str, ...] = ("Hel", "lo ", "there")
-    model: str = "scripted-1"
-    cost_usd: float | None = None
-    calls: int = 0
-    asked: list[str] = field(default_factory=list)
-
-    async def generate(
-        self, messages: Sequence[ChatMessage], *, options: GenerationOptions | None = None
-    ) -> LLMResponse:
-        """See `LLMClient.generate`."""
-        async for event in self.generate_stream(messages, options=options):
-            if isinstance(event, Completion):
-                return event.response
-        raise AssertionError
-
-    async def generate_stream(
-        self, messages: Sequence[ChatMessage], *, options: GenerationOptions | None = None
-    ) -> AsyncIterator[StreamEvent]:
-        """See `LLMClient.generate_stream`."""
-        del options
-        self.calls += 1
-        self.asked.append(messages[-1].text)
-        for piece in self.pieces:
-            await asyncio.sleep(0)
-            yield TextDelta(text=piece)
-        text = "".join(self.pieces)
-        yield Completion(
-            response=LLMResponse(
-                content=[ContentBlock(type="text", text=text)],
-                usage=Usage(input=7, output=len(self.pieces), cost_usd=self.cost_usd),
-                model=self.model,
-                stop_reason="stop",
-            )
-        )
-
-    async def count_tokens(self, messages: Sequence[ChatMessage]) -> int:
-        """See `LLMClient.count_tokens`."""
-        return len(messages)
+def greeter(
+    *pieces: str, cost_usd: float | None = None, between: Callable[[], Awaitable[Any]] | None = None
+) -> ScriptedModel:
+    """A model that says the same pieces every time, "Hello there" unless told otherwise; one token each."""
+    pieces = pieces or ("Hel", "lo ", "there")
+    usage = Usage(input=7, output=len(pieces), cost_usd=cost_usd)
+    reply = ModelReply(text="".join(pieces), pieces=pieces, usage=usage, between=between)
+    return ScriptedModel(otherwise=reply, model="scripted-1")

@@ -11,7 +11,7 @@ from actors.errors import BudgetExhaustedError
 from actors.kernel.agent.supervision import ExecutionBudget
 from actors.kernel.runtime.log_entry import EntryKind as K
 from actors.kernel.runtime.scheduler import RetryPolicy, RunStatus
-from tests.behaviour.agents import ScriptedModel
+from tests.behaviour.agents import greeter
 
 if TYPE_CHECKING:
     from actors.kernel.agent.message import Message
@@ -34,7 +34,7 @@ async def asks_thrice(ctx: RunContext, inbox: list[Message]) -> Any:
 
 async def test_model_calls_of_a_tree_are_counted_exactly(bed: Bed) -> None:
     """Parent and child share the root's turns; what has no place is refused and not executed."""
-    model = ScriptedModel()
+    model = greeter()
     child = await bed.serve(asks_thrice, model=model)
 
     async def act(ctx: RunContext, inbox: list[Message]) -> Any:
@@ -49,7 +49,7 @@ async def test_model_calls_of_a_tree_are_counted_exactly(bed: Bed) -> None:
 
 async def test_model_calls_at_once_are_counted_exactly(bed: Bed) -> None:
     """Begun together in branches, only as many execute as there are places."""
-    model = ScriptedModel()
+    model = greeter()
 
     async def one(ctx: RunContext, n: int) -> bool:
         try:
@@ -70,7 +70,7 @@ async def test_model_calls_at_once_are_counted_exactly(bed: Bed) -> None:
 
 async def test_tokens_end_a_run_that_does_not_catch_it(bed: Bed) -> None:
     """10 tokens a call, 15 allowed: the third is refused, and the run fails for good."""
-    model = ScriptedModel()
+    model = greeter()
 
     async def act(ctx: RunContext, inbox: list[Message]) -> Any:
         del inbox
@@ -88,7 +88,7 @@ async def test_tokens_end_a_run_that_does_not_catch_it(bed: Bed) -> None:
 
 async def test_what_model_calls_cost_is_counted(bed: Bed) -> None:
     """40 cents a call, one dollar allowed: the fourth is refused; a client that tells no cost is free."""
-    paid, free = ScriptedModel(cost_usd=0.4), ScriptedModel()
+    paid, free = greeter(cost_usd=0.4), greeter()
 
     async def act(ctx: RunContext, inbox: list[Message]) -> Any:
         del inbox

@@ -6,18 +6,16 @@ import asyncio
 from typing import TYPE_CHECKING
 
 import pytest
-from typing_extensions import override
 
-from actors.errors import RunFailedError
+from actors.errors import ModelError, RunFailedError
 from actors.kernel.agent.llm import GenerationOptions
 from actors.kernel.agent.message import ChatMessage
 from actors.kernel.runtime.log_entry import EntryKind
-from tests.behaviour.agents import ScriptedModel
+from actors.testing import ScriptedModel
+from tests.behaviour.agents import greeter
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
-
-    from actors.kernel.agent.llm import LLMResponse, StreamEvent
+    from actors.kernel.agent.llm import LLMResponse
     from actors.kernel.agent.message import Message
     from actors.runtime import RunContext
     from tests.behaviour.bed import Bed
@@ -26,7 +24,7 @@ if TYPE_CHECKING:
 @pytest.mark.item(43, 74, 75, 78)
 async def test_an_answer_is_billed_once_whatever_happens(bed: Bed) -> None:
     """Content, usage and model come back the same after a crash, and the model is not asked again."""
-    model = ScriptedModel()
+    model = greeter()
 
     async def body(ctx: RunContext) -> LLMResponse:
         options = GenerationOptions(temperature=0.5)
@@ -37,7 +35,7 @@ async def test_an_answer_is_billed_once_whatever_happens(bed: Bed) -> None:
     answer = values[0]
     assert (answer.text, answer.usage.input, answer.usage.output) == ("Hello there", 7, 3)
     assert (answer.model, answer.stop_reason) == ("scripted-1", "stop")
-    assert (model.calls, model.asked) == (1, ["greet"])
+    assert [asked.text for asked in model.asked] == ["greet"]
 
 
 @pytest.mark.item(77, 485)
@@ -47,7 +45,7 @@ async def test_the_log_of_a_call(bed: Bed) -> None:
     async def act(ctx: RunContext, inbox: list[Message]) -> str:
         return (await ctx.llm(str(inbox[0].payload))).text
 
-    agent = await bed.serve(act, model=ScriptedModel())
+    agent = await bed.serve(act, model=greeter())
     run_id = await bed.submit(agent, "hi")
     assert await bed.result(run_id) == "Hello there"
     kinds = await bed.kinds(run_id)
@@ -63,29 +61,24 @@ async def test_the_log_of_a_call(bed: Bed) -> None:
     }
 
 
-class PausingModel(ScriptedModel):
-    """Waits behind its first piece until the test lets it go on."""
+class Pause:
+    """Holds an answer up behind each piece until the test lets it go on."""
 
     def __init__(self) -> None:
-        super().__init__()
         self.paused = asyncio.Event()
         self.go = asyncio.Event()
 
-    @override
-    async def generate_stream(
-        self, messages: Sequence[ChatMessage], *, options: GenerationOptions | None = None
-    ) -> AsyncIterator[StreamEvent]:
-        """See `LLMClient.generate_stream`."""
-        async for event in super().generate_stream(messages, options=options):
-            yield event
-            self.paused.set()
-            await self.go.wait()
+    async def __call__(self) -> None:
+        """Return when the answer may go on."""
+        self.paused.set()
+        await self.go.wait()
 
 
 @pytest.mark.item(76)
 async def test_deltas_are_live_events_in_order(bed: Bed) -> None:
     """A reader sees them while the call runs; joined they are the answer."""
-    model = PausingModel()
+    pause = Pause()
+    model = greeter(between=pause)
 
     async def act(ctx: RunContext, inbox: list[Message]) -> str:
         del inbox
@@ -107,17 +100,18 @@ async def test_deltas_are_live_events_in_order(bed: Bed) -> None:
         group.create_task(listen())
         await listening.wait()
         await bed.runtime.signal(run_id, "go")
-        await model.paused.wait()
+        await pause.paused.wait()
         assert (await bed.kinds(run_id))[-1] != EntryKind.LLM_CALL
-        model.go.set()
-    assert heard == list(model.pieces)
-    assert await bed.result(run_id) == "".join(model.pieces)
+        pause.go.set()
+    assert heard == ["Hel", "lo ", "there"]
+    assert await bed.result(run_id) == "Hello there"
 
 
 @pytest.mark.item(78)
 async def test_a_call_cut_off_by_a_crash_is_made_again(bed: Bed) -> None:
     """Nothing was recorded, so it is asked again; what was recorded before is not."""
-    model = PausingModel()
+    pause = Pause()
+    model = greeter(between=pause)
 
     async def act(ctx: RunContext, inbox: list[Message]) -> str:
         del inbox
@@ -126,9 +120,9 @@ async def test_a_call_cut_off_by_a_crash_is_made_again(bed: Bed) -> None:
 
     run_id = await bed.submit(await bed.serve(act, model=model))
     async with asyncio.timeout(20):
-        await model.paused.wait()
+        await pause.paused.wait()
     await bed.crash()
-    model.go.set()
+    pause.go.set()
     await bed.start()
     assert await bed.result(run_id) == "Hello there"
     assert (model.calls, bed.world.count["before"]) == (2, 1)
@@ -154,27 +148,30 @@ async def test_an_error_of_the_model_is_recorded_and_asked_anew_by_the_next_atte
     bed: Bed,
 ) -> None:
     """Like any other effect."""
-    model = ScriptedModel()
-
-    class Flaky(ScriptedModel):
-        """Cannot be reached at the first call."""
-
-        @override
-        async def generate_stream(
-            self, messages: Sequence[ChatMessage], *, options: GenerationOptions | None = None
-        ) -> AsyncIterator[StreamEvent]:
-            """See `LLMClient.generate_stream`."""
-            self.calls += 1
-            if self.calls == 1:
-                raise ConnectionError("overloaded")
-            async for event in model.generate_stream(messages, options=options):
-                yield event
+    model = ScriptedModel(ConnectionError("overloaded"), "Hello there")
 
     async def act(ctx: RunContext, inbox: list[Message]) -> str:
         del inbox
         return (await ctx.llm("hi")).text
 
-    run_id = await bed.submit(await bed.serve(act, model=Flaky()))
+    run_id = await bed.submit(await bed.serve(act, model=model))
     assert await bed.result(run_id) == "Hello there"
     calls = await bed.log(run_id, EntryKind.LLM_CALL)
     assert [call.payload["status"] for call in calls] == ["error", "ok"]
+
+
+@pytest.mark.item(71)
+async def test_an_error_of_a_model_keeps_its_facts(bed: Bed) -> None:
+    """Kind and wait are the same live and on replay, and the model is not asked again."""
+    model = ScriptedModel(ModelError("context_too_long", 1.5, "big-1"))
+
+    async def body(ctx: RunContext) -> list[object]:
+        try:
+            return [(await ctx.llm("hi")).text]
+        except ModelError as exc:
+            return [exc.kind, exc.retry_after, exc.retryable, str(exc)]
+
+    values = await bed.live_and_replayed(body, model=model)
+    assert all(value == values[0] for value in values)
+    assert values[0][:3] == ["context_too_long", 1.5, False]
+    assert model.calls == 1

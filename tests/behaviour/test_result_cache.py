@@ -13,28 +13,26 @@ from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 import pytest
 from pydantic_core import from_json, to_json
 from redis.asyncio import Redis
-from typing_extensions import override
 
 from actors.errors import EffectInDoubtError, RetryAfter
-from actors.kernel.agent.llm import Completion
 from actors.kernel.agent.tools import Tool
 from actors.kernel.runtime.commit import Commit
 from actors.kernel.runtime.effects import result_key
 from actors.kernel.runtime.log_entry import EntryKind
 from actors.kernel.runtime.scheduler import Lease, RunStatus
 from persistence.redis import open_redis_journal
-from tests.behaviour.agents import ScriptedModel
+from tests.behaviour.agents import greeter
 from tests.harness.faulty_store import Faults, Manner
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Sequence
+    from collections.abc import AsyncIterator, Callable
 
-    from actors.kernel.agent.llm import GenerationOptions, StreamEvent
-    from actors.kernel.agent.message import ChatMessage, Message
+    from actors.kernel.agent.message import Message
     from actors.kernel.json import JsonValue
     from actors.kernel.runtime.effects import ResultCache
     from actors.kernel.runtime.ids import AgentId, RunId
     from actors.runtime import RunContext
+    from actors.testing import ScriptedModel
     from compose.embedded import ValkeyServer
     from persistence.redis import RedisJournal
     from tests.behaviour.bed import Bed
@@ -201,22 +199,14 @@ async def doom(
         await caches.close()
 
 
-class DoomedModel(ScriptedModel):
-    """Answers, and calls `on_answer` with the number of the call before anybody hears of it."""
+def doomed_model(on_answer: Callable[[int], None]) -> ScriptedModel:
+    """A model that calls `on_answer` with the number of the call before anybody hears of the answer."""
 
-    def __init__(self, on_answer: Callable[[int], None]) -> None:
-        super().__init__()
-        self._on_answer = on_answer
+    async def answered() -> None:
+        on_answer(model.calls)
 
-    @override
-    async def generate_stream(
-        self, messages: Sequence[ChatMessage], *, options: GenerationOptions | None = None
-    ) -> AsyncIterator[StreamEvent]:
-        """See `LLMClient.generate_stream`."""
-        async for event in super().generate_stream(messages, options=options):
-            if isinstance(event, Completion):
-                self._on_answer(self.calls)
-            yield event
+    model = greeter("Hello there", between=answered)
+    return model
 
 
 async def _serve(doom: Doom, verb: Verb, *, error: type[Exception] | None = None) -> AgentId:
@@ -248,9 +238,8 @@ async def _serve(doom: Doom, verb: Verb, *, error: type[Exception] | None = None
             value = await ctx.step("happen", happen, 5, effect=verb)
         return [value, await ctx.step("after", bed.world.do, "after", "after")]
 
-    return await bed.serve(
-        act, model=DoomedModel(answered), tools=[Tool("happen", "Happens.", happen)]
-    )
+    tools = [Tool("happen", "Happens.", happen)]
+    return await bed.serve(act, model=doomed_model(answered), tools=tools)
 
 
 async def _told(bed: Bed, run_id: RunId) -> list[object]:
@@ -318,7 +307,7 @@ async def test_a_new_attempt_wants_a_new_result(doom: Doom, verb: Verb, crash_in
             return (await ctx.llm("hi")).text
         return str(await ctx.step("call", call, effect="at_most_once"))
 
-    run_id = await bed.submit(await bed.serve(act, model=DoomedModel(happen)))
+    run_id = await bed.submit(await bed.serve(act, model=doomed_model(happen)))
     await doom.recover(kept=crash_in)
 
     assert await bed.result(run_id) == "Hello there"
@@ -360,7 +349,7 @@ async def test_only_what_may_have_been_under_way_is_looked_up(doom: Doom) -> Non
         if calls == 2:
             doom.now()
 
-    run_id = await bed.submit(await bed.serve(act, model=DoomedModel(answered)))
+    run_id = await bed.submit(await bed.serve(act, model=doomed_model(answered)))
     async with asyncio.timeout(20):
         await doom.died.wait()
     assert doom.looks == []
@@ -507,7 +496,7 @@ async def test_a_cache_that_forgets_all_the_time_changes_nothing(doom: Doom) -> 
         return found
 
     tools = [Tool("flushed", "Loses all.", flushed)]
-    values = await bed.live_and_replayed(body, model=DoomedModel(once), tools=tools)
+    values = await bed.live_and_replayed(body, model=doomed_model(once), tools=tools)
 
     assert all(value == values[0] for value in values)
     assert values[0] == ["a", "b", "Hello there", "c", "d", "e"]

@@ -22,7 +22,7 @@ from actors.runtime.telemetry.spans import Tracing
 from actors.runtime.telemetry.trace_context import executing
 from compose.assembly.telemetry import Redaction, RunIds
 from compose.host.logs import LineFormatter
-from tests.behaviour.agents import Acting, ScriptedModel
+from tests.behaviour.agents import Acting, greeter
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
@@ -127,7 +127,7 @@ async def _conversation(bed: Bed) -> RunId:
 
     tools = [Tool("lookup", "Look an order up.", lookup, idempotent=True)]
     run_id = await bed.submit(
-        await bed.serve(act, tools=tools, model=ScriptedModel((CANARY,))), {"text": CANARY}
+        await bed.serve(act, tools=tools, model=greeter(CANARY)), {"text": CANARY}
     )
     await bed.result(run_id)
     return run_id
@@ -481,7 +481,7 @@ async def test_meters_count_what_a_host_does(bed: Bed) -> None:
         await ctx.sleep(0.01)
         await ctx.step("fails", bed.world.fail, "fails")
 
-    run_id = await bed.submit(await bed.serve(act, model=ScriptedModel()), max_retries=0)
+    run_id = await bed.submit(await bed.serve(act, model=greeter()), max_retries=0)
     await bed.ended(run_id)
 
     counters = bed.runtime.meters

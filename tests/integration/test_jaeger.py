@@ -16,7 +16,7 @@ from actors.kernel.runtime.ids import AgentId
 from actors.kernel.tracing import root_span_id, trace_id_of
 from compose.assembly.runtime import build_postgres_runtime
 from compose.assembly.settings import Settings
-from tests.behaviour.agents import Acting, ScriptedModel
+from tests.behaviour.agents import Acting, greeter
 
 if TYPE_CHECKING:
     from actors.kernel.agent.message import Message
@@ -76,7 +76,7 @@ async def test_jaeger_shows_a_conversation_as_one_trace(postgres_dsn: str, schem
         await ctx.llm("hi")
         await ctx.join(await ctx.spawn(child.id, {}))
 
-    parent = Acting(AgentId(f"parent-{tag}", "a"), talk, model=ScriptedModel())
+    parent = Acting(AgentId(f"parent-{tag}", "a"), talk, model=greeter())
     async with build_postgres_runtime(postgres_dsn, settings=settings) as runtime:
         await runtime.register(child)
         await runtime.register(parent)

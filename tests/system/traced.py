@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from actors.kernel.agent.tools import Tool
 from actors.kernel.runtime.ids import AgentId
-from tests.behaviour.agents import ScriptedModel
+from tests.behaviour.agents import greeter
 from tests.system.agents import noted
 from tests.system.waiting import until
 
@@ -36,7 +36,7 @@ class Lead:
 
     def __init__(self, agent_id: AgentId) -> None:
         self.id = agent_id
-        self.model = ScriptedModel((CANARY,))
+        self.model = greeter(CANARY)
 
     async def run(self, ctx: RunContext, inbox: list[Message]) -> str:
         """The payload names a ledger and a gate."""

@@ -11,20 +11,33 @@ from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from actors.errors import ContractError
 from actors.kernel.agent.message import ChatMessage, ContentBlock
 from actors.kernel.agent.tools import ToolCall, ToolSpec
 
 
-class Usage(BaseModel):
-    """Tokens of one call. `cached` is the part of `input` that was read from a cache.
+def _is_zero(count: int) -> bool:
+    return count == 0
 
-    `cost_usd` is what the client says the call cost, in dollars; None: it does not know.
+
+class Usage(BaseModel):
+    """Tokens and cost of model calls.
+
+    Attributes:
+        input: Tokens of the request, `cached` and `cache_written` included.
+        cached: Tokens read from the provider's prompt cache.
+        cache_written: Tokens written to that cache. A log has the field only if it is not 0, so that hosts of
+            the release before read it.
+        output: Tokens of the answer, `reasoning` included.
+        reasoning: Tokens of the model's reasoning.
+        cost_usd: Cost in dollars as the client knows it; None: it does not know.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     input: int = Field(default=0, ge=0)
     cached: int = Field(default=0, ge=0)
+    cache_written: int = Field(default=0, ge=0, exclude_if=_is_zero)
     output: int = Field(default=0, ge=0)
     reasoning: int = Field(default=0, ge=0)
     cost_usd: float | None = Field(default=None, ge=0, allow_inf_nan=False)
@@ -39,6 +52,7 @@ class Usage(BaseModel):
         return Usage(
             input=self.input + other.input,
             cached=self.cached + other.cached,
+            cache_written=self.cache_written + other.cache_written,
             output=self.output + other.output,
             reasoning=self.reasoning + other.reasoning,
             cost_usd=sum(costs) if costs else None,
@@ -46,7 +60,7 @@ class Usage(BaseModel):
 
 
 class GenerationOptions(BaseModel):
-    """How a model is to answer. None leaves a matter to the provider.
+    """Options of one answer. None leaves a matter to the provider.
 
     Attributes:
         system_instructions: Put before the messages.
@@ -71,7 +85,7 @@ class GenerationOptions(BaseModel):
 
 
 class LLMResponse(BaseModel):
-    """One whole answer; equal after `model_dump(mode="json")` and back.
+    """A whole answer; equal after `model_dump(mode="json")` and back.
 
     Attributes:
         content: Blocks in their order: text, reasoning, tool calls, and whatever the model gave.
@@ -154,3 +168,19 @@ class LLMClient(Protocol):
 
     async def count_tokens(self, messages: Sequence[ChatMessage]) -> int:
         """Return how many input tokens the messages are, as nearly as the client can tell."""
+
+
+async def collected(events: AsyncIterator[StreamEvent], *, model: str) -> LLMResponse:
+    """Return the answer with which a stream ends: what `LLMClient.generate` returns for a client that streams.
+
+    Raises:
+        ContractError: The stream ended without a `Completion`.
+    """
+    response: LLMResponse | None = None
+    async for event in events:  # to its end, so that what the client holds open is closed
+        if isinstance(event, Completion):
+            response = event.response
+    if response is None:
+        msg = f"model {model!r} ended its stream without a Completion"
+        raise ContractError(msg)
+    return response

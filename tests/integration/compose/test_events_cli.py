@@ -15,10 +15,10 @@ from typing_extensions import override
 from actors.kernel.agent.llm import Completion, TextDelta
 from actors.kernel.agent.message import ChatMessage
 from actors.kernel.runtime.ids import AgentId
+from actors.testing import ScriptedModel
 from broker.client import ActorClient
 from compose.assembly.runtime import build_runtime
 from compose.assembly.settings import Settings
-from tests.behaviour.agents import ScriptedModel
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -34,7 +34,9 @@ pytestmark = [pytest.mark.postgres, pytest.mark.nats]
 class Talkative(ScriptedModel):
     """Says the same piece again and again until the test has heard one."""
 
-    heard = asyncio.Event()
+    def __init__(self) -> None:
+        super().__init__("Hello there")
+        self.heard = asyncio.Event()
 
     @override
     async def generate_stream(
@@ -66,7 +68,6 @@ async def test_answers_are_shown_while_they_are_made(
     """By another process than the one that makes them; the end mark comes last."""
     settings = Settings(db_schema=schema, namespace=namespace)
     model = Talkative()
-    model.heard = asyncio.Event()
     async with build_runtime(nats_server.url, postgres_server.url, settings=settings) as runtime:
         await runtime.register(Singer(AgentId("singer", "1"), model))
         run_id = await runtime.submit(AgentId("singer", "1"), "go")

@@ -15,7 +15,7 @@ from actors.runtime.loop.clock import SystemClock, SystemEntropy
 from actors.runtime.memory.store import MemoryStore
 from persistence.redis import open_redis_journal
 from persistence.redis.journal import LOOK_LIMIT_S
-from tests.behaviour.agents import ScriptedModel
+from tests.behaviour.agents import greeter
 from tests.behaviour.bed import Bed
 from tests.harness.slow import BUSY_S
 
@@ -87,7 +87,7 @@ async def test_a_recovery_waits_a_quarter_second_at_most_for_a_frozen_server(
 ) -> None:
     """Once, however many effects are in doubt at the same time; then it goes on as without Redis."""
     server = own_redis()
-    model = ScriptedModel()
+    model = greeter()
     hung = asyncio.Event()
 
     async def pay(n: int) -> int:

@@ -17,7 +17,7 @@ from broker.mail import pulls
 from broker.mail.reader import MAX_ASK, MAX_BATCH
 from compose import Settings
 from compose.assembly.runtime import build_runtime
-from tests.behaviour.agents import ScriptedModel
+from tests.behaviour.agents import greeter
 from tests.harness import servers
 from tests.harness.proxy import FaultProxy
 from tests.harness.slow import IS_SLOW
@@ -255,7 +255,7 @@ class Stepper:
 
     def __init__(self, agent_id: AgentId, happen: Callable[[int], None]) -> None:
         self.id, self._happen = agent_id, happen
-        self.model = ScriptedModel()
+        self.model = greeter()
         self.executed: list[int] = []
 
     async def run(self, ctx: RunContext, inbox: list[Message]) -> list[object]:

@@ -24,7 +24,7 @@ from broker.client import (
     UnservedError,
 )
 from broker.gateway.deltas import NatsDeltaBus
-from tests.behaviour.agents import ScriptedModel
+from tests.behaviour.agents import greeter
 from tests.harness.proxy import FaultProxy
 from tests.system.outside import make_bed
 from tests.system.waiting import until
@@ -46,7 +46,7 @@ class Talker:
     """Says what its model says, once it was told to; fails where the payload says so."""
 
     def __init__(self, agent_id: AgentId) -> None:
-        self.id, self.model = agent_id, ScriptedModel()
+        self.id, self.model = agent_id, greeter()
 
     async def run(self, ctx: RunContext, inbox: list[Message]) -> Any:
         """Return what was asked, who asked it, and what the model said."""

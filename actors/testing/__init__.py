@@ -1,0 +1,36 @@
+"""Models for tests of agents: answers from a script, from a function or from a recording, without a provider.
+
+Each is an `LLMClient`, so an agent's `model` can be one of them, and none needs a network or a key.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from actors.exports import lazy_exports
+
+if TYPE_CHECKING:
+    from actors.testing.cassette import Cassette, NotRecordedError
+    from actors.testing.function_model import FunctionModel
+    from actors.testing.model_reply import Asked, ModelReply
+    from actors.testing.scripted_model import ScriptedModel, ScriptEndedError
+else:
+    __getattr__ = lazy_exports(
+        __name__,
+        {
+            "actors.testing.cassette": ("Cassette", "NotRecordedError"),
+            "actors.testing.function_model": ("FunctionModel",),
+            "actors.testing.model_reply": ("Asked", "ModelReply"),
+            "actors.testing.scripted_model": ("ScriptEndedError", "ScriptedModel"),
+        },
+    )
+
+__all__ = [
+    "Asked",
+    "Cassette",
+    "FunctionModel",
+    "ModelReply",
+    "NotRecordedError",
+    "ScriptEndedError",
+    "ScriptedModel",
+]

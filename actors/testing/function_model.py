@@ -1,0 +1,64 @@
+"""A model whose answers a function of the test decides."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import TypeAlias
+
+from actors.kernel.agent.llm import GenerationOptions, LLMResponse, StreamEvent, collected
+from actors.kernel.agent.message import ChatMessage
+from actors.kernel.agent.token_estimate import estimated_tokens
+from actors.testing.model_reply import Asked, Line, ModelReply, events_of
+
+Answering: TypeAlias = (
+    "Callable[[Sequence[ChatMessage], GenerationOptions], Line | Awaitable[Line]]"
+)
+
+
+class FunctionModel:
+    """A model that answers with what a function returns for the messages and options. See `LLMClient`.
+
+    Args:
+        fn: Called with the messages and the options (the defaults, if none were given). May be `async`; what it
+            raises fails the call.
+        model: The model's name.
+
+    Attributes:
+        asked: Each request, in order; also those that failed.
+    """
+
+    def __init__(self, fn: Answering, *, model: str = "function") -> None:
+        self._fn, self._model = fn, model
+        self.asked: list[Asked] = []
+
+    @property
+    def model(self) -> str:
+        """See `LLMClient.model`."""
+        return self._model
+
+    @property
+    def calls(self) -> int:
+        """The number of requests so far."""
+        return len(self.asked)
+
+    async def generate(
+        self, messages: Sequence[ChatMessage], *, options: GenerationOptions | None = None
+    ) -> LLMResponse:
+        """See `LLMClient.generate`."""
+        return await collected(self.generate_stream(messages, options=options), model=self.model)
+
+    async def generate_stream(
+        self, messages: Sequence[ChatMessage], *, options: GenerationOptions | None = None
+    ) -> AsyncIterator[StreamEvent]:
+        """See `LLMClient.generate_stream`."""
+        asked = Asked(tuple(messages), options or GenerationOptions())
+        self.asked.append(asked)
+        line = self._fn(asked.messages, asked.options)
+        reply = ModelReply.of(await line if inspect.isawaitable(line) else line)
+        async for event in events_of(reply, asked, self.model):
+            yield event
+
+    async def count_tokens(self, messages: Sequence[ChatMessage]) -> int:
+        """Return the characters of the messages divided by 3."""
+        return estimated_tokens(messages)

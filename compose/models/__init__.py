@@ -1,0 +1,56 @@
+"""Clients of language models, and tools of MCP servers: the only room that imports their SDKs.
+
+`model(name)` opens a client by name. `FallbackModel`, `Router`, `SemanticCache` and `RetryingModel` are
+clients made of clients and need no SDK; an SDK is imported at the first call that needs it. Extras:
+``models``, ``mcp``, ``local-model``, ``tokens``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from actors.exports import lazy_exports
+
+if TYPE_CHECKING:
+    from compose.models.fallback_model import FallbackModel
+    from compose.models.local_model import LocalModel, local
+    from compose.models.mcp.session import McpServerError
+    from compose.models.mcp.toolset import McpTools, mcp_tools
+    from compose.models.opening import model
+    from compose.models.pricing import known_models
+    from compose.models.provider_model import ProviderModel
+    from compose.models.retrying_model import RetryingModel, TryLimits
+    from compose.models.router import Router
+    from compose.models.semantic_cache import SemanticCache
+else:
+    __getattr__ = lazy_exports(
+        __name__,
+        {
+            "compose.models.fallback_model": ("FallbackModel",),
+            "compose.models.local_model": ("LocalModel", "local"),
+            "compose.models.mcp.session": ("McpServerError",),
+            "compose.models.mcp.toolset": ("McpTools", "mcp_tools"),
+            "compose.models.opening": ("model",),
+            "compose.models.pricing": ("known_models",),
+            "compose.models.provider_model": ("ProviderModel",),
+            "compose.models.retrying_model": ("RetryingModel", "TryLimits"),
+            "compose.models.router": ("Router",),
+            "compose.models.semantic_cache": ("SemanticCache",),
+        },
+    )
+
+__all__ = [
+    "FallbackModel",
+    "LocalModel",
+    "McpServerError",
+    "McpTools",
+    "ProviderModel",
+    "RetryingModel",
+    "Router",
+    "SemanticCache",
+    "TryLimits",
+    "known_models",
+    "local",
+    "mcp_tools",
+    "model",
+]

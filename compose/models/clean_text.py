@@ -1,0 +1,50 @@
+"""Text of models without the characters that no log can keep."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+REPLACEMENT: Final = "\ufffd"
+_HIGH: Final = re.compile(r"[\ud800-\udbff]\Z")
+
+
+def clean(text: str) -> str:
+    """Return the text with U+FFFD for NUL and half a surrogate pair; two halves become their character."""
+    if "\x00" in text:
+        text = text.replace("\x00", REPLACEMENT)
+    if text.isascii():
+        return text
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+
+
+def clean_json(value: Any) -> Any:
+    """Return JSON data whose texts and keys are clean."""
+    match value:
+        case str():
+            return clean(value)
+        case dict():
+            return {clean(str(key)): clean_json(item) for key, item in value.items()}
+        case list() | tuple():
+            return [clean_json(item) for item in value]
+        case _:
+            return value
+
+
+class TextPieces:
+    """A text that comes in pieces: joined, what `add` and `rest` return is `clean` of the pieces joined."""
+
+    def __init__(self) -> None:
+        self._held = ""
+
+    def add(self, piece: str) -> str:
+        """Return the piece as it can be shown; the first half of a surrogate pair waits for the second."""
+        piece = self._held + piece
+        found = _HIGH.search(piece)
+        self._held = found.group() if found else ""
+        return clean(piece[: found.start()] if found else piece)
+
+    def rest(self) -> str:
+        """Return the half that waited in vain, as it can be shown."""
+        held, self._held = self._held, ""
+        return clean(held)

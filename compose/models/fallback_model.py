@@ -1,0 +1,141 @@
+"""A client that asks the next of several after a failure that passes."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import aclosing
+
+from actors.errors import ContractError, ModelError, RetryAfter
+from actors.kernel.agent.llm import (
+    GenerationOptions,
+    LLMClient,
+    LLMResponse,
+    StreamEvent,
+    collected,
+)
+from actors.kernel.agent.message import ChatMessage
+from compose.models.retrying_model import (
+    RetryingModel,
+    TryLimits,
+    close,
+    context_window_of,
+    stream_of,
+)
+
+
+class FallbackModel:
+    """A client that asks several in order until one answers. See `LLMClient`.
+
+    The next one is asked at once if one is rate limited, overloaded, unreachable or too slow, and has shown
+    no piece of an answer yet. If all fail so, the first is asked again after a pause: one try within `tries`
+    goes through all of them, and tries of their own (of a `RetryingModel`, as `model()` returns) are left
+    out. Any other error is raised at once.
+
+    Args:
+        clients: Asked in this order; at least one.
+        tries: Limits of one call.
+        model: The name that logs record; None: the first client's. A response names the model that answered.
+    """
+
+    def __init__(
+        self,
+        clients: Sequence[LLMClient],
+        *,
+        tries: TryLimits | None = None,
+        model: str | None = None,
+    ) -> None:
+        if not clients:
+            raise ContractError("FallbackModel([]): give at least one client")
+        self._clients = tuple(
+            client.client if isinstance(client, RetryingModel) else client for client in clients
+        )
+        self._model = model or clients[0].model
+        self._retrying = RetryingModel(_Chain(self._clients, self._model), tries=tries)
+
+    @property
+    def model(self) -> str:
+        """See `LLMClient.model`."""
+        return self._model
+
+    @property
+    def context_window(self) -> int | None:
+        """The smallest context window of the clients that say one, in tokens."""
+        sizes = [size for client in self._clients if (size := context_window_of(client))]
+        return min(sizes, default=None)
+
+    async def generate(
+        self, messages: Sequence[ChatMessage], *, options: GenerationOptions | None = None
+    ) -> LLMResponse:
+        """See `LLMClient.generate`; raises as `RetryingModel.generate` does."""
+        return await self._retrying.generate(messages, options=options)
+
+    def generate_stream(
+        self, messages: Sequence[ChatMessage], *, options: GenerationOptions | None = None
+    ) -> AsyncIterator[StreamEvent]:
+        """See `LLMClient.generate_stream`; raises as `RetryingModel.generate` does."""
+        return self._retrying.generate_stream(messages, options=options)
+
+    async def count_tokens(self, messages: Sequence[ChatMessage]) -> int:
+        """Return the first client's count."""
+        return await self._clients[0].count_tokens(messages)
+
+    async def aclose(self) -> None:
+        """Close the clients' connections."""
+        for client in self._clients:
+            await close(client)
+
+
+class _Chain:
+    """The clients of one try, in order, each once."""
+
+    def __init__(self, clients: Sequence[LLMClient], model: str) -> None:
+        self._clients, self._model = clients, model
+
+    @property
+    def model(self) -> str:
+        return self._model
+
+    async def generate(
+        self, messages: Sequence[ChatMessage], *, options: GenerationOptions | None = None
+    ) -> LLMResponse:
+        return await collected(self.generate_stream(messages, options=options), model=self.model)
+
+    async def generate_stream(
+        self, messages: Sequence[ChatMessage], *, options: GenerationOptions | None = None
+    ) -> AsyncIterator[StreamEvent]:
+        failures: list[ModelError] = []
+        for client in self._clients:
+            is_shown = False
+            try:
+                async with aclosing(stream_of(client, messages, options)) as events:
+                    async for event in events:
+                        is_shown = True
+                        yield event
+            except (ModelError, RetryAfter) as exc:
+                failure = _failure(exc)
+                if is_shown or not failure.retryable:
+                    raise
+                failures.append(failure)
+            else:
+                return
+        raise _all_failed(failures)
+
+    async def count_tokens(self, messages: Sequence[ChatMessage]) -> int:
+        return await self._clients[0].count_tokens(messages)
+
+
+def _failure(exc: ModelError | RetryAfter) -> ModelError:
+    if isinstance(exc, ModelError):
+        return exc
+    return ModelError("rate_limited", exc.delay_s, exc.reason)
+
+
+def _all_failed(failures: Sequence[ModelError]) -> ModelError:
+    """Return one error for all: the shortest wait, if each names one, since any of them will do."""
+    if len(failures) == 1:
+        return failures[0]
+    waits = [failure.retry_after for failure in failures]
+    known = [wait for wait in waits if wait is not None]
+    wait = min(known) if len(known) == len(waits) else None
+    said = " | ".join(str(failure) for failure in failures)
+    return ModelError(failures[0].kind, wait, f"no client answered: {said}")

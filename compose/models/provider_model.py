@@ -1,0 +1,161 @@
+"""A client of one model of a provider, over pydantic-ai."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any, Self
+
+from actors.errors import ContractError, ModelError
+from actors.kernel.agent.llm import (
+    Completion,
+    GenerationOptions,
+    LLMResponse,
+    ReasoningDelta,
+    StreamEvent,
+    TextDelta,
+    collected,
+)
+from actors.kernel.agent.message import ChatMessage
+from actors.kernel.agent.model_registry import ModelRegistry
+from compose.models.token_counting import counted_tokens
+
+if TYPE_CHECKING:
+    from pydantic_ai.models import Model
+
+
+class ProviderModel:
+    """A client of one model of a provider; each call is one request, without retries. See `LLMClient`.
+
+    The SDK is imported and its client made at the first call, in the event loop that asks.
+
+    Args:
+        name: The name that logs record, ``provider:model``.
+        make: Makes the SDK's model; called once for each event loop.
+        settings: Further settings of each request, as pydantic-ai names them. `GenerationOptions` go before.
+        registry: Context sizes and prices that go before those that the SDK knows.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        make: Callable[[], Model],
+        *,
+        settings: Mapping[str, Any] | None = None,
+        registry: ModelRegistry | None = None,
+    ) -> None:
+        self._name, self._make = name, make
+        self._settings, self._registry = dict(settings or {}), registry
+        self._made: tuple[asyncio.AbstractEventLoop | None, Model] | None = None
+
+    @classmethod
+    def of_name(
+        cls,
+        name: str,
+        *,
+        login: Mapping[str, str],
+        settings: Mapping[str, Any] | None = None,
+        registry: ModelRegistry | None = None,
+    ) -> Self:
+        """Return the client of a model that pydantic-ai knows by its name."""
+        return cls(name, partial(_inferred, name, login), settings=settings, registry=registry)
+
+    @property
+    def model(self) -> str:
+        """See `LLMClient.model`."""
+        return self._name
+
+    @property
+    def context_window(self) -> int | None:
+        """Tokens that request and answer may have together; None: not known."""
+        registered = self._registry.context_window(self._name) if self._registry else None
+        return registered or self._sdk().context_window
+
+    @property
+    def has_response_format(self) -> bool:
+        """True if the provider makes answers fit `GenerationOptions.response_format` by itself."""
+        return bool(self._sdk().profile.get("supports_json_schema_output", False))
+
+    async def generate(
+        self, messages: Sequence[ChatMessage], *, options: GenerationOptions | None = None
+    ) -> LLMResponse:
+        """See `LLMClient.generate`.
+
+        Raises:
+            ModelError: There is no answer.
+        """
+        return await collected(self.generate_stream(messages, options=options), model=self.model)
+
+    async def generate_stream(
+        self, messages: Sequence[ChatMessage], *, options: GenerationOptions | None = None
+    ) -> AsyncIterator[StreamEvent]:
+        """See `LLMClient.generate_stream`. Cancelling it closes the connection to the provider.
+
+        Raises:
+            ModelError: There is no answer, or it breaks off.
+        """
+        from compose.models import provider_stream as stream  # noqa: PLC0415 - imports the SDK
+
+        request = stream.ModelCall(messages, options or GenerationOptions(), self._settings)
+        try:
+            async for piece in stream.pieces(self._sdk(), request):
+                if isinstance(piece, TextDelta | ReasoningDelta):
+                    yield piece
+                else:
+                    response = stream.response(piece, request, self._name, self._registry)
+                    yield Completion(response=response)
+        except Exception as exc:
+            error = stream.model_error(exc, self._name)
+            if error is None:
+                raise
+            raise error from exc
+
+    async def count_tokens(self, messages: Sequence[ChatMessage]) -> int:
+        """Return an estimate made here: by `bpe-openai` if installed, else characters divided by 3."""
+        return counted_tokens(messages)
+
+    async def aclose(self) -> None:
+        """Close the connections to the provider. The next call opens others."""
+        if self._made is not None:
+            sdk, self._made = self._made[1], None
+            async with sdk:
+                pass
+
+    def _sdk(self) -> Model:
+        """Return the SDK's model of the running event loop, to which its connections belong."""
+        loop = None
+        with suppress(RuntimeError):
+            loop = asyncio.get_running_loop()
+        if self._made is None or self._made[0] not in {loop, None}:
+            self._made = (loop, self._make())
+        elif loop is not None:
+            self._made = (loop, self._made[1])
+        return self._made[1]
+
+
+def _inferred(name: str, login: Mapping[str, str]) -> Model:
+    """Return the SDK's model of this name.
+
+    Raises:
+        ModelError: The provider has no key.
+        ContractError: The provider is not known, or its SDK is not installed.
+    """
+    from pydantic_ai.exceptions import UserError  # noqa: PLC0415 - imports the SDK
+    from pydantic_ai.models import infer_model  # noqa: PLC0415
+    from pydantic_ai.providers import infer_provider, infer_provider_class  # noqa: PLC0415
+
+    def provider(kind: str) -> Any:
+        return infer_provider_class(kind)(**login) if login else infer_provider(kind)
+
+    try:
+        return infer_model(name, provider)
+    except UserError as exc:
+        if "API" in str(exc) or "key" in str(exc):
+            raise ModelError("auth", problem=f"{name}: {exc}") from exc
+        msg = f"model {name!r}: {exc}"
+        raise ContractError(msg) from exc
+    except (ImportError, TypeError, ValueError) as exc:
+        msg = f"model {name!r} cannot be opened: {exc}"
+        raise ContractError(msg) from exc

@@ -1,0 +1,211 @@
+"""A request to a provider over pydantic-ai, and its answer."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, cast
+
+from pydantic_ai.direct import model_request_stream
+from pydantic_ai.messages import (
+    InstructionPart,
+    ModelMessage,
+    ModelResponse,
+    ModelResponsePart,
+    PartDeltaEvent,
+    PartStartEvent,
+    TextPart,
+    TextPartDelta,
+    ThinkingPart,
+    ThinkingPartDelta,
+    ToolCallPart,
+)
+from pydantic_ai.models import Model, ModelRequestParameters, StreamedResponse
+from pydantic_ai.output import OutputObjectDefinition
+from pydantic_ai.settings import ModelSettings
+from pydantic_ai.tools import ToolDefinition
+
+from actors.errors import ModelError
+from actors.kernel.agent.llm import GenerationOptions, LLMResponse, ReasoningDelta, TextDelta, Usage
+from actors.kernel.agent.message import ChatMessage, ContentBlock
+from actors.kernel.agent.model_registry import ModelRegistry
+from compose.models.clean_text import TextPieces, clean, clean_json
+from compose.models.incoming import blocks_of
+from compose.models.outgoing import model_messages
+from compose.models.pricing import cost_usd
+from compose.models.provider_errors import model_error
+from compose.models.token_counting import counted_tokens
+
+__all__ = ["ModelCall", "model_error", "pieces", "response"]
+
+_TOOL_CHOICES: Final = frozenset(("auto", "none", "required"))
+
+
+@dataclass(frozen=True, slots=True)
+class ModelCall:
+    """A call of a model: messages, options, and settings that the options do not name."""
+
+    messages: Sequence[ChatMessage]
+    options: GenerationOptions
+    settings: Mapping[str, Any]
+
+    def parameters(self) -> ModelRequestParameters:
+        """Return instructions, tools and the schema of the answer, as pydantic-ai takes them."""
+        options, made = self.options, ModelRequestParameters()
+        if options.system_instructions:
+            made.instruction_parts = [InstructionPart(content=clean(options.system_instructions))]
+        made.function_tools = [
+            ToolDefinition(
+                name=tool.name,
+                description=clean(tool.description),
+                parameters_json_schema=tool.parameters,
+            )
+            for tool in options.tools
+        ]
+        if options.response_format is not None:
+            made.output_mode = "native"
+            name = options.response_format.get("title") or "answer"
+            made.output_object = OutputObjectDefinition(
+                json_schema=options.response_format, name=str(name)
+            )
+        return made
+
+    def model_settings(self) -> ModelSettings:
+        """Return the settings of this request. Retries of the SDK are off: they would multiply ours."""
+        options = self.options
+        chosen: dict[str, Any] = {
+            "temperature": options.temperature,
+            "max_tokens": options.max_tokens,
+            "stop_sequences": list(options.stop) or None,
+            "tool_choice": _tool_choice(options.tool_choice),
+        }
+        given = {name: value for name, value in chosen.items() if value is not None}
+        return cast("ModelSettings", {**self.settings, **options.extra, **given, "max_retries": 0})
+
+
+def _tool_choice(choice: str | None) -> str | list[str] | None:
+    return choice if choice is None or choice in _TOOL_CHOICES else [choice]
+
+
+async def pieces(
+    sdk: Model, request: ModelCall
+) -> AsyncIterator[TextDelta | ReasoningDelta | ModelResponse]:
+    """Yield text and reasoning as they come, then the whole answer, once the connection is given back.
+
+    Raises:
+        Exception: An error of pydantic-ai.
+        ModelError: The answer breaks off, or the provider refuses one.
+    """
+    chat = [_clean(message) for message in request.messages]
+    messages = [_without_foreign_data(message, sdk) for message in model_messages(chat)]
+    text, reasoning = TextPieces(), TextPieces()
+    async with model_request_stream(
+        sdk,
+        messages,
+        model_settings=request.model_settings(),
+        model_request_parameters=request.parameters(),
+        instrument=False,
+    ) as stream:
+        async for event in stream:
+            said, thought = _said(event)
+            if said and (shown := text.add(said)):
+                yield TextDelta(text=shown)
+            if thought and (shown := reasoning.add(thought)):
+                yield ReasoningDelta(text=shown)
+        answer = _whole(stream, sdk)
+    if shown := text.rest():
+        yield TextDelta(text=shown)
+    yield answer
+
+
+def _clean(message: ChatMessage) -> ChatMessage:
+    """Return the message with text that every provider takes."""
+    given = [block.model_dump() for block in message.content]
+    taken = clean_json(given)
+    if taken == given:
+        return message
+    return message.model_copy(
+        update={"content": [ContentBlock.model_validate(block) for block in taken]}
+    )
+
+
+def _said(event: object) -> tuple[str, str]:
+    """Return the text and the reasoning that an event adds."""
+    match event:
+        case PartStartEvent(part=TextPart(content=content)):
+            return content, ""
+        case PartStartEvent(part=ThinkingPart(content=content)):
+            return "", content
+        case PartDeltaEvent(delta=TextPartDelta(content_delta=content)):
+            return content, ""
+        case PartDeltaEvent(delta=ThinkingPartDelta(content_delta=content)):
+            return "", content or ""
+        case _:
+            return "", ""
+
+
+def _whole(stream: StreamedResponse, sdk: Model) -> ModelResponse:
+    answer = stream.get()
+    # Without a reason to end and without usage nothing says that this was the end.
+    is_told = bool(
+        answer.usage.total_tokens or (answer.provider_details or {}).get("finish_reason")
+    )
+    if answer.state in {"incomplete", "interrupted"} or not is_told:
+        problem = f"{sdk.model_name}: the stream ended before the answer was complete"
+        raise ModelError("connection", problem=problem)
+    if answer.finish_reason == "content_filter" and not answer.parts:
+        raise ModelError("refused", problem=f"{sdk.model_name}: the provider's filter stopped it")
+    return answer
+
+
+def _without_foreign_data(message: ModelMessage, sdk: Model) -> ModelMessage:
+    """Return the message as this provider may see it.
+
+    Reasoning of another provider, and reasoning without the data that proves its origin, would be sent as
+    text.
+    """
+    if not isinstance(message, ModelResponse):
+        return message
+    kept = [part for part in message.parts if _is_for(part, message, sdk)]
+    return replace(message, parts=kept)
+
+
+def _is_for(part: ModelResponsePart, message: ModelResponse, sdk: Model) -> bool:
+    if isinstance(part, ThinkingPart):
+        if part.signature:
+            return sdk.accepts_stateless_artifacts(message, part)
+        is_own = part.provider_name is not None and part.provider_name == sdk.system
+        return is_own and bool(part.id or part.provider_details)
+    return isinstance(part, TextPart | ToolCallPart) or part.provider_name in {None, sdk.system}
+
+
+def response(
+    answer: ModelResponse, request: ModelCall, name: str, registry: ModelRegistry | None
+) -> LLMResponse:
+    """Return the answer as the kernel's, with its cost; usage is estimated if the provider tells none."""
+    content = blocks_of(answer)
+    usage = _usage(answer)
+    if usage.total == 0:
+        said = ChatMessage(role="assistant", content=content)
+        usage = Usage(input=counted_tokens(request.messages), output=counted_tokens([said]))
+    else:
+        cost = cost_usd(answer, usage, name, registry)
+        usage = usage.model_copy(update={"cost_usd": cost})
+    details = answer.provider_details or {}
+    return LLMResponse(
+        content=content,
+        usage=usage,
+        model=answer.model_name or name,
+        stop_reason=str(details.get("finish_reason") or answer.finish_reason or "stop"),
+    )
+
+
+def _usage(answer: ModelResponse) -> Usage:
+    told = answer.usage
+    return Usage(
+        input=max(0, told.input_tokens),
+        cached=max(0, told.cache_read_tokens),
+        cache_written=max(0, told.cache_write_tokens),
+        output=max(0, told.output_tokens),
+        reasoning=max(0, told.output_reasoning_tokens),
+    )

@@ -1,0 +1,66 @@
+"""A client that lets a function pick the client for each request."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import aclosing
+from typing import TypeAlias
+
+from actors.kernel.agent.llm import (
+    GenerationOptions,
+    LLMClient,
+    LLMResponse,
+    StreamEvent,
+    collected,
+)
+from actors.kernel.agent.message import ChatMessage
+from compose.models.retrying_model import stream_of
+
+Picking: TypeAlias = (
+    "Callable[[Sequence[ChatMessage], GenerationOptions], LLMClient | Awaitable[LLMClient]]"
+)
+
+
+class Router:
+    """A client that asks the one that a function picks. See `LLMClient`.
+
+    A function that asks a small model first is an ordinary `async` one; the whole is one effect of the run.
+
+    Args:
+        pick: Called with the messages and options of each request; returns the client that answers.
+        model: The name that logs record. A response names the model that answered.
+    """
+
+    def __init__(self, pick: Picking, *, model: str = "router") -> None:
+        self._pick, self._model = pick, model
+
+    @property
+    def model(self) -> str:
+        """See `LLMClient.model`."""
+        return self._model
+
+    async def generate(
+        self, messages: Sequence[ChatMessage], *, options: GenerationOptions | None = None
+    ) -> LLMResponse:
+        """See `LLMClient.generate`."""
+        return await collected(self.generate_stream(messages, options=options), model=self.model)
+
+    async def generate_stream(
+        self, messages: Sequence[ChatMessage], *, options: GenerationOptions | None = None
+    ) -> AsyncIterator[StreamEvent]:
+        """See `LLMClient.generate_stream`."""
+        client = await self._picked(messages, options)
+        async with aclosing(stream_of(client, messages, options)) as events:
+            async for event in events:
+                yield event
+
+    async def count_tokens(self, messages: Sequence[ChatMessage]) -> int:
+        """Return the count of the client that would answer without options."""
+        return await (await self._picked(messages, None)).count_tokens(messages)
+
+    async def _picked(
+        self, messages: Sequence[ChatMessage], options: GenerationOptions | None
+    ) -> LLMClient:
+        picked = self._pick(messages, options or GenerationOptions())
+        return await picked if inspect.isawaitable(picked) else picked

@@ -1,0 +1,83 @@
+"""An MCP server without an SDK that does what servers should not: `python mcp_faulty.py LEDGER [mute]`.
+
+Each call is a line of the ledger, so that a test can count calls.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+TOOLS = ("die", "echo", "garble", "hang", "huge", "long", "odd", "pid", "unknown tool")
+LARGE = "0123456789" * 5_000_000
+
+
+def result(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    """The result of a call that has one."""
+    text = {
+        "echo": str(arguments.get("text")),
+        "garble": "still here",
+        "huge": LARGE,
+        "long": LARGE[:100_000],
+        "odd": "a\x00b\ud800c",
+        "pid": str(os.getpid()),
+    }[name]
+    return {"content": [{"type": "text", "text": text}]}
+
+
+def answer(message: dict[str, Any], ledger: Path) -> dict[str, Any] | None:
+    """The answer to a message of a client; None: there is none."""
+    method, params = message.get("method"), message.get("params", {})
+    if "id" not in message:
+        return None
+    told: dict[str, Any] = {"jsonrpc": "2.0", "id": message["id"]}
+    match method:
+        case "initialize":
+            info = {"name": "faulty", "version": "1"}
+            version = params["protocolVersion"]
+            capabilities: dict[str, Any] = {"tools": {}}
+            told["result"] = {
+                "protocolVersion": version,
+                "capabilities": capabilities,
+                "serverInfo": info,
+            }
+        case "tools/list":
+            schema = {"type": "object", "properties": {"text": {"type": "string"}}}
+            told["result"] = {"tools": [{"name": name, "inputSchema": schema} for name in TOOLS]}
+        case "tools/call":
+            name = params["name"]
+            with ledger.open("a") as file:
+                file.write(f"{name}\n")
+            if name == "hang":
+                return None
+            if name == "die":
+                os._exit(3)
+            if name not in TOOLS[:-1]:
+                told["error"] = {"code": -32602, "message": f"Unknown tool: {name}"}
+            else:
+                told["result"] = result(name, params.get("arguments", {}))
+        case _:
+            told["error"] = {"code": -32601, "message": "Method not found"}
+    return told
+
+
+def main() -> None:
+    """Answer lines on standard input, until it is closed."""
+    ledger, *mute = sys.argv[1:]
+    for line in sys.stdin:
+        message = json.loads(line)
+        if mute:
+            continue
+        if message.get("params", {}).get("name") == "garble":
+            sys.stdout.write("this is no JSON\n\n[1]\n")
+        told = answer(message, Path(ledger))
+        if told is not None:
+            sys.stdout.write(json.dumps(told) + "\n")
+            sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,325 @@
+"""Tools of MCP servers: real servers as processes, one made with the SDK and one that misbehaves."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+import threading
+from functools import partial
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from actors import AgentId, ApprovalPolicy, Risk, Runtime
+from actors.errors import ContractError
+from actors.kernel.agent.tools import InvocationResult, ToolCall
+from actors.runtime.context.model_calls import DirectToolInvoker
+from compose.models import McpServerError, McpTools, mcp_tools
+from tests.integration.models import mcp_faulty
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from actors import Message, RunContext
+
+HERE = Path(__file__).parent
+CALENDAR = [sys.executable, str(HERE / "mcp_server.py")]
+FAULTY = [sys.executable, str(HERE / "mcp_faulty.py")]
+
+
+async def use(tools: McpTools, name: str, **arguments: Any) -> InvocationResult:
+    """The result of one call, as a model reads it."""
+    call = ToolCall(id="1", name=name, arguments=arguments)
+    return await DirectToolInvoker().invoke(call, tools=tools, idempotency_key="k")
+
+
+@pytest.fixture(scope="module")
+def calendar() -> McpTools:
+    """The tools of the server that is made with the SDK."""
+    return mcp_tools("cal", command=CALENDAR, environment={"BOOKED_BY": "ann"})
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Path:
+    """The file in which the other server writes its calls down."""
+    return tmp_path / "ledger"
+
+
+@pytest.fixture
+def faulty(ledger: Path) -> McpTools:
+    """The tools of the server that misbehaves."""
+    return mcp_tools("bad", command=[*FAULTY, str(ledger)], prefix="", timeout_s=5)
+
+
+def calls(ledger: Path) -> list[str]:
+    """The calls that the server got."""
+    return ledger.read_text().splitlines() if ledger.exists() else []
+
+
+async def test_a_servers_tools_are_an_agents(calendar: McpTools) -> None:
+    """Values, texts, images and errors become results that a model reads; all calls share one process."""
+    pids = await asyncio.gather(*(use(calendar, "cal_pid") for _ in range(5)))
+    total = await use(calendar, "cal_add", left=1, right=2)
+    booked = await use(calendar, "cal_book", day="Monday")
+    seen = await use(calendar, "cal_look")
+    failed = await use(calendar, "cal_fail", why="closed")
+    wrong = await use(calendar, "cal_add", left="x")
+    await calendar.aclose()
+
+    assert len({result.structured for result in pids}) == 1
+    assert (total.status, total.structured) == ("ok", 3)
+    assert booked.structured == {"day": "Monday", "by": "ann"}
+    assert seen.text == "this:\n[image of 6 bytes, image/png: not passed on]"
+    assert (failed.status, failed.text) == (
+        "error",
+        "McpToolError: Error executing tool fail: closed",
+    )
+    assert wrong.status == "error"
+    assert "valid integer" in wrong.text
+
+
+@pytest.mark.parametrize("is_allowed", [True, False])
+async def test_a_run_calls_a_servers_tool(faulty: McpTools, ledger: Path, is_allowed: bool) -> None:
+    """Recorded like any tool's; without another word of the author a person has to agree first."""
+
+    class Caller:
+        """Calls a tool."""
+
+        def __init__(self, agent_id: AgentId) -> None:
+            self.id, self.tools = agent_id, faulty
+            if is_allowed:
+                self.approval_policy = ApprovalPolicy(never=frozenset(["echo"]))
+
+        async def run(self, ctx: RunContext, inbox: list[Message]) -> str:
+            """Return what it said."""
+            assert inbox
+            return (await ctx.tool("echo", text="hello")).text
+
+    async with Runtime() as runtime:
+        await runtime.register_type("caller", Caller)
+        run_id = await runtime.submit(AgentId("caller", "1"), "go")
+        if is_allowed:
+            assert await runtime.result(run_id) == "hello"
+        else:
+            while not (pending := await runtime.approvals.open()):  # noqa: ASYNC110 - no event
+                await asyncio.sleep(0)
+            assert pending[0].run_id == run_id
+            await runtime.cancel(run_id)
+    await faulty.aclose()
+
+    assert calls(ledger) == (["echo"] if is_allowed else [])
+
+
+def test_what_a_server_says_of_its_tools_counts_if_it_is_trusted(calendar: McpTools) -> None:
+    """Otherwise each is risky and may happen once at most; what the author says goes before."""
+    trusted = mcp_tools(
+        "cal", command=CALENDAR, trust=True, prefix="", risks={"add": Risk.CRITICAL}
+    )
+    told = {tool.name: (tool.risk, tool.idempotent) for tool in trusted}
+
+    assert {(tool.risk, tool.idempotent) for tool in calendar} == {(Risk.HIGH, False)}
+    assert told == {
+        "add": (Risk.CRITICAL, True),
+        "book": (Risk.HIGH, True),
+        "fail": (Risk.SAFE, False),
+        "pid": (Risk.HIGH, False),
+        "look": (Risk.HIGH, False),
+    }
+    assert calendar[0].description == "Add two numbers."
+    assert calendar[0].parameters["required"] == ["left", "right"]
+
+
+def test_the_author_says_which_tools_and_how_risky(ledger: Path) -> None:
+    """By the names that the server has; names for models are made of what providers take."""
+    tools = mcp_tools(
+        "bad",
+        command=[*FAULTY, str(ledger)],
+        allow=["echo", "unknown tool"],
+        risks={"echo": Risk.HIGH, "*": Risk.SAFE},
+        idempotent=["echo"],
+    )
+
+    assert [(tool.name, tool.risk, tool.idempotent) for tool in tools] == [
+        ("bad_echo", Risk.HIGH, True),
+        ("bad_unknown_tool", Risk.SAFE, False),
+    ]
+    with pytest.raises(McpServerError, match="'bad': it has no tool nothing; it has die, echo"):
+        mcp_tools("bad", command=[*FAULTY, str(ledger)], allow=["nothing"])
+
+
+async def test_a_server_that_dies_is_started_again(faulty: McpTools, ledger: Path) -> None:
+    """By the next call; the call that it died in is not made twice."""
+    first = await use(faulty, "echo", text="a")
+    died = await use(faulty, "die")
+    second = await use(faulty, "echo", text="b")
+    await faulty.aclose()
+
+    assert (first.text, second.text) == ("a", "b")
+    assert died.status == "error"
+    assert "it ended. die may have happened all the same" in died.text
+    assert calls(ledger) == ["echo", "die", "echo"]
+
+
+async def test_a_server_that_is_killed_between_calls_is_started_again(faulty: McpTools) -> None:
+    """Nobody notices, unless the call is faster than the news of the death."""
+    pid = (await use(faulty, "pid")).text
+    os.kill(int(pid), signal.SIGKILL)
+    while (result := await use(faulty, "pid")).status == "error":
+        assert "may have happened" in result.text
+    await faulty.aclose()
+
+    assert result.text != pid
+
+
+def test_the_end_of_the_event_loop_ends_the_server(faulty: McpTools) -> None:
+    """Without a word of the author."""
+    pid = asyncio.run(use(faulty, "pid")).text
+
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(pid), 0)
+
+
+async def test_a_server_that_hangs_is_given_up(ledger: Path) -> None:
+    """After the author's seconds; other calls of the session go on, and it is called no second time."""
+    tools = mcp_tools("bad", command=[*FAULTY, str(ledger)], prefix="", timeout_s=0.2)
+
+    hung, echoed = await asyncio.gather(use(tools, "hang"), use(tools, "echo", text="a"))
+    await tools.aclose()
+
+    assert hung.status == "error"
+    assert "hang did not answer within 0.2 s" in hung.text
+    assert "timeout_s" in hung.text
+    assert echoed.text == "a"
+    assert calls(ledger) == ["hang", "echo"]
+
+
+async def test_a_tool_that_is_gone_is_named(faulty: McpTools) -> None:
+    """The model reads what the server says."""
+    result = await use(faulty, "unknown_tool")
+    await faulty.aclose()
+
+    assert result.status == "error"
+    assert "unknown tool refused: Unknown tool: unknown tool" in result.text
+
+
+async def test_a_large_result_is_cut_with_a_note(faulty: McpTools) -> None:
+    """64 KiB of it are shown."""
+    result = await use(faulty, "long")
+    await faulty.aclose()
+
+    assert result.text.startswith("0123456789")
+    assert result.text.endswith("[cut: 65,536 of 100,000 bytes are shown; ask for less]")
+    assert len(result.text) < 66_000
+
+
+async def test_a_huge_message_ends_the_server(faulty: McpTools) -> None:
+    """50 MB are not kept; the next call has another server."""
+    result = await use(faulty, "huge")
+    echoed = await use(faulty, "echo", text="a")
+    await faulty.aclose()
+
+    assert result.status == "error"
+    assert "more than 16 MiB: ask it for less" in result.text
+    assert echoed.text == "a"
+
+
+async def test_lines_that_are_no_messages_are_skipped(faulty: McpTools) -> None:
+    """Servers print to the wrong stream; characters that no log keeps are replaced."""
+    garbled, odd = await use(faulty, "garble"), await use(faulty, "odd")
+    await faulty.aclose()
+
+    assert garbled.text == "still here"
+    assert odd.text == "a\ufffdb\ufffdc"
+
+
+def test_a_server_that_cannot_be_reached_is_named(
+    ledger: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With what to try by hand: a program that is not there, one that ends, one that says nothing."""
+    with pytest.raises(
+        McpServerError, match=r"'cal': it cannot be opened .* by hand: no-such-prog"
+    ):
+        mcp_tools("cal", command=["no-such-prog"])
+    with pytest.raises(McpServerError, match="cannot be opened"):
+        mcp_tools("cal", command=[sys.executable, "-c", "pass"])
+    monkeypatch.setattr("compose.models.mcp.session.OPEN_LIMIT_S", 0.2)
+    with pytest.raises(McpServerError, match=r"no greeting within 0\.2 s"):
+        mcp_tools("cal", command=[*FAULTY, str(ledger), "mute"])
+    with pytest.raises(McpServerError, match="cannot be opened"):
+        mcp_tools("cal", url="http://127.0.0.1:1/mcp")
+
+
+def test_contradicting_arguments_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before anything is started."""
+    with pytest.raises(ContractError, match="either a command or a url"):
+        mcp_tools("cal")
+    with pytest.raises(ContractError, match="either a command or a url"):
+        mcp_tools("cal", command=["x"], url="http://127.0.0.1:1")
+    monkeypatch.setattr("compose.models.mcp.toolset.find_spec", lambda name: None)
+    with pytest.raises(ContractError, match=r"callboard\[mcp\]"):
+        mcp_tools("cal", command=["x"])
+
+
+class Handler(BaseHTTPRequestHandler):
+    """The misbehaving server over HTTP."""
+
+    headers_seen: list[str | None]
+    ledger: Path
+
+    def __init__(self, ledger: Path, seen: list[str | None], *args: Any) -> None:
+        self.ledger, self.headers_seen = ledger, seen
+        super().__init__(*args)
+
+    def do_POST(self) -> None:
+        """Answer one message."""
+        self.headers_seen.append(self.headers.get("authorization"))
+        message = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        told = mcp_faulty.answer(message, self.ledger)
+        body = b"" if told is None else json.dumps(told).encode()
+        self.send_response(202 if told is None else 200)
+        self.send_header("content-type", "application/json")
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def do_GET(self) -> None:
+        """Offer no stream of the server's own messages."""
+        self.send_error(405)
+
+    do_DELETE = do_GET  # noqa: N815 - the name that the base class looks for
+
+    def log_message(self, *_: Any) -> None:  # type: ignore[explicit-override]
+        """Print nothing."""
+
+
+@pytest.fixture
+def over_http(ledger: Path) -> Iterator[tuple[str, list[str | None]]]:
+    """The address of that server, and the logins that it sees."""
+    seen: list[str | None] = []
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, ledger, seen)) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}/mcp", seen
+        server.shutdown()
+        thread.join()
+
+
+async def test_a_server_over_http_is_like_one_of_streams(
+    over_http: tuple[str, list[str | None]],
+) -> None:
+    """With the headers that the author names."""
+    url, seen = over_http
+    tools = mcp_tools("web", url=url, headers={"Authorization": "Bearer t"})
+
+    result = await use(tools, "web_echo", text="a")
+    refused = await use(tools, "web_unknown_tool")
+    await tools.aclose()
+
+    assert (result.status, result.text) == ("ok", "a")
+    assert "Unknown tool" in refused.text
+    assert {*seen} == {"Bearer t"}

@@ -1,0 +1,221 @@
+"""Tries within one call: after which errors, with which pauses, and when the run sleeps instead."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, get_args
+
+import pytest
+
+from actors import ChatMessage, RetryAfter
+from actors.errors import TRANSIENT_MODEL_ERRORS, ContractError, ModelError, ModelErrorKind
+from actors.kernel.agent.llm import LLMClient, StreamEvent, TextDelta
+from actors.testing import ModelReply, ScriptedModel
+from compose.models import FallbackModel, RetryingModel, TryLimits
+from tests.harness.simloop import SimEntropy, SimLoop, simulate
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from actors.testing.model_reply import Line
+
+HI = [ChatMessage.of("user", "hi")]
+
+
+def slow(wait: float | None = None) -> ModelError:
+    """The provider's wish to be asked later."""
+    return ModelError("rate_limited", wait, "big-1")
+
+
+def retrying(*script: Line, **limits: float) -> tuple[ScriptedModel, RetryingModel]:
+    """A scripted model, and the client that retries it."""
+    model = ScriptedModel(*script)
+    tries = TryLimits(**limits)  # type: ignore[arg-type]
+    return model, RetryingModel(model, tries=tries, entropy=SimEntropy(1))
+
+
+def ask(client: LLMClient) -> tuple[object, float]:
+    """The text of the answer or the error, and how many seconds it took, in virtual time."""
+
+    async def main(loop: SimLoop) -> tuple[object, float]:
+        try:
+            answer: object = (await client.generate(HI)).text
+        except (ModelError, RetryAfter) as exc:
+            answer = exc
+        return answer, loop.time()
+
+    return simulate(main, seed=1)[0]
+
+
+@pytest.mark.item(341)
+@pytest.mark.parametrize("kind", get_args(ModelErrorKind))
+def test_only_errors_that_pass_are_tried_again(kind: ModelErrorKind) -> None:
+    """The others are raised at once, as they are."""
+    model, client = retrying(ModelError(kind), "fine")
+
+    answer, _ = ask(client)
+
+    if kind in TRANSIENT_MODEL_ERRORS:
+        assert (answer, model.calls) == ("fine", 2)
+    else:
+        assert isinstance(answer, ModelError)
+        assert (answer.kind, model.calls) == (kind, 1)
+
+
+def test_a_pause_is_as_long_as_the_provider_asks() -> None:
+    """Exactly, as long as the limits allow it."""
+    model, client = retrying(slow(7), slow(20), "fine")
+
+    assert ask(client) == ("fine", 27.0)
+    assert model.calls == 3
+
+
+def test_pauses_grow_if_the_provider_names_none() -> None:
+    """Each is twice the one before, less up to a half."""
+    model, client = retrying(slow(), slow(), slow(), "fine")
+
+    answer, took_s = ask(client)
+
+    assert (answer, model.calls) == ("fine", 4)
+    assert 1.75 <= took_s <= 3.5
+
+
+def test_the_fourth_failure_is_raised() -> None:
+    """As it is, so that the run's retry policy decides."""
+    model, client = retrying(*(slow() for _ in range(4)), "fine")
+
+    answer, _ = ask(client)
+
+    assert isinstance(answer, ModelError)
+    assert model.calls == 4
+
+
+@pytest.mark.parametrize("waits", [(61,), (30, 31), (1, 1, 1, 1)])
+def test_a_longer_wait_lets_the_run_sleep(waits: tuple[float, ...]) -> None:
+    """`RetryAfter` has the provider's wait; its cause is the error."""
+    model, client = retrying(*(slow(wait) for wait in waits), "fine")
+
+    answer, _ = ask(client)
+
+    assert isinstance(answer, RetryAfter)
+    assert answer.delay_s == waits[-1]
+    assert "rate_limited: big-1" in answer.reason
+    assert isinstance(answer.__cause__, ModelError)
+    assert model.calls == len(waits)
+
+
+def test_nothing_is_tried_again_behind_the_first_piece() -> None:
+    """Whoever watches would see an answer begin twice."""
+    model, client = retrying(ModelReply(text="half of", error=slow(1)), "whole")
+    shown: list[StreamEvent] = []
+
+    async def main(loop: SimLoop) -> None:
+        del loop
+        async for event in client.generate_stream(HI):
+            shown.append(event)  # noqa: PERF401 - what came before the error counts
+
+    with pytest.raises(ModelError):
+        simulate(main, seed=1)
+
+    assert shown == [TextDelta(text="half"), TextDelta(text=" of")]
+    assert model.calls == 1
+
+
+def test_a_call_has_at_least_one_try() -> None:
+    """None is a mistake of the caller."""
+    with pytest.raises(ContractError, match="at least one"):
+        TryLimits(count=0)
+
+
+def test_a_client_of_a_client_is_a_client() -> None:
+    """With the inner one's name and counts."""
+    _, client = retrying("fine")
+
+    async def main(loop: SimLoop) -> int:
+        del loop
+        return await client.count_tokens(HI)
+
+    assert isinstance(client, LLMClient)
+    assert (client.model, client.context_window) == ("scripted", None)
+    assert simulate(main, seed=1)[0] == 1
+
+
+@pytest.mark.item(341)
+def test_the_next_client_answers_at_once() -> None:
+    """Its answer names the model; tries of a client's own are left out."""
+    first, second = ScriptedModel(slow(), model="a"), ScriptedModel("b speaks", model="b")
+    client = FallbackModel([RetryingModel(first), second])
+
+    assert ask(client) == ("b speaks", 0.0)
+    assert isinstance(client, LLMClient)
+    assert (client.model, first.calls, second.calls) == ("a", 1, 1)
+
+
+def test_if_all_fail_the_first_is_asked_again() -> None:
+    """After the shortest wait that they name; no longer than the limits allow."""
+    first = ScriptedModel(slow(30), "a again", model="a")
+    second = ScriptedModel(slow(5), model="b")
+
+    assert ask(FallbackModel([first, second])) == ("a again", 5.0)
+
+
+def test_if_all_fail_for_long_the_run_sleeps() -> None:
+    """The reason has what each of them said."""
+    first, second = ScriptedModel(slow(300)), ScriptedModel(RetryAfter(200, "busy"))
+
+    answer, _ = ask(FallbackModel([first, second]))
+
+    assert isinstance(answer, RetryAfter)
+    assert answer.delay_s == 200
+    assert "no client answered" in answer.reason
+    assert "busy" in answer.reason
+
+
+@pytest.mark.parametrize(
+    "line",
+    [ModelError("auth"), ModelError("context_too_long"), ModelReply(text="half", error=slow())],
+)
+def test_an_error_that_stays_is_no_reason_to_fall_back(line: Line) -> None:
+    """Nor is one behind the first piece."""
+    second = ScriptedModel("never")
+
+    answer, _ = ask(FallbackModel([ScriptedModel(line), second]))
+
+    assert isinstance(answer, ModelError)
+    assert second.calls == 0
+
+
+def test_a_fallback_has_the_smallest_context_window() -> None:
+    """So that what fits into one fits into all."""
+
+    class Sized(ScriptedModel):
+        """A model that says its size."""
+
+        def __init__(self, context_window: int | None) -> None:
+            super().__init__()
+            self.context_window = context_window
+
+    assert FallbackModel([Sized(8_000), Sized(None), Sized(4_000)]).context_window == 4_000
+    assert FallbackModel([Sized(None)]).context_window is None
+    with pytest.raises(ContractError, match="at least one client"):
+        FallbackModel([])
+
+
+@pytest.mark.parametrize("wrap", [RetryingModel, lambda client: FallbackModel([client])])
+def test_closing_closes_the_clients(wrap: Callable[[object], object]) -> None:
+    """Those that have connections."""
+    closed = []
+
+    class Open(ScriptedModel):
+        """A model with connections."""
+
+        async def aclose(self) -> None:
+            """Close them."""
+            closed.append(self.model)
+
+    async def main(loop: SimLoop) -> None:
+        del loop
+        aclose: Callable[[], Awaitable[None]] = wrap(Open()).aclose  # type: ignore[attr-defined]
+        await aclose()
+
+    simulate(main, seed=1)
+    assert closed == ["scripted"]

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from actors.context.model_sizes import DEFAULT_CONTEXT_SIZE, context_size_of
     from actors.context.paid_calls import ask, recorded_by
     from actors.context.repair import repaired
+    from actors.context.store_history import StoreHistory
     from actors.context.tokens import TokenCounter, estimated_tokens
 else:
     __getattr__ = lazy_exports(
@@ -50,6 +51,7 @@ else:
             "actors.context.model_sizes": ("DEFAULT_CONTEXT_SIZE", "context_size_of"),
             "actors.context.paid_calls": ("ask", "recorded_by"),
             "actors.context.repair": ("repaired",),
+            "actors.context.store_history": ("StoreHistory",),
             "actors.context.tokens": ("TokenCounter", "estimated_tokens"),
         },
     )
@@ -65,6 +67,7 @@ __all__ = [
     "RecallStrategy",
     "SelectiveToolCallCompactionStrategy",
     "SlidingWindowCompaction",
+    "StoreHistory",
     "SummarizationCompaction",
     "TokenBudgetComposedStrategy",
     "TokenCounter",

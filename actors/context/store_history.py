@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Sequence
 
+from actors.context.tokens import stamped_tokens
+from actors.context.turns import TOKENS
 from actors.errors import ContractError
 from actors.kernel.agent.message import ChatMessage
-from actors.kernel.agent.transcript import NewTurn, Turn, random_turn_id
+from actors.kernel.agent.transcript import NewTurn, Turn
 from actors.kernel.runtime.ids import AgentId
 from actors.kernel.storage.transcript import TranscriptStore
-
-TOKENS = "tokens"
 
 
 class StoreHistory:
@@ -79,14 +80,12 @@ class StoreHistory:
 
 def new_turn(message: ChatMessage, session_id: str) -> NewTurn:
     """Return a turn as a store takes it; without an id it gets one that nobody has."""
-    tokens = message.metadata.get(TOKENS, "")
-    size = int(tokens) if tokens.isdecimal() and len(tokens) < 12 else None
     plain = {key: said for key, said in message.metadata.items() if key not in _KEPT_APART}
     return NewTurn(
         session_id,
-        message.turn or random_turn_id(),
+        message.turn or secrets.token_hex(16),
         message.model_copy(update={"metadata": plain}),
-        tokens=size,
+        tokens=stamped_tokens(message),
         parent=message.parent,
     )
 

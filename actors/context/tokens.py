@@ -22,6 +22,8 @@ MEDIA_TOKENS: Final = 1_000
 
 _MEDIA: Final = frozenset({"image", "audio", "video", "file"})
 _DIGITS: Final = 12
+_MOST: Final = 2_000_000
+"""Longer texts are estimated: the tokenizer would hold the event loop up for seconds."""
 _PIECE: Final = 40_000
 """Characters that are encoded at once: the tokenizer refuses texts of more than 200,000 tokens."""
 
@@ -45,6 +47,8 @@ def installed_tokenizer() -> CountText | None:
     encode = bpe_openai.get_encoding("o200k_base").encode_ordinary
 
     def count(text: str) -> int:
+        if len(text) > _MOST:
+            return estimated_tokens(text)
         return sum(len(encode(text[at : at + _PIECE])) for at in range(0, len(text), _PIECE))
 
     return count
@@ -63,7 +67,7 @@ class TokenCounter:
 
     def count(self, message: ChatMessage) -> int:
         """Return the size of one turn."""
-        stamp = _stamp(message)
+        stamp = stamped_tokens(message)
         return self._count(message) if stamp is None else stamp
 
     def total(self, messages: Iterable[ChatMessage]) -> int:
@@ -87,7 +91,7 @@ class TokenCounter:
         asked = None if self._count_text or installed_tokenizer() else llm
         done = []
         for message in messages:
-            if _stamp(message) is not None:
+            if stamped_tokens(message) is not None:
                 done.append(message)
                 continue
             size = await asked.count_tokens([message]) if asked else self._count(message)
@@ -99,6 +103,10 @@ class TokenCounter:
         media = sum(block.type in _MEDIA for block in message.content)
         texts = map(self.text, texts_of(message))
         return MESSAGE_TOKENS + MEDIA_TOKENS * media + sum(texts)
+
+
+ESTIMATE: Final = TokenCounter(estimated_tokens)
+"""A third of the characters, whatever is installed."""
 
 
 class Tally:
@@ -124,7 +132,8 @@ class Tally:
         return known[1]
 
 
-def _stamp(message: ChatMessage) -> int | None:
+def stamped_tokens(message: ChatMessage) -> int | None:
+    """Return the size that stands in a turn's metadata; None: none, or no number."""
     text = message.metadata.get(TOKENS, "")
     return int(text) if text.isdecimal() and len(text) < _DIGITS else None
 

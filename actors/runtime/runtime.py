@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Self
 
+from actors.context.store_history import StoreHistory
 from actors.kernel.agent.agent import Agent
 from actors.kernel.clock import Clock, Entropy
 from actors.kernel.runtime.effects import Journal, ResultCache
@@ -198,6 +199,14 @@ class Runtime(Client):
             on_change=partial(self._host.notifications.publish, Nudge("schedule")),
             on_arrived=self._host.worker.intake.routed,
         )
+
+    @property
+    def history(self) -> StoreHistory:
+        """Turns of conversations in the runtime's store, as a `HistoryProvider`.
+
+        Agents whose context has a provider of its own are read there.
+        """
+        return StoreHistory(self._store.transcripts)
 
     @property
     def owner(self) -> HostIncarnation:

@@ -14,6 +14,7 @@ from typing import Any, Final, Literal
 from pydantic import BaseModel, ConfigDict
 from typing_extensions import override
 
+from actors.context.tokens import ESTIMATE
 from actors.errors import ContractError, Facts
 from actors.kernel.agent.llm import (
     Completion,
@@ -24,7 +25,6 @@ from actors.kernel.agent.llm import (
     collected,
 )
 from actors.kernel.agent.message import ChatMessage
-from actors.kernel.agent.token_estimate import estimated_tokens
 from actors.testing.secret_filter import SecretFilter
 
 _MAX_DIFF_LINES: Final = 60
@@ -139,7 +139,7 @@ class Cassette:
         """Return the client's count; without a client the characters of the messages divided by 3."""
         if self._client is not None:
             return await self._client.count_tokens(messages)
-        return estimated_tokens(messages)
+        return ESTIMATE.total(messages)
 
     def _request(
         self, messages: Sequence[ChatMessage], options: GenerationOptions | None

@@ -6,9 +6,9 @@ import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import TypeAlias
 
+from actors.context.tokens import ESTIMATE
 from actors.kernel.agent.llm import GenerationOptions, LLMResponse, StreamEvent, collected
 from actors.kernel.agent.message import ChatMessage
-from actors.kernel.agent.token_estimate import estimated_tokens
 from actors.testing.model_reply import Asked, Line, ModelReply, events_of
 
 Answering: TypeAlias = (
@@ -61,4 +61,4 @@ class FunctionModel:
 
     async def count_tokens(self, messages: Sequence[ChatMessage]) -> int:
         """Return the characters of the messages divided by 3."""
-        return estimated_tokens(messages)
+        return ESTIMATE.total(messages)

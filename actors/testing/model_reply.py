@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Self, TypeAlias
 
+from actors.context.tokens import ESTIMATE
 from actors.kernel.agent.llm import (
     Completion,
     GenerationOptions,
@@ -18,7 +19,6 @@ from actors.kernel.agent.llm import (
     Usage,
 )
 from actors.kernel.agent.message import ChatMessage, ContentBlock
-from actors.kernel.agent.token_estimate import estimated_tokens
 from actors.kernel.agent.tools import ToolCall
 
 _WORDS: Final = re.compile(r"\s*\S+|\s+$")
@@ -107,7 +107,7 @@ class ModelReply:
         content += [*self.blocks, *(call.block() for call in self.calls)]
         said = ChatMessage(role="assistant", content=content)
         usage = self.usage or Usage(
-            input=estimated_tokens(asked.messages), output=estimated_tokens([said])
+            input=ESTIMATE.total(asked.messages), output=ESTIMATE.total([said])
         )
         stop_reason = self.stop_reason or ("tool_calls" if self.calls else "stop")
         return LLMResponse(content=content, usage=usage, model=model, stop_reason=stop_reason)

@@ -11,10 +11,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
+from actors.context.tokens import texts_of
 from actors.errors import ContractError
 from actors.kernel.agent.llm import GenerationOptions, LLMResponse, StreamEvent, collected
 from actors.kernel.agent.message import ChatMessage
-from actors.kernel.agent.token_estimate import texts_of
 from compose.models.clean_text import clean
 from compose.models.llama_server import LlamaServer
 from compose.models.provider_model import ProviderModel

@@ -8,6 +8,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
+from actors.context.tokens import TokenCounter
 from actors.errors import ContractError, ModelError
 from actors.kernel.agent.llm import (
     Completion,
@@ -20,7 +21,6 @@ from actors.kernel.agent.llm import (
 )
 from actors.kernel.agent.message import ChatMessage
 from actors.kernel.agent.model_registry import ModelRegistry
-from compose.models.token_counting import counted_tokens
 
 if TYPE_CHECKING:
     from pydantic_ai.models import Model
@@ -114,7 +114,7 @@ class ProviderModel:
 
     async def count_tokens(self, messages: Sequence[ChatMessage]) -> int:
         """Return an estimate made here: by `bpe-openai` if installed, else characters divided by 3."""
-        return counted_tokens(messages)
+        return TokenCounter().total(messages)
 
     async def aclose(self) -> None:
         """Close the connections to the provider. The next call opens others."""

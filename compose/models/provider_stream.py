@@ -25,6 +25,7 @@ from pydantic_ai.output import OutputObjectDefinition
 from pydantic_ai.settings import ModelSettings
 from pydantic_ai.tools import ToolDefinition
 
+from actors.context.tokens import TokenCounter
 from actors.errors import ModelError
 from actors.kernel.agent.llm import GenerationOptions, LLMResponse, ReasoningDelta, TextDelta, Usage
 from actors.kernel.agent.message import ChatMessage, ContentBlock
@@ -34,7 +35,6 @@ from compose.models.incoming import blocks_of
 from compose.models.outgoing import model_messages
 from compose.models.pricing import cost_usd
 from compose.models.provider_errors import model_error
-from compose.models.token_counting import counted_tokens
 
 __all__ = ["ModelCall", "model_error", "pieces", "response"]
 
@@ -187,7 +187,9 @@ def response(
     usage = _usage(answer)
     if usage.total == 0:
         said = ChatMessage(role="assistant", content=content)
-        usage = Usage(input=counted_tokens(request.messages), output=counted_tokens([said]))
+        usage = Usage(
+            input=TokenCounter().total(request.messages), output=TokenCounter().total([said])
+        )
     else:
         cost = cost_usd(answer, usage, name, registry)
         usage = usage.model_copy(update={"cost_usd": cost})

@@ -6,7 +6,6 @@ A turn is one chat message. A cut says where a compaction lets the window begin;
 from __future__ import annotations
 
 import hashlib
-import uuid
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -20,11 +19,6 @@ NO_CUT = -1
 def turn_id(run_id: str, position: str, n: int) -> str:
     """Return the id of the n-th turn that a run adds at a position: the same on every replay."""
     return hashlib.sha256(f"{run_id}\n{position}\n{n}".encode()).hexdigest()[:32]
-
-
-def random_turn_id() -> str:
-    """Return an id for a turn of somebody who has no run."""
-    return uuid.uuid4().hex
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,6 @@ from actors.kernel.agent.middleware import (
 )
 from actors.kernel.clock import Clock
 from actors.kernel.json import JsonValue
-from actors.kernel.storage.history import HistoryProvider
 
 _log = logging.getLogger("callboard.context")
 

@@ -100,10 +100,7 @@ class Live:
         return self.call(model, words, execute)
 
     def call(
-        self,
-        model: LLMClient,
-        words: list[JsonValue],
-        execute: Callable[[OnPiece], Awaitable[Any]],
+        self, model: LLMClient, words: list[JsonValue], execute: Callable[[OnPiece], Awaitable[Any]]
     ) -> EffectCall:
         """Return the effect that asks a model; the pieces that `execute` tells are shown, numbered."""
 

@@ -6,6 +6,8 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from datetime import UTC, datetime
 from typing import Any, NoReturn, TypeVar, Unpack, overload
 
+from typing_extensions import override
+
 from actors.errors import DeadlineExceededError
 from actors.kernel.agent.agent import Agent, RunMeta
 from actors.kernel.agent.llm import GenerationOptions, LLMClient, LLMResponse
@@ -44,7 +46,14 @@ class RunContext(ConversationVerbs):
     """
 
     def __init__(
-        self, run: RunState, meta: RunMeta, *, env: HostServices, waits: Waits, agent: Agent, sessions: Sessions
+        self,
+        run: RunState,
+        meta: RunMeta,
+        *,
+        env: HostServices,
+        waits: Waits,
+        agent: Agent,
+        sessions: Sessions,
     ) -> None:
         self.meta = meta
         self.state = AgentState(run, env.store)
@@ -146,6 +155,7 @@ class RunContext(ConversationVerbs):
             name, fn, args, retry, timeout, effect, reconcile, thread, key
         )
 
+    @override
     async def tool(self, name: str, /, **arguments: Any) -> InvocationResult:
         """Call one of the agent's declared tools; at most once unless the tool is idempotent.
 

@@ -114,9 +114,7 @@ class Execution:
         )
         waits = self._waits = Waits(run, env.mail_of(row.agent_id))
         sessions = Sessions(run, Memory.of(self.agent), env.store.transcripts)
-        self._ctx = RunContext(
-            run, meta, env=env, waits=waits, agent=self.agent, sessions=sessions
-        )
+        self._ctx = RunContext(run, meta, env=env, waits=waits, agent=self.agent, sessions=sessions)
         self._runlog, self._run_state = log, run
         deadline = Deadline(row, getattr(self.agent, "deadline_s", None), env.clock)
         self._ending = Ending(

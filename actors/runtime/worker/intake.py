@@ -227,7 +227,9 @@ class Intake:
         try:
             return clears_in_store(self.env.agents.find(agent_id))
         except Exception:  # noqa: BLE001 - a factory of the author's
-            _log.warning("an agent could not be made", extra={"agent": str(agent_id)}, exc_info=True)
+            _log.warning(
+                "an agent could not be made", extra={"agent": str(agent_id)}, exc_info=True
+            )
             return False
 
     async def _end_cancelled(self, lease: ShardLease, found: LoadedRun) -> bool:

@@ -31,7 +31,7 @@ def test_an_estimate_is_a_third_of_the_characters(text: str, size: int) -> None:
 
 def test_the_installed_tokenizer_counts_as_models_do() -> None:
     """It needs no network, takes every text, and long ones in pieces."""
-    pytest.importorskip("bpe_openai", reason="extra `models` is not installed")
+    pytest.importorskip("bpe_openai", reason="extra `tokens` is not installed")
     count = installed_tokenizer()
 
     assert count is not None

@@ -155,9 +155,9 @@ async def test_tokens_are_characters_divided_by_three() -> None:
 
     answer = await model.generate(messages)
 
-    assert await model.count_tokens(messages) == 4
+    assert await model.count_tokens(messages) == 12
     assert await model.count_tokens([ChatMessage(role="assistant", content=[CALL.block()])]) > 10
-    assert answer.usage == Usage(input=4, output=3)
+    assert answer.usage == Usage(input=12, output=7)
 
 
 @pytest.mark.item(340)

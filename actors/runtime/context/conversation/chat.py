@@ -140,7 +140,9 @@ class ChatLoop(Generic[T]):
                 turns = _correction(calls, exc)
                 continue
             if found is not None:
-                return await self._end(response, calls, found[0], usage, n)
+                # Their calls are answered, so that the conversation can go on.
+                await self.keep([_result(call, "accepted", is_error=False) for call in calls])
+                return ChatResult(found[0], response.text, usage, n, "end")
             turns = await self._results(calls)
         await self.keep([one for one in turns if isinstance(one, ChatMessage)])
         return ChatResult(None, response.text, usage, max_turns, "max_turns")
@@ -162,18 +164,6 @@ class ChatLoop(Generic[T]):
             if ends:
                 return (self.output.of_call(ends[0].arguments),)
         return None if calls else (self.output.of_text(response.text),)
-
-    async def _end(
-        self,
-        response: LLMResponse,
-        calls: Sequence[ToolCall | ToolResult],
-        output: T,
-        usage: Usage,
-        n: int,
-    ) -> ChatResult[T]:
-        """Answer the calls of the last turn, so that the conversation can go on, and return the result."""
-        await self.keep([_result(call, "accepted", is_error=False) for call in calls])
-        return ChatResult(output, response.text, usage, n, "end")
 
     async def _results(self, calls: Sequence[ToolCall | ToolResult]) -> list[ChatMessage]:
         """Return what the tools gave, in the order of the calls. They run at the same time."""

@@ -7,7 +7,7 @@ described in the log; see docs/replay.md, "Windows".
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -77,6 +77,7 @@ class Generation:
         effects: Effects,
         live: Live,
         sessions: Sessions,
+        *,
         model: LLMClient | None,
     ) -> None:
         self._run, self._effects, self._live = run, effects, live
@@ -92,7 +93,7 @@ class Generation:
             raise ContractError(msg)
         turns = [ChatMessage.of("user", one) if isinstance(one, str) else one for one in new]
         name = self._sessions.name_of(session)
-        call = self._call(model, turns, session, name, request)
+        call = self._call(model, turns, request, session=session, name=name)
         response = LLMResponse.model_validate(await self._effects.perform(call))
         said = [*turns, response.message()]
         self._sessions.remember(name, said)
@@ -105,9 +106,10 @@ class Generation:
         self,
         model: LLMClient,
         turns: list[ChatMessage],
+        request: Request,
+        *,
         session: str | None,
         name: str,
-        request: Request,
     ) -> EffectCall:
         dumped: list[JsonValue] = [turn.model_dump(mode="json") for turn in turns]
         options = request.options
@@ -143,9 +145,7 @@ class Generation:
         marked = [with_id(message, id_) for message, id_ in zip(said, ids, strict=True)]
 
         async def append() -> None:
-            await history.append_many(
-                run.agent_id, marked, session_id=session, run_id=run.run_id
-            )
+            await history.append_many(run.agent_id, marked, session_id=session, run_id=run.run_id)
 
         words: list[JsonValue] = ["history.append", session, list(ids)]
         append_call = effect("step", "history.append", words, append)
@@ -262,5 +262,3 @@ def _sizes(said: Sequence[ChatMessage], payload: Payload) -> list[int]:
 
 def _digest(value: list[Any]) -> str:
     return hashlib.sha256(canonical_json(value).encode(errors="surrogatepass")).hexdigest()
-
-

@@ -98,8 +98,7 @@ class ConversationHistory:
         async def read() -> int:
             provider = self._provider()
             return await reading(
-                self._run.log,
-                lambda: provider.count_messages(self._run.agent_id, session_id=name),
+                self._run.log, lambda: provider.count_messages(self._run.agent_id, session_id=name)
             )
 
         value: int = await self._recorded("history.count", ["history.count", session], read)
@@ -108,9 +107,7 @@ class ConversationHistory:
     def _provider(self) -> HistoryProvider:
         return self._sessions.memory.history or self._store
 
-    async def _recorded(
-        self, name: str, words: list[JsonValue], read: Callable[[], Any]
-    ) -> Any:
+    async def _recorded(self, name: str, words: list[JsonValue], read: Callable[[], Any]) -> Any:
         async def limited() -> Any:
             value = await read()
             size_bytes = sized(value, where=name)[1]
@@ -135,9 +132,7 @@ class ConversationHistory:
             marked = [
                 with_id(message, turn_id(run.run_id, place, n)) for n, message in enumerate(said)
             ]
-            await history.append_many(
-                run.agent_id, marked, session_id=session, run_id=run.run_id
-            )
+            await history.append_many(run.agent_id, marked, session_id=session, run_id=run.run_id)
 
         call = effect("step", "history.append", words, append)
         await self._effects.perform(call)

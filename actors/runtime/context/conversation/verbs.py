@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
 from actors.kernel.agent.agent import Agent
 from actors.kernel.agent.llm import GenerationOptions, LLMClient, LLMResponse
@@ -34,7 +34,7 @@ class Conversation:
         model: The agent's; None: it has none.
     """
 
-    def __init__(  # noqa: PLR0913, PLR0917 - a room of the context's
+    def __init__(  # noqa: PLR0917 - a room of the context's
         self,
         run: RunState,
         effects: Effects,
@@ -47,7 +47,7 @@ class Conversation:
         self.model: LLMClient | None = getattr(agent, "model", None)
         self.sessions = sessions
         self.history = ConversationHistory(run, effects, self.sessions, store)
-        self._generation = Generation(run, effects, live, self.sessions, self.model)
+        self._generation = Generation(run, effects, live, self.sessions, model=self.model)
         self._scopes, self._agent = scopes, agent
 
     async def generate(
@@ -95,7 +95,10 @@ class ConversationVerbs:
     """What `RunContext` offers for conversations with a model."""
 
     _conversation: Conversation
-    tool: CallTool
+
+    async def tool(self, name: str, /, **arguments: Any) -> InvocationResult:
+        """See `RunContext.tool`."""
+        raise NotImplementedError(name, arguments)
 
     @property
     def session_id(self) -> str:
@@ -133,14 +136,34 @@ class ConversationVerbs:
         """
         return await self._conversation.generate(new, session, options)
 
+    @overload
     async def chat(
         self,
         *new: str | ChatMessage,
         session: str | None = None,
-        output: type[T] | None = None,
+        output: None = None,
         max_turns: int = 20,
         options: GenerationOptions | None = None,
-    ) -> ChatResult[T]:
+    ) -> ChatResult[str]: ...
+
+    @overload
+    async def chat(
+        self,
+        *new: str | ChatMessage,
+        session: str | None = None,
+        output: type[T],
+        max_turns: int = 20,
+        options: GenerationOptions | None = None,
+    ) -> ChatResult[T]: ...
+
+    async def chat(
+        self,
+        *new: str | ChatMessage,
+        session: str | None = None,
+        output: type[Any] | None = None,
+        max_turns: int = 20,
+        options: GenerationOptions | None = None,
+    ) -> ChatResult[Any]:
         """Let the model answer, with the agent's tools, until it has nothing more to call.
 
         A loop of recorded verbs: `generate`, and `tool` for each call of an answer, at the same time.
@@ -157,7 +180,9 @@ class ConversationVerbs:
         Raises:
             OutputError: The model was told twice that its output does not fit, and it still does not.
         """
-        loop = self._conversation.loop(self.tool, Output(output, self._conversation.model), session, options)
+        loop = self._conversation.loop(
+            self.tool, Output(output, self._conversation.model), session, options
+        )
         return await loop.run(new, max_turns)
 
 

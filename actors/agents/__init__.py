@@ -1,0 +1,9 @@
+"""Ready-made agents: classes that an author only configures.
+
+A message enters by `run`, an answer leaves as the run's output. The verbs of `actors.runtime` are below;
+sessions and workflows are above.
+"""
+
+from actors.agents.react import ReActAgent
+
+__all__ = ["ReActAgent"]

@@ -1,0 +1,100 @@
+"""The think-act-observe agent: a model, its tools, and a conversation that outlives runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from pydantic import TypeAdapter
+
+from actors.context.compaction.sliding_window import SlidingWindowCompaction
+from actors.context.compaction.token_budget import TokenBudgetComposedStrategy
+from actors.context.compaction.tool_results import ToolResultCompactionStrategy
+from actors.context.config import ContextConfig
+from actors.context.store_history import StoreHistory
+from actors.kernel.agent.context import CompactionStrategy
+from actors.kernel.agent.llm import GenerationOptions, LLMClient
+from actors.kernel.agent.message import ChatMessage, Message
+from actors.kernel.agent.tools import ApprovalPolicy, Tool
+from actors.kernel.json import JsonValue, canonical_json
+from actors.kernel.runtime.ids import AgentId
+from actors.runtime import RunContext
+
+MAX_RESULT_CHARS: Final = 2_000
+"""Characters of an older tool result that the default window keeps."""
+MAX_TURNS: Final = 20
+
+
+class ReActAgent:
+    """An agent that answers each message by a model, which may call tools before it does.
+
+    A message's turn is its payload: a text, or a mapping with ``text``, or JSON data as text. The output is
+    the answer's text, or with `output` the typed answer as JSON data. All messages of one run are answered
+    together.
+
+    Args:
+        name: Its type, or its whole id. A name alone is the agent ``name/main``.
+        model: Answers. See `compose.models`, or `actors.testing` for one that needs no network.
+        instructions: In front of every window.
+        tools: Called as recorded effects; risky ones wait for a person, see `ApprovalPolicy`.
+        context: History, window and retention. By default turns are kept in the runtime's store for good,
+            and the window is compacted at 80 % of the model's context down to 50 %.
+        session: The conversation of runs that name none.
+        output: Type that answers have to fit.
+        max_turns: Model calls that one run may make.
+        options: For the model.
+        approval_policy: Which tools wait for a person.
+        version: Of the agent's code; recorded with each run.
+    """
+
+    def __init__(  # noqa: PLR0913 - an agent's attributes
+        self,
+        name: str | AgentId,
+        *,
+        model: LLMClient,
+        instructions: str | None = None,
+        tools: Sequence[Tool] = (),
+        context: ContextConfig | None = None,
+        session: str | None = "main",
+        output: type[Any] | None = None,
+        max_turns: int = MAX_TURNS,
+        options: GenerationOptions | None = None,
+        approval_policy: ApprovalPolicy | None = None,
+        version: str | None = None,
+    ) -> None:
+        self.id = name if isinstance(name, AgentId) else AgentId(name, "main")
+        self.model, self.instructions, self.tools = model, instructions, tuple(tools)
+        self.context = context or default_context(model)
+        self.session, self.version = session, version
+        self.approval_policy = approval_policy or ApprovalPolicy()
+        self._output, self._max_turns, self._options = output, max_turns, options
+
+    async def run(self, ctx: RunContext, inbox: list[Message]) -> JsonValue:
+        """Answer the run's messages."""
+        turns = [turn_of(message.payload) for message in inbox]
+        reply = await ctx.chat(
+            *turns, output=self._output, max_turns=self._max_turns, options=self._options
+        )
+        if self._output is None or reply.output is None:
+            return reply.text
+        adapter: TypeAdapter[Any] = TypeAdapter(self._output)
+        value: JsonValue = adapter.dump_python(reply.output, mode="json")
+        return value
+
+
+def default_context(model: LLMClient) -> ContextConfig:
+    """Return the context of an agent that is given none."""
+    strategies: list[CompactionStrategy] = [
+        ToolResultCompactionStrategy(max_chars=MAX_RESULT_CHARS),
+        SlidingWindowCompaction(max_messages=200, slack=50),
+    ]
+    budget = TokenBudgetComposedStrategy.from_model(model.model, strategies, target_ratio=0.50)
+    return ContextConfig(StoreHistory(), budget)
+
+
+def turn_of(payload: JsonValue) -> ChatMessage:
+    """Return a message's payload as the user's turn."""
+    if isinstance(payload, dict) and isinstance(payload.get("text"), str):
+        payload = payload["text"]
+    text = payload if isinstance(payload, str) else canonical_json(payload)
+    return ChatMessage.of("user", text)

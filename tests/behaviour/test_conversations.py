@@ -1,0 +1,421 @@
+"""Conversations with a model: each turn is kept once, each answer is billed once, whatever happens."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from typing_extensions import override
+
+from actors.agents import ReActAgent
+from actors.context import (
+    CompactionPipeline,
+    ContextConfig,
+    InMemoryHistoryProvider,
+    SlidingWindowCompaction,
+    StoreHistory,
+    SummarizationCompaction,
+)
+from actors.errors import RunFailedError
+from actors.kernel.agent.llm import GenerationOptions
+from actors.kernel.agent.message import ChatMessage
+from actors.kernel.agent.supervision import HistoryRetention
+from actors.kernel.agent.tools import Tool, ToolCall
+from actors.kernel.runtime.log_entry import EntryKind as K
+from actors.kernel.runtime.scheduler import RetryPolicy, RunStatus
+from actors.testing import FunctionModel, ModelReply, ScriptedModel
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from actors.kernel.agent.message import Message
+    from actors.kernel.runtime.ids import AgentId
+    from actors.runtime import RunContext
+    from tests.behaviour.bed import Bed
+
+
+def asked(model: ScriptedModel | FunctionModel) -> list[list[str]]:
+    """The texts of each request."""
+    return [[message.text for message in one.messages] for one in model.asked]
+
+
+async def turns(bed: Bed, agent: AgentId, session: str) -> list[str]:
+    """What the store has of a session."""
+    found = await bed.runtime.history.get_messages(agent, session_id=session)
+    return [f"{message.role}: {message.text}" for message in found]
+
+
+@pytest.mark.item(257, 283, 286)
+async def test_turns_are_kept_once_though_the_code_runs_again(bed: Bed) -> None:
+    """Live and after a crash; the model is not asked again, and gets the turns before."""
+    model = ScriptedModel("one", "two")
+
+    async def body(ctx: RunContext) -> list[str]:
+        first = await ctx.generate("a", session="s")
+        second = await ctx.generate("b", "c", session="s")
+        return [first.text, second.text]
+
+    values = await bed.live_and_replayed(body, model=model)
+
+    assert all(value == ["one", "two"] for value in values)
+    assert asked(model) == [["a"], ["a", "one", "b", "c"]]
+    [agent] = bed.agents
+    assert await turns(bed, agent, "s") == [
+        "user: a",
+        "assistant: one",
+        "user: b",
+        "user: c",
+        "assistant: two",
+    ]
+
+
+@pytest.mark.item(273, 283)
+async def test_a_session_outlives_its_runs_and_its_host(bed: Bed) -> None:
+    """The next run of the session goes on, another session begins anew."""
+    model = ScriptedModel("one", "two", "three")
+
+    async def act(ctx: RunContext, inbox: list[Message]) -> str:
+        return (await ctx.generate(str(inbox[0].payload))).text
+
+    agent = await bed.serve(act, model=model)
+    await bed.result(await bed.submit(agent, "a", session_id="s"))
+    await bed.restart()
+    await bed.result(await bed.submit(agent, "b", session_id="s"))
+    await bed.result(await bed.submit(agent, "c", session_id="t"))
+
+    assert asked(model) == [["a"], ["a", "one", "b"], ["c"]]
+
+
+async def test_the_log_of_a_call_says_how_its_window_was_made(bed: Bed) -> None:
+    """One intent and one llm.call as of ctx.llm, with a receipt."""
+    model = ScriptedModel("one", "two")
+
+    async def act(ctx: RunContext, inbox: list[Message]) -> str:
+        await ctx.generate("a")
+        return (await ctx.generate(str(inbox[0].payload))).text
+
+    agent = await bed.serve(act, model=model)
+    run_id = await bed.submit(agent, "b")
+    await bed.result(run_id)
+
+    kinds = await bed.kinds(run_id)
+    assert kinds[2:] == ["effect.intent", "llm.call", "effect.intent", "llm.call", "run.completed"]
+    calls = await bed.log(run_id, K.LLM_CALL)
+    receipts: list[Any] = [call.payload["receipt"] for call in calls]
+    assert [(one["session"], one["head"], one["turns"]) for one in receipts] == [
+        (run_id, -1, 1),
+        (run_id, 1, 3),
+    ]
+
+
+@pytest.mark.item(267, 268, 269, 270)
+@pytest.mark.parametrize("retention", list(HistoryRetention))
+@pytest.mark.parametrize("end", ["completed", "failed", "cancelled"])
+async def test_retention_holds_however_a_run_ends(
+    bed: Bed, retention: HistoryRetention, end: str
+) -> None:
+    """RUN takes the run's turns with its end, NONE writes none, PERMANENT keeps them."""
+
+    async def act(ctx: RunContext, inbox: list[Message]) -> None:
+        del inbox
+        await ctx.generate("hi")
+        await ctx.step("mark", bed.world.do, "mark")
+        if end == "failed":
+            raise ValueError("as asked")
+        if end == "cancelled":
+            await ctx.sleep_until_signal("never")
+
+    context = ContextConfig(StoreHistory(), retention=retention)
+    agent = await bed.serve(act, model=ScriptedModel(otherwise="hello"), context=context)
+    await bed.runtime.history.append(
+        agent, ChatMessage.of("user", "before"), session_id="s", run_id="other"
+    )
+    run_id = await bed.submit(agent, session_id="s", retry_policy=RetryPolicy(max_retries=0))
+    if end == "cancelled":
+        await bed.marked(run_id)
+        await bed.runtime.cancel(run_id, reason="enough")
+
+    assert (await bed.ended(run_id)).status is RunStatus[end.upper()]
+    kept = ["user: hi", "assistant: hello"] if retention is HistoryRetention.PERMANENT else []
+    assert await turns(bed, agent, "s") == ["user: before", *kept]
+
+
+@pytest.mark.item(269)
+async def test_a_run_whose_turns_are_not_kept_still_has_them(bed: Bed) -> None:
+    """From its log: also behind a crash. The next run begins anew."""
+    model = ScriptedModel("one", "two", "three")
+    context = ContextConfig(StoreHistory(), retention=HistoryRetention.NONE)
+
+    async def body(ctx: RunContext) -> str:
+        await ctx.generate("a", session="s")
+        return (await ctx.generate("b", session="s")).text
+
+    await bed.live_and_replayed(body, model=model, context=context)
+
+    assert asked(model) == [["a"], ["a", "one", "b"]]
+    [agent] = bed.agents
+    assert await turns(bed, agent, "s") == []
+
+
+@dataclass
+class Recording(InMemoryHistoryProvider):
+    """A provider outside that notes what it is asked."""
+
+    def __init__(self, calls: list[str]) -> None:
+        super().__init__()
+        self.calls = calls
+
+    @override
+    async def get_messages(self, *args: Any, **options: Any) -> list[ChatMessage]:
+        """See `HistoryProvider.get_messages`."""
+        self.calls.append("get_messages")
+        return await super().get_messages(*args, **options)
+
+    @override
+    async def append_many(
+        self, agent_id: AgentId, messages: Sequence[ChatMessage], **options: Any
+    ) -> None:
+        """See `HistoryProvider.append_many`."""
+        self.calls.append(f"append_many {len(messages)}")
+        await super().append_many(agent_id, messages, **options)
+
+
+@pytest.mark.item(274, 286)
+async def test_a_provider_outside_is_read_asked_and_given_the_turns_once(bed: Bed) -> None:
+    """Read, generate, one append of all new turns; a replay does none of it."""
+    calls: list[str] = []
+    history = Recording(calls)
+
+    def answer(messages: Sequence[ChatMessage], _: GenerationOptions) -> str:
+        calls.append("generate")
+        return f"{len(messages)}"
+
+    async def body(ctx: RunContext) -> str:
+        return (await ctx.generate("a", "b", session="s")).text
+
+    values = await bed.live_and_replayed(
+        body, model=FunctionModel(answer), context=ContextConfig(history)
+    )
+
+    assert calls == ["get_messages", "generate", "append_many 3"]
+    assert set(values) == {"2"}
+    [agent] = bed.agents
+    kept = await history.get_messages(agent, session_id="s")
+    assert [message.text for message in kept] == ["a", "b", "2"]
+    assert await turns(bed, agent, "s") == []
+
+
+@pytest.mark.item(296, 299, 300)
+async def test_a_summary_is_bought_once(bed: Bed) -> None:
+    """Recorded beside the call that it serves; a crash before the answer does not buy it again."""
+    summaries = ScriptedModel(otherwise="they said much")
+    model = ScriptedModel(otherwise="yes")
+    crashes: list[bool] = []
+
+    def answer(messages: Sequence[ChatMessage], options: GenerationOptions) -> str:
+        del messages, options
+        if summaries.calls and not crashes:
+            crashes.append(True)
+            raise ConnectionError("the line is cut")
+        return "yes"
+
+    model_of_agent = FunctionModel(answer)
+    strategy = SummarizationCompaction(summaries, recent_token_budget=60, min_old_tokens=100)
+    context = ContextConfig(StoreHistory(), strategy)
+
+    async def act(ctx: RunContext, inbox: list[Message]) -> int:
+        del inbox
+        for n in range(8):
+            await ctx.generate(f"{n} " + "word " * 30)
+        return 8
+
+    agent = await bed.serve(act, model=model_of_agent, context=context, session="s")
+    run_id = await bed.submit(agent)
+    await bed.result(run_id)
+    del model
+
+    paid = [entry for entry in await bed.log(run_id, K.LLM_CALL) if "~" in entry.position]
+    assert crashes == [True]
+    assert len({entry.payload["hash"] for entry in paid}) == len(paid) == summaries.calls
+    assert summaries.calls < 8
+    assert len(await turns(bed, agent, "s")) == 16
+    view = await bed.runtime.store.transcripts.view(agent, "s", limit=100)
+    assert view.cut is not None
+    assert view.cut.strategy == "SummarizationCompaction"
+
+
+def tool(name: str, fn: Any, **more: Any) -> Tool:
+    """A tool that may be repeated."""
+    return Tool(name, "", fn, idempotent=True, **more)
+
+
+def call(name: str, id_: str = "c", **arguments: Any) -> ToolCall:
+    """A call as a model makes it."""
+    return ToolCall(id=id_, name=name, arguments=arguments)
+
+
+@pytest.mark.item(266)
+async def test_a_chat_calls_tools_until_the_model_is_done(bed: Bed) -> None:
+    """Calls of one answer run together, results come in their order; a replay asks and calls nothing."""
+    used: list[int] = []
+
+    async def double(n: int) -> int:
+        used.append(n)
+        return 2 * n
+
+    async def broken() -> None:
+        raise ValueError("no luck")
+
+    script = (
+        ModelReply(calls=[call("double", "1", n=1), call("double", "2", n=2)]),
+        ModelReply(text="hm", calls=[call("broken"), call("unknown", "x"), call("double", "3")]),
+        "done",
+    )
+    model = ScriptedModel(*script)
+    tools = [tool("double", double), tool("broken", broken)]
+
+    async def body(ctx: RunContext) -> list[Any]:
+        reply = await ctx.chat("go", session="s")
+        return [reply.text, reply.output, reply.turns, reply.stopped]
+
+    values = await bed.live_and_replayed(body, model=model, tools=tools)
+
+    assert all(value == ["done", "done", 3, "end"] for value in values)
+    assert (sorted(used), model.calls) == ([1, 2], 3)
+    results = [
+        [block.text for block in message.content]
+        for message in model.asked[2].messages
+        if message.role == "tool"
+    ]
+    assert results[:2] == [["2"], ["4"]]
+    assert "ValueError: no luck" in str(results[2])
+    assert "not declared" in str(results[3])
+    assert "TypeError" in str(results[4])
+    assert {spec.name for spec in model.asked[0].options.tools} == {"double", "broken"}
+
+
+@pytest.mark.parametrize("is_native", [False, True])
+async def test_an_output_fits_its_type_or_is_corrected(bed: Bed, is_native: bool) -> None:
+    """Told twice what does not fit; then the chat fails with the problem."""
+
+    def bad() -> Any:
+        return '{"n": "x"}' if is_native else ModelReply(calls=[call("final_result", n="x")])
+
+    def good() -> Any:
+        return (
+            '```json\n{"n": 5}\n```' if is_native else ModelReply(calls=[call("final_result", n=5)])
+        )
+
+    def model_of(*script: Any) -> ScriptedModel:
+        model = ScriptedModel(*script)
+        if is_native:
+            model.has_json_schema = True  # type: ignore[attr-defined]
+        return model
+
+    async def act(ctx: RunContext, inbox: list[Message]) -> dict[str, int]:
+        del inbox
+        reply = await ctx.chat("how many?", output=Count)
+        assert reply.output is not None
+        return {"n": reply.output.n, "turns": reply.turns}
+
+    agent = await bed.serve(act, model=model_of(bad(), good()))
+    assert await bed.result(await bed.submit(agent)) == {"n": 5, "turns": 2}
+    agent = await bed.serve(act, model=model_of(bad(), bad(), bad()))
+    with pytest.raises(RunFailedError, match="does not fit: n: Input should be"):
+        await bed.result(await bed.submit(agent, retry_policy=RetryPolicy(max_retries=0)))
+
+
+@dataclass
+class Count:
+    """A typed answer."""
+
+    n: int
+
+
+async def test_a_chat_stops_at_its_limit_and_can_go_on(bed: Bed) -> None:
+    """What the tools gave by then is kept."""
+    model = ScriptedModel(ModelReply(calls=[call("look")]), "seen")
+
+    async def act(ctx: RunContext, inbox: list[Message]) -> list[Any]:
+        del inbox
+        first = await ctx.chat("look", session="s", max_turns=1)
+        second = await ctx.chat("and now?", session="s")
+        return [first.stopped, first.output, second.text]
+
+    async def look() -> str:
+        return "a cat"
+
+    agent = await bed.serve(act, model=model, tools=[tool("look", look)])
+
+    assert await bed.result(await bed.submit(agent)) == ["max_turns", None, "seen"]
+    assert [message.role for message in model.asked[1].messages] == [
+        "user",
+        "assistant",
+        "tool",
+        "user",
+    ]
+
+
+async def test_calls_without_ids_of_their_own_get_some(bed: Bed) -> None:
+    """Two of one id, and one of none: each result is told apart."""
+    calls = [call("look", "same", n=1), call("look", "same", n=2), call("look", "", n=3)]
+    model = ScriptedModel(ModelReply(calls=calls), "seen")
+
+    async def act(ctx: RunContext, inbox: list[Message]) -> str:
+        del inbox
+        return (await ctx.chat("look")).text
+
+    async def look(n: int) -> int:
+        return n
+
+    agent = await bed.serve(act, model=model, tools=[tool("look", look)])
+    await bed.result(await bed.submit(agent))
+
+    blocks = [b for m in model.asked[1].messages for b in m.content if b.type == "tool_result"]
+    ids = [(block.model_extra or {})["id"] for block in blocks]
+    assert (len(set(ids)), [block.text for block in blocks]) == (3, ["1", "2", "3"])
+
+
+@pytest.mark.item(265, 266, 288)
+async def test_a_react_agent_remembers(bed: Bed) -> None:
+    """Over runs and a crash, with the history, the window and the retention that it was given."""
+    windows: list[int] = []
+
+    class Counted(SlidingWindowCompaction):
+        @override
+        async def compact(self, raw_history: list[ChatMessage]) -> list[ChatMessage]:
+            windows.append(len(raw_history))
+            return await super().compact(raw_history)
+
+    context = ContextConfig(StoreHistory(), CompactionPipeline([Counted(max_messages=4)]))
+    model = ScriptedModel("one", "two", "three")
+    agent = ReActAgent(bed.name(), model=model, instructions="Be brief.", context=context)
+    bed.agents[agent.id] = agent
+    await bed.runtime.register(agent)
+
+    for text in ("a", "b", "c"):
+        await bed.result(await bed.submit(agent.id, {"text": text}))
+        await bed.restart()
+
+    assert asked(model) == [["a"], ["a", "one", "b"], ["a", "one", "b", "two", "c"]]
+    assert windows == [1, 3, 5]
+    assert model.asked[0].options.system_instructions == "Be brief."
+    assert len(await turns(bed, agent.id, "main")) == 6
+
+
+async def test_history_by_hand_is_recorded(bed: Bed) -> None:
+    """Appended once, read and counted the same on replay though others write meanwhile."""
+
+    async def body(ctx: RunContext) -> list[Any]:
+        await ctx.history.append("a", ChatMessage.of("assistant", "b"), session="s")
+        await ctx.step("flush", bed.world.do, "flush")
+        await bed.runtime.history.append(
+            ctx.agent_id, ChatMessage.of("user", "other"), session_id="s"
+        )
+        found = await ctx.history.get(session="s", limit=2)
+        return [[message.text for message in found], await ctx.history.count(session="s")]
+
+    values = await bed.live_and_replayed(body)
+
+    assert all(value == [["a", "b"], 3] for value in values)

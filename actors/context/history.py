@@ -15,7 +15,7 @@ class InMemoryHistoryProvider:
     """A `HistoryProvider` whose turns are lost with its process."""
 
     def __init__(self) -> None:
-        self._sessions: defaultdict[tuple[AgentId, str], _Session] = defaultdict(_Session)
+        self._sessions: defaultdict[tuple[AgentId, str], _Turns] = defaultdict(_Turns)
 
     async def append(
         self, agent_id: AgentId, message: ChatMessage, *, session_id: str, run_id: str = ""
@@ -66,7 +66,7 @@ class InMemoryHistoryProvider:
 
 
 @dataclass(slots=True)
-class _Session:
+class _Turns:
     """Turns of one agent in one session, each with its run, and the ids they have."""
 
     turns: list[tuple[str, ChatMessage]] = field(default_factory=list)

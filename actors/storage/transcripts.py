@@ -9,7 +9,15 @@ from datetime import datetime
 from typing_extensions import override
 
 from actors.kernel.agent.message import ChatMessage
-from actors.kernel.agent.transcript import NO_CUT, Cut, NewCut, NewTurn, Session, SessionView, Turn
+from actors.kernel.agent.transcript import (
+    NO_CUT,
+    Cut,
+    NewCut,
+    NewTurn,
+    SessionInfo,
+    SessionView,
+    Turn,
+)
 from actors.kernel.runtime.ids import AgentId
 from actors.kernel.storage.transcript import TranscriptStore
 
@@ -121,9 +129,9 @@ class MemoryTranscripts(TranscriptStore):
         self._remove((agent, session), run_id)
 
     @override
-    async def sessions(self, agent: AgentId, *, limit: int = 100) -> list[Session]:
+    async def sessions(self, agent: AgentId, *, limit: int = 100) -> list[SessionInfo]:
         found = [
-            Session(
+            SessionInfo(
                 name,
                 len(known.rows),
                 sum(row.tokens or 0 for row in known.rows),

@@ -82,6 +82,7 @@ NO_VALUES: Final = {
     # Classes whose parameters `CALLED` holds.
     *("CompactionPipeline", "ContextConfig", "InMemoryHistoryProvider", "RecallStrategy"),
     *("SelectiveToolCallCompactionStrategy", "SlidingWindowCompaction", "SummarizationCompaction"),
+    "StoreHistory",
     *("TokenBudgetComposedStrategy", "ToolResultCompactionStrategy", "TruncationStrategy"),
     # What authors and their models' clients tell each other; a response is recorded whole.
     *("CompactionStrategy", "HistoryProvider", "ToolResult"),
@@ -96,6 +97,7 @@ CALLED: Final = {
     "CompactionPipeline": "actors/context/compaction/pipeline.py",
     "ContextConfig": "actors/context/config.py",
     "InMemoryHistoryProvider": "actors/context/history.py",
+    "StoreHistory": "actors/context/store_history.py",
     "RecallStrategy": "actors/context/compaction/recall.py",
     "SelectiveToolCallCompactionStrategy": "actors/context/compaction/tool_groups.py",
     "SlidingWindowCompaction": "actors/context/compaction/sliding_window.py",

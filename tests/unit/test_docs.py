@@ -50,8 +50,9 @@ def test_the_budget_that_a_tree_has_by_itself_is_in_the_document() -> None:
 
 
 def test_the_readme_conversation_runs_as_it_stands(tmp_path: Path) -> None:
-    """So does the second one, of agents that talk."""
-    assert readme_prints(tmp_path, 1) == "{'claims': ['water is wet']}\n"
+    """So do the second one, of an agent that remembers, and the third one, of agents that talk."""
+    assert readme_prints(tmp_path, 1) == "It is mild in Bern.\nYou asked about Bern.\n"
+    assert readme_prints(tmp_path, 2) == "{'claims': ['water is wet']}\n"
 
 
 async def test_the_blocks_about_context_run_in_order() -> None:

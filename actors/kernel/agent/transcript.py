@@ -84,7 +84,7 @@ class Cut:
 
 
 @dataclass(frozen=True, slots=True)
-class Session:
+class SessionInfo:
     """A conversation of an agent, as lists show it."""
 
     name: str

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from actors.kernel.agent.transcript import NewTurn, Session, SessionView, Turn
+from actors.kernel.agent.transcript import NewTurn, SessionInfo, SessionView, Turn
 from actors.kernel.runtime.ids import AgentId
 
 
@@ -41,5 +41,5 @@ class TranscriptStore(Protocol):
     async def clear_run(self, agent: AgentId, session: str, run_id: str) -> None:
         """Forget one run's turns; the others keep their order. A cut that covers one of them goes with them."""
 
-    async def sessions(self, agent: AgentId, *, limit: int = 100) -> list[Session]:
+    async def sessions(self, agent: AgentId, *, limit: int = 100) -> list[SessionInfo]:
         """Return the agent's sessions, the one that was written last first."""

@@ -29,6 +29,7 @@ from actors.kernel.agent.tools import (
     Tool,
     ToolCall,
     ToolInvoker,
+    ToolSpec,
 )
 from actors.kernel.json import JsonValue, canonical_json, recordable, sized
 from actors.kernel.runtime.communication import Approval
@@ -36,7 +37,7 @@ from actors.kernel.runtime.effects import EffectCall, EffectMode
 from actors.kernel.runtime.live import MAX_DELTA_BYTES, Delta
 from actors.kernel.runtime.log_entry import EntryKind as K
 from actors.runtime.context.call import RunState
-from actors.runtime.context.effects import effect, idempotency_key
+from actors.runtime.context.effects import Effects, effect, idempotency_key
 from actors.runtime.context.secrets import Secrets
 from actors.runtime.loop.threads import in_thread, refuse_coroutines
 from actors.runtime.replay.branches import BranchState
@@ -207,6 +208,42 @@ class Toolkit:
         if tool is None or not self.policy.asks_for(tool):
             return None, call
         return {"risk": tool.risk.value, "arguments": shown}, call
+
+
+class ToolCalls:
+    """Calls of an agent's tools, as recorded effects.
+
+    Args:
+        toolkit: What the agent declares.
+        effects: Performs calls.
+        approval: See `RunContext.approval`.
+        secrets: Looked up where an argument names one.
+    """
+
+    def __init__(
+        self,
+        toolkit: Toolkit,
+        effects: Effects,
+        approval: Callable[..., Awaitable[Approval]],
+        secrets: Secrets,
+    ) -> None:
+        self._toolkit, self._effects = toolkit, effects
+        self._approval, self._secrets = approval, secrets
+
+    @property
+    def specs(self) -> tuple[ToolSpec, ...]:
+        """The declared tools as a model sees them."""
+        return tuple(tool.spec() for tool in self._toolkit.tools)
+
+    async def call(self, name: str, arguments: dict[str, Any]) -> InvocationResult:
+        """See `RunContext.tool`."""
+        request, call = self._toolkit.use(self._secrets, name, arguments)
+        if request is not None:
+            limit_s = self._toolkit.policy.timeout_s
+            decision = await self._approval(f"tool {name}", request, timeout=limit_s)
+            if not decision.is_approved:
+                return denied(name, decision)
+        return InvocationResult.model_validate(await self._effects.perform(call()))
 
 
 def denied(name: str, decision: Approval) -> InvocationResult:

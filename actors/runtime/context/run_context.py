@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine
 from datetime import UTC, datetime
 from typing import Any, NoReturn, TypeVar, Unpack, overload
 
-from typing_extensions import override
-
 from actors.errors import DeadlineExceededError
 from actors.kernel.agent.agent import Agent, RunMeta
-from actors.kernel.agent.llm import GenerationOptions, LLMClient, LLMResponse
-from actors.kernel.agent.message import ChatMessage, Message
+from actors.kernel.agent.message import Message
 from actors.kernel.agent.supervision import Supervision
 from actors.kernel.agent.tools import InvocationResult
 from actors.kernel.json import JsonValue
@@ -20,12 +17,14 @@ from actors.kernel.runtime.ids import AgentId, RunId, TopicId
 from actors.kernel.runtime.scheduler import RetryPolicy
 from actors.kernel.runtime.supervisor import RunHandle, RunResult
 from actors.runtime.context.call import RunState, instant
+from actors.runtime.context.conversation.generation import Generation
+from actors.runtime.context.conversation.history import ConversationHistory
 from actors.runtime.context.conversation.sessions import Sessions
-from actors.runtime.context.conversation.verbs import Conversation, ConversationVerbs
+from actors.runtime.context.conversation.verbs import Conversations, ConversationVerbs
 from actors.runtime.context.effects import Effects, EffectWord, Reconcile, StepOptions
 from actors.runtime.context.host_services import HostServices
 from actors.runtime.context.messaging import Messaging
-from actors.runtime.context.model_calls import Live, Toolkit, denied
+from actors.runtime.context.model_calls import Live, ToolCalls, Toolkit
 from actors.runtime.context.question import Questions
 from actors.runtime.context.scopes import Scope, Scopes
 from actors.runtime.context.spawning import Child, ChildTerms, spawn
@@ -66,12 +65,19 @@ class RunContext(ConversationVerbs):
             run, waits, self._effects, store=env.store, on_cancel=env.on_cancel
         )
         self._following = Following(run, self._effects, env.foreign_topics)
-        self._toolkit = Toolkit.of(agent)
-        self._secrets = env.secrets
-        self._model: LLMClient | None = getattr(agent, "model", None)
+        self._tools = ToolCalls(
+            Toolkit.of(agent), self._effects, self._questions.approval, env.secrets
+        )
         self._live = Live(run, env.on_delta)
-        self._conversation = Conversation(
-            run, self._effects, self._live, self._scopes, sessions, agent, env.store.transcripts
+        self._conversations = Conversations(
+            agent,
+            sessions,
+            ConversationHistory(run, self._effects, sessions, env.store.transcripts),
+            Generation(
+                run, self._effects, self._live, sessions, model=getattr(agent, "model", None)
+            ),
+            scopes=self._scopes,
+            tools=self._tools,
         )
         self._patches: dict[str, bool] = {}
 
@@ -155,7 +161,6 @@ class RunContext(ConversationVerbs):
             name, fn, args, retry, timeout, effect, reconcile, thread, key
         )
 
-    @override
     async def tool(self, name: str, /, **arguments: Any) -> InvocationResult:
         """Call one of the agent's declared tools; at most once unless the tool is idempotent.
 
@@ -163,27 +168,7 @@ class RunContext(ConversationVerbs):
         for a person first, who agrees to one call with exactly these arguments: see `ApprovalPolicy`. A
         `Secret` as an argument stands for its value, which the tool gets and nothing records.
         """
-        request, call = self._toolkit.use(self._secrets, name, arguments)
-        if request is not None:
-            limit_s = self._toolkit.policy.timeout_s
-            decision = await self.approval(f"tool {name}", request, timeout=limit_s)
-            if not decision.is_approved:
-                return denied(name, decision)
-        return InvocationResult.model_validate(await self._effects.perform(call()))
-
-    async def llm(
-        self, messages: Sequence[ChatMessage] | str, *, options: GenerationOptions | None = None
-    ) -> LLMResponse:
-        """Return the model's answer; a replay never asks, and never bills, again.
-
-        Deltas are live events while the call runs; the log keeps one ``llm.call`` with the text.
-
-        Raises:
-            RuntimeError: The agent has no `model`.
-            BudgetExhaustedError: The tree has used up its execution budget.
-        """
-        call = self._live.llm(self._model, messages, options)
-        return LLMResponse.model_validate(await self._effects.perform(call))
+        return await self._tools.call(name, arguments)
 
     async def now(self) -> datetime:
         """Return the current instant, aware UTC; the same on replay."""

@@ -9,7 +9,7 @@ from pydantic_core import from_json
 from typing_extensions import override
 
 from actors.kernel.agent.message import ChatMessage
-from actors.kernel.agent.transcript import Cut, NewTurn, Session, SessionView, Turn
+from actors.kernel.agent.transcript import Cut, NewTurn, SessionInfo, SessionView, Turn
 from actors.kernel.runtime.ids import AgentId
 from actors.kernel.storage.transcript import TranscriptStore
 from persistence.postgres.commits.encode import json_text
@@ -94,9 +94,9 @@ class Transcripts(TranscriptStore):
         await self._links.fetch("clearing turns of a run", SQL_CLEAR_RUN, run_id, session)
 
     @override
-    async def sessions(self, agent: AgentId, *, limit: int = 100) -> list[Session]:
+    async def sessions(self, agent: AgentId, *, limit: int = 100) -> list[SessionInfo]:
         rows = await self._links.fetch("listing conversations", SQL_SESSIONS, str(agent), limit)
-        return [Session(*row.values()) for row in rows]
+        return [SessionInfo(*row.values()) for row in rows]
 
 
 def _message(text: str) -> ChatMessage:

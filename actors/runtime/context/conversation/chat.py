@@ -13,7 +13,7 @@ from actors.errors import ContractError, OutputError
 from actors.kernel.agent.llm import GenerationOptions, LLMClient, LLMResponse, Usage
 from actors.kernel.agent.message import ChatMessage, ContentBlock
 from actors.kernel.agent.tools import InvocationResult, ToolCall, ToolResult, ToolSpec
-from actors.runtime.context.conversation.generation import Request
+from actors.runtime.context.conversation.generation import GenerationRequest
 
 T = TypeVar("T")
 
@@ -97,11 +97,11 @@ class Output(Generic[T]):
 
 @dataclass(slots=True)
 class ChatLoop(Generic[T]):
-    """One chat of one run.
+    """The loop of a chat.
 
     Attributes:
         generate: See `Generation.ask`.
-        gather: See `RunContext.gather`.
+        together: See `RunContext.gather`.
         use: Calls a declared tool.
         keep: Puts turns at the end of the session that no model call follows.
         tools: What the model may call, and the agent's instructions.
@@ -110,11 +110,13 @@ class ChatLoop(Generic[T]):
         options: As the author gave them.
     """
 
-    generate: Callable[[Sequence[str | ChatMessage], str | None, Request], Awaitable[LLMResponse]]
-    gather: Callable[..., Awaitable[list[Any]]]
+    generate: Callable[
+        [Sequence[str | ChatMessage], str | None, GenerationRequest], Awaitable[LLMResponse]
+    ]
+    together: Callable[..., Awaitable[list[Any]]]
     use: Callable[[str, dict[str, Any]], Awaitable[InvocationResult]]
     keep: Callable[[Sequence[ChatMessage]], Awaitable[None]]
-    tools: Request
+    tools: GenerationRequest
     output: Output[T]
     session: str | None
     options: GenerationOptions | None
@@ -147,9 +149,9 @@ class ChatLoop(Generic[T]):
         await self.keep([one for one in turns if isinstance(one, ChatMessage)])
         return ChatResult(None, response.text, usage, max_turns, "max_turns")
 
-    def _request(self) -> Request:
+    def _request(self) -> GenerationRequest:
         specs = (*self.tools.tools, *filter(None, [self.output.tool]))
-        return Request(self.output.options(self.options), specs, self.tools.instructions)
+        return GenerationRequest(self.output.options(self.options), specs, self.tools.instructions)
 
     def _final(
         self, response: LLMResponse, calls: Sequence[ToolCall | ToolResult]
@@ -168,7 +170,7 @@ class ChatLoop(Generic[T]):
     async def _results(self, calls: Sequence[ToolCall | ToolResult]) -> list[ChatMessage]:
         """Return what the tools gave, in the order of the calls. They run at the same time."""
         wanted = [call for call in calls if isinstance(call, ToolCall)]
-        done = iter(await self.gather(*(self.use(one.name, one.arguments) for one in wanted)))
+        done = iter(await self.together(*(self.use(one.name, one.arguments) for one in wanted)))
         return [
             next(done).result(call).message() if isinstance(call, ToolCall) else call.message()
             for call in calls

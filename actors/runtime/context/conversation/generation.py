@@ -27,7 +27,7 @@ from actors.runtime.context.call import Payload, RunState
 from actors.runtime.context.conversation.paid_calls import RecordedCalls
 from actors.runtime.context.conversation.sessions import (
     Sessions,
-    View,
+    WindowSource,
     as_turn,
     is_summary_of,
     without_marks,
@@ -43,8 +43,8 @@ _counter = TokenCounter()
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
-    """What one call of a model is asked for beside the conversation.
+class GenerationRequest:
+    """Everything that a model is asked for beside the conversation.
 
     Attributes:
         options: The author's; compared on replay.
@@ -83,8 +83,15 @@ class Generation:
         self._run, self._effects, self._live = run, effects, live
         self._sessions, self._model = sessions, model
 
+    async def llm(
+        self, messages: Sequence[ChatMessage] | str, options: GenerationOptions | None
+    ) -> LLMResponse:
+        """See `RunContext.llm`."""
+        call = self._live.llm(self._model, messages, options)
+        return LLMResponse.model_validate(await self._effects.perform(call))
+
     async def ask(
-        self, new: Sequence[str | ChatMessage], session: str | None, request: Request
+        self, new: Sequence[str | ChatMessage], session: str | None, request: GenerationRequest
     ) -> LLMResponse:
         """See `RunContext.generate`."""
         model = self._model
@@ -106,7 +113,7 @@ class Generation:
         self,
         model: LLMClient,
         turns: list[ChatMessage],
-        request: Request,
+        request: GenerationRequest,
         *,
         session: str | None,
         name: str,
@@ -117,7 +124,7 @@ class Generation:
         words: list[JsonValue] = ["generate", session, dumped, chosen]
 
         async def execute(on_piece: OnPiece) -> Any:
-            asked = _Asked(self._run, self._sessions, call, name)
+            asked = _Window(self._run, self._sessions, call, name)
             window = await asked.window(turns)
             response = await completed(model, window, request.merged(), on_piece)
             call.receipt = asked.receipt(window, request)
@@ -153,14 +160,14 @@ class Generation:
 
 
 @dataclass(slots=True)
-class _Asked:
-    """One window, and the receipt of it."""
+class _Window:
+    """The window of a call, and its receipt."""
 
     run: RunState
     sessions: Sessions
     call: EffectCall
     session: str
-    view: View | None = None
+    view: WindowSource | None = None
     assembled: Assembled | None = None
 
     async def window(self, turns: Sequence[ChatMessage]) -> list[ChatMessage]:
@@ -190,7 +197,9 @@ class _Asked:
         cut = NewCut(self.session, upto, before, strategy, summary)
         self.run.log.writes.cuts.append(cut)
 
-    def receipt(self, window: Sequence[ChatMessage], request: Request) -> dict[str, JsonValue]:
+    def receipt(
+        self, window: Sequence[ChatMessage], request: GenerationRequest
+    ) -> dict[str, JsonValue]:
         """Return how the window was made: sizes, what strategies dropped, and digests."""
         assert self.view is not None
         assert self.assembled is not None

@@ -30,7 +30,7 @@ SLACK: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What an agent declares about its conversations, with the defaults for what it does not.
+    """An agent's declarations about its conversations, with the defaults for what it does not.
 
     Attributes:
         history: A provider that is called by recorded effects; None: the runtime's own store keeps turns.
@@ -61,7 +61,7 @@ class Memory:
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class WindowSource:
     """A session as a window is made of it.
 
     Attributes:
@@ -128,32 +128,34 @@ class Sessions:
 
     @property
     def is_written(self) -> bool:
-        """Whether turns are kept at all."""
+        """True if turns are kept at all."""
         return self.memory.retention is not HistoryRetention.NONE
 
     @property
     def is_in_store(self) -> bool:
-        """Whether turns are rows of the runtime's own store."""
+        """True if turns are rows of the runtime's own store."""
         return self.is_written and self.memory.history is None
 
-    async def view(self, session: str) -> View:
+    async def view(self, session: str) -> WindowSource:
         """Return a session from its last cut on, or all of it where a provider keeps it.
 
         Raises:
             RunSuspended: The store could not be read.
         """
         if not self.is_written:
-            return View([*self._own.get(session, ())], {})
+            return WindowSource([*self._own.get(session, ())], {})
         agent = self._run.agent_id
         if self.memory.history is not None:
-            return View(await self.memory.history.get_messages(agent, session_id=session), {})
+            return WindowSource(
+                await self.memory.history.get_messages(agent, session_id=session), {}
+            )
         found = await reading(
             self._run.log, lambda: self._store.view(agent, session, limit=FARTHEST)
         )
         messages = [message_of(turn) for turn in found.turns]
         if found.cut is not None and found.cut.summary is not None:
             messages.insert(0, found.cut.summary)
-        return View(messages, {turn.id: turn.ordinal for turn in found.turns}, found.cut)
+        return WindowSource(messages, {turn.id: turn.ordinal for turn in found.turns}, found.cut)
 
     def keep(self, session: str, turns: Sequence[NewTurn]) -> None:
         """Let turns be durable with what was recorded last, or remember them where nothing keeps them."""

@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, TypeVar, overload
 
 from actors.kernel.agent.agent import Agent
 from actors.kernel.agent.llm import GenerationOptions, LLMClient, LLMResponse
 from actors.kernel.agent.message import ChatMessage
-from actors.kernel.agent.tools import InvocationResult, Tool
-from actors.kernel.storage.transcript import TranscriptStore
-from actors.runtime.context.call import RunState
 from actors.runtime.context.conversation.chat import ChatLoop, ChatResult, Output
-from actors.runtime.context.conversation.generation import Generation, Request
+from actors.runtime.context.conversation.generation import Generation, GenerationRequest
 from actors.runtime.context.conversation.history import ConversationHistory
 from actors.runtime.context.conversation.sessions import Sessions
-from actors.runtime.context.effects import Effects
-from actors.runtime.context.model_calls import Live
+from actors.runtime.context.model_calls import ToolCalls
 from actors.runtime.context.scopes import Scopes
 
 T = TypeVar("T")
-CallTool = Callable[..., Awaitable[InvocationResult]]
-"""See `RunContext.tool`."""
 
 
-class Conversation:
+class Conversations:
     """The conversations of one execution of a run.
 
     Attributes:
@@ -34,21 +28,20 @@ class Conversation:
         model: The agent's; None: it has none.
     """
 
-    def __init__(  # noqa: PLR0917 - a room of the context's
+    def __init__(
         self,
-        run: RunState,
-        effects: Effects,
-        live: Live,
-        scopes: Scopes,
-        sessions: Sessions,
         agent: Agent,
-        store: TranscriptStore,
+        sessions: Sessions,
+        history: ConversationHistory,
+        generation: Generation,
+        *,
+        scopes: Scopes,
+        tools: ToolCalls,
     ) -> None:
         self.model: LLMClient | None = getattr(agent, "model", None)
-        self.sessions = sessions
-        self.history = ConversationHistory(run, effects, self.sessions, store)
-        self._generation = Generation(run, effects, live, self.sessions, model=self.model)
-        self._scopes, self._agent = scopes, agent
+        self.sessions, self.history = sessions, history
+        self.generation, self._scopes, self._tools = generation, scopes, tools
+        self._instructions: str | None = getattr(agent, "instructions", None)
 
     async def generate(
         self,
@@ -57,34 +50,23 @@ class Conversation:
         options: GenerationOptions | None,
     ) -> LLMResponse:
         """See `RunContext.generate`."""
-        return await self._generation.ask(new, session, self._request(options))
+        request = GenerationRequest(options, (), self._instructions)
+        return await self.generation.ask(new, session, request)
 
     def loop(
-        self,
-        call_tool: CallTool,
-        output: Output[T],
-        session: str | None,
-        options: GenerationOptions | None,
+        self, output: Output[T], session: str | None, options: GenerationOptions | None
     ) -> ChatLoop[T]:
         """Return the loop of a chat. See `RunContext.chat`."""
-        tools: tuple[Tool, ...] = tuple(getattr(self._agent, "tools", None) or ())
         return ChatLoop(
-            generate=self._generation.ask,
-            gather=self._scopes.gather,
-            use=partial(_use, call_tool),
+            generate=self.generation.ask,
+            together=self._scopes.gather,
+            use=self._tools.call,
             keep=partial(self._keep, session),
-            tools=Request(None, tuple(tool.spec() for tool in tools), self._instructions),
+            tools=GenerationRequest(None, self._tools.specs, self._instructions),
             output=output,
             session=session,
             options=options,
         )
-
-    def _request(self, options: GenerationOptions | None) -> Request:
-        return Request(options, (), self._instructions)
-
-    @property
-    def _instructions(self) -> str | None:
-        return getattr(self._agent, "instructions", None)
 
     async def _keep(self, session: str | None, messages: Sequence[ChatMessage]) -> None:
         if messages:
@@ -92,13 +74,22 @@ class Conversation:
 
 
 class ConversationVerbs:
-    """What `RunContext` offers for conversations with a model."""
+    """The part of `RunContext` that is about conversations with a model."""
 
-    _conversation: Conversation
+    _conversations: Conversations
 
-    async def tool(self, name: str, /, **arguments: Any) -> InvocationResult:
-        """See `RunContext.tool`."""
-        raise NotImplementedError(name, arguments)
+    async def llm(
+        self, messages: Sequence[ChatMessage] | str, *, options: GenerationOptions | None = None
+    ) -> LLMResponse:
+        """Return the model's answer; a replay never asks, and never bills, again.
+
+        Deltas are live events while the call runs; the log keeps one ``llm.call`` with the text.
+
+        Raises:
+            RuntimeError: The agent has no `model`.
+            BudgetExhaustedError: The tree has used up its execution budget.
+        """
+        return await self._conversations.generation.llm(messages, options)
 
     @property
     def session_id(self) -> str:
@@ -107,12 +98,12 @@ class ConversationVerbs:
         That of who started the run (`submit(session_id=…)`, or the first message's metadata ``session``),
         else the agent's attribute `session`, else the run's id: a conversation of its own.
         """
-        return self._conversation.sessions.name_of(None)
+        return self._conversations.sessions.name_of(None)
 
     @property
     def history(self) -> ConversationHistory:
         """The turns of the agent's sessions, for an author who keeps them by hand."""
-        return self._conversation.history
+        return self._conversations.history
 
     async def generate(
         self,
@@ -134,7 +125,7 @@ class ConversationVerbs:
             ContractError: The agent has no `model`.
             BudgetExhaustedError: The tree has used up its execution budget.
         """
-        return await self._conversation.generate(new, session, options)
+        return await self._conversations.generate(new, session, options)
 
     @overload
     async def chat(
@@ -180,15 +171,5 @@ class ConversationVerbs:
         Raises:
             OutputError: The model was told twice that its output does not fit, and it still does not.
         """
-        loop = self._conversation.loop(
-            self.tool, Output(output, self._conversation.model), session, options
-        )
+        loop = self._conversations.loop(Output(output, self._conversations.model), session, options)
         return await loop.run(new, max_turns)
-
-
-async def _use(call_tool: CallTool, name: str, arguments: dict[str, Any]) -> InvocationResult:
-    """Call a tool for a model. Arguments that no tool can be called with are an error it reads."""
-    try:
-        return await call_tool(name, **arguments)
-    except TypeError as exc:
-        return InvocationResult(status="error", text=str(exc))

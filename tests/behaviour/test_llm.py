@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from actors.errors import RunFailedError
+from actors.errors import ModelError, RunFailedError
 from actors.kernel.agent.llm import GenerationOptions
 from actors.kernel.agent.message import ChatMessage
 from actors.kernel.runtime.log_entry import EntryKind
@@ -158,3 +158,20 @@ async def test_an_error_of_the_model_is_recorded_and_asked_anew_by_the_next_atte
     assert await bed.result(run_id) == "Hello there"
     calls = await bed.log(run_id, EntryKind.LLM_CALL)
     assert [call.payload["status"] for call in calls] == ["error", "ok"]
+
+
+@pytest.mark.item(71)
+async def test_an_error_of_a_model_keeps_its_facts(bed: Bed) -> None:
+    """Kind and wait are the same live and on replay, and the model is not asked again."""
+    model = ScriptedModel(ModelError("context_too_long", 1.5, "big-1"))
+
+    async def body(ctx: RunContext) -> list[object]:
+        try:
+            return [(await ctx.llm("hi")).text]
+        except ModelError as exc:
+            return [exc.kind, exc.retry_after, exc.retryable, str(exc)]
+
+    values = await bed.live_and_replayed(body, model=model)
+    assert all(value == values[0] for value in values)
+    assert values[0][:3] == ["context_too_long", 1.5, False]
+    assert model.calls == 1

@@ -1,0 +1,41 @@
+"""The code of docs/models.md."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+from tests.unit.documents import ROOT, blocks
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_the_code_of_the_document_runs_as_it_stands(tmp_path: Path) -> None:
+    """Blocks that begin with a file's name are files; the others are one program, in their order."""
+    program = []
+    for block in blocks("docs/models.md", "python"):
+        first = block.partition("\n")[0]
+        if first.startswith("# ") and first.endswith(".py"):
+            (tmp_path / first[2:]).write_text(block, encoding="utf-8")
+        else:
+            program.append(block)
+    (tmp_path / "program.py").write_text("\n".join(program), encoding="utf-8")
+
+    said = {}
+    for name in ("program.py", "planner.py"):
+        done = subprocess.run(
+            [sys.executable, "-W", "error", name],
+            cwd=tmp_path,
+            env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        said[name] = done.stdout.splitlines()
+
+    assert said["program.py"] == ["small", "Still noon. 0"]
+    assert said["planner.py"] == ["True"]

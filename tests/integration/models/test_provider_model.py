@@ -19,8 +19,10 @@ from actors import (
     LLMClient,
     LLMResponse,
     RetryAfter,
+    Runtime,
     ToolSpec,
     Usage,
+    agent,
 )
 from actors.errors import ContractError, ModelError
 from actors.kernel.agent.llm import Completion, ReasoningDelta, TextDelta
@@ -40,6 +42,8 @@ from tests.integration.models.provider import (
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+
+    from actors import Message, RunContext
 
 HI = [ChatMessage.of("user", "hi")]
 CHAT, RESPONSES, CLAUDE = "openai-chat:gpt-4o", "openai:gpt-4o", "anthropic:claude-haiku-5-5"
@@ -455,6 +459,26 @@ async def test_tokens_are_counted_without_a_request(served: Provider) -> None:
     assert await client.count_tokens([ChatMessage.of("user", text)]) in {14, 15}
     assert await client.count_tokens([ChatMessage.of("user", text * 50_000)]) == 750_000
     assert served.asked == []
+
+
+async def test_a_run_sleeps_and_records_what_comes(served: Provider) -> None:
+    """The wait is the run's, and an odd answer is in the log as the agent saw it."""
+    served.script = [SLOW, chat("a\x00", "\ud83d", "\ude00\ud800")]
+    client = client_of(served)
+
+    @agent("asker", model=client)
+    async def asker(ctx: RunContext, inbox: list[Message]) -> str:
+        assert inbox
+        return (await ctx.llm("hi")).text
+
+    async with Runtime() as runtime:
+        await runtime.register(asker)
+        run_id = await runtime.submit(asker.id, "go")
+        assert await runtime.result(run_id) == "a\ufffd\U0001f600\ufffd"
+        kinds = [str(entry.kind) async for entry in runtime.tail(run_id)]
+    assert "run.attempt_failed" in kinds
+    assert len(served.asked) == 2
+    await client.aclose()
 
 
 def test_names_that_lead_nowhere_are_refused() -> None:

@@ -104,8 +104,13 @@ def _tool_return(block: ContentBlock) -> ToolReturnPart:
         tool_name=str(data.get("name") or ""),
         content=content,
         tool_call_id=str(data.get("id") or ""),
-        outcome=_OUTCOMES.get(str(data.get("status", "ok")), "failed"),  # type: ignore[arg-type]
+        outcome=_OUTCOMES.get(_status_of(data), "failed"),  # type: ignore[arg-type]
     )
+
+
+def _status_of(data: dict[str, Any]) -> str:
+    """Return the status of a `tool_result` block; `ToolResult` says only whether it is an error."""
+    return str(data.get("status") or ("error" if data.get("is_error") else "ok"))
 
 
 def _user_content(block: ContentBlock) -> UserContent | None:

@@ -70,6 +70,11 @@ class RetryingModel:
         return self.client.model
 
     @property
+    def has_response_format(self) -> bool:
+        """True if the client makes answers fit `GenerationOptions.response_format` by itself."""
+        return bool(getattr(self.client, "has_response_format", False))
+
+    @property
     def context_window(self) -> int | None:
         """The size of the client's context window in tokens; None: not known."""
         return context_window_of(self.client)

@@ -310,7 +310,7 @@ async def test_an_output_fits_its_type_or_is_corrected(bed: Bed, is_native: bool
     def model_of(*script: Any) -> ScriptedModel:
         model = ScriptedModel(*script)
         if is_native:
-            model.has_json_schema = True  # type: ignore[attr-defined]
+            model.has_response_format = True  # type: ignore[attr-defined]
         return model
 
     async def act(ctx: RunContext, inbox: list[Message]) -> dict[str, int]:

@@ -72,15 +72,15 @@ async def test_a_runs_turns_are_kept_as_its_context_says(
     assert [turn.text for turn in kept] == ["before"] + ([] if is_cleared else ["one", "two"])
 
 
-@pytest.mark.item(55)
-async def test_a_run_that_fails_keeps_its_turns(bed: Bed) -> None:
-    """They tell what happened."""
+@pytest.mark.item(55, 268)
+async def test_a_run_without_a_session_is_one_of_its_own(bed: Bed) -> None:
+    """Its turns go with it, also when it fails."""
     memory = Memory(HistoryRetention.RUN)
     agent = await bed.serve(speaking(memory, None), context=memory)  # type: ignore[arg-type]
     run_id = await bed.submit(agent, "fail", retry_policy=RetryPolicy(max_retries=0))
 
     assert (await bed.ended(run_id)).status is RunStatus.FAILED
-    assert await memory.history.count_messages(agent, session_id=run_id) == 1
+    assert await memory.history.count_messages(agent, session_id=run_id) == 0
     done = await bed.submit(agent, "fine")
     assert await bed.result(done) == 1
     assert await memory.history.count_messages(agent, session_id=done) == 0

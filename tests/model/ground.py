@@ -109,13 +109,17 @@ class MemoryGround:
 
     def copied(self) -> dict[str, Any]:
         """Return all rows as they are, for `go_back`."""
-        kept = ("clock", "hooks", "_readers")
-        rows = {key: x for key, x in vars(self._first._rows).items() if key not in kept}
-        return deepcopy(rows)
+        kept = ("clock", "hooks", "transcripts", "_now", "_readers")
+        stores = {"": self._first._rows, "transcripts": self._first._rows.transcripts}
+        return {
+            name: deepcopy({key: x for key, x in vars(store).items() if key not in kept})
+            for name, store in stores.items()
+        }
 
     def go_back(self, rows: dict[str, Any]) -> None:
         """Another server takes the place of the one with the rows; it has those of some time before."""
-        vars(self._first._rows).update(rows)
+        vars(self._first._rows).update(rows[""])
+        vars(self._first._rows.transcripts).update(rows["transcripts"])
         self._first._rows.nudge(object(), Nudge("life"))
 
     @asynccontextmanager

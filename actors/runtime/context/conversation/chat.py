@@ -49,12 +49,12 @@ class Output(Generic[T]):
 
     Args:
         of: The type; None: any text will do.
-        model: A client with ``has_json_schema = True`` is given the schema; others get a tool for it.
+        model: A client with ``has_response_format = True`` is given the schema; others get a tool for it.
     """
 
     def __init__(self, of: type[T] | None, model: LLMClient | None) -> None:
         self._adapter: TypeAdapter[T] | None = None if of is None else TypeAdapter(of)
-        self._is_native = bool(getattr(model, "has_json_schema", False))
+        self._is_native = bool(getattr(model, "has_response_format", False))
 
     @property
     def tool(self) -> ToolSpec | None:

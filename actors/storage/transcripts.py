@@ -98,9 +98,11 @@ class MemoryTranscripts(TranscriptStore):
             self._remove(key, run_id)
 
     @override
-    async def view(self, agent: AgentId, session: str, *, limit: int) -> SessionView:
+    async def view(
+        self, agent: AgentId, session: str, *, limit: int, whole: bool = False
+    ) -> SessionView:
         known = self._sessions.get((agent, session), _Transcript())
-        upto = NO_CUT if known.cut is None else known.cut.upto
+        upto = NO_CUT if known.cut is None or whole else known.cut.upto
         rows = known.rows[-limit:] if limit else []
         turns = tuple(row.turn() for row in rows if row.ordinal > upto)
         return SessionView(known.cut, turns, len(known.rows))

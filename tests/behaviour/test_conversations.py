@@ -242,7 +242,7 @@ async def test_a_summary_is_bought_once(bed: Bed) -> None:
     assert len(await turns(bed, agent, "s")) == 16
     view = await bed.runtime.store.transcripts.view(agent, "s", limit=100)
     assert view.cut is not None
-    assert view.cut.strategy == "SummarizationCompaction"
+    assert "SummarizationCompaction(" in view.cut.strategy
 
 
 def tool(name: str, fn: Any, **more: Any) -> Tool:
@@ -419,3 +419,43 @@ async def test_history_by_hand_is_recorded(bed: Bed) -> None:
     values = await bed.live_and_replayed(body)
 
     assert all(value == [["a", "b"], 3] for value in values)
+
+
+async def test_a_window_begins_where_the_last_one_did(bed: Bed) -> None:
+    """So that a long session costs no more than a short one; a larger window reaches back again."""
+    model = ScriptedModel(otherwise="yes")
+    context = ContextConfig(StoreHistory(), SlidingWindowCompaction(10))
+
+    async def act(ctx: RunContext, inbox: list[Message]) -> str:
+        del inbox
+        return (await ctx.generate("now", session="s")).text
+
+    agent = await bed.serve(act, model=model, context=context)
+    said = [ChatMessage.of("user", str(n)) for n in range(80)]
+    await bed.runtime.history.append_many(agent, said, session_id="s")
+    await bed.result(await bed.submit(agent))
+
+    view = await bed.runtime.store.transcripts.view(agent, "s", limit=100)
+    assert view.cut is not None
+    assert (view.cut.upto, view.count) == (69, 82)
+    assert asked(model) == [[*(str(n) for n in range(70, 80)), "now"]]
+    wider = ContextConfig(StoreHistory(), SlidingWindowCompaction(40))
+    bed.agents[agent].context = wider  # type: ignore[attr-defined]
+    await bed.result(await bed.submit(agent))
+    assert asked(model)[1] == [*(str(n) for n in range(42, 80)), "now", "yes", "now"]
+
+
+async def test_what_never_fits_is_refused_before_anything_is_asked(bed: Bed) -> None:
+    """The error names the parts and their sizes."""
+    model = ScriptedModel(otherwise="yes")
+    model.context_window = 100  # type: ignore[attr-defined]
+
+    async def act(ctx: RunContext, inbox: list[Message]) -> str:
+        del inbox
+        options = GenerationOptions(max_tokens=50, system_instructions="Be brief.")
+        return (await ctx.generate("word " * 60, options=options)).text
+
+    agent = await bed.serve(act, model=model)
+    with pytest.raises(RunFailedError, match=r"100 tokens.*max_tokens 50, new turns"):
+        await bed.result(await bed.submit(agent, retry_policy=RetryPolicy(max_retries=0)))
+    assert model.calls == 0

@@ -8,6 +8,7 @@ from typing import Self
 
 from actors.context.compaction.steps import Assembled, assembled
 from actors.context.model_sizes import DEFAULT_CONTEXT_SIZE, ContextSizes, context_size_of
+from actors.context.reserve import reserved_tokens
 from actors.context.tokens import Tally, TokenCounter
 from actors.errors import ContractError
 from actors.kernel.agent.context import CompactionStrategy
@@ -24,7 +25,8 @@ class TokenBudgetComposedStrategy:
 
     Args:
         strategies: Cheap ones first.
-        token_budget: Maximum size of the window.
+        token_budget: Maximum size of the window. Inside of `ctx.generate` instructions, tool schemas and
+            `max_tokens` of the answer are taken from it.
         target_tokens: Once the window is over its budget, strategies run until it has no more than
             this. None: until it fits. A window far below its budget stays as it is for many turns,
             and with it a provider's cache.
@@ -90,12 +92,12 @@ class TokenBudgetComposedStrategy:
         """Return the window of `compact`, with a receipt of each strategy that ran."""
         tally = tally or Tally(self._counter)
         tokens = tally.total(view)
-        if tokens <= self.token_budget:
+        budget = max(self.token_budget - reserved_tokens(), 1)
+        target = max(self.target_tokens - reserved_tokens(), 1)
+        if tokens <= budget:
             return Assembled(window=view, steps=(), tokens=tokens)
-        done = await assembled(
-            view, self.strategies, tally, is_enough=lambda size: size <= self.target_tokens
-        )
-        if done.tokens > self.token_budget:
-            facts = {"tokens": done.tokens, "token_budget": self.token_budget}
+        done = await assembled(view, self.strategies, tally, is_enough=lambda size: size <= target)
+        if done.tokens > budget:
+            facts = {"tokens": done.tokens, "token_budget": budget}
             _log.warning("a window is over its token budget behind all strategies", extra=facts)
         return done

@@ -15,8 +15,13 @@ class TranscriptStore(Protocol):
     What runs add is part of their commits (`Commit.turns`), under their leases. `append` is for who has no run.
     """
 
-    async def view(self, agent: AgentId, session: str, *, limit: int) -> SessionView:
-        """Return the session from its last cut on: at most the `limit` newest turns, oldest first."""
+    async def view(
+        self, agent: AgentId, session: str, *, limit: int, whole: bool = False
+    ) -> SessionView:
+        """Return the session from its last cut on: at most the `limit` newest turns, oldest first.
+
+        With `whole` the cut is told, and turns before it are returned, too.
+        """
 
     async def page(
         self, agent: AgentId, session: str, *, limit: int | None = None, offset: int = 0

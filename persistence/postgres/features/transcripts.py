@@ -23,7 +23,7 @@ select s.turns, s.cut_upto, s.cut_strategy, s.cut_run, s.cut_summary, s.cut_at, 
 from transcripts s
 left join lateral (
   select t.* from transcript_turns t
-    where t.agent = s.agent and t.session = s.session and t.ordinal > s.cut_upto
+    where t.agent = s.agent and t.session = s.session and t.ordinal > case when $4 then -1 else s.cut_upto end
     order by t.ordinal desc limit $3) t on true
 where s.agent = $1 and s.session = $2
 order by t.ordinal
@@ -53,9 +53,11 @@ class Transcripts(TranscriptStore):
         self._links = links
 
     @override
-    async def view(self, agent: AgentId, session: str, *, limit: int) -> SessionView:
+    async def view(
+        self, agent: AgentId, session: str, *, limit: int, whole: bool = False
+    ) -> SessionView:
         rows = await self._links.fetch(
-            "reading a conversation", SQL_VIEW, str(agent), session, limit
+            "reading a conversation", SQL_VIEW, str(agent), session, limit, whole
         )
         if not rows:
             return SessionView(None, (), 0)

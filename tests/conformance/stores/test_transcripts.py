@@ -112,6 +112,8 @@ async def test_a_cut_moves_the_view_and_changes_no_turn(bed: Bed) -> None:
     assert (view.cut.summary, view.cut.run_id) == (summary, run.run_id)
     assert (texts(view.turns), view.count) == (["c", "d", "e"], 5)
     assert texts((await store.view(DESK, "s", limit=2)).turns) == ["d", "e"]
+    whole = await store.view(DESK, "s", limit=4, whole=True)
+    assert (whole.cut, texts(whole.turns)) == (view.cut, ["b", "c", "d", "e"])
     assert (await store.page(DESK, "s"))[:4] == before
 
 

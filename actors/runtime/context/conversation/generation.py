@@ -12,8 +12,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from actors.context.compaction.steps import Assembled
+from actors.context.errors import WindowTooSmallError
+from actors.context.model_sizes import context_size_of
 from actors.context.paid_calls import recorded_by
 from actors.context.repair import repaired
+from actors.context.reserve import reserving
 from actors.context.tokens import TokenCounter
 from actors.context.turns import PINNED
 from actors.errors import ContractError
@@ -29,7 +32,8 @@ from actors.runtime.context.conversation.sessions import (
     Sessions,
     WindowSource,
     as_turn,
-    is_summary_of,
+    fingerprint,
+    new_cut,
     without_marks,
 )
 from actors.runtime.context.effects import Effects, effect
@@ -124,9 +128,11 @@ class Generation:
         words: list[JsonValue] = ["generate", session, dumped, chosen]
 
         async def execute(on_piece: OnPiece) -> Any:
+            options = request.merged()
             asked = _Window(self._run, self._sessions, call, name)
-            window = await asked.window(turns)
-            response = await completed(model, window, request.merged(), on_piece)
+            with reserving(room_for(model, options, turns)):
+                window = await asked.window(turns)
+            response = await completed(model, window, options, on_piece)
             call.receipt = asked.receipt(window, request)
             return with_call_ids(response, call.position).model_dump(mode="json")
 
@@ -183,19 +189,17 @@ class _Window:
         return [without_marks(one) for one in repaired(self.assembled.window)]
 
     def _cut(self) -> None:
-        """Let the session's next window begin where this one does, if a summary stands for what is gone."""
+        """Let the session's next window begin where this one does, if that leaves much out."""
         assert self.view is not None
         assert self.assembled is not None
-        if not (self.sessions.is_in_store and self.assembled.window):
+        if not self.sessions.is_in_store:
             return
-        summary = self.assembled.window[0]
-        upto = self.view.ordinals.get(is_summary_of(summary) or "")
-        if upto is None:
-            return
-        before = NO_CUT if self.view.cut is None else self.view.cut.upto
-        strategy = next((s.name for s in self.assembled.steps if s.added), "")
-        cut = NewCut(self.session, upto, before, strategy, summary)
-        self.run.log.writes.cuts.append(cut)
+        upto, summary = new_cut(self.view, self.assembled.window)
+        if upto != NO_CUT:
+            before = NO_CUT if self.view.cut is None else self.view.cut.upto
+            made_by = fingerprint(self.sessions.memory.pipeline)
+            cut = NewCut(self.session, upto, before, made_by, summary)
+            self.run.log.writes.cuts.append(cut)
 
     def receipt(
         self, window: Sequence[ChatMessage], request: GenerationRequest
@@ -227,6 +231,30 @@ class _Window:
             "window": _digest(shown),
             "tools": _digest(tools) if tools else None,
         }
+
+
+def room_for(
+    model: LLMClient, options: GenerationOptions | None, turns: Sequence[ChatMessage]
+) -> int:
+    """Return how many tokens are to be left free beside the turns.
+
+    Raises:
+        WindowTooSmallError: The model's window is known, and too small for what cannot be left out.
+    """
+    options = options or GenerationOptions()
+    schemas = [tool.model_dump(mode="json") for tool in options.tools]
+    parts = {
+        "instructions": _counter.text(options.system_instructions or ""),
+        "tools": _counter.text(canonical_json(schemas)) if schemas else 0,
+        "max_tokens": options.max_tokens or 0,
+    }
+    reserved = sum(parts.values())
+    parts["new turns"] = _counter.total(turns)
+    size = getattr(model, "context_window", None) or context_size_of(model.model)
+    if size is not None and sum(parts.values()) > size:
+        table = ", ".join(f"{name} {tokens}" for name, tokens in parts.items() if tokens)
+        raise WindowTooSmallError(model.model, size, table)
+    return reserved
 
 
 def ids_of(call: EffectCall, run_id: str, count: int) -> list[str]:

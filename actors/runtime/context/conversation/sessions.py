@@ -14,7 +14,7 @@ from actors.context.turns import SUMMARY, UPTO
 from actors.kernel.agent.agent import Agent
 from actors.kernel.agent.message import ChatMessage
 from actors.kernel.agent.supervision import HistoryRetention
-from actors.kernel.agent.transcript import Cut, NewTurn
+from actors.kernel.agent.transcript import NO_CUT, Cut, NewTurn, SessionView
 from actors.kernel.storage.history import HistoryProvider
 from actors.kernel.storage.transcript import TranscriptStore
 from actors.runtime.context.call import RunState
@@ -24,6 +24,8 @@ _log = logging.getLogger("callboard.context")
 
 FARTHEST: Final = 5_000
 """How many of the newest turns behind the last cut a window is made of, at most."""
+LEAST: Final = 32
+"""A cut without a summary moves when so many turns are left out."""
 SLACK: Final = 20
 """Of the window of an agent that has no context: its beginning moves in steps of so many turns."""
 
@@ -149,13 +151,21 @@ class Sessions:
             return WindowSource(
                 await self.memory.history.get_messages(agent, session_id=session), {}
             )
-        found = await reading(
-            self._run.log, lambda: self._store.view(agent, session, limit=FARTHEST)
-        )
+        found = await self._read(session, whole=False)
+        cut = found.cut
+        made_by = cut.strategy if cut is not None and cut.summary is None else None
+        if made_by not in (None, fingerprint(self.memory.pipeline)):
+            found = await self._read(session, whole=True)  # another window may reach farther
         messages = [message_of(turn) for turn in found.turns]
-        if found.cut is not None and found.cut.summary is not None:
-            messages.insert(0, found.cut.summary)
-        return WindowSource(messages, {turn.id: turn.ordinal for turn in found.turns}, found.cut)
+        if cut is not None and cut.summary is not None:
+            messages.insert(0, cut.summary)
+        return WindowSource(messages, {turn.id: turn.ordinal for turn in found.turns}, cut)
+
+    async def _read(self, session: str, *, whole: bool) -> SessionView:
+        agent, store = self._run.agent_id, self._store
+        return await reading(
+            self._run.log, lambda: store.view(agent, session, limit=FARTHEST, whole=whole)
+        )
 
     def keep(self, session: str, turns: Sequence[NewTurn]) -> None:
         """Let turns be durable with what was recorded last, or remember them where nothing keeps them."""
@@ -166,6 +176,38 @@ class Sessions:
         """Remember turns of this run where nothing else keeps them; called on a replay, too."""
         if not self.is_written:
             self._own.setdefault(session, []).extend(messages)
+
+
+def new_cut(source: WindowSource, window: Sequence[ChatMessage]) -> tuple[int, ChatMessage | None]:
+    """Return where the session's next windows can begin: behind which ordinal, and with which summary.
+
+    Behind the turns at the beginning that the window leaves out: none of them is shown again. A summary at
+    the window's front has to stand for just these. `NO_CUT`: where this window's source began.
+    """
+    kept, gone = {message.turn for message in window}, NO_CUT
+    count = 0
+    for message in source.messages:
+        if (ordinal := source.ordinals.get(message.turn or "")) is not None:
+            if message.turn in kept:
+                break
+            gone, count = ordinal, count + 1
+    known = source.cut.summary if source.cut is not None else None
+    summary = window[0] if window and is_summary_of(window[0]) is not None else None
+    if summary is not None and summary != known:
+        is_whole = source.ordinals.get(is_summary_of(summary) or "") == gone
+        return (gone if is_whole else NO_CUT), summary
+    return (gone if count >= LEAST else NO_CUT), known
+
+
+def fingerprint(strategy: object) -> str:
+    """Return a strategy's class and settings: a window of another size is another strategy."""
+    inner = map(fingerprint, getattr(strategy, "strategies", ()))
+    plain = (
+        f"{name}={value}"
+        for name, value in sorted(vars(strategy).items())
+        if isinstance(value, int | float | str)
+    )
+    return f"{type(strategy).__name__}({', '.join([*plain, *inner])})"
 
 
 def is_summary_of(message: ChatMessage) -> str | None:

@@ -1,0 +1,23 @@
+"""Errors about windows."""
+
+from __future__ import annotations
+
+from actors.errors import ContractError, Facts
+
+
+class WindowTooSmallError(Facts, ContractError):
+    """A model's window has no room for what no strategy may drop; nothing was asked, nothing is billed.
+
+    Attributes:
+        model: The model's name.
+        size: Of its window, in tokens.
+        parts: Sizes of the parts, for example ``instructions 900, tools 4000, new turns 30000``.
+    """
+
+    text = (
+        "the window of model {model!r} has {size} tokens, and what cannot be left out is larger: {parts}."
+        " Shorten it, lower max_tokens, or take a model with a larger window"
+    )
+    model: str
+    size: int
+    parts: str

@@ -63,7 +63,9 @@ def find(table: str) -> tuple[list[str], str]:
     env = {**os.environ, _TABLE: table}
     done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False, env=env)
     failed = {
-        line.split()[1] for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))
+        line.partition(" ")[2].partition(" - ")[0].strip()  # ids may have spaces
+        for line in done.stdout.splitlines()
+        if line.startswith(("FAILED", "ERROR"))
     }
     missed = [one.plant.__name__ for test, one in by_test.items() if test not in failed]
     return missed, done.stdout + done.stderr

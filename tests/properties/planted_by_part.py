@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+from itertools import count
 from typing import TYPE_CHECKING, Any, Final
 
+from actors.kernel.agent.transcript import NO_CUT
 from actors.kernel.backoff import Backoff
 from actors.runtime.client.gateway_api import Served
 from actors.runtime.context import secrets
+from actors.runtime.context.conversation import generation
+from actors.runtime.context.conversation.paid_calls import RecordedCalls
+from actors.runtime.context.conversation.sessions import Sessions
 from actors.runtime.delivery import bypass, stream_guard
 from actors.runtime.delivery.outbox_relay import OutboxRelay
 from actors.runtime.memory import operators
@@ -19,8 +24,12 @@ from persistence.postgres.sharding.heartbeat import Contact
 from tests.harness.planting import Planted
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import pytest
 
+    from actors.kernel.agent.llm import GenerationOptions, LLMClient, LLMResponse
+    from actors.kernel.agent.message import ChatMessage
     from actors.kernel.runtime.ids import AgentId
     from broker.client.retry import Missed
 
@@ -112,6 +121,43 @@ def the_gateway_believes_its_cache(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Served, "includes", keep)
 
 
+def turns_get_new_ids(patch: pytest.MonkeyPatch) -> None:
+    """A call that is made again adds its turns again."""
+    numbers = count()
+    patch.setattr(generation, "turn_id", lambda *_: f"turn {next(numbers)}")
+
+
+def paid_calls_are_forgotten(patch: pytest.MonkeyPatch) -> None:
+    """A summary that was bought is bought again when the call that it served is made again."""
+
+    async def ask(
+        _: RecordedCalls,
+        llm: LLMClient,
+        messages: Sequence[ChatMessage],
+        *,
+        options: GenerationOptions | None = None,
+    ) -> LLMResponse:
+        return await llm.generate(messages, options=options)
+
+    patch.setattr(RecordedCalls, "ask", ask)
+
+
+def turns_outlive_failed_runs(patch: pytest.MonkeyPatch) -> None:
+    """Retention RUN is for runs that complete."""
+    clear = Sessions.clear
+
+    async def only_completed(self: Sessions) -> None:
+        if not any(entry.kind == "run.failed" for entry in self._run.log.writes.entries):
+            await clear(self)
+
+    patch.setattr(Sessions, "clear", only_completed)
+
+
+def windows_go_back_to_the_beginning(patch: pytest.MonkeyPatch) -> None:
+    """No cut is ever written: a session costs more with each turn."""
+    patch.setattr(generation, "new_cut", lambda *_: (NO_CUT, None))
+
+
 _UNIT: Final = "tests/unit"
 _BEHAVIOUR: Final = "tests/behaviour"
 
@@ -173,6 +219,25 @@ PLANTED: Final = [
         plant=the_gateway_believes_its_cache,
         found_by=f"{_BEHAVIOUR}/test_front.py::"
         "test_that_nobody_serves_it_any_more_is_noticed[memory-hot]",
+    ),
+    Planted(
+        plant=turns_get_new_ids,
+        found_by=f"{_BEHAVIOUR}/test_conversations.py::test_a_summary_is_bought_once[memory-hot]",
+    ),
+    Planted(
+        plant=paid_calls_are_forgotten,
+        found_by=f"{_BEHAVIOUR}/test_conversation_deaths.py::"
+        "test_a_conversation_outlasts_a_death_at_each_write[memory-hot-die before-permanent]",
+    ),
+    Planted(
+        plant=turns_outlive_failed_runs,
+        found_by=f"{_BEHAVIOUR}/test_conversations.py::"
+        "test_retention_holds_however_a_run_ends[memory-hot-failed-run]",
+    ),
+    Planted(
+        plant=windows_go_back_to_the_beginning,
+        found_by=f"{_BEHAVIOUR}/test_conversations.py::"
+        "test_a_window_begins_where_the_last_one_did[memory-hot]",
     ),
 ]
 """The table of the faults."""

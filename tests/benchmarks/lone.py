@@ -25,6 +25,13 @@ TIMES: Final = 5
 MORE: Final = 5
 """What one of a run costs is the difference between a run with so many more and one with one."""
 SETTLED_S: Final = 0.005
+MORE_OF_A_RUN: Final = {
+    "step": "steps",
+    "ask": "asks",
+    "child": "lone_children",
+    "llm": "models",
+    "generate": "talks",
+}
 
 Figures = dict[str, float]
 
@@ -103,7 +110,7 @@ async def of_runs(servers: Servers) -> dict[str, Figures]:
     found: dict[str, Figures] = {}
     async with Lone.on(servers) as (lone, stage):
         found["run"] = await lone.each(lambda: stage.run("lone", "steps", 0))
-        for name, do in (("step", "steps"), ("ask", "asks"), ("child", "lone_children")):
+        for name, do in MORE_OF_A_RUN.items():
             found[name] = await lone.each_more(stage, do)
     async with Lone.on(servers, suspend_after=0.0) as (lone, stage):
         await suspend(stage, TIMES + 2)

@@ -19,11 +19,13 @@ run          7       1      1           2      2        8         15        6   
 step         2       1      1           1      0        3          4        5            900
 ask         13       2      2           3      3       14         24       18           4800
 child       15       3      3           4      4       15         27       14           4100
+llm          2       1      1           1      0        3          5        6            900
+generate     5       1      1           2      0        6          8        9           2400
 wake         7       1      1           4      3       17         30        6            120
 message      7       1      1           2      3       12         21        7           1800
 """
-"""A run of no step, submitted; one step, ask or child more of a run; a signal to a run that is rows only, until
-its end; a message from outside to an idle agent, until the end of its run.
+"""A run of no step, submitted; one step, ask, child or call of a model more of a run, without and with a window; a
+signal to a run that is rows only, until its end; a message from outside to an idle agent, until the end of its run.
 
 Rows written, statements that write commits, commits in them, all statements; of the event loop tasks, futures
 and calls; texts of JSON made, and their bytes.

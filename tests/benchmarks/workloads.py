@@ -19,6 +19,7 @@ from actors import SpawnBudget
 from actors.kernel.agent.message import Message
 from actors.kernel.runtime.ids import AgentId, run_id_of_mail
 from actors.runtime import Runtime
+from actors.testing import FunctionModel
 from persistence.postgres import PostgresStore
 from tests.benchmarks.bench import PAYLOAD, TYPE, agent_id, many, open_runtime
 from tests.benchmarks.outside import BODY, PUBLISHER, Place, Servers, host
@@ -40,6 +41,7 @@ class Player:
 
     def __init__(self, id: AgentId) -> None:  # noqa: A002
         self.id = id
+        self.model = FunctionModel(lambda *_: "fine")
 
     async def run(self, ctx: Any, inbox: list[Message]) -> Any:
         """Do it; a question is answered, anything else is only taken."""
@@ -55,6 +57,16 @@ class Player:
         """One after the other."""
         for _ in range(times):
             await ctx.step("s", _payload)
+
+    async def models(self, ctx: Any, times: int) -> None:
+        """Ask a model, one after the other."""
+        for _ in range(times):
+            await ctx.llm("hello")
+
+    async def talks(self, ctx: Any, times: int) -> None:
+        """Ask a model in a conversation of the run's own, one after the other."""
+        for _ in range(times):
+            await ctx.generate("hello")
 
     async def asks(self, ctx: Any, times: int) -> None:
         """Ask an agent of its own, one after the other."""

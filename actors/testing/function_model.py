@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import aclosing
 from typing import TypeAlias
 
 from actors.context.tokens import ESTIMATE
@@ -56,8 +57,9 @@ class FunctionModel:
         self.asked.append(asked)
         line = self._fn(asked.messages, asked.options)
         reply = ModelReply.of(await line if inspect.isawaitable(line) else line)
-        async for event in events_of(reply, asked, self.model):
-            yield event
+        async with aclosing(events_of(reply, asked, self.model)) as events:
+            async for event in events:
+                yield event
 
     async def count_tokens(self, messages: Sequence[ChatMessage]) -> int:
         """Return the characters of the messages divided by 3."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Self, TypeAlias
 
@@ -117,7 +117,9 @@ Line: TypeAlias = "str | ToolCall | Sequence[ToolCall] | LLMResponse | BaseExcep
 """An answer of a script: a text, one or several tool calls, a whole response, an error, or a `ModelReply`."""
 
 
-async def events_of(reply: ModelReply, asked: Asked, model: str) -> AsyncIterator[StreamEvent]:
+async def events_of(
+    reply: ModelReply, asked: Asked, model: str
+) -> AsyncGenerator[StreamEvent, None]:
     """Yield the reply's pieces, then its `Completion`.
 
     Raises:

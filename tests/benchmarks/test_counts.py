@@ -24,8 +24,9 @@ generate     5       1      1           2      0        6          8        9   
 wake         7       1      1           4      3       17         30        6            120
 message      7       1      1           2      3       12         21        7           1800
 """
-"""A run of no step, submitted; one step, ask, child or call of a model more of a run, without and with a window; a
-signal to a run that is rows only, until its end; a message from outside to an idle agent, until the end of its run.
+"""A run of no step, submitted; one step, ask, child or call of a model more of a run, without and with a
+window; a signal to a run that is rows only, until its end; a message from outside to an idle agent, until the
+end of its run.
 
 Rows written, statements that write commits, commits in them, all statements; of the event loop tasks, futures
 and calls; texts of JSON made, and their bytes.

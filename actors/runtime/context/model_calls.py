@@ -150,12 +150,16 @@ async def completed(
     Raises:
         ContractError: The stream ended without a `Completion`.
     """
-    n = 0
-    async for event in model.generate_stream(messages, options=options):
-        if isinstance(event, Completion):
-            return event.response
-        on_piece(event, n)
-        n += 1
+    n, stream = 0, model.generate_stream(messages, options=options)
+    try:
+        async for event in stream:
+            if isinstance(event, Completion):
+                return event.response
+            on_piece(event, n)
+            n += 1
+    finally:
+        if (close := getattr(stream, "aclose", None)) is not None:
+            await close()  # else the collector does, later, in a task of its own
     msg = f"model {model.model!r} ended its stream without a Completion"
     raise ContractError(msg)
 

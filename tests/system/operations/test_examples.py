@@ -74,3 +74,19 @@ def test_guests_of_the_chat_room_hear_the_same_in_the_same_order(place: list[str
     heard = [line for line in printed.splitlines() if line.startswith("  ")]
     assert len(heard) == len(set(heard)) >= 6
     assert heard[0] == "  host: Good morning! Who wants coffee?"
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.item(266)
+def test_the_assistant_books_what_a_person_agrees_to_and_remembers(place: list[str]) -> None:
+    """Once; with servers a second process goes on in the conversation of the first one."""
+    lines = run("assistant", *place).splitlines()
+
+    asked = next(i for i, line in enumerate(lines) if line.startswith("waits for a person"))
+    booked = lines.index("  calendar: green is booked")
+    assert asked < booked
+    assert lines[booked + 1] == "assistant: Done: the green room is booked."
+    assert lines[booked + 2] == "assistant: You asked me 1 thing(s): Book a room for 12 people"
+    assert lines[-1] == "the conversation has 8 turns"
+    if place:
+        assert run("assistant", *place).splitlines()[-1] == "the conversation has 16 turns"

@@ -1,0 +1,108 @@
+"""An assistant with two tools, one of which waits for a person, that remembers over processes.
+
+Usage:
+    python examples/assistant/assistant.py                # in memory, with a model that needs no key
+    python examples/assistant/assistant.py --data DIR     # durable: run it again, and it still knows
+    python examples/assistant/assistant.py --data DIR --model anthropic:claude-sonnet-4-5
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from actors import Risk, Runtime, Tool, ToolCall
+from actors.agents import ReActAgent
+from actors.testing import FunctionModel, ModelReply
+from compose import build_local_runtime
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Sequence
+
+    from actors import ChatMessage, GenerationOptions, LLMClient
+
+ROOMS = {"blue": 8, "green": 20}
+
+
+async def rooms(people: int) -> list[str]:
+    """Return the rooms that are large enough."""
+    return [name for name, seats in ROOMS.items() if seats >= people]
+
+
+async def book(room: str) -> str:
+    """Stand in for the calendar."""
+    print(f"  calendar: {room} is booked")
+    return f"the {room} room is booked"
+
+
+TOOLS = [
+    Tool("rooms", "Rooms that are large enough for so many people.", rooms, idempotent=True),
+    # HIGH risk: each call waits for a person, as rows, for as long as it takes.
+    Tool("book", "Book a room.", book, risk=Risk.HIGH),
+]
+
+
+def scripted(messages: Sequence[ChatMessage], options: GenerationOptions) -> str | ModelReply:
+    """Stand in for a model: look, then book, then say so; and tell what was asked before."""
+    del options
+    questions = [message.text for message in messages if message.role == "user"]
+    last = messages[-1]
+    if last.role == "user" and "before" in last.text:
+        return f"You asked me {len(questions) - 1} thing(s): {'; '.join(questions[:-1])}"
+    if last.role == "user":
+        return ModelReply(calls=[ToolCall(id="look", name="rooms", arguments={"people": 12})])
+    results = [block.text or "" for message in messages for block in message.content]
+    if "booked" in results[-1]:
+        return f"Done: {results[-1]}."
+    return ModelReply(calls=[ToolCall(id="book", name="book", arguments={"room": "green"})])
+
+
+async def talk(runtime: Runtime, model: LLMClient) -> None:
+    """Order a room, have a person agree, and ask what was said."""
+    helper = ReActAgent("assistant", model=model, tools=TOOLS, instructions="Book rooms.")
+    await runtime.register(helper)
+    run = await runtime.submit(helper.id, "Book a room for 12 people")
+    async for entry in runtime.tail(run):
+        if entry.kind == "ask.sent":
+            break
+    [asked] = await runtime.approvals.open(run_id=run)
+    print(f"waits for a person: {asked.what} {asked.args}")
+    await runtime.approvals.decide(asked.id, approve=True, by="Alex")
+    print("assistant:", await runtime.result(run))
+    again = await runtime.submit(helper.id, "What did I ask before?")
+    print("assistant:", await runtime.result(again))
+    count = await runtime.history.count_messages(helper.id, session_id="main")
+    print(f"the conversation has {count} turns")
+
+
+@asynccontextmanager
+async def opened(data: Path | None) -> AsyncIterator[Runtime]:
+    """Yield a runtime in memory, or on servers of its own in a folder."""
+    if data is None:
+        async with Runtime() as runtime:
+            yield runtime
+    else:
+        async with build_local_runtime(data) as runtime:
+            yield runtime
+
+
+async def main() -> None:
+    """Read the options and talk."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", type=Path, help="folder of the durable servers")
+    parser.add_argument("--model", help="for example anthropic:NAME; by default a scripted one")
+    options = parser.parse_args()
+    model: LLMClient = FunctionModel(scripted)
+    if options.model:
+        from compose.models import model as model_of  # noqa: PLC0415 - needs callboard[models]
+
+        model = model_of(options.model)
+    async with opened(options.data) as runtime:
+        await talk(runtime, model)
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -13,6 +13,7 @@ from actors.context.compaction.tool_results import ToolResultCompactionStrategy
 from actors.context.config import ContextConfig
 from actors.context.store_history import StoreHistory
 from actors.kernel.agent.context import CompactionStrategy
+from actors.kernel.agent.guards import Guard
 from actors.kernel.agent.llm import GenerationOptions, LLMClient
 from actors.kernel.agent.message import ChatMessage, Message
 from actors.kernel.agent.tools import ApprovalPolicy, Tool
@@ -44,6 +45,7 @@ class ReActAgent:
         max_turns: Model calls that one run may make.
         options: For the model.
         approval_policy: Which tools wait for a person.
+        guards: Checks of what goes into the model and comes out, and of calls of tools.
         version: Of the agent's code; recorded with each run.
     """
 
@@ -60,6 +62,7 @@ class ReActAgent:
         max_turns: int = MAX_TURNS,
         options: GenerationOptions | None = None,
         approval_policy: ApprovalPolicy | None = None,
+        guards: Sequence[Guard] = (),
         version: str | None = None,
     ) -> None:
         self.id = name if isinstance(name, AgentId) else AgentId(name, "main")
@@ -67,6 +70,7 @@ class ReActAgent:
         self.context = context or default_context(model)
         self.session, self.version = session, version
         self.approval_policy = approval_policy or ApprovalPolicy()
+        self.guards = tuple(guards)
         self._output, self._max_turns, self._options = output, max_turns, options
 
     async def run(self, ctx: RunContext, inbox: list[Message]) -> JsonValue:

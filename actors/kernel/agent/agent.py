@@ -42,6 +42,8 @@ class Agent(Protocol):
 
     Optional attributes: `model` (LLMClient), `tools` (list of Tool), `tool_invoker`, `approval_policy`
     (ApprovalPolicy: which tools wait for a person), `middleware`, `hooks`,
+    `guards` (list of `Guard`), `session` (the conversation of runs that name none), `instructions` (in front of
+    every window),
     `version` (text), `concurrency` ("serial" is all that there is: see promise 10 of docs/semantics.md),
     `retry` (RetryPolicy of its runs, where who starts one gives none), `batch` (how many waiting messages a
     run is given at most, 1 to 100),

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, Self, TypeAlias
 
-from actors.errors import ContractError, MessageTooLargeError, RunError
+from actors.errors import ContractError, MessageTooLargeError, MiddlewareTermination, RunError
+from actors.kernel.agent.guards import Guard, checked
 from actors.kernel.agent.llm import (
     Completion,
     GenerationOptions,
@@ -54,10 +55,13 @@ class Live:
     Args:
         run: What its verbs share.
         tell: Told of each piece.
+        guards: Of the agent. With one, an answer is shown once it has passed, as one piece.
     """
 
-    def __init__(self, run: RunState, tell: Callable[[Delta], None]) -> None:
-        self._run, self._tell = run, tell
+    def __init__(
+        self, run: RunState, tell: Callable[[Delta], None], guards: Sequence[Guard] = ()
+    ) -> None:
+        self._run, self._tell, self.guards = run, tell, guards
         self._counts: dict[str, int] = {}
 
     def emit(self, data: Any) -> None:
@@ -95,7 +99,7 @@ class Live:
         words: list[JsonValue] = [model.model, dumped, chosen]  # type: ignore[list-item]
 
         async def execute(on_piece: OnPiece) -> Any:
-            response = await completed(model, chat, options, on_piece)
+            response = await completed(model, chat, options, on_piece, guards=self.guards)
             return response.model_dump(mode="json")
 
         return self.call(model, words, execute)
@@ -144,8 +148,33 @@ async def completed(
     messages: Sequence[ChatMessage],
     options: GenerationOptions | None,
     on_piece: OnPiece,
+    *,
+    guards: Sequence[Guard] = (),
 ) -> LLMResponse:
-    """Return the model's answer, telling its pieces on the way.
+    """Return the model's answer, telling its pieces on the way, or behind the guards.
+
+    Raises:
+        ContractError: The stream ended without a `Completion`.
+        MiddlewareTermination: A guard blocked the question or the answer.
+    """
+    if not guards:
+        return await _streamed(model, messages, options, on_piece)
+    asked = await checked(guards, "input", messages)
+    response = await _streamed(model, asked, options, lambda *_: None)
+    [answer] = await checked(guards, "output", [response.message()])
+    response = response.model_copy(update={"content": answer.content})
+    if response.text:
+        on_piece(TextDelta(text=response.text), 0)
+    return response
+
+
+async def _streamed(
+    model: LLMClient,
+    messages: Sequence[ChatMessage],
+    options: GenerationOptions | None,
+    on_piece: OnPiece,
+) -> LLMResponse:
+    """Return the model's answer, telling its pieces as they come.
 
     Raises:
         ContractError: The stream ended without a `Completion`.
@@ -171,6 +200,7 @@ class Toolkit:
     tools: tuple[Tool, ...]
     invoker: ToolInvoker
     policy: ApprovalPolicy
+    guards: tuple[Guard, ...] = ()
 
     @classmethod
     def of(cls, agent: object) -> Self:
@@ -179,6 +209,7 @@ class Toolkit:
             tools=tuple(getattr(agent, "tools", None) or ()),
             invoker=getattr(agent, "tool_invoker", None) or DirectToolInvoker(),
             policy=getattr(agent, "approval_policy", None) or ApprovalPolicy(),
+            guards=tuple(getattr(agent, "guards", None) or ()),
         )
 
     def find(self, name: str) -> Tool | None:
@@ -198,7 +229,11 @@ class Toolkit:
         async def invoke(values: dict[str, Any]) -> Any:
             key = idempotency_key()
             call = ToolCall(id=key, name=name, arguments=values)
-            result = await self.invoker.invoke(call, tools=self.tools, idempotency_key=key)
+            if self.guards:
+                seen = ToolCall(id=key, name=name, arguments=shown)
+                result = await self._guarded(call, seen)
+            else:
+                result = await self.invoker.invoke(call, tools=self.tools, idempotency_key=key)
             return result.model_dump(mode="json", exclude_none=True)
 
         def call() -> EffectCall:
@@ -212,6 +247,25 @@ class Toolkit:
         if tool is None or not self.policy.asks_for(tool):
             return None, call
         return {"risk": tool.risk.value, "arguments": shown}, call
+
+    async def _guarded(self, call: ToolCall, seen: ToolCall) -> InvocationResult:
+        """Call a tool if the guards let call and result pass. They see no values of secrets.
+
+        A call that is blocked, or its result, is one that the model reads.
+        """
+        try:
+            asked = ChatMessage(role="assistant", content=[seen.block()])
+            [passed] = await checked(self.guards, "tool_call", [asked])
+            if passed != asked:
+                call = ToolCall.of_block(passed.content[0])
+            found = await self.invoker.invoke(call, tools=self.tools, idempotency_key=call.id)
+            told = found.result(call).message()
+            [answer] = await checked(self.guards, "tool_result", [told])
+        except MiddlewareTermination as exc:
+            return InvocationResult(status="denied", text=str(exc))
+        if answer == told:
+            return found
+        return InvocationResult(status=found.status, text=answer.content[0].text or "")
 
 
 class ToolCalls:

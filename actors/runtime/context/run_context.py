@@ -68,7 +68,7 @@ class RunContext(ConversationVerbs):
         self._tools = ToolCalls(
             Toolkit.of(agent), self._effects, self._questions.approval, env.secrets
         )
-        self._live = Live(run, env.on_delta)
+        self._live = Live(run, env.on_delta, getattr(agent, "guards", None) or ())
         self._conversations = Conversations(
             agent,
             sessions,

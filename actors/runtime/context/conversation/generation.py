@@ -132,7 +132,7 @@ class Generation:
             asked = _Window(self._run, self._sessions, call, name)
             with reserving(room_for(model, options, turns)):
                 window = await asked.window(turns)
-            response = await completed(model, window, options, on_piece)
+            response = await completed(model, window, options, on_piece, guards=self._live.guards)
             call.receipt = asked.receipt(window, request)
             return with_call_ids(response, call.position).model_dump(mode="json")
 

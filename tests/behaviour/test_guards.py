@@ -1,0 +1,132 @@
+"""Guards: what a check lets pass, replaces or blocks, recorded with the effect that it is about."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from actors.errors import RunFailedError
+from actors.kernel.agent.guards import Allow, Block, GuardStage, GuardVerdict, Replace
+from actors.kernel.agent.message import ChatMessage
+from actors.kernel.agent.tools import Tool, ToolCall
+from actors.kernel.runtime.log_entry import EntryKind as K
+from actors.testing import ModelReply, ScriptedModel
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from actors.kernel.agent.message import Message
+    from actors.runtime import RunContext
+    from tests.behaviour.bed import Bed
+
+
+@dataclass
+class Watch:
+    """A guard that a function of the test decides, and that notes what it was asked."""
+
+    decide: Callable[[GuardStage, ChatMessage], GuardVerdict] = lambda *_: Allow()
+    asked: list[str] = field(default_factory=list)
+
+    async def check(self, stage: GuardStage, messages: Sequence[ChatMessage]) -> GuardVerdict:
+        """See `Guard.check`."""
+        self.asked.append(stage)
+        return self.decide(stage, messages[-1])
+
+
+def call(**arguments: Any) -> ModelReply:
+    """A model's wish to call the tool."""
+    return ModelReply(calls=[ToolCall(id="c", name="look", arguments=arguments)])
+
+
+async def look(n: int) -> str:
+    """The tool."""
+    return f"number {n}"
+
+
+LOOK = Tool("look", "", look, idempotent=True)
+
+
+async def test_each_stage_is_checked_once_and_never_on_replay(bed: Bed) -> None:
+    """In the order in which things happen."""
+    watch = Watch()
+
+    async def body(ctx: RunContext) -> str:
+        return (await ctx.chat("go")).text
+
+    model = ScriptedModel(call(n=1), "done")
+    values = await bed.live_and_replayed(body, model=model, tools=[LOOK], guards=[watch])
+
+    assert set(values) == {"done"}
+    assert watch.asked == ["input", "output", "tool_call", "tool_result", "input", "output"]
+
+
+async def test_what_is_replaced_is_what_goes_on(bed: Bed) -> None:
+    """To the model, to the tool, to the log, and into the conversation."""
+
+    def decide(stage: GuardStage, message: ChatMessage) -> GuardVerdict:
+        if stage == "tool_call":
+            asked = ToolCall(id="c", name="look", arguments={"n": 2})
+            return Replace([ChatMessage(role="assistant", content=[asked.block()])])
+        if stage == "output" and message.text:
+            return Replace([ChatMessage.of("assistant", message.text.replace("secret", "…"))])
+        return Allow()
+
+    async def act(ctx: RunContext, inbox: list[Message]) -> str:
+        del inbox
+        return (await ctx.chat("go", session="s")).text
+
+    model = ScriptedModel(call(n=1), "the secret")
+    agent = await bed.serve(act, model=model, tools=[LOOK], guards=[Watch(decide)])
+    run_id = await bed.submit(agent)
+
+    assert await bed.result(run_id) == "the …"
+    results = [
+        b.text for m in model.asked[1].messages for b in m.content if b.type == "tool_result"
+    ]
+    assert results == ["number 2"]
+    turns = await bed.runtime.history.get_messages(agent, session_id="s")
+    assert turns[-1].text == "the …"
+    assert "secret" not in str([entry.payload for entry in await bed.log(run_id, K.LLM_CALL)])
+
+
+@pytest.mark.parametrize("stage", ["input", "output"])
+async def test_a_blocked_question_or_answer_ends_the_run_on_purpose(bed: Bed, stage: str) -> None:
+    """It is no failure that is tried again; a blocked question is not asked."""
+    model = ScriptedModel(otherwise="no")
+    guard = Watch(lambda at, _: Block("not that") if at == stage else Allow())
+
+    async def act(ctx: RunContext, inbox: list[Message]) -> str:
+        del inbox
+        return (await ctx.generate("go")).text
+
+    agent = await bed.serve(act, model=model, guards=[guard])
+    with pytest.raises(RunFailedError, match=f"guard Watch blocked {stage}: not that"):
+        await bed.result(await bed.submit(agent))
+    assert model.calls == (0 if stage == "input" else 1)
+
+
+@pytest.mark.parametrize("stage", ["tool_call", "tool_result"])
+async def test_a_blocked_call_is_a_result_that_the_model_reads(bed: Bed, stage: str) -> None:
+    """Of a call that is blocked the tool knows nothing."""
+    used: list[int] = []
+
+    async def note(n: int) -> str:
+        used.append(n)
+        return "fine"
+
+    guard = Watch(lambda at, _: Block("not that") if at == stage else Allow())
+    model = ScriptedModel(call(n=1), "I see")
+    tool = Tool("look", "", note, idempotent=True)
+
+    async def act(ctx: RunContext, inbox: list[Message]) -> str:
+        del inbox
+        return (await ctx.chat("go")).text
+
+    agent = await bed.serve(act, model=model, tools=[tool], guards=[guard])
+
+    assert await bed.result(await bed.submit(agent)) == "I see"
+    [result] = [b for m in model.asked[1].messages for b in m.content if b.type == "tool_result"]
+    assert f"blocked {stage}: not that" in str(result.text)
+    assert used == ([] if stage == "tool_call" else [1])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final
 
 from actors.context.compaction.pipeline import CompactionPipeline
@@ -15,6 +16,7 @@ from actors.kernel.agent.agent import Agent
 from actors.kernel.agent.message import ChatMessage
 from actors.kernel.agent.supervision import HistoryRetention
 from actors.kernel.agent.transcript import Cut, NewTurn
+from actors.kernel.runtime.ids import AgentId
 from actors.kernel.storage.history import HistoryProvider
 from actors.kernel.storage.transcript import TranscriptStore
 from actors.runtime.context.call import RunState
@@ -68,11 +70,28 @@ class WindowSource:
         messages: Its turns, oldest first, each with its id; in front the summary of what a cut left out.
         ordinals: Of stored turns, by id.
         cut: The last cut; None: there is none.
+        count: Of turns in the whole session.
     """
 
     messages: list[ChatMessage]
     ordinals: dict[str, int]
     cut: Cut | None = None
+    count: int = 0
+
+    @classmethod
+    async def of(
+        cls, memory: Memory, store: TranscriptStore, agent: AgentId, session: str
+    ) -> WindowSource:
+        """Return a session from its last cut on, or all of it where a provider keeps it."""
+        if memory.history is not None:
+            found = await memory.history.get_messages(agent, session_id=session)
+            return cls(found, {}, count=len(found))
+        view = await store.view(agent, session, limit=FARTHEST)
+        messages = [message_of(turn) for turn in view.turns]
+        if view.cut is not None and view.cut.summary is not None:
+            messages.insert(0, view.cut.summary)
+        ordinals = {turn.id: turn.ordinal for turn in view.turns}
+        return cls(messages, ordinals, view.cut, view.count)
 
 
 def clears_in_store(agent: Agent | None) -> bool:
@@ -144,18 +163,8 @@ class Sessions:
         """
         if not self.is_written:
             return WindowSource([*self._own.get(session, ())], {})
-        agent = self._run.agent_id
-        if self.memory.history is not None:
-            return WindowSource(
-                await self.memory.history.get_messages(agent, session_id=session), {}
-            )
-        found = await reading(
-            self._run.log, lambda: self._store.view(agent, session, limit=FARTHEST)
-        )
-        messages = [message_of(turn) for turn in found.turns]
-        if found.cut is not None and found.cut.summary is not None:
-            messages.insert(0, found.cut.summary)
-        return WindowSource(messages, {turn.id: turn.ordinal for turn in found.turns}, found.cut)
+        read = partial(WindowSource.of, self.memory, self._store, self._run.agent_id, session)
+        return await (reading(self._run.log, read) if self.is_in_store else read())
 
     def keep(self, session: str, turns: Sequence[NewTurn]) -> None:
         """Let turns be durable with what was recorded last, or remember them where nothing keeps them."""

@@ -58,6 +58,7 @@ _COMMANDS: Final = (
     (LOOK, "inspect.agents", "hosts"),
     (LOOK, "inspect.trace", "trace"),
     (LOOK, "inspect.tap", "tap"),
+    (LOOK, "inspect.context", "context"),
     (LOOK, "inspect.describe", "describe"),
     (LOOK, "inspect.export", "export replay"),
     (SET_UP, "operate.migrate", "migrate"),

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from typing import Final
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
 
 from actors.context.store_history import message_of
 from actors.kernel.agent.transcript import NO_CUT, Turn, message_json
 from actors.kernel.json import JsonValue
-from actors.kernel.runtime.ids import AgentId
+from actors.kernel.runtime.ids import AgentId, RunId
 from actors.kernel.storage.transcript import TranscriptStore
+from actors.kernel.store.store import RunStore
 
 PAGE: Final = 200
 """Turns that are in memory at once."""
@@ -39,3 +42,35 @@ def turn_to_json(turn: Turn) -> dict[str, JsonValue]:
         "at": turn.at.isoformat(),
         "message": message_json(message_of(turn)),
     }
+
+
+@dataclass(frozen=True, slots=True)
+class SentWindow:
+    """The window of a session's last model call, as the log describes it.
+
+    Attributes:
+        run: The run that made the call.
+        at: Instant of the answer.
+        model: The model that was asked.
+        receipt: See docs/replay.md, "Windows".
+    """
+
+    run: str
+    at: datetime
+    model: str
+    receipt: dict[str, Any]
+
+
+async def last_window(store: RunStore, agent: AgentId, session: str) -> SentWindow | None:
+    """Return how the window of a session's last model call was made; None: no log tells it any more."""
+    count = await store.transcripts.count(agent, session)
+    page = await store.transcripts.page(agent, session, limit=PAGE, offset=max(0, count - PAGE))
+    for run_id in dict.fromkeys(turn.run_id for turn in reversed(page) if turn.run_id):
+        found = None
+        async for entry in store.reads.entries(RunId(run_id)):
+            receipt = entry.payload.get("receipt")
+            if isinstance(receipt, dict) and receipt.get("session") == session:
+                found = SentWindow(run_id, entry.ts, str(entry.payload.get("model")), receipt)
+        if found is not None:
+            return found
+    return None

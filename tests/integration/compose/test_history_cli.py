@@ -1,4 +1,4 @@
-"""`callboard history`: what agents and their users said, listed, shown and as a file."""
+"""`callboard history` and `callboard context`: what was said, and what a model is sent of it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from actors.agents import ReActAgent
-from actors.context import InMemoryHistoryProvider
+from actors.context import (
+    CompactionPipeline,
+    ContextConfig,
+    InMemoryHistoryProvider,
+    SlidingWindowCompaction,
+    StoreHistory,
+    SummarizationCompaction,
+)
 from actors.kernel.agent.message import ChatMessage, ContentBlock
 from actors.kernel.agent.tools import Tool, ToolCall
 from actors.kernel.agent.transcript import NewTurn
@@ -23,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
+    from actors.kernel.agent.context import CompactionStrategy
     from actors.kernel.runtime.ids import RunId
     from actors.runtime import Runtime
     from tests.harness.servers import TestPostgres
@@ -196,3 +204,58 @@ def test_two_ends_to_count_from_are_one_too_many(cli: Cli) -> None:
 
     assert done.code == Exit.USAGE
     assert "--last counts from the end" in done.err
+
+
+async def serve_helper(runtime: Runtime) -> None:
+    """An application: the helper with a small window, and a summary before it."""
+    strategies: list[CompactionStrategy] = [
+        SummarizationCompaction(ScriptedModel(), recent_token_budget=20, min_old_tokens=20),
+        SlidingWindowCompaction(max_messages=2),
+    ]
+    context = ContextConfig(StoreHistory(), CompactionPipeline(strategies))
+    agent = ReActAgent(HELPER, model=ScriptedModel(), instructions="Be brief.", context=context)
+    await runtime.register(agent)
+
+
+async def test_a_window_is_made_now_by_the_code_or_shown_as_it_was_sent(cli: Cli) -> None:
+    """With its parts and what strategies did; without the code as the log describes the last call's."""
+    app = ("--app", f"{__name__}:serve_helper")
+    async with conversation(cli) as (_, run):
+        made = (await cli.call("context", "helper/main", *app, "--json")).data
+        made_shown = (await cli.call("context", "helper/main", *app)).out
+        sent = (await cli.call("context", "helper/main", "--json")).data
+        sent_shown = (await cli.call("context", "helper/main")).out
+
+    assert (made["made"], made["agent"], made["session"]) == ("now", "helper/main", "main")
+    assert (made["turns"], made["read"], made["cut"], made["budget"]) == (4, 4, None, None)
+    assert [part["name"] for part in made["parts"]] == ["instructions", "history"]
+    assert made["tokens"] == sum(part["tokens"] for part in made["parts"])
+    summary, window = made["steps"]
+    assert (summary["would_ask"], summary["kept"], summary["dropped"]) == ("scripted", 4, 0)
+    assert (window["would_ask"], window["kept"], window["dropped"]) == (None, 1, 3)
+    assert "would ask scripted" in made_shown
+    assert "4 turn(s) in StoreHistory, 4 read" in made_shown
+    assert (sent["made"], sent["run"], sent["session"]) == ("sent", run, "main")
+    assert (sent["receipt"]["turns"], sent["receipt"]["head"], sent["receipt"]["cut"]) == (3, 1, -1)
+    assert f"in run {run}" in sent_shown
+    assert "no strategy changed it" in sent_shown
+
+
+async def test_a_window_of_what_is_not_there_is_refused(cli: Cli) -> None:
+    """An agent that the code does not serve, an unknown session, and one that no model was asked in."""
+    app = ("--app", f"{__name__}:serve_helper")
+    async with cli.host() as runtime:
+        await runtime.store.transcripts.append(HELPER, [said("hi", "s")])
+        wanted = (
+            (("helper/other", *app), Exit.USAGE, "does not serve helper/other"),
+            (("helper/main", "--session", "t", *app), Exit.NOT_FOUND, "no session 't'"),
+            (("helper/main", "--session", "t"), Exit.NOT_FOUND, "no session 't'"),
+            (("helper/other",), Exit.NOT_FOUND, "helper/other has no session here"),
+            (("helper/main",), Exit.NOT_FOUND, "no log has a model call in session 's'"),
+        )
+        for arguments, code, words in wanted:
+            done = await cli.call("context", *arguments)
+
+            assert (done.code, done.out) == (code, "")
+            assert words in done.err
+            assert done.err.count("\n") == 1

@@ -6,11 +6,37 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 
+from actors.errors import ContractError, Facts
 from actors.kernel.agent.context import PaidCalls
 from actors.kernel.agent.llm import GenerationOptions, LLMClient, LLMResponse
 from actors.kernel.agent.message import ChatMessage
 
 _paid_calls: ContextVar[PaidCalls | None] = ContextVar("callboard_paid_calls", default=None)
+
+
+class ModelNotAskedError(Facts, ContractError):
+    """A strategy needs a model where none may be asked."""
+
+    text = "model {model!r} is not asked: the window is only looked at"
+    model: str
+
+
+class RefusedCalls:
+    """`PaidCalls` of a window that is only looked at: none is made."""
+
+    async def ask(
+        self,
+        llm: LLMClient,
+        messages: Sequence[ChatMessage],
+        *,
+        options: GenerationOptions | None = None,
+    ) -> LLMResponse:
+        """Refuse.
+
+        Raises:
+            ModelNotAskedError: Always.
+        """
+        raise ModelNotAskedError(llm.model)
 
 
 @contextmanager

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Self
 
 from actors.context.store_history import StoreHistory
+from actors.errors import ContractError
 from actors.kernel.agent.agent import Agent
 from actors.kernel.clock import Clock, Entropy
 from actors.kernel.runtime.effects import Journal, ResultCache
@@ -25,6 +26,7 @@ from actors.runtime.client.approvals import Approvals
 from actors.runtime.client.client import Client
 from actors.runtime.client.gateway_api import RuntimeFront
 from actors.runtime.client.live_events import LiveEvents
+from actors.runtime.context.conversation.windows import WindowReport, window_report
 from actors.runtime.context.host_services import HostServices
 from actors.runtime.context.topics import ForeignTopics
 from actors.runtime.delivery.mail_service import Broker
@@ -207,6 +209,26 @@ class Runtime(Client):
         Agents whose context has a provider of its own are read there.
         """
         return StoreHistory(self._store.transcripts)
+
+    async def window(self, agent: AgentId, session: str | None = None) -> WindowReport:
+        """Return the window that a call of the agent's model would be sent now, before a new turn.
+
+        Made of the stored turns as `ctx.generate` makes it. No model is asked and nothing is written: a
+        strategy that needs a model leaves the window as it is and says so (`CompactionStep.would_ask`).
+        Strategies that read a store, such as `RecallStrategy`, do read it.
+
+        Args:
+            agent: Registered in this process.
+            session: By default the agent's attribute `session`.
+
+        Raises:
+            ContractError: The agent is not registered here, or no session is given and it has none.
+        """
+        found = self._registry.find(agent)
+        if found is None:
+            remedy = "register it, or ask a process that does; its code makes its windows"
+            raise ContractError(f"{agent} is not registered in this process: {remedy}")
+        return await window_report(found, self._store.transcripts, session)
 
     @property
     def owner(self) -> HostIncarnation:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -109,10 +110,17 @@ class MemoryTranscripts(TranscriptStore):
 
     @override
     async def page(
-        self, agent: AgentId, session: str, *, limit: int | None = None, offset: int = 0
+        self,
+        agent: AgentId,
+        session: str,
+        *,
+        limit: int | None = None,
+        offset: int = 0,
+        after: int = NO_CUT,
     ) -> list[Turn]:
-        rows = self._sessions.get((agent, session), _Transcript()).rows[offset:]
-        return [row.turn() for row in rows[:limit]]
+        rows = self._sessions.get((agent, session), _Transcript()).rows
+        first = offset + bisect_right(rows, after, key=lambda row: row.ordinal)
+        return [row.turn() for row in rows[first:][:limit]]
 
     @override
     async def count(self, agent: AgentId, session: str) -> int:

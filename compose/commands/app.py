@@ -37,6 +37,9 @@ app = App(
 )
 runs = App(name="runs", help="Look at runs, stop them, decide what they cannot decide.", group=LOOK)
 agents = App(name="agents", help="Who has something to do, and what it waits for.", group=LOOK)
+history = App(
+    name="history", help="What agents and their users said: sessions and turns.", group=LOOK
+)
 limits = App(
     name="limits", help="How many runs execute at once and start per second.", group=DECIDE
 )
@@ -55,6 +58,7 @@ _COMMANDS: Final = (
     (LOOK, "inspect.agents", "hosts"),
     (LOOK, "inspect.trace", "trace"),
     (LOOK, "inspect.tap", "tap"),
+    (LOOK, "inspect.context", "context"),
     (LOOK, "inspect.describe", "describe"),
     (LOOK, "inspect.export", "export replay"),
     (SET_UP, "operate.migrate", "migrate"),
@@ -70,13 +74,14 @@ _PARTS: Final = (
     (runs, "runs.orders", "cancel signal resolve sweep"),
     (runs, "runs.again", "retry fork redrive"),
     (agents, "inspect.agents", "list=list_agents inbox state forget"),
+    (history, "inspect.history", "list=list_sessions show export"),
     (approvals, "messages.approvals", "list=list_approvals approve deny"),
     (schedules, "operate.schedules", "create list=list_schedules show pause resume trigger delete"),
     (limits, "operate.limits", "list=list_limits set=set_limit delete=delete_limit"),
     (dlq, "operate.dlq", "list=list_letters show redrive discard"),
 )
 """The part, the module, and its commands, as NAME or NAME=FUNCTION."""
-_APPS: Final = (runs, agents, dlq, limits, schedules, approvals)
+_APPS: Final = (runs, agents, history, dlq, limits, schedules, approvals)
 
 
 def _add(part: App, module: str, commands: str, group: Group | None = None) -> None:

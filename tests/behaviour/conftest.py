@@ -82,6 +82,7 @@ _WITHOUT_MAIL = frozenset(
         "values",
         "versions",
         "waits",
+        "windows",
         "every_door_refuses_text_that_no_store_takes",
     )
 )

@@ -25,7 +25,7 @@ class CompactionPipeline:
         self, strategies: Sequence[CompactionStrategy], *, counter: TokenCounter | None = None
     ) -> None:
         self.strategies = tuple(strategies)
-        self._counter = counter or TokenCounter()
+        self.counter = counter or TokenCounter()
 
     async def compact(self, raw_history: list[ChatMessage]) -> list[ChatMessage]:
         """See `CompactionStrategy.compact`."""
@@ -36,4 +36,4 @@ class CompactionPipeline:
 
     async def assemble(self, view: list[ChatMessage], *, tally: Tally | None = None) -> Assembled:
         """Return the window of `compact` with a receipt of each strategy, which costs the counting."""
-        return await assembled(view, self.strategies, tally or Tally(self._counter))
+        return await assembled(view, self.strategies, tally or Tally(self.counter))

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
+from actors.context.paid_calls import ModelNotAskedError
 from actors.context.tokens import Tally
 from actors.context.turns import is_derived
 from actors.kernel.agent.context import CompactionStrategy
@@ -18,19 +19,24 @@ class CompactionStep:
 
     Attributes:
         name: The strategy's class.
+        kept: Number of turns that it was given and that are in its window.
         dropped: Number of turns that are not in its window.
         changed: Number of turns that are in it with other content.
         added: Number of summaries and recalled texts that it made.
         tokens_before: Size of what it was given.
         tokens_after: Size of its window.
+        would_ask: The model that it needs where none may be asked (`RefusedCalls`): its window is what it
+            was given. None: it was free to ask.
     """
 
     name: str
+    kept: int
     dropped: int
     changed: int
     added: int
     tokens_before: int
     tokens_after: int
+    would_ask: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +105,11 @@ async def assembled(
 async def _applied(
     strategy: CompactionStrategy, view: list[ChatMessage], tokens: int, tally: Tally
 ) -> Assembled:
-    window = await strategy.compact(view)
+    would_ask = None
+    try:
+        window = await strategy.compact(view)
+    except ModelNotAskedError as refused:
+        window, would_ask = view, refused.model
     same = {id(message) for message in view}
     known = {id(message) for message in view if is_derived(message)}
     unchanged = sum(id(message) in same for message in window)
@@ -107,10 +117,12 @@ async def _applied(
     changed = len(window) - unchanged - added
     step = CompactionStep(
         name=type(strategy).__name__,
+        kept=unchanged + changed,
         dropped=len(view) - unchanged - changed,
         changed=changed,
         added=added,
         tokens_before=tokens,
         tokens_after=tally.total(window),
+        would_ask=would_ask,
     )
     return Assembled(window=window, steps=(step,), tokens=step.tokens_after)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from actors.kernel.agent.transcript import NewTurn, SessionInfo, SessionView, Turn
+from actors.kernel.agent.transcript import NO_CUT, NewTurn, SessionInfo, SessionView, Turn
 from actors.kernel.runtime.ids import AgentId
 
 
@@ -24,9 +24,19 @@ class TranscriptStore(Protocol):
         """
 
     async def page(
-        self, agent: AgentId, session: str, *, limit: int | None = None, offset: int = 0
+        self,
+        agent: AgentId,
+        session: str,
+        *,
+        limit: int | None = None,
+        offset: int = 0,
+        after: int = NO_CUT,
     ) -> list[Turn]:
-        """Return turns, oldest first: at most `limit`, after the first `offset`."""
+        """Return turns, oldest first: at most `limit`, after the first `offset` behind the ordinal `after`.
+
+        Reading on behind the last ordinal of a page costs the same for each page, and leaves no turn out
+        when others are cleared meanwhile.
+        """
 
     async def count(self, agent: AgentId, session: str) -> int:
         """Return how many turns the session has."""

@@ -1,1 +1,1 @@
-"""Commands that look and change nothing, but `agents forget`: agents, traces, traffic, exports, replays."""
+"""Commands that look and change nothing, but `agents forget`: agents, sessions, traces, traffic, exports."""

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, TextIO
 
 from cyclopts import Parameter
-from rich.progress import Progress, track
+from rich.progress import track
 
 from actors.errors import ContractError
 from actors.runtime.loop.clock import SystemClock
+from compose.commands.files import progress, writing
 from compose.commands.options import HERE, DebugFlag, Flag, JsonFlag, RunIdArg, Seq, Target
 from compose.commands.output import Exit, print_json
 from compose.commands.runs.list import open_run
@@ -60,7 +60,7 @@ async def export(
     """
     async with open_run(target, run) as (runtime, row):
         exporter = Exporter(runtime.store)
-        with _writing(output) as file, _progress(output) as moved:
+        with writing(output) as file, progress(output, "log entries") as moved:
             async for line in exporter.lines(row, tree=tree, at=SystemClock().now()):
                 file.write(json.dumps(line, ensure_ascii=False) + "\n")
                 moved(exporter.entries)
@@ -73,41 +73,6 @@ async def export(
         )
         console(stderr=True).print(text)
     return Exit.OK
-
-
-@contextmanager
-def _writing(output: Path | None) -> Iterator[TextIO]:
-    """Yield standard output, or a file that gets its name when all is written."""
-    if output is None:
-        yield sys.stdout
-        return
-    part = output.with_name(f"{output.name}.part")
-    try:
-        with open(part, "w", encoding="utf-8", opener=_privately) as file:
-            yield file
-        part.replace(output)
-    except OSError as exc:
-        problem = exc.strerror or exc
-        raise ContractError(f"cannot write {output}: {problem}; name another file") from exc
-    finally:
-        part.unlink(missing_ok=True)
-
-
-def _privately(path: str, flags: int) -> int:
-    # What the database keeps from others does not lie open beside it.
-    return os.open(path, flags, 0o600)
-
-
-@contextmanager
-def _progress(output: Path | None) -> Iterator[Callable[[int], None]]:
-    """Yield what is told how far the work is; shown on a terminal when the output is a file."""
-    out = console(stderr=True)
-    if output is None or not out.is_terminal:
-        yield lambda _: None
-        return
-    with Progress(console=out, transient=True) as bar:
-        task = bar.add_task("log entries", total=None)
-        yield lambda entries: bar.update(task, completed=entries)
 
 
 async def replay(

@@ -9,7 +9,7 @@ from pydantic_core import from_json
 from typing_extensions import override
 
 from actors.kernel.agent.message import ChatMessage
-from actors.kernel.agent.transcript import Cut, NewTurn, SessionInfo, SessionView, Turn
+from actors.kernel.agent.transcript import NO_CUT, Cut, NewTurn, SessionInfo, SessionView, Turn
 from actors.kernel.runtime.ids import AgentId
 from actors.kernel.storage.transcript import TranscriptStore
 from persistence.postgres.commits.encode import json_text
@@ -30,7 +30,7 @@ order by t.ordinal
 """  # noqa: S608 - constants only
 SQL_PAGE: Final[LiteralString] = f"""
 select {_COLUMNS} from transcript_turns t
-  where t.agent = $1 and t.session = $2 order by t.ordinal limit $3 offset $4
+  where t.agent = $1 and t.session = $2 and t.ordinal > $5 order by t.ordinal limit $3 offset $4
 """  # noqa: S608 - constants only
 SQL_COUNT: Final[LiteralString] = (
     "select s.turns from transcripts s where s.agent = $1 and s.session = $2"
@@ -66,10 +66,16 @@ class Transcripts(TranscriptStore):
 
     @override
     async def page(
-        self, agent: AgentId, session: str, *, limit: int | None = None, offset: int = 0
+        self,
+        agent: AgentId,
+        session: str,
+        *,
+        limit: int | None = None,
+        offset: int = 0,
+        after: int = NO_CUT,
     ) -> list[Turn]:
         rows = await self._links.fetch(
-            "reading a conversation", SQL_PAGE, str(agent), session, limit, offset
+            "reading a conversation", SQL_PAGE, str(agent), session, limit, offset, after
         )
         return [_turn(row) for row in rows]
 

@@ -49,6 +49,9 @@ async def test_turns_are_there_with_their_commit_in_order(bed: Bed) -> None:
     pages = [await store.page(DESK, "s", limit=2, offset=n) for n in range(5)]
     assert [texts(page) for page in pages] == [["a", "b"], ["b", "c"], ["c"], [], []]
     assert texts(await store.page(DESK, "s", limit=0)) == []
+    behind = [await store.page(DESK, "s", limit=2, after=n) for n in range(-1, 4)]
+    assert [texts(page) for page in behind] == [["a", "b"], ["b", "c"], ["c"], [], []]
+    assert texts(await store.page(DESK, "s", offset=1, after=0)) == ["c"]
 
 
 @pytest.mark.item(286)

@@ -140,6 +140,7 @@ async def test_a_composed_strategy_tells_of_its_parts() -> None:
 
     step = CompactionStep(
         name="SlidingWindowCompaction",
+        kept=1,
         dropped=0,
         changed=0,
         added=0,

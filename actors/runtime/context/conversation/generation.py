@@ -14,8 +14,6 @@ from typing import TYPE_CHECKING, Any
 from actors.context.compaction.steps import Assembled
 from actors.context.errors import WindowTooSmallError
 from actors.context.model_sizes import context_size_of
-from actors.context.paid_calls import recorded_by
-from actors.context.repair import repaired
 from actors.context.reserve import reserving
 from actors.context.tokens import TokenCounter
 from actors.context.turns import PINNED
@@ -36,6 +34,7 @@ from actors.runtime.context.conversation.sessions import (
     new_cut,
     without_marks,
 )
+from actors.runtime.context.conversation.windows import assembled_window
 from actors.runtime.context.effects import Effects, effect
 from actors.runtime.context.model_calls import Live, OnPiece, completed
 from actors.runtime.replay.history import PAID
@@ -183,10 +182,11 @@ class _Window:
         fresh = set(ids)
         known = [one for one in self.view.messages if one.turn not in fresh]
         new = [with_id(turn, id_, pinned=True) for turn, id_ in zip(turns, ids, strict=True)]
-        with recorded_by(RecordedCalls(self.run, self.call.position)):
-            self.assembled = await self.sessions.memory.pipeline.assemble([*known, *new])
+        calls = RecordedCalls(self.run, self.call.position)
+        pipeline = self.sessions.memory.pipeline
+        self.assembled, window = await assembled_window(pipeline, [*known, *new], calls)
         self._cut()
-        return [without_marks(one) for one in repaired(self.assembled.window)]
+        return [without_marks(one) for one in window]
 
     def _cut(self) -> None:
         """Let the session's next window begin where this one does, if that leaves much out."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final
 
 from actors.context.compaction.pipeline import CompactionPipeline
@@ -14,7 +15,8 @@ from actors.context.turns import SUMMARY, UPTO
 from actors.kernel.agent.agent import Agent
 from actors.kernel.agent.message import ChatMessage
 from actors.kernel.agent.supervision import HistoryRetention
-from actors.kernel.agent.transcript import NO_CUT, Cut, NewTurn, SessionView
+from actors.kernel.agent.transcript import NO_CUT, Cut, NewTurn
+from actors.kernel.runtime.ids import AgentId
 from actors.kernel.storage.history import HistoryProvider
 from actors.kernel.storage.transcript import TranscriptStore
 from actors.runtime.context.call import RunState
@@ -70,11 +72,32 @@ class WindowSource:
         messages: Its turns, oldest first, each with its id; in front the summary of what a cut left out.
         ordinals: Of stored turns, by id.
         cut: The last cut; None: there is none.
+        count: Of turns in the whole session.
     """
 
     messages: list[ChatMessage]
     ordinals: dict[str, int]
     cut: Cut | None = None
+    count: int = 0
+
+    @classmethod
+    async def of(
+        cls, memory: Memory, store: TranscriptStore, agent: AgentId, session: str
+    ) -> WindowSource:
+        """Return a session from its last cut on, or all of it where a provider keeps it."""
+        if memory.history is not None:
+            found = await memory.history.get_messages(agent, session_id=session)
+            return cls(found, {}, count=len(found))
+        view = await store.view(agent, session, limit=FARTHEST)
+        cut = view.cut
+        made_by = cut.strategy if cut is not None and cut.summary is None else None
+        if made_by not in (None, fingerprint(memory.pipeline)):  # another window may reach farther
+            view = await store.view(agent, session, limit=FARTHEST, whole=True)
+        messages = [message_of(turn) for turn in view.turns]
+        if cut is not None and cut.summary is not None:
+            messages.insert(0, cut.summary)
+        ordinals = {turn.id: turn.ordinal for turn in view.turns}
+        return cls(messages, ordinals, cut, view.count)
 
 
 def clears_in_store(agent: Agent | None) -> bool:
@@ -146,26 +169,8 @@ class Sessions:
         """
         if not self.is_written:
             return WindowSource([*self._own.get(session, ())], {})
-        agent = self._run.agent_id
-        if self.memory.history is not None:
-            return WindowSource(
-                await self.memory.history.get_messages(agent, session_id=session), {}
-            )
-        found = await self._read(session, whole=False)
-        cut = found.cut
-        made_by = cut.strategy if cut is not None and cut.summary is None else None
-        if made_by not in (None, fingerprint(self.memory.pipeline)):
-            found = await self._read(session, whole=True)  # another window may reach farther
-        messages = [message_of(turn) for turn in found.turns]
-        if cut is not None and cut.summary is not None:
-            messages.insert(0, cut.summary)
-        return WindowSource(messages, {turn.id: turn.ordinal for turn in found.turns}, cut)
-
-    async def _read(self, session: str, *, whole: bool) -> SessionView:
-        agent, store = self._run.agent_id, self._store
-        return await reading(
-            self._run.log, lambda: store.view(agent, session, limit=FARTHEST, whole=whole)
-        )
+        read = partial(WindowSource.of, self.memory, self._store, self._run.agent_id, session)
+        return await (reading(self._run.log, read) if self.is_in_store else read())
 
     def keep(self, session: str, turns: Sequence[NewTurn]) -> None:
         """Let turns be durable with what was recorded last, or remember them where nothing keeps them."""

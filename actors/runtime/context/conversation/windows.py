@@ -1,0 +1,190 @@
+"""Windows made of sessions: one way for a model call, and for a look at the window without a call."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from actors.context.compaction.pipeline import CompactionPipeline
+from actors.context.compaction.steps import Assembled, CompactionStep
+from actors.context.compaction.token_budget import TokenBudgetComposedStrategy
+from actors.context.model_sizes import context_size_of
+from actors.context.paid_calls import RefusedCalls, recorded_by
+from actors.context.repair import repaired
+from actors.context.reserve import reserving
+from actors.context.store_history import StoreHistory
+from actors.context.tokens import Tally, TokenCounter, as_json
+from actors.context.turns import is_derived, is_recalled, is_summary
+from actors.errors import ContractError
+from actors.kernel.agent.agent import Agent
+from actors.kernel.agent.context import PaidCalls
+from actors.kernel.agent.llm import LLMClient
+from actors.kernel.agent.message import ChatMessage
+from actors.kernel.agent.supervision import HistoryRetention
+from actors.kernel.agent.transcript import Cut
+from actors.kernel.runtime.ids import AgentId
+from actors.kernel.storage.transcript import TranscriptStore
+from actors.runtime.context.conversation.sessions import Memory, WindowSource, without_marks
+from actors.runtime.context.model_calls import Toolkit
+
+
+async def assembled_window(
+    pipeline: CompactionPipeline,
+    messages: list[ChatMessage],
+    paid_calls: PaidCalls,
+    *,
+    tally: Tally | None = None,
+) -> tuple[Assembled, list[ChatMessage]]:
+    """Return what the strategies make of a session's turns, and that as a provider accepts it.
+
+    Args:
+        pipeline: The agent's.
+        messages: The turns, in front of them perhaps a summary.
+        paid_calls: Takes what strategies ask of models.
+        tally: Counts sizes; by default by the pipeline's counter.
+    """
+    with recorded_by(paid_calls):
+        made = await pipeline.assemble(messages, tally=tally)
+    return made, repaired(made.window)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WindowPart:
+    """A part of a request.
+
+    Attributes:
+        name: ``instructions``, ``summary``, ``recalled``, ``history`` or ``tools``.
+        count: Of its texts, turns or tools.
+        tokens: Its size.
+    """
+
+    name: Literal["instructions", "summary", "recalled", "history", "tools"]
+    count: int
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WindowBudget:
+    """The smallest token budget of a pipeline. See `TokenBudgetComposedStrategy`.
+
+    Attributes:
+        tokens: Maximum size of turns and summaries together.
+        target: Size that a window above it goes down to.
+    """
+
+    tokens: int
+    target: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WindowReport:
+    """The window that a call of an agent's model would be sent, before a new turn.
+
+    Attributes:
+        agent: Whose.
+        session: The conversation, within the agent.
+        model: Name of the agent's model; None: it has none.
+        context_size: Tokens of that model's context; None: nobody knows.
+        history: Class name of the provider that keeps the turns.
+        turns: How many the session has.
+        read: How many of them the window is made of: those behind the cut.
+        cut: The last one; None: there is none, or a provider outside keeps the turns.
+        parts: In the order of the request; those that are not empty. Tools are sent by `ctx.chat`.
+        steps: The strategies that ran, in order; empty if the turns fit the budget.
+        budget: Of the pipeline; None: it has none.
+        messages: The window itself, without instructions and tools.
+    """
+
+    agent: AgentId
+    session: str
+    model: str | None
+    context_size: int | None
+    history: str
+    turns: int
+    read: int
+    cut: Cut | None
+    parts: tuple[WindowPart, ...]
+    steps: tuple[CompactionStep, ...]
+    budget: WindowBudget | None
+    messages: tuple[ChatMessage, ...]
+
+    @property
+    def tokens(self) -> int:
+        """Size of all parts together."""
+        return sum(part.tokens for part in self.parts)
+
+
+async def window_report(
+    agent: Agent, store: TranscriptStore, session: str | None = None
+) -> WindowReport:
+    """Return the window that a call of the agent's model would be sent now. See `Runtime.window`.
+
+    Args:
+        agent: Its code.
+        store: Where turns are, if the agent brings no history.
+        session: By default the agent's attribute `session`.
+
+    Raises:
+        ContractError: No session is given, and the agent has none of its own.
+    """
+    memory = Memory.of(agent)
+    name = session or memory.session
+    if name is None:
+        remedy = f"name one; `callboard history list {agent.id}` lists those that there are"
+        raise ContractError(f"{agent.id} has no session of its own: {remedy}")
+    source = WindowSource([], {})
+    if memory.retention is not HistoryRetention.NONE:
+        source = await WindowSource.of(memory, store, agent.id, name)
+    tally = Tally(memory.pipeline.counter)
+    beside = sum(part.tokens for part in _parts(agent, (), tally, memory.pipeline.counter))
+    with reserving(beside):
+        made, window = await assembled_window(
+            memory.pipeline, source.messages, RefusedCalls(), tally=tally
+        )
+    model: LLMClient | None = getattr(agent, "model", None)
+    return WindowReport(
+        agent=agent.id,
+        session=name,
+        model=None if model is None else model.model,
+        context_size=None if model is None else context_size_of(model.model),
+        history=type(memory.history or StoreHistory()).__name__,
+        turns=source.count,
+        read=sum(not is_derived(message) for message in source.messages),
+        cut=source.cut,
+        parts=tuple(_parts(agent, window, tally, memory.pipeline.counter)),
+        steps=made.steps,
+        budget=min(_budgets(memory.pipeline), key=lambda one: one.tokens, default=None),
+        messages=tuple(map(without_marks, window)),
+    )
+
+
+def _parts(
+    agent: Agent, window: Sequence[ChatMessage], tally: Tally, counter: TokenCounter
+) -> Iterator[WindowPart]:
+    """Yield the parts of a request that are not empty."""
+    instructions: str | None = getattr(agent, "instructions", None)
+    if instructions:
+        yield WindowPart(name="instructions", count=1, tokens=counter.text(instructions))
+    summaries = [message for message in window if is_summary(message)]
+    recalled = [message for message in window if is_recalled(message)]
+    history = [message for message in window if not is_derived(message)]
+    if summaries:
+        yield WindowPart(name="summary", count=len(summaries), tokens=tally.total(summaries))
+    if recalled:
+        yield WindowPart(name="recalled", count=len(recalled), tokens=tally.total(recalled))
+    if history:
+        yield WindowPart(name="history", count=len(history), tokens=tally.total(history))
+    specs = [tool.spec().model_dump(mode="json") for tool in Toolkit.of(agent).tools]
+    if specs:
+        tokens = sum(counter.text(as_json(spec)) for spec in specs)
+        yield WindowPart(name="tools", count=len(specs), tokens=tokens)
+
+
+def _budgets(strategy: object) -> Iterator[WindowBudget]:
+    """Yield the budgets of a strategy and of those that it is made of."""
+    if isinstance(strategy, TokenBudgetComposedStrategy):
+        yield WindowBudget(tokens=strategy.token_budget, target=strategy.target_tokens)
+    inner: Iterable[Any] = getattr(strategy, "strategies", ())
+    for one in inner:
+        yield from _budgets(one)

@@ -1,0 +1,76 @@
+"""Sessions of agents, turn by turn: read in pages, and as JSON data that a history takes again."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from actors.context.store_history import message_of
+from actors.kernel.agent.transcript import NO_CUT, Turn, message_json
+from actors.kernel.json import JsonValue
+from actors.kernel.runtime.ids import AgentId, RunId
+from actors.kernel.storage.transcript import TranscriptStore
+from actors.kernel.store.store import RunStore
+
+PAGE: Final = 200
+"""Turns that are in memory at once."""
+
+
+async def turns_of(store: TranscriptStore, agent: AgentId, session: str) -> AsyncIterator[Turn]:
+    """Yield the turns of a session, oldest first, also those that are added meanwhile."""
+    after = NO_CUT
+    while page := await store.page(agent, session, limit=PAGE, after=after):
+        for turn in page:
+            yield turn
+        after = page[-1].ordinal
+
+
+def turn_to_json(turn: Turn) -> dict[str, JsonValue]:
+    """Return a turn as JSON data.
+
+    The message has id, parent and size in its metadata: `ChatMessage.model_validate` makes of it what
+    `HistoryProvider.append_many` takes, and a history that has the turn already drops it.
+    """
+    return {
+        "ordinal": turn.ordinal,
+        "id": turn.id,
+        "run": turn.run_id or None,
+        "parent": turn.parent,
+        "tokens": turn.tokens,
+        "at": turn.at.isoformat(),
+        "message": message_json(message_of(turn)),
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class SentWindow:
+    """The window of a session's last model call, as the log describes it.
+
+    Attributes:
+        run: The run that made the call.
+        at: Instant of the answer.
+        model: The model that was asked.
+        receipt: See docs/replay.md, "Windows".
+    """
+
+    run: str
+    at: datetime
+    model: str
+    receipt: dict[str, Any]
+
+
+async def last_window(store: RunStore, agent: AgentId, session: str) -> SentWindow | None:
+    """Return how the window of a session's last model call was made; None: no log tells it any more."""
+    count = await store.transcripts.count(agent, session)
+    page = await store.transcripts.page(agent, session, limit=PAGE, offset=max(0, count - PAGE))
+    for run_id in dict.fromkeys(turn.run_id for turn in reversed(page) if turn.run_id):
+        found = None
+        async for entry in store.reads.entries(RunId(run_id)):
+            receipt = entry.payload.get("receipt")
+            if isinstance(receipt, dict) and receipt.get("session") == session:
+                found = SentWindow(run_id, entry.ts, str(entry.payload.get("model")), receipt)
+        if found is not None:
+            return found
+    return None

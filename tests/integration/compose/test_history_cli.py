@@ -1,0 +1,261 @@
+"""`callboard history` and `callboard context`: what was said, and what a model is sent of it."""
+
+from __future__ import annotations
+
+import json
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+
+from actors.agents import ReActAgent
+from actors.context import (
+    CompactionPipeline,
+    ContextConfig,
+    InMemoryHistoryProvider,
+    SlidingWindowCompaction,
+    StoreHistory,
+    SummarizationCompaction,
+)
+from actors.kernel.agent.message import ChatMessage, ContentBlock
+from actors.kernel.agent.tools import Tool, ToolCall
+from actors.kernel.agent.transcript import NewTurn
+from actors.kernel.runtime.ids import AgentId
+from actors.testing import ModelReply, ScriptedModel
+from compose.commands.output import Exit
+from compose.tools import history as pages
+from tests.integration.compose.commandline import Cli
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from actors.kernel.agent.context import CompactionStrategy
+    from actors.kernel.runtime.ids import RunId
+    from actors.runtime import Runtime
+    from tests.harness.servers import TestPostgres
+
+pytestmark = pytest.mark.postgres
+HELPER = AgentId("helper", "main")
+FOREIGN = AgentId("helper", "main", "acme")
+LONG = "sunny " * 50
+
+
+async def weather(city: str) -> str:
+    """Look out of the window."""
+    return f"{city}: {LONG}"
+
+
+@pytest.fixture
+def cli(postgres_server: TestPostgres, schema: str, capsys: pytest.CaptureFixture[str]) -> Cli:
+    """Commands on this test's schema."""
+    return Cli(postgres_server.url, schema, capsys)
+
+
+@asynccontextmanager
+async def conversation(cli: Cli) -> AsyncIterator[tuple[Runtime, RunId]]:
+    """A host, and a session `main` of one run: a question, a call, its result, an answer."""
+    call = ToolCall(id="1", name="weather", arguments={"city": "Bern"})
+    model = ScriptedModel(ModelReply(calls=[call]), "It is mild\x1b[2J\nin Bern.")
+    tools = [Tool("weather", "The weather of a city.", weather, idempotent=True)]
+    async with cli.host() as runtime:
+        await runtime.register(ReActAgent(HELPER, model=model, tools=tools))
+        run = await runtime.submit(HELPER, "How is it in Bern?")
+        await runtime.result(run)
+        yield runtime, run
+
+
+def said(text: str, session: str, n: int = 0) -> NewTurn:
+    """A turn of the user."""
+    return NewTurn(session, f"{text}{n}", ChatMessage.of("user", text), tokens=3)
+
+
+async def test_sessions_are_listed_newest_first(cli: Cli) -> None:
+    """With their sizes; those of the agent of this tenant alone."""
+    async with conversation(cli) as (runtime, _):
+        store = runtime.store.transcripts
+        await store.append(HELPER, [said("hi", "support-7", n) for n in range(2)])
+        await store.append(FOREIGN, [said("hi", "theirs")])
+        listed = await cli.call("history", "list", "helper/main", "--json")
+        limited = await cli.call("history", "list", "helper/main", "--limit", "1")
+        foreign = await cli.call("history", "list", "acme:helper/main")
+
+    newest, oldest = listed.data
+    assert (newest["session"], newest["turns"], newest["tokens"]) == ("support-7", 2, 6)
+    assert (oldest["session"], oldest["turns"]) == ("main", 4)
+    assert newest["first_at"] <= newest["last_at"]
+    assert "support-7" in limited.out
+    assert "there may be more" in limited.out
+    assert "theirs" in foreign.out
+    assert "support-7" not in foreign.out
+
+
+async def test_turns_are_shown_with_their_runs(cli: Cli) -> None:
+    """Calls and results on one line unless they are wanted whole; nothing steers the terminal."""
+    async with conversation(cli) as (_, run):
+        shown = (await cli.call("history", "show", "helper/main")).out
+        full = (await cli.call("history", "show", "helper/main", "--full")).out
+        data = (await cli.call("history", "show", "helper/main", "--json")).data
+
+    lines = shown.splitlines()
+    heads = [line for line in lines if not line.startswith("    ")]
+    assert [head.split()[:2] for head in heads] == [
+        ["0", "user"],
+        ["1", "assistant"],
+        ["2", "tool"],
+        ["3", "assistant"],
+    ]
+    assert all(f"run {run}" in head and "tokens" in head for head in heads)
+    assert '    → weather {"city": "Bern"}' in lines
+    assert "    ← weather: Bern: sunny" in shown
+    assert LONG.strip() not in shown
+    assert LONG.strip() in full
+    assert lines[-2:] == ["    It is mild␛[2J", "    in Bern."]
+    assert [turn["run"] for turn in data] == [run] * 4
+    assert [turn["message"]["role"] for turn in data] == ["user", "assistant", "tool", "assistant"]
+
+
+async def test_a_page_of_a_session_is_shown(cli: Cli) -> None:
+    """The newest 50 by default; and people are told of the others."""
+    wanted = (
+        ((), range(10, 60)),
+        (("--last", "2"), range(58, 60)),
+        (("--limit", "3"), range(3)),
+        (("--offset", "55"), range(55, 60)),
+        (("--offset", "7", "--limit", "2"), range(7, 9)),
+        (("--offset", "60"), range(60, 60)),
+    )
+    async with cli.host() as runtime:
+        turns = [said("word", "s", n) for n in range(60)]
+        await runtime.store.transcripts.append(HELPER, turns)
+        for options, ordinals in wanted:
+            arguments = ("history", "show", "helper/main", "--session", "s", *options)
+            shown = (await cli.call(*arguments)).out
+
+            heads = [line.split()[0] for line in shown.splitlines() if "  user  " in line]
+            assert heads == [str(ordinal) for ordinal in ordinals]
+            hidden = f"{ordinals.start} turn(s) before, {60 - ordinals.stop} behind"
+            assert f"not shown: {hidden}" in shown
+
+
+async def test_a_session_is_written_as_lines_that_a_history_takes_again(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In pages; each message is the same in any history, byte for byte, and none is taken twice."""
+    monkeypatch.setattr(pages, "PAGE", 2)
+    odd = {"type": "thinking", "signature": "aGk=", "a": [{"k": None}, 10**30, 1.0, "\u2028'\\"]}
+    turn = ChatMessage(
+        role="assistant",
+        content=[ContentBlock.model_validate(odd), ContentBlock(type="text", text="😀\x1b\n")],
+        name="tutor",
+        metadata={"k": "'\""},
+    )
+    file, again = tmp_path / "s.jsonl", AgentId("helper", "again")
+    async with conversation(cli) as (runtime, run):
+        odd_turn = NewTurn("main", "odd", turn, tokens=9, parent="p")
+        await runtime.store.transcripts.append(HELPER, [odd_turn])
+        arguments = ("history", "export", "helper/main", "--session", "main")
+        done = await cli.call(*arguments, "--output", str(file), "--json")
+        printed = await cli.call(*arguments)
+        lines = file.read_text(encoding="utf-8").split("\n")[:-1]
+        messages = [ChatMessage.model_validate(json.loads(line)["message"]) for line in lines]
+        memory = InMemoryHistoryProvider()
+        for history, repeated in ((memory, 2), (runtime.history, 2)):
+            for _ in range(repeated):
+                await history.append_many(again, messages, session_id="copy")
+        kept = await runtime.history.get_messages(HELPER, session_id="main")
+        copies = [
+            await one.get_messages(again, session_id="copy") for one in (memory, runtime.history)
+        ]
+
+    assert json.loads(done.err) == {"agent": "helper/main", "session": "main", "turns": 5}
+    assert printed.out == file.read_text(encoding="utf-8")
+    assert printed.err == "5 turn(s); message content is included\n"
+    found = [json.loads(line) for line in lines]
+    assert [*found[0]] == ["ordinal", "id", "run", "parent", "tokens", "at", "message"]
+    assert [one["ordinal"] for one in found] == [0, 1, 2, 3, 4]
+    assert [one["run"] for one in found] == [run] * 4 + [None]
+    assert (found[4]["id"], found[4]["tokens"], found[4]["parent"]) == ("odd", 9, "p")
+    bytes_of = [[message.model_dump_json() for message in one] for one in (kept, *copies)]
+    assert bytes_of == [bytes_of[0]] * 3
+
+
+async def test_what_is_not_there_is_named_with_the_way_to_find_it(cli: Cli) -> None:
+    """An agent and a session; one line, with the exit code of what there is not."""
+    async with cli.host() as runtime:
+        await runtime.store.transcripts.append(HELPER, [said("hi", "s")])
+        agent = await cli.call("history", "show", "helper/other", "--session", "s")
+        session = await cli.call("history", "export", "helper/main", "--session", "t")
+        listed = await cli.call("history", "list", "acme:helper/main")
+
+    assert (agent.code, session.code, listed.code) == (Exit.NOT_FOUND,) * 3
+    assert "helper/other has no session here" in agent.err
+    assert "`callboard runs list --type helper`" in agent.err
+    assert "helper/main has no session 't'" in session.err
+    assert "`callboard history list helper/main`" in session.err
+    assert "acme:helper/main" in listed.err
+    assert [one.err.count("\n") for one in (agent, session, listed)] == [1, 1, 1]
+    assert [one.out for one in (agent, session, listed)] == ["", "", ""]
+
+
+def test_two_ends_to_count_from_are_one_too_many(cli: Cli) -> None:
+    """Before anything is read."""
+    done = cli("history", "show", "helper/main", "--last", "3", "--limit", "2")
+
+    assert done.code == Exit.USAGE
+    assert "--last counts from the end" in done.err
+
+
+async def serve_helper(runtime: Runtime) -> None:
+    """An application: the helper with a small window, and a summary before it."""
+    strategies: list[CompactionStrategy] = [
+        SummarizationCompaction(ScriptedModel(), recent_token_budget=20, min_old_tokens=20),
+        SlidingWindowCompaction(max_messages=2),
+    ]
+    context = ContextConfig(StoreHistory(), CompactionPipeline(strategies))
+    agent = ReActAgent(HELPER, model=ScriptedModel(), instructions="Be brief.", context=context)
+    await runtime.register(agent)
+
+
+async def test_a_window_is_made_now_by_the_code_or_shown_as_it_was_sent(cli: Cli) -> None:
+    """With its parts and what strategies did; without the code as the log describes the last call's."""
+    app = ("--app", f"{__name__}:serve_helper")
+    async with conversation(cli) as (_, run):
+        made = (await cli.call("context", "helper/main", *app, "--json")).data
+        made_shown = (await cli.call("context", "helper/main", *app)).out
+        sent = (await cli.call("context", "helper/main", "--json")).data
+        sent_shown = (await cli.call("context", "helper/main")).out
+
+    assert (made["made"], made["agent"], made["session"]) == ("now", "helper/main", "main")
+    assert (made["turns"], made["read"], made["cut"], made["budget"]) == (4, 4, None, None)
+    assert [part["name"] for part in made["parts"]] == ["instructions", "history"]
+    assert made["tokens"] == sum(part["tokens"] for part in made["parts"])
+    summary, window = made["steps"]
+    assert (summary["would_ask"], summary["kept"], summary["dropped"]) == ("scripted", 4, 0)
+    assert (window["would_ask"], window["kept"], window["dropped"]) == (None, 1, 3)
+    assert "would ask scripted" in made_shown
+    assert "4 turn(s) in StoreHistory, 4 read" in made_shown
+    assert (sent["made"], sent["run"], sent["session"]) == ("sent", run, "main")
+    assert (sent["receipt"]["turns"], sent["receipt"]["head"], sent["receipt"]["cut"]) == (3, 1, -1)
+    assert f"in run {run}" in sent_shown
+    assert "no strategy changed it" in sent_shown
+
+
+async def test_a_window_of_what_is_not_there_is_refused(cli: Cli) -> None:
+    """An agent that the code does not serve, an unknown session, and one that no model was asked in."""
+    app = ("--app", f"{__name__}:serve_helper")
+    async with cli.host() as runtime:
+        await runtime.store.transcripts.append(HELPER, [said("hi", "s")])
+        wanted = (
+            (("helper/other", *app), Exit.USAGE, "does not serve helper/other"),
+            (("helper/main", "--session", "t", *app), Exit.NOT_FOUND, "no session 't'"),
+            (("helper/main", "--session", "t"), Exit.NOT_FOUND, "no session 't'"),
+            (("helper/other",), Exit.NOT_FOUND, "helper/other has no session here"),
+            (("helper/main",), Exit.NOT_FOUND, "no log has a model call in session 's'"),
+        )
+        for arguments, code, words in wanted:
+            done = await cli.call("context", *arguments)
+
+            assert (done.code, done.out) == (code, "")
+            assert words in done.err
+            assert done.err.count("\n") == 1

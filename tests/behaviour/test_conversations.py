@@ -242,7 +242,7 @@ async def test_a_summary_is_bought_once(bed: Bed) -> None:
     assert len(await turns(bed, agent, "s")) == 16
     view = await bed.runtime.store.transcripts.view(agent, "s", limit=100)
     assert view.cut is not None
-    assert "SummarizationCompaction(" in view.cut.strategy
+    assert view.cut.strategy == "SummarizationCompaction"
 
 
 def tool(name: str, fn: Any, **more: Any) -> Tool:

@@ -197,7 +197,8 @@ class _Window:
         upto, summary = new_cut(self.view, self.assembled.window)
         if upto != NO_CUT:
             before = NO_CUT if self.view.cut is None else self.view.cut.upto
-            made_by = fingerprint(self.sessions.memory.pipeline)
+            summarised_by = next((step.name for step in self.assembled.steps if step.added), None)
+            made_by = summarised_by or fingerprint(self.sessions.memory.pipeline)
             cut = NewCut(self.session, upto, before, made_by, summary)
             self.run.log.writes.cuts.append(cut)
 

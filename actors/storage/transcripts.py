@@ -98,6 +98,11 @@ class MemoryTranscripts(TranscriptStore):
         for key in self._of_runs.pop(run_id, ()):
             self._remove(key, run_id)
 
+    def forget_agent(self, agent: AgentId) -> None:
+        """Forget all sessions of an agent."""
+        for key in [key for key in self._sessions if key[0] == agent]:
+            del self._sessions[key]
+
     @override
     async def view(
         self, agent: AgentId, session: str, *, limit: int, whole: bool = False

@@ -132,6 +132,7 @@ class MemoryRetention(MemoryRole, RetentionStore):
         runs = list(islice((r for r in rows.runs.values() if r.cause.agent_id == agent_id), limit))
         for run in runs:
             rows.drop_run(run)
+        rows.transcripts.forget_agent(agent_id)
         return Forgotten(
             state=len(rows.states.pop(agent_id, {})),
             follows=len(topics),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from actors.kernel.agent.message import Message
+from actors.kernel.agent.message import ChatMessage, Message
 from actors.kernel.runtime.ids import AgentId
 from tests.integration.compose.commandline import Cli
 from tests.integration.persistence.hosts import sql
@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.postgres
 MINE, OTHER = AgentId("waiter", "mine"), AgentId("waiter", "other")
-TABLES = ("runs", "event_log", "inbox", "agent_state", "follows", "dead_letters", "signals")
+TABLES = (
+    *("runs", "event_log", "inbox", "agent_state", "follows", "dead_letters", "signals"),
+    *("transcripts", "transcript_turns"),
+)
 
 
 async def rows_of(url: str, schema: str, agent: str) -> dict[str, int]:
@@ -47,6 +50,8 @@ async def test_an_agent_is_forgotten(
         held = await runtime.submit(MINE, None)
         kept = await runtime.submit(OTHER, None)
         await runtime.follow(MINE, "news", "today")
+        for agent in (MINE, OTHER):
+            await runtime.history.append(agent, ChatMessage.of("user", "hi"), session_id="s")
         for run_id in (over, kept):
             await runtime.signal(run_id, "go", "done")
             async with asyncio.timeout(20):
@@ -62,7 +67,7 @@ async def test_an_agent_is_forgotten(
 
     assert refused.code == 2
     assert held in refused.err
-    assert before["runs"] == 2
+    assert (before["runs"], before["transcript_turns"]) == (2, 1)
     assert (done.data["runs"], done.data["state"], done.data["follows"]) == (2, 1, 1)
     assert set((await rows_of(url, schema, str(MINE))).values()) == {0}
     assert await rows_of(url, schema, str(OTHER)) == theirs

@@ -1,11 +1,11 @@
--- Take away what is the agent's, of messages, dead letters and ended runs at most `most` each; while a run of it is
+-- Take away what is the agent's, of messages, dead letters, turns and ended runs at most `most` each; while a run of it is
 -- open nothing, or, with `p_cancel`, its waiting messages, and the open runs are asked to stop. No commit of its
 -- shard is under way meanwhile. `more`: something may be left.
 create or replace function forget_agent(me text, p_agent text, p_hash bigint, p_cancel boolean, most int)
 returns table (open_run text, state int, follows int, messages int, letters int, runs int, more boolean)
 language plpgsql set search_path from current as $$
 #variable_conflict use_column
-declare this timestamptz := present(); ids text[];
+declare this timestamptz := present(); ids text[]; turns int;
 begin
   perform lock_types(array[p_agent]);
   perform 1 from shards s where s.shard = (
@@ -43,6 +43,14 @@ begin
   ids := array(select r.run_id from runs r where r.agent = p_agent and r.ended_at is not null
     limit most for update);
   runs := drop_runs(ids);
-  more := greatest(messages, letters, runs) = most;
+  -- Conversations, and what is counted of them once no turn is left.
+  delete from transcript_turns t where t.ctid = any(array(
+    select n.ctid from transcript_turns n where n.agent = p_agent limit most for update));
+  get diagnostics turns = row_count;
+  if turns < most then
+    delete from transcripts t where t.ctid = any(array(
+      select n.ctid from transcripts n where n.agent = p_agent for update));
+  end if;
+  more := greatest(messages, letters, runs, turns) = most;
   return next;
 end $$;

@@ -9,12 +9,12 @@ from typing import Any, Final
 
 from actors.context.compaction.pipeline import CompactionPipeline
 from actors.context.compaction.sliding_window import SlidingWindowCompaction
-from actors.context.store_history import StoreHistory, message_of
+from actors.context.store_history import StoreHistory
 from actors.context.turns import SUMMARY, UPTO
 from actors.kernel.agent.agent import Agent
 from actors.kernel.agent.message import ChatMessage
 from actors.kernel.agent.supervision import HistoryRetention
-from actors.kernel.agent.transcript import Cut, NewTurn
+from actors.kernel.agent.transcript import Cut, NewTurn, message_of_turn
 from actors.kernel.storage.history import HistoryProvider
 from actors.kernel.storage.transcript import TranscriptStore
 from actors.runtime.context.call import RunState
@@ -152,7 +152,7 @@ class Sessions:
         found = await reading(
             self._run.log, lambda: self._store.view(agent, session, limit=FARTHEST)
         )
-        messages = [message_of(turn) for turn in found.turns]
+        messages = [message_of_turn(turn) for turn in found.turns]
         if found.cut is not None and found.cut.summary is not None:
             messages.insert(0, found.cut.summary)
         return WindowSource(messages, {turn.id: turn.ordinal for turn in found.turns}, found.cut)

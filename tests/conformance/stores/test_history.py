@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ from actors.kernel.runtime.ids import AgentId
 from actors.kernel.storage.history import HistoryProvider
 from actors.runtime.parts import MemoryStore
 from persistence.postgres import open_postgres_history
+from persistence.redis import open_redis_history
 from tests.conformance.clock import ManualClock
 
 if TYPE_CHECKING:
@@ -50,11 +52,20 @@ async def postgres_history(request: pytest.FixtureRequest) -> AsyncIterator[Hist
         yield history
 
 
+@asynccontextmanager
+async def redis_history(request: pytest.FixtureRequest) -> AsyncIterator[HistoryProvider]:
+    """A history of a namespace."""
+    url = request.getfixturevalue("redis_server").url
+    async with open_redis_history(url, namespace=f"t{secrets.token_hex(6)}") as history:
+        yield history
+
+
 @pytest.fixture(
     params=[
         memory_history,
         store_history,
         pytest.param(postgres_history, marks=pytest.mark.postgres),
+        pytest.param(redis_history, marks=pytest.mark.redis),
     ]
 )
 async def history(request: pytest.FixtureRequest) -> AsyncIterator[HistoryProvider]:

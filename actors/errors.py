@@ -157,6 +157,18 @@ class StoreRefusedError(Facts, PersistenceError):
         return f"{self.doing}: {who} refused it{code}: {self.problem}"
 
 
+class HistoryLostError(Facts, PersistenceError):
+    """Turns that a session had are gone, or some of them; the rest is not given out as if it were all."""
+
+    retryable = False
+    text = (
+        "session {session!r} of {agent}: {problem}. `clear` it to begin anew without what was said"
+    )
+    agent: str
+    session: str
+    problem: str
+
+
 class InvalidNameError(Facts, ContractError):
     """A type, tenant, key or topic does not fit the naming rules."""
 

@@ -6,8 +6,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from actors.errors import ContractError
 from actors.kernel.agent.message import ChatMessage
+from actors.kernel.agent.transcript import check_page
 from actors.kernel.runtime.ids import AgentId
 
 
@@ -39,11 +39,7 @@ class InMemoryHistoryProvider:
         self, agent_id: AgentId, *, session_id: str, limit: int | None = None, offset: int = 0
     ) -> list[ChatMessage]:
         """See `HistoryProvider.get_messages`."""
-        if offset < 0 or (limit is not None and limit < 0):
-            msg = (
-                f"a page of a history begins at 0 or later and is not negative: {offset=}, {limit=}"
-            )
-            raise ContractError(msg)
+        check_page(limit, offset)
         end = None if limit is None else offset + limit
         session = self._sessions.get((agent_id, session_id))
         turns = [] if session is None else session.turns[offset:end]
@@ -56,7 +52,7 @@ class InMemoryHistoryProvider:
     async def clear_run(self, agent_id: AgentId, *, session_id: str, run_id: str) -> None:
         """See `HistoryProvider.clear_run`."""
         session = self._sessions.get((agent_id, session_id))
-        if session is not None:
+        if session is not None and run_id:
             session.remove(run_id)
 
     async def count_messages(self, agent_id: AgentId, *, session_id: str) -> int:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Sequence
 
-from actors.context.tokens import stamped_tokens
-from actors.context.turns import TOKENS
 from actors.errors import ContractError
 from actors.kernel.agent.message import ChatMessage
-from actors.kernel.agent.transcript import NewTurn, Turn
+from actors.kernel.agent.transcript import check_page, message_of_turn, new_turn
 from actors.kernel.runtime.ids import AgentId
 from actors.kernel.storage.transcript import TranscriptStore
 
@@ -49,11 +46,9 @@ class StoreHistory:
         self, agent_id: AgentId, *, session_id: str, limit: int | None = None, offset: int = 0
     ) -> list[ChatMessage]:
         """See `HistoryProvider.get_messages`."""
-        if offset < 0 or (limit is not None and limit < 0):
-            msg = f"a page of a history is not negative: {offset=}, {limit=}"
-            raise ContractError(msg)
+        check_page(limit, offset)
         turns = await self._transcripts.page(agent_id, session_id, limit=limit, offset=offset)
-        return [message_of(turn) for turn in turns]
+        return [message_of_turn(turn) for turn in turns]
 
     async def clear(self, agent_id: AgentId, *, session_id: str) -> None:
         """See `HistoryProvider.clear`."""
@@ -76,29 +71,3 @@ class StoreHistory:
             )
             raise ContractError(msg)
         return self._store
-
-
-def new_turn(message: ChatMessage, session_id: str) -> NewTurn:
-    """Return a turn as a store takes it; without an id it gets one that nobody has."""
-    plain = {key: said for key, said in message.metadata.items() if key not in _KEPT_APART}
-    return NewTurn(
-        session_id,
-        message.turn or secrets.token_hex(16),
-        message.model_copy(update={"metadata": plain}),
-        tokens=stamped_tokens(message),
-        parent=message.parent,
-    )
-
-
-def message_of(turn: Turn) -> ChatMessage:
-    """Return a stored turn with its id, its parent and its size in the metadata."""
-    marks = {"turn": turn.id}
-    if turn.parent is not None:
-        marks["parent"] = turn.parent
-    if turn.tokens is not None:
-        marks[TOKENS] = str(turn.tokens)
-    return turn.message.model_copy(update={"metadata": turn.message.metadata | marks})
-
-
-_KEPT_APART = frozenset(("turn", "parent", TOKENS))
-"""Keys of a turn's metadata that have columns of their own."""

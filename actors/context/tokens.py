@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from typing import Any, Final, TypeAlias
 
-from actors.context.turns import TOKENS
 from actors.kernel.agent.llm import LLMClient
 from actors.kernel.agent.message import ChatMessage, ContentBlock
+from actors.kernel.agent.transcript import TOKENS, stamped_tokens
 
 CountText: TypeAlias = Callable[[str], int]
 """Returns how many tokens a text is."""
@@ -21,7 +21,6 @@ MEDIA_TOKENS: Final = 1_000
 """An image, a sound or a file, whose real size only the provider knows."""
 
 _MEDIA: Final = frozenset({"image", "audio", "video", "file"})
-_DIGITS: Final = 12
 _MOST: Final = 2_000_000
 """Longer texts are estimated: the tokenizer would hold the event loop up for seconds."""
 _PIECE: Final = 40_000
@@ -130,12 +129,6 @@ class Tally:
         if known is None:
             known = self._sizes[id(message)] = (message, self._counter.count(message))
         return known[1]
-
-
-def stamped_tokens(message: ChatMessage) -> int | None:
-    """Return the size that stands in a turn's metadata; None: none, or no number."""
-    text = message.metadata.get(TOKENS, "")
-    return int(text) if text.isdecimal() and len(text) < _DIGITS else None
 
 
 def characters(message: ChatMessage) -> int:

@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from typing import Final, Literal, TypeAlias
 
 from actors.kernel.agent.message import ChatMessage, ContentBlock
+from actors.kernel.agent.transcript import TOKENS
 
 PINNED: Final = "pinned"
-TOKENS: Final = "tokens"
 SUMMARY: Final = "summary"
 RECALLED: Final = "recalled"
 UPTO: Final = "upto"

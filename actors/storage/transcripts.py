@@ -141,7 +141,8 @@ class MemoryTranscripts(TranscriptStore):
 
     @override
     async def clear_run(self, agent: AgentId, session: str, run_id: str) -> None:
-        self._remove((agent, session), run_id)
+        if run_id:
+            self._remove((agent, session), run_id)
 
     @override
     async def sessions(self, agent: AgentId, *, limit: int = 100) -> list[SessionInfo]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from actors.context.store_history import message_of
+from actors.context.store_history import message_of_turn
 from actors.kernel.agent.transcript import NO_CUT, Turn, message_json
 from actors.kernel.json import JsonValue
 from actors.kernel.runtime.ids import AgentId, RunId
@@ -40,7 +40,7 @@ def turn_to_json(turn: Turn) -> dict[str, JsonValue]:
         "parent": turn.parent,
         "tokens": turn.tokens,
         "at": turn.at.isoformat(),
-        "message": message_json(message_of(turn)),
+        "message": message_json(message_of_turn(turn)),
     }
 
 

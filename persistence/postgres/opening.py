@@ -23,9 +23,11 @@ from persistence.errors import (
 )
 from persistence.migrate import SQL_SELECT_APPLIED, catch_up, is_behind, migrate
 from persistence.postgres.connection.clock import PostgresClock, read_clock
-from persistence.postgres.connection.link import Connection, Link, connect, shut
+from persistence.postgres.connection.link import Connection, Link, Links, connect, shut
 from persistence.postgres.connection.outage import ServerOutage, address
 from persistence.postgres.connection.settings import StoreSettings
+from persistence.postgres.features.history import PostgresHistoryProvider
+from persistence.postgres.features.transcripts import Transcripts
 from persistence.postgres.store import PostgresStore
 
 _log = logging.getLogger("callboard.postgres")
@@ -76,19 +78,59 @@ async def open_postgres_store(
 @asynccontextmanager
 async def open_store(settings: StoreSettings) -> AsyncIterator[PostgresStore]:
     """Like `open_postgres_store`, with all settings in one value."""
+    async with _migrated(settings) as link:
+        # From here on a server that goes away, or hangs, is waited for.
+        applied = [row["version"] for row in await link.fetch("opening", SQL_SELECT_APPLIED)]
+        clock = PostgresClock(await read_clock(link))
+    store = PostgresStore(settings, clock, is_behind=is_behind(applied))
+    async with store.running():
+        yield store
+
+
+@asynccontextmanager
+async def open_postgres_history(
+    url: str,
+    *,
+    schema: str = "callboard",
+    outage_s: float = 60.0,
+    start_wait_s: float | None = None,
+) -> AsyncIterator[PostgresHistoryProvider]:
+    """Yield the history that a schema holds, for programs with or without a runtime.
+
+    It is that of the runs on this schema. The schema is brought up to date as hosts do it.
+
+    Args:
+        url: See `open_postgres_store`, whose errors it raises; so for the others.
+        schema: Made when it is missing.
+        outage_s: How long calls wait for a server that went away.
+        start_wait_s: How long to wait for a server that is not there yet; None = for ever.
+    """
+    settings = StoreSettings(
+        url=url,
+        owner=HostIncarnation("history"),
+        schema=schema,
+        outage_s=outage_s,
+        start_wait_s=start_wait_s,
+    )
+    async with _migrated(settings):
+        links = Links(settings, ServerOutage(settings), settings.readers)
+    try:
+        yield PostgresHistoryProvider(Transcripts(links))
+    finally:
+        await links.close()
+
+
+@asynccontextmanager
+async def _migrated(settings: StoreSettings) -> AsyncIterator[Link]:
+    """Yield a link to a schema that has been brought to what hosts need."""
     connection = await wait_for_server(settings)
     link = Link(settings, ServerOutage(settings), first=connection)
     try:
         with _migrating(settings):
             await migrate(connection, settings.schema, connect=partial(connect, settings))
-        # From here on a server that goes away, or hangs, is waited for.
-        applied = [row["version"] for row in await link.fetch("opening", SQL_SELECT_APPLIED)]
-        clock = PostgresClock(await read_clock(link))
+        yield link
     finally:
         await link.close()
-    store = PostgresStore(settings, clock, is_behind=is_behind(applied))
-    async with store.running():
-        yield store
 
 
 async def bring_up_to_date(settings: StoreSettings, *, whole: bool = False) -> list[str]:

@@ -1,10 +1,22 @@
-"""Results of effects in Redis, beside the log and never instead of it.
+"""Redis: results of effects, beside the log and never instead of it; and histories that may be forgotten.
 
 `open_redis_journal` gives the journal of one host. Losing Redis, or all that it holds, loses nothing but
-the narrower crash window; see docs/semantics.md, "Without Redis".
+the narrower crash window; see docs/semantics.md, "Without Redis". `open_redis_history` gives a
+`HistoryProvider`: what an agent remembers goes with its Redis; see docs/context.md, "Histories".
 """
 
 from persistence.redis.client import RedisUrlError, open_redis
+from persistence.redis.errors import RedisRefusedError, RedisUnreachableError
+from persistence.redis.history import RedisHistoryProvider, open_redis_history
 from persistence.redis.journal import RedisJournal, open_redis_journal
 
-__all__ = ["RedisJournal", "RedisUrlError", "open_redis", "open_redis_journal"]
+__all__ = [
+    "RedisHistoryProvider",
+    "RedisJournal",
+    "RedisRefusedError",
+    "RedisUnreachableError",
+    "RedisUrlError",
+    "open_redis",
+    "open_redis_history",
+    "open_redis_journal",
+]

@@ -66,11 +66,15 @@ def address(url: str) -> str:
 
 
 @asynccontextmanager
-async def open_redis(url: str) -> AsyncIterator[Redis]:
+async def open_redis(url: str, *, answer_s: float | None = None) -> AsyncIterator[Redis]:
     """Yield a client of this server, closed at the end of the block.
 
     A server that does not answer within a second is not an error: one warning, and the client
     connects when it is used and the server is there. Commands are tried three times, with back-off.
+
+    Args:
+        url: ``redis://user:password@host:port/0``.
+        answer_s: How long an answer, with all that it holds, may take; one second by default.
 
     Raises:
         RedisUrlError: The URL is malformed, or the server refuses its user, password or database.
@@ -81,7 +85,7 @@ async def open_redis(url: str) -> AsyncIterator[Redis]:
         client: Redis = Redis.from_url(
             url,
             retry=Retry(pause, RETRIES),
-            socket_timeout=ANSWER_S,
+            socket_timeout=answer_s or ANSWER_S,
             socket_connect_timeout=ANSWER_S,
         )
         # Refuses unknown options without connecting.

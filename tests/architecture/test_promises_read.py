@@ -82,7 +82,7 @@ NO_VALUES: Final = {
     # Classes whose parameters `CALLED` holds.
     *("CompactionPipeline", "ContextConfig", "InMemoryHistoryProvider", "RecallStrategy"),
     *("SelectiveToolCallCompactionStrategy", "SlidingWindowCompaction", "SummarizationCompaction"),
-    "StoreHistory",
+    *("PostgresHistoryProvider", "RedisHistoryProvider", "StoreHistory"),
     *("TokenBudgetComposedStrategy", "ToolResultCompactionStrategy", "TruncationStrategy"),
     # What authors and their models' clients tell each other; a response is recorded whole.
     *("CompactionStrategy", "HistoryProvider", "ToolResult"),
@@ -98,6 +98,8 @@ CALLED: Final = {
     "ContextConfig": "actors/context/config.py",
     "InMemoryHistoryProvider": "actors/context/history.py",
     "StoreHistory": "actors/context/store_history.py",
+    "PostgresHistoryProvider": "persistence/postgres/features/history.py",
+    "RedisHistoryProvider": "persistence/redis/history.py",
     "RecallStrategy": "actors/context/compaction/recall.py",
     "SelectiveToolCallCompactionStrategy": "actors/context/compaction/tool_groups.py",
     "SlidingWindowCompaction": "actors/context/compaction/sliding_window.py",

@@ -6,14 +6,22 @@ A turn is one chat message. A cut says where a compaction lets the window begin;
 from __future__ import annotations
 
 import hashlib
+import secrets
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Final
 
+from actors.errors import ContractError
 from actors.kernel.agent.message import ChatMessage
 from actors.kernel.json import JsonValue
 
 NO_CUT = -1
 """The ordinal of a cut where there is none: the window begins with the first turn."""
+
+
+TOKENS: Final = "tokens"
+"""The key of a turn's metadata under which its size stands, counted once."""
+_DIGITS: Final = 12
 
 
 def turn_id(run_id: str, position: str, n: int) -> str:
@@ -112,3 +120,50 @@ class SessionView:
 def message_json(message: ChatMessage) -> dict[str, JsonValue]:
     """Return the stored form of a message."""
     return message.model_dump(mode="json", exclude_defaults=True)
+
+
+def stamped_tokens(message: ChatMessage) -> int | None:
+    """Return the size that stands in a turn's metadata; None: none, or no number."""
+    text = message.metadata.get(TOKENS, "")
+    return int(text) if text.isdecimal() and len(text) < _DIGITS else None
+
+
+def new_turn(message: ChatMessage, session_id: str) -> NewTurn:
+    """Return a turn as a store takes it; without an id it gets one that nobody has."""
+    turn, tokens, parent = message.turn, stamped_tokens(message), message.parent
+    apart = _marks(turn, tokens, parent).items()
+    plain = {
+        key: said
+        for key, said in message.metadata.items()
+        if key != "turn" and (key, said) not in apart
+    }
+    return NewTurn(
+        session_id,
+        turn or secrets.token_hex(16),
+        message.model_copy(update={"metadata": plain}),
+        tokens=tokens,
+        parent=parent,
+    )
+
+
+def message_of_turn(turn: Turn) -> ChatMessage:
+    """Return a stored turn with its id, its parent and its size in the metadata."""
+    marks = _marks(turn.id, turn.tokens, turn.parent)
+    return turn.message.model_copy(update={"metadata": marks | turn.message.metadata})
+
+
+def check_page(limit: int | None, offset: int) -> None:
+    """Return if these can be a page of a history.
+
+    Raises:
+        ContractError: One of them is negative.
+    """
+    if offset < 0 or (limit is not None and limit < 0):
+        msg = f"a page of a history begins at 0 or later and is not negative: {offset=}, {limit=}"
+        raise ContractError(msg)
+
+
+def _marks(turn: str | None, tokens: int | None, parent: str | None) -> dict[str, str]:
+    """Return what stands in columns of its own, as it stands in a turn's metadata."""
+    told = {"turn": turn, "parent": parent, TOKENS: None if tokens is None else str(tokens)}
+    return {key: said for key, said in told.items() if said is not None}

@@ -14,7 +14,8 @@ class HistoryProvider(Protocol):
     """Every turn of every session, in order. Nothing is summarised or trimmed: compaction makes views.
 
     A turn may have an id, `ChatMessage.turn`. A provider drops a turn whose id the session already has,
-    so that a replay, a retry or a redelivery never doubles one. Turns without an id are always kept.
+    so that a replay, a retry or a redelivery never doubles one. Turns without an id are always kept; a
+    provider may give them one.
     A turn may also name the turn before it, `ChatMessage.parent`, which is kept like all metadata.
     """
 
@@ -51,7 +52,10 @@ class HistoryProvider(Protocol):
         """Remove all turns of the session, and of no other one."""
 
     async def clear_run(self, agent_id: AgentId, *, session_id: str, run_id: str) -> None:
-        """Remove one run's turns from the session. The others keep their order."""
+        """Remove one run's turns from the session. The others keep their order.
+
+        An empty `run_id` is that of no run, and nothing is removed.
+        """
 
     async def count_messages(self, agent_id: AgentId, *, session_id: str) -> int:
         """Return how many turns `get_messages` without a limit returns."""

@@ -54,7 +54,10 @@ class TranscriptStore(Protocol):
         """Forget the whole session and its cuts, and no other one."""
 
     async def clear_run(self, agent: AgentId, session: str, run_id: str) -> None:
-        """Forget one run's turns; the others keep their order. A cut that covers one of them goes with them."""
+        """Forget one run's turns in this session; the others keep their order.
+
+        A cut that covers one of them goes with them. An empty `run_id` is that of no run.
+        """
 
     async def sessions(self, agent: AgentId, *, limit: int = 100) -> list[SessionInfo]:
         """Return the agent's sessions, the one that was written last first."""

@@ -39,7 +39,7 @@ SQL_APPEND: Final[LiteralString] = (
     "select write_transcripts($1::json, $2::text[], $3::text[], '{}')"
 )
 SQL_CLEAR: Final[LiteralString] = "select clear_transcript($1, $2)"
-SQL_CLEAR_RUN: Final[LiteralString] = "select forget_turns(array[$1::text], $2)"
+SQL_CLEAR_RUN: Final[LiteralString] = "select forget_turns(array[$1::text], $2, $3)"
 SQL_SESSIONS: Final[LiteralString] = """
 select s.session, s.turns, s.tokens, s.first_at, s.last_at from transcripts s
   where s.agent = $1 order by s.last_at desc, s.session limit $2
@@ -98,8 +98,9 @@ class Transcripts(TranscriptStore):
 
     @override
     async def clear_run(self, agent: AgentId, session: str, run_id: str) -> None:
-        del agent  # a run has one
-        await self._links.fetch("clearing turns of a run", SQL_CLEAR_RUN, run_id, session)
+        await self._links.fetch(
+            "clearing turns of a run", SQL_CLEAR_RUN, run_id, session, str(agent)
+        )
 
     @override
     async def sessions(self, agent: AgentId, *, limit: int = 100) -> list[SessionInfo]:

@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 import pytest
 
-from actors.context import InMemoryHistoryProvider
+from actors.context import InMemoryHistoryProvider, StoreHistory
 from actors.errors import ContractError
 from actors.kernel.agent.message import ChatMessage, ContentBlock
 from actors.kernel.agent.tools import ToolCall, ToolResult
 from actors.kernel.runtime.ids import AgentId
 from actors.kernel.storage.history import HistoryProvider
+from actors.runtime.parts import MemoryStore
+from persistence.postgres import open_postgres_history
+from persistence.redis import open_redis_history
+from tests.conformance.clock import ManualClock
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
+
+    from tests.harness.servers import Schemas
 
 DESK, CLERK = AgentId("desk", "1"), AgentId("clerk", "1")
 ACME_DESK = AgentId("desk", "1", "acme")
@@ -29,7 +36,38 @@ async def memory_history(request: pytest.FixtureRequest) -> AsyncIterator[Histor
     yield InMemoryHistoryProvider()
 
 
-@pytest.fixture(params=[memory_history])
+@asynccontextmanager
+async def store_history(request: pytest.FixtureRequest) -> AsyncIterator[HistoryProvider]:
+    """The history of a runtime whose store is in this process."""
+    del request
+    yield StoreHistory(MemoryStore(clock=ManualClock()).transcripts)
+
+
+@asynccontextmanager
+async def postgres_history(request: pytest.FixtureRequest) -> AsyncIterator[HistoryProvider]:
+    """A history of a schema."""
+    url = request.getfixturevalue("postgres_server").url
+    schemas: Schemas = request.getfixturevalue("schemas")
+    async with schemas.lent() as schema, open_postgres_history(url, schema=schema) as history:
+        yield history
+
+
+@asynccontextmanager
+async def redis_history(request: pytest.FixtureRequest) -> AsyncIterator[HistoryProvider]:
+    """A history of a namespace."""
+    url = request.getfixturevalue("redis_server").url
+    async with open_redis_history(url, namespace=f"t{secrets.token_hex(6)}") as history:
+        yield history
+
+
+@pytest.fixture(
+    params=[
+        memory_history,
+        store_history,
+        pytest.param(postgres_history, marks=pytest.mark.postgres),
+        pytest.param(redis_history, marks=pytest.mark.redis),
+    ]
+)
 async def history(request: pytest.FixtureRequest) -> AsyncIterator[HistoryProvider]:
     """An empty history on each backend, which is opened with whatever fixtures it asks for."""
     async with request.param(request) as opened:
@@ -47,12 +85,17 @@ def numbered(*numbers: int) -> list[ChatMessage]:
     return [say(str(number), f"run:{number}") for number in numbers]
 
 
+def as_said(turn: ChatMessage) -> str:
+    """A turn without its metadata, whose order means nothing, as JSON."""
+    return turn.model_dump_json(exclude={"metadata"})
+
+
 async def texts(history: HistoryProvider, agent: AgentId, session: str) -> list[str]:
     """What is kept of a session."""
     return [turn.text for turn in await history.get_messages(agent, session_id=session)]
 
 
-@pytest.mark.item(261, 276, 277, 278, 281)
+@pytest.mark.item(261, 276, 277, 278, 281, 284, 285)
 async def test_turns_come_back_in_order(history: HistoryProvider) -> None:
     """One by one or many; in pages too."""
     await history.append(DESK, say("0"), session_id="s")
@@ -94,6 +137,35 @@ async def test_one_runs_turns_are_cleared(history: HistoryProvider) -> None:
 
     assert await texts(history, DESK, "s") == ["1", "3", "4"]
     assert await history.count_messages(DESK, session_id="s") == 3
+
+
+@pytest.mark.item(275, 280)
+async def test_a_runs_turns_are_cleared_of_one_agent_only(history: HistoryProvider) -> None:
+    """Programs name runs as they like, each tenant the same; and no turn is of the run without a name."""
+    for agent in (DESK, CLERK, ACME_DESK):
+        await history.append_many(agent, numbered(0, 1), session_id="s", run_id="r1")
+        await history.append(agent, say("2"), session_id="s")
+
+    await history.clear_run(DESK, session_id="s", run_id="r1")
+    for agent in (DESK, CLERK, ACME_DESK):
+        await history.clear_run(agent, session_id="s", run_id="")
+
+    assert await texts(history, DESK, "s") == ["2"]
+    assert await texts(history, CLERK, "s") == ["0", "1", "2"]
+    assert await texts(history, ACME_DESK, "s") == ["0", "1", "2"]
+
+
+async def test_a_session_of_which_all_runs_were_cleared_begins_anew(
+    history: HistoryProvider,
+) -> None:
+    """With the same turns, if they come again."""
+    await history.append_many(DESK, numbered(0, 1), session_id="s", run_id="a")
+    await history.clear_run(DESK, session_id="s", run_id="a")
+
+    assert await texts(history, DESK, "s") == []
+    await history.append_many(DESK, numbered(1, 0), session_id="s", run_id="b")
+
+    assert await texts(history, DESK, "s") == ["1", "0"]
 
 
 async def test_what_is_kept_is_not_shared(history: HistoryProvider) -> None:
@@ -238,14 +310,40 @@ async def test_a_turn_keeps_everything_it_came_with(history: HistoryProvider) ->
             role="assistant",
             content=[ContentBlock.model_validate(unknown), call.block()],
             name="helper",
-            metadata={"turn": "t1", "parent": "t0", "tokens": "12"},
+            metadata={"turn": "t1", "parent": "t0", "tokens": "12", "pinned": "1"},
         ),
         ChatMessage(role="tool", content=[answer.block(), ContentBlock.model_validate(image)]),
-        ChatMessage(role="system", content=[]),
+        ChatMessage(role="system", content=[], metadata={"tokens": "many", "parent": ""}),
+        say("0 \x00 {}\\ \u2028", "t4", tokens="012"),
     ]
-    await history.append_many(DESK, turns, session_id="s ä/😀", run_id="r ä")
+    await history.append_many(DESK, turns, session_id="s ä/{😀}:%", run_id="r ä")
 
-    kept = await history.get_messages(DESK, session_id="s ä/😀")
+    kept = await history.get_messages(DESK, session_id="s ä/{😀}:%")
 
-    assert [turn.model_dump_json() for turn in kept] == [turn.model_dump_json() for turn in turns]
+    assert [as_said(turn) for turn in kept] == [as_said(turn) for turn in turns]
+    named = [
+        given.metadata.items() <= turn.metadata.items()
+        for given, turn in zip(turns, kept, strict=True)
+    ]
+    assert all(named)
     assert kept[1].parent == "t0"
+
+
+@pytest.mark.item(277)
+@pytest.mark.parametrize("bad", ["\ud800", "a\udfff"])
+async def test_half_a_surrogate_pair_is_refused_whole(history: HistoryProvider, bad: str) -> None:
+    """In a text, a name or metadata: no turn of the batch is kept, and the session goes on."""
+    if isinstance(history, InMemoryHistoryProvider | StoreHistory):
+        pytest.skip("memory keeps any text")
+    for turn in (
+        say(bad),
+        say("x", bad),
+        say("x", k=bad),
+        say("x").model_copy(update={"name": bad}),
+    ):
+        with pytest.raises(ContractError):
+            await history.append_many(DESK, [say("first"), turn], session_id="s")
+
+    await history.append(DESK, say("next"), session_id="s")
+
+    assert await texts(history, DESK, "s") == ["next"]

@@ -10,12 +10,12 @@ from typing import Any, Final
 
 from actors.context.compaction.pipeline import CompactionPipeline
 from actors.context.compaction.sliding_window import SlidingWindowCompaction
-from actors.context.store_history import StoreHistory, message_of
+from actors.context.store_history import StoreHistory
 from actors.context.turns import SUMMARY, UPTO
 from actors.kernel.agent.agent import Agent
 from actors.kernel.agent.message import ChatMessage
 from actors.kernel.agent.supervision import HistoryRetention
-from actors.kernel.agent.transcript import NO_CUT, Cut, NewTurn
+from actors.kernel.agent.transcript import NO_CUT, Cut, NewTurn, message_of_turn
 from actors.kernel.runtime.ids import AgentId
 from actors.kernel.storage.history import HistoryProvider
 from actors.kernel.storage.transcript import TranscriptStore
@@ -93,7 +93,7 @@ class WindowSource:
         made_by = cut.strategy if cut is not None and cut.summary is None else None
         if made_by not in (None, fingerprint(memory.pipeline)):  # another window may reach farther
             view = await store.view(agent, session, limit=FARTHEST, whole=True)
-        messages = [message_of(turn) for turn in view.turns]
+        messages = [message_of_turn(turn) for turn in view.turns]
         if cut is not None and cut.summary is not None:
             messages.insert(0, cut.summary)
         ordinals = {turn.id: turn.ordinal for turn in view.turns}

@@ -1,21 +1,22 @@
--- Takes the turns of runs out of all sessions, or out of one. A cut that stands for one of them goes with
--- them; so does a session that has none left.
-create or replace function forget_turns(p_runs text[], p_session text)
+-- Takes the turns of runs out of all sessions, or out of one, of any agent or of one: who has no runtime names
+-- runs as it likes. A cut that stands for one of them goes with them; so does a session that has none left.
+create or replace function forget_turns(p_runs text[], p_session text, p_agent text default null)
 returns void
 language plpgsql set search_path from current set enable_seqscan = off as $$
 begin
   perform 1 from (select distinct k.agent, k.session from unnest(p_runs) r(run)
       cross join lateral (select t.agent, t.session from transcript_turns t
         where t.run_id = r.run and t.run_id <> '' offset 0) k
-      where p_session is null or k.session = p_session order by k.agent, k.session) x
+      where (p_session is null or k.session = p_session) and (p_agent is null or k.agent = p_agent)
+      order by k.agent, k.session) x
     cross join lateral (select n.ctid from transcripts n
       where n.agent = x.agent and n.session = x.session for update) n;
   with gone as (
     delete from transcript_turns t where t.ctid = any(array(
         select k.ctid from unnest(p_runs) r(run)
-          cross join lateral (select n.ctid, n.session from transcript_turns n
+          cross join lateral (select n.ctid, n.agent, n.session from transcript_turns n
             where n.run_id = r.run and n.run_id <> '' offset 0) k
-          where p_session is null or k.session = p_session))
+          where (p_session is null or k.session = p_session) and (p_agent is null or k.agent = p_agent)))
       returning t.agent, t.session, t.ordinal, t.tokens),
   lost as (
     select g.agent, g.session, count(*) as n, coalesce(sum(g.tokens), 0) as tokens, min(g.ordinal) as first

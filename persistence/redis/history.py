@@ -1,0 +1,250 @@
+"""RedisHistoryProvider: conversations that are read and written fast, and that may be forgotten.
+
+Each append gives the whole session its time to live anew. Turns that are missing before that time are
+noticed, as far as Redis or this process still knows of them, and then nothing of the session is given out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote
+
+from pydantic_core import PydanticSerializationError, from_json, to_json
+from typing_extensions import override
+
+from actors.errors import MAX_WAIT_S, ContractError, HistoryLostError, NotSerializableError
+from actors.kernel.agent.message import ChatMessage
+from actors.kernel.agent.transcript import check_page, message_json
+from actors.kernel.runtime.ids import AgentId, check_name
+from actors.kernel.storage.history import HistoryProvider
+from actors.kernel.text import check_name_of
+from persistence.redis.client import open_redis
+from persistence.redis.errors import REDIS_ERRORS, translate_redis
+from persistence.redis.history_scripts import APPEND, CLEAR, CLEAR_RUN, READ, Code
+
+if TYPE_CHECKING:
+    from redis.asyncio import Redis
+
+HISTORY_TTL_S: Final = 7 * 24 * 3600.0
+LEAST_TTL_S: Final = 0.001
+ANSWER_S: Final = 10.0
+"""How long one answer may take: it may hold a turn of many megabytes."""
+PART_BYTES: Final = 1024 * 1024
+"""About so much of a session is read at once, so that Redis answers others meanwhile."""
+CALLS_AT_ONCE: Final = 32
+"""Most calls under way; others wait. The client refuses more than 100 connections."""
+SESSIONS_REMEMBERED: Final = 10_000
+"""Of so many sessions that it used last a provider remembers how they were."""
+MARK_LIVES: Final = 2
+"""The mark of a session is kept for so many times its TTL."""
+
+_PROBLEMS: Final = {
+    Code.EVICTED: "its turns are gone before their time: Redis evicted them, or somebody deleted them",
+    Code.VANISHED: "Redis has lost it: it was flushed, started without its data, or failed over",
+    Code.SHORTENED: "its newest turns are gone: Redis failed over, or was restored from a back-up",
+    Code.DAMAGED: "a part of it is missing or was changed",
+    Code.EXPIRED: "it expired between two pages",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Sight:
+    """A session as it was when it was seen last. Instants are microseconds of the server's clock."""
+
+    began: int = 0
+    added: int = 0
+    expires: int = 0
+
+
+class RedisHistoryProvider(HistoryProvider):
+    """A fast `HistoryProvider` whose sessions live for `ttl_s` after their last append.
+
+    What has no id is kept once for each call, also if its answer is lost and it is sent again.
+
+    Args:
+        redis: From `open_redis`.
+        namespace: First part of all keys; one for each deployment.
+        ttl_s: Seconds from a session's last append to its end, as a whole.
+
+    Raises:
+        ContractError: `ttl_s` is not a positive number of seconds, of ten years at most.
+        InvalidNameError: `namespace` is not a name.
+    """
+
+    def __init__(
+        self, redis: Redis, *, namespace: str = "callboard", ttl_s: float = HISTORY_TTL_S
+    ) -> None:
+        if not LEAST_TTL_S <= ttl_s <= MAX_WAIT_S:
+            msg = f"ttl_s={ttl_s!r}: give seconds, from {LEAST_TTL_S} to {MAX_WAIT_S:.0f}"
+            raise ContractError(msg)
+        self.namespace = check_name("namespace", namespace)
+        self._ttl_ms = int(ttl_s * 1000)
+        self._append = redis.register_script(APPEND)
+        self._read = redis.register_script(READ)
+        self._clear = redis.register_script(CLEAR)
+        self._clear_run = redis.register_script(CLEAR_RUN)
+        self._seen: OrderedDict[tuple[AgentId, str], _Sight] = OrderedDict()
+        self._room = asyncio.Semaphore(CALLS_AT_ONCE)
+
+    def keys_of(self, agent_id: AgentId, session_id: str) -> tuple[str, str]:
+        """Return the keys of a session: of its turns, and of its mark. A cluster keeps both in one place.
+
+        Raises:
+            InvalidTextError: `session_id` cannot be a name.
+        """
+        check_name_of("a session's id", session_id)
+        tag = f"{quote(str(agent_id), safe='/')}:{quote(session_id, safe='')}"
+        stem = f"{self.namespace}:history:{{{tag}}}"
+        return f"{stem}:turns", f"{stem}:mark"
+
+    @override
+    async def append(
+        self, agent_id: AgentId, message: ChatMessage, *, session_id: str, run_id: str = ""
+    ) -> None:
+        await self.append_many(agent_id, [message], session_id=session_id, run_id=run_id)
+
+    @override
+    async def append_many(
+        self,
+        agent_id: AgentId,
+        messages: Sequence[ChatMessage],
+        *,
+        session_id: str,
+        run_id: str = "",
+    ) -> None:
+        check_name_of("a run's id", run_id)
+        words: list[str | bytes | int] = [self._ttl_ms, self._kept_ms, run_id.encode()]
+        for message in messages:
+            text = _text_of(message)
+            words += (_key_of(message), text)
+        if messages:
+            await self._ask("adding turns", self._append, (agent_id, session_id), *words)
+
+    @override
+    async def get_messages(
+        self, agent_id: AgentId, *, session_id: str, limit: int | None = None, offset: int = 0
+    ) -> list[ChatMessage]:
+        check_page(limit, offset)
+        session = (agent_id, session_id)
+        end = _FARTHEST if limit is None else min(offset + limit, _FARTHEST)
+        texts = await self._page(session, min(offset, _FARTHEST), end, PART_BYTES)
+        if texts is None:  # turns were taken out between two parts
+            texts = await self._page(session, min(offset, _FARTHEST), end, _FARTHEST)
+        try:
+            return [ChatMessage.model_validate(from_json(text)) for text in texts or ()]
+        except ValueError as exc:
+            raise _lost(session, Code.DAMAGED) from exc
+
+    @override
+    async def clear(self, agent_id: AgentId, *, session_id: str) -> None:
+        session = (agent_id, session_id)
+        await self._ask("clearing a session", self._clear, session, self._kept_ms)
+        self._seen.pop(session, None)
+
+    @override
+    async def clear_run(self, agent_id: AgentId, *, session_id: str, run_id: str) -> None:
+        if run_id:
+            check_name_of("a run's id", run_id)
+            words = (self._kept_ms, run_id.encode())
+            session = (agent_id, session_id)
+            await self._ask("clearing turns of a run", self._clear_run, session, *words)
+
+    @override
+    async def count_messages(self, agent_id: AgentId, *, session_id: str) -> int:
+        words = (0, 0, 0, 0, 0)
+        reply = await self._ask("counting turns", self._read, (agent_id, session_id), *words)
+        return int(reply[_COUNT])
+
+    @property
+    def _kept_ms(self) -> int:
+        return MARK_LIVES * self._ttl_ms
+
+    async def _page(
+        self, session: tuple[AgentId, str], first: int, end: int, room: int
+    ) -> list[bytes] | None:
+        """Return turns from one number to before another; None: others were taken out meanwhile."""
+        texts: list[bytes] = []
+        began, version = 0, 0
+        while True:
+            part = (first + len(texts), end, room, began, version)
+            reply = await self._ask("reading a session", self._read, session, *part)
+            if reply[0] == Code.MOVED:
+                return None
+            _, began, _, _, version, count, *found = reply
+            texts += found
+            if not found or first + len(texts) >= min(end, count):
+                return texts
+
+    async def _ask(
+        self, doing: str, script: Any, session: tuple[AgentId, str], *words: str | bytes | int
+    ) -> list[Any]:
+        """Return what a script replies. It is sent again if its answer is lost.
+
+        Raises:
+            HistoryLostError: Turns of the session are gone.
+            RedisUnreachableError: Redis is away, or slow.
+            RedisRefusedError: Redis refuses it.
+        """
+        seen = self._seen.get(session, _Sight())
+        keys = self.keys_of(*session)
+        told = (seen.began, seen.added, seen.expires, *words)
+        try:
+            async with self._room:
+                reply: list[Any] = await script(keys=keys, args=told)
+        except REDIS_ERRORS as exc:
+            raise translate_redis(exc, doing) from exc
+        if reply[0] < 0:
+            raise _lost(session, Code(reply[0]))
+        if len(reply) > 1 and reply[1]:
+            self._remember(session, _Sight(*reply[1 : _EXPIRES + 1]))
+        return reply
+
+    def _remember(self, session: tuple[AgentId, str], sight: _Sight) -> None:
+        known = self._seen.get(session, sight)
+        if (sight.began, sight.added) >= (known.began, known.added):  # else the reply was overtaken
+            self._seen[session] = sight
+        self._seen.move_to_end(session)
+        if len(self._seen) > SESSIONS_REMEMBERED:
+            self._seen.popitem(last=False)
+
+
+@asynccontextmanager
+async def open_redis_history(
+    url: str, *, ttl_s: float = HISTORY_TTL_S, namespace: str = "callboard"
+) -> AsyncIterator[RedisHistoryProvider]:
+    """Yield a `RedisHistoryProvider`. See `open_redis` for the connection.
+
+    Raises:
+        RedisUrlError: The URL cannot work.
+        ContractError: `ttl_s` or `namespace` cannot be used.
+    """
+    async with open_redis(url, answer_s=ANSWER_S) as redis:
+        yield RedisHistoryProvider(redis, namespace=namespace, ttl_s=ttl_s)
+
+
+_EXPIRES: Final = 3
+_COUNT: Final = 5
+_FARTHEST: Final = 2**53
+"""Beyond it Lua's numbers are not exact."""
+
+
+def _key_of(message: ChatMessage) -> bytes:
+    key = f"a{secrets.token_hex(16)}" if message.turn is None else f"g{message.turn}"
+    return key.encode()
+
+
+def _text_of(message: ChatMessage) -> bytes:
+    try:
+        return to_json(message_json(message), inf_nan_mode="constants")
+    except (PydanticSerializationError, UnicodeEncodeError, ValueError) as exc:
+        raise NotSerializableError("turn", type(message).__name__, str(exc)) from exc
+
+
+def _lost(session: tuple[AgentId, str], code: Code) -> HistoryLostError:
+    return HistoryLostError(str(session[0]), session[1], _PROBLEMS[code])

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from actors.context.store_history import message_of_turn
-from actors.kernel.agent.transcript import NO_CUT, Turn, message_json
+from actors.kernel.agent.transcript import NO_CUT, Turn, message_json, message_of_turn
 from actors.kernel.json import JsonValue
 from actors.kernel.runtime.ids import AgentId, RunId
 from actors.kernel.storage.transcript import TranscriptStore

@@ -19,7 +19,7 @@ from actors.context import (
 )
 from actors.errors import RunFailedError
 from actors.kernel.agent.llm import GenerationOptions
-from actors.kernel.agent.message import ChatMessage
+from actors.kernel.agent.message import ChatMessage, ContentBlock
 from actors.kernel.agent.supervision import HistoryRetention
 from actors.kernel.agent.tools import Tool, ToolCall
 from actors.kernel.runtime.log_entry import EntryKind as K
@@ -355,6 +355,39 @@ async def test_a_chat_stops_at_its_limit_and_can_go_on(bed: Bed) -> None:
         "tool",
         "user",
     ]
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"arguments": "{no JSON"},
+        {"arguments": [1]},
+        {"arguments": {}, "invalid_arguments": "{no JSON"},
+    ],
+)
+async def test_arguments_that_cannot_be_read_are_an_error_for_the_model(
+    bed: Bed, odd: dict[str, Any]
+) -> None:
+    """The tool is not called."""
+    used: list[int] = []
+
+    async def look(n: int = 0) -> int:
+        used.append(n)
+        return n
+
+    block = ContentBlock.model_validate({"type": "tool_call", "id": "c", "name": "look", **odd})
+    model = ScriptedModel(ModelReply(blocks=[block]), "sorry")
+
+    async def act(ctx: RunContext, inbox: list[Message]) -> str:
+        del inbox
+        return (await ctx.chat("look")).text
+
+    agent = await bed.serve(act, model=model, tools=[tool("look", look)])
+
+    assert await bed.result(await bed.submit(agent)) == "sorry"
+    [result] = [b for m in model.asked[1].messages for b in m.content if b.type == "tool_result"]
+    assert "arguments of 'look' are no JSON object" in str(result.text)
+    assert used == []
 
 
 async def test_calls_without_ids_of_their_own_get_some(bed: Bed) -> None:

@@ -185,7 +185,7 @@ def _calls_of(response: LLMResponse) -> list[ToolCall | ToolResult]:
 def _call_of(block: ContentBlock) -> ToolCall | ToolResult:
     data = block.model_extra or {}
     name = str(data.get("name") or "")
-    arguments = data.get("arguments")
+    arguments = data.get("invalid_arguments", data.get("arguments"))
     try:
         if isinstance(arguments, str):
             arguments = from_json(arguments) if arguments.strip() else {}

@@ -16,8 +16,9 @@ from actors.context import (
     SlidingWindowCompaction,
     StoreHistory,
     SummarizationCompaction,
+    TokenBudgetComposedStrategy,
 )
-from actors.errors import RunFailedError
+from actors.errors import ModelError, RunFailedError
 from actors.kernel.agent.llm import GenerationOptions
 from actors.kernel.agent.message import ChatMessage, ContentBlock
 from actors.kernel.agent.supervision import HistoryRetention
@@ -476,6 +477,33 @@ async def test_a_window_begins_where_the_last_one_did(bed: Bed) -> None:
     bed.agents[agent].context = wider  # type: ignore[attr-defined]
     await bed.result(await bed.submit(agent))
     assert asked(model)[1] == [*(str(n) for n in range(42, 80)), "now", "yes", "now"]
+
+
+async def test_a_window_that_a_provider_calls_too_long_is_made_smaller_once(bed: Bed) -> None:
+    """By strategies that have a budget; where none has, the error is the run's."""
+
+    def answer(messages: Sequence[ChatMessage], _: GenerationOptions) -> str:
+        if len(messages) > 60:
+            raise ModelError("context_too_long")
+        return str(len(messages))
+
+    async def act(ctx: RunContext, inbox: list[Message]) -> str:
+        del inbox
+        return (await ctx.generate("now", session="s")).text
+
+    strategies = [SlidingWindowCompaction(n) for n in (80, 50)]
+    budget = TokenBudgetComposedStrategy(strategies, 1_000)
+    said = [ChatMessage.of("user", f"{n} word word word word") for n in range(75)]
+    for context, wanted in (
+        (ContextConfig(StoreHistory(), budget), 2),
+        (ContextConfig(StoreHistory(), SlidingWindowCompaction(500)), 1),
+    ):
+        model = FunctionModel(answer)
+        agent = await bed.serve(act, model=model, context=context)
+        await bed.runtime.history.append_many(agent, said, session_id="s")
+        run_id = await bed.submit(agent, retry_policy=RetryPolicy(max_retries=0))
+        is_well = (await bed.ended(run_id)).status is RunStatus.COMPLETED
+        assert (model.calls, is_well) == (wanted, wanted == 2)
 
 
 async def test_what_never_fits_is_refused_before_anything_is_asked(bed: Bed) -> None:

@@ -8,7 +8,7 @@ from typing import Self
 
 from actors.context.compaction.steps import Assembled, assembled
 from actors.context.model_sizes import DEFAULT_CONTEXT_SIZE, ContextSizes, context_size_of
-from actors.context.reserve import reserved_tokens
+from actors.context.reserve import limited
 from actors.context.tokens import Tally, TokenCounter
 from actors.errors import ContractError
 from actors.kernel.agent.context import CompactionStrategy
@@ -92,8 +92,7 @@ class TokenBudgetComposedStrategy:
         """Return the window of `compact`, with a receipt of each strategy that ran."""
         tally = tally or Tally(self._counter)
         tokens = tally.total(view)
-        budget = max(self.token_budget - reserved_tokens(), 1)
-        target = max(self.target_tokens - reserved_tokens(), 1)
+        budget, target = limited(self.token_budget), limited(self.target_tokens)
         if tokens <= budget:
             return Assembled(window=view, steps=(), tokens=tokens)
         done = await assembled(view, self.strategies, tally, is_enough=lambda size: size <= target)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from actors.context.compaction.steps import Assembled
 from actors.context.errors import WindowTooSmallError
@@ -17,7 +17,7 @@ from actors.context.model_sizes import context_size_of
 from actors.context.reserve import reserving
 from actors.context.tokens import TokenCounter
 from actors.context.turns import PINNED
-from actors.errors import ContractError
+from actors.errors import ContractError, ModelError
 from actors.kernel.agent.llm import GenerationOptions, LLMClient, LLMResponse, Usage
 from actors.kernel.agent.message import ChatMessage, ContentBlock
 from actors.kernel.agent.tools import ToolSpec
@@ -43,6 +43,8 @@ if TYPE_CHECKING:
     from actors.kernel.storage.history import HistoryProvider
 
 _counter = TokenCounter()
+SMALLER: Final = 0.7
+"""Of a window that a provider calls too long, so much is sent in a second request, once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,11 +129,19 @@ class Generation:
         words: list[JsonValue] = ["generate", session, dumped, chosen]
 
         async def execute(on_piece: OnPiece) -> Any:
-            options = request.merged()
+            options, guards = request.merged(), self._live.guards
             asked = _Window(self._run, self._sessions, call, name)
-            with reserving(room_for(model, options, turns)):
+            room = room_for(model, options, turns)
+            with reserving(room):
                 window = await asked.window(turns)
-            response = await completed(model, window, options, on_piece, guards=self._live.guards)
+            try:
+                response = await completed(model, window, options, on_piece, guards=guards)
+            except ModelError as exc:
+                smaller = await asked.smaller(turns, room) if _is_too_long(exc) else None
+                if smaller is None:
+                    raise
+                window = smaller
+                response = await completed(model, window, options, on_piece, guards=guards)
             call.receipt = asked.receipt(window, request)
             return with_call_ids(response, call.position).model_dump(mode="json")
 
@@ -187,6 +197,14 @@ class _Window:
         self.assembled, window = await assembled_window(pipeline, [*known, *new], calls)
         self._cut()
         return [without_marks(one) for one in window]
+
+    async def smaller(self, turns: Sequence[ChatMessage], room: int) -> list[ChatMessage] | None:
+        """Return a window of 0.7 of the last one's size; None: the strategies make none that is smaller."""
+        assert self.assembled is not None
+        before = self.assembled.tokens
+        with reserving(room, at_most=SMALLER * before):
+            window = await self.window(turns)
+        return window if self.assembled.tokens < before else None
 
     def _cut(self) -> None:
         """Let the session's next window begin where this one does, if that leaves much out."""
@@ -256,6 +274,10 @@ def room_for(
         table = ", ".join(f"{name} {tokens}" for name, tokens in parts.items() if tokens)
         raise WindowTooSmallError(model.model, size, table)
     return reserved
+
+
+def _is_too_long(exc: ModelError) -> bool:
+    return exc.kind == "context_too_long"
 
 
 def ids_of(call: EffectCall, run_id: str, count: int) -> list[str]:

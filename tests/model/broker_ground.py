@@ -97,10 +97,16 @@ select string_agg('delete from ' || tablename, ';') from pg_tables where scheman
 
 
 # Its death may have cut off a claim: nobody here knows what that got, or is going to get.
-_BURY: Final = """
-insert into buried values ('{owner}');
-update shards set owner = null, free_since = present() where owner = '{owner}'
-"""
+# The lock waits for a claim that had begun when the grave was dug; the trigger turns later ones away.
+_BURY: Final = (
+    "insert into buried values ('{owner}')",
+    """
+begin;
+lock table shards in share row exclusive mode;
+update shards set owner = null, free_since = present() where owner = '{owner}';
+commit
+""",
+)
 
 
 class DatabaseClock:
@@ -273,7 +279,7 @@ class BrokerGround:
         if self.subjects is None:
             async with store.running():
                 yield Stead(store, owner, None, HEARTBEAT_S)
-            self.clock.execute(_BURY.format(owner=owner))
+            self._bury(owner)
             return
         namespace = self.subjects.namespace
         assert self.nats_url is not None
@@ -281,7 +287,12 @@ class BrokerGround:
         async with store.running():
             held = cast("Transport", _HeldTransport(transport, self.held))
             yield Stead(store, owner, held, HEARTBEAT_S)
-        self.clock.execute(_BURY.format(owner=owner))
+        self._bury(owner)
+
+    def _bury(self, owner: HostIncarnation) -> None:
+        """Free what the dead host owns, and what a claim that it had begun gets it."""
+        for statements in _BURY:
+            self.clock.execute(statements.format(owner=owner))
 
     async def send(self, agent: AgentId, payload: dict[str, Any], *, id: str) -> None:  # noqa: A002
         """See `Ground.send`. Time stands still until some host has read it."""

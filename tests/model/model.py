@@ -277,6 +277,8 @@ class Model:
         n = next((n for n, one in enumerate(box.waiting) if one.alone), MAX_MESSAGES) or 1
         n = min(n, MAX_MESSAGES)
         letters, box.waiting = box.waiting[:n], box.waiting[n:]
+        if len(letters) > 1 and abs(box.last[0] - self.now) < TIE_S:
+            raise TieError(f"a letter for {box.agent} in the instant in which it becomes free")
         if box.agent == self.case.root:
             self._later += [letter.payload for letter in letters]
             return

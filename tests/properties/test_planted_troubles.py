@@ -41,6 +41,7 @@ from tests.properties.test_programs import SEEDS, SUSPENDED
 from tests.properties.test_troubles import (
     BACK,
     COUNT,
+    LIMITS,
     ORDERED,
     STEPPED,
     TALK_OR_MAIL,
@@ -191,6 +192,9 @@ PLANTED: Final[list[tuple[Any, Callable[..., None], tuple[st.SearchStrategy[Any]
 ]
 
 
+_COUNTS: Final = {as_predicted: COUNT // 2, decides_once: COUNT * 2, is_one_order: LIMITS}
+
+
 def finds(holds: Callable[..., None], drawn: tuple[Any, ...]) -> bool:
     """Whether something is wrong; a tie is not, an error of any kind is."""
     try:
@@ -212,7 +216,7 @@ def test_a_planted_fault_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """With the fault in place a property fails within its number of programs, without it none does there."""
-    count = COUNT * 2 if holds is decides_once else COUNT // 2 if holds is as_predicted else COUNT
+    count = _COUNTS.get(holds, COUNT)
     programs: st.SearchStrategy[tuple[Any, ...]] = st.tuples(*strategies)
     with monkeypatch.context() as planted:
         plant(planted)

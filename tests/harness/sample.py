@@ -1,12 +1,13 @@
-"""The gate's fixed sample: of each test on real servers, half of what it is played with.
+"""The gate's fixed sample: of each test on real servers, a part of what it is played with.
 
 In memory every assembly, mode and parameter is played. On servers a test that is played with several of
-them is played with one half, chosen by name, so the same in every run. `CALLBOARD_TEST_SLOW=1` plays all,
-and so does a test that is asked for by its id.
+them is played with one part (`PARTS`), chosen by name, so the same in every run. `CALLBOARD_TEST_SLOW=1`
+plays all, and so does a test that is asked for by its id.
 """
 
 from __future__ import annotations
 
+import math
 import zlib
 from collections import defaultdict
 from typing import TYPE_CHECKING, Final
@@ -17,8 +18,10 @@ if TYPE_CHECKING:
 
     import pytest
 
-LEAST: Final = {"behaviour": 2, "conformance": 2, "system": 4}
+LEAST: Final = {"behaviour": 2, "benchmarks": 2, "conformance": 2, "system": 4}
 """By folder: a test that is played with so many, or more, is sampled."""
+PARTS: Final = {"behaviour": 3, "benchmarks": 3, "conformance": 3}
+"""By folder: the gate plays one of so many; of other folders one of two."""
 ALSO: Final = frozenset(("test_crash_points",))
 """Files that are sampled although they need no server: the exact model plays them in virtual time."""
 SERVERS: Final = ("postgres", "nats", "redis")
@@ -45,7 +48,8 @@ def _folder(item: pytest.Item, root: Path) -> str:
 
 
 def _rest(group: list[pytest.Item], root: Path) -> list[pytest.Item]:
-    if len(group) < LEAST.get(_folder(group[0], root), 2):
+    folder = _folder(group[0], root)
+    if len(group) < LEAST.get(folder, 2):
         return []
     by_name = sorted(group, key=lambda item: zlib.crc32(item.nodeid.encode()))
-    return by_name[(len(group) + 1) // 2 :]
+    return by_name[math.ceil(len(group) / PARTS.get(folder, 2)) :]

@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from tests.model.broker_ground import Theatre
     from tests.model.program import Case
 
-COUNT: Final = int(os.environ.get("CALLBOARD_CROWD", "1080" if IS_SLOW else "200"))
+COUNT: Final = int(os.environ.get("CALLBOARD_CROWD", "1080" if IS_SLOW else "160"))
 """Programs in all. Some decide nothing, because two things coincide in them."""
-PARTS: Final = 8
+PARTS: Final = 4
 AT_A_TIME: Final = 50
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600 if SEED else 300)]
 

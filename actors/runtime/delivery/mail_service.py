@@ -47,7 +47,7 @@ LONGEST_PAUSE_S: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Broker:
-    """What a runtime needs to get and send mail by a broker."""
+    """The parts that a runtime needs to send and receive mail by a broker."""
 
     transport: Transport
     mail: MailStore
@@ -104,7 +104,7 @@ class MailService:
 
     @property
     def trouble(self) -> ActorsError | None:
-        """Why mail does not move, or what is sent does not; None where nobody knows of anything."""
+        """The reason why mail is not moved or not sent; None if no reason is known."""
         return self._outage.trouble or self._relay.trouble
 
     def _follow(self, nudge: Nudge) -> None:
@@ -291,7 +291,7 @@ async def _until_led(connection: MailConnection) -> None:
 
 
 class ShardReaders:
-    """One reading task for each shard, over one connection."""
+    """The reading tasks of one connection: one for each shard."""
 
     def __init__(
         self, ingest: Inbound, mail: MailStore, connection: MailConnection, stream: StreamRecord
@@ -322,7 +322,7 @@ class ShardReaders:
 
 
 class _Outage:
-    """One log line when the broker goes, and one when it is back.
+    """The log lines of an outage: one when the broker is lost, and one when it is back.
 
     Attributes:
         trouble: What came of the last try to connect, while there is no connection.

@@ -36,7 +36,7 @@ SLOW_S: Final = 1.0
 
 
 class Route(Protocol):
-    """Where rows go: a connection to the broker, or the way round it."""
+    """The destination of outbox rows: a connection to the broker, or the way round it."""
 
     async def send(self, row: OutboxRow) -> int:
         """See `MailConnection.send`."""
@@ -99,12 +99,12 @@ class OutboxRelay:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether something was published that no receiver is known to have."""
+        """True if a row is queued, or was published and its receiver has not confirmed it yet."""
         return bool(self._queues or self._sent)
 
     @property
     def trouble(self) -> BrokerError | None:
-        """Why a row goes out again and again; None while all go out."""
+        """The reason why a row is published again and again; None if there is no such row."""
         found = (why for count, why in self._repeats.values() if count >= TROUBLE_AFTER)
         return next(found, None) if self._connection is not None else None
 
@@ -259,7 +259,7 @@ class OutboxRelay:
 
 
 def _is_for_onlookers(row: OutboxRow) -> bool:
-    """Whether nobody in here receives it: a dead letter, or a post."""
+    """Return True if no agent receives the row: it is a dead letter, or a post."""
     return row.dead_letter is not None or not isinstance(row.message.target, AgentId)
 
 

@@ -1,4 +1,4 @@
-"""One execution of one run: from its log to the next suspend point, failure or end."""
+"""An execution of a run: from its log to the next suspend point, failure or end."""
 
 from __future__ import annotations
 
@@ -190,12 +190,12 @@ class Execution:
 
     @property
     def has_unrepeatable_effect(self) -> bool:
-        """Whether an at-most-once effect is under way: dropped now, it would be in doubt."""
+        """True if an at-most-once effect is under way. Dropped now, it would be in doubt."""
         return self._run_state.unrepeatable > 0
 
     @property
     def leftovers(self) -> tuple[list[NewEntry], str | None]:
-        """What was recorded and is not written, and where a recorded call stands that was not made."""
+        """The recorded entries that are not written, and the position of a recorded call that was not made."""
         return self._runlog.writes.entries, self._run_state.history.never_asked()
 
     def _wake_set(self) -> WakeSet:

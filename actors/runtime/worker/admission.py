@@ -17,7 +17,7 @@ from actors.runtime.worker.ready_queue import ReadyQueue
 
 
 class Entry(Generic[E]):
-    """One execution: the places it uses until it leaves."""
+    """An execution, with the slots that it uses until it ends."""
 
     __slots__ = ("item", "places")
 
@@ -44,7 +44,7 @@ class Admission(Generic[E]):
         """Called when there may be something to ask the store for."""
 
     def concerns(self, agent_id: AgentId) -> bool:
-        """Whether any limit is for this agent."""
+        """Return True if any limit applies to this agent."""
         return bool(self._limits) and any(scope in self._limits for scope in scopes_of(agent_id))
 
     def admit(self, item: E) -> Entry[E] | None:
@@ -164,7 +164,7 @@ class Admission(Generic[E]):
         self._offer(gate.line.dissolve())
 
     def _new_places(self, scope: LimitScope) -> Slots[E]:
-        """What executes already has its place, whether there is one or not."""
+        """Make a limiter in which each run that is already executing has a slot, even if none is free."""
         gate: Slots[E] = Slots(WaitQueue(self._ready.weights))
         for entry in self._inside:
             if scope in scopes_of(entry.item.agent_id):
@@ -212,7 +212,7 @@ class Admission(Generic[E]):
                     self._call(gate)
 
     def doubt(self, claims: Iterable[Claim]) -> None:
-        """What the store made of these claims is not known."""
+        """Note that the store's handling of these claims is unknown."""
         for claim in claims:
             gate = self._places.get(claim.scope)
             if gate is not None:

@@ -1,4 +1,4 @@
-"""Who waits in this process for the end of which run."""
+"""The futures of callers in this process that wait for the end of a run."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Completions:
         return waiter
 
     def is_awaited(self, run_id: RunId) -> bool:
-        """Whether anybody waits for the end of the run here."""
+        """Return True if a caller in this process waits for the end of the run."""
         return run_id in self._waiters
 
     def tell(self, run_id: RunId, row: RunRow | None) -> None:

@@ -1,4 +1,4 @@
-"""What a worker may act for, and how far each shard is: being read, served, or on its way out."""
+"""The shards of a worker, each with its state: being read, served, or being released."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class HeldShards:
 
     @property
     def leases(self) -> tuple[ShardLease, ...]:
-        """All of them. May be asked in any thread."""
+        """The leases of all held shards. May be read in any thread."""
         return tuple(self._leases.values())
 
     @property
@@ -70,7 +70,7 @@ class HeldShards:
         self.lazy[shard] = None  # who has lazy rows is asked once it is read
 
     def holds(self, lease: ShardLease) -> bool:
-        """Whether this very lease is held: the shard was not lost, and claimed again, since."""
+        """Return True if this very lease is held: the shard was not lost, and claimed again, since."""
         held = self._leases.get(lease.shard)
         return held is not None and held.epoch == lease.epoch
 

@@ -43,7 +43,7 @@ from actors.runtime.telemetry.spans import Tracing
 
 
 class Runtime(Client):
-    """One host's runtime: a client, the agents served here, and the worker that runs them.
+    """A host's runtime: a client, the agents served here, and the worker that runs them.
 
     `Runtime()` needs nothing but Python and forgets everything with its process. A durable one comes
     from `compose.assembly_postgres_runtime` or `compose.assembly_local_runtime`; agents and calls are the
@@ -139,7 +139,7 @@ class Runtime(Client):
 
     @property
     def clock(self) -> Clock:
-        """Where this runtime takes time from."""
+        """The runtime's source of time."""
         return self._clock
 
     @property
@@ -169,22 +169,22 @@ class Runtime(Client):
 
     @property
     def follow_graph(self) -> FollowGraph:
-        """Who follows what."""
+        """The subscriptions of agents to topics."""
         return self._parts.follow_graph
 
     @property
     def fanout(self) -> FanoutStrategy:
-        """How posts reach followers."""
+        """The strategy that delivers posts to followers."""
         return self._parts.fanout
 
     @property
     def approvals(self) -> Approvals:
-        """What waits for a person's decision."""
+        """The API of pending approvals."""
         return Approvals(self._store, on_answer=self._host.worker.intake.signalled)
 
     @property
     def limits(self) -> Limits:
-        """How many runs execute at once and start per second, over all hosts."""
+        """The API of limits: runs that execute at once and starts per second, over all hosts."""
         return Limits(self._store.limits, on_change=self._host.limiting.read_now)
 
     @property
@@ -237,7 +237,7 @@ class Runtime(Client):
 
     @property
     def meters(self) -> Counters:
-        """What this host counts of its own work."""
+        """The counters of this host."""
         return self._host.worker.env.counters
 
     @property
@@ -248,7 +248,7 @@ class Runtime(Client):
 
     @property
     def front(self) -> Front:
-        """What programs that are no hosts may ask, each for its own tenant."""
+        """The API of external clients, each for its own tenant."""
         return RuntimeFront(
             self._store, self, self._writer, registry=self._registry, live=self._live
         )

@@ -252,8 +252,8 @@ class Missing:
 class OutOfOrder:
     """Outcome: nothing was written, as an older message of the same senders waits and is not bound with it.
 
-If a run begins, the older one may also be a queued run. Read what the agent has waiting again, oldest
-    first. No hint has to have come for that.
+    If a run begins, the older one may also be a queued run. Read what the agent has waiting again, oldest
+        first. No hint has to have come for that.
     """
 
     keys: tuple[MessageKey, ...]

@@ -45,9 +45,8 @@ from actors.runtime.telemetry.spans import Tracing
 class Runtime(Client):
     """A host's runtime: a client, the agents served here, and the worker that runs them.
 
-    `Runtime()` needs nothing but Python and forgets everything with its process. A durable one comes
-    from `compose.assembly_postgres_runtime` or `compose.assembly_local_runtime`; agents and calls are the
-    same.
+    `Runtime()` needs nothing but Python, and its state ends with its process. `compose.build_postgres_runtime`
+    and `compose.build_local_runtime` make durable ones, for the same agents and calls.
 
     Args:
         event_log: With the next six: foreign parts, each used for what it is for. A commit is then
@@ -56,8 +55,8 @@ class Runtime(Client):
         journal: See `event_log`.
         scheduler: See `event_log`.
         signal_bus: See `event_log`.
-        follow_graph: Who follows what.
-        fanout: How posts reach followers.
+        follow_graph: The subscriptions of agents to topics.
+        fanout: The strategy that delivers posts to followers.
         store: Where rows live, instead of parts; in memory by default.
         suspend_after: Seconds a run waits in memory before it becomes rows only; 0 = at once.
         capacity: How many runs execute at once. Twice as many may wait in memory beside them.

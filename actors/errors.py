@@ -211,7 +211,7 @@ class NotSerializableError(Facts, ContractError):
 
 
 class MessageTooLargeError(Facts, ContractError):
-    """What somebody wants to send is larger than a message may be."""
+    """A message exceeds the size limit."""
 
     text = (
         "{what} has {size_bytes} bytes as JSON, {limit_bytes} are the limit: put the data into "
@@ -269,7 +269,7 @@ class RegistrationError(ContractError):
 
 
 class OtherTenantError(Facts, ContractError):
-    """Something of one tenant was to reach another."""
+    """A reference would cross from one tenant to another."""
 
     text = "{what} is not of tenant {tenant!r}: nothing crosses tenants"
     what: str

@@ -1,4 +1,4 @@
-"""What can go wrong for a service that uses `ActorClient`: one family, each with a remedy."""
+"""Errors of services that use `ActorClient`: one family, each with a remedy."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class ClientError(Facts, ActorsError):
-    """Something that the client was asked for did not come about.
+    """A request of the client was not carried out, as far as it knows.
 
     Attributes:
         doing: What was asked for, and of whom.
@@ -32,7 +32,7 @@ class ClientError(Facts, ActorsError):
 
 
 class BadRequestError(ClientError):
-    """What was asked for is malformed; the same again fails again. Nothing was done."""
+    """The request is malformed; the same again fails again. Nothing was done."""
 
 
 class TooLargeError(ClientError):

@@ -1,4 +1,4 @@
-"""What can be wrong with names, bytes and streams of the broker, beyond a server that is away."""
+"""Errors about names, bytes and streams of the broker; a broker that is away is not among them."""
 
 from __future__ import annotations
 

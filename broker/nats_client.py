@@ -1,4 +1,4 @@
-"""What a NATS server, or the way to it, refuses. Logs hold these errors as `broker.nats_client:…`."""
+"""Errors of a NATS server, or of the way to it. Logs hold these errors as `broker.nats_client:…`."""
 
 from __future__ import annotations
 

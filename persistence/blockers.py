@@ -1,4 +1,4 @@
-"""Who keeps a session waiting for a lock, said in the log while it waits."""
+"""Log lines that name the session which blocks another one, while that one waits for a lock."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ select a.pid, a.application_name as name, a.query,
 
 @dataclass(slots=True)
 class Waiting:
-    """What a session does that may have to wait.
+    """A session whose statement may have to wait for a lock.
 
     Attributes:
         pid: Of its server process.

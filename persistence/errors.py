@@ -1,4 +1,4 @@
-"""What a database says when it refuses, in our words."""
+"""The translation of a database's errors into the errors of this project."""
 
 from __future__ import annotations
 
@@ -142,17 +142,17 @@ def _is_cut(parts: SplitResult) -> bool:
 
 
 def is_lost(exc: BaseException) -> bool:
-    """Whether the connection is gone, or the server cannot be used now: connect again."""
+    """Return True if the connection is gone, or the server cannot be used now: connect again."""
     return isinstance(exc, _LOST)
 
 
 def is_passing(exc: BaseException) -> bool:
-    """Whether the same statement may succeed when it is sent again at once."""
+    """Return True if the same statement may succeed when it is sent again at once."""
     return isinstance(exc, _AGAIN)
 
 
 def is_full(exc: BaseException) -> TypeGuard[asyncpg.PostgresError]:
-    """Whether the server has no room for a statement, which it takes later: class 53, I/O error."""
+    """Return True if the server has no room for a statement, which it takes later: class 53, I/O error."""
     code = str(exc.sqlstate) if isinstance(exc, asyncpg.PostgresError) else ""
     return code.startswith("53") or code in _FULL
 

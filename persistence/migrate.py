@@ -65,7 +65,7 @@ SQL_IS_INVALID: Final[LiteralString] = (
 
 @dataclass(frozen=True, slots=True)
 class _Due:
-    """What is done at once: the names of the files, and how."""
+    """Files that are applied together: their names, and the function that applies them."""
 
     names: Sequence[str]
     execute: Callable[[], Awaitable[None]]
@@ -106,7 +106,7 @@ async def migrate(
 
 
 def is_behind(applied: Collection[int]) -> bool:
-    """Whether a migration of this release is missing where these versions were applied."""
+    """Return True if a migration of this release is missing where these versions were applied."""
     return any(step.version not in applied for step in known_migrations())
 
 

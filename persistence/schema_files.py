@@ -40,14 +40,14 @@ _INDEX: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """One SQL function: its name and the text that makes it."""
+    """An SQL function: its name and the text that makes it."""
 
     name: str
     sql: str
 
     @property
     def file(self) -> str:
-        """What operators read when it is applied or missing."""
+        """The file's name, as operators read it when it is applied or missing."""
         return f"functions/{self.name}"
 
     @property
@@ -58,7 +58,7 @@ class Function:
 
 @dataclass(frozen=True, slots=True)
 class Migration:
-    """One file: its number, name and text.
+    """A migration's file: its number, name and text.
 
     Attributes:
         recorded: The checksum of what it was before the baseline; empty for one that came after it.
@@ -76,12 +76,12 @@ class Migration:
 
     @property
     def is_index(self) -> bool:
-        """Whether it is executed outside of a transaction, beside the work of hosts."""
+        """True if it is executed outside of a transaction, beside the work of hosts."""
         return self.sql.startswith(NO_TRANSACTION)
 
     @property
     def can_wait(self) -> bool:
-        """Whether hosts start without it."""
+        """True if hosts start without it."""
         return self.is_index or self.sql.startswith(LATER)
 
     @property

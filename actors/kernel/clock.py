@@ -7,7 +7,7 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """Where the runtime takes time from."""
+    """The runtime's source of time."""
 
     def now(self) -> datetime:
         """Return the current instant, aware and in UTC: the store's, where hosts share one.
@@ -20,7 +20,7 @@ class Clock(Protocol):
 
 
 class Entropy(Protocol):
-    """Where the runtime takes chance from. Everything recorded is drawn here once, then replayed."""
+    """The runtime's source of randomness. A recorded value is drawn once, then replayed."""
 
     def random(self) -> float:
         """Return a float in [0, 1)."""

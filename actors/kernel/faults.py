@@ -20,7 +20,7 @@ _MOMENTS: Final = ("before", "after", "freeze")
 
 
 class Fault:
-    """One armed point; each of its round trips is a block of it."""
+    """An armed fault point. Each round trip at the point is a `with` block of this object."""
 
     __slots__ = ("_hits", "_moment", "_nth", "point")
 

@@ -51,5 +51,5 @@ class Histogram:
 
     @property
     def count(self) -> int:
-        """How many values there were."""
+        """The number of observed values."""
         return sum(self.counts)

@@ -1,4 +1,4 @@
-"""What is JSON data and what is not, by the standard library alone."""
+"""A test whether a value is JSON data, with the standard library alone."""
 
 from __future__ import annotations
 

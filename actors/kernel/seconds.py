@@ -29,7 +29,7 @@ def instant_of(at: datetime) -> datetime:
 
 
 def is_length(value: object) -> TypeGuard[float]:
-    """Whether this is a number of seconds up to ten years, in either direction."""
+    """Return True if this is a number of seconds up to ten years, in either direction."""
     return isinstance(value, int | float) and -MAX_WAIT_S <= value <= MAX_WAIT_S
 
 

@@ -39,7 +39,7 @@ class Secret:
 
     @property
     def handle(self) -> JsonValue:
-        """What is recorded in its place."""
+        """The value that is recorded in place of the secret."""
         return {"$secret": self.name}
 
 
@@ -59,7 +59,7 @@ class UnknownSecretError(ContractError):
 
 
 class SecretProvider(Protocol):
-    """Where a host has secrets from."""
+    """The source of a host's secrets."""
 
     async def get(self, name: str) -> str | None:
         """Return the secret's value, asked anew for each call so that it can be rotated; None: unknown.

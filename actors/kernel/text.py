@@ -38,7 +38,7 @@ def check_text_of(what: str, value: object) -> None:
 
 
 def is_name(value: object) -> bool:
-    """Whether this can be the name, key or id of anything."""
+    """Return True if the value can be the name, key or id of anything."""
     return _problem(value, MAX_NAME_BYTES, "") is None
 
 

@@ -43,7 +43,7 @@ class SpanPlace:
 
     @property
     def is_sampled(self) -> bool:
-        """Whether the trace is recorded."""
+        """True if the trace is recorded."""
         return bool(self.flags & SAMPLED)
 
     def header(self) -> str:

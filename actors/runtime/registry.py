@@ -104,7 +104,7 @@ class Registry:
         return next((agent for agent in found if version_of(agent) == version), None)
 
     def is_served(self, agent_id: AgentId) -> bool:
-        """Whether `find` would return an agent."""
+        """Return True if `find` would return an agent."""
         return agent_id in self._agents or agent_id.type in self._factories
 
     def serves(self) -> Serves:

@@ -43,11 +43,10 @@ from actors.runtime.telemetry.spans import Tracing
 
 
 class Runtime(Client):
-    """One host's runtime: a client, the agents served here, and the worker that runs them.
+    """A host's runtime: a client, the agents served here, and the worker that runs them.
 
-    `Runtime()` needs nothing but Python and forgets everything with its process. A durable one comes
-    from `compose.assembly_postgres_runtime` or `compose.assembly_local_runtime`; agents and calls are the
-    same.
+    `Runtime()` needs nothing but Python, and its state ends with its process. `compose.build_postgres_runtime`
+    and `compose.build_local_runtime` make durable ones, for the same agents and calls.
 
     Args:
         event_log: With the next six: foreign parts, each used for what it is for. A commit is then
@@ -56,8 +55,8 @@ class Runtime(Client):
         journal: See `event_log`.
         scheduler: See `event_log`.
         signal_bus: See `event_log`.
-        follow_graph: Who follows what.
-        fanout: How posts reach followers.
+        follow_graph: The subscriptions of agents to topics.
+        fanout: The strategy that delivers posts to followers.
         store: Where rows live, instead of parts; in memory by default.
         suspend_after: Seconds a run waits in memory before it becomes rows only; 0 = at once.
         capacity: How many runs execute at once. Twice as many may wait in memory beside them.
@@ -139,7 +138,7 @@ class Runtime(Client):
 
     @property
     def clock(self) -> Clock:
-        """Where this runtime takes time from."""
+        """The runtime's source of time."""
         return self._clock
 
     @property
@@ -169,22 +168,22 @@ class Runtime(Client):
 
     @property
     def follow_graph(self) -> FollowGraph:
-        """Who follows what."""
+        """The subscriptions of agents to topics."""
         return self._parts.follow_graph
 
     @property
     def fanout(self) -> FanoutStrategy:
-        """How posts reach followers."""
+        """The strategy that delivers posts to followers."""
         return self._parts.fanout
 
     @property
     def approvals(self) -> Approvals:
-        """What waits for a person's decision."""
+        """The API of pending approvals."""
         return Approvals(self._store, on_answer=self._host.worker.intake.signalled)
 
     @property
     def limits(self) -> Limits:
-        """How many runs execute at once and start per second, over all hosts."""
+        """The API of limits: runs that execute at once and starts per second, over all hosts."""
         return Limits(self._store.limits, on_change=self._host.limiting.read_now)
 
     @property
@@ -237,7 +236,7 @@ class Runtime(Client):
 
     @property
     def meters(self) -> Counters:
-        """What this host counts of its own work."""
+        """The counters of this host."""
         return self._host.worker.env.counters
 
     @property
@@ -248,7 +247,7 @@ class Runtime(Client):
 
     @property
     def front(self) -> Front:
-        """What programs that are no hosts may ask, each for its own tenant."""
+        """The API of external clients, each for its own tenant."""
         return RuntimeFront(
             self._store, self, self._writer, registry=self._registry, live=self._live
         )

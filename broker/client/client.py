@@ -33,7 +33,7 @@ FollowMode: TypeAlias = Literal["eager", "lazy"]
 
 
 class ActorClient:
-    """One service's way to the agents of one tenant. An async context manager; for one event loop.
+    """A service's client for the agents of one tenant. An async context manager; for one event loop.
 
     Every call that changes something has an id, made once for the call and used for each of its
     attempts, so nothing is done twice, whatever is lost on the way. Attempts are repeated, also over

@@ -136,7 +136,7 @@ class ClientConnection:
             raise tries.given_up(self.address, limit_s) from exc
 
     def _in_order(self, key: str | None) -> AbstractAsyncContextManager[None]:
-        """One at a time per key, first come first served; None waits for nobody.
+        """Return a lock for the key: one request at a time, in order of arrival. None locks nothing.
 
         It is held over the network: a message that is repeated must not come after the next.
         """

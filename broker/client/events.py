@@ -85,7 +85,7 @@ class Sequence:
 
 
 class Frames:
-    """What came of a stream of events and is not read yet, in order, up to a limit."""
+    """The received frames of a stream of events that are not read yet, in order, up to a limit."""
 
     def __init__(self) -> None:
         self._waiting: deque[tuple[float, Response]] = deque()

@@ -1,4 +1,4 @@
-"""What an `ActorClient` asks, as requests that are checked before they are sent; docs/subjects.md. No I/O."""
+"""Requests of an `ActorClient`, checked before they are sent; docs/subjects.md. No I/O."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _RUN: Final = re.compile(r"[!-~]{1,128}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What is published, with a reply subject of ours.
+    """A message to publish, with a reply subject of the client's.
 
     Attributes:
         doing: For errors: what it is and for whom.
@@ -349,5 +349,5 @@ def _check_signal(doing: str, name: str) -> None:
 
 
 def _is_printable(text: object) -> bool:
-    """Whether it is text without control characters, and not empty."""
+    """Return True if the value is text without control characters, and not empty."""
     return isinstance(text, str) and TEXT.fullmatch(text) is not None

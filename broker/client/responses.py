@@ -1,4 +1,4 @@
-"""What hosts and JetStream answer an `ActorClient`, read with care. No I/O."""
+"""Responses of hosts and JetStream to an `ActorClient`, read with care. No I/O."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _FAILURES: Final[Mapping[int, tuple[type[errors.ClientError], str]]] = {
 
 
 class Response(NamedTuple):
-    """What came for one of our requests."""
+    """A response to a request of this client."""
 
     headers: Mapping[str, str]
     body: bytes

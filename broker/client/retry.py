@@ -1,4 +1,4 @@
-"""What the attempts of an `ActorClient`'s request come to, and what follows from that."""
+"""The outcomes of a request's attempts, and the decision to try again or to raise."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def in_our_words(
 
 
 class Tries:
-    """What the attempts of one request came to, and what follows from that.
+    """The outcomes of one request's attempts, and the decision to try again or to raise.
 
     Args:
         request: The same each time.

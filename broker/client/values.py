@@ -13,7 +13,7 @@ EventKind: TypeAlias = Literal["entry", "delta", "end"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Patience:
-    """How long an `ActorClient` waits before it tries again, in seconds.
+    """The waiting times of an `ActorClient`, in seconds.
 
     Attributes:
         attempt_s: For the answer to one attempt.
@@ -45,7 +45,7 @@ class RunRef:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """How a run ended.
+    """The result of a run that ended.
 
     Attributes:
         run_id: The run.
@@ -62,7 +62,7 @@ class Result:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
-    """How far a run is.
+    """The progress of a run.
 
     Attributes:
         run_id: The run.
@@ -83,7 +83,7 @@ class Status:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """Something that happens in a run.
+    """An event of a run.
 
     Attributes:
         kind: An ``entry`` of its log, a ``delta`` (a piece of a model's answer, or what the agent shows

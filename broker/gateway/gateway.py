@@ -98,12 +98,12 @@ class Gateway:
 
     @property
     def held(self) -> int:
-        """How many requests wait for their answers here, streams of events included."""
+        """The number of requests that wait for their answers here, streams of events included."""
         return len(self._held)
 
     @property
     def has_left(self) -> bool:
-        """Whether it takes no more requests."""
+        """True if the gateway takes no more requests."""
         return self._is_leaving and not self._groups
 
     async def attach(self, client: NatsConnection, inbox: str, tasks: Tasks) -> None:

@@ -1,4 +1,4 @@
-"""What outside services may ask of the hosts: agents' answers, and the verbs of ``api.v1``."""
+"""Handlers of external clients' requests: asks to agents, and the verbs of ``api.v1``."""
 
 from __future__ import annotations
 

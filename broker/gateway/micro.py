@@ -25,7 +25,7 @@ _MAX_METADATA: Final = 1024
 
 @dataclass(slots=True)
 class Endpoint:
-    """One of the service's subjects, and what came in there."""
+    """A subject of the service, and its counters."""
 
     name: str
     subject: str
@@ -62,7 +62,7 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostFacts:
-    """What the gateway says of its host.
+    """The gateway's facts about its host.
 
     Attributes:
         owner: Its incarnation.

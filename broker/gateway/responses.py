@@ -53,7 +53,7 @@ class GatewayAnswer:
 
 
 class Problem(NamedTuple):
-    """Why a request has no result.
+    """The reason why a request has no result.
 
     Attributes:
         code: As in HTTP.

@@ -1,4 +1,4 @@
-"""What came for a shard and was not handed out yet: tenants go round-robin, and the cursor follows. Pure."""
+"""A shard's received messages that were not handed out yet: tenants take turns, the cursor follows. Pure."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Delivered(NamedTuple):
 
     @property
     def length(self) -> int:
-        """How many bytes its headers and data have, here or in the stream."""
+        """The bytes of headers and data, held here or only in the stream."""
         return len(self.headers) + len(self.data) + self.let_go_bytes
 
 

@@ -1,4 +1,4 @@
-"""How many dead letters a sender of bodies that are no messages can make. Pure.
+"""A limit on the dead letters that a sender of malformed bodies can make. Pure.
 
 The store keeps one letter for each agent, sender and reason, and counts what else has it. That alone
 bounds nothing: whoever sends garbage chooses its reasons, for they name the place in the body, or the

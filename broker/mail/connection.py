@@ -1,4 +1,4 @@
-"""One connection to the broker: what is sent, read, purged and nudged over it."""
+"""A connection to the broker: sends, reads, purges and nudges."""
 
 from __future__ import annotations
 

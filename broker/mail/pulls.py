@@ -1,4 +1,4 @@
-"""What all readers of a connection share: one subscription for their pulls, and calls about consumers."""
+"""A connection's parts for all its readers: one subscription for their pulls, and calls about consumers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ READ_AHEAD_BYTES: Final = 32 * 1024 * 1024
 
 
 class Reader(Protocol):
-    """Who reads one consumer: `broker.mail.reader`. Told from the connection's callbacks; none of it waits."""
+    """The reader of one consumer: `broker.mail.reader`. Callbacks of the connection call it; no call waits."""
 
     def delivered(self, count: int, number: int, message: Delivered) -> None:
         """Take a message: the `number`-th of its consumer, delivered the `count`-th time."""
@@ -122,7 +122,7 @@ class Pulls:
 
     @property
     def has_room(self) -> bool:
-        """Whether readers may read ahead."""
+        """True if readers may read ahead."""
         return self.buffered_bytes < READ_AHEAD_BYTES
 
     def server_gone(self) -> None:

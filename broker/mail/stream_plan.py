@@ -40,7 +40,7 @@ class StreamNames:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamPlan:
-    """What decides the streams' configurations.
+    """The settings that decide the streams' configurations.
 
     Attributes:
         subjects: The deployment's names.

@@ -1,4 +1,4 @@
-"""How the streams come into being, and what is wrong with those that are there."""
+"""The creation of the streams, and a check of those that exist."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ _DENIED: Final = re.compile(r'permissions violation for (publish|subscription) t
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectOptions:
-    """Where the broker is, and how to log in there."""
+    """The addresses of the broker, and the login."""
 
     urls: tuple[str, ...]
     name: str = "callboard"
@@ -62,13 +62,13 @@ class ConnectOptions:
 
     @property
     def has_login(self) -> bool:
-        """Whether who connects says who it is."""
+        """True if the options hold a login."""
         in_url = any("@" in url for url in self.urls)
         return in_url or self.user_credentials is not None or self.nkey_seed_file is not None
 
 
 class NatsConnection(NatsClient):
-    """One connection. It never reconnects: what it had buffered would go out unguarded.
+    """A connection to NATS. It never reconnects: what it had buffered would go out unguarded.
 
     Attributes:
         lost: Set when the connection is of no use any more, for whatever reason.

@@ -1,4 +1,4 @@
-"""Who may publish and subscribe to what: the one source of configuration, documents and tests.
+"""Rights to publish and subscribe: the one source of configuration, documents and tests.
 
 Three kinds of parties: hosts and whoever sets up the streams, in one account with JetStream; outside
 services with a publisher's name of their own in that account; and tenants with an account of their
@@ -34,7 +34,7 @@ REPLY_LIMIT_S: Final = 65 * 60
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UserGrant:
-    """What one user may do.
+    """The rights of one user.
 
     Attributes:
         publish: Subject patterns.
@@ -52,7 +52,7 @@ class UserGrant:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Export:
-    """What an account may do in the hosts' account.
+    """A subject of the hosts' account that another account may use.
 
     Attributes:
         subject: The pattern.

@@ -20,7 +20,7 @@ _log = logging.getLogger("callboard.nats")
 
 
 class ConnectionUser(Protocol):
-    """Something that is served over a line."""
+    """A user of a connection that is opened again after each loss."""
 
     async def attach(self, client: NatsConnection, inbox: str, tasks: Tasks) -> None:
         """Subscribe on a new connection; `tasks` end with it."""
@@ -36,7 +36,7 @@ class ConnectionUser(Protocol):
 
 
 class Tasks(AbstractAsyncContextManager["Tasks", None], Protocol):
-    """What this package needs of a scope for background tasks; `TaskScope` of the runtime is one.
+    """A scope for background tasks, as far as this package needs it; `TaskScope` of the runtime is one.
 
     At the end of the block all tasks are cancelled and waited for; one that raises is logged.
     """

@@ -45,7 +45,7 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Reply(NamedTuple):
-    """What came to a reply subject: the data, and the raw block of headers."""
+    """A message that came to a reply subject: the data, and the raw block of headers."""
 
     data: bytes
     headers: bytes

@@ -52,7 +52,7 @@ _MAX_PROBLEM: Final = 500
 
 @dataclass(slots=True)
 class Wire:
-    """One message as the mail stream delivered it."""
+    """A message as the mail stream delivered it."""
 
     subject: str
     headers: Mapping[str, str]

@@ -15,7 +15,7 @@ from broker.wire.subjects import HASHED, Subjects, address_of, checked_name, unt
 
 
 class AgentOrigin(NamedTuple):
-    """Who published a sourced message, and to what, as the origin subject says it.
+    """The publisher and the target of a sourced message, parsed from the origin subject.
 
     Attributes:
         agent: The addressed agent.
@@ -33,7 +33,7 @@ class AgentOrigin(NamedTuple):
 
 
 class ApiOrigin(NamedTuple):
-    """Who asks what of the hosts, as the subject of the request says it."""
+    """The client and the verb of a request, parsed from its subject."""
 
     tenant: str
     publisher: str
@@ -42,7 +42,7 @@ class ApiOrigin(NamedTuple):
 
 
 class PostOrigin(NamedTuple):
-    """Who published a sourced post, and where, as the origin subject says it."""
+    """The publisher and the topic of a sourced post, parsed from the origin subject."""
 
     topic: TopicId
     publisher: str

@@ -19,7 +19,7 @@ Start: TypeAlias = Callable[[Path], embedded.EmbeddedServer]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalServers:
-    """Where the servers of a folder answer; every URL holds its password."""
+    """The URLs of a folder's servers; every URL holds its password."""
 
     postgres_url: str
     nats_url: str

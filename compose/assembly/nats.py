@@ -1,4 +1,4 @@
-"""How processes of a deployment log in to NATS: one reading of the settings for all of them."""
+"""The NATS login of a deployment's processes: one reading of the settings for all of them."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ class Publisher(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class User:
-    """Who logs in, and what they may do then.
+    """A user of the NATS server, and the user's rights.
 
     Attributes:
         name: The user's name.

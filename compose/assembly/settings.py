@@ -1,4 +1,4 @@
-"""What can be set from outside: environment variables `CALLBOARD_…`, each also an option of the CLI."""
+"""Settings from environment variables `CALLBOARD_…`; each is also an option of the CLI."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NATS_LOGIN: Final = (
 
 
 class Settings(BaseSettings):
-    """How a host or a client runs. Durations are seconds.
+    """Settings of a host or a client. Durations are seconds.
 
     Attributes:
         postgres_url: ``postgresql://user:password@host:port/database``; `CALLBOARD_POSTGRES_URL`.

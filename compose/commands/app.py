@@ -1,4 +1,4 @@
-"""Which commands there are, and what the program says when one cannot be carried out."""
+"""The table of commands, and the message and exit code of a command that fails."""
 
 from __future__ import annotations
 

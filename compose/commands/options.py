@@ -1,4 +1,4 @@
-"""What commands take as arguments and options: types, which installation is meant, and how it prints.
+"""Arguments and options of commands: types, which installation is meant, and the form of the output.
 
 What several commands take is said here once. A number, a span or data that cannot be taken is refused before
 anything happens.

@@ -1,4 +1,4 @@
-"""What is told: JSON for programs, values as people read them, and an exit code for both.
+"""The output of commands: JSON for programs, values as people read them, and an exit code for both.
 
 Tables and lines for people are printed by `terminal`.
 """

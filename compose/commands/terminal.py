@@ -1,4 +1,4 @@
-"""Where people read: lines and tables. Its library is imported by commands that have something to show."""
+"""Output for people: lines and tables. Its library is imported by commands that have something to show."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PIPE_WIDTH = 200
 
 
 class Terminal(Console):
-    """Where people read. What agents and outsiders wrote is shown there, and cannot steer it."""
+    """A terminal. Text that agents and external clients wrote is shown there, and cannot steer it."""
 
     @override
     def render(

@@ -23,7 +23,7 @@ MAX_CHARACTERS: Final = 60_000
 
 
 class Job(TypedDict):
-    """What the desk is asked to do; all paths are absolute."""
+    """The job that the desk gets; all paths are absolute."""
 
     documents: list[str]
     sentences: int
@@ -36,7 +36,7 @@ class Job(TypedDict):
 
 
 class Section(TypedDict):
-    """What the report says about one document."""
+    """The report's section about one document."""
 
     document: str
     sentences: list[str]

@@ -49,13 +49,13 @@ class DemoError(ActorsError):
 
 
 class Audience(Protocol):
-    """Who is told what happens while it happens."""
+    """The receiver of the demo's progress."""
 
     def tell(self, text: str) -> None:
-        """Something happened."""
+        """Show a line of text about an event."""
 
     def progress(self, done: int, total: int, what: str) -> None:
-        """So many of all steps were executed by now; `what` was the last one."""
+        """Show that `done` of `total` steps were executed by now; `what` was the last one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ class Stage:
 
     @property
     def published(self) -> Path:
-        """What the outside world was told."""
+        """The file that the job's published line is written to."""
         return self.folder / "published.txt"
 
     @property
@@ -92,12 +92,12 @@ class Stage:
 
     @property
     def log(self) -> Path:
-        """What both hosts say."""
+        """The log file of both hosts."""
         return self.folder / "hosts.log"
 
     @property
     def step_count(self) -> int:
-        """How many steps the job has."""
+        """The number of steps of the job."""
         return STEPS_PER_DOCUMENT * len(self.documents) + 1
 
     def job(self) -> Job:
@@ -114,7 +114,7 @@ class Stage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What was shown.
+    """The outcome of the demo.
 
     Attributes:
         took_over_after_s: From the kill to the first step that the second host executed.

@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class LedgerEntry(NamedTuple):
-    """One line: a step's function was called."""
+    """A line of the ledger: a step's function was called."""
 
     effect: str
     """The effect's id: the same whenever the same step of the same run is executed."""

@@ -19,7 +19,7 @@ from compose.demo.ledger import LedgerEntry
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepProof:
-    """What became of one step.
+    """The proof of one step: its executions, and its results.
 
     Attributes:
         position: Its place in the run.
@@ -45,7 +45,7 @@ class StepProof:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proof:
-    """All steps, and what must be true of the run as a whole."""
+    """The proofs of all steps, and what must be true of the run as a whole."""
 
     steps: tuple[StepProof, ...]
     was_killed: bool
@@ -59,7 +59,7 @@ class Proof:
 
     @property
     def holds(self) -> bool:
-        """Whether everything was as promised."""
+        """True if every promise held."""
         whole = self.was_killed and self.was_recovered and self.is_complete and self.published_once
         return whole and all(step.holds for step in self.steps)
 

@@ -1,4 +1,4 @@
-"""One thing that was looked at, and what to do about it."""
+"""A finding of a check, with its remedy."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Level: TypeAlias = Literal["ok", "note", "wrong"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One thing that was looked at.
+    """A finding of a check.
 
     Attributes:
         check: What it is about.
@@ -45,7 +45,7 @@ def judge(
 
 
 def is_this_machine(host: str) -> bool:
-    """Whether a server by this name or address is reached over no network."""
+    """Return True if a server by this name or address is reached over no network."""
     try:
         return ip_address(host).is_loopback
     except ValueError:

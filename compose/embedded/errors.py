@@ -1,4 +1,4 @@
-"""What can go wrong before an embedded server answers."""
+"""Errors before an embedded server answers."""
 
 from __future__ import annotations
 

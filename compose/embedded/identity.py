@@ -1,4 +1,4 @@
-"""Who PostgreSQL runs as: it refuses root, and root is who many containers run as.
+"""The user that PostgreSQL runs as: it refuses root, and many containers run as root.
 
 On Linux root enters a user namespace in which its own files belong to a harmless user: nothing is
 given away and nothing has to be readable by others. Where that is forbidden (Docker's default
@@ -22,7 +22,7 @@ SERVER_ENV: Mapping[str, str] = {"LC_ALL": "C", "TZ": "UTC"}
 
 
 def identity_for(data_dir: Path) -> Identity:
-    """Who the server may be: ourselves, or, for root, somebody harmless."""
+    """Return the server's user: the caller, or, for root, a harmless user."""
     if os.geteuid() != 0:
         return Identity()
     uid, gid = _harmless_account()

@@ -22,7 +22,7 @@ EXIT_NOT_LAUNCHED = 86
 
 
 class LaunchSpec(TypedDict):
-    """What to set up before the server starts; every number is an id or a signal."""
+    """The set-up of a process before the server starts; every number is an id or a signal."""
 
     parent_pid: int
     """The owner; when it is gone already, nothing is started."""

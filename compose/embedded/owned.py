@@ -1,4 +1,4 @@
-"""What embedded servers of every kind have in common: one owner, one directory, one port, one URL.
+"""The common part of embedded servers of every kind: one owner, one directory, one port, one URL.
 
 A data directory is used by one process at a time.
 """
@@ -37,7 +37,7 @@ _PASSING_TROUBLES = ("address already in use", "pre-existing shared memory block
 
 
 class Holder(NamedTuple):
-    """Who holds a data directory, and where its server answers (None while it starts)."""
+    """The holder of a data directory, and its server's URL (None while it starts)."""
 
     pid: int
     url: str | None
@@ -72,7 +72,7 @@ class DataDirLock:
 
 
 def holder_of(data_dir: Path) -> Holder | None:
-    """Who uses the directory now; None when nobody does.
+    """Return the process that uses the directory now; None if there is none.
 
     A pid of 0 stands for a holder that has not written its name yet.
     """
@@ -134,7 +134,7 @@ def _read(data_dir: Path) -> Holder | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """How one kind of server runs over a data directory that was made ready for it.
+    """The instructions to run a server of one kind over a data directory that was made ready for it.
 
     Attributes:
         data_dir: What the server writes to; nothing of it is elsewhere.
@@ -168,7 +168,7 @@ class EmbeddedServer:
 
     @property
     def url(self) -> str:
-        """What clients connect to; it holds the password."""
+        """The URL for clients; it holds the password."""
         return self._recipe.url.format(port=self.port)
 
     @property
@@ -188,7 +188,7 @@ class EmbeddedServer:
 
     @property
     def is_running(self) -> bool:
-        """Whether the server's first process has not ended."""
+        """True if the server's first process has not ended."""
         return self._server.is_running
 
     def stop(self, timeout: float = STOP_TIMEOUT_S) -> None:
@@ -280,12 +280,12 @@ def url_if_running(
 
 
 def log_file(data_dir: Path) -> Path:
-    """Where the server over this directory writes its log."""
+    """Return the log file of the server over this directory."""
     return data_dir / "server.log"
 
 
 def package_folder(server: str, *, wheel: str) -> Path:
-    """Where the package of a wheel is, which holds a server; the package is not imported.
+    """Return the folder of a wheel's package that holds a server. The package is not imported.
 
     Raises:
         EmbeddedServerMissingError: It is not installed.
@@ -319,5 +319,5 @@ def _start_on_port(recipe: Recipe, lock: DataDirLock, port: int) -> Server:
 
 
 def _is_passing(exc: ServerFailedError) -> bool:
-    """Whether the same start may succeed a moment later."""
+    """Return True if the same start may succeed a moment later."""
     return any(trouble in exc.log_tail.lower() for trouble in _PASSING_TROUBLES)

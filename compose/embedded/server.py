@@ -1,4 +1,4 @@
-"""One server process: started, waited for, stopped or killed, its words kept in a file."""
+"""A server process: started, waited for, stopped or killed, with its output in a file."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _LOG_TAIL_BYTES = 3000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """Who a server runs as; the default is the caller."""
+    """The user that a server runs as; the default is the caller."""
 
     uid: int | None = None
     gid: int | None = None
@@ -36,7 +36,7 @@ class Identity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessSpec:
-    """How a server is started, again and again in the same way."""
+    """The instructions to start a server, in the same way each time."""
 
     name: str
     argv: Sequence[str]
@@ -68,7 +68,7 @@ class Server:
 
     @property
     def is_running(self) -> bool:
-        """Whether the process has not ended yet."""
+        """True if the process has not ended yet."""
         return not self._exited.is_set()
 
     @property
@@ -181,7 +181,7 @@ def free_port() -> int:
 
 
 def is_alive(pid: int) -> bool:
-    """Whether the process runs; a zombie, which nobody may ever reap, does not."""
+    """Return True if the process runs; a zombie, which nobody may ever reap, does not."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

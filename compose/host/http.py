@@ -38,7 +38,7 @@ QUIET_LIMIT_S: Final = 5.0
 
 
 class Probes(Protocol):
-    """What the address tells."""
+    """The facts that the HTTP address shows."""
 
     @property
     def phase(self) -> str:

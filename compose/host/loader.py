@@ -1,4 +1,4 @@
-"""What a host serves, found by its name `MODULE:ATTR`."""
+"""The agents that a host serves, found by their name `MODULE:ATTR`."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ _ORDINARY: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asc
 
 
 class LineFormatter(logging.Formatter):
-    """One line per record: time, level, message and every `extra` as `key=value`; or one JSON object."""
+    """A formatter of one line a record: time, level, message and each `extra` as `key=value`, or JSON."""
 
     def __init__(self, *, as_json: bool) -> None:
         super().__init__()

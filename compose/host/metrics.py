@@ -1,4 +1,4 @@
-"""What Prometheus reads of a host: the deployment's totals, the host's own counters, its process.
+"""Metrics of a host for Prometheus: the deployment's totals, the host's own counters, its process.
 
 Labels are bounded: agent types, of which the first hundred have their own (those that are served come
 first, made-up ones last), statuses and reasons.
@@ -105,7 +105,7 @@ class HostProbes:
 
     @property
     def is_connected(self) -> bool:
-        """Whether mail moves; without a broker it always does."""
+        """True if mail moves; without a broker it always does."""
         mail = host_of(self.runtime).mail if self.runtime is not None else None
         return mail is None or mail.connected.is_set()
 

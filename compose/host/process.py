@@ -107,7 +107,7 @@ async def _probed(settings: Settings) -> AsyncIterator[HostProbes | None]:
 
 
 class Stop:
-    """Whether this process was told to stop, and by which signal."""
+    """The stop of this process: the signal by which it was told to, if it was."""
 
     def __init__(self) -> None:
         self.told = asyncio.Event()

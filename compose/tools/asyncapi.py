@@ -109,7 +109,7 @@ def asyncapi_document(
 
 
 class _Described:
-    """One agent, or every agent of a type, on its way into the document."""
+    """An agent, or every agent of a type, on its way into the document."""
 
     def __init__(self, agent: Part, document: Part, prefix: str) -> None:
         self._agent, self._document, self._prefix = agent, document, prefix

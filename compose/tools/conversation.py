@@ -46,7 +46,7 @@ Verb: TypeAlias = Literal["spawn", "ask", "send", "publish", "approval"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timing:
-    """Where the time of a run went, in seconds, up to its end or to the last entry.
+    """The time of a run by cause, in seconds, up to its end or to the last entry.
 
     Attributes:
         queued: From its creation to its first entry.
@@ -78,7 +78,7 @@ class Node:
 
 @dataclass(slots=True)
 class CausalLink:
-    """One thing that a run caused.
+    """An effect of a run on another run, an agent, a topic or a person.
 
     Attributes:
         verb: What it did.

@@ -42,7 +42,7 @@ class ExportError(Facts, ContractError):
 
 @dataclass(slots=True, kw_only=True)
 class ExportedRun:
-    """One run of an export.
+    """A run of an export.
 
     Attributes:
         row: As stored; result and error are those of the log.

@@ -52,7 +52,7 @@ _START: Final = "import os, sys; os.chdir(sys.argv.pop(1)); from compose.cli imp
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """How things are now.
+    """The state of the deployment now.
 
     Attributes:
         totals: Hosts, open and parked runs, messages that wait and those that were given up.
@@ -66,10 +66,10 @@ class Snapshot:
 
 
 class View(AbstractContextManager["View", None], Protocol):
-    """Who is shown what happens. After the block the screen is as it was."""
+    """The display of events and state. After the block the screen is as it was."""
 
     def happened(self, event: str, text: str, facts: Mapping[str, object] | None = None) -> None:
-        """Something happened: a word for programs, a sentence for people, facts for programs."""
+        """Show an event: a word for programs, a sentence for people, facts for programs."""
 
     def show(self, now: Snapshot) -> None:
         """So it is now."""
@@ -124,7 +124,7 @@ async def develop(
 
 
 class _Generations:
-    """One host process after the other."""
+    """The host processes, one after the other."""
 
     def __init__(self, specs: Sequence[str], data: Path, view: View) -> None:
         self._specs, self._data, self._view = specs, data, view
@@ -259,7 +259,7 @@ async def _snapshot(runtime: Runtime, rate: Rate, at: float) -> Snapshot:
 
 
 class Rate:
-    """How many runs end per second, as far as the newest of them tell."""
+    """The rate of runs that end per second, as far as the newest of them tell."""
 
     def __init__(self) -> None:
         self._ended: set[RunId] = set()

@@ -42,7 +42,7 @@ BAD: Final[frozenset[Outcome]] = frozenset({"diverged", "past_end", "stuck", "un
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replayed:
-    """How one run was replayed.
+    """The result of replaying one run.
 
     Attributes:
         run_id: Which one.
@@ -315,13 +315,13 @@ def _of_any_version(entry: RunLogEntry) -> RunLogEntry:
 
 
 def _came_from_outside(end: RunLogEntry) -> bool:
-    """Whether a run was ended by somebody or something else than its code."""
+    """Return True if a run was ended by somebody or something else than its code."""
     status = end.payload.get("status")
     return end.kind == EntryKind.RUN_CANCELLED or status in ("deadline_exceeded", "cancelled")
 
 
 def _is_same_end(found: NewEntry, wanted: RunLogEntry) -> bool:
-    """Whether both tell the same end; how often a failure is tried again is no difference."""
+    """Return True if both tell the same end; how often a failure is tried again is no difference."""
     is_retried = found.kind == EntryKind.RUN_ATTEMPT_FAILED and wanted.kind == EntryKind.RUN_FAILED
     if found.kind != wanted.kind and not is_retried:
         return False

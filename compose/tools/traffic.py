@@ -1,4 +1,4 @@
-"""What moves on the broker, as somebody who looks on sees it: subjects, headers and bodies taken apart.
+"""Messages on the broker, as an observer sees them: subjects, headers and bodies taken apart.
 
 A bad message is shown as it is: nothing here raises for what others have published.
 """
@@ -43,7 +43,7 @@ _ADDRESS: Final = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filter:
-    """What somebody wants to see.
+    """A filter of messages.
 
     Attributes:
         pattern: A subject pattern without the namespace.
@@ -90,7 +90,7 @@ class Filter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """One message.
+    """A message that was seen.
 
     Attributes:
         kind: ``mail`` between agents, ``message`` from outside, ``signal``, ``post``, ``dead``,

@@ -1,4 +1,4 @@
-"""What operators do to runs and dead letters."""
+"""Operators' changes of runs and dead letters."""
 
 from __future__ import annotations
 

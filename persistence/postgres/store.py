@@ -90,7 +90,7 @@ class PostgresStore(RunStore):
 
     @property
     def trouble(self) -> str | None:
-        """Why the server takes nothing although it answers, such as a full disk; None: it does."""
+        """The reason why the server takes nothing although it answers, such as a full disk; None if it does."""
         return self._outage.trouble
 
     @asynccontextmanager

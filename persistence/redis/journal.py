@@ -37,7 +37,7 @@ DIGEST_CHARS: Final = 32
 
 @dataclass(slots=True)
 class JournalCounters:
-    """What became of results since the start.
+    """Counters of the results that the journal was given since the start.
 
     Attributes:
         kept: Acknowledged by Redis.

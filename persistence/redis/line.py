@@ -1,4 +1,4 @@
-"""One connection to Redis on which a command leaves the process in the moment it is given.
+"""A connection to Redis on which a command leaves the process in the moment it is given.
 
 redis-py makes the connection (TLS, login, pauses between tries); its pipelines are not used, because
 they write when their task runs: milliseconds later on a busy loop, and a crash comes between.

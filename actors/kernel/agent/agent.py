@@ -1,4 +1,4 @@
-"""What an agent is: an id and one coroutine."""
+"""The contract of an agent: an id and one coroutine."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Agent(Protocol):
 
     @property
     def id(self) -> AgentId:
-        """Where messages for this agent go."""
+        """The address of this agent's messages."""
 
     async def run(self, ctx: Any, inbox: list[Message]) -> Any:
         """Handle the run's messages; the returned JSON data is the run's output.

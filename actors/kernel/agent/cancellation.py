@@ -16,12 +16,12 @@ class CancellationToken:
 
     @property
     def is_cancelled(self) -> bool:
-        """Whether `cancel` was called here or above."""
+        """True if `cancel` was called on this token or on one above it."""
         return self._reason is not None
 
     @property
     def reason(self) -> str:
-        """Why, or an empty text."""
+        """The reason of the cancellation, or an empty text."""
         return self._reason or ""
 
     def cancel(self, reason: str = "") -> None:

@@ -102,7 +102,7 @@ class LLMResponse(BaseModel):
 
     @property
     def text(self) -> str:
-        """All text blocks, joined."""
+        """The text of all text blocks, joined."""
         return "".join(block.text or "" for block in self.content if block.type == "text")
 
     @property

@@ -75,7 +75,7 @@ def sender_of(kind: SenderKind, name: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One message to an agent or a topic.
+    """A message to an agent or a topic.
 
     Attributes:
         id: Unique per (agent, sender); sending the same id again is a no-op for at least 8 days.
@@ -215,7 +215,7 @@ def _text(value: JsonValue) -> str | None:
 
 @dataclass(frozen=True, slots=True, order=True)
 class MessageKey:
-    """What makes a message one message: agent, sender and id together."""
+    """The identity of a message: agent, sender and id together."""
 
     agent: AgentId
     sender: str
@@ -223,7 +223,7 @@ class MessageKey:
 
 
 class ContentBlock(BaseModel):
-    """One part of a chat message. Unknown block types are kept as they came, never dropped."""
+    """A part of a chat message. Unknown block types are kept as they came, never dropped."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
 
@@ -232,7 +232,7 @@ class ContentBlock(BaseModel):
 
 
 class ChatMessage(BaseModel):
-    """One message of a conversation with a model: a turn.
+    """A message of a conversation with a model: a turn.
 
     Keys of `metadata` that have a meaning: ``turn`` and ``parent`` (ids of this turn and of the one
     before it), ``pinned`` (compaction keeps the turn), ``tokens`` (its size, counted once).
@@ -252,7 +252,7 @@ class ChatMessage(BaseModel):
 
     @property
     def text(self) -> str:
-        """All text blocks, joined."""
+        """The text of all text blocks, joined."""
         return "".join(block.text or "" for block in self.content if block.type == "text")
 
     @property

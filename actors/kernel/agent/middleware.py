@@ -1,4 +1,4 @@
-"""What stands around an agent's run: middleware may change it, hooks only look."""
+"""Middleware, which may change an agent's run, and hooks, which only observe it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class HookKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HookEvent:
-    """What a hook is told.
+    """An event of a run, as a hook gets it.
 
     Attributes:
         kind: When.
@@ -63,7 +63,7 @@ class Hook(Protocol):
 
 @dataclass(slots=True)
 class InvocationContext:
-    """One call of an agent's `run`, as middleware sees it. Lives for one attempt.
+    """A call of an agent's `run`, as middleware sees it. Lives for one attempt.
 
     Attributes:
         agent: Whose `run` is called.
@@ -85,7 +85,7 @@ CallNext: TypeAlias = "Callable[[InvocationContext], Awaitable[None]]"
 
 @runtime_checkable
 class Middleware(Protocol):
-    """Something around `run`. The first of an agent's list is the outermost."""
+    """A wrapper of `run`. The first of an agent's list is the outermost."""
 
     async def process(self, context: InvocationContext, call_next: CallNext) -> None:
         """Do something, `await call_next(context)` at most once, do something more.

@@ -1,4 +1,4 @@
-"""Where a run stands in its tree, and what the tree may use."""
+"""A run's place in its tree, and the budgets of the tree."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from actors.kernel.seconds import MAX_WAIT_S
 
 
 class HistoryRetention(StrEnum):
-    """What happens to open children, and to a run's chat messages, when the run ends.
+    """The fate of open children, and of a run's chat messages, when the run ends.
 
     RUN: children are cancelled. PERMANENT: they become the root's. NONE: they are cancelled, and the
     next sweep takes the run's log.
@@ -23,7 +23,7 @@ class HistoryRetention(StrEnum):
 
 
 class SpawnBudget(BaseModel):
-    """How many runs a tree may have. Counted at the root, tree-wide.
+    """Limits on the number of runs in a tree. Counted at the root, tree-wide.
 
     Attributes:
         max_runs: Runs spawned over the life of the tree; the root itself does not count.
@@ -37,7 +37,7 @@ class SpawnBudget(BaseModel):
 
 
 class ExecutionBudget(BaseModel):
-    """What a tree may spend. Counted at the root, tree-wide. None means no limit.
+    """Limits on what a tree may spend. Counted at the root, tree-wide. None means no limit.
 
     Attributes:
         max_tokens: Of model calls, input and output. Calls under way when it is reached end.

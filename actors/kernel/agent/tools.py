@@ -25,7 +25,7 @@ _NO_PARAMETERS: Final[dict[str, Any]] = {"type": "object", "properties": {}}
 
 
 class Risk(StrEnum):
-    """How much harm a wrong call can do. HIGH and CRITICAL ones need approval."""
+    """The harm that a wrong call can do. HIGH and CRITICAL tools need approval."""
 
     SAFE = "safe"
     HIGH = "high"
@@ -44,7 +44,7 @@ class ToolSpec(BaseModel):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApprovalPolicy:
-    """Which of an agent's tools wait for a person. An agent's optional attribute `approval_policy`.
+    """The choice of tools that wait for a person. An agent's optional attribute `approval_policy`.
 
     Without one, HIGH and CRITICAL tools do. A policy that changes while runs are open changes their
     code: give the agent another `version` then.
@@ -70,7 +70,7 @@ class ApprovalPolicy:
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """One tool of an agent.
+    """A tool of an agent.
 
     Attributes:
         name: How the model and `ctx.tool` name it; unique within an agent.
@@ -100,7 +100,7 @@ class Tool:
 
     @property
     def mode(self) -> EffectMode:
-        """What may happen when a crash leaves a call without a recorded result."""
+        """The handling of a call that a crash leaves without a recorded result."""
         return EffectMode.IDEMPOTENT if self.idempotent else EffectMode.AT_MOST_ONCE
 
     def spec(self) -> ToolSpec:
@@ -114,7 +114,7 @@ class Tool:
 
 
 class ToolCall(BaseModel):
-    """One call of a tool, as a model or an agent asks for it.
+    """A call of a tool, as a model or an agent asks for it.
 
     Attributes:
         id: Connects the call and its result in the conversation.
@@ -168,7 +168,7 @@ class ToolResult(BaseModel):
 
 
 class InvocationResult(BaseModel):
-    """What became of a call. It is recorded, so `structured` is JSON data.
+    """The outcome of a call. It is recorded, so `structured` is JSON data.
 
     Attributes:
         status: ``ok``; ``error`` when the tool failed or does not exist; ``denied`` when somebody
@@ -208,7 +208,7 @@ class ToolApprovalRequest(BaseModel):
 
 
 class ApprovalDecision(BaseModel):
-    """What they said, and who."""
+    """A person's decision about a tool call, its reason, and the person."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -219,7 +219,7 @@ class ApprovalDecision(BaseModel):
 
 @runtime_checkable
 class ApprovalHandler(Protocol):
-    """Who is asked before a risky tool runs."""
+    """The receiver of approval requests: it decides before a risky tool runs."""
 
     async def request(self, request: ToolApprovalRequest) -> ApprovalDecision:
         """Return the decision; may take as long as a human takes. A denial is not an error."""
@@ -227,7 +227,7 @@ class ApprovalHandler(Protocol):
 
 @runtime_checkable
 class ToolInvoker(Protocol):
-    """How calls become results."""
+    """The executor of tool calls."""
 
     async def invoke(
         self,

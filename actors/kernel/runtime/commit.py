@@ -1,4 +1,4 @@
-"""One commit of one run as a value: what a commit writes, and what became of it."""
+"""A commit of a run as a value: its rows, and its outcome."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class Spawned:
 
 @dataclass(frozen=True, slots=True)
 class Outgoing:
-    """One message leaving with a commit. `message.id`, `sender` and target identify it for ever.
+    """A message that leaves with a commit. `message.id`, `sender` and target identify it for ever.
 
     To a topic it is a post: every follower of the commit's moment gets it.
     """
@@ -101,7 +101,7 @@ class Outgoing:
 
 
 class SignalKey(NamedTuple):
-    """One buffered signal of a run: name and its number in arrival order."""
+    """The identity of a buffered signal of a run: its name, and its number in arrival order."""
 
     name: str
     n: int
@@ -126,7 +126,7 @@ DELETED: Final = Deleted()
 
 @dataclass(frozen=True, slots=True)
 class BudgetDelta:
-    """What a commit adds to the tree's account, at the root. Only for trees with an execution budget.
+    """A commit's addition to its tree's account, at the root. Only for trees with an execution budget.
 
     Attributes:
         tokens: Used, input and output.
@@ -144,7 +144,7 @@ class BudgetDelta:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """One commit of one run: all of it becomes durable or nothing.
+    """A commit of a run: all of it becomes durable or nothing.
 
     Attributes:
         lease: Fences the write: shard owner and epoch are compared under a lock.
@@ -250,10 +250,10 @@ class Missing:
 
 @dataclass(frozen=True, slots=True)
 class OutOfOrder:
-    """Something older of the same senders waits and is not bound with these; nothing was written.
+    """Outcome: nothing was written, as an older message of the same senders waits and is not bound with it.
 
-    Of a run that begins it may also be a queued run. Read what the agent has waiting again, oldest
-    first. No hint has to have come for that.
+    If a run begins, the older one may also be a queued run. Read what the agent has waiting again, oldest
+        first. No hint has to have come for that.
     """
 
     keys: tuple[MessageKey, ...]

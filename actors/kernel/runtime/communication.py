@@ -1,4 +1,4 @@
-"""What an asker gets, how posts reach followers, and what others may know of a run."""
+"""Values of communication: outcomes of asks and approvals, modes of following, a run's status for others."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class AskKind(StrEnum):
 
 
 class AskOutcome(BaseModel):
-    """What became of an ask.
+    """The outcome of an ask.
 
     Attributes:
         kind: Which end.
@@ -55,7 +55,7 @@ class ApprovalStatus(StrEnum):
 
 
 class Approval(BaseModel):
-    """What a person decided, or that nobody did in time.
+    """The outcome of an approval: a person's decision, or none in time.
 
     Attributes:
         status: Which end.
@@ -71,12 +71,12 @@ class Approval(BaseModel):
 
     @property
     def is_approved(self) -> bool:
-        """Whether it may be done."""
+        """True if a person approved."""
         return self.status is ApprovalStatus.APPROVED
 
 
 class ApprovalRequest(BaseModel):
-    """Something that a run may do only if a person agrees.
+    """A request for a person's approval, as a run made it.
 
     Attributes:
         id: Names it; depends on the run, the place in its code and the exact arguments, so a decision
@@ -101,7 +101,7 @@ class ApprovalRequest(BaseModel):
 
 
 class RunStatusSummary(BaseModel):
-    """How far a run is, without its contents.
+    """The progress of a run, without its contents.
 
     Attributes:
         run_id: The run.

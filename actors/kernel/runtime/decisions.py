@@ -1,4 +1,4 @@
-"""What operators decide for runs that stopped, each decision bound to the one entry it is about.
+"""Operators' decisions about runs that stopped. Each decision is bound to the one entry it is about.
 
 A decision is a signal with a reserved name. Its id holds the seq of what it decides: a store takes it
 only while the run is at that, and once, so that it can never decide what comes later.

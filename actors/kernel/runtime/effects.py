@@ -18,7 +18,7 @@ EffectId: TypeAlias = str
 
 
 class EffectMode(StrEnum):
-    """What may happen when a crash leaves an effect without a recorded result.
+    """The handling of an effect that a crash leaves without a recorded result.
 
     IDEMPOTENT: it is executed again, with the same idempotency key (its effect id).
     AT_MOST_ONCE: it is never executed again; it is *in doubt* until reconciled or resolved.
@@ -44,7 +44,7 @@ def text_hash(canonical: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """One thing an agent asks for. `spec` is JSON data describing it."""
+    """An effect that an agent requests. `spec` is JSON data that describes it."""
 
     id: EffectId
     kind: str
@@ -79,7 +79,7 @@ def key_of_message(agent: AgentId, sender: str, message_id: str, name: str) -> s
 
 @dataclass(frozen=True, slots=True)
 class EffectResult:
-    """What an effect gave: a value, or an error with its type.
+    """The result of an effect: a value, or an error with its type.
 
     Attributes:
         effect_id: The effect this belongs to.
@@ -139,7 +139,7 @@ class Journal(Protocol):
 
 @dataclass(slots=True)
 class EffectCall:
-    """One call of an effect verb.
+    """A call of an effect verb.
 
     Attributes:
         verb: ``step``, ``tool``, ``llm``, ``cancel`` or ``status``.

@@ -1,4 +1,4 @@
-"""What a run's log says about the run: the columns of its row, from the entries alone.
+"""The columns of a run's row, computed from its log's entries alone.
 
 Every store keeps those columns beside the log because reading them is cheaper; this is what they
 must be equal to. The rules:

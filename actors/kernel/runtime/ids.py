@@ -90,7 +90,7 @@ def _parse_agent(text: str) -> AgentId:
 
 @dataclass(frozen=True, slots=True, order=True)
 class TopicId:
-    """Something agents follow, written ``type/source``."""
+    """The id of a topic that agents follow, written ``type/source``."""
 
     type: str
     source: str = "default"

@@ -17,7 +17,7 @@ MAX_DELTA_BYTES: Final = 64 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delta:
-    """One piece.
+    """A piece of a run's live output.
 
     Attributes:
         run_id: Whose model call it is, or who shows it.
@@ -66,4 +66,4 @@ class DeltaBus(Protocol):
 
     @property
     def is_connected(self) -> bool:
-        """Whether hints come at the moment; who waits without looks more often."""
+        """True if hints arrive at the moment. A caller that waits without them polls more often."""

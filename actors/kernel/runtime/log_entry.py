@@ -121,7 +121,7 @@ class NewEntry:
 
 @dataclass(frozen=True, slots=True)
 class RunLogEntry:
-    """One line of a run's log. `seq` counts from 0 without gaps; `ts` is aware UTC."""
+    """An entry of a run's log. `seq` counts from 0 without gaps; `ts` is aware UTC."""
 
     run_id: RunId
     seq: int
@@ -132,7 +132,7 @@ class RunLogEntry:
 
     @property
     def is_terminal(self) -> bool:
-        """Whether the run ended with this entry; it is then the last one."""
+        """True if the run ended with this entry; it is then the last one."""
         return self.kind in TERMINAL_KINDS
 
 

@@ -16,7 +16,7 @@ from actors.kernel.runtime.wakeup import WakeSet
 
 @dataclass(frozen=True, slots=True)
 class ForkPoint:
-    """Where a run begins that goes on from another one's log: behind entry `seq` of `run_id`."""
+    """The start of a forked run: it continues behind entry `seq` of the log of `run_id`."""
 
     run_id: RunId
     seq: int
@@ -109,7 +109,7 @@ class RunRow:
 
 @dataclass(frozen=True, slots=True)
 class LoadedRun:
-    """What the worker needs to execute a run.
+    """The rows that a worker needs to execute a run.
 
     Its row, its log since the last `run.continued`, and, for a run that has not started yet, the
     messages bound to it.
@@ -149,7 +149,7 @@ class CancelReport:
 
 @dataclass(frozen=True, slots=True)
 class SignalOutcome:
-    """What became of a signal: `accepted` is False for a known id or an ended run.
+    """The outcome of a signal: `accepted` is False for a known id or an ended run.
 
     `same`: of a decision, whether exactly this one was given before.
     """
@@ -169,7 +169,7 @@ class Surplus:
 
 @dataclass(frozen=True, slots=True)
 class HostReport:
-    """What a heartbeat says: shards held here that the host does not know, lost ones, the time.
+    """The answer to a heartbeat: shards held here that the host does not know, lost ones, the time.
 
     Attributes:
         unknown: Shards that are this host's, but not among those it named.

@@ -26,7 +26,7 @@ class RunStatus(StrEnum):
 
     @property
     def is_terminal(self) -> bool:
-        """Whether the run has ended for good."""
+        """True if the run has ended for good."""
         return self in TERMINAL
 
 
@@ -44,7 +44,7 @@ TRANSITIONS: Final[dict[RunStatus, frozenset[RunStatus]]] = {
 
 
 class RetryPolicy(BaseModel):
-    """How often and how fast a failed run is tried again. One counter: the run's.
+    """The number and the delays of a failed run's retries. There is one counter: the run's.
 
     Attributes:
         max_retries: Attempts after the first; 0 means one attempt.
@@ -111,7 +111,7 @@ class Lease:
 
     @property
     def worker_id(self) -> str:
-        """Who holds it."""
+        """The lease's holder."""
         return self.owner
 
 

@@ -21,7 +21,7 @@ type can have this name."""
 
 @dataclass(frozen=True, slots=True)
 class ShardScope:
-    """Which agents a shard holds: one partition of a type, one agent, or all of an undeclared type."""
+    """The agents that a shard holds: one partition of a type, one agent, or all of an undeclared type."""
 
     type: str
     partition: int | None = None

@@ -24,7 +24,7 @@ class RunHandle:
 
 
 class RunResult(BaseModel):
-    """How a run ended.
+    """The result of a run that ended.
 
     Attributes:
         run_id: The run.

@@ -1,4 +1,4 @@
-"""What a run waits for another's word with, and what it is told."""
+"""Waits of a run for an answer, and the answers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PERSONAL: Final = ("approved", "denied")
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What ends a wait of a run. The first answer with its key counts; later ones change nothing.
+    """An answer that ends a wait of a run. The first one with its key counts; later ones change nothing.
 
     Kept until it is taken, also when it comes before anybody waits, or after the wait is over.
 

@@ -1,4 +1,4 @@
-"""What resumes a suspended run."""
+"""Causes that resume a suspended run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from actors.kernel.runtime.ids import RunId
 
 
 class Wakeup(BaseModel):
-    """One cause to go on.
+    """A cause that resumes a run.
 
     Attributes:
         kind: What happened.

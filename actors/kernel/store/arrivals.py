@@ -18,7 +18,7 @@ OnConflict: TypeAlias = Literal["queue", "join", "reject", "interrupt"]
 
 @dataclass(frozen=True, slots=True)
 class Submitted:
-    """What `submit` did.
+    """The result of `submit`.
 
     Attributes:
         run_id: The run of this message (the first one, for a message id that is known).
@@ -56,7 +56,7 @@ def ends_of(message: Message) -> tuple[str, AgentId]:
 
 
 class ArrivalStore(Protocol):
-    """What anybody may write: new runs, messages, signals, answers and cancels."""
+    """Writes that need no lease: new runs, messages, signals, answers and cancels."""
 
     async def submit(
         self,

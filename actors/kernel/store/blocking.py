@@ -9,7 +9,7 @@ from actors.kernel.runtime.ids import AgentId, RunId, ShardId
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Blocker:
-    """Who blocks the event loop of this host now.
+    """The code that blocks this host's event loop now.
 
     Attributes:
         place: Function, file and line.

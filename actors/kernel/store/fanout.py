@@ -1,4 +1,4 @@
-"""How one post reaches all followers of a topic."""
+"""The delivery of a post to all followers of its topic."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from actors.kernel.store.follow_graph import FollowGraph
 
 @dataclass(frozen=True, slots=True)
 class FanoutReport:
-    """What a publish did. `failed` followers can be reached by publishing the same post again.
+    """The result of a publish. `failed` followers can be reached by publishing the same post again.
 
     Attributes:
         delivered: Followers that got it now.
@@ -63,7 +63,7 @@ def as_followed(post: Message, follower: AgentId) -> Message:
 
 
 class FanoutStrategy(Protocol):
-    """One way to bring posts to followers."""
+    """A strategy that delivers posts to followers."""
 
     async def publish(
         self, topic: TopicId, msg: Message, *, graph: FollowGraph, inbox: Inbox

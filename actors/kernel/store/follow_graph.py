@@ -1,4 +1,4 @@
-"""Who follows what."""
+"""The topics that agents follow."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from actors.kernel.runtime.ids import AgentId, TopicId
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """One agent follows one topic.
+    """The subscription of one agent to one topic.
 
     `since` grows with every follow in the store: only later posts reach the follower.
     """

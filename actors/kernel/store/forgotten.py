@@ -1,4 +1,4 @@
-"""What was taken away of an agent that is to be forgotten."""
+"""Counts of the rows that were deleted while an agent is forgotten."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from actors.kernel.runtime.ids import RunId
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forgotten:
-    """One batch, or all of them.
+    """The counts of one batch of deletions, or of all batches.
 
     Attributes:
         open_run: A run of the agent that has not ended: no more than `messages` was taken.

@@ -1,4 +1,4 @@
-"""What operators look at: agents with something to do, what waits in them, hosts, and totals."""
+"""Views for operators: agents with work, messages that wait, hosts, and totals."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class HostRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Totals:
-    """How much there is of everything, over all hosts: what metrics show. Counted when asked.
+    """Totals over all hosts, as metrics show them. Counted when asked.
 
     Attributes:
         runs: Open runs by status.
@@ -128,7 +128,7 @@ class Totals:
 
 @dataclass(frozen=True, slots=True)
 class KnownTotals:
-    """What was counted last, for all hosts.
+    """The last totals that a host counted, shared by all hosts.
 
     Attributes:
         totals: None when nobody has counted yet.

@@ -18,7 +18,7 @@ MOST_STARTS: Final = 1_000_000.0
 
 
 class ScopeKind(StrEnum):
-    """What a limit is for."""
+    """The kind of scope that a limit applies to."""
 
     AGENT = "agent"
     TYPE = "type"
@@ -68,7 +68,7 @@ def scopes_of(agent_id: AgentId) -> tuple[LimitScope, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limit:
-    """What the agents of one scope may do together; None: as much as they like.
+    """A limit on the agents of one scope together. None means no limit.
 
     Attributes:
         scope: Whose limit it is.
@@ -102,7 +102,7 @@ class Limit:
 
     @property
     def most_starts(self) -> int:
-        """How many starts the bucket holds; 0 without a rate."""
+        """The most starts that the token bucket holds; 0 without a rate."""
         if self.rate_per_s is None:
             return 0
         return self.burst or max(1, -int(-self.rate_per_s // 1))
@@ -127,7 +127,7 @@ class LimitUse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """What a host keeps of a limit and what it would like.
+    """A host's request for its share of a limit: what it keeps and what it would like.
 
     All but `starts` are totals, not changes: said again after a lost answer they mean the same.
 
@@ -146,7 +146,7 @@ class Claim:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grant:
-    """What a host has of a limit from now on.
+    """A host's share of a limit from now on.
 
     Attributes:
         scope: Whose limit.

@@ -15,7 +15,7 @@ from actors.kernel.runtime.waits import OpenWait, WaitKind
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFilter:
-    """Which runs are wanted; None does not choose.
+    """A filter of runs. A field that is None does not filter.
 
     Attributes:
         type: Of these agents.

@@ -1,4 +1,4 @@
-"""What operators do, and what goes by age."""
+"""Operators' changes of runs and dead letters, and the deletion of old rows."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from actors.kernel.store.forgotten import Forgotten
 
 
 class OperatorStore(Protocol):
-    """What operators do to runs and dead letters."""
+    """Operators' changes of runs and dead letters."""
 
     async def fork(self, run_id: RunId, *, at_seq: int, copy: int = 0) -> Submitted:
         """Queue a run that goes on from entry `at_seq` of another run's log; durable on return.

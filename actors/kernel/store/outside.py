@@ -25,7 +25,7 @@ Sight: TypeAlias = Literal["own", "tenant"]
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who asks, all of it from the subject of the request.
+    """The identity of an external client, taken from the subject of its request.
 
     Attributes:
         tenant: Nothing of another one is found.
@@ -65,7 +65,7 @@ EventKind: TypeAlias = Literal["entry", "delta", "end"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunEvent:
-    """Something that happens in a run, for who watches it.
+    """An event of a run, for a client that watches it.
 
     Attributes:
         kind: An entry of the log, a piece of what the run says live, or the end mark, which comes last and

@@ -49,12 +49,12 @@ class Schedule:
 
     @property
     def tenant(self) -> str:
-        """Whose it is."""
+        """The tenant of the schedule's agent."""
         return self.agent_id.tenant
 
     @property
     def state(self) -> Literal["active", "paused", "done"]:
-        """What may be expected of it."""
+        """The schedule's state: it has ticks to come, is paused, or has no tick left."""
         if self.next_at is None:
             return "done"
         return "paused" if self.is_paused else "active"
@@ -70,7 +70,7 @@ class DueSchedule:
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """What is to become of a schedule whose tick is there.
+    """The change of a schedule whose tick is due.
 
     Attributes:
         schedule: As it was read.
@@ -87,7 +87,7 @@ class Tick:
 
 @dataclass(frozen=True, slots=True)
 class Fired:
-    """What `ScheduleStore.fire` did: how many schedules it moved on, and the messages in inboxes."""
+    """The result of `ScheduleStore.fire`: the number of schedules it moved on, and the messages in inboxes."""
 
     moved_count: int
     arrived: tuple[Arrived, ...]

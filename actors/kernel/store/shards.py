@@ -16,14 +16,14 @@ from actors.kernel.store.blocking import Blocking
 
 @dataclass(frozen=True, slots=True)
 class Serves:
-    """What a host can execute: whole types, and single agents."""
+    """The agents that a host can execute: whole types, and single agents."""
 
     types: tuple[str, ...] = ()
     agents: tuple[AgentId, ...] = ()
 
 
 class ShardStore(Protocol):
-    """Which host may act for which agents, and which hosts are alive."""
+    """The shards, their owners, and the live hosts."""
 
     async def declare(self, serves: Serves, *, partitions: int = 16) -> None:
         """Make types and agents known, so that they have shards. Idempotent.
@@ -53,7 +53,7 @@ class ShardStore(Protocol):
 
 
 class BacklogStore(Protocol):
-    """What the owner of shards has to do there."""
+    """The work that waits in shards, for their owner."""
 
     async def open_runs(
         self,

@@ -22,7 +22,7 @@ from actors.kernel.runtime.scheduler import ShardLease
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """How far a shard's mail was read into rows.
+    """The position up to which a shard's mail was read into rows.
 
     Attributes:
         stream_epoch: Which life of the stream; sequences of another one mean nothing.
@@ -64,7 +64,7 @@ class Undecodable:
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """One broker message of a shard.
+    """A broker message of a shard.
 
     Attributes:
         sequence: Its place in the stream.
@@ -87,7 +87,7 @@ class Received:
 
 @dataclass(frozen=True, slots=True)
 class MailBatch:
-    """What was read of one shard, without gaps.
+    """A batch of messages of one shard, without gaps.
 
     Attributes:
         lease: The right under which it was read.
@@ -123,7 +123,7 @@ class OutboxRow:
 
 @dataclass(frozen=True, slots=True)
 class StreamState:
-    """Which life of the mail stream is connected, for the stream guard."""
+    """The mail stream that is connected, for the stream guard."""
 
     name: str
     created: datetime
@@ -135,7 +135,7 @@ class StreamState:
 
 
 class MailConnection(Protocol):
-    """One connection to the broker, from its making to its loss. It never reconnects by itself.
+    """A connection to the broker, from its making to its loss. It never reconnects by itself.
 
     Raises everywhere: BrokerError when the broker did not answer, or the connection is lost.
     """
@@ -215,7 +215,7 @@ class Transport(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class StreamRecord:
-    """What the store knows of the mail stream.
+    """The store's record of the mail stream.
 
     Attributes:
         epoch: Counts its lives.

@@ -1,4 +1,4 @@
-"""What programs that are no hosts may ask of this runtime; see `actors.kernel.store.outside`."""
+"""The requests of external clients to this runtime; see `actors.kernel.store.outside`."""
 
 from __future__ import annotations
 
@@ -211,7 +211,7 @@ class RuntimeFront:
 
 
 class Served:
-    """What live hosts serve. A yes holds for a moment, a no is read from the store each time."""
+    """The agents that live hosts serve. A yes holds for a moment, a no is read from the store each time."""
 
     def __init__(self, insight: InsightStore) -> None:
         self._insight = insight
@@ -219,7 +219,7 @@ class Served:
         self._until = 0.0
 
     async def includes(self, agent_id: AgentId) -> bool:
-        """Whether a host that lives serves the agent, by its type or alone."""
+        """Return True if a live host serves the agent, by its type or alone."""
         wanted, now = {agent_id.type, str(agent_id)}, asyncio.get_running_loop().time()
         if now >= self._until or wanted.isdisjoint(self._names):
             hosts = await self._insight.hosts()

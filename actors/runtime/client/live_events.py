@@ -23,7 +23,7 @@ MAX_ENTRIES: Final = 256
 
 
 class LiveEvents:
-    """Who listens to which run, in this process.
+    """The readers of runs in this process.
 
     Args:
         clock: Says when a piece came.
@@ -58,7 +58,7 @@ class LiveEvents:
 
     @property
     def hears_ends(self) -> bool:
-        """Whether other hosts' ends are told of at the moment."""
+        """True if ends on other hosts are announced here at the moment."""
         return self.bus is not None and self.bus.is_connected
 
     async def merge(
@@ -115,7 +115,7 @@ async def _read_log(log: AsyncIterator[RunLogEntry], feed: Feed) -> None:
 
 
 class Feed:
-    """What one reader gets next. Entries wait for the reader, pieces do not."""
+    """The queue of one reader. Entries wait for the reader, pieces do not."""
 
     def __init__(self) -> None:
         self._items: deque[RunLogEntry] = deque()

@@ -1,4 +1,4 @@
-"""What clients write: rows of the store, of which this host's worker is told at once."""
+"""Writes of clients: rows of the store, of which this host's worker is notified at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What waits for a run in the store, signals and answers: read when somebody says that there may be more."""
+"""Buffers of a run's signals and answers: the store is read again when there may be more."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def resolution(action: Literal["value", "retry", "fail"], *, value: Any, error: 
 
 
 class Buffer(Generic[F]):
-    """What was read for one run and is not consumed. Taking a part of it rides with the next flush.
+    """The signals or answers read for a run and not consumed. The next flush writes what is taken.
 
     It knows whether what was read is current. Of many branches one reads, the others wait for it.
 
@@ -90,7 +90,7 @@ class Buffer(Generic[F]):
 
 
 class SignalBuffer(Buffer[tuple[str, int]]):
-    """What was signalled to a run. Nothing is read before it is first asked for.
+    """The signals of a run. Nothing is read before it is first asked for.
 
     `on_found` is told the names of all that are there, and how many have each.
     """
@@ -146,7 +146,7 @@ class SignalBuffer(Buffer[tuple[str, int]]):
 
 
 class AnswerBuffer(Buffer[str]):
-    """What ends the asks, joins and approvals of a run.
+    """The answers to the asks, joins and approvals of a run.
 
     `on_found` is told the keys of all that are there.
     """
@@ -163,7 +163,7 @@ class AnswerBuffer(Buffer[str]):
         return self._waiting
 
     def is_there(self, key: str) -> bool:
-        """Whether `take_now` would return an answer."""
+        """Return True if `take_now` would return an answer."""
         return key in self._waiting or key in self._taken
 
     def take_now(self, key: str, *, keep: bool = False) -> Answer | None:

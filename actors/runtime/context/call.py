@@ -1,4 +1,4 @@
-"""What all verbs of one execution of a run share: its state, and how any call of one begins."""
+"""The state that all verbs of one execution share, and the start of each call of a verb."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ LOOK_AGAIN_S: Final = 0.05
 
 @dataclass(slots=True)
 class RunState:
-    """One execution of one run: its memory, its branches, its writing end."""
+    """The state of one execution of a run: its memory, its branches, its log writer."""
 
     row: RunRow
     history: History
@@ -80,12 +80,12 @@ class RunState:
 
     @property
     def agent_id(self) -> AgentId:
-        """Whose run it is."""
+        """The id of the run's agent."""
         return self.row.agent_id
 
     @property
     def sender(self) -> str:
-        """How the run signs what it sends."""
+        """The sender of the run's messages, as text."""
         return f"agent:{self.row.agent_id}"
 
     def message(
@@ -152,12 +152,12 @@ class RunState:
 
     @property
     def generation_prefix(self) -> str:
-        """What stands in front of every position after `continue_as_new`, for example ``2:``."""
+        """The prefix of every position after `continue_as_new`, for example ``2:``; empty before."""
         return f"{self.history.generation}:" if self.history.generation else ""
 
 
 class Call:
-    """One call of a verb: where it stands in the run, and what the log has there.
+    """A call of a verb: its position in the run, and the log's entries for it.
 
     A verb makes one first: the call takes its position whatever becomes of its arguments. Then it checks
     these, and asks `meet` what is recorded. The branch goes on with that, after `in_order` if the entry's

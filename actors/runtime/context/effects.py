@@ -47,7 +47,7 @@ Reconcile: TypeAlias = "Callable[[str], Awaitable[Any]]"
 
 
 class StepOptions(TypedDict, total=False):
-    """What `RunContext.step` takes by keyword."""
+    """The keyword arguments of `RunContext.step`."""
 
     retry: RetryPolicy | None
     timeout: float | None
@@ -302,7 +302,7 @@ class Effects:
                 self._run.log.writes.spend(used)
 
     def _is_late(self, branch: Branch) -> bool:
-        """Whether a result came after its execution was interrupted, and is dropped.
+        """Return True if a result came after its execution was interrupted, and is dropped.
 
         It may tell no more than how the author's function takes being cancelled.
         """

@@ -1,4 +1,4 @@
-"""What executions of one worker share, and what one tells when it is over."""
+"""The services that executions of one worker share, and the result of an execution."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _of_nobody(agent_id: AgentId) -> MessageQueue:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostServices:
-    """What executions of one worker share.
+    """The services that executions of one worker share.
 
     Attributes:
         agents: What is served here, in all versions.
@@ -84,7 +84,7 @@ class HostServices:
 
 @dataclass(frozen=True, slots=True)
 class ExecutionResult:
-    """What the worker has to know when an execution is over.
+    """The result of an execution, for the worker.
 
     Attributes:
         then: What was written; None: nothing was, as the lease was lost (`lost`), or the run must be

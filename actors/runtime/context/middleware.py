@@ -1,4 +1,4 @@
-"""What stands around `agent.run`: middleware, outermost first, and hooks, which only look."""
+"""The calls around `agent.run`: middleware, outermost first, and hooks, which only observe."""
 
 from __future__ import annotations
 

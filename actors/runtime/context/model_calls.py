@@ -1,4 +1,4 @@
-"""What is done for a language model, and shown live: `ctx.llm`, `ctx.tool`, `ctx.emit_delta`.
+"""Calls of language models and tools, and live output: `ctx.llm`, `ctx.tool`, `ctx.emit_delta`.
 
 Every way in which a tool can go wrong is a result that a model can read.
 """
@@ -50,7 +50,7 @@ _Kind: TypeAlias = Literal["text.delta", "reasoning.delta", "custom.delta"]
 
 
 class Live:
-    """What one execution of a run shows to whoever watches, and nobody keeps.
+    """The live output of one execution. Nothing of it is stored.
 
     Args:
         run: What its verbs share.
@@ -195,7 +195,7 @@ async def _streamed(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Toolkit:
-    """What an agent declares about its tools."""
+    """An agent's declarations about its tools."""
 
     tools: tuple[Tool, ...]
     invoker: ToolInvoker

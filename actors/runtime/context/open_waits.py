@@ -1,4 +1,4 @@
-"""What the branches of a run wait for, found by what ends it.
+"""The open waits of a run's branches, indexed by what ends them.
 
 Finding who waits for a signal or an answer, and taking a wait in or out, costs the same however many are open.
 """
@@ -24,7 +24,7 @@ Source: TypeAlias = Literal["signal", "answer", "mail"]
 
 @dataclass(frozen=True, slots=True)
 class Trigger:
-    """What ends a wait."""
+    """The event that ends a wait."""
 
     signal: BufferedSignal | None = None
     mail: Arrived | None = None
@@ -37,7 +37,7 @@ class Trigger:
 
     @property
     def is_input(self) -> bool:
-        """Whether the branch goes on with it before it is durable: the store writes it as it is, or nothing.
+        """True if the branch continues before the event is durable: the store writes it as it is, or nothing.
 
         A message may have to wait for an older one, and an answer may come before the end of its time.
         """
@@ -45,7 +45,7 @@ class Trigger:
 
 
 class WaitResult(NamedTuple):
-    """What ended a wait, and its entry."""
+    """The event that ended a wait, and its entry."""
 
     found: Trigger
     seq: int
@@ -54,7 +54,7 @@ class WaitResult(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class PendingWait:
-    """What one branch waits for.
+    """The wait of one branch.
 
     Attributes:
         row: What an answer ends, as others see it; set by `OpenWaits.show`.
@@ -76,7 +76,7 @@ class PendingWait:
 
     @property
     def source(self) -> tuple[Source, str] | None:
-        """Where that comes from; None: the clock alone."""
+        """The source of the awaited event; None: the clock alone."""
         if self.signal is not None:
             return "signal", self.signal
         if self.row is not None:
@@ -218,7 +218,7 @@ class OpenWaits:
 
     @property
     def looking_count(self) -> int:
-        """How many look, just now, whether what they wait for is there."""
+        """The number of branches that check, just now, whether their event has happened."""
         return len(self._open) - len(self.paused)
 
     def at(self, position: str) -> PendingWait | None:

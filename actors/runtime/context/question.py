@@ -86,7 +86,7 @@ class Question(AnswerWait):
 
 
 class Ask(Question):
-    """One call of `ctx.ask`.
+    """A call of `ctx.ask`.
 
     Args:
         call: The call, met.
@@ -202,7 +202,7 @@ class Ask(Question):
 
 
 class ApprovalQuestion(Question):
-    """One call of `ctx.approval`. Its id depends on the arguments: a decision counts for nothing else."""
+    """A call of `ctx.approval`. Its id depends on the arguments: a decision counts for nothing else."""
 
     def __init__(self, call: Call, request: JsonValue, timeout_s: float | None) -> None:
         super().__init__(call, PERSON, timeout_s)

@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 @contextmanager
 def _closing_unless_done(coros: Sequence[Coroutine[Any, Any, Any]]) -> Iterator[None]:
-    """What is refused leaves no code behind that was never awaited."""
+    """Close the coroutines if the block raises, so that none is left that was never awaited."""
     try:
         yield
     except BaseException:
@@ -97,7 +97,7 @@ class Scopes:
 
 
 class BranchHandle(Generic[T]):
-    """One branch of a scope: await it for its result, or cancel it."""
+    """A branch of a scope: await it for its result, or cancel it."""
 
     def __init__(self, scope: Scope, branch: Branch) -> None:
         self._scope = scope

@@ -85,7 +85,7 @@ class Secrets:
 
 
 class SealedCall:
-    """One call with secrets among its arguments. Made by `Secrets.sealed`.
+    """A call with secrets among its arguments. Made by `Secrets.sealed`.
 
     Attributes:
         shown: The arguments as they are recorded, with handles.

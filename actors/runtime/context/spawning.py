@@ -27,7 +27,7 @@ Child: TypeAlias = "Agent | AgentId | str"
 
 
 class ChildTerms(NamedTuple):
-    """How a child is to run, as far as its parent says; see `RunContext.spawn`."""
+    """A child's terms, as far as its parent sets them; see `RunContext.spawn`."""
 
     supervision: Supervision | None
     priority: int | None
@@ -126,7 +126,7 @@ def _record(call: Call, new: NewRun, message: Message | None) -> None:
 
 
 async def _counted(call: Call) -> None:
-    """Where effects of other branches execute, know at once whether the budget has a place.
+    """Check the budget at once if effects of other branches execute.
 
     Else a refusal found later would break them off.
     """

@@ -1,4 +1,4 @@
-"""What outlives an execution beside results: the agent's key-value state, and the patches of a run's code."""
+"""State that outlives an execution beside results: the agent's key-value state, and patches of a run's code."""
 
 from __future__ import annotations
 

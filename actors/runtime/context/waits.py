@@ -32,7 +32,7 @@ class MessageQueue(Protocol):
     """The waiting messages of one agent, in this process."""
 
     def is_there(self) -> bool:
-        """Whether `take` would return one."""
+        """Return True if `take` would return an item."""
 
     def take(self) -> Arrived | None:
         """Remove and return the next one."""
@@ -143,7 +143,7 @@ class Waits:
             return entry
 
         async def look() -> Trigger | None:
-            """What ends the wait without anything new: a refusal, what is known, the end of time."""
+            """Return what ends the wait without a new event: a refusal, a known answer, the end of time."""
             exc = run.refusals.get(call.position)
             if exc is None and wait.row is None:
                 known = await wanted.prepare()

@@ -27,7 +27,7 @@ AGAIN_S: Final = 1.0
 
 @dataclass(slots=True)
 class Suspicion:
-    """Whether the broker is of use, as far as is known. Pure.
+    """The doubt about the broker: since when it has not done its work. Pure.
 
     Attributes:
         since: When it was first in doubt; None while it is not.

@@ -1,8 +1,8 @@
-"""Brings posts to the followers in this host's shards, some hundred in a commit.
+"""The delivery of posts to followers in this host's shards, up to 500 followers in a commit.
 
-A post enters with the commit that publishes it, as one row for each shard that has followers. Here
-those rows become mail, in the order of the posts. What was written is handed to the worker, so nobody reads
-it. Nothing is remembered: after a crash the shard's next owner goes on where the store says.
+A post enters with the commit that publishes it, as one row for each shard that has followers. This
+module turns those rows into inbox rows, in the order of the posts. The worker gets the new rows directly and
+does not read them from the store. After a crash the shard's next owner continues from the store's state.
 """
 
 from __future__ import annotations
@@ -22,42 +22,42 @@ from actors.runtime.worker.worker import Worker
 _log = logging.getLogger("callboard.delivery")
 
 SCAN_S: Final = 5.0
-"""How often the store is asked for posts that no nudge told of."""
+"""Interval at which the store is asked for posts without a nudge."""
 SWEEP_S: Final = 60.0
 PAGE: Final = 1000
 CHUNK: Final = 500
 """Followers in a commit."""
 READY: Final = 250
-"""Agents that are ready and do not execute yet, at which the next are brought: other mail waits behind them."""
+"""If more agents than this are ready and not executing, the next chunk waits, so that other mail need not."""
 MAX_READY: Final = 10_000
-"""So many of them at which followers are left in the store, however long."""
+"""While more agents than this are ready, no post is delivered, however long it has waited."""
 PATIENCE_S: Final = 1.0
-"""So long posts wait, from one chunk to the next, for a host that has too much to do anyway."""
+"""Longest pause between two chunks while more than `READY` agents are ready."""
 BACK_OFF_S: Final = 0.01
 AGAIN_S: Final = 1.0
-"""Pause before the store is asked again that could not answer."""
+"""Pause before a retry after the store could not answer."""
 
 
 class PostDelivery:
-    """Brings posts to followers.
+    """The task that delivers posts to followers.
 
     Args:
-        worker: Says which shards are ours, and is told who has mail.
-        notifications: Hints say where posts are.
+        worker: Knows the shards of this host, and is notified of agents with new messages.
+        notifications: Hints that name shards with posts.
     """
 
     def __init__(self, worker: Worker, notifications: Notifications) -> None:
         self._posts, self._worker = worker.env.store.posts, worker
         self._told: set[ShardId] = set()
         self._may_be_more = False
-        """There may be posts of which nobody was told."""
+        """True if there may be posts without a notification."""
         self._known: set[tuple[ShardId, int]] = set()
-        """Shards, with their epochs, of which is known who has lazy mail."""
+        """Shards, with their epochs, whose agents with lazy mail are known."""
         self._news = asyncio.Event()
         notifications.subscribe(self.follow, "fanout", "held", "life")
 
     def follow(self, nudge: Nudge) -> None:
-        """A shard has posts for its followers; any may have some when shards are new here."""
+        """Note that a shard has posts for its followers. If shards are new here, any of them may have some."""
         if nudge.kind == "life":  # the store may be behind: nothing that was read of it counts
             self._known.clear()
         if nudge.shard is not None:
@@ -71,7 +71,7 @@ class PostDelivery:
         self._news.set()
 
     async def run(self) -> None:
-        """Bring posts for ever; to be run as a task until it is cancelled."""
+        """Deliver posts until the task is cancelled."""
         loop = asyncio.get_running_loop()
         sweep_at = loop.time() + SWEEP_S
         while True:
@@ -92,7 +92,7 @@ class PostDelivery:
                 self._look_again()
 
     async def _learn_lazy(self) -> None:
-        """Ask who has lazy mail in our shards; nobody but this task makes more of it."""
+        """Read which agents of our shards have lazy mail. Only this task makes more of it."""
         leases = {(lease.shard, lease.epoch): lease for lease in self._worker.held.loaded}
         self._known &= leases.keys()
         new = leases.keys() - self._known
@@ -106,7 +106,7 @@ class PostDelivery:
             self._known |= new
 
     async def _bring_all(self) -> None:
-        """Bring posts to their followers here until all have them."""
+        """Deliver posts to their followers in this host's shards until no post is left."""
         while self._told or self._may_be_more:
             if self._may_be_more:
                 self._may_be_more = False

@@ -1,6 +1,6 @@
-"""Inbound: what the broker has for our shards becomes rows, then it is offered to the worker.
+"""Inbound messages: a host writes its shards' messages as rows, then offers them to the worker.
 
-Nothing is acknowledged before its commit, and nothing waits here for an agent's code.
+A message is acknowledged only after its commit. No message waits here for an agent's code.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ class Inbound:
 
     Args:
         rows: Writes batches.
-        worker: Gets what is new.
-        tasks: Where batches are written. A batch is never left half-way when its connection goes:
-            what is committed has to be offered before anything younger of the shard is.
-        on_broken: Called when reading cannot go on over this connection, or the stream began
-            another life; with the reason.
-        on_posted: Told of shards of this host that have followers of a post that came.
+        worker: The worker that gets new messages.
+        tasks: The scope in which batches are written. A batch is always finished, also if its connection is
+            lost: its messages must be offered before any later message of the shard.
+        on_broken: Called with the reason when reading cannot continue over this connection, or when the
+            stream was made again.
+        on_posted: Called with each shard of this host that has followers of a received post.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class Inbound:
         self._rows, self._worker, self._intake = rows, worker, worker.intake
         self._tasks, self._on_broken, self._on_posted = tasks, on_broken, on_posted
         self._writing: dict[ShardId, asyncio.Event] = {}
-        """Set when the batch of a shard that becomes rows is over."""
+        """By shard: set when the batch that is being written is done."""
         self._has_news = False
 
     def take_news(self) -> bool:
@@ -68,7 +68,7 @@ class Inbound:
         return news
 
     async def read(self, connection: MailConnection, lease: ShardLease, cursor: Cursor) -> None:
-        """Here mail comes in. Read one shard until it or the connection is lost."""
+        """Read the messages of one shard until the shard or the connection is lost."""
         try:
             while (over := self._writing.get(lease.shard)) is not None:
                 await over.wait()  # of the connection before
@@ -89,7 +89,7 @@ class Inbound:
             self._on_broken("reading broke off: see the error before")
 
     async def _write(self, batch: MailBatch, done: asyncio.Future[bool]) -> None:
-        """Make rows of a batch and offer them; `done` says whether reading can go on."""
+        """Write the rows of a batch and offer them; `done` says whether reading can continue."""
         shard, is_written = batch.lease.shard, False
         try:
             match await self._until_written(batch):

@@ -47,7 +47,7 @@ LONGEST_PAUSE_S: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Broker:
-    """What a runtime needs to get and send mail by a broker."""
+    """The parts that a runtime needs to send and receive mail by a broker."""
 
     transport: Transport
     mail: MailStore
@@ -104,7 +104,7 @@ class MailService:
 
     @property
     def trouble(self) -> ActorsError | None:
-        """Why mail does not move, or what is sent does not; None where nobody knows of anything."""
+        """The reason why mail is not moved or not sent; None if no reason is known."""
         return self._outage.trouble or self._relay.trouble
 
     def _follow(self, nudge: Nudge) -> None:
@@ -227,7 +227,7 @@ class MailService:
                 await asyncio.sleep(LONGEST_PAUSE_S)
 
     async def _show_posts(self) -> None:
-        """Send posts to the broker, for those who look on; followers do not need it."""
+        """Publish posts to the broker for observers. Followers get theirs without it."""
         while True:
             await happens(self._posted, within_s=UPKEEP_S)
             self._posted.clear()
@@ -238,7 +238,7 @@ class MailService:
                 _log.warning("posts are shown later", extra={"problem": str(exc)})
 
     async def _keep_up(self, connection: MailConnection, stream: StreamRecord) -> None:
-        """Look at the outbox and the stream again and again, and purge what nobody needs."""
+        """Check the outbox and the stream at intervals, and purge messages that every shard has read."""
         loop, purged = asyncio.get_running_loop(), 0
         guard_at = loop.time()
         while True:
@@ -267,7 +267,7 @@ class MailService:
                 _log.warning("mail upkeep is tried again", extra={"problem": str(exc)})
 
     async def _purge(self, connection: MailConnection, stream: StreamRecord, low: int) -> int:
-        """Remove mail that everybody has read; return what was known to be read before.
+        """Remove mail that every shard has read; return the sequence below which all was read.
 
         A type may have been declared meanwhile, whose shards have read nothing yet, so the lowest
         cursor is asked again; what arrived in between is above the first answer.
@@ -279,7 +279,7 @@ class MailService:
 
 
 async def _until_led(connection: MailConnection) -> None:
-    """Return once the mail stream and the cluster answer; of a lost connection never."""
+    """Return when the mail stream and the cluster answer. If the connection is lost, never return."""
     while True:
         try:
             await connection.stream_state(only_look=True)
@@ -291,7 +291,7 @@ async def _until_led(connection: MailConnection) -> None:
 
 
 class ShardReaders:
-    """One reading task for each shard, over one connection."""
+    """The reading tasks of one connection: one for each shard."""
 
     def __init__(
         self, ingest: Inbound, mail: MailStore, connection: MailConnection, stream: StreamRecord
@@ -322,7 +322,7 @@ class ShardReaders:
 
 
 class _Outage:
-    """One log line when the broker goes, and one when it is back.
+    """The log lines of an outage: one when the broker is lost, and one when it is back.
 
     Attributes:
         trouble: What came of the last try to connect, while there is no connection.

@@ -1,8 +1,8 @@
-"""The relay: publishes what commits left in the outbox, in order of each (sender, target).
+"""The relay: publishes the outbox rows of commits, in order for each (sender, target).
 
-A row leaves the outbox when its receiver's ingest deletes it, so nothing here has to be remembered
-through a crash. Order does not hang on the relay either: the receiver's ingest refuses a message
-whose predecessor is still in the outbox. The relay only makes that rare.
+The receiver's ingest deletes a row from the outbox, so the relay has no state that must survive a
+crash. Order does not depend on the relay either: the receiver's ingest refuses a message whose
+predecessor is still in the outbox. The relay only makes that rare.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ FORGET_AT: Final = 100
 TROUBLE_AFTER: Final = 3
 """Repeats of one row after which `OutboxRelay.trouble` tells why."""
 WARN_AFTER: Final = 10
-"""Repeats of one row after which somebody is told, once."""
+"""Repeats of one row after which a warning is logged, once."""
 SLOW_S: Final = 1.0
-"""A broker that has not answered by then is in doubt."""
+"""A broker that has not answered within this time is in doubt."""
 
 
 class Route(Protocol):
-    """Where rows go: a connection to the broker, or the way round it."""
+    """The destination of outbox rows: a connection to the broker, or the way round it."""
 
     async def send(self, row: OutboxRow) -> int:
         """See `MailConnection.send`."""
@@ -52,7 +52,7 @@ class OutboxRelay:
     """Publishes outbox rows over one connection after the other.
 
     Args:
-        outbox: What it publishes.
+        outbox: The rows to publish.
         may_act: False near the end of a lease that was not renewed: nothing is published then.
         on_doubt: Called when the broker does not take a row, or not soon.
     """
@@ -70,13 +70,13 @@ class OutboxRelay:
         self._mail_only = False
         self._tasks: TaskScope | None = None
         self._queues: dict[_Pair, deque[OutboxRow]] = {}
-        """What goes out next; a pair that is in here has a task that sends its rows."""
+        """Rows to publish next. Each pair in here has a task that sends its rows."""
         self._sent: dict[int, int] = {}
-        """n of rows that the broker has: the stream sequence there."""
+        """For `n` of each row that the broker has: the stream sequence there."""
         self._repeats: dict[int, tuple[int, BrokerError]] = {}
-        """n of rows that were published again: how often, and why the last time."""
+        """For `n` of each row that was published again: the count, and the last error."""
         self._forget: list[OutboxRow] = []
-        """What was published and leaves the outbox soon."""
+        """Rows that were published and are deleted from the outbox soon."""
         self._is_forgetting = self._is_due = False
         self._loading = 0
         self._held: list[OutboxRow] = []
@@ -85,26 +85,26 @@ class OutboxRelay:
     def open(self, connection: Route, tasks: TaskScope, *, mail_only: bool = False) -> None:
         """Publish over this connection; nothing counts as sent on it yet, so `load` everything.
 
-        With `mail_only` what is for onlookers at the broker stays in the outbox.
+        With `mail_only`, rows that only observers at the broker read stay in the outbox.
         """
         self._connection, self._tasks, self._mail_only = connection, tasks, mail_only
         self._queues, self._sent, self._forget, self._held = {}, {}, [], []
         self._is_forgetting = self._is_due = False
 
     def close(self, connection: Route | None = None) -> None:
-        """It is lost: what comes now is read from the outbox later, unless another one is open."""
+        """Stop publishing over a lost connection. Later rows stay in the outbox until another one is open."""
         if connection is None or connection is self._connection:
             self._connection = self._tasks = None
             self._queues = {}
 
     @property
     def is_waiting(self) -> bool:
-        """Whether something was published that no receiver is known to have."""
+        """True if a row is queued, or was published and its receiver has not confirmed it yet."""
         return bool(self._queues or self._sent)
 
     @property
     def trouble(self) -> BrokerError | None:
-        """Why a row goes out again and again; None while all go out."""
+        """The reason why a row is published again and again; None if there is no such row."""
         found = (why for count, why in self._repeats.values() if count >= TROUBLE_AFTER)
         return next(found, None) if self._connection is not None else None
 
@@ -118,10 +118,10 @@ class OutboxRelay:
             self._enqueue(rows)
 
     async def load(self, leases: Sequence[ShardLease]) -> set[int]:
-        """Publish what agents of these shards sent and nobody has yet; return the `n` of it all.
+        """Publish the outbox rows of these shards that no receiver has yet; return the `n` of all of them.
 
-        What the broker accepted on this connection goes out again only if its receiver has read
-        past it: then the broker lost it, or its predecessor was missing.
+        A row that the broker accepted on this connection is published again only if its receiver
+        has read past it: then the broker lost it, or its predecessor was missing.
         """
         busy, found, after = set(self._queues), set[int](), -1
         self._loading += 1
@@ -259,7 +259,7 @@ class OutboxRelay:
 
 
 def _is_for_onlookers(row: OutboxRow) -> bool:
-    """Whether nobody in here receives it: a dead letter, or a post."""
+    """Return True if no agent receives the row: it is a dead letter, or a post."""
     return row.dead_letter is not None or not isinstance(row.message.target, AgentId)
 
 

@@ -92,7 +92,7 @@ async def _forget(connection: MailConnection, state: StreamState) -> None:
 
 
 async def _fits(connection: MailConnection, state: StreamState, known: StreamRecord) -> bool:
-    """Whether the stream has all that the store has not read, and what it read last."""
+    """Return True if the stream has all that the store has not read, and the message that it read last."""
     if state.first_sequence > known.purged:
         return False
     highest = known.highest

@@ -1,4 +1,4 @@
-"""How long an execution may go on: its agent's limit for one attempt, and the deadline of its tree."""
+"""The deadlines of an execution: its agent's limit for one attempt, and the deadline of its tree."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Deadline:
 
     @property
     def has_passed(self) -> bool:
-        """Whether the tree's time is over."""
+        """True if the tree's deadline has passed."""
         return self._row.deadline_at is not None and self._clock.now() >= self._row.deadline_at
 
     def arm(self, interrupt: Interrupt) -> None:

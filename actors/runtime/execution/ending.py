@@ -1,4 +1,4 @@
-"""How an execution ends: what became of the run is judged, and written."""
+"""The end of an execution: the run's outcome is decided, and written."""
 
 from __future__ import annotations
 

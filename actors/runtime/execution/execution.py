@@ -1,4 +1,4 @@
-"""One execution of one run: from its log to the next suspend point, failure or end."""
+"""An execution of a run: from its log to the next suspend point, failure or end."""
 
 from __future__ import annotations
 
@@ -141,33 +141,33 @@ class Execution:
         return self._ending.wake is None
 
     def poke_signals(self) -> bool:
-        """The run has new signals; False when it is leaving memory and did not see them."""
+        """Notify the run of new signals; False if it is leaving memory and did not see them."""
         self._waits.poke_signals()
         return self._ending.wake is None
 
     def fail_wait(self, cycle: WaitCycle) -> bool:
-        """A wait can never end; False when the run is leaving memory and does not see that."""
+        """Fail a wait that can never end; False if the run is leaving memory and does not see that."""
         self._waits.fail(cycle.position, circle_of(cycle))
         return self._ending.wake is None
 
     def cancel(self, reason: str) -> None:
-        """Somebody asked the run to stop."""
+        """Interrupt the run, because a cancel was requested."""
         if not self.token.is_cancelled:
             self.token.cancel(reason)
             self._interrupt(asyncio.CancelledError())
 
     def drop(self, why: str) -> None:
-        """Leave memory now without writing anything; whoever owns the run replays it."""
+        """Leave memory now without writing anything. The run's owner replays it."""
         self._ending.is_dropped = True
         self._scheduler.cancel_running()
         self._runlog.break_off(CancellationError(why))
         self._arm_abandoning()
 
     def doubt(self) -> bool:
-        """The store may be behind; False when nothing of this execution is in it, nor done outside.
+        """Check the log again, as the store may be behind; False if nothing of this execution is durable.
 
-        Else it goes on, and writes its waits once more: the first write tells whether the log ends
-        where it thinks.
+        Otherwise the execution continues and writes its waits again. That write fails if the log ends
+        elsewhere than expected.
         """
         self.known_seq = self._runlog.durable_seq
         if self.known_seq < 0:
@@ -179,7 +179,7 @@ class Execution:
         return True
 
     def hand_over(self) -> None:
-        """Leave memory now, as rows: whoever owns the run goes on by replay, without a death."""
+        """Leave memory now and suspend the run. Its next owner continues by replay; no crash is counted."""
         is_ending = self._ending.wake is not None or self._scheduler.live.unwinding is not None
         if not is_ending and not (self._over is not None and self._over.done()):
             self._ending.is_handed_over = True
@@ -190,12 +190,12 @@ class Execution:
 
     @property
     def has_unrepeatable_effect(self) -> bool:
-        """Whether an at-most-once effect is under way: dropped now, it would be in doubt."""
+        """True if an at-most-once effect is under way. Dropped now, it would be in doubt."""
         return self._run_state.unrepeatable > 0
 
     @property
     def leftovers(self) -> tuple[list[NewEntry], str | None]:
-        """What was recorded and is not written, and where a recorded call stands that was not made."""
+        """The recorded entries that are not written, and the position of a recorded call that was not made."""
         return self._runlog.writes.entries, self._run_state.history.never_asked()
 
     def _wake_set(self) -> WakeSet:

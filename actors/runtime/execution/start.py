@@ -1,4 +1,4 @@
-"""How an execution begins: what it records first, and the messages the code is given."""
+"""The start of an execution: its first entries, and the messages that the code is given."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run reads of the store."""
+"""A run's reads of the store."""
 
 from __future__ import annotations
 

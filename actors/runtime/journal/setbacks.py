@@ -28,7 +28,7 @@ LONGEST_PAUSE_S: Final = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Setback:
-    """Why an execution was broken off.
+    """The reason why an execution was broken off.
 
     Attributes:
         at: Where the log ended then.
@@ -48,7 +48,7 @@ class _Count:
 
 
 class Setbacks:
-    """What became of the last executions of runs that did not come to a rest."""
+    """The setbacks of runs whose last executions were broken off, and the pause before the next one."""
 
     def __init__(self) -> None:
         self._counts: dict[RunId, _Count] = {}

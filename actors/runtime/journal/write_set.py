@@ -1,4 +1,4 @@
-"""What the next flush of a run writes: log entries, and rows beside them."""
+"""The rows that the next flush of a run writes: log entries, and rows beside them."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class WriteSet:
 
     @property
     def is_commit(self) -> bool:
-        """Whether there is anything that an append of entries does not write."""
+        """True if the flush has rows that an append of entries does not write."""
         return bool(
             self.first
             or self.bind

@@ -27,7 +27,7 @@ def stays_s(wake: WakeSet, now: datetime, limit_s: float) -> float:
 
 
 class RestingRuns:
-    """How many runs of a host wait in its memory.
+    """The count of a host's runs that wait in memory.
 
     Args:
         room: How many may. One that comes to rest above that leaves memory at once.

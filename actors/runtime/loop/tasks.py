@@ -54,7 +54,7 @@ def run_loop(main: Coroutine[Any, Any, None]) -> None:
 
 
 def _is_typed(exc: BaseException) -> bool:
-    """Whether a person pressed Ctrl-C where the loop does not hear it: at the very start and end."""
+    """Return True if a person pressed Ctrl-C where the loop does not hear it: at the very start and end."""
     handler = signal.getsignal(signal.SIGINT)
     return isinstance(exc, KeyboardInterrupt) and handler is signal.default_int_handler
 

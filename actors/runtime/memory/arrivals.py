@@ -1,4 +1,4 @@
-"""What comes to agents and runs in memory from outside a commit."""
+"""Writes to agents and runs in memory that are not part of a commit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a commit does to the rows of the in-memory store: look at everything first, then write all."""
+"""The application of a commit to the rows of the in-memory store: check everything first, then write all."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ class _Interval:
     until: int | None = None
 
     def has(self, seq: int) -> bool:
-        """Whether a post of this number is for the follower."""
+        """Return True if a post of this number is for the follower."""
         return self.since < seq and (self.until is None or self.until > seq)
 
 

@@ -1,4 +1,4 @@
-"""Who follows what, and posts on their way to followers, in the rows of the in-memory store."""
+"""Subscriptions, and posts on their way to followers, in the rows of the in-memory store."""
 
 from __future__ import annotations
 

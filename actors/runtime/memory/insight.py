@@ -1,4 +1,4 @@
-"""What operators look at, of the in-memory store."""
+"""Views for operators, of the in-memory store."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from actors.runtime.memory.talk import open_waits
 
 
 class MemoryInsight(InsightStore):
-    """One host at a time owns everything, so there is one at most."""
+    """Views for operators. A single host owns everything, so the list of hosts has one at most."""
 
     def __init__(self, rows: MemoryRows, *, lease_s: float | None) -> None:
         self._rows = rows

@@ -23,7 +23,7 @@ _SILENT_S: Final = 15.0
 
 @dataclass(slots=True)
 class _Part:
-    """What a host has of a limit, and wants."""
+    """A host's share of a limit, and its request."""
 
     held: int = 0
     wanted: int = 0

@@ -1,4 +1,4 @@
-"""What operators do to rows in memory, and what goes by age."""
+"""Operators' changes of rows in memory, and the deletion of old rows."""
 
 from __future__ import annotations
 
@@ -166,6 +166,6 @@ def _may_go(run: RunRecord, before: datetime | None) -> bool:
 
 
 def _is_over(rows: MemoryRows, run_id: RunId | None) -> bool:
-    """Whether nobody can redrive this run any more."""
+    """Return True if nobody can redrive this run any more."""
     run = None if run_id is None else rows.runs.get(run_id)
     return run is None or run.swept

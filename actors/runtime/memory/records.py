@@ -1,4 +1,4 @@
-"""One run, message, signal, answer, wait and account of the in-memory store, as stored.
+"""Records of the in-memory store: run, message, signal, answer, wait and account, as stored.
 
 Author data is kept as JSON text: nobody can mutate history.
 """
@@ -52,7 +52,7 @@ def part_of_state(texts: Mapping[str, bytes], key: str) -> StatePart:
 
 @dataclass(slots=True)
 class LogLine:
-    """One stored entry; `entry()` makes a fresh value of it."""
+    """A stored entry; `entry()` makes a fresh value of it."""
 
     seq: int
     kind: str
@@ -69,7 +69,7 @@ class LogLine:
 
 @dataclass(slots=True)
 class InboxRow:
-    """One message of one agent; `body` is None once nobody can need it any more."""
+    """A message of an agent; `body` is None once nobody can need it any more."""
 
     key: MessageKey
     arrival: int
@@ -113,7 +113,7 @@ class InboxRow:
 
 @dataclass(slots=True)
 class SignalRow:
-    """One buffered signal."""
+    """A buffered signal."""
 
     name: str
     n: int
@@ -123,7 +123,7 @@ class SignalRow:
 
 @dataclass(slots=True)
 class AnswerRow:
-    """What ended a wait, or will; `is_taken` once a commit has consumed it."""
+    """An answer that ended a wait, or will; `is_taken` once a commit has consumed it."""
 
     status: AnswerStatus
     result: bytes
@@ -154,7 +154,7 @@ class AnswerRow:
 
 @dataclass(slots=True)
 class WaitRow:
-    """One open wait of a run, without its request, which is kept as JSON text."""
+    """An open wait of a run, without its request, which is kept as JSON text."""
 
     wait: Wait
     request: bytes
@@ -170,7 +170,7 @@ class WaitRow:
 
 @dataclass(slots=True)
 class RunRecord:
-    """One run: what caused it, its columns and its log."""
+    """A run: its cause, its columns and its log."""
 
     cause: NewRun
     arrival: int
@@ -204,17 +204,17 @@ class RunRecord:
 
     @property
     def has_ended(self) -> bool:
-        """Whether the log ends with a terminal entry."""
+        """True if the log ends with a terminal entry."""
         return bool(self.log) and self.log[-1].kind in TERMINAL_KINDS
 
     @property
     def is_suspended(self) -> bool:
-        """Whether it waits, but for nobody's decision about it."""
+        """True if the run is suspended and not parked."""
         return self.status is RunStatus.SUSPENDED and self.parked is None
 
     @property
     def is_asleep(self) -> bool:
-        """Whether it waits for what is not there."""
+        """True if the run is suspended and no signal, answer or cancel is there for it."""
         is_answered = any(not answer.is_taken for answer in self.answers.values())
         is_there = bool(self.signals) or is_answered or self.cancel_requested is not None
         return self.is_suspended and not is_there
@@ -286,7 +286,7 @@ class RunRecord:
 
 @dataclass(slots=True)
 class ShardRow:
-    """Who owns the one shard, and under which epoch."""
+    """The owner of the single shard, and the lease's epoch."""
 
     owner: HostIncarnation | None = None
     epoch: int = 0
@@ -307,7 +307,7 @@ def decide(record: RunRecord, name: str, payload: bytes, message_id: str) -> int
 
 @dataclass(slots=True)
 class TreeAccount:
-    """What a tree may have and spend, and what it has and spent."""
+    """A tree's budgets, and what it has spent of them."""
 
     spawn: SpawnBudget
     execution: ExecutionBudget

@@ -37,7 +37,7 @@ MEMORY_SHARD: Final = ShardId("memory")
 
 
 class MemoryRows:
-    """All rows of one in-memory store, shared by its siblings."""
+    """The rows of one in-memory store, shared by its siblings."""
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock

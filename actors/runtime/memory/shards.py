@@ -25,7 +25,7 @@ _NEVER: Final = datetime.max.replace(tzinfo=UTC)
 
 
 class MemoryShards(MemoryRole, ShardStore):
-    """All agents are one shard: who serves anything can own it."""
+    """The single shard of all agents: a host that serves any of them can own it."""
 
     def __init__(self, rows: MemoryRows, source: object, lease_s: float | None) -> None:
         super().__init__(rows, source)
@@ -89,7 +89,7 @@ class MemoryShards(MemoryRole, ShardStore):
 
 
 class MemoryBacklog(MemoryRole, BacklogStore):
-    """What is to be done, all in one shard."""
+    """The work that waits in the single shard."""
 
     @override
     async def open_runs(

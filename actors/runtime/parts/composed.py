@@ -82,7 +82,7 @@ class ComposedCommits(_OfParts, MemoryCommits):
         return outcome
 
     async def _has_older(self, commit: Commit) -> bool:
-        """Whether the inbox has something older of a sender whose message a commit takes.
+        """Return True if the inbox has an older message of a sender whose message a commit takes.
 
         A message that others have taken from it holds nothing back.
         """
@@ -97,7 +97,7 @@ class ComposedCommits(_OfParts, MemoryCommits):
 
 
 class ComposedArrivals(_OfParts, MemoryArrivals):
-    """What arrives is put into the inbox, too."""
+    """Arrivals that are also put into the inbox."""
 
     @override
     async def submit(
@@ -177,7 +177,7 @@ class ComposedReads(_OfParts, MemoryReads):
 
 
 class ComposedLists(_OfParts, MemoryLists):
-    """What waits is counted by the inbox."""
+    """Lists whose waiting messages are counted by the inbox."""
 
     @override
     async def pending_count(self, agent_id: AgentId) -> int:
@@ -187,7 +187,7 @@ class ComposedLists(_OfParts, MemoryLists):
 
 
 class ComposedOperators(_OfParts, MemoryOperators):
-    """What is given back goes to the inbox, too."""
+    """Operators' changes whose returned messages also go to the inbox."""
 
     @override
     async def fork(self, run_id: RunId, *, at_seq: int, copy: int = 0) -> Submitted:

@@ -1,4 +1,4 @@
-"""How posts reach followers: a delivery for each at once, one write and the owners go on, or both."""
+"""Strategies of fan-out: a delivery for each follower at once, one write that owners expand, or both."""
 
 from __future__ import annotations
 

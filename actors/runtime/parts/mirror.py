@@ -1,4 +1,4 @@
-"""What a foreign Scheduler is told, so that its statuses and leases follow the store's."""
+"""Notifications of a foreign Scheduler, so that its statuses and leases follow the store's."""
 
 from __future__ import annotations
 

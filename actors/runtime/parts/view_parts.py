@@ -1,4 +1,4 @@
-"""What the views over one RunStore share: leases of runs, the entries they write, a store of their own."""
+"""The common parts of views over one RunStore: leases of runs, their entries, a store of their own."""
 
 from __future__ import annotations
 

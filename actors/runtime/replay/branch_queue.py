@@ -1,4 +1,4 @@
-"""Who of a run's branches is next, of those that want to go on. Pure."""
+"""The queue of a run's branches that are ready to continue. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One branch at a time: who of a run's branches goes on next, decided the same live and on replay.
+"""The scheduler of a run's branches. It runs one at a time, in an order that is the same live and on replay.
 
 The rules are docs/replay.md, "Order". A *branch* is one line of control of a run. Agent code runs in
 at most one branch at any moment; when none runs the run is quiet and `_quiet` picks what happens.
@@ -66,7 +66,7 @@ class BranchScheduler:
 
     @property
     def is_idle(self) -> bool:
-        """Whether every branch waits for something outside."""
+        """True if every branch waits for something outside the run."""
         return self.live.running == 0 and not self.live.working and self.live.unwinding is None
 
     def adopt_root(self, prefix: str) -> Branch:
@@ -212,7 +212,7 @@ class BranchScheduler:
         await self._stop_work(branch, BranchState.WAKE, verb)
 
     def woken(self, branch: Branch) -> None:
-        """What the branch waits for is there: it works on it."""
+        """Continue a branch whose awaited event has happened: it works on it."""
         if branch.state is BranchState.WAKE:
             self.live.set_to_work(branch)
 
@@ -248,7 +248,7 @@ class BranchScheduler:
         self._look()
 
     def _look(self) -> None:
-        """Something changed from outside: see whether anybody can go on."""
+        """Let a ready branch continue after a change from outside."""
         while self.live.running == 0 and self._quiet():
             pass  # a branch that had not begun has ended: nobody runs yet
 
@@ -332,4 +332,4 @@ def _current() -> asyncio.Task[Any] | None:
 
 
 def _ignore(*_: object) -> None:
-    """What nobody waits for any more."""
+    """Do nothing: the callback of an event that no branch waits for any more."""

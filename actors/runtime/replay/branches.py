@@ -17,7 +17,7 @@ from typing_extensions import override
 
 
 class BranchState(Enum):
-    """What a branch is at."""
+    """The state of a branch."""
 
     NEW = auto()
     CODE = auto()
@@ -37,7 +37,7 @@ class BranchState(Enum):
 
 
 class Branch:
-    """One line of control: the root of a run, or a coroutine given to gather, select or scope."""
+    """A line of control: the root of a run, or a coroutine given to gather, select or scope."""
 
     __slots__ = (
         "begun",
@@ -105,7 +105,7 @@ class Branch:
 
     @property
     def is_done(self) -> bool:
-        """Whether its code has ended."""
+        """True if the branch's code has ended."""
         return self.state is BranchState.DONE
 
 
@@ -130,7 +130,7 @@ class BranchControl(Protocol):
 
 
 class Selected(NamedTuple):
-    """What `ctx.select` returns: which branch won, and what it returned."""
+    """The result of `ctx.select`: the index of the branch that won, and what it returned."""
 
     index: int  # type: ignore[assignment]
     value: Any
@@ -198,7 +198,7 @@ class Group:
 
 
 class Gather(Group):
-    """All children, or the first failure."""
+    """A group that ends when all children have ended, or with the first failure."""
 
     @override
     def _step(self, scheduler: BranchControl) -> bool:
@@ -294,7 +294,7 @@ class OpenGroups:
             self.touch(group)
 
     def touch(self, group: Group) -> None:
-        """Something happened that a group waits for, perhaps."""
+        """Mark a group as changed, so that it is looked at again."""
         if (place := self._places.get(group)) is not None:
             heapq.heappush(self.due, (-place, group))
 
@@ -310,5 +310,5 @@ class OpenGroups:
 
     @property
     def is_selecting(self) -> bool:
-        """Whether a branch waits in a `select`, so that another may end before it."""
+        """True if a branch waits in a `select`, so that another may end before it."""
         return self._select_count > 0

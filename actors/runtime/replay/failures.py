@@ -130,7 +130,7 @@ def raise_if_refused(seq: int, payload: dict[str, JsonValue]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Provenance:
-    """Which log entry an error came from, and whether that effect may execute again."""
+    """The log entry that an error came from, and whether that effect may execute again."""
 
     seq: int
     may_repeat: bool

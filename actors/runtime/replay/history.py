@@ -1,4 +1,4 @@
-"""What a run remembers: its log folded by position, and the rules that make a call a hit or a miss.
+"""A run's log folded by position, and the rules that make a call a hit or a miss.
 
 Pure: entries in, decisions out. The rules are docs/replay.md, "Hit or miss".
 """
@@ -56,7 +56,7 @@ class Place:
 
     @property
     def result(self) -> RunLogEntry | None:
-        """What the call gave, unless that ended an attempt: then it is made anew."""
+        """The entry with the call's result. None: the call is made anew, also if it ended an attempt."""
         return None if self.ends_void else self.end
 
 
@@ -130,7 +130,7 @@ class History:
 
     @property
     def life(self) -> int:
-        """Which execution from the beginning this is, from 1: every retry and every recovery is one."""
+        """The number of this execution from the beginning, from 1. Every retry and every recovery counts."""
         return self.attempt + self.recoveries
 
     def without_progress(self, seqs: Iterable[int]) -> int:
@@ -200,11 +200,11 @@ class History:
                 self.strict_left.add(position)
 
     def is_strict(self, seq: int) -> bool:
-        """Whether an entry must be met again exactly: no attempt failed before it, seen from later."""
+        """Return True if an entry must be met again exactly: no attempt failed before it, seen from later."""
         return all(seq <= retry_from for failed_at, retry_from in self._limits if failed_at > seq)
 
     def is_replaying(self) -> bool:
-        """Whether the code has not reached the end of what must be met again."""
+        """Return True if the code has not reached the end of what must be met again."""
         return bool(self.strict_left)
 
     def meet(self, position: str, kinds: Iterable[str], what: str, digest: str) -> Place | None:
@@ -234,7 +234,7 @@ class History:
 
     @property
     def is_at_beginning(self) -> bool:
-        """Whether nothing is recorded but how executions began, and failed: no call of the code."""
+        """True if the log holds only starts and failures of executions, and no call of the code."""
         return not (self.places or self.children or self.generation)
 
     @property
@@ -275,7 +275,7 @@ def _generation_start(entries: Sequence[RunLogEntry]) -> int:
 
 
 def _belongs(begin: RunLogEntry, end: RunLogEntry) -> bool:
-    """Whether an end is that of this beginning, not of another call at the same position."""
+    """Return True if an end is that of this beginning, not of another call at the same position."""
     digest = end.payload.get("hash")
     is_call = digest is None or digest == begin.payload.get("hash")
     return end.kind in ENDS_OF[begin.kind] and is_call

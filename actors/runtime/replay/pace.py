@@ -1,4 +1,4 @@
-"""How many branches of a run go on before everything else in the process may."""
+"""A limit on the branches that continue before the event loop gets its turn."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Pace:
         return future
 
     def may_go(self) -> bool:
-        """Whether one may go on at once; it is counted."""
+        """Return True if a branch may continue at once, and count it."""
         if not self._left:
             return False
         self._left -= 1

@@ -1,4 +1,4 @@
-"""What others are told of a run: how far it is, and how it ended."""
+"""Summaries of a run for others: its progress, and its result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How an attempt ends: from what escaped `run()` to the entries and the status that follow. Pure."""
+"""The verdict on an attempt: what escaped `run()` decides the entries and the status that follow. Pure."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """What the judgement depends on beside the error.
+    """The facts that a verdict depends on beside the error.
 
     Attributes:
         number: 1 for the first.
@@ -63,7 +63,7 @@ class Attempt:
 
     @property
     def recent(self) -> int:
-        """How many failures count, this one included: all, or those of the policy's last seconds."""
+        """The number of failures that count, this one included: all, or those of the policy's last seconds."""
         if self.policy.within_s is None:
             return 1 + len(self.failures)
         since = self.now - timedelta(seconds=bounded_s(self.policy.within_s))
@@ -125,7 +125,9 @@ def judge(exc: BaseException, attempt: Attempt) -> Verdict:
 
 
 def _taken_apart(exc: BaseException, attempt: Attempt) -> Verdict:
-    """One of several messages may be to blame: the run keeps its first, the others wait for their own.
+    """Return a verdict that splits a run of several messages: it keeps its first, the others wait.
+
+    One of the messages may be the cause; each of the others then gets a run of its own.
 
     This failure counts for none of them. An error that no wait mends has none.
     """

@@ -36,7 +36,7 @@ _TRIES: Final = 20
 
 
 class Schedules:
-    """What `Runtime.schedules` gives: messages that come to agents by themselves.
+    """The API of `Runtime.schedules`: messages that are sent to agents at set times.
 
     Each call is durable when it returns, may be made in any process of the deployment, and may be
     made again. Names are unique per tenant; that of `create` is the agent's.

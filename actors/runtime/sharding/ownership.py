@@ -1,4 +1,4 @@
-"""Which shards this host acts for: claims them, keeps them, gives them up."""
+"""The shards that this host owns: it claims them, renews their leases, and gives them up."""
 
 from __future__ import annotations
 

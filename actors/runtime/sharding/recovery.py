@@ -1,4 +1,4 @@
-"""What a host reads of its shards: all of new ones, then what no hint may have told of."""
+"""Reads of this host's shards: all of new ones, then what no hint may have told of."""
 
 from __future__ import annotations
 

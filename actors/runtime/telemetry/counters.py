@@ -1,4 +1,4 @@
-"""What one host counts of its own work, in its memory: read by the metrics page, never written.
+"""Counters of one host, in its memory: read by the metrics page, never written to a store.
 
 Plain numbers: an increment is one addition, so they are kept whether or not somebody looks.
 """

@@ -1,4 +1,4 @@
-"""What spans of runs say, and what a log tells of executions. Pure; docs/tracing.md has the names."""
+"""Attributes of spans of runs, and the facts of executions in a log. Pure; docs/tracing.md has the names."""
 
 from __future__ import annotations
 

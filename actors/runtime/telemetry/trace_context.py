@@ -1,4 +1,4 @@
-"""Whose trace this is: OpenTelemetry's context of the running code, and that of messages and runs."""
+"""Trace contexts: OpenTelemetry's of the running code, and those of messages and runs."""
 
 from __future__ import annotations
 

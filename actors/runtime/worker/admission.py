@@ -17,7 +17,7 @@ from actors.runtime.worker.ready_queue import ReadyQueue
 
 
 class Entry(Generic[E]):
-    """One execution: the places it uses until it leaves."""
+    """An execution, with the slots that it uses until it ends."""
 
     __slots__ = ("item", "places")
 
@@ -44,7 +44,7 @@ class Admission(Generic[E]):
         """Called when there may be something to ask the store for."""
 
     def concerns(self, agent_id: AgentId) -> bool:
-        """Whether any limit is for this agent."""
+        """Return True if any limit applies to this agent."""
         return bool(self._limits) and any(scope in self._limits for scope in scopes_of(agent_id))
 
     def admit(self, item: E) -> Entry[E] | None:
@@ -113,7 +113,7 @@ class Admission(Generic[E]):
         return gate
 
     def _call(self, gate: Gate[E]) -> None:
-        """Put those back into the ready queue for whom there is room."""
+        """Put as many items back into the ready queue as the limiter has free slots or starts for."""
         self._offer(gate.line.call(free=gate.free))
 
     def _offer(self, items: Sequence[E]) -> None:
@@ -125,7 +125,7 @@ class Admission(Generic[E]):
         yield from self._starts.values()
 
     def define(self, limits: Iterable[Limit]) -> None:
-        """These are all limits from now on; whoever waited for one that is gone may try."""
+        """Replace all limits. Agents that waited for a removed limit are tried again."""
         known, self._limits = self._limits, {limit.scope: limit for limit in limits}
         weights = {
             scope.name: limit.weight
@@ -156,7 +156,7 @@ class Admission(Generic[E]):
         self.on_change()
 
     def _open(self, gate: Gate[E] | None) -> None:
-        """A gate is gone: whoever waited there may try the others."""
+        """Remove a limiter. Runs queued on it are admitted by the remaining limiters."""
         if gate is None:
             return
         for item in [item for item, at in self._waits_at.items() if at is gate]:
@@ -164,7 +164,7 @@ class Admission(Generic[E]):
         self._offer(gate.line.dissolve())
 
     def _new_places(self, scope: LimitScope) -> Slots[E]:
-        """What executes already has its place, whether there is one or not."""
+        """Make a limiter in which each run that is already executing has a slot, even if none is free."""
         gate: Slots[E] = Slots(WaitQueue(self._ready.weights))
         for entry in self._inside:
             if scope in scopes_of(entry.item.agent_id):
@@ -173,13 +173,13 @@ class Admission(Generic[E]):
         return gate
 
     def look_again(self) -> None:
-        """Slots may be free elsewhere, or be wanted there."""
+        """Make claims due again: other hosts may have free slots, or want some."""
         for gate in self._gates():
             gate.look_again(is_changed=False)
         self.on_change()
 
     def due_at(self) -> float | None:
-        """Return when the next claim is due, by the clock; None: no limit concerns anybody here."""
+        """Return when the next claim is due, by the clock; None: no limit applies to an agent here."""
         if not self._limits:
             return None
         now = self._clock()
@@ -203,7 +203,7 @@ class Admission(Generic[E]):
         return Claim(scope=scope, held=held, wanted=wanted, starts=asked)
 
     def apply(self, grants: Iterable[Grant]) -> None:
-        """Take over what the store answered; those it lets in are back in the ready queue."""
+        """Apply the store's grants; admitted runs are back in the ready queue."""
         now = self._clock()
         for grant in grants:
             for gate in (self._places.get(grant.scope), self._starts.get(grant.scope)):
@@ -212,7 +212,7 @@ class Admission(Generic[E]):
                     self._call(gate)
 
     def doubt(self, claims: Iterable[Claim]) -> None:
-        """What the store made of these claims is not known."""
+        """Note that the store's handling of these claims is unknown."""
         for claim in claims:
             gate = self._places.get(claim.scope)
             if gate is not None:

@@ -1,4 +1,4 @@
-"""What a host takes over with a shard, and how it lets go of one."""
+"""The take-over of a shard by a host, and its release."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class ShardAdoption:
         self._mailboxes.forget_empty(mailbox)
 
     def knows(self, run_id: RunId | None) -> bool:
-        """Whether a queued run was told with all that it begins with, or has begun."""
+        """Return True if a queued run was offered with all that it begins with, or has begun."""
         return run_id in self._state.fresh or run_id in self._executing
 
     def _give_way(self, mailbox: Mailbox, run: RunRow, *, is_queued: bool) -> Mailbox:
@@ -116,7 +116,7 @@ class ShardAdoption:
         self._state.completions.look_again()
 
     def loaded(self, shards: Sequence[ShardId]) -> None:
-        """All open runs of these shards were told: what waited for that starts."""
+        """Note that all open runs of these shards were offered, and start what waited for that."""
         self._held.loading.difference_update(shards)
         for mailbox in self._mailboxes.in_shards(shards):
             if mailbox.adoption is Adoption.UNDER_WAY:

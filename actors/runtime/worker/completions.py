@@ -1,4 +1,4 @@
-"""Who waits in this process for the end of which run."""
+"""The futures of callers in this process that wait for the end of a run."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ class Completions:
         self._waiters: dict[RunId, list[asyncio.Future[RunRow | None]]] = {}
 
     def future_of(self, run_id: RunId) -> asyncio.Future[RunRow | None]:
-        """Return a future that is done when the run has ended here, or was lost sight of."""
+        """Return a future that is done when the run has ended here, or has left this worker."""
         waiter: asyncio.Future[RunRow | None] = asyncio.get_running_loop().create_future()
         self._waiters.setdefault(run_id, []).append(waiter)
         waiter.add_done_callback(lambda done: self._forget(run_id, done))
         return waiter
 
     def is_awaited(self, run_id: RunId) -> bool:
-        """Whether anybody waits for the end of the run here."""
+        """Return True if a caller in this process waits for the end of the run."""
         return run_id in self._waiters
 
     def tell(self, run_id: RunId, row: RunRow | None) -> None:
-        """The run has ended, or somebody else has it now."""
+        """Complete the run's futures: it has ended, or another host has it now."""
         for waiter in self._waiters.pop(run_id, ()):
             if not waiter.done():
                 waiter.set_result(row)
 
     def look_again(self) -> None:
-        """Runs were lost sight of: let everybody who waits look at the row, and wait there."""
+        """Complete all futures with None, so that each caller reads its run's row and waits there."""
         for run_id in list(self._waiters):
             self.tell(run_id, None)
 

@@ -77,7 +77,7 @@ class Dispatcher:
 
     @property
     def backlog(self) -> int:
-        """How many agents are ready and do not execute yet."""
+        """The number of agents that are ready and do not execute yet."""
         return len(self._ready)
 
     def look_at(self, mailbox: Mailbox) -> None:
@@ -93,7 +93,7 @@ class Dispatcher:
             self._make_ready(mailbox)
 
     def goes_on(self, mailbox: Mailbox) -> bool:
-        """Whether an agent whose run is over starts what is next at once, before anybody else."""
+        """Return True if an agent whose run has ended starts its next run at once, ahead of the queue."""
         is_next = mailbox.holding is Holding.NOTHING and mailbox.has_work and not self._ready
         is_next = is_next and not self.admission.concerns(mailbox.agent_id)
         return is_next and self._mailboxes.may_start(mailbox)
@@ -141,7 +141,7 @@ class Dispatcher:
             self.wake(mailbox)
 
     async def _is_decided(self, run_id: RunId) -> bool:
-        """Whether an operator decided what the run is at now; not what it was at before."""
+        """Return True if an operator decided about the run's present state, not about an earlier one."""
         decisions = [s for s in await self._store.reads.signals(run_id) if s.about is not None]
         found = await self._store.reads.load([run_id]) if decisions else []
         return any(
@@ -212,7 +212,7 @@ class Dispatcher:
         return self.load - self._resting.count < self._capacity
 
     def leave(self, entry: Entry[Mailbox]) -> None:
-        """What was started is over: somebody else has its place."""
+        """Give up the slot of an execution that is over, and start the next ready agents."""
         self.load -= 1
         self.admission.leave(entry)
         self.start_ready()

@@ -1,4 +1,4 @@
-"""What a worker may act for, and how far each shard is: being read, served, or on its way out."""
+"""The shards of a worker, each with its state: being read, served, or being released."""
 
 from __future__ import annotations
 
@@ -13,15 +13,14 @@ class HeldShards:
     """The leases of one worker.
 
     Attributes:
-        loading: Their open runs are not read yet: nothing starts.
-        unread: Their waiting mail is not looked through yet: an agent that was not heard of may
-            have some.
-        draining: To be given back: nothing starts.
-        lazy: Agents with rows that nobody was told of: one that starts reads its own first. None: any
-            of the shard's may have some.
-        readings: Grows whenever a shard has to be read. Who reads rows notes it before.
-        read_since: The number from which on rows of a shard count: older ones were read before it
-            had to be read anew.
+        loading: Shards whose open runs are not read yet. Nothing starts there.
+        unread: Shards whose waiting mail is not read yet. An unknown agent may have some.
+        draining: Shards that are to be released. Nothing starts there.
+        lazy: Agents with inbox rows of which no notification was sent. Such an agent reads its rows before
+            it starts. None: any agent of the shard may have some.
+        readings: Grows whenever a shard has to be read. A reader of rows notes it before it reads.
+        read_since: By shard, the smallest value of `readings` whose rows are valid. Older rows were read
+            before the shard had to be read again.
     """
 
     def __init__(self) -> None:
@@ -38,17 +37,17 @@ class HeldShards:
 
     @property
     def leases(self) -> tuple[ShardLease, ...]:
-        """All of them. May be asked in any thread."""
+        """The leases of all held shards. May be read in any thread."""
         return tuple(self._leases.values())
 
     @property
     def loaded(self) -> tuple[ShardLease, ...]:
-        """Those whose open runs are known."""
+        """The leases of shards whose open runs are known."""
         return tuple(lease for lease in self.leases if lease.shard not in self.loading)
 
     @property
     def to_look_through(self) -> list[ShardLease]:
-        """Those that are loaded and may have mail nobody has heard of."""
+        """The leases of loaded shards that may have mail without a notification."""
         return [self._leases[s] for s in self.unread - self.loading if s in self._leases]
 
     def get(self, shard: ShardId) -> ShardLease | None:
@@ -62,7 +61,7 @@ class HeldShards:
         self.draining.discard(lease.shard)
 
     def read_anew(self, shard: ShardId) -> None:
-        """A shard that is held has to be read: nobody could be told before what is in it."""
+        """Reload a held shard: notifications sent before this host owned it were lost."""
         self.readings += 1
         self.read_since[shard] = self.readings
         for phase in (self.loading, self.unread):
@@ -70,12 +69,12 @@ class HeldShards:
         self.lazy[shard] = None  # who has lazy rows is asked once it is read
 
     def holds(self, lease: ShardLease) -> bool:
-        """Whether this very lease is held: the shard was not lost, and claimed again, since."""
+        """Return True if this very lease is held: the shard was not lost, and claimed again, since."""
         held = self._leases.get(lease.shard)
         return held is not None and held.epoch == lease.epoch
 
     def remove(self, lease: ShardLease) -> bool:
-        """Hold it no more; False when it was not held."""
+        """Stop holding the shard; return False if it was not held."""
         if not self.holds(lease):
             return False
         del self._leases[lease.shard], self.read_since[lease.shard]
@@ -89,7 +88,7 @@ class HeldShards:
         return [self._leases[shard] for shard in shards if shard in self._leases]
 
     def clear(self) -> None:
-        """Hold nothing."""
+        """Stop holding any shard."""
         self._leases.clear()
         self.read_since.clear()
         self.lazy.clear()

@@ -278,7 +278,7 @@ class WaitingMail:
         self._mailbox, self._read_more = mailbox, read_more
 
     def is_there(self) -> bool:
-        """Whether one waits here; if not, the store is asked when it may have one."""
+        """Return True if a message waits here. If not, ask the store for messages that it may have."""
         if not self._mailbox.has_mail and self._mailbox.is_low:
             self._read_more(self._mailbox)
         return self._mailbox.has_mail

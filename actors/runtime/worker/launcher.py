@@ -1,4 +1,4 @@
-"""What an agent executes next: its run that goes on, a queued one, or one for its waiting mail."""
+"""The choice of an agent's next execution: a run that continues, a queued run, or one for waiting messages."""
 
 from __future__ import annotations
 

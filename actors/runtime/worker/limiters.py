@@ -1,4 +1,4 @@
-"""What this host has of a limit: its places, or its starts, and who waits for them. Pure."""
+"""This host's share of a limit: its slots or its starts, and the queue for them. Pure."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LONGEST_WAIT_S: Final = 1.0
 
 
 class Entrant(Protocol):
-    """What wants to execute: an agent, with the run that holds it if there is one."""
+    """A candidate for execution: an agent, with the run that holds it if there is one."""
 
     agent_id: AgentId
     run_id: RunId | None
@@ -33,7 +33,7 @@ E = TypeVar("E", bound=Entrant)
 
 
 class WaitQueue(Generic[E]):
-    """Who waits at one gate: tenants in rotation, inside a tenant by priority, then by arrival.
+    """The queue at one limiter: tenants in rotation, inside a tenant by priority, then by arrival.
 
     Those `called` are back in the ready queue and will find the gate open, if nobody more urgent
     comes.
@@ -48,7 +48,7 @@ class WaitQueue(Generic[E]):
         return len(self.waiting) + len(self.called)
 
     def lets(self, item: E, *, free: int) -> bool:
-        """Whether an item may pass: nobody is overtaken by those who come later."""
+        """Return True if an item may pass: it does not overtake an item that came before it."""
         return free > 0 and (item in self.called or not self.waiting)
 
     def put(self, item: E) -> None:
@@ -94,7 +94,7 @@ class Slots(Generic[E]):
 
     @property
     def free(self) -> int:
-        """How many may enter."""
+        """The number of free slots."""
         return self._usable - self.used
 
     @property

@@ -28,7 +28,7 @@ WORKER_LIMIT: Final = 50_000
 
 
 class Holding(Enum):
-    """What the run that holds the agent is at."""
+    """The state of the run that holds the agent."""
 
     NOTHING = auto()
     READY = auto()
@@ -43,7 +43,7 @@ class Holding(Enum):
 
 
 class Adoption(Enum):
-    """Whether the agent's open runs were read. Nothing starts before they were."""
+    """The progress of reading the agent's open runs. Nothing starts before they were read."""
 
     NOT_SERVED = auto()
     """No: the agent is not served here. All that comes stays rows."""
@@ -54,7 +54,7 @@ class Adoption(Enum):
 
 
 class Room:
-    """How many waiting messages fit into the memory of one worker."""
+    """The number of waiting messages that fit into the memory of one worker."""
 
     __slots__ = ("each", "held", "total")
 
@@ -65,7 +65,7 @@ class Room:
 
 @dataclass(slots=True, eq=False)
 class Mailbox:
-    """One agent's work. There is none for an agent whose run sleeps: see `may_sleep`."""
+    """An agent's work in memory. There is none for an agent whose run sleeps: see `may_sleep`."""
 
     agent_id: AgentId
     shard: ShardId
@@ -122,7 +122,7 @@ class Mailbox:
         return True
 
     def knows(self, arrival: int) -> bool:
-        """Whether the message is in the queue, or was taken by the run in memory."""
+        """Return True if the message is in the queue, or was taken by the run in memory."""
         if self.taken is not None and arrival in self.taken:
             return True
         place = self._place_of(arrival)
@@ -131,13 +131,13 @@ class Mailbox:
         )
 
     def doubts(self, run_id: RunId) -> bool:
-        """Whether this run may hold the agent, and that is not known here yet."""
+        """Return True if this run may hold the agent, and that is not known here yet."""
         is_open = self.adoption is not Adoption.DONE and self.run_id is None
         is_open = (is_open or self.presumed) and self.run_id != run_id
         return is_open or self.adoption is Adoption.ASKED
 
     def _has_begun(self, arrived: Arrived) -> bool:
-        """Whether it is of the run that holds the agent and rests: a hint of its place came late.
+        """Return True if it belongs to the suspended run that holds the agent: a hint of its arrival came late.
 
         While that run is loaded its row may be missed, and this be the hint of one that was submitted
         again. What is put in the queue in vain then goes when the run comes to a rest.
@@ -170,7 +170,7 @@ class Mailbox:
 
     @property
     def is_low(self) -> bool:
-        """Whether mail has to be read before the next start, or the next message, is decided on."""
+        """True if messages have to be read before the next start, or the next message, is decided on."""
         return self._has_unread and self.plain < self._enough
 
     @property
@@ -225,17 +225,17 @@ class Mailbox:
 
     @property
     def has_mail(self) -> bool:
-        """Whether a plain message is here."""
+        """True if a plain message is in memory."""
         return self.plain > 0
 
     @property
     def has_work(self) -> bool:
-        """Whether something waits for the agent to be free, here or in the store."""
+        """True if a message or a run waits for the agent to be free, in memory or in the store."""
         return bool(self.queue) or self.spilled
 
     @property
     def is_mail_next(self) -> bool:
-        """Whether a free agent takes waiting mail next, not a queued run."""
+        """True if a free agent takes waiting messages next, not a queued run."""
         return bool(self.queue) and self.queue[0][1].run_id is None  # type: ignore[index]
 
     def take_mail(self) -> Arrived | None:
@@ -336,26 +336,26 @@ class Mailbox:
         self._waits_no_more(self.run_id)
 
     def may_sleep(self, now: datetime) -> bool:
-        """Whether rows alone may know what is here: the run waits, and nothing else does, or soon."""
+        """Return True if rows are enough: the run waits, nothing else does, and no timer is due soon."""
         if self.holding is not Holding.SUSPENDED or self.adoption is not Adoption.DONE:
             return False
         is_soon = self.wake_at is not None and (self.wake_at - now).total_seconds() <= HORIZON_S
         return not (is_soon or self.has_work or self.nudged or self.is_reading)
 
     def set_aside(self) -> None:
-        """What was to go on may not now: it is woken, or considered, when it may."""
+        """Stop what was about to continue. It is woken, or considered again, when it may."""
         is_held = self.run_id is not None
         self.nudged = self.nudged or is_held
         self.holding = Holding.BACKOFF if is_held else Holding.NOTHING
 
     @property
     def is_at_rest(self) -> bool:
-        """Whether a run holds the agent that is rows only."""
+        """True if a run holds the agent and exists as rows only."""
         return self.holding in (Holding.SUSPENDED, Holding.BACKOFF, Holding.PARKED)
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing is known of this agent and it can be forgotten."""
+        """True if nothing is known of this agent, so that its mailbox can be dropped."""
         is_free = self.holding is Holding.NOTHING and not self.has_work
         return is_free and self.adoption is Adoption.DONE
 

@@ -139,7 +139,7 @@ class MailboxTable:
             mailbox.ended += (run_id,)
 
     def ask_anew(self, agent_id: AgentId) -> None:
-        """What an execution wrote that has left memory may be missing in rows that were read before.
+        """Read the agent's runs again: rows read before may lack what an evicted execution wrote.
 
         While the shard is read, who is taken for the holder of the agent may be from such a row.
         """
@@ -155,7 +155,7 @@ class MailboxTable:
             self.ask(mailbox)
 
     def confirms(self, mailbox: Mailbox, found: Sequence[LoadedRun]) -> bool:
-        """Whether the run that a hint named sleeps, and so holds the agent; if not, it is asked for."""
+        """Return True if the run that a hint named sleeps and holds the agent; if not, ask for the runs."""
         if not mailbox.presumed:
             return True
         row = found[0].row if found else None
@@ -166,11 +166,11 @@ class MailboxTable:
         return False
 
     def is_known(self, mailbox: Mailbox) -> bool:
-        """Whether it is the agent's mailbox: its shard was not lost, and claimed again, since."""
+        """Return True if this is the agent's mailbox now: its shard was not lost and claimed since."""
         return self._by_agent.get(mailbox.agent_id) is mailbox
 
     def may_start(self, mailbox: Mailbox) -> bool:
-        """Whether its agent may execute now."""
+        """Return True if the mailbox's agent may execute now."""
         return (
             mailbox.adoption is Adoption.DONE
             and mailbox.shard not in self._shards.draining
@@ -206,7 +206,7 @@ class MailboxTable:
         return found
 
     def looked_through(self, leases: Iterable[ShardLease]) -> None:
-        """All mail that waits in these shards was told: who was not named has none."""
+        """Note that all waiting messages of these shards were offered: an agent that was not named has none."""
         current = [lease.shard for lease in leases if self._shards.holds(lease)]
         self._shards.unread.difference_update(current)
         for mailbox in self.in_shards(current):

@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 class ReadyQueue(Generic[T]):
-    """What can go on. Each item is in it once, however often it is offered.
+    """The queue of items that can continue. Each item is in it once, however often it is offered.
 
     Tenants with something to do take from it round-robin, so a tenant with
     thousands of items delays another's single item by one of its own, whatever their priorities. Inside

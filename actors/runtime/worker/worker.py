@@ -160,7 +160,7 @@ class Worker:
             self._mailboxes.forget_empty(mailbox)
 
     def has(self, run_id: RunId) -> bool:
-        """Whether the run is certain to end here, or to be lost with its shard, aloud."""
+        """Return True if the run will end in this worker, or be lost with its shard and reported."""
         return run_id in self._state.fresh or run_id in self._executing
 
     def abandon(self) -> None:

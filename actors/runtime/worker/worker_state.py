@@ -1,4 +1,4 @@
-"""What the parts of one worker share: its agents, their runs, and who waits for these."""
+"""The state that the parts of one worker share: agents, their runs, and waiting callers."""
 
 from __future__ import annotations
 

@@ -157,7 +157,7 @@ async def ask(  # noqa: PLR0913 - each is an option
 
 
 def _asks_the_broker(nats_url: str | None, target: Target) -> bool:
-    """Whether the gateway is asked, and not the database: by the options, else by what is set.
+    """Return True if the gateway is asked, and not the database: by the options, else by what is set.
 
     Raises:
         ContractError: Both are named.

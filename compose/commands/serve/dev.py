@@ -85,7 +85,7 @@ def _folders(data: Path, watched: list[Path]) -> tuple[Path, list[Path]]:
 
 
 class Lines:
-    """One line for each thing that happens; as JSON for programs. Runs are told when they change."""
+    """A view that prints a line for each event; as JSON for programs. A run is printed when it changes."""
 
     def __init__(self, *, as_json: bool) -> None:
         self._as_json = as_json

@@ -26,7 +26,7 @@ _WAIT: Final = ("position", "key", "kind", "agent", "must", "request", "expires_
 
 
 def is_usual(commit: Commit, *, brokered: bool) -> bool:
-    """Whether the fast path knows such a commit; see `commit_fast.sql`."""
+    """Return True if the fast path can write such a commit; see `commit_fast.sql`."""
     then, create = commit.then, commit.create
     ends_well = isinstance(then, Finish) and (then.status, then.dead_letter) == (
         RunStatus.COMPLETED,

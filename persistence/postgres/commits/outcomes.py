@@ -1,4 +1,4 @@
-"""What `commit_turns` returns, sorted by turn and turned into the kernel's values."""
+"""The rows that `commit_turns` returns, sorted by commit and turned into the kernel's values."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ class Verdicts:
 
 @dataclass(slots=True)
 class Told:
-    """What one commit changed for its own host."""
+    """The changes of one commit for its own host."""
 
     nudges: dict[Nudge, None] = field(default_factory=dict)
     spawned: list[tuple[Spawned, int]] = field(default_factory=list)

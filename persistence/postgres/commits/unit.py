@@ -58,7 +58,7 @@ class Unknown:
 
 
 class CommitRows:
-    """What a commit writes beside entries, as rows of columns; encoded in the caller's time."""
+    """The rows of a commit beside entries, as columns. They are encoded in the caller's time."""
 
     __slots__ = (
         "answers",
@@ -96,7 +96,7 @@ class CommitRows:
 
 
 class Write:
-    """One call of the committer. `rows` are (kind, position, payload text) in order."""
+    """A call of the committer. `rows` are (kind, position, payload text) in order."""
 
     __slots__ = ("attempt", "commit", "expected", "is_usual", "lease", "log_from", "parts", "rows")
 
@@ -118,7 +118,7 @@ class Write:
 
     @property
     def last(self) -> int:
-        """Where the log ends after this commit."""
+        """The seq of the log's last entry after this commit."""
         return self.expected + len(self.rows)
 
 
@@ -137,7 +137,7 @@ WriteCall: TypeAlias = "Batched[Write, WriteResult]"
 
 
 class Unit:
-    """What is sent as one commit: calls of one run whose entries follow each other."""
+    """Calls of one run whose entries follow each other, sent as one commit."""
 
     __slots__ = ("_children", "calls", "first", "rows")
 
@@ -149,12 +149,12 @@ class Unit:
 
     @property
     def last(self) -> int:
-        """Where the log ends after the unit."""
+        """The seq of the log's last entry after the unit."""
         return self.first.expected + len(self.rows)
 
     @property
     def parts(self) -> CommitRows | None:
-        """What the commit that closes the unit writes beside entries; None for appends."""
+        """The rows beside entries of the commit that closes the unit; None for appends."""
         return self.calls[-1].args.parts
 
     @property

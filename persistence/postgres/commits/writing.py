@@ -37,7 +37,7 @@ _NOT_THERE: Final = "CB002"
 
 
 def are_appends(units: list[Unit]) -> bool:
-    """Whether they only add entries to the logs of runs that execute."""
+    """Return True if the units only add entries to the logs of runs that execute."""
     return all(unit.parts is None and unit.log_from is None for unit in units)
 
 

@@ -14,7 +14,7 @@ R = TypeVar("R")
 
 
 class Batched(Generic[A, R]):
-    """One caller's part of a group: what it asks, and the future that gets the answer."""
+    """A caller's part of a group: its arguments, and the future that gets the answer."""
 
     __slots__ = ("args", "future")
 
@@ -105,7 +105,7 @@ class Batcher(Generic[A, R]):
 
     @property
     def under_way(self) -> list[Batched[A, R]]:
-        """What was not flushed to its end: the group that is, what waits, and what comes again."""
+        """The calls that were not flushed to the end: the present group, waiting calls, and calls to repeat."""
         return self._group + self._waiting + self._resting
 
     async def _flush_one(self, group: list[Batched[A, R]]) -> None:
@@ -128,7 +128,7 @@ class Batcher(Generic[A, R]):
 
     @property
     def is_putting_off(self) -> bool:
-        """Whether calls wait to be flushed again."""
+        """True if calls wait to be flushed again."""
         return bool(self._resting)
 
     def flush_again(self) -> None:

@@ -18,7 +18,7 @@ SLEWED_S: Final = 1.0
 
 
 class Reading(NamedTuple):
-    """What the database's clock showed, and between which times of `time.monotonic` it was asked."""
+    """A reading of the database's clock, and the times of `time.monotonic` before and after it."""
 
     now: datetime
     asked: float

@@ -1,4 +1,4 @@
-"""One connection that comes back by itself."""
+"""A connection that is opened again after a loss."""
 
 from __future__ import annotations
 
@@ -261,7 +261,7 @@ class Link:
 
     @property
     def busy(self) -> bool:
-        """Whether a `fetch` is under way."""
+        """True if a `fetch` is under way."""
         return self._lock.locked()
 
     async def close(self) -> None:

@@ -21,7 +21,7 @@ def address(settings: StoreSettings) -> str:
 
 
 class ServerOutage:
-    """Whether the server is away: one log line when it goes and one when it is back.
+    """The state of an outage of the server: one log line when it begins and one when it ends.
 
     Attributes:
         life: Which life of the server was met last.
@@ -47,7 +47,7 @@ class ServerOutage:
 
     @property
     def trouble(self) -> str | None:
-        """Why a server that is there takes nothing; None: it does, as far as anybody knows."""
+        """The reason why a server that answers takes nothing; None if no reason is known."""
         return self._full or self._refused
 
     def refuses(self, problem: BaseException) -> None:

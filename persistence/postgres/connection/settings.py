@@ -1,4 +1,4 @@
-"""How the store connects and how long it is patient."""
+"""Settings of the store: the connection, and its time limits."""
 
 from __future__ import annotations
 
@@ -61,11 +61,11 @@ class StoreSettings:
 
     @property
     def own_channel(self) -> str:
-        """Where others NOTIFY this host; the SQL function `nudge_channel` says the same."""
+        """The channel on which others NOTIFY this host; the SQL function `nudge_channel` says the same."""
         digest = hashlib.md5(self.owner.encode(), usedforsecurity=False).hexdigest()
         return f"{self.schema}:{digest[:16]}"
 
     @property
     def common_channel(self) -> str:
-        """Where everybody listens: shards were made or given up."""
+        """The channel on which every host listens: shards were made or given up."""
         return f"{self.schema}:all"

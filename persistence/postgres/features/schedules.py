@@ -142,7 +142,7 @@ class PostgresSchedules(ScheduleStore):
 
     @override
     async def fire(self, leases: Sequence[ShardLease], ticks: Sequence[Tick]) -> Fired:
-        """One statement for all."""
+        """Fire all ticks with one statement. See `ScheduleStore.fire`."""
         messages = [_message_of(tick) for tick in ticks]
         held = lease_columns(leases)
         what = columns(map(_columns_of, ticks, messages), 10)

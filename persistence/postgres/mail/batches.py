@@ -95,7 +95,7 @@ def _letter(item: Received, data: bytes) -> str:
 
 
 def group_of(calls: list[IngestCall]) -> tuple[list[IngestCall], list[IngestCall]]:
-    """What one statement takes, in order: a shard once, and so many rows. The rest is for later.
+    """Split the calls into those of one statement, in order, and the rest. A shard is in a statement once.
 
     A small batch behind large ones goes with the next statement, if it fits: of a shard in which
     somebody sends thousands of messages no other one waits for more than the statement under way.

@@ -1,4 +1,4 @@
-"""What operators look at: one statement a question, and nothing is locked."""
+"""Views for operators: one statement a question, and nothing is locked."""
 
 from __future__ import annotations
 

@@ -130,7 +130,7 @@ class PostgresBacklog(BacklogStore):
     async def due(
         self, shards: Sequence[ShardId], *, within_s: float, limit: int = 10_000
     ) -> list[Timer]:
-        """What is due for the database is due by `PostgresStore.clock` then, too."""
+        """Return due timers. `PostgresStore.clock` agrees then that they are due. See `BacklogStore.due`."""
         asked = self._clock.monotonic()
         rows = await self._links.fetch("reading", SQL_DUE, list(shards), within_s, limit)
         if rows:

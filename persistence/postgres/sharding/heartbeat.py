@@ -50,7 +50,7 @@ FROZEN_S: Final = 4 * LOOK_EVERY_S
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
-    """What the heartbeat asks and tells its host.
+    """The callbacks by which the heartbeat asks and notifies its host.
 
     Attributes:
         known: Returns the shards this host thinks it holds; called in the heartbeat's thread, so it
@@ -293,7 +293,7 @@ class Heartbeat:
 
 
 class Contact:
-    """Whether a host has its broker; a loss or a return counts once it has lasted for `lease_s`."""
+    """The state of a host's contact to its broker. A change counts once it has lasted for `lease_s`."""
 
     def __init__(self, lease_s: float) -> None:
         self._lease_s = lease_s

@@ -63,7 +63,7 @@ class Takeover:
             await self._link.close()
 
     async def _left_s(self) -> float:
-        """How long the lease of the host that spoke least recently still lasts."""
+        """Return the seconds left of the lease of the host with the oldest heartbeat."""
         me = self._settings.owner
         [row] = await self._link.fetch("looking for dead hosts", SQL_NEXT_DEATH, me)
         return float(row["left_s"])

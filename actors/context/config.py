@@ -7,6 +7,8 @@ from typing import Self
 from actors.context.compaction.pipeline import CompactionPipeline
 from actors.context.compaction.sliding_window import SlidingWindowCompaction
 from actors.context.history import InMemoryHistoryProvider
+from actors.context.store_history import StoreHistory
+from actors.errors import ContractError
 from actors.kernel.agent.context import CompactionStrategy
 from actors.kernel.agent.supervision import HistoryRetention
 from actors.kernel.storage.history import HistoryProvider
@@ -20,6 +22,9 @@ class ContextConfig:
         pipeline: Makes the window. One strategy need not be wrapped. By default a pipeline of one
             `SlidingWindowCompaction`.
         retention: What becomes of a run's turns when it ends.
+
+    Raises:
+        ContractError: The history is a `StoreHistory` of a certain store: a runtime uses its own.
     """
 
     def __init__(
@@ -29,6 +34,12 @@ class ContextConfig:
         *,
         retention: HistoryRetention = HistoryRetention.PERMANENT,
     ) -> None:
+        if isinstance(history, StoreHistory) and history.has_store:
+            msg = (
+                "a context takes StoreHistory() without a store: the runtime that serves the agent uses"
+                " its own. For turns elsewhere give it another provider, such as PostgresHistoryProvider"
+            )
+            raise ContractError(msg)
         if pipeline is None:
             pipeline = SlidingWindowCompaction()
         if not isinstance(pipeline, CompactionPipeline):

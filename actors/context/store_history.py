@@ -24,6 +24,11 @@ class StoreHistory:
     def __init__(self, store: TranscriptStore | None = None) -> None:
         self._store = store
 
+    @property
+    def has_store(self) -> bool:
+        """True if it was given a store; False if it stands for the one of the runtime."""
+        return self._store is not None
+
     async def append(
         self, agent_id: AgentId, message: ChatMessage, *, session_id: str, run_id: str = ""
     ) -> None:

@@ -12,9 +12,12 @@ from actors import (
     ContextConfig,
     HistoryRetention,
     InMemoryHistoryProvider,
+    Runtime,
     SlidingWindowCompaction,
+    StoreHistory,
     TruncationStrategy,
 )
+from actors.errors import ContractError
 
 
 @pytest.mark.item(262)
@@ -70,3 +73,10 @@ def test_a_strategy_need_not_be_wrapped_and_a_pipeline_is_taken_as_it_is() -> No
     assert ContextConfig(history, strategy).pipeline.strategies == (strategy,)
     assert ContextConfig(history, empty).pipeline is empty
     assert isinstance(empty, CompactionStrategy)
+
+
+async def test_the_history_of_another_store_is_refused() -> None:
+    """It would be read as the one of the runtime that serves the agent."""
+    assert ContextConfig(StoreHistory()).history is not None
+    with pytest.raises(ContractError, match=r"takes StoreHistory\(\) without a store"):
+        ContextConfig(Runtime().history)

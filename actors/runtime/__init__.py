@@ -4,18 +4,18 @@ From the top down; a room may see those below it. `client`, `delivery`, `shardin
 by side; only `parts` uses `memory`.
 
 - `runtime`: `Runtime` itself. `host_parts` holds what runs on a host, and starts and stops it in order.
-- `parts`: what a program may hand in instead of a store (event log, inbox, journal, …), and the one
-  store made of it.
-- `client`: what programs and outsiders ask of a deployment.
+- `parts`: parts that a program may pass in place of a store (event log, inbox, journal, …), and the one
+  store made of them.
+- `client`: the API for programs and external clients.
 - `delivery`: mail from and to the broker, posts to followers. Mail is acknowledged to
   the broker in `delivery/inbound.py`, behind its commit.
-- `sharding`: which shards this host owns, and what it takes over with one.
-- `schedules`: messages that come by themselves, at an instant or by cron.
-- `worker`: the agents of a host: mailboxes, who is ready, who executes.
+- `sharding`: the shards that this host owns, and the reads when it takes one over.
+- `schedules`: messages that are sent at an instant or by cron.
+- `worker`: the agents of a host: mailboxes, the ready queue, the executions.
 - `execution`: one execution of a run, from its load until it ends, suspends or is given up.
-- `context`: what an agent's code sees: `ctx` and its verbs. `decorator` (`@agent`) is above it, `registry` (the
-  types) and `function_agent` are below.
-- `journal`: what a run records, on its way to rows.
+- `context`: `ctx`, which an agent's code uses, and its verbs. `decorator` (`@agent`) is above it, `registry`
+  (the types) and `function_agent` are below.
+- `journal`: the write path from a run's entries to rows.
 - `replay`: the rules of docs/replay.md, without I/O.
 - `loop`: tasks, clocks, timers, threads, and hints inside a host (`notifications`).
 - `telemetry`: spans and counters. `tracing` is another name for its `spans`.

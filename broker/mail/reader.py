@@ -1,4 +1,4 @@
-"""Reading a shard: its durable consumer, what was asked of it, and what came, without gaps.
+"""The reader of a shard: its durable consumer, the pull requests, and the messages, without gaps.
 
 Why not nats-py's `fetch`: it stalls on orphaned requests, drops silently and costs three times as
 much. Here messages are put into the reader's buffer while the bytes are read, and more is asked for
@@ -109,7 +109,7 @@ class ShardReader:
         self._pulls = pulls
         self._lease = lease
         self._upto = cursor
-        """Up to here everything was handed out, in order."""
+        """The sequence up to which all messages were handed out, in order."""
         self._filter = filter_subject
         self._decoder = decoder
         self._serial = serial
@@ -118,19 +118,19 @@ class ShardReader:
         """The consumer's number of the last message that came in order."""
         self._buffer = Backlog(tenant_of)
         self._newest = b""
-        """Where to acknowledge the message that came last; tells how many are left."""
+        """The reply subject of the last message. It also holds the number of messages left."""
         self._outstanding = 0
-        """How many messages were asked for and have not come."""
+        """The number of requested messages that have not come."""
         self._backlog = 0
-        """How many messages wait in the stream, as far as is known."""
+        """The number of messages that wait in the stream, as far as is known."""
         self._has_permit = False
         self._is_next_oversize = False
         self._broken = ""
-        """Why the consumer is of no use any more."""
+        """The reason why the consumer is of no use any more."""
         self._is_doubtful = False
         self._denied: BrokerError | None = None
         self._unacked: deque[tuple[int, bytes]] = deque()
-        """Of each batch that was handed out: its last sequence and where to acknowledge it."""
+        """For each batch that was handed out: its last sequence and its reply subject."""
         self._ack = b""
         self._wake = asyncio.Event()
         self._now = asyncio.get_running_loop().time

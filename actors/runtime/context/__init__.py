@@ -1,7 +1,7 @@
 """The workflow context: `ctx`, which agent code calls, and each of its verbs.
 
 In: calls of the author. Out: recorded values, and entries on their way to the log. `RunContext` has the verbs
-and their promises; each is done in the module of its subject. All begin as a `call.Call`: it takes a position
-in the run and looks up in `replay` what is recorded there; what is not is done and recorded. Above:
+and their promises; each is done in the module of its subject. All begin as a `call.Call`. It takes a position
+in the run and looks up its entry in `replay`. A call without an entry is executed and recorded. Above:
 `execution`. Below: `journal`.
 """

@@ -1,5 +1,5 @@
 """The write path of a run's log: buffered entries, and the rows that commit with them.
 
-In: entries, and rows that ride with them. Out: appends and commits, in order, and the news that they are
-durable. Above: `context`. Below: `replay`.
+In: entries, and rows of the same commit. Out: appends and commits, in order, and a notification when they
+are durable. Above: `context`. Below: `replay`.
 """

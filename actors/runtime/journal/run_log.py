@@ -1,4 +1,4 @@
-"""The writing end of one run: entries get their seq when recorded, and become durable in flushes.
+"""The log writer of one run: entries get their seq when recorded, and become durable in flushes.
 
 One flush is in flight at most. What is recorded meanwhile rides with the next one. Here a run's
 commit becomes durable: `RunLog.durable` is the only caller of `CommitStore.append` and, with `commit_end`,
@@ -35,7 +35,7 @@ LONG_LOG: Final = 1000
 
 
 class RunLog:
-    """Records what one execution of a run does.
+    """Records the entries of one execution of a run.
 
     Args:
         store: Where flushes go.
@@ -57,12 +57,12 @@ class RunLog:
         self.lease = lease
         self.history = history
         self.seq = self.durable_seq = history.last_seq
-        """Where the log ends, with what is not written yet and for sure."""
+        """The seq of the log's last entry, unwritten ones included; and of the last durable one."""
         self.writes = WriteSet(first=True)
-        """What the next flush writes; another one once that has begun."""
+        """The rows of the next flush. It is replaced when that flush begins."""
         self.amendments = Amendments()
         self.broken: BaseException | CommitOutcome | None = None
-        """Why nothing can be written any more; the run is dropped and loaded again."""
+        """The reason why nothing can be written any more. The run is dropped and loaded again."""
         self._commits, self._reads = store.commits, store.reads
         self._scheduler = scheduler
         self._on_committed = on_committed
@@ -294,14 +294,14 @@ class RunLog:
                 await self._flush()
 
     def break_off(self, why: BaseException | CommitOutcome) -> None:
-        """Give this execution up: nothing more is written, all branches unwind."""
+        """Give up this execution: nothing more is written, and all branches unwind."""
         if self.broken is None:
             self.broken = why
             self._let_branches_go()
             self._scheduler.unwind(RunSuspended())
 
     def detach(self) -> None:
-        """Tell nobody any more, as `BranchScheduler.detach` does; not while a write is under way."""
+        """Drop the callbacks, as `BranchScheduler.detach` does, unless a write is under way."""
         if not self._in_flight:
             self._on_committed = _ignore
             self.waits_of = lambda _: ()
@@ -320,7 +320,7 @@ def tell_of_length(log: RunLog, known: Sequence[RunLogEntry]) -> None:
 
 
 def _ignore(committed: Committed) -> None:
-    """Nobody has to know."""
+    """Do nothing: the callback of a log that is detached."""
 
 
 def _is_told(task: asyncio.Task[Any]) -> None:

@@ -1,4 +1,4 @@
-"""Runs that wait in a host's memory. They hold no place there: who is ready executes beside them."""
+"""Runs that wait in a host's memory. They use no slot: ready runs execute beside them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final
 from actors.kernel.runtime.wakeup import WakeSet
 
 ROOM_PER_PLACE: Final = 2
-"""How many runs may wait in memory for each that may execute."""
+"""Runs that may wait in memory, for each run that may execute."""
 ROOM_FOR_SIGNALS: Final = 64
 """How many may while they wait for signals and times alone: people and calendars take long."""
 
@@ -53,5 +53,5 @@ class RestingRuns:
         return self.count <= room
 
     def leave(self) -> None:
-        """It goes on, or leaves memory; nobody has to have a place for that."""
+        """Note that a run continues or leaves memory. It needs no slot for that."""
         self.count -= 1

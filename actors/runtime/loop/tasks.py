@@ -16,7 +16,7 @@ from actors.runtime.telemetry.trace_context import executing
 _log = logging.getLogger("callboard.loop")
 
 BEGIN_AGAIN_S: Final = 1.0
-"""Pause before what failed begins again."""
+"""Pause before failed work begins again."""
 
 
 def start_task(
@@ -60,7 +60,7 @@ def _is_typed(exc: BaseException) -> bool:
 
 
 async def until_free(lock: asyncio.Lock, *, limit_s: float) -> None:
-    """Return when what was under way with the lock has ended, or that takes too long."""
+    """Return when the lock's present holder has released it, or that takes too long."""
     with suppress(TimeoutError):
         async with asyncio.timeout(limit_s), lock:
             pass

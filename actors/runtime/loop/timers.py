@@ -1,4 +1,4 @@
-"""Timers of waiting runs that are due soon: a heap in memory over rows that are the truth."""
+"""Timers of waiting runs that are due soon: a heap in memory. The rows are authoritative."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LEAD_S: Final = 0.05
 """How long before its time a run that left memory is loaded: what is left to do then is one commit."""
 
 MAX_ARM_S: Final = 5.0
-"""How long the loop's timer is set for at most: then the clock is looked at again, which may have stepped."""
+"""The longest time that the loop's timer is set for. Then the clock is read again, as it may have stepped."""
 
 
 class Alarm:
@@ -47,7 +47,7 @@ class Alarm:
             self._ring()
 
     def cancel(self) -> None:
-        """Call nobody any more."""
+        """Stop the timer: nothing is called any more."""
         self._handle.cancel()
 
 
@@ -88,7 +88,7 @@ class Timers:
         self._arm()
 
     def close(self) -> None:
-        """Forget everything."""
+        """Drop all timers."""
         self._heap.clear()
         self._known.clear()
         if self._alarm is not None:

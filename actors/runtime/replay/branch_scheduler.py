@@ -2,7 +2,7 @@
 
 The rules are docs/replay.md, "Order". A *branch* is one line of control of a run. Agent code runs in
 at most one branch at any moment; when none runs the run is quiet and `_quiet` picks what happens.
-Nothing here touches a store: the log's durable end is told by `durable_upto`.
+Nothing here uses a store: `durable_upto` passes in the log's durable end.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from actors.runtime.replay.live_branches import LiveBranches
 _log = logging.getLogger("callboard.replay")
 
 STALL_S: Final = 1.0
-"""How long agent code of one branch may await something outside ctx before the others go on."""
+"""Seconds that the code of one branch may await something outside ctx before other branches continue."""
 
 
 class BranchScheduler:
-    """Lets the branches of one run through, one at a time.
+    """Runs the branches of one run, one at a time.
 
     Args:
         durable: Where the log ends.
         on_idle: Called when every branch waits for something outside and nothing is left to do.
-        on_move: Called when anybody goes on.
-        on_closed: Called when the code of a closed branch has ended, before anybody goes on.
+        on_move: Called when a branch continues.
+        on_closed: Called when the code of a closed branch has ended, before any branch continues.
 
     Attributes:
         root: The first branch; None: it has not begun.
@@ -57,7 +57,7 @@ class BranchScheduler:
         self._stall_watch: asyncio.TimerHandle | None = None
 
     def detach(self) -> None:
-        """Tell nobody any more: the execution is over, and would be kept in memory by this."""
+        """Drop all callbacks: the execution is over, and they would keep it in memory."""
         self._on_idle = self.live.on_move = self._on_closed = _ignore
         if self._stall_watch is not None:
             self._stall_watch.cancel()
@@ -78,7 +78,7 @@ class BranchScheduler:
         return branch
 
     def end_root(self) -> None:
-        """The agent's code has ended; branches that it left behind, cut off from outside, end too."""
+        """Note that the agent's code has ended. Branches that it left behind end, too."""
         if self.root is not None:
             self.root.state = BranchState.DONE
             self._by_task.pop(self.root.task, None)
@@ -111,7 +111,7 @@ class BranchScheduler:
         self._queue.add(branch)
 
     def open_group(self, group: Group) -> None:
-        """A parent opened a gather, select or scope."""
+        """Add a gather, select or scope that a branch opened."""
         self.groups.open(group)
         if self._stall_watch is None:
             self._watch()
@@ -121,7 +121,7 @@ class BranchScheduler:
         self._stall_watch = loop.call_later(STALL_S, self._look_for_stall, self.live.moves)
 
     def _look_for_stall(self, moves: int) -> None:
-        """Let the others go on when a branch awaits something that perhaps another has to give."""
+        """Let other branches continue if a branch awaits something that another one may have to provide."""
         self._stall_watch = None
         if not self.groups or self.live.unwinding is not None:
             return
@@ -236,12 +236,12 @@ class BranchScheduler:
         await self.live.wait(branch, verb)
 
     def durable_upto(self, seq: int) -> None:
-        """The log is durable up to `seq`."""
+        """Note that the log is durable up to `seq`."""
         self._durable = max(self._durable, seq)
         self._look()
 
     def _ended(self, branch: Branch) -> None:
-        """A child's code has ended."""
+        """Note that a child's code has ended."""
         self._by_task.pop(branch.task, None)
         self.live.leave_code(branch, BranchState.DONE)
         self.groups.end(branch)

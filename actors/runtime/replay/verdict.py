@@ -31,7 +31,7 @@ FINAL: Final = (MiddlewareTermination, BudgetExhaustedError, TerminalError, Cont
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Entries that close the attempt, and what becomes of the run."""
+    """The entries that close the attempt, and the run's new status."""
 
     entries: tuple[NewEntry, ...]
     then: Then
@@ -71,27 +71,27 @@ class Attempt:
 
 
 def completed(output: JsonValue) -> Verdict:
-    """The code returned."""
+    """Return the verdict on code that returned."""
     entry = NewEntry(EntryKind.RUN_COMPLETED, "", {"output": output})
     return Verdict((entry,), Finish(RunStatus.COMPLETED, result=output))
 
 
 def cancelled(reason: str) -> Verdict:
-    """Somebody asked the run to stop."""
+    """Return the verdict on a run that was asked to stop."""
     # The agent's code may have asked, in any words.
     entry = NewEntry(EntryKind.RUN_CANCELLED, "", {"reason": clean_text(str(reason))})
     return Verdict((entry,), Finish(RunStatus.CANCELLED))
 
 
 def parked(reason: str, detail: str, position: str = "") -> Verdict:
-    """An operator has to decide."""
+    """Return the verdict that parks the run until an operator decides."""
     position = clean_text(position)
     payload: dict[str, JsonValue] = {"reason": reason, "detail": detail, "at": position}
     return Verdict((NewEntry(EntryKind.RUN_PARKED, "", payload),), Park(reason, position))
 
 
 def late(exc: DeadlineExceededError, number: int) -> Verdict:
-    """The time of the run, or of its tree, is over."""
+    """Return the verdict on a run whose deadline, or its tree's, has passed."""
     return _failed("deadline_exceeded", exc, number)
 
 

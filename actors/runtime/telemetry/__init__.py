@@ -1,4 +1,4 @@
 """Spans, trace contexts and counters of runs.
 
-In: what happens. Out: OpenTelemetry spans, and numbers that metrics read. Below: the kernel only.
+In: events of runs. Out: OpenTelemetry spans, and numbers that metrics read. Below: the kernel only.
 """

@@ -99,10 +99,10 @@ class ShardAdoption:
         return self._mailboxes.of(run.agent_id) or mailbox
 
     def doubt(self) -> None:
-        """The store may be behind what it said before: have everything read again.
+        """Read everything again, as the store may have lost its last commits.
 
-        Executions of which something is durable go on, and their next write, or `adopt`, tells whether
-        the store still knows. Others have done nothing outside yet: they are left.
+        An execution with a durable entry continues. Its next write, or `adopt`, shows whether the store
+        still has that entry. Other executions have had no effect yet and are dropped.
         """
         for run_id, execution in list(self._executing.items()):
             if not execution.doubt():
@@ -126,7 +126,7 @@ class ShardAdoption:
                 self._mailboxes.forget_empty(mailbox)
 
     def lose(self, shard: ShardId, *, epoch: int) -> None:
-        """The shard belongs to somebody else: stop acting for its agents, at once.
+        """Stop acting for a shard's agents at once, as another host owns the shard.
 
         A lease of another epoch, claimed since, stays.
         """
@@ -154,11 +154,11 @@ class ShardAdoption:
         return gone
 
     def gave_up(self, blocking: Blocking) -> None:
-        """Hosts gave up the shard of a run that blocked them: told before the run starts here."""
+        """Note that hosts gave up the shard of a run that blocked them. Called before the run starts here."""
         self._state.blockings[blocking.run_id] = blocking
 
     def remind(self, timer: Timer) -> None:
-        """The time of a waiting run comes soon."""
+        """Set the timer of a waiting run that is due soon."""
         mailbox = self._mailboxes.presumed(timer.agent_id, timer.run_id)
         if mailbox is None:
             return

@@ -1,4 +1,4 @@
-"""Dispatcher: who is next on a host. Agents with something to do wait here until they may execute."""
+"""The dispatcher: the queue of a host's agents that have work and wait for a slot."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from actors.runtime.worker.ready_queue import ReadyQueue
 _log = logging.getLogger("callboard.worker")
 
 STARTS: Final = 64
-"""So many agents start between two looks of the event loop at everything else.
+"""The most agents that start before the event loop gets its turn.
 
-What began before ends meanwhile: more at once would take memory, and be no faster.
+Earlier executions end meanwhile. More starts at once would take memory and be no faster.
 """
 
 TRY_AGAIN_S: Final = 1.0
-"""Seconds before a run is tried again when the store could not be read or written."""
+"""Seconds before a retry of a run after the store could not be read or written."""
 
 
 class Dispatcher:
@@ -81,7 +81,7 @@ class Dispatcher:
         return len(self._ready)
 
     def look_at(self, mailbox: Mailbox) -> None:
-        """It may start now: see whether there is something to start."""
+        """Start the agent's next run if there is one, as the agent may start now."""
         self.consider(mailbox)
         if mailbox.nudged:
             self.wake(mailbox)
@@ -104,7 +104,7 @@ class Dispatcher:
             self._make_ready(mailbox)
 
     def hold(self, mailbox: Mailbox, run: RunRow) -> None:
-        """A run that has started holds its agent, and waits as its row says."""
+        """Note that a started run holds its agent, and waits as its row says."""
         # What came before this was known was a signal, and no decision.
         is_told, mailbox.nudged = mailbox.nudged, False
         mailbox.run_id, mailbox.priority = run.run_id, run.priority
@@ -120,7 +120,7 @@ class Dispatcher:
             self.wake_by_signal(mailbox)
 
     def wake_by_signal(self, mailbox: Mailbox) -> None:
-        """A signal came: it wakes a run that waits, and an operator's also one that is held back."""
+        """Wake a suspended run for a signal. A decision also wakes a parked run, or one in backoff."""
         if mailbox.holding is Holding.SUSPENDED:
             self.wake(mailbox)
         elif mailbox.holding in (Holding.PARKED, Holding.BACKOFF):
@@ -151,7 +151,7 @@ class Dispatcher:
         )
 
     def try_later(self, mailbox: Mailbox, pause_s: float = TRY_AGAIN_S) -> None:
-        """The agent could not be executed: it is tried again in a moment."""
+        """Try an agent again after a pause, as it could not be executed."""
         if self.is_stopping or not self._mailboxes.is_known(mailbox):
             return
         run_id, revision = mailbox.run_id, mailbox.revision
@@ -188,7 +188,7 @@ class Dispatcher:
         self.wake(mailbox)
 
     def start_ready(self) -> None:
-        """Start those who are ready, as far as the capacity goes and limits allow."""
+        """Start ready agents, as far as the capacity and the limits allow."""
         while self._ready and self._has_place and self._left and not self.is_stopping:
             [mailbox] = self._ready.take(1)
             if not self._mailboxes.may_start(mailbox):
@@ -218,7 +218,7 @@ class Dispatcher:
         self.start_ready()
 
     def clear(self) -> None:
-        """Forget everybody."""
+        """Drop all agents and timers."""
         self.timers.close()
         self._ready.clear()
         self.admission.clear()

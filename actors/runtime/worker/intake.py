@@ -62,7 +62,7 @@ class Intake:
         """See `MailboxTable.have_lazy_mail`."""
 
     def _follow(self, nudge: Nudge) -> None:
-        """A hint says what is in the store."""
+        """Pass on a hint about rows in the store."""
         if nudge.kind == "mail" and nudge.agent_id is not None:
             self.mail_waits(nudge.agent_id)
         elif nudge.kind == "signal" and nudge.agent_id is not None and nudge.run_id is not None:
@@ -79,7 +79,7 @@ class Intake:
         priority: int | None = None,
         shard: ShardId | None = None,
     ) -> None:
-        """Here a message enters: a row that is durable already. Ignored if the shard is not ours.
+        """Take a message whose row is durable already. Ignore it if this host does not own the shard.
 
         `shard` is the agent's, where it is known.
         """
@@ -99,7 +99,7 @@ class Intake:
         self._dispatcher.consider(mailbox)
 
     def routed(self, arrived: Sequence[Arrived]) -> None:
-        """A commit wrote these inbox rows: they come behind what came by the broker before.
+        """Take inbox rows that a commit wrote, behind messages that came by the broker before.
 
         A batch that was committed first may be answered last; its messages of the same sender are
         older.
@@ -115,7 +115,7 @@ class Intake:
                 behind.append(item)
 
     def spawned(self, commit: Committed) -> None:
-        """A commit created runs: each takes its place in its agent's queue.
+        """Queue the runs that a commit created, each at its agent.
 
         Those asked to stop in the moment of their birth never execute: their rows tell.
         """
@@ -130,7 +130,7 @@ class Intake:
             self.offer(place_of_child(child, arrival), new_run=new_run, priority=run.priority)
 
     def mail_waits(self, agent_id: AgentId, arrival: int | None = None) -> None:
-        """An agent has mail in the store: this message, or some; it is read when it is needed."""
+        """Note that an agent has messages in the store: this one, or some. They are read when needed."""
         mailbox = self._mailboxes.of(agent_id)
         if mailbox is not None and (arrival is None or not mailbox.knows(arrival)):
             mailbox.note_mail()
@@ -142,7 +142,7 @@ class Intake:
             self._tell_of_mail(mailbox)
 
     def _tell_of_mail(self, mailbox: Mailbox) -> None:
-        """Tell the run that holds the agent of plain mail."""
+        """Notify the run that holds the agent of a plain message."""
         if mailbox.run_id is None:
             return
         if mailbox.presumed and mailbox.is_at_rest and mailbox.adoption is Adoption.DONE:
@@ -155,7 +155,7 @@ class Intake:
             self._dispatcher.wake(mailbox)
 
     def signalled(self, run_id: RunId, agent_id: AgentId) -> None:
-        """A signal or an answer for a run is in the store."""
+        """Notify a run of a signal or an answer in the store."""
         mailbox = self._mailboxes.presumed(agent_id, run_id)
         execution = self._executing.get(run_id)
         if execution is not None:
@@ -167,7 +167,7 @@ class Intake:
             self._dispatcher.wake_by_signal(mailbox)
 
     def in_circle(self, cycle: WaitCycle) -> None:
-        """A wait of a run of ours can never end: it fails, in this execution or the next one."""
+        """Fail a run's wait that can never end, in this execution or the next one."""
         mailbox = self._mailboxes.presumed(cycle.agent_id, cycle.run_id)
         if mailbox is None or mailbox.run_id != cycle.run_id:
             return
@@ -181,7 +181,7 @@ class Intake:
             self._dispatcher.wake(mailbox)
 
     def cancel(self, run_id: RunId, agent_id: AgentId, reason: str) -> None:
-        """A run of ours has to end; the flag is in the store already."""
+        """Stop a run of this host. The cancel flag is in the store already."""
         execution = self._executing.get(run_id)
         if execution is not None:
             execution.cancel(reason)
@@ -291,5 +291,5 @@ class WaitingMail:
         return arrived
 
     def put_back(self, arrived: Arrived) -> None:
-        """It may not be taken yet: something older of its sender has to be read first."""
+        """Put a message back that may not be taken yet: an older one of its sender has to be read first."""
         self._mailbox.put_back(arrived.arrival)

@@ -37,7 +37,7 @@ class Launcher:
         self._mailboxes, self._dispatcher = state.mailboxes, state.dispatcher
 
     async def prepare(self, mailbox: Mailbox) -> Execution | None:
-        """Return the execution of what is next for the agent; None: nothing can be executed now."""
+        """Return the agent's next execution; None if nothing can be executed now."""
         mailbox.holding = Holding.EXECUTING  # from here on nobody else starts it
         if mailbox.run_id is not None:
             broke_off = mailbox.taken is not None
@@ -109,7 +109,7 @@ class Launcher:
     ) -> Execution | None:
         """Return the execution of the run that holds the agent, loaded anew; None as above.
 
-        With `broke_off` the execution before this one did not come to a rest that was written.
+        With `broke_off`, the execution before this one ended without a durable suspension or end.
         """
         if broke_off:  # what the execution had taken may not have been written: it waits again
             mailbox.taken = None
@@ -139,7 +139,7 @@ class Launcher:
         return self._execution(mailbox, loaded, was_running=was_running)
 
     async def _put_back(self, mailbox: Mailbox, run_id: RunId) -> None:
-        """Give a run its place in the queue again: something older waits, which no hint told of."""
+        """Queue a run again, as something older waits of which no hint came."""
         reading = self._state.held.readings
         first = await self._env.store.lists.find_run_for_agent(mailbox.agent_id)
         found = await self._env.store.reads.load(list({run_id, first.run_id if first else run_id}))

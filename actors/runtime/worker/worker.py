@@ -1,4 +1,4 @@
-"""The worker: which agent goes on next, and what follows when an execution is over.
+"""The worker: it executes the next runs of agents, and settles executions that are over.
 
 A message enters at `Intake.offer`, or is read from the store when `Intake.mail_waits` told of it,
 waits in its agent's `Mailbox`, and starts a run through the ready queue. `Execution` calls the agent's
@@ -30,9 +30,9 @@ from actors.runtime.worker.worker_state import WorkerState
 _log = logging.getLogger("callboard.worker")
 
 EFFECT_LIMIT_S: Final = 2.0
-"""How long a stop waits, behind its drain, for effects that must not happen twice."""
+"""Seconds that a stop waits, behind its drain, for effects that must not happen twice."""
 EFFECT_LOOK_S: Final = 0.02
-"""Seconds between two looks at whether they have ended."""
+"""Seconds between two checks whether these effects have ended."""
 
 
 class Worker:
@@ -76,7 +76,7 @@ class Worker:
         return self.held.get(self.env.store.shards.shard_of(agent_id))
 
     def executing_in(self, shard: ShardId) -> list[Execution]:
-        """Return what is in memory of a shard."""
+        """Return the executions in memory of a shard's runs."""
         return [e for e in self._executing.values() if e.lease.shard == shard]
 
     @property
@@ -86,7 +86,7 @@ class Worker:
         return frozenset(e.lease.shard for e in executing if e.has_unrepeatable_effect)
 
     def keep(self, shards: Sequence[ShardId]) -> None:
-        """Go on in shards that were to be given back."""
+        """Serve shards again that were to be released."""
         self.held.draining.difference_update(shards)
         for mailbox in self._mailboxes.in_shards(shards):
             self.dispatcher.look_at(mailbox)
@@ -121,7 +121,7 @@ class Worker:
             self.dispatcher.leave(entry)
 
     def _settle(self, mailbox: Mailbox, execution: Execution, ended: ExecutionResult) -> None:
-        """Note what became of the run that was executed."""
+        """Note the result of an execution."""
         then, run_id = ended.then, execution.lease.run_id
         is_in_doubt = execution.known_seq >= 0 and mailbox.adoption is Adoption.UNDER_WAY
         if is_in_doubt and then is None and not ended.lost:
@@ -187,10 +187,9 @@ class Worker:
 
 
 async def _hand_over(executions: Iterable[Execution]) -> None:
-    """Let executions go on, by replay, where their shards go.
+    """Hand executions over to the shards' next owners, which continue them by replay.
 
-    An effect that must not happen twice has a moment more to come to its end: cut off it would be in
-    doubt.
+    An effect that must not happen twice gets a moment more to end. If it is cut off, it is in doubt.
     """
     now = asyncio.get_running_loop().time
     ends_at, left = now() + EFFECT_LIMIT_S, list(executions)
@@ -206,7 +205,7 @@ async def _hand_over(executions: Iterable[Execution]) -> None:
 
 
 def _rest(mailbox: Mailbox, then: Then) -> None:
-    """The run that was executed is rows only, and waits for what was written."""
+    """Note that the executed run has left memory, and waits as was written."""
     match then:
         case Suspend(wake):
             mailbox.rest(Holding.SUSPENDED, wake_at=wake.at, wants_mail=wake.message)

@@ -1,6 +1,6 @@
-"""Mail as rows: what arrives, and the outbox of what leaves.
+"""Messages as rows: inboxes, and the outbox.
 
-What the broker brings enters at `Mail.ingest` and is durable when that returns: the function is
-`schema/functions/ingest_mail.sql`. The relay takes what leaves from `outbox`. What callers submit, deliver
-and signal enters at `arrivals`. The store is above; `reads`, `commits` and `connection` are below.
+Messages from the broker enter at `Mail.ingest` and are durable when it returns: the SQL function is
+`schema/functions/ingest_mail.sql`. The relay reads rows to publish from `outbox`. Submits, direct deliveries
+and signals of callers enter at `arrivals`. The store is above; `reads`, `commits` and `connection` are below.
 """

@@ -12,11 +12,12 @@ from actors.context.compaction.token_budget import TokenBudgetComposedStrategy
 from actors.context.compaction.tool_results import ToolResultCompactionStrategy
 from actors.context.config import ContextConfig
 from actors.context.store_history import StoreHistory
+from actors.context.tokens import installed_tokenizer
 from actors.kernel.agent.context import CompactionStrategy
 from actors.kernel.agent.guards import Guard
 from actors.kernel.agent.llm import GenerationOptions, LLMClient
 from actors.kernel.agent.message import ChatMessage, Message
-from actors.kernel.agent.tools import ApprovalPolicy, Tool
+from actors.kernel.agent.tools import ApprovalPolicy, Tool, check_tools
 from actors.kernel.json import JsonValue, canonical_json
 from actors.kernel.runtime.ids import AgentId
 from actors.runtime import RunContext
@@ -47,6 +48,9 @@ class ReActAgent:
         approval_policy: Which tools wait for a person.
         guards: Checks of what goes into the model and comes out, and of calls of tools.
         version: Of the agent's code; recorded with each run.
+
+    Raises:
+        ContractError: Two tools have one name.
     """
 
     def __init__(  # noqa: PLR0913 - an agent's attributes
@@ -67,6 +71,8 @@ class ReActAgent:
     ) -> None:
         self.id = name if isinstance(name, AgentId) else AgentId(name, "main")
         self.model, self.instructions, self.tools = model, instructions, tuple(tools)
+        check_tools(self.tools, self.id)
+        installed_tokenizer()  # takes most of a second, once: not in the event loop, in an answer
         self.context = context or default_context(model)
         self.session, self.version = session, version
         self.approval_policy = approval_policy or ApprovalPolicy()

@@ -7,8 +7,9 @@ from collections.abc import Callable
 from functools import lru_cache, partial
 from types import FunctionType, MethodType
 
-from actors.errors import AgentCrashError, RegistrationError
+from actors.errors import AgentCrashError, ContractError, RegistrationError
 from actors.kernel.agent.agent import MAX_MESSAGES, Agent
+from actors.kernel.agent.tools import Tool, check_tools
 from actors.kernel.runtime.ids import AgentId, check_name
 from actors.kernel.runtime.scheduler import RetryPolicy
 from actors.kernel.seconds import is_length
@@ -136,7 +137,7 @@ def check_attributes(agent: Agent) -> None:
 
     Raises:
         RegistrationError: `run` is no coroutine function, `retry` is no RetryPolicy, `batch` no number of
-            messages, `deadline_s` is no time, or `concurrency` is not ``serial``.
+            messages, two tools have one name, `deadline_s` is no time, or `concurrency` is not ``serial``.
     """
     run = agent.__wrapped__ if isinstance(agent, FunctionAgent) else getattr(agent, "run", None)
     if (problem := _problem_of(run)) is not None:
@@ -144,6 +145,12 @@ def check_attributes(agent: Agent) -> None:
         raise RegistrationError(f"{type(agent).__name__} is not an agent: {needed}{problem}")
     retry_of(agent)
     batch_of(agent)
+    tools = inspect.getattr_static(agent, "tools", None)  # a property is looked at by runs alone
+    if isinstance(tools, tuple | list) and all(isinstance(one, Tool) for one in tools):
+        try:
+            check_tools(tools, agent.id)
+        except ContractError as exc:
+            raise RegistrationError(str(exc)) from exc
     limit_s = getattr(agent, "deadline_s", None)
     if limit_s is not None and not (is_length(limit_s) and limit_s > 0):
         msg = f"agent {agent.id}: deadline_s is {limit_s!r}: give seconds above 0, up to ten years"

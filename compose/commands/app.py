@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import sys
 import traceback
 from collections.abc import Sequence
 from importlib.metadata import version
@@ -101,7 +103,10 @@ for _part, _module, _names in _PARTS:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run one command and return its exit code; an error is one sentence on stderr."""
+    """Run one command and return its exit code.
+
+    An error is one sentence on stderr; with `--json` it is the object ``{"error": …, "exit_code": …}``.
+    """
     try:
         with loading():
             console = _load(arguments)
@@ -120,7 +125,10 @@ def run(arguments: Sequence[str]) -> int:
         if "--debug" in arguments and not isinstance(exc, CycloptsError):
             raise
         text, code = explained(exc)
-        _complain(f"callboard: {text}")
+        if "--json" in arguments:
+            sys.stderr.write(json.dumps({"error": text, "exit_code": int(code)}) + "\n")
+        else:
+            _complain(f"callboard: {text}")
     return code if isinstance(code, int) else Exit.OK
 
 

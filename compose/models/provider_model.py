@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from actors.context.tokens import TokenCounter
 from actors.errors import ContractError, ModelError
@@ -135,6 +136,10 @@ class ProviderModel:
         return self._made[1]
 
 
+_KEY: Final = re.compile(r"\b[A-Z][A-Z0-9_]*_(?:API_)?KEY\b")
+"""The environment variable that an SDK's complaint names."""
+
+
 def _inferred(name: str, login: Mapping[str, str]) -> Model:
     """Return the SDK's model of this name.
 
@@ -152,10 +157,13 @@ def _inferred(name: str, login: Mapping[str, str]) -> Model:
     try:
         return infer_model(name, provider)
     except UserError as exc:
-        if "API" in str(exc) or "key" in str(exc):
-            raise ModelError("auth", problem=f"{name}: {exc}") from exc
+        if (variable := _KEY.search(str(exc))) is not None:
+            said = f"no key: set {variable[0]}, or give api_key= to model()"
+            remedy = f"{said}. actors.testing.ScriptedModel needs none"
+            raise ModelError("auth", problem=f"{name}: {remedy}") from exc
         msg = f"model {name!r}: {exc}"
         raise ContractError(msg) from exc
     except (ImportError, TypeError, ValueError) as exc:
-        msg = f"model {name!r} cannot be opened: {exc}"
+        known = "a provider stands before the colon, such as anthropic, openai, google or mistral"
+        msg = f"model {name!r} cannot be opened: {exc}; {known}"
         raise ContractError(msg) from exc

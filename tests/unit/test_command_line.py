@@ -56,6 +56,16 @@ def test_what_cannot_be_kept_is_refused_before_anything_happens(
     assert len(err.splitlines()) == 1
 
 
+def test_an_error_is_an_object_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
+    """With the exit code beside it, on stderr: what a program reads from stdout is a result or nothing."""
+    code = run(["runs", "list", "--json", "--limit", "0", "--postgres-url", NOWHERE])
+    out, err = capsys.readouterr()
+
+    told = json.loads(err)
+    assert (code, out, told["exit_code"]) == (Exit.USAGE, "", Exit.USAGE)
+    assert "--limit. Give 1 or more" in told["error"]
+
+
 @pytest.mark.parametrize("seconds", ["nan", "-1"])
 def test_tap_wants_a_time_that_can_pass(seconds: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Instead of watching for no time at all, and saying nothing."""

@@ -98,5 +98,9 @@ class TokenBudgetComposedStrategy:
         done = await assembled(view, self.strategies, tally, is_enough=lambda size: size <= target)
         if done.tokens > budget:
             facts = {"tokens": done.tokens, "token_budget": budget}
-            _log.warning("a window is over its token budget behind all strategies", extra=facts)
+            _log.warning(
+                "a window is over its token budget behind all strategies: raise the budget, shorten"
+                " instructions and turns, or put a TruncationStrategy last",
+                extra=facts,
+            )
         return done

@@ -10,7 +10,9 @@ from typing import Any, Final, Literal, Protocol, Self, TypeAlias, runtime_check
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from actors.errors import ContractError
 from actors.kernel.agent.message import ChatMessage, ContentBlock
+from actors.kernel.agent.tool_arguments import ToolArguments
 from actors.kernel.json import canonical_json
 from actors.kernel.runtime.effects import EffectMode
 from actors.kernel.seconds import check_s
@@ -76,25 +78,35 @@ class Tool:
         name: How the model and `ctx.tool` name it; unique within an agent.
         description: For the model.
         run: The function; called with the arguments by keyword.
-        parameters: JSON schema of the arguments.
+        parameters: JSON schema of the arguments. By default it is made of the function's signature and
+            type hints, see `ToolArguments`; a call's arguments are then checked against the hints, and the
+            function gets values of their types. With a schema of the author's it gets what the model gave.
         risk: How much harm a wrong call can do; what waits for a person, see `ApprovalPolicy`.
         idempotent: Whether calling it twice is as good as once. False: after a crash in the middle
             of a call it is never called again; the call is in doubt.
         timeout_s: Seconds one call may take; None for no limit.
         thread: `run` is a plain function and is called in a thread of its own: it may block. Out of
             time or cancelled, the thread goes on and what it returns is dropped.
+
+    Raises:
+        ContractError: No schema can be made of the signature, or `timeout_s` is no time.
     """
 
     name: str
     description: str
     run: ToolFunction
-    parameters: dict[str, Any] = field(default_factory=lambda: dict(_NO_PARAMETERS))
+    parameters: dict[str, Any] = field(default_factory=dict)
     risk: Risk = Risk.SAFE
     idempotent: bool = False
     timeout_s: float | None = None
     thread: bool = False
+    _arguments: ToolArguments | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        if not self.parameters:
+            arguments = ToolArguments(self.run, self.name)
+            object.__setattr__(self, "_arguments", arguments)
+            object.__setattr__(self, "parameters", arguments.schema)
         if self.timeout_s is not None and self.timeout_s != inf:
             check_s(f"timeout_s of tool {self.name!r}", self.timeout_s)
 
@@ -102,6 +114,14 @@ class Tool:
     def mode(self) -> EffectMode:
         """The handling of a call that a crash leaves without a recorded result."""
         return EffectMode.IDEMPOTENT if self.idempotent else EffectMode.AT_MOST_ONCE
+
+    def fitted(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        """Return a call's arguments as the function takes them.
+
+        Raises:
+            ValueError: They do not fit the type hints; the text is for the model.
+        """
+        return arguments if self._arguments is None else self._arguments.fitted(arguments)
 
     def spec(self) -> ToolSpec:
         """Return the tool as a model sees it; the description says whether it may be repeated."""
@@ -111,6 +131,19 @@ class Tool:
             description=f"{self.description} {note}".strip(),
             parameters=self.parameters,
         )
+
+
+def check_tools(tools: Sequence[Tool], agent: object) -> None:
+    """Return if each tool of an agent has a name of its own.
+
+    Raises:
+        ContractError: Two have the same: the first one would be called for both.
+    """
+    seen: set[str] = set()
+    for tool in tools:
+        if tool.name in seen:
+            raise ContractError(f"agent {agent} has two tools named {tool.name!r}: rename one")
+        seen.add(tool.name)
 
 
 class ToolCall(BaseModel):

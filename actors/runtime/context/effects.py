@@ -1,6 +1,7 @@
 """Effects: look up, else begin, execute, record, flush; once for all effect verbs.
 
-This is where an agent's side effects happen. The rules are docs/replay.md.
+This is where an agent's side effects happen. The rules are in docs/replay.md. "My step ran twice": the
+promise is number 5 of docs/semantics.md, and `Effects.perform` decides.
 """
 
 from __future__ import annotations

@@ -348,10 +348,11 @@ class DirectToolInvoker:
 
 
 async def _called(tool: Tool, call: ToolCall) -> Any:
+    arguments = tool.fitted(call.arguments)
     if not tool.thread:
-        return await tool.run(**call.arguments)
+        return await tool.run(**arguments)
     refuse_coroutines(tool.run, f"tool {tool.name!r}")
-    return await in_thread(tool.run, **call.arguments)
+    return await in_thread(tool.run, **arguments)
 
 
 def _error(text: str, type_: str | None = None) -> InvocationResult:

@@ -80,7 +80,7 @@ class Inbound:
                     self._tasks.start(self._write(batch, done), name="ingest")
                     if not await done:
                         return
-                    connection.ack(batch)
+                    connection.ack(batch)  # `Pulls.acknowledge` sends it, with the next pull
         except BrokerError as exc:
             _log.debug("reading stops", extra={"shard": lease.shard, "problem": str(exc)})
             self._on_broken(str(exc))

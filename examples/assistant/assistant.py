@@ -2,7 +2,9 @@
 
 Usage:
     python examples/assistant/assistant.py                # in memory, with a model that needs no key
-    python examples/assistant/assistant.py --data DIR     # durable: run it again, and it still knows
+    python examples/assistant/assistant.py --data DIR     # durable: the same order again is the same run
+    python examples/assistant/assistant.py --data DIR --order 2 --ask   # you decide: kill it, run it again
+    python examples/assistant/assistant.py --mcp          # the calendar is an MCP server
     python examples/assistant/assistant.py --data DIR --model anthropic:claude-sonnet-4-5
 """
 
@@ -10,11 +12,12 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import sys
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from actors import Risk, Runtime, Tool, ToolCall
+from actors import Message, Risk, Runtime, Tool, ToolCall
 from actors.agents import ReActAgent
 from actors.testing import FunctionModel, ModelReply
 from compose import build_local_runtime
@@ -38,11 +41,18 @@ async def book(room: str) -> str:
     return f"the {room} room is booked"
 
 
-TOOLS = [
-    Tool("rooms", "Rooms that are large enough for so many people.", rooms, idempotent=True),
-    # HIGH risk: each call waits for a person, as rows, for as long as it takes.
-    Tool("book", "Book a room.", book, risk=Risk.HIGH),
-]
+def tools(*, mcp: bool) -> list[Tool]:
+    """Return what the model may call. Each call of `book` waits for a person, as rows."""
+    find = Tool("rooms", "Rooms that are large enough for so many people.", rooms, idempotent=True)
+    if not mcp:
+        return [find, Tool("book", "Book a room.", book, risk=Risk.HIGH)]
+    from compose.models import mcp_tools  # noqa: PLC0415 - needs callboard[mcp]
+
+    server = [sys.executable, str(Path(__file__).with_name("calendar_server.py"))]
+    return [
+        find,
+        *mcp_tools("calendar", command=server, prefix=""),
+    ]  # an MCP tool is HIGH by default
 
 
 def scripted(messages: Sequence[ChatMessage], options: GenerationOptions) -> str | ModelReply:
@@ -60,19 +70,23 @@ def scripted(messages: Sequence[ChatMessage], options: GenerationOptions) -> str
     return ModelReply(calls=[ToolCall(id="book", name="book", arguments={"room": "green"})])
 
 
-async def talk(runtime: Runtime, model: LLMClient) -> None:
+async def talk(runtime: Runtime, helper: ReActAgent, *, order: str, ask: bool) -> None:
     """Order a room, have a person agree, and ask what was said."""
-    helper = ReActAgent("assistant", model=model, tools=TOOLS, instructions="Book rooms.")
     await runtime.register(helper)
-    run = await runtime.submit(helper.id, "Book a room for 12 people")
+    request = Message(id=f"order-{order}", target=helper.id, payload="Book a room for 12 people")
+    run = await runtime.submit(
+        helper.id, request
+    )  # this id again: the first run, nothing is booked twice
     async for entry in runtime.tail(run):
         if entry.kind == "ask.sent":
             break
-    [asked] = await runtime.approvals.open(run_id=run)
-    print(f"waits for a person: {asked.what} {asked.args}")
-    await runtime.approvals.decide(asked.id, approve=True, by="Alex")
+    for asked in await runtime.approvals.open(run_id=run):
+        print(f"waits for a person: {asked.what} {asked.args}", flush=True)
+        agreed = not ask or await asyncio.to_thread(input, "agree? [y/n] ") == "y"
+        await runtime.approvals.decide(asked.id, approve=agreed, by="Alex")
     print("assistant:", await runtime.result(run))
-    again = await runtime.submit(helper.id, "What did I ask before?")
+    question = Message(id=f"question-{order}", target=helper.id, payload="What did I ask before?")
+    again = await runtime.submit(helper.id, question)
     print("assistant:", await runtime.result(again))
     count = await runtime.history.count_messages(helper.id, session_id="main")
     print(f"the conversation has {count} turns")
@@ -93,6 +107,11 @@ async def main() -> None:
     """Read the options and talk."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path, help="folder of the durable servers")
+    parser.add_argument("--order", default="1", help="number of the order; a new one books again")
+    parser.add_argument(
+        "--ask", action="store_true", help="ask at the terminal before a room is booked"
+    )
+    parser.add_argument("--mcp", action="store_true", help="book by an MCP server")
     parser.add_argument("--model", help="for example anthropic:NAME; by default a scripted one")
     options = parser.parse_args()
     model: LLMClient = FunctionModel(scripted)
@@ -100,8 +119,11 @@ async def main() -> None:
         from compose.models import model as model_of  # noqa: PLC0415 - needs callboard[models]
 
         model = model_of(options.model)
+    helper = ReActAgent(
+        "assistant", model=model, tools=tools(mcp=options.mcp), instructions="Book rooms."
+    )
     async with opened(options.data) as runtime:
-        await talk(runtime, model)
+        await talk(runtime, helper, order=options.order, ask=options.ask)
 
 
 if __name__ == "__main__":

@@ -67,7 +67,7 @@ async def test_what_becomes_of_calls(bed: Bed) -> None:
     assert unknown.status == "error"
     assert "'nowhere' is not declared" in unknown.text
     assert "pay" in unknown.text
-    assert (wrong.status, wrong.error_type) == ("error", "builtins:TypeError")
+    assert (wrong.status, wrong.error_type) == ("error", "builtins:ValueError")
     assert (slow.status, slow.error_type) == ("error", "builtins:TimeoutError")
     assert slow.text == "TimeoutError: tool 'slow' took longer than 0.05 s"
     assert bed.world.count == {"pay": 1, "broken": 1, "mark": 1}

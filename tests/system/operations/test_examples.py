@@ -13,13 +13,14 @@ ROOT = Path(__file__).resolve().parents[3]
 DOCUMENTS = ["docs/semantics.md", "docs/replay.md", "docs/subjects.md", "docs/missing.md"]
 
 
-def run(name: str, *arguments: str) -> str:
-    """What the example prints."""
+def run(name: str, *arguments: str, said: str = "") -> str:
+    """What the example prints; `said`: what a person types."""
     done = subprocess.run(
         [sys.executable, f"examples/{name}/{name}.py", *arguments],
         cwd=ROOT,
         capture_output=True,
         text=True,
+        input=said,
         timeout=90,
         check=False,
     )
@@ -89,4 +90,31 @@ def test_the_assistant_books_what_a_person_agrees_to_and_remembers(place: list[s
     assert lines[booked + 2] == "assistant: You asked me 1 thing(s): Book a room for 12 people"
     assert lines[-1] == "the conversation has 8 turns"
     if place:
-        assert run("assistant", *place).splitlines()[-1] == "the conversation has 16 turns"
+        again = run("assistant", *place).splitlines()
+        assert "  calendar: green is booked" not in again
+        assert again[-3:] == lines[-3:]
+        second = run("assistant", *place, "--order", "2").splitlines()
+        assert second[-1] == "the conversation has 16 turns"
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.item(266)
+def test_an_assistant_killed_while_it_waits_goes_on_in_the_next_process(tmp_path: Path) -> None:
+    """The same order is the same run, whose tool is one of an MCP server and is called once."""
+    options = ["--data", str(tmp_path / "data"), "--ask", "--mcp"]
+    command = [sys.executable, "examples/assistant/assistant.py", *options]
+    with subprocess.Popen(
+        command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as first:
+        assert first.stdout is not None
+        shown = first.stdout.readline()
+        first.kill()
+
+    lines = run("assistant", *options, said="y\n").splitlines()
+
+    assert shown.startswith("waits for a person: tool book")
+    assert lines[0] == shown.rstrip()
+    assert lines[1].endswith("assistant: Done: the green room is booked.")
+    assert (
+        run("assistant", *options).splitlines()[0] == "assistant: Done: the green room is booked."
+    )

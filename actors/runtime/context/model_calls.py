@@ -293,15 +293,19 @@ class ToolCalls:
         """The declared tools as a model sees them."""
         return tuple(tool.spec() for tool in self._toolkit.tools)
 
-    async def call(self, name: str, arguments: dict[str, Any]) -> InvocationResult:
-        """See `RunContext.tool`."""
+    async def call(
+        self, name: str, arguments: dict[str, Any], call_id: str = ""
+    ) -> InvocationResult:
+        """See `RunContext.tool`. `call_id`: by which a model knows the call; spans tell it."""
         request, call = self._toolkit.use(self._secrets, name, arguments)
         if request is not None:
             limit_s = self._toolkit.policy.timeout_s
             decision = await self._approval(f"tool {name}", request, timeout=limit_s)
             if not decision.is_approved:
                 return denied(name, decision)
-        return InvocationResult.model_validate(await self._effects.perform(call()))
+        made = call()
+        made.tool_call_id = call_id
+        return InvocationResult.model_validate(await self._effects.perform(made))
 
 
 def denied(name: str, decision: Approval) -> InvocationResult:

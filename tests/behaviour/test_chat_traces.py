@@ -22,6 +22,7 @@ from actors.kernel.agent.message import ChatMessage
 from actors.kernel.agent.tools import Tool, ToolCall
 from actors.testing import ModelReply, ScriptedModel
 from compose.assembly.telemetry import Redaction
+from compose.host.model_metrics import of_model_calls
 from tests.behaviour.test_traces import CANARY, Backend, in_memory
 
 if TYPE_CHECKING:
@@ -132,6 +133,52 @@ async def test_the_receipt_of_a_window_is_an_event(bed: Bed) -> None:
     assert window["callboard.window.tokens"] == sum(parts)
     assert dict(second.events[0].attributes or {})["callboard.window.cut"] == 5
     assert not backend.one("chat writer-1").events
+
+
+async def _without_a_summary(bed: Bed) -> None:
+    """A call goes on without the summary that its strategy's model could not write."""
+    writer = ScriptedModel(ModelError("auth"), model="broken-writer")
+    strategy = SummarizationCompaction(writer, 20, 30, counter=BY_TENS)
+    context = ContextConfig(StoreHistory(), CompactionPipeline([strategy], counter=BY_TENS))
+    agent = ReActAgent(bed.name(), model=ScriptedModel("fine"), context=context)
+    await bed.runtime.register(agent)
+    early = [ChatMessage.of("user", str(n)) for n in range(8)]
+    await bed.runtime.history.append_many(agent.id, early, session_id="main")
+    assert await bed.result(await bed.submit(agent.id, "hi")) == "fine"
+
+
+@in_memory
+async def test_meters_count_calls_of_models_and_their_windows(bed: Bed) -> None:
+    """Tokens, time, windows, the cached part and compactions, as the page says them; failures apart."""
+    await bed.result(await bed.submit(await _served(bed), CANARY))
+
+    async def fail(ctx: RunContext, inbox: list[Message]) -> None:
+        del inbox
+        await ctx.llm("hi")
+
+    broken = ScriptedModel(ModelError("auth"), model="broken-1")
+    await bed.ended(await bed.submit(await bed.serve(fail, model=broken), max_retries=0))
+    await _without_a_summary(bed)
+
+    families = list(of_model_calls(bed.runtime.meters.calls))
+    found = {
+        (one.name, *(one.labels[key] for key in sorted(one.labels) if key != "le")): one.value
+        for family in families
+        for one in family.samples
+        if one.labels.get("le", "+Inf") == "+Inf"
+    }
+    gpt = "openai-chat:gpt-9"
+    assert found["gen_ai_client_token_usage_sum", "chat", gpt, "input"] == 80
+    assert found["gen_ai_client_token_usage_sum", "chat", gpt, "output"] == 6
+    duration = "gen_ai_client_operation_duration_seconds_count"
+    assert found[duration, "", "chat", gpt] == 2
+    assert found[duration, "", "chat", "writer-1"] == 1
+    assert found[duration, "_OTHER", "chat", "broken-1"] == 1
+    assert found[duration, "_OTHER", "chat", "broken-writer"] == 1
+    assert found["callboard_model_cache_share_sum", gpt] == 1.5
+    assert found["callboard_window_tokens_count", gpt] == 2
+    assert ("callboard_window_tokens_count", "writer-1") not in found
+    assert found["callboard_context_compactions_total", "SummarizationCompaction"] == 1
 
 
 @pytest.mark.item(483)

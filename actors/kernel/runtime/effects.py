@@ -174,6 +174,8 @@ class EffectCall:
     """How its request was made, for people: recorded with the result, never compared."""
     session: str | None = None
     """The conversation that it belongs to; None: the run's own. For traces."""
+    asked_at: float | None = None
+    """When a model was asked, by the monotonic clock; None: none was. For meters."""
     tool_call_id: str = ""
     """The model's id of the call that a tool answers; empty: no model asked for it. For traces."""
     on_recorded: Callable[[dict[str, JsonValue]], None] | None = None

@@ -99,10 +99,12 @@ class Live:
         words: list[JsonValue] = [model.model, dumped, chosen]  # type: ignore[list-item]
 
         async def execute(on_piece: OnPiece) -> Any:
+            call.asked_at = self._run.clock.monotonic()
             response = await completed(model, chat, options, on_piece, guards=self.guards)
             return response.model_dump(mode="json")
 
-        return self.call(model, words, execute)
+        call = self.call(model, words, execute)
+        return call
 
     def call(
         self, model: LLMClient, words: list[JsonValue], execute: Callable[[OnPiece], Awaitable[Any]]

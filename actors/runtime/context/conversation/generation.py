@@ -128,20 +128,22 @@ class Generation:
         chosen = options.model_dump(mode="json", exclude_defaults=True) if options else None
         words: list[JsonValue] = ["generate", session, dumped, chosen]
 
+        clock = self._run.clock
+
         async def execute(on_piece: OnPiece) -> Any:
             options, guards = request.merged(), self._live.guards
             asked = _Window(self._run, self._sessions, call, name)
             room = room_for(model, options, turns)
             with reserving(room):
                 window = await asked.window(turns)
-            call.receipt = asked.receipt(window, request)
+            call.receipt, call.asked_at = asked.receipt(window, request), clock.monotonic()
             try:
                 response = await completed(model, window, options, on_piece, guards=guards)
             except ModelError as exc:
                 smaller = await asked.smaller(turns, room) if _is_too_long(exc) else None
                 if smaller is None:
                     raise
-                call.receipt = asked.receipt(smaller, request)
+                call.receipt, call.asked_at = asked.receipt(smaller, request), clock.monotonic()
                 response = await completed(model, smaller, options, on_piece, guards=guards)
             return with_call_ids(response, call.position).model_dump(mode="json")
 

@@ -48,8 +48,14 @@ class RecordedCalls:
             known = place.end.payload
             if (known.get("hash"), known.get("status")) == (call.digest, "ok"):
                 return LLMResponse.model_validate(known["value"])
-        spans = run.spans
-        response: LLMResponse = await (call.execute() if spans is None else spans.effect(call))
+        spans, began = run.spans, run.clock.monotonic()
+        try:
+            response: LLMResponse = await (call.execute() if spans is None else spans.effect(call))
+        except Exception:
+            failed = call.entry(status="error")
+            run.counters.effect(call.verb, failed, took_s=run.clock.monotonic() - began)
+            raise
+        took_s = run.clock.monotonic() - began
         value: JsonValue = response.model_dump(mode="json")
         run.log.record(K.EFFECT_INTENT, call.position, call.entry(mode=call.mode.value))
         payload = call.entry(
@@ -58,7 +64,7 @@ class RecordedCalls:
         seq = run.log.record(K.LLM_CALL, call.position, payload)
         if is_counted(run.row.supervision):
             run.log.writes.spend(spent_on(value))
-        run.counters.effect(call.verb, payload)
+        run.counters.effect(call.verb, payload, took_s=took_s)
         await run.log.durable(self._branch, seq)
         run.scheduler.raise_if_interrupted(self._branch)
         return response

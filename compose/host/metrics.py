@@ -11,7 +11,6 @@ import asyncio
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.metadata import version
-from itertools import accumulate
 from typing import Final, TypeAlias
 
 import prometheus_client as prometheus
@@ -37,6 +36,7 @@ from actors.runtime.delivery.stream_guard import StreamRolledBackError
 from actors.runtime.loop.tasks import TaskScope
 from actors.runtime.runtime import host_of
 from actors.runtime.telemetry.counters import Counters
+from compose.host.model_metrics import cumulative, of_model_calls
 
 _Key: TypeAlias = str | tuple[str, ...]
 
@@ -305,10 +305,9 @@ def _of_counters(counters: Counters) -> Iterator[prometheus.Metric]:
         "wake_seconds", "From when an agent could go on until it did.", counters.wake_s
     )
     yield _histogram("commit_group_turns", "Commits in one transaction.", counters.group_size)
+    yield from of_model_calls(counters.calls)
 
 
 def _histogram(name: str, text: str, values: Histogram) -> HistogramMetricFamily:
-    sums = list(accumulate(values.counts))
-    bounds = [*(str(float(bound)) for bound in values.bounds), "+Inf"]
-    buckets = list(zip(bounds, map(float, sums), strict=True))
+    buckets = cumulative(values)
     return HistogramMetricFamily(f"callboard_{name}", text, buckets=buckets, sum_value=values.total)

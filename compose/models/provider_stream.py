@@ -30,13 +30,19 @@ from actors.errors import ModelError
 from actors.kernel.agent.llm import GenerationOptions, LLMResponse, ReasoningDelta, TextDelta, Usage
 from actors.kernel.agent.message import ChatMessage, ContentBlock
 from actors.kernel.agent.model_registry import ModelRegistry
+from compose.models.cache_points import (
+    TOOLS,
+    behind_the_last_answer,
+    behind_the_summary,
+    takes_points,
+)
 from compose.models.clean_text import TextPieces, clean, clean_json
 from compose.models.incoming import blocks_of
 from compose.models.outgoing import model_messages
 from compose.models.pricing import cost_usd
 from compose.models.provider_errors import model_error
 
-__all__ = ["ModelCall", "model_error", "pieces", "response"]
+__all__ = ["ModelCall", "model_error", "pieces", "request_of", "response"]
 
 _TOOL_CHOICES: Final = frozenset(("auto", "none", "required"))
 
@@ -96,13 +102,12 @@ async def pieces(
         Exception: An error of pydantic-ai.
         ModelError: The answer breaks off, or the provider refuses one.
     """
-    chat = [_clean(message) for message in request.messages]
-    messages = [_without_foreign_data(message, sdk) for message in model_messages(chat)]
+    messages, settings = request_of(sdk, request)
     text, reasoning = TextPieces(), TextPieces()
     async with model_request_stream(
         sdk,
         messages,
-        model_settings=request.model_settings(),
+        model_settings=settings,
         model_request_parameters=request.parameters(),
         instrument=False,
     ) as stream:
@@ -116,6 +121,18 @@ async def pieces(
     if shown := text.rest():
         yield TextDelta(text=shown)
     yield answer
+
+
+def request_of(sdk: Model, request: ModelCall) -> tuple[list[ModelMessage], ModelSettings]:
+    """Return messages and settings as the SDK sends them, with cache points where the provider takes them."""
+    settings = request.model_settings()
+    chat = [_clean(message) for message in request.messages]
+    is_marked = takes_points(sdk.system, chat, settings)
+    if is_marked:
+        chat = behind_the_summary(chat)
+        settings = cast("ModelSettings", TOOLS | settings)
+    messages = [_without_foreign_data(message, sdk) for message in model_messages(chat)]
+    return (behind_the_last_answer(messages) if is_marked else messages), settings
 
 
 def _clean(message: ChatMessage) -> ChatMessage:

@@ -172,6 +172,12 @@ class EffectCall:
     """Seq of the entry that says it was begun; set with it."""
     receipt: dict[str, JsonValue] | None = None
     """How its request was made, for people: recorded with the result, never compared."""
+    session: str | None = None
+    """The conversation that it belongs to; None: the run's own. For traces."""
+    asked_at: float | None = None
+    """When a model was asked, by the monotonic clock; None: none was. For meters."""
+    tool_call_id: str = ""
+    """The model's id of the call that a tool answers; empty: no model asked for it. For traces."""
     on_recorded: Callable[[dict[str, JsonValue]], None] | None = None
     """Told of the result's payload when it is recorded: rows that are to be durable with it are added."""
 

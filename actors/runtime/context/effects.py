@@ -275,7 +275,9 @@ class Effects:
             payload["error"], payload["status"] = record_error(exc), "error"
         finally:
             _executing.reset(token)
-        self._run.counters.effect(call.verb, payload)
+        asked_at, clock = call.asked_at, self._run.clock
+        took_s = None if asked_at is None else clock.monotonic() - asked_at
+        self._run.counters.effect(call.verb, payload, took_s=took_s)
         if not self._is_late(branch):
             self._keep(call, payload)
         if hooks and call.verb in ENDS:

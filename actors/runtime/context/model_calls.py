@@ -99,10 +99,12 @@ class Live:
         words: list[JsonValue] = [model.model, dumped, chosen]  # type: ignore[list-item]
 
         async def execute(on_piece: OnPiece) -> Any:
+            call.asked_at = self._run.clock.monotonic()
             response = await completed(model, chat, options, on_piece, guards=self.guards)
             return response.model_dump(mode="json")
 
-        return self.call(model, words, execute)
+        call = self.call(model, words, execute)
+        return call
 
     def call(
         self, model: LLMClient, words: list[JsonValue], execute: Callable[[OnPiece], Awaitable[Any]]
@@ -293,15 +295,19 @@ class ToolCalls:
         """The declared tools as a model sees them."""
         return tuple(tool.spec() for tool in self._toolkit.tools)
 
-    async def call(self, name: str, arguments: dict[str, Any]) -> InvocationResult:
-        """See `RunContext.tool`."""
+    async def call(
+        self, name: str, arguments: dict[str, Any], call_id: str = ""
+    ) -> InvocationResult:
+        """See `RunContext.tool`. `call_id`: by which a model knows the call; spans tell it."""
         request, call = self._toolkit.use(self._secrets, name, arguments)
         if request is not None:
             limit_s = self._toolkit.policy.timeout_s
             decision = await self._approval(f"tool {name}", request, timeout=limit_s)
             if not decision.is_approved:
                 return denied(name, decision)
-        return InvocationResult.model_validate(await self._effects.perform(call()))
+        made = call()
+        made.tool_call_id = call_id
+        return InvocationResult.model_validate(await self._effects.perform(made))
 
 
 def denied(name: str, decision: Approval) -> InvocationResult:

@@ -12,6 +12,7 @@ from actors.kernel.json import JsonValue
 from actors.kernel.runtime.commit import Finish, Park, Retry, Suspend, Then
 from actors.kernel.runtime.scheduler import RunStatus
 from actors.kernel.store.store import RunStore
+from actors.runtime.telemetry.model_counters import ModelCounters
 
 
 @dataclass(slots=True)
@@ -32,6 +33,7 @@ class Counters:
         effects: Effects that executed, by verb and status (``ok``, ``error``); no replayed ones.
         input_tokens: What models were given, as their usage says.
         output_tokens: What they answered.
+        calls: Calls of models, by model.
         received: Messages that came from the broker and were new.
         undecodable: Messages from the broker that were none.
         wake_s: Seconds from the moment an agent could go on until it did.
@@ -51,6 +53,7 @@ class Counters:
     effects: dict[tuple[str, str], int] = field(default_factory=dict)
     input_tokens: int = 0
     output_tokens: int = 0
+    calls: ModelCounters = field(default_factory=ModelCounters)
     received: int = 0
     undecodable: int = 0
     wake_s: Histogram = field(default_factory=lambda: Histogram(SECONDS))
@@ -86,10 +89,21 @@ class Counters:
             case _:
                 pass  # it goes on at once
 
-    def effect(self, verb: str, payload: dict[str, JsonValue]) -> None:
-        """Count an effect that executed; `payload` is that of its entry."""
+    def effect(
+        self, verb: str, payload: dict[str, JsonValue], *, took_s: float | None = None
+    ) -> None:
+        """Count an effect that executed.
+
+        Args:
+            verb: Of the effect.
+            payload: Of its entry.
+            took_s: How long a model took; None: none was asked.
+        """
         key = (verb, str(payload["status"]))
         self.effects[key] = self.effects.get(key, 0) + 1
+        if took_s is None:
+            return
+        self.calls.called(str(payload["name"]), payload, took_s)
         usage = payload.get("usage")
         if isinstance(usage, dict):
             self.input_tokens += _whole(usage.get("input"))

@@ -24,13 +24,37 @@ RUN_ID: Final = "callboard.run.id"
 
 _OPERATIONS: Final = {"llm": "chat", "tool": "execute_tool"}
 _INPUTS: Final = {"llm": "gen_ai.input.messages", "tool": "gen_ai.tool.call.arguments"}
+_PROVIDERS: Final = {
+    "azure": "azure.ai.openai",
+    "bedrock": "aws.bedrock",
+    "google": "gcp.gemini",
+    "google-gla": "gcp.gemini",
+    "google-vertex": "gcp.vertex_ai",
+    "grok": "x_ai",
+    "mistral": "mistral_ai",
+    "openai-chat": "openai",
+    "openai-responses": "openai",
+}
+"""Providers whose name in OpenTelemetry's list is not the one in names of models."""
+_TOKENS: Final = {
+    "input": "input_tokens",
+    "cached": "cache_read.input_tokens",
+    "cache_written": "cache_creation.input_tokens",
+    "output": "output_tokens",
+}
 _ENDS: Final[dict[type, str]] = {Suspend: "suspended", Retry: "failed", Park: "parked"}
 _REASONS: Final[dict[str, str]] = {K.RUN_ATTEMPT_FAILED: "retry", K.RUN_CONTINUED: "continued"}
 
 
-def of_run(row: RunRow, status: str) -> Attributes:
-    """Return what a run's root span says."""
-    return {**_agent(row), "gen_ai.operation.name": "invoke_agent", "callboard.run.status": status}
+def of_run(row: RunRow, status: str, *, session: str | None) -> Attributes:
+    """Return what a run's root span says; None: no session is known but that of the run's row."""
+    terms = row.supervision
+    of_row = terms.session_id if terms is not None else None
+    return {
+        **_agent(row, session or of_row),
+        "gen_ai.operation.name": "invoke_agent",
+        "callboard.run.status": status,
+    }
 
 
 def of_message(operation: str, *, system: str, kind: str, target: str, run_id: str) -> Attributes:
@@ -61,18 +85,48 @@ def name_of(call: EffectCall) -> str:
     return f"{_OPERATIONS.get(call.verb, call.verb)} {call.name}"
 
 
-def of_effect(row: RunRow, call: EffectCall) -> Attributes:
-    """Return what the span of an effect says at its start."""
+def of_effect(row: RunRow, call: EffectCall, *, session: str | None) -> Attributes:
+    """Return what the span of an effect says at its start; `session`: of calls that name none."""
     found: Attributes = {RUN_ID: row.run_id, "callboard.position": call.position}
     if call.verb == "llm":
-        found |= {**_agent(row), "gen_ai.operation.name": "chat", "gen_ai.request.model": call.name}
+        found |= _agent(row, call.session or session)
+        found |= {"gen_ai.operation.name": "chat", "gen_ai.request.model": call.name}
+        provider, colon, _ = call.name.partition(":")
+        if colon:  # a name without one is of a model in this process
+            found["gen_ai.provider.name"] = _PROVIDERS.get(provider, provider)
     elif call.verb == "tool":
         found |= {
+            **_agent(row, session),
             "gen_ai.operation.name": "execute_tool",
             "gen_ai.tool.name": call.name,
-            "gen_ai.tool.call.id": call.id,
+            "gen_ai.tool.type": "function",
+            "gen_ai.tool.call.id": call.tool_call_id or call.id,
         }
     return found
+
+
+def of_window(receipt: Mapping[str, JsonValue]) -> Attributes:
+    """Return what the receipt of a window tells: numbers and names, nothing of what was said."""
+    found: Attributes = {}
+    for name in ("head", "cut", "turns", "tokens"):
+        if isinstance(value := receipt.get(name), int):
+            found[f"callboard.window.{name}"] = value
+    parts = receipt.get("parts")
+    for name, tokens in parts.items() if isinstance(parts, dict) else ():
+        if isinstance(tokens, int):
+            found[f"callboard.window.tokens.{name}"] = tokens
+    for step in receipt_steps(receipt):
+        name = f"callboard.window.dropped.{step.get('strategy')}"
+        before, dropped = found.get(name, 0), step.get("dropped")
+        if isinstance(dropped, int) and isinstance(before, int):
+            found[name] = before + dropped
+    return found
+
+
+def receipt_steps(receipt: Mapping[str, JsonValue]) -> Iterator[dict[str, JsonValue]]:
+    """Yield the strategies that changed a window, as its receipt has them."""
+    steps = receipt.get("steps")
+    yield from (step for step in steps if isinstance(step, dict)) if isinstance(steps, list) else ()
 
 
 def input_of(call: EffectCall) -> tuple[str, JsonValue]:
@@ -81,15 +135,18 @@ def input_of(call: EffectCall) -> tuple[str, JsonValue]:
         words = from_json(call.words)
     except ValueError:  # nested deeper than this reads: nothing that the effect may fail for
         words = None
-    given = words[1] if isinstance(words, list) and len(words) > 1 else None
-    return _INPUTS.get(call.verb, "callboard.effect.arguments"), given
+    # Calls with a window have one word more in front: whose conversation, or that a strategy asks.
+    given = words[1:] if isinstance(words, list) else []
+    if call.verb == "llm":
+        given = given[-2:]
+    return _INPUTS.get(call.verb, "callboard.effect.arguments"), given[0] if given else None
 
 
 def of_answer(answer: Mapping[str, object]) -> Iterator[tuple[str, AttributeValue]]:
     """Yield what a model's answer adds, without what it says."""
     usage = answer.get("usage")
     if isinstance(usage, dict):
-        for ours, theirs in (("input", "input_tokens"), ("output", "output_tokens")):
+        for ours, theirs in _TOKENS.items():
             if isinstance(tokens := usage.get(ours), int):
                 yield f"gen_ai.usage.{theirs}", tokens
     if model := answer.get("model"):
@@ -98,11 +155,11 @@ def of_answer(answer: Mapping[str, object]) -> Iterator[tuple[str, AttributeValu
         yield "gen_ai.response.finish_reasons", [str(reason)]
 
 
-def _agent(row: RunRow) -> Attributes:
+def _agent(row: RunRow, session: str | None) -> Attributes:
     return {
         "gen_ai.agent.name": row.agent_id.type,
         "gen_ai.agent.id": str(row.agent_id),
-        "gen_ai.conversation.id": row.root or row.run_id,
+        "gen_ai.conversation.id": session or row.run_id,
         RUN_ID: row.run_id,
         "callboard.tenant": row.agent_id.tenant,
     }

@@ -22,6 +22,7 @@ from opentelemetry import trace
 from opentelemetry.context import Context, attach, detach
 from opentelemetry.trace import Link, NonRecordingSpan, SpanKind, Status, StatusCode
 
+from actors.kernel.agent.llm import LLMResponse
 from actors.kernel.clock import Clock
 from actors.kernel.json import JsonValue
 from actors.kernel.runtime.commit import Finish, Retry, Then
@@ -132,15 +133,25 @@ class Tracing:
         *,
         at: datetime,
         begin: datetime | None = None,
+        session: str | None = None,
     ) -> None:
-        """Tell a run's root span; its end is durable. `begin`: of the execution that ended it."""
+        """Tell a run's root span; its end is durable.
+
+        Args:
+            row: The run.
+            entries: Of its log.
+            then: How it ended.
+            at: When.
+            begin: When the execution began that ended it.
+            session: Its conversation; None: the execution that knew has told nobody.
+        """
         place = root_span(row, self.ratio)
         if not place.is_sampled:
             return
         span = self.start(
             f"invoke_agent {row.agent_id.type}",
             facts.started_at(row, entries, begin=begin) or at,
-            attributes=facts.of_run(row, then.status.value),
+            attributes=facts.of_run(row, then.status.value, session=session),
             parent=below(parent_span(row, place)),
             place=place,
             kind=SpanKind.CONSUMER if row.parent is None else SpanKind.INTERNAL,
@@ -156,6 +167,7 @@ class ExecutionSpans:
     Attributes:
         header: The ``traceparent`` of all that the run sends: its root span, so that a replay sends
             the same.
+        session: The conversation of calls that name none; set once the run's messages are known.
     """
 
     def __init__(
@@ -173,6 +185,7 @@ class ExecutionSpans:
         self._seq = loaded.entries[-1].seq if loaded.entries else -1
         self._root = root_span(loaded.row, tracing.ratio)
         self.header = self._root.header()
+        self.session: str | None = None
         if self._root.is_sampled:
             self._span = self._begin_span(lease, was_running=was_running, mail=mail)
         else:
@@ -249,7 +262,9 @@ class ExecutionSpans:
             self._span.end(nanoseconds(now))
         if isinstance(then, Finish):
             row, entries = self._loaded.row, self._loaded.entries
-            self._tracing.run_ended(row, entries, then, at=now, begin=self._begin)
+            self._tracing.run_ended(
+                row, entries, then, at=now, begin=self._begin, session=self.session
+            )
 
     def point(
         self, verb: str, kind: str, *, target: str, message_id: str | None, payload: JsonValue
@@ -280,7 +295,7 @@ class ExecutionSpans:
         span = self._tracing.start(
             facts.name_of(call),
             self._clock.now(),
-            attributes=facts.of_effect(self._loaded.row, call),
+            attributes=facts.of_effect(self._loaded.row, call, session=self.session),
             kind=SpanKind.CLIENT if call.verb == "llm" else SpanKind.INTERNAL,
         )
         token = attach(trace.set_span_in_context(span))
@@ -294,10 +309,15 @@ class ExecutionSpans:
             raise
         finally:
             detach(token)
-            span.end(nanoseconds(self._clock.now()))
+            now = nanoseconds(self._clock.now())
+            if call.receipt is not None:
+                span.add_event("callboard.window", facts.of_window(call.receipt), now)
+            span.end(now)
         return value
 
     def _show_result(self, span: Span, verb: str, value: Any) -> None:
+        if isinstance(value, LLMResponse):
+            value = value.model_dump(mode="json")
         if verb == "llm" and isinstance(value, dict):
             for name, fact in facts.of_answer(value):
                 span.set_attribute(name, fact)

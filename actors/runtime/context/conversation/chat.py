@@ -102,7 +102,7 @@ class ChatLoop(Generic[T]):
     Attributes:
         generate: See `Generation.ask`.
         together: See `RunContext.gather`.
-        use: Calls a declared tool.
+        use: Calls a declared tool; the last argument is the model's id of the call.
         keep: Puts turns at the end of the session that no model call follows.
         tools: What the model may call, and the agent's instructions.
         output: What the end has to fit.
@@ -114,7 +114,7 @@ class ChatLoop(Generic[T]):
         [Sequence[str | ChatMessage], str | None, GenerationRequest], Awaitable[LLMResponse]
     ]
     together: Callable[..., Awaitable[list[Any]]]
-    use: Callable[[str, dict[str, Any]], Awaitable[InvocationResult]]
+    use: Callable[[str, dict[str, Any], str], Awaitable[InvocationResult]]
     keep: Callable[[Sequence[ChatMessage]], Awaitable[None]]
     tools: GenerationRequest
     output: Output[T]
@@ -170,7 +170,9 @@ class ChatLoop(Generic[T]):
     async def _results(self, calls: Sequence[ToolCall | ToolResult]) -> list[ChatMessage]:
         """Return what the tools gave, in the order of the calls. They run at the same time."""
         wanted = [call for call in calls if isinstance(call, ToolCall)]
-        done = iter(await self.together(*(self.use(one.name, one.arguments) for one in wanted)))
+        done = iter(
+            await self.together(*(self.use(one.name, one.arguments, one.id) for one in wanted))
+        )
         return [
             next(done).result(call).message() if isinstance(call, ToolCall) else call.message()
             for call in calls

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from actors.context.compaction.steps import Assembled
 from actors.context.errors import WindowTooSmallError
 from actors.context.model_sizes import context_size_of
 from actors.context.reserve import reserving
-from actors.context.tokens import TokenCounter
+from actors.context.tokens import Tally, TokenCounter
 from actors.context.turns import PINNED
 from actors.errors import ContractError, ModelError
 from actors.kernel.agent.llm import GenerationOptions, LLMClient, LLMResponse, Usage
@@ -34,7 +34,7 @@ from actors.runtime.context.conversation.sessions import (
     new_cut,
     without_marks,
 )
-from actors.runtime.context.conversation.windows import assembled_window
+from actors.runtime.context.conversation.windows import assembled_window, window_parts
 from actors.runtime.context.effects import Effects, effect
 from actors.runtime.context.model_calls import Live, OnPiece, completed
 from actors.runtime.replay.history import PAID
@@ -128,21 +128,23 @@ class Generation:
         chosen = options.model_dump(mode="json", exclude_defaults=True) if options else None
         words: list[JsonValue] = ["generate", session, dumped, chosen]
 
+        clock = self._run.clock
+
         async def execute(on_piece: OnPiece) -> Any:
             options, guards = request.merged(), self._live.guards
             asked = _Window(self._run, self._sessions, call, name)
             room = room_for(model, options, turns)
             with reserving(room):
                 window = await asked.window(turns)
+            call.receipt, call.asked_at = asked.receipt(window, request), clock.monotonic()
             try:
                 response = await completed(model, window, options, on_piece, guards=guards)
             except ModelError as exc:
                 smaller = await asked.smaller(turns, room) if _is_too_long(exc) else None
                 if smaller is None:
                     raise
-                window = smaller
-                response = await completed(model, window, options, on_piece, guards=guards)
-            call.receipt = asked.receipt(window, request)
+                call.receipt, call.asked_at = asked.receipt(smaller, request), clock.monotonic()
+                response = await completed(model, smaller, options, on_piece, guards=guards)
             return with_call_ids(response, call.position).model_dump(mode="json")
 
         def on_recorded(payload: Payload) -> None:
@@ -155,7 +157,7 @@ class Generation:
             self._sessions.keep(name, [as_turn(one, name, id_, size) for one, id_, size in kept])
 
         call = self._live.call(model, words, execute)
-        call.on_recorded = on_recorded
+        call.on_recorded, call.session = on_recorded, name
         return call
 
     async def _append(
@@ -184,6 +186,7 @@ class _Window:
     session: str
     view: WindowSource | None = None
     assembled: Assembled | None = None
+    parts: dict[str, int] = field(default_factory=dict)
 
     async def window(self, turns: Sequence[ChatMessage]) -> list[ChatMessage]:
         """Return what the model is to see. New turns stay whatever a strategy does."""
@@ -192,9 +195,13 @@ class _Window:
         fresh = set(ids)
         known = [one for one in self.view.messages if one.turn not in fresh]
         new = [with_id(turn, id_, pinned=True) for turn, id_ in zip(turns, ids, strict=True)]
-        calls = RecordedCalls(self.run, self.call.position)
+        calls = RecordedCalls(self.run, self.call.position, self.session)
         pipeline = self.sessions.memory.pipeline
-        self.assembled, window = await assembled_window(pipeline, [*known, *new], calls)
+        tally = Tally(pipeline.counter)
+        self.assembled, window = await assembled_window(
+            pipeline, [*known, *new], calls, tally=tally
+        )
+        self.parts = window_parts(window, tally, fresh)
         self._cut()
         return [without_marks(one) for one in window]
 
@@ -246,6 +253,7 @@ class _Window:
             "cut": NO_CUT if self.view.cut is None else self.view.cut.upto,
             "turns": len(window),
             "tokens": self.assembled.tokens,
+            "parts": {**self.parts},
             "steps": steps,
             "window": _digest(shown),
             "tools": _digest(tools) if tools else None,

@@ -26,10 +26,11 @@ class RecordedCalls:
     Args:
         run: What the run's verbs share.
         position: Of the call that they serve.
+        session: Of that call.
     """
 
-    def __init__(self, run: RunState, position: str) -> None:
-        self._run, self._position = run, position
+    def __init__(self, run: RunState, position: str, session: str) -> None:
+        self._run, self._position, self._session = run, position, session
         self._branch = run.scheduler.enter("generate")
         self._numbers = count()
 
@@ -47,7 +48,14 @@ class RecordedCalls:
             known = place.end.payload
             if (known.get("hash"), known.get("status")) == (call.digest, "ok"):
                 return LLMResponse.model_validate(known["value"])
-        response: LLMResponse = await call.execute()
+        spans, began = run.spans, run.clock.monotonic()
+        try:
+            response: LLMResponse = await (call.execute() if spans is None else spans.effect(call))
+        except Exception:
+            failed = call.entry(status="error")
+            run.counters.effect(call.verb, failed, took_s=run.clock.monotonic() - began)
+            raise
+        took_s = run.clock.monotonic() - began
         value: JsonValue = response.model_dump(mode="json")
         run.log.record(K.EFFECT_INTENT, call.position, call.entry(mode=call.mode.value))
         payload = call.entry(
@@ -56,7 +64,7 @@ class RecordedCalls:
         seq = run.log.record(K.LLM_CALL, call.position, payload)
         if is_counted(run.row.supervision):
             run.log.writes.spend(spent_on(value))
-        run.counters.effect(call.verb, payload)
+        run.counters.effect(call.verb, payload, took_s=took_s)
         await run.log.durable(self._branch, seq)
         run.scheduler.raise_if_interrupted(self._branch)
         return response
@@ -68,7 +76,7 @@ class RecordedCalls:
         chosen = options.model_dump(mode="json", exclude_defaults=True) if options else None
         execute = partial(llm.generate, messages, options=options)
         call = effect("llm", llm.model, ["paid", llm.model, dumped, chosen], execute)
-        call.mode = EffectMode.IDEMPOTENT
+        call.mode, call.session = EffectMode.IDEMPOTENT, self._session
         call.position = f"{self._position}{PAID}{next(self._numbers)}"
         call.id = Effect.id_of_text(self._run.run_id, call.position, call.verb, call.words)
         return call

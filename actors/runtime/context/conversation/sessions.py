@@ -221,8 +221,14 @@ def is_summary_of(message: ChatMessage) -> str | None:
 
 
 def without_marks(message: ChatMessage) -> ChatMessage:
-    """Return a message as a model is given it: what strategies note of turns is not the author's."""
-    return message.model_copy(update={"metadata": {}}) if message.metadata else message
+    """Return a message as a model is given it: what strategies note of turns is not the author's.
+
+    The mark of a summary stays, by which a client knows where the stable beginning of a request ends.
+    """
+    if not message.metadata:
+        return message
+    kept = {key: value for key, value in message.metadata.items() if key == SUMMARY}
+    return message.model_copy(update={"metadata": kept})
 
 
 def as_turn(message: ChatMessage, session: str, turn: str, tokens: int | None) -> NewTurn:

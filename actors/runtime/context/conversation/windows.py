@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -47,6 +47,24 @@ async def assembled_window(
     with recorded_by(paid_calls):
         made = await pipeline.assemble(messages, tally=tally)
     return made, repaired(made.window)
+
+
+def window_parts(
+    window: Sequence[ChatMessage], tally: Tally, fresh: Collection[str]
+) -> dict[str, int]:
+    """Return the sizes of a window's parts in tokens, of those that are not empty.
+
+    Args:
+        window: The turns, each with its marks.
+        tally: Counts sizes.
+        fresh: Ids of the new turns.
+    """
+    parts: dict[str, int] = {}
+    for turn in window:
+        name = "summary" if is_summary(turn) else "recalled" if is_recalled(turn) else "history"
+        part = "new" if turn.turn in fresh else name
+        parts[part] = parts.get(part, 0) + tally.total([turn])
+    return parts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,78 @@
+"""Places in a request behind which a provider is to keep what it read, in its prompt cache.
+
+A request of the same beginning is cheaper then. Points stand behind the tools, behind the last summary, and
+behind the last answer: all that follows an answer is new. So a request has three of them at most, where
+providers take four. An author who sets points of his own gets no others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+from pydantic_ai.messages import (
+    CachePoint,
+    ModelMessage,
+    ModelRequest,
+    ModelResponse,
+    TextPart,
+    ToolCallPart,
+    UserPromptPart,
+)
+
+from actors.context.turns import is_summary
+from actors.kernel.agent.message import ChatMessage, ContentBlock
+
+EXPLICIT: Final = frozenset(("anthropic",))
+"""Providers whose requests name their points. Others find the common beginning themselves, or have no cache."""
+TOOLS: Final = {"anthropic_cache_tool_definitions": True}
+
+_POINT: Final = ContentBlock(type="cache_point")
+
+
+def takes_points(
+    provider: str, messages: Sequence[ChatMessage], settings: Mapping[str, Any]
+) -> bool:
+    """Return whether a request to this provider gets points: the author has set none."""
+    if provider not in EXPLICIT or any(name.startswith(_OF_AUTHORS) for name in settings):
+        return False
+    return not any(block.type == _POINT.type for one in messages for block in one.content)
+
+
+_OF_AUTHORS: Final = ("anthropic_cache", "cache")
+
+
+def behind_the_summary(messages: Sequence[ChatMessage]) -> list[ChatMessage]:
+    """Return the messages with a point behind the last summary; unchanged without one."""
+    found = [*messages]
+    for index in reversed(range(len(found))):
+        if found[index].role == "user" and is_summary(found[index]):
+            content = [*found[index].content, _POINT]
+            found[index] = found[index].model_copy(update={"content": content})
+            break
+    return found
+
+
+def behind_the_last_answer(messages: Sequence[ModelMessage]) -> list[ModelMessage]:
+    """Return the messages with a point between the last answer and what is new.
+
+    A point that opens a request stands behind the message before it. There is none if the answer ends with
+    what no point can stand behind, such as reasoning.
+    """
+    found = [*messages]
+    for index in reversed(range(1, len(found))):
+        answer, new = found[index - 1], found[index]
+        if isinstance(answer, ModelResponse) and isinstance(new, ModelRequest):
+            if _ends_with_text_or_call(answer):
+                parts = [UserPromptPart([CachePoint()]), *new.parts]
+                found[index] = replace(new, parts=parts)
+            break
+    return found
+
+
+def _ends_with_text_or_call(answer: ModelResponse) -> bool:
+    last = answer.parts[-1] if answer.parts else None
+    return isinstance(last, ToolCallPart) or (
+        isinstance(last, TextPart) and bool(last.content.strip())
+    )

@@ -1,0 +1,217 @@
+"""What a trace backend is told of a conversation with a model: calls, tools and windows."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from opentelemetry.trace import SpanKind, StatusCode
+
+from actors.agents import ReActAgent
+from actors.context import (
+    CompactionPipeline,
+    ContextConfig,
+    StoreHistory,
+    SummarizationCompaction,
+    TokenBudgetComposedStrategy,
+    TokenCounter,
+)
+from actors.errors import ModelError
+from actors.kernel.agent.llm import Usage
+from actors.kernel.agent.message import ChatMessage
+from actors.kernel.agent.tools import Tool, ToolCall
+from actors.testing import ModelReply, ScriptedModel
+from compose.assembly.telemetry import Redaction
+from compose.host.model_metrics import of_model_calls
+from tests.behaviour.test_traces import CANARY, Backend, in_memory
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import ReadableSpan
+
+    from actors.kernel.agent.message import Message
+    from actors.kernel.runtime.ids import AgentId, RunId
+    from actors.runtime import RunContext
+    from tests.behaviour.bed import Bed
+
+BY_TENS = TokenCounter(lambda _: 6)
+"""Each turn of one block has ten tokens."""
+
+
+async def look_up(q: str) -> str:
+    """Give text that is content."""
+    return f"{CANARY} {q}"
+
+
+async def _served(bed: Bed) -> AgentId:
+    """An agent that buys a summary, calls a tool and answers."""
+    call = ToolCall(id="c-17", name="look_up", arguments={"q": CANARY})
+    usage = Usage(input=40, cached=30, output=3)
+    replies = (ModelReply(calls=[call], usage=usage), ModelReply(text=CANARY, usage=usage))
+    writer = ScriptedModel(otherwise=f"so far: {CANARY}", model="writer-1")
+    budget = TokenBudgetComposedStrategy(
+        [SummarizationCompaction(writer, 20, 30, counter=BY_TENS)],
+        70,
+        target_tokens=40,
+        counter=BY_TENS,
+    )
+    agent = ReActAgent(
+        bed.name(),
+        model=ScriptedModel(*replies, model="openai-chat:gpt-9"),
+        tools=[Tool("look_up", "Look up.", look_up, idempotent=True)],
+        context=ContextConfig(StoreHistory(), CompactionPipeline([budget], counter=BY_TENS)),
+        session="letters",
+    )
+    await bed.runtime.register(agent)
+    early = [ChatMessage.of("user", f"{CANARY} {n}") for n in range(8)]
+    await bed.runtime.history.append_many(agent.id, early, session_id="letters")
+    return agent.id
+
+
+def said(span: ReadableSpan) -> dict[str, Any]:
+    """The attributes of a span."""
+    return dict(span.attributes or {})
+
+
+async def _chatted(bed: Bed, **settings: Any) -> tuple[Backend, RunId]:
+    backend = Backend(**settings)
+    await bed.stop()
+    await bed.start(tracing=backend.tracing)
+    run_id = await bed.submit(await _served(bed), CANARY)
+    await bed.result(run_id)
+    await backend.told(bed, run_id)
+    return backend, run_id
+
+
+@pytest.mark.item(483)
+async def test_a_chat_is_told_by_its_calls_and_tools(bed: Bed) -> None:
+    """One span each: the run, two calls, the tool, and the summary below the call that it serves."""
+    backend, run_id = await _chatted(bed)
+    root = backend.one("invoke_agent", run_id)
+    turns = {span.context.span_id for span in backend.named("runtime.turn") if span.context}
+    first, second = backend.named("chat openai-chat:gpt-9")
+    summary, tool = backend.one("chat writer-1"), backend.one("execute_tool")
+
+    assert len(backend.spans) == 5 + len(turns)
+    assert first.context is not None
+    assert summary.parent is not None
+    assert summary.parent.span_id == first.context.span_id
+    assert {span.parent.span_id for span in (first, second, tool) if span.parent} <= turns
+    assert {said(span)["gen_ai.operation.name"] for span in (first, second, summary)} == {"chat"}
+    assert (first.kind, summary.kind, tool.kind) == (
+        SpanKind.CLIENT,
+        SpanKind.CLIENT,
+        SpanKind.INTERNAL,
+    )
+    told = (root, first, second, summary, tool)
+    assert {said(span)["gen_ai.conversation.id"] for span in told} == {"letters"}
+    assert {said(span)["gen_ai.agent.name"] for span in told} == {said(root)["gen_ai.agent.name"]}
+    chat = said(second)
+    assert chat["gen_ai.provider.name"] == "openai"
+    assert chat["gen_ai.request.model"] == "openai-chat:gpt-9"
+    assert chat["gen_ai.usage.input_tokens"] == 40
+    assert chat["gen_ai.usage.cache_read.input_tokens"] == 30
+    assert chat["gen_ai.usage.output_tokens"] == 3
+    assert said(tool)["gen_ai.tool.name"] == "look_up"
+    assert said(tool)["gen_ai.tool.call.id"] == "c-17"
+    assert CANARY not in "".join(span.to_json() for span in backend.spans)
+
+
+@pytest.mark.item(483)
+@in_memory
+async def test_the_receipt_of_a_window_is_an_event(bed: Bed) -> None:
+    """Head, cut, tokens of each part, and how much each strategy dropped; a summary has none."""
+    backend, _ = await _chatted(bed)
+    first, second = backend.named("chat openai-chat:gpt-9")
+
+    [event] = first.events
+    assert event.name == "callboard.window"
+    window: dict[str, Any] = dict(event.attributes or {})
+    assert (window["callboard.window.head"], window["callboard.window.cut"]) == (7, -1)
+    assert window["callboard.window.dropped.SummarizationCompaction"] == 6
+    parts = [window[f"callboard.window.tokens.{name}"] for name in ("summary", "history", "new")]
+    assert all(parts)
+    assert window["callboard.window.tokens"] == sum(parts)
+    assert dict(second.events[0].attributes or {})["callboard.window.cut"] == 5
+    assert not backend.one("chat writer-1").events
+
+
+async def _without_a_summary(bed: Bed) -> None:
+    """A call goes on without the summary that its strategy's model could not write."""
+    writer = ScriptedModel(ModelError("auth"), model="broken-writer")
+    strategy = SummarizationCompaction(writer, 20, 30, counter=BY_TENS)
+    context = ContextConfig(StoreHistory(), CompactionPipeline([strategy], counter=BY_TENS))
+    agent = ReActAgent(bed.name(), model=ScriptedModel("fine"), context=context)
+    await bed.runtime.register(agent)
+    early = [ChatMessage.of("user", str(n)) for n in range(8)]
+    await bed.runtime.history.append_many(agent.id, early, session_id="main")
+    assert await bed.result(await bed.submit(agent.id, "hi")) == "fine"
+
+
+@in_memory
+async def test_meters_count_calls_of_models_and_their_windows(bed: Bed) -> None:
+    """Tokens, time, windows, the cached part and compactions, as the page says them; failures apart."""
+    await bed.result(await bed.submit(await _served(bed), CANARY))
+
+    async def fail(ctx: RunContext, inbox: list[Message]) -> None:
+        del inbox
+        await ctx.llm("hi")
+
+    broken = ScriptedModel(ModelError("auth"), model="broken-1")
+    await bed.ended(await bed.submit(await bed.serve(fail, model=broken), max_retries=0))
+    await _without_a_summary(bed)
+
+    families = list(of_model_calls(bed.runtime.meters.calls))
+    found = {
+        (one.name, *(one.labels[key] for key in sorted(one.labels) if key != "le")): one.value
+        for family in families
+        for one in family.samples
+        if one.labels.get("le", "+Inf") == "+Inf"
+    }
+    gpt = "openai-chat:gpt-9"
+    assert found["gen_ai_client_token_usage_sum", "chat", gpt, "input"] == 80
+    assert found["gen_ai_client_token_usage_sum", "chat", gpt, "output"] == 6
+    duration = "gen_ai_client_operation_duration_seconds_count"
+    assert found[duration, "", "chat", gpt] == 2
+    assert found[duration, "", "chat", "writer-1"] == 1
+    assert found[duration, "_OTHER", "chat", "broken-1"] == 1
+    assert found[duration, "_OTHER", "chat", "broken-writer"] == 1
+    assert found["callboard_model_cache_share_sum", gpt] == 1.5
+    assert found["callboard_window_tokens_count", gpt] == 2
+    assert ("callboard_window_tokens_count", "writer-1") not in found
+    assert found["callboard_context_compactions_total", "SummarizationCompaction"] == 1
+
+
+@pytest.mark.item(483)
+@in_memory
+async def test_a_call_that_fails_tells_its_window(bed: Bed) -> None:
+    """With the error's class; an error without an answer has no usage."""
+    backend = Backend()
+    await bed.stop()
+    await bed.start(tracing=backend.tracing)
+
+    async def act(ctx: RunContext, inbox: list[Message]) -> None:
+        del inbox
+        await ctx.generate("hi", session="other")
+
+    model = ScriptedModel(ModelError("auth"))
+    run_id = await bed.submit(await bed.serve(act, model=model), max_retries=0)
+    await bed.ended(run_id)
+    await backend.told(bed, run_id)
+
+    span = backend.one("chat")
+    assert (span.status.status_code, said(span)["error.type"]) == (StatusCode.ERROR, "ModelError")
+    assert said(span)["gen_ai.conversation.id"] == "other"
+    assert "gen_ai.usage.input_tokens" not in said(span)
+    assert [event.name for event in span.events] == ["callboard.window"]
+
+
+@pytest.mark.item(483)
+@in_memory
+async def test_content_of_a_chat_is_the_turns_that_it_adds(bed: Bed) -> None:
+    """Where content is wanted: new turns and the answer, not the session's name."""
+    backend, _ = await _chatted(bed, show=Redaction([]))
+    first, _ = backend.named("chat openai-chat:gpt-9")
+
+    assert '"role":"user"' in said(first)["gen_ai.input.messages"]
+    assert "letters" not in said(first)["gen_ai.input.messages"]
+    assert CANARY in said(backend.one("chat writer-1"))["gen_ai.output.messages"]

@@ -29,7 +29,7 @@ OLD = [NewTurn("main", f"old-{n}", ChatMessage.of("user", "word " * 40)) for n i
 async def test_a_host_that_was_frozen_in_mid_stream_writes_no_turn_and_no_cut(
     fleet: Hosts, client: Runtime, tmp_path: Path
 ) -> None:
-    """The other host's answer stands. What the thawed one's stream gives is dropped, even by an empty session."""
+    """The other host's answer stands. The thawed one's stream adds nothing, even to an empty session."""
     ledger, gate, transcripts = tmp_path / "ledger", tmp_path / "gate", client.store.transcripts
     await transcripts.append(TELLER, OLD)
     frozen = await fleet.serving(HERE)

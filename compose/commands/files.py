@@ -1,4 +1,4 @@
-"""Files that commands write: whole or not at all, readable by their owner alone."""
+"""Files of commands: read, or written whole or not at all, readable by their owner alone."""
 
 from __future__ import annotations
 
@@ -39,6 +39,25 @@ def writing(output: Path | None) -> Iterator[TextIO]:
         raise ContractError(f"cannot write {output}: {problem}; name another file") from exc
     finally:
         part.unlink(missing_ok=True)
+
+
+@contextmanager
+def reading(file: str) -> Iterator[TextIO]:
+    """Yield standard input for a dash, else the file.
+
+    Raises:
+        ContractError: The file cannot be read, or is no text.
+    """
+    if file == "-":
+        yield sys.stdin
+        return
+    try:
+        with Path(file).open(encoding="utf-8") as lines:
+            yield lines
+    except OSError as exc:
+        raise ContractError(f"cannot read {file}: {exc.strerror or exc}") from exc
+    except UnicodeDecodeError as exc:
+        raise ContractError(f"{file} is no text in UTF-8, so no export") from exc
 
 
 def _privately(path: str, flags: int) -> int:

@@ -1,9 +1,10 @@
 """Runs as a file: what a store holds of a conversation, one JSON object a line, whole or refused.
 
-Version 1: a head ``{"callboard_export": 1, …}``; for each run a line ``run``, its log as lines
-``entry`` and what it was given but has not begun with as lines ``message``; at last a line ``end`` that
-counts them, so that a file that was cut off is noticed. Content is included: payloads, results,
-errors. Nothing here says where the servers are.
+Version 2: a head ``{"callboard_export": 2, …}``; for each run a line ``run``, its log as lines
+``entry``, what it was given but has not begun with as lines ``message``, and the turns that its model calls
+saw or added as lines ``turn``; at last a line ``end`` that counts them, so that a file that was cut off is
+noticed. Version 1 has no turns; it is read, too. Content is included: payloads, results, errors, turns.
+Nothing here says where the servers are. A replay needs no turn: they are for people.
 """
 
 from __future__ import annotations
@@ -17,14 +18,18 @@ from typing import Any, Final
 
 from actors.errors import ContractError, Facts, RunSweptError
 from actors.kernel.agent.supervision import Supervision
+from actors.kernel.agent.transcript import Turn
 from actors.kernel.json import JsonValue
 from actors.kernel.runtime.ids import AgentId, RunId
 from actors.kernel.runtime.log_entry import RunLogEntry
 from actors.kernel.runtime.rows import RunRow
 from actors.kernel.runtime.scheduler import RetryPolicy, RunStatus
 from actors.kernel.store.store import RunStore
+from compose.tools.history import SeenSession, add_seen, turn_of_json, turn_to_json
 
-VERSION: Final = 1
+VERSION: Final = 2
+READABLE: Final = (1, VERSION)
+"""Versions of exports that are read."""
 MAX_RUNS: Final = 10_000
 """Of one export; a larger tree is exported by its subtrees."""
 
@@ -48,11 +53,13 @@ class ExportedRun:
         row: As stored; result and error are those of the log.
         entries: Its whole log.
         messages: What it was given and has not begun with, in their stored form.
+        turns: What its model calls saw or added, by session, oldest first.
     """
 
     row: RunRow
     entries: list[RunLogEntry] = field(default_factory=list)
     messages: list[dict[str, JsonValue]] = field(default_factory=list)
+    turns: dict[str, list[Turn]] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -63,11 +70,13 @@ class Exporter:
         store: Where they are.
         runs: How many were given out so far.
         entries: Of their logs.
+        turns: Of their conversations.
     """
 
     store: RunStore
     runs: int = 0
     entries: int = 0
+    turns: int = 0
 
     async def lines(self, first: RunRow, *, tree: bool, at: datetime) -> AsyncIterator[Line]:
         """Yield the lines of an export of a run, and with `tree` of all runs below it.
@@ -98,17 +107,24 @@ class Exporter:
             if tree:
                 children = await self.store.lists.children(row.run_id)
                 waiting.extend(child for child in children if not child.swept)
-        yield {"line": "end", "runs": self.runs, "entries": self.entries}
+        yield {"line": "end", "runs": self.runs, "entries": self.entries, "turns": self.turns}
 
     async def _run(self, row: RunRow) -> AsyncIterator[Line]:
         self.runs += 1
         yield {"line": "run", **_row_to_json(row)}
+        seen: dict[str, SeenSession] = {}
         async for entry in self.store.reads.entries(row.run_id):
             self.entries += 1
+            add_seen(seen, entry)
             yield {"line": "entry", "run": row.run_id, **entry_to_json(entry)}
         for loaded in await self.store.reads.load([row.run_id]):
             for arrived in loaded.messages:
                 yield {"line": "message", "run": row.run_id, "message": arrived.message.to_json()}
+        for session, one in seen.items():
+            about = {"line": "turn", "of": row.run_id, "session": session}
+            async for turn in one.turns(self.store.transcripts, row.agent_id, session, row.run_id):
+                self.turns += 1
+                yield {**about, **turn_to_json(turn)}
 
 
 def entry_to_json(entry: RunLogEntry) -> Line:
@@ -172,9 +188,10 @@ class _ExportReader:
             raise self._wrong("it is not a JSON object")
         kind = line.get("line")
         if not self._has_head:
-            if line.get("callboard_export") != VERSION:
+            if line.get("callboard_export") not in READABLE:
                 found = line.get("callboard_export", "none")
-                raise self._wrong(f"it is no export of version {VERSION} (found: {found})")
+                known = " or ".join(map(str, READABLE))
+                raise self._wrong(f"it is no export of version {known} (found: {found})")
             self._has_head = True
             return
         try:
@@ -199,9 +216,15 @@ class _ExportReader:
                 self._runs[entry.run_id].entries.append(entry)
             case "message":
                 self._runs[line["run"]].messages.append(dict(line["message"]))
+            case "turn":
+                turns = self._runs[line["of"]].turns.setdefault(str(line["session"]), [])
+                turns.append(turn_of_json(line))
             case "end":
-                count = sum(len(run.entries) for run in self._runs.values())
-                if (line["runs"], line["entries"]) != (len(self._runs), count):
+                runs = self._runs.values()
+                count = sum(len(run.entries) for run in runs)
+                turn_count = sum(len(turns) for run in runs for turns in run.turns.values())
+                told = (line["runs"], line["entries"], line.get("turns", 0))
+                if told != (len(runs), count, turn_count):
                     raise self._wrong("some of its lines are missing")
                 self._has_end = True
             case _:

@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from actors.kernel.agent.transcript import NO_CUT, Turn, message_json, message_of_turn
+from actors.kernel.agent.message import ChatMessage
+from actors.kernel.agent.transcript import NO_CUT, Turn, message_json, message_of_turn, new_turn
 from actors.kernel.json import JsonValue
 from actors.kernel.runtime.ids import AgentId, RunId
+from actors.kernel.runtime.log_entry import RunLogEntry
 from actors.kernel.storage.transcript import TranscriptStore
 from actors.kernel.store.store import RunStore
 
@@ -17,13 +19,47 @@ PAGE: Final = 200
 """Turns that are in memory at once."""
 
 
-async def turns_of(store: TranscriptStore, agent: AgentId, session: str) -> AsyncIterator[Turn]:
-    """Yield the turns of a session, oldest first, also those that are added meanwhile."""
-    after = NO_CUT
+async def turns_of(
+    store: TranscriptStore, agent: AgentId, session: str, *, after: int = NO_CUT
+) -> AsyncIterator[Turn]:
+    """Yield the turns of a session behind an ordinal, oldest first, also those that are added meanwhile."""
     while page := await store.page(agent, session, limit=PAGE, after=after):
         for turn in page:
             yield turn
         after = page[-1].ordinal
+
+
+@dataclass(slots=True)
+class SeenSession:
+    """The part of a session that a run's model calls saw.
+
+    Attributes:
+        cut: Ordinal behind which the first window began.
+        head: Ordinal of the last turn of the last window, without those that the call added.
+    """
+
+    cut: int
+    head: int
+
+    async def turns(
+        self, store: TranscriptStore, agent: AgentId, session: str, run: RunId
+    ) -> AsyncIterator[Turn]:
+        """Yield the turns that are still there, and those that the run added to the session."""
+        async for turn in turns_of(store, agent, session, after=self.cut):
+            is_own = turn.run_id == run
+            if turn.ordinal > self.head and turn.run_id and not is_own:
+                return
+            if is_own or turn.ordinal <= self.head:
+                yield turn
+
+
+def add_seen(seen: dict[str, SeenSession], entry: RunLogEntry) -> None:
+    """Add to the sessions of a run what one of its log entries tells, if that is of a model call."""
+    receipt = entry.payload.get("receipt")
+    if isinstance(receipt, dict) and isinstance(receipt.get("session"), str):
+        cut, head = int(str(receipt["cut"])), int(str(receipt["head"]))
+        known = seen.setdefault(str(receipt["session"]), SeenSession(cut, head))
+        known.cut, known.head = min(known.cut, cut), max(known.head, head)
 
 
 def turn_to_json(turn: Turn) -> dict[str, JsonValue]:
@@ -41,6 +77,20 @@ def turn_to_json(turn: Turn) -> dict[str, JsonValue]:
         "at": turn.at.isoformat(),
         "message": message_json(message_of_turn(turn)),
     }
+
+
+def turn_of_json(data: dict[str, Any]) -> Turn:
+    """Return the turn that `turn_to_json` has written."""
+    told = new_turn(ChatMessage.model_validate(data["message"]), "")
+    return Turn(
+        int(data["ordinal"]),
+        str(data["id"]),
+        data["run"] or "",
+        told.message,
+        data["tokens"],
+        data["parent"],
+        datetime.fromisoformat(data["at"]),
+    )
 
 
 @dataclass(frozen=True, slots=True)

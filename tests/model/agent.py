@@ -14,6 +14,7 @@ from actors.kernel.runtime.supervisor import RunHandle
 from tests.harness.simloop import EPOCH
 from tests.model.program import make_error
 from tests.model.reading import plain_error
+from tests.model.scripted import SESSIONS, context_of, model_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -101,6 +102,9 @@ class ProgramAgent:
             Tool("idempotent_tool", "", self._use, idempotent=True),
             Tool("at_most_once_tool", "", self._use),
         ]
+        if case.retention:
+            self.session, self.model = SESSIONS[0], model_of(self._step)
+            self.context = context_of(self._step, case.retention)
 
     async def run(self, ctx: Any, inbox: list[Message]) -> Any:
         """Interpret the program; a run of the first agent that mail starts only says what it got."""
@@ -226,6 +230,21 @@ class ProgramAgent:
             message = self._seen[which % len(self._seen)]
             self._world.replies.setdefault((self._run_id, message.id), []).append(value)
             await ctx.reply(message, value)
+
+    async def _append_verb(self, ctx: Any, call: Call) -> Any:
+        texts, session = call.args
+        await ctx.history.append(*texts, session=session)
+
+    async def _count_verb(self, ctx: Any, call: Call) -> Any:
+        return await ctx.history.count(session=call.args[0])
+
+    async def _turns_verb(self, ctx: Any, call: Call) -> Any:
+        found = await ctx.history.get(session=call.args[0])
+        return [[message.role, message.text, message.turn] for message in found]
+
+    async def _generate_verb(self, ctx: Any, call: Call) -> Any:
+        name, text, session = call.args
+        return (await ctx.generate(f"{name}|{text}", session=session)).text
 
     async def _patched_verb(self, ctx: Any, call: Call) -> Any:
         return await ctx.patched(call.args[0])

@@ -9,6 +9,7 @@ from actors.kernel.agent.message import Message
 from actors.kernel.runtime.ids import AgentId, TopicId
 from tests.harness.checks import received
 from tests.model.reading import essential, plain_error
+from tests.model.sessions import sessions_of
 from tests.model.world import Answer, Left, Letter, Scene
 
 if TYPE_CHECKING:
@@ -111,6 +112,7 @@ async def anchor(
         [letter.payload for letter in read],
         answers,
         follows,
+        await sessions_of(store, [root, *agents_of(case, rows)]) if case.retention else {},
     )
     return Anchor(at, log, counts, scene, is_fair)
 

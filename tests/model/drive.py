@@ -27,6 +27,7 @@ from tests.model.ground import MemoryGround, message_of, run_of
 from tests.model.operators import Act, Operator
 from tests.model.reading import essential, seconds
 from tests.model.seeding import seed_store
+from tests.model.sessions import sessions_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Sequence
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from tests.model.ground import Ground
     from tests.model.history import Line
     from tests.model.program import Case
+    from tests.model.sessions import Session
 
 BOOT: Final = "boot"
 CLIENT: Final = "local"
@@ -89,6 +91,8 @@ class Observed:
         over_at: When everything was over, in virtual seconds.
         sent: Messages that lie in the sink's inbox.
         calls: Names of the store calls made.
+        sessions: Conversations with turns, by ``AGENT SESSION``.
+        keeps: Whether their turns stay when runs end.
     """
 
     row: RunRow | None = None
@@ -111,6 +115,8 @@ class Observed:
     others: dict[str, Other] = field(default_factory=dict)
     states: dict[str, dict[str, Any]] = field(default_factory=dict)
     waiting: dict[str, list[Arrived]] = field(default_factory=dict)
+    sessions: dict[str, Session] = field(default_factory=dict)
+    keeps: bool = False
 
     @property
     def log(self) -> list[Line]:
@@ -349,6 +355,11 @@ class Stage:
         seen.unread += [one.message.payload for one in waiting]
         seen.senders += [one.message.sender or "" for one in waiting]
         await self._look_at_others()
+        seen.keeps = self.case.retention == "permanent"
+        if self.case.retention:
+            rows = [one.row for one in seen.others.values()]
+            agents = [self.agent, *agents_of(self.case, rows)]
+            seen.sessions = await sessions_of(store, agents)
         if self.faults.orders:
             runs = [row.run_id for row in await self.list_runs()]
             seen.logs = [[entry async for entry in store.reads.entries(run_id)] for run_id in runs]

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 BEGINS: Final = ("effect.intent", "tool.called", "timer.set", "ask.sent")
 NUMBERED: Final = ("msg.sent", "ask.sent", "child.spawned")
+PAID: Final = "~"
+"""Positions with it are never strict."""
 RUN_KINDS: Final = ("run.suspended", "run.resumed")
 
 
@@ -70,6 +72,8 @@ class Memory:
         for seq in range(memory.start, len(log)):
             memory._read(seq, log[seq])
         for position, record in memory.records.items():
+            if PAID in position:
+                continue
             seen = record.begin if record.end is None else record.end
             if seen is not None and memory.is_strict(seen) and seen not in memory.void:
                 memory.unasked.add(position)
@@ -135,7 +139,7 @@ class Memory:
 def _belong(begin: Line, end: Line) -> bool:
     """Whether two entries of one position are of one call, not of two attempts' different ones."""
     pairs = {
-        "effect.intent": ("effect.result",),
+        "effect.intent": ("effect.result", "llm.call"),
         "tool.called": ("tool.result",),
         "timer.set": ("timer.fired", "msg.received"),
         "ask.sent": ("ask.replied", "ask.timeout", "effect.result"),

@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
+from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from actors.kernel.runtime.ids import AgentId, message_id_of_post, run_id_of_mail
 from tests.model.completions import TERMINAL
 from tests.model.run import Run
+from tests.model.sessions import Session
 from tests.model.signs import TIE_S, RefusedSignal, TieError
 from tests.model.world import OUTSIDER, Answer, Box, Left, Letter, Scene
 
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 BOOT: Final = Letter("boot", "submit:local", {"boot": True})
 MAX_MESSAGES: Final = 100
 _Event: TypeAlias = "tuple[float, int, Callable[[], bool], Callable[[], None]]"
+ENDS: Final = ("run.completed", "run.failed", "run.cancelled")
 TOPIC: Final = "news"
 """How the names of topics begin."""
 
@@ -60,6 +63,7 @@ class Prediction:
         runs: All other runs, by id, but those that only read what came after the first had ended.
         states: Of the other agents that have any.
         waiting: Ids of letters that wait for other agents.
+        sessions: Conversations with turns, by ``AGENT SESSION``.
     """
 
     status: str
@@ -71,6 +75,7 @@ class Prediction:
     runs: dict[str, Told] = field(default_factory=dict)
     states: dict[str, dict[str, Any]] = field(default_factory=dict)
     waiting: dict[str, list[str]] = field(default_factory=dict)
+    sessions: dict[str, Session] = field(default_factory=dict)
 
 
 class Model:
@@ -104,6 +109,7 @@ class Model:
         self.scene = scene or Scene(now, [Left(run_id, case.root, [], (BOOT,))])
         self.now = self.scene.at
         self.executions = dict(self.scene.executions)
+        self.sessions = deepcopy(self.scene.sessions)
         self.soon: deque[Callable[[], None]] = deque()
         self.boxes: dict[str, Box] = {}
         self.runs: dict[str, Run] = {}
@@ -192,6 +198,7 @@ class Model:
             runs=told,
             states={one.agent: one.state for one in others if one.state},
             waiting={one.agent: [x.id for x in one.waiting] for one in others if one.waiting},
+            sessions={key: one for key, one in self.sessions.items() if one.turns},
         )
 
     def at(self, when: float, is_wanted: Callable[[], bool], act: Callable[[], None]) -> None:
@@ -313,13 +320,29 @@ class Model:
             _fold_state(run.box.state, line)
             if line.kind == "follow.changed":
                 self._change_follow(run, line, cause)
+            self._converse(run, seq, line)
             if seq in run.extra and line.kind == "effect.result":
                 letter, value = run.extra[seq]
                 if letter.asker is not None:
                     answer = Answer("replied", str(run.run_id), value)
                     self.answer(letter.asker, letter.id, answer)
+        for cut in run.cuts:
+            self._session(run, cut.session).cut(cut)
+        run.cuts = []
         for seq, line in lines:
             self._send(run, seq, line, cause)
+
+    def _session(self, run: Run, name: str) -> Session:
+        return self.sessions.setdefault(f"{run.box.agent} {name}", Session())
+
+    def _converse(self, run: Run, seq: int, line: Line) -> None:
+        """Write the turns that are durable with an entry, or forget those of a run that ends with it."""
+        recorded, turns = run.said.get(seq, (None, []))
+        for name, *turn in turns if recorded is line else ():
+            self._session(run, name).add(turn[0], str(run.run_id), *turn[1:])
+        if self.case.retention == "run" and line.kind in ENDS:
+            for session in self.sessions.values():
+                session.forget(str(run.run_id))
 
     def _send(self, run: Run, seq: int, line: Line, cause: object) -> None:
         sender = f"agent:{run.box.agent}"

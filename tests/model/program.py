@@ -14,7 +14,9 @@ an ``op`` and, where it calls ctx, a ``label`` that no other statement has:
 ``ask_child`` child, payload, d, into · ``reply`` which, value ·
 ``spawn`` type, boot · ``await_child`` child, into · ``stop_child`` child · ``tell`` to, payload ·
 ``emit`` topic, payload ·
-``follow`` topic · ``unfollow`` topic · ``approval`` d, into.
+``follow`` topic · ``unfollow`` topic · ``approval`` d, into ·
+``append`` texts, session · ``count`` session, into · ``turns`` session, into ·
+``generate`` text, session, into.
 
 `to` is an agent as text; `child` and `which` count children spawned and messages received so far,
 around. An expression is ``{"var": name}``, ``{"list": [...]}``, ``{"big": length}`` or JSON data that
@@ -31,7 +33,7 @@ from typing import Any, Final, TypeAlias
 
 from typing_extensions import override
 
-from actors.errors import RetryAfter, TerminalError
+from actors.errors import ModelError, RetryAfter, TerminalError
 
 Json: TypeAlias = Any
 Stmt: TypeAlias = dict[str, Any]
@@ -63,6 +65,8 @@ def make_error(name: str, text: str) -> BaseException:
         return RetryAfter(0.75, text)
     if name == "AwkwardError":
         return AwkwardError(text, "lost")
+    if name == "ModelError":
+        return ModelError("overloaded", None, text)
     return _PLAIN.get(name, ScriptedError)(text)
 
 
@@ -100,6 +104,7 @@ class Case:
         budget: Arguments of the root's `SpawnBudget`.
         tenant: Whose all agents are; empty: the default one. See `in_tenant`.
         is_even: Every run does the same at the same time, so that much coincides.
+        retention: Of the turns of conversations; empty: nobody talks to a model.
     """
 
     program: Block
@@ -112,6 +117,7 @@ class Case:
     budget: dict[str, Any] = field(default_factory=dict)
     tenant: str = ""
     is_even: bool = False
+    retention: str = ""
 
     @property
     def arrivals(self) -> list[tuple[float, str, str, dict[str, int]]]:
@@ -388,6 +394,22 @@ class Interpreter:
 
     def _do_unfollow(self, stmt: Stmt, _: Any) -> Code:
         return (yield from self._ask(stmt["label"], "unfollow", stmt["topic"]))
+
+    def _do_append(self, stmt: Stmt, _: Any) -> Code:
+        texts = [str(self._value(text)) for text in stmt["texts"]]
+        return (yield from self._ask(stmt["label"], "append", texts, stmt["session"]))
+
+    def _do_count(self, stmt: Stmt, _: Any) -> Code:
+        return self._keep(stmt, (yield from self._ask(stmt["label"], "count", stmt["session"])))
+
+    def _do_turns(self, stmt: Stmt, _: Any) -> Code:
+        return self._keep(stmt, (yield from self._ask(stmt["label"], "turns", stmt["session"])))
+
+    def _do_generate(self, stmt: Stmt, _: Any) -> Code:
+        label, text = stmt["label"], str(self._value(stmt["text"]))
+        name = f"{label}@{self._generation}{self._tag}"
+        asked = self._ask(label, "generate", name, text, stmt["session"])
+        return self._keep(stmt, (yield from asked))
 
     def _do_try(self, stmt: Stmt, children: dict[int, Any]) -> Code:
         try:

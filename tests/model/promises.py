@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
+from actors.kernel.agent.transcript import turn_id
 from actors.kernel.runtime.effects import args_hash
 from tests.harness.checks import received
 
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
     from actors.kernel.runtime.log_entry import RunLogEntry
     from actors.kernel.runtime.rows import RunRow
     from tests.model.drive import Observed
+
+MOST_AT_ONCE: Final = 4
+"""Turns that a program appends in one call, at most."""
 
 
 def broken_talk(observed: Observed) -> list[str]:
@@ -30,7 +34,36 @@ def broken_talk(observed: Observed) -> list[str]:
         *_answers(observed, logs),
         *_replies(observed, logs),
         *_refused(observed, logs),
+        *_conversations(observed, logs),
     ]
+
+
+def _conversations(observed: Observed, logs: dict[str, list[RunLogEntry]]) -> list[str]:
+    """Turns stand in their order, each once, each of a recorded call, and none is missing."""
+    found: list[str] = []
+    ids = Counter(turn.id for one in observed.sessions.values() for turn in one.turns)
+    found += [f"turn {id_} stands {n} times" for id_, n in ids.items() if n > 1]
+    for key, session in observed.sessions.items():
+        ordinals = [turn.ordinal for turn in session.turns]
+        if ordinals != sorted(set(ordinals)) or (observed.keeps and ordinals[-1] >= len(ordinals)):
+            found.append(f"ordinals of {key}: {ordinals}")
+    if not observed.keeps:
+        return found
+    for run_id, log in logs.items():
+        for entry in log:
+            effect, position = entry.payload.get("effect"), entry.position
+            is_call = entry.kind == "llm.call" and "~" not in position
+            if not is_call and effect != "history.append":
+                continue
+            place = f"{position} {entry.payload['hash']}"
+            many = 1 + (is_call and entry.payload["status"] == "ok")
+            wanted = [turn_id(run_id, place, n) for n in range(MOST_AT_ONCE)]
+            found += [
+                f"turn {n} of {position} is missing" for n in range(many) if wanted[n] not in ids
+            ]
+            for one in wanted if not is_call else wanted[:many]:
+                ids[one] = 0
+    return found + [f"turn {id_} is of no recorded call" for id_, n in ids.items() if n]
 
 
 def early_timers(observed: Observed) -> list[str]:

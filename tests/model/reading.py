@@ -5,6 +5,8 @@ from __future__ import annotations
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
+from actors.kernel.agent.llm import LLMResponse
+from actors.kernel.agent.message import ChatMessage
 from tests.harness.simloop import EPOCH
 from tests.model.history import RUN_KINDS, Line
 
@@ -70,7 +72,7 @@ def seconds(at: datetime | str) -> float:
 def _data(kind: str, payload: dict[str, Any], number: dict[int, int]) -> dict[str, Any]:
     if kind in _PLAIN:
         return {key: payload[key] for key in _PLAIN[kind] if key in payload}
-    if kind in ("effect.result", "tool.result"):
+    if kind in ("effect.result", "tool.result", "llm.call"):
         return _result(payload)
     data: dict[str, Any] = {}
     if kind == "timer.set":
@@ -111,7 +113,14 @@ def _result(payload: dict[str, Any]) -> dict[str, Any]:
     if payload["status"] == "error":
         data["error"] = _error(payload["error"])
         return data
-    value = payload.get("value")
+    value: Any = payload.get("value")
+    if payload["effect"] == "llm":
+        receipt: Any = payload.get("receipt", {})
+        text = LLMResponse.model_validate(value).text
+        value = [text, *(receipt[key] for key in ("head", "cut", "turns") if receipt)]
+    if payload.get("name") == "history.get":
+        said = [ChatMessage.model_validate(one) for one in value]
+        value = [[one.role, one.text, one.turn] for one in said]
     if payload["effect"] == "tool" and isinstance(value, dict):
         text = value.get("text", "") if value["status"] != "ok" else ""
         value = [value["status"], value.get("structured"), text]

@@ -11,9 +11,9 @@ from actors.errors import EffectInDoubtError
 from actors.kernel.runtime.ids import RunId, derive_id
 from tests.model.branches import Branch, CancelledError, Group, Wait, innermost_open
 from tests.model.completions import TERMINAL, end_of_attempt
+from tests.model.conversation import Conversations
 from tests.model.history import DivergenceError, Line, Memory
 from tests.model.signs import TIE_S, ContinueSignal, RefusedSignal, TieError
-from tests.model.talk import Talk
 from tests.model.verbs import EFFECTS
 from tests.model.world import NEVER, Letter
 
@@ -26,7 +26,7 @@ STOPS: Final = (ContinueSignal, DivergenceError, RefusedSignal, TieError)
 """What goes through the code of a program without being seen."""
 
 
-class Run(Talk):
+class Run(Conversations):
     """See the module's docstring.
 
     Args:
@@ -48,6 +48,7 @@ class Run(Talk):
         self.rows: dict[str, str] = {}
         self.refused: dict[str, str] = {}
         self.extra: dict[int, Any] = {}
+        self.said = {}
         self.active_at = self.ended_at = NEVER
         self.looked_at = 2 * NEVER
         self.born: object = None
@@ -58,6 +59,7 @@ class Run(Talk):
 
     def _reset(self) -> None:
         self.epoch += 1
+        self.cuts = []
         self.set_here: dict[str, Any] = {}
         self.ready: list[Branch] = []
         self.groups: list[Group] = []

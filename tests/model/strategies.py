@@ -232,6 +232,43 @@ def talking_cases(draw: st.DrawFn, *, even: bool = False) -> Case:
     return evened(case) if even else case
 
 
+_session = _weighted((4, st.none()), (1, st.just("side")))
+_misheard = st.fixed_dictionaries(
+    {"d": _ticks, "err": st.sampled_from([*ERRORS, "ModelError", "ModelError", "ModelError"])}
+)
+_answers = _weighted((4, _good_outcomes), (1, st.tuples(_misheard, _ok).map(list)))
+_converse = _weighted(
+    (6, _stmt("generate", text=_expr, session=_session, into=_var, outcomes=_answers)),
+    (2, _stmt("append", texts=st.lists(_expr, min_size=1, max_size=3), session=_session)),
+    (1, _stmt("count", session=_session, into=_var)),
+    (1, _stmt("turns", session=_session)),
+)
+
+
+def _conversing(level: int) -> st.SearchStrategy[Stmt]:
+    """A statement of an agent that talks to a model, and sometimes to others."""
+    leaf = _weighted((2, leaves), (6, _converse), (2, _talk(level)))
+    return _weighted((5, leaf), (1, _composites(leaf)))
+
+
+_conversing_at = [_conversing(level) for level in range(LEVELS)]
+
+
+@st.composite
+def conversation_cases(draw: st.DrawFn) -> Case:
+    """Return a small random case of agents that talk to models, in sessions that outlast their runs."""
+    program = draw(st.lists(_conversing_at[0], min_size=2, max_size=5))
+    signals = draw(st.lists(st.tuples(st.integers(0, 12), st.sampled_from(SIGNALS)), max_size=2))
+    mail = draw(st.lists(st.integers(0, 12), max_size=2))
+    cast = {
+        type_of(level): [draw(_lead), *draw(st.lists(_conversing_at[level], max_size=4))]
+        for level in range(1, LEVELS)
+    }
+    case = finish(program, signals, mail, draw(_retry), cast=cast)
+    retention = draw(_weighted((3, st.just("permanent")), (1, st.just("run"))))
+    return replace(case, retention=retention)
+
+
 @st.composite
 def limit_cases(draw: st.DrawFn) -> Case:
     """Return a small random case in which a time limit falls on the instant of what it waits for."""

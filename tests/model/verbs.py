@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     from tests.model.program import Call, Case
     from tests.model.world import Box, Letter
 
-EFFECTS: Final = ("step", "tool", "cancel")
+EFFECTS: Final = ("step", "tool", "cancel", "llm")
+RESULTS: Final = {"tool": "tool.result", "llm": "llm.call"}
 MOST_BYTES: Final = 256 * 1024
 """Of what a message holds, as JSON."""
 _MARK: Final = "__model_seq__"
@@ -178,7 +179,7 @@ class Verbs:
 
     def _result(self, position: str, plan: tuple[Any, ...], rest: dict[str, Any]) -> int:
         effect, _, digest, name = plan[:4]
-        kind = "tool.result" if effect == "tool" else "effect.result"
+        kind = RESULTS.get(effect, "effect.result")
         data = {"effect": effect, "name": name, "hash": digest, **rest}
         return self.record(kind, position, data)
 
@@ -190,10 +191,11 @@ class Verbs:
         name = "idempotent_tool" if mode == "idempotent" else "at_most_once_tool"
         self._effect(branch, ("tool", mode, args_hash([name, kwargs]), name, kwargs["called"]))
 
-    def _effect(self, branch: Branch, plan: tuple[str, str, str, str, str]) -> None:
+    def _effect(self, branch: Branch, plan: tuple[Any, ...]) -> None:
         effect, _, digest = plan[:3]
         position = branch.take_position()
-        kinds = ("tool.called", "tool.result") if effect == "tool" else _EFFECT_KINDS
+        kinds = ("tool.called" if effect == "tool" else "effect.intent", "effect.result")
+        kinds = (kinds[0], RESULTS.get(effect, kinds[1]))
         record = self.memory.find(position, kinds, digest)
         if record is not None and record.end is not None and record.end not in self.memory.void:
             self._await_hit(branch, record.end)
@@ -282,7 +284,7 @@ class Verbs:
         """The time of a wait has come: record it, so that the branch can go on in its turn."""
         if wait.plan[0] in ("step", "tool"):
             effect, outcome, text = wait.plan[0], *wait.plan[5:]
-            rest = _came_of(effect, outcome, text)
+            rest = came_of(effect, outcome, text)
             self.conclude(branch, wait, rest)
             return
         self._give(branch)
@@ -436,7 +438,7 @@ class Verbs:
         self.record("select.won", position, {"index": index})
 
 
-def _came_of(effect: str, outcome: dict[str, Any], text: str) -> dict[str, Any]:
+def came_of(effect: str, outcome: dict[str, Any], text: str) -> dict[str, Any]:
     """Return what an execution leaves in the log; a failed tool is an answer, not an error."""
     if "err" not in outcome:
         value = outcome.get("ok")
@@ -455,9 +457,6 @@ def refuse_large(payload: Any, what: str) -> None:
         raise MessageTooLargeError(what, size, MOST_BYTES)
 
 
-_EFFECT_KINDS: Final = ("effect.intent", "effect.result")
-
-
 def error_record(error: BaseException) -> dict[str, Any]:
     """Return the essential record of an error: its class and its text."""
     if isinstance(error, EffectError):
@@ -474,7 +473,7 @@ def rebuilt(record: dict[str, Any]) -> Exception:
     if name in (AwkwardError.__name__, "SystemExit"):
         module = "builtins" if name == "SystemExit" else AwkwardError.__module__
         return EffectError(f"{module}:{name}", text)
-    if name == "RetryAfter":
+    if name in ("RetryAfter", "ModelError"):
         text = text.partition(": ")[2]
     error = make_error(name, text.strip("'") if name == "KeyError" else text)
     assert isinstance(error, Exception)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from tests.model.history import Line
     from tests.model.model import Prediction
     from tests.model.program import Case
+    from tests.model.sessions import Session
 
 
 class Play(Protocol):
@@ -112,6 +113,7 @@ def differences(case: Case, predicted: Prediction, observed: Observed) -> list[s
         "messages sent": (sorted(_sent(case, predicted)), sorted(_arrived(observed))),
         "runs": (sorted(predicted.runs), sorted(observed.others)),
         "states": (predicted.states, {a: state for a, state in observed.states.items() if state}),
+        "sessions": (told_of(predicted.sessions), told_of(observed.sessions)),
         "waiting": (
             predicted.waiting,
             {a: [one.message.id for one in mail] for a, mail in observed.waiting.items() if mail},
@@ -131,6 +133,14 @@ def differences(case: Case, predicted: Prediction, observed: Observed) -> list[s
         if told.status != other.status:
             found.append(f"{head}: predicted {told.status}, found {other.status}")
     return found
+
+
+def told_of(sessions: dict[str, Session]) -> dict[str, list[str]]:
+    """Return conversations in words."""
+    return {
+        key: [*map(str, one.turns), f"cut {one.upto} {one.summary}"]
+        for key, one in sorted(sessions.items())
+    }
 
 
 def _sorted(values: Iterable[Any]) -> list[Any]:

@@ -11,6 +11,7 @@ from tests.harness.simloop import EPOCH
 if TYPE_CHECKING:
     from tests.model.history import Line
     from tests.model.run import Run
+    from tests.model.sessions import Session
 
 OUTSIDER: Final = "ext:test"
 NEVER: Final = -1.0
@@ -95,6 +96,7 @@ class Scene:
         read: What runs of the first agent have read that came after the submitted one.
         answers: Run, key, and the answer; None when it was taken.
         follows: Topic and follower.
+        sessions: By ``AGENT SESSION``.
     """
 
     at: float
@@ -105,6 +107,7 @@ class Scene:
     read: list[Any] = field(default_factory=list)
     answers: list[tuple[str, str, Answer | None]] = field(default_factory=list)
     follows: list[tuple[str, str]] = field(default_factory=list)
+    sessions: dict[str, Session] = field(default_factory=dict)
 
 
 def iso(seconds: float) -> str:

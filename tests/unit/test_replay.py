@@ -8,17 +8,28 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from actors import RetryPolicy, Runtime, agent
+from actors.context import (
+    CompactionPipeline,
+    ContextConfig,
+    InMemoryHistoryProvider,
+    SlidingWindowCompaction,
+    StoreHistory,
+)
 from actors.kernel.agent.middleware import HookEvent
+from actors.kernel.agent.tools import Tool, ToolCall
 from actors.kernel.runtime.ids import AgentId
 from actors.runtime.loop.clock import SystemClock
 from actors.runtime.registry import Registry
+from actors.testing import ModelReply, ScriptedModel
 from compose.tools.export import Exporter, ExportError, read_export
 from compose.tools.replay import replay_run
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from actors.kernel.agent.agent import Agent
     from actors.kernel.agent.message import Message
+    from actors.kernel.runtime.ids import RunId
     from actors.runtime import RunContext
     from actors.runtime.function_agent import FunctionAgent
     from compose.tools.export import ExportedRun
@@ -57,19 +68,26 @@ def desk(
     return agent("desk", version=version)(run)
 
 
-async def exported(one: FunctionAgent, **given: Any) -> ExportedRun:
+async def exported(one: Agent, **given: Any) -> ExportedRun:
     """The run of an agent that was given a message, as its file says."""
     async with Runtime(suspend_after=0.0) as runtime:
         await runtime.register(one)
         run_id = await runtime.submit(DESK, {"n": 1}, **given)
-        row = await runtime.wait(run_id)
-        lines = Exporter(runtime.store).lines(row, tree=True, at=SystemClock().now())
-        text = [json.dumps(line) async for line in lines]
+        await runtime.wait(run_id)
+        text = await export_of(runtime, run_id)
     [run] = read_export(text, file="run.jsonl")
     return run
 
 
-async def again(run: ExportedRun, one: FunctionAgent, until: int | None = None) -> Replayed:
+async def export_of(runtime: Runtime, run_id: RunId) -> list[str]:
+    """The lines of a run's export."""
+    row = await runtime.store.reads.run(run_id)
+    assert row is not None
+    lines = Exporter(runtime.store).lines(row, tree=True, at=SystemClock().now())
+    return [json.dumps(line) async for line in lines]
+
+
+async def again(run: ExportedRun, one: Agent, until: int | None = None) -> Replayed:
     """How the run goes with this code."""
     agents = Registry()
     agents.add(one)
@@ -189,17 +207,82 @@ async def test_another_version_is_tried_and_an_agent_that_is_not_there_is_told()
     assert nobody.outcome == "unserved"
 
 
+class Talker:
+    """Asks a model that knows a tool, and looks at its history."""
+
+    id, session = DESK, "main"
+
+    def __init__(self, *lines: str | ModelReply, context: ContextConfig | None = None) -> None:
+        self.model, self.context = ScriptedModel(*lines), context
+        self.tools = [Tool("look", "", lambda: self.looks.append(1), idempotent=True)]
+        self.looks: list[int] = []
+
+    async def run(self, ctx: RunContext, inbox: list[Message]) -> list[Any]:
+        """Return what was said."""
+        await ctx.history.append("by hand")
+        answers = [(await ctx.chat(f"question {inbox[0].payload}")).text]
+        answers += [(await ctx.generate("beside", session="side")).text]
+        return [*answers, await ctx.history.count()]
+
+
+async def test_a_conversation_is_exported_with_its_turns_and_replayed_without_them() -> None:
+    """With what was there before the run and what it added, nothing of later runs; no model is asked."""
+    call = ModelReply(calls=[ToolCall(id="1", name="look", arguments={})])
+    talker = Talker("one", "first", call, "two", "second", "three", "third")
+    async with Runtime(suspend_after=0.0) as runtime:
+        await runtime.register(talker)
+        runs = [await runtime.submit(DESK, n) for n in range(3)]
+        outputs = [await runtime.result(run_id) for run_id in runs]
+        text = await export_of(runtime, runs[1])
+        kept = await runtime.store.transcripts.page(DESK, "main")
+    [run] = read_export(text, file="run.jsonl")
+    other_window = ContextConfig(
+        StoreHistory(), CompactionPipeline([SlidingWindowCompaction(max_messages=1)])
+    )
+    silent = Talker(context=other_window)
+    head = json.loads(text[0]) | {"callboard_export": 1}
+    lines = [json.loads(line) for line in text[1:]]
+    first_version = [head, *(one for one in lines if one["line"] != "turn")]
+    del first_version[-1]["turns"]
+    [old] = read_export(map(json.dumps, first_version), file="old.jsonl")
+    replayed = [await again(one, silent) for one in (run, old)]
+
+    assert outputs[1] == ["two", "second", 8]
+    assert run.turns["main"] == kept[:8]
+    assert [turn.message.text for turn in run.turns["main"]][:3] == ["by hand", "question 0", "one"]
+    beside = ["beside", "first", "beside", "second"]
+    assert [turn.message.text for turn in run.turns["side"]] == beside
+    assert old.turns == {}
+    assert [one.outcome for one in replayed] == ["reproduced", "reproduced"]
+    assert (silent.model.calls, silent.looks) == (0, [])
+
+
+async def test_a_conversation_in_a_history_outside_is_replayed_without_it() -> None:
+    """The file has no turns of it; what was read and answered is in the log."""
+    context = ContextConfig(InMemoryHistoryProvider(), CompactionPipeline([]))
+    run = await exported(Talker("one", "first", context=context))
+    silent = Talker()
+
+    assert run.turns == {}
+    assert (await again(run, silent)).outcome == "reproduced"
+    assert silent.model.calls == 0
+
+
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
         ([], "it is empty"),
         (["nonsense"], "not a JSON object"),
         (["[1]"], "not a JSON object"),
-        (['{"callboard_export": 9}'], "no export of version 1"),
+        (['{"callboard_export": 9}'], "no export of version 1 or 2"),
         (['{"callboard_export": 1}'], "cut off"),
         (['{"callboard_export": 1}', '{"line": "what"}'], "not known"),
         (['{"callboard_export": 1}', '{"line": "run"}'], "does not fit"),
         (['{"callboard_export": 1}', '{"line": "end", "runs": 2, "entries": 0}'], "missing"),
+        (
+            ['{"callboard_export": 2}', '{"line": "end", "runs": 0, "entries": 0, "turns": 1}'],
+            "missing",
+        ),
     ],
 )
 def test_a_file_that_is_no_whole_export_is_refused(text: list[str], complaint: str) -> None:

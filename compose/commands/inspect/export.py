@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, TextIO
+from typing import Annotated
 
 from cyclopts import Parameter
 from rich.progress import track
 
-from actors.errors import ContractError
 from actors.runtime.loop.clock import SystemClock
-from compose.commands.files import progress, writing
+from compose.commands.files import progress, reading, writing
 from compose.commands.options import HERE, DebugFlag, Flag, JsonFlag, RunIdArg, Seq, Target
 from compose.commands.output import Exit, print_json
 from compose.commands.runs.list import open_run
@@ -44,8 +41,9 @@ async def export(
 ) -> int:
     """Write a run with its log as JSON lines, to be replayed elsewhere: `callboard replay`.
 
-    The content of messages, results and errors is in it: treat it like the database. With `--json`
-    what was written is told as JSON on standard error.
+    The content of messages, results and errors is in it: treat it like the database. So are the turns that
+    its model calls saw or added, as far as the runtime's store still keeps them: `callboard history show
+    AGENT --file FILE` prints them. With `--json` what was written is told as JSON on standard error.
 
     Examples:
     `callboard export 0f3c… > run.jsonl`;
@@ -65,11 +63,17 @@ async def export(
                 file.write(json.dumps(line, ensure_ascii=False) + "\n")
                 moved(exporter.entries)
     if target.json:
-        done = {"run": run, "runs": exporter.runs, "entries": exporter.entries}
+        done = {
+            "run": run,
+            "runs": exporter.runs,
+            "entries": exporter.entries,
+            "turns": exporter.turns,
+        }
         sys.stderr.write(json.dumps(done) + "\n")
     else:
         text = (
-            f"{exporter.runs} run(s), {exporter.entries} log entries; message content is included"
+            f"{exporter.runs} run(s), {exporter.entries} log entries, {exporter.turns} turn(s);"
+            " message content is included"
         )
         console(stderr=True).print(text)
     return Exit.OK
@@ -106,7 +110,7 @@ async def replay(
         Only the log up to this entry: where does the code go from there?
     """
     del debug  # read by `compose.cli`, for every command alike
-    with _reading(file) as lines:
+    with reading(file) as lines:
         runs = read_export(lines, file=file)
     catalogue = Catalogue()
     await serve_all(catalogue, {module_attr: find_served(module_attr)})
@@ -121,20 +125,6 @@ async def replay(
     else:
         _show(found)
     return Exit.FAILED if any(one.outcome in BAD for one in found) else Exit.OK
-
-
-@contextmanager
-def _reading(file: str) -> Iterator[TextIO]:
-    if file == "-":
-        yield sys.stdin
-        return
-    try:
-        with Path(file).open(encoding="utf-8") as lines:
-            yield lines
-    except OSError as exc:
-        raise ContractError(f"cannot read {file}: {exc.strerror or exc}") from exc
-    except UnicodeDecodeError as exc:
-        raise ContractError(f"{file} is no text in UTF-8, so no export") from exc
 
 
 def _show(found: list[Replayed]) -> None:

@@ -17,10 +17,11 @@ from actors.kernel.agent.transcript import SessionInfo, Turn
 from actors.kernel.runtime.ids import AgentId
 from actors.kernel.storage.transcript import TranscriptStore
 from compose.commands import options as opt
-from compose.commands.files import progress, writing
+from compose.commands.files import progress, reading, writing
 from compose.commands.options import HERE, Target
 from compose.commands.output import Exit, NoDataError, ago, picked, print_json, short, visible
 from compose.commands.terminal import console, say
+from compose.tools.export import read_export
 from compose.tools.history import turn_to_json, turns_of
 
 SHOWN: Final = 50
@@ -68,6 +69,7 @@ async def show(
     offset: opt.Count | None = None,
     last: opt.Limit | None = None,
     full: opt.Flag = False,
+    file: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
     target: Target = HERE,
 ) -> None:
     """Print the turns of a session: who said what, when, in which run; without options the newest 50.
@@ -78,7 +80,8 @@ async def show(
     Examples:
     `callboard history show helper/main`;
     `callboard history show helper/main --session support-7 --last 4 --full`;
-    `callboard history show helper/main --offset 100 --limit 20 --json`
+    `callboard history show helper/main --offset 100 --limit 20 --json`;
+    `callboard history show helper/main --file run.jsonl`
 
     Parameters
     ----------
@@ -92,18 +95,30 @@ async def show(
         Only so many turns at the end.
     full
         Print calls of tools and their results whole.
+    file
+        What `callboard export` wrote, - for standard input: turns that model calls of its runs saw or added.
+        No server is needed.
     """
     if last is not None and (limit is not None or offset is not None):
         msg = "--last counts from the end, --offset and --limit from the beginning: give one kind"
         raise ContractError(msg)
-    async with target.client() as runtime:
-        store = runtime.store.transcripts
-        count = await counted(store, agent, session)
-        if limit is None and offset is None:
-            limit = last or SHOWN
-            offset = max(0, count - limit)
-        first, most = offset or 0, SHOWN if limit is None else limit
-        found = await store.page(agent, session, limit=most, offset=first)
+
+    def page(count: int) -> tuple[int, int]:
+        newest = limit is None and offset is None
+        most = (last or SHOWN) if newest else SHOWN if limit is None else limit
+        return (max(0, count - most) if newest else offset or 0), most
+
+    if file is not None:
+        turns = _exported(file, agent, session)
+        count = len(turns)
+        first, most = page(count)
+        found = turns[first:][:most]
+    else:
+        async with target.client() as runtime:
+            store = runtime.store.transcripts
+            count = await counted(store, agent, session)
+            first, most = page(count)
+            found = await store.page(agent, session, limit=most, offset=first)
     if target.json:
         print_json([turn_to_json(turn) for turn in found])
         return
@@ -114,6 +129,23 @@ async def show(
         say(
             f"not shown: {before} turn(s) before, {behind} behind; see --offset, --limit and --last"
         )
+
+
+def _exported(file: str, agent: AgentId, session: str) -> list[Turn]:
+    """Return the turns of a session that an export holds, oldest first, one at least.
+
+    Raises:
+        NoDataError: It holds none.
+    """
+    with reading(file) as lines:
+        runs = [run for run in read_export(lines, file=file) if run.row.agent_id == agent]
+    turns = {turn.ordinal: turn for run in runs for turn in run.turns.get(session, ())}
+    if not turns:
+        known = sorted({name for run in runs for name in run.turns})
+        held = ", ".join(known) or "none"
+        msg = f"{file} holds no turn of session {session!r} of {agent} (its sessions there: {held})"
+        raise NoDataError(f"{msg}: name another with --session, or export a run of the agent")
+    return [turns[ordinal] for ordinal in sorted(turns)]
 
 
 def _print_turn(turn: Turn, *, is_full: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
@@ -178,6 +179,26 @@ async def test_a_session_is_written_as_lines_that_a_history_takes_again(
     assert (found[4]["id"], found[4]["tokens"], found[4]["parent"]) == ("odd", 9, "p")
     bytes_of = [[message.model_dump_json() for message in one] for one in (kept, *copies)]
     assert bytes_of == [bytes_of[0]] * 3
+
+
+async def test_the_turns_that_an_exported_run_saw_are_shown_without_a_server(
+    cli: Cli, tmp_path: Path
+) -> None:
+    """As they are shown from the store; a session or an agent that is not in the file is named."""
+    file = tmp_path / "run.jsonl"
+    async with conversation(cli) as (_, run):
+        exported = await cli.call("export", run, "--output", str(file))
+        shown = await cli.call("history", "show", "helper/main", "--last", "3")
+    show = ("history", "show", "helper/main", "--file", str(file))
+    wanted = (("--last", "3"), ("--offset", "1", "--limit", "1", "--json"), ("--session", "side"))
+    read, page, missing = [await asyncio.to_thread(cli.bare, *show, *one) for one in wanted]
+
+    assert "4 turn(s); message content is included" in exported.err
+    assert read == shown
+    assert [turn["ordinal"] for turn in page.data] == [1]
+    assert missing.code == Exit.NOT_FOUND
+    assert "holds no turn of session 'side'" in missing.err
+    assert "its sessions there: main" in missing.err
 
 
 async def test_what_is_not_there_is_named_with_the_way_to_find_it(cli: Cli) -> None:

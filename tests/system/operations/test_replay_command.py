@@ -51,7 +51,7 @@ async def test_a_conversation_is_exported_and_replayed_on_a_laptop(
 
     assert exported.code == 0, exported
     assert "content is included" in exported.err
-    assert lines[0]["callboard_export"] == 1
+    assert lines[0]["callboard_export"] == 2
     assert lines[-1]["line"] == "end"
     assert same.code == 0
     assert [one["outcome"] for one in same.data["runs"]] == ["reproduced"]

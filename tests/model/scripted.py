@@ -1,0 +1,93 @@
+"""The language model and the compaction of programs, which agent and model share as plain functions."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import TYPE_CHECKING, Any, Final
+
+from actors.context import CompactionPipeline, ContextConfig, StoreHistory, paid_calls
+from actors.context.compaction import summary
+from actors.context.turns import is_derived
+from actors.kernel.agent.message import ChatMessage
+from actors.kernel.agent.supervision import HistoryRetention
+from actors.testing import FunctionModel
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from actors.kernel.agent.llm import GenerationOptions
+
+MODEL: Final = "scripted"
+SUMMARISER: Final = "summariser"
+SESSIONS: Final = ("main", "side")
+"""Names of conversations; the first one is the agents' own."""
+MOST: Final = 3
+"""A window of more turns is shortened."""
+KEPT: Final = 2
+"""To so many, behind a summary of the others."""
+
+
+def name_in(question: str) -> str:
+    """Return the name of the effect that asks a question."""
+    return question.partition("|")[0]
+
+
+def answer_to(texts: Sequence[str], value: Any) -> str:
+    """Return an answer that tells which window it was given to."""
+    digest = hashlib.sha256(json.dumps([*texts]).encode()).hexdigest()
+    return f"{value} for {len(texts)} turns {digest[:12]}"
+
+
+def summary_question(upto: str) -> str:
+    """Return the request for a summary of the turns up to one."""
+    return f"summary@{upto[:12]}|"
+
+
+def summary_to(question: str) -> str:
+    """Return the answer to it."""
+    return f"a {name_in(question)}"
+
+
+def summary_of(upto: str) -> ChatMessage:
+    """Return the turn that stands for those up to one."""
+    return summary.summary_message(summary_to(summary_question(upto)), upto=upto)
+
+
+class Shortening:
+    """A `CompactionStrategy` that buys a summary whenever there are more turns than `MOST`."""
+
+    def __init__(self, llm: FunctionModel) -> None:
+        self._llm = llm
+
+    async def compact(self, raw_history: list[ChatMessage]) -> list[ChatMessage]:
+        """See `CompactionStrategy.compact`."""
+        turns = [message for message in raw_history if not is_derived(message)]
+        if len(turns) <= MOST:
+            return raw_history
+        upto = turns[-KEPT - 1].turn or ""
+        asked = [ChatMessage.of("user", summary_question(upto))]
+        response = await paid_calls.ask(self._llm, asked)
+        return [summary.summary_message(response.text, upto=upto), *turns[-KEPT:]]
+
+
+def model_of(execute: Callable[[str], Awaitable[Any]]) -> FunctionModel:
+    """Return the model of an agent; each request is one execution of the effect that it names."""
+
+    async def answer(messages: Sequence[ChatMessage], _: GenerationOptions) -> str:
+        value = await execute(name_in(messages[-1].text))
+        return answer_to([message.text for message in messages], value)
+
+    return FunctionModel(answer, model=MODEL)
+
+
+def context_of(execute: Callable[[str], Awaitable[Any]], retention: str) -> ContextConfig:
+    """Return the context of an agent; each summary is one execution, too."""
+
+    async def answer(messages: Sequence[ChatMessage], _: GenerationOptions) -> str:
+        await execute(name_in(messages[-1].text))
+        return summary_to(messages[-1].text)
+
+    strategy = Shortening(FunctionModel(answer, model=SUMMARISER))
+    kept = HistoryRetention(retention or HistoryRetention.PERMANENT)
+    return ContextConfig(StoreHistory(), CompactionPipeline([strategy]), retention=kept)

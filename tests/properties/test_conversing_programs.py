@@ -1,0 +1,91 @@
+"""Random programs that talk to models: their turns, cuts and calls are what the model says.
+
+`CALLBOARD_CONVERSING=5000 CALLBOARD_SEED=7` plays more, other programs in memory.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from tests.harness.slow import IS_SLOW
+from tests.model.drawing import drawn_cases
+from tests.model.strategies import conversation_cases
+from tests.model.verdict import broken_promises, differences
+from tests.properties.conversing import CONVERSING
+from tests.properties.stage import opened_stage
+from tests.properties.test_crowds import foretold, wrong
+from tests.properties.test_programs import (
+    DEATHS,
+    ERRORS,
+    PARTS,
+    SEED,
+    SEEDS,
+    SUSPENDED,
+    faults_of,
+    for_each,
+    played,
+    report,
+)
+
+if TYPE_CHECKING:
+    from tests.harness.faulty_store import Faults
+    from tests.harness.servers import TestNats, TestPostgres
+    from tests.model.program import Case
+
+COUNT: Final = int(os.environ.get("CALLBOARD_CONVERSING", "300" if IS_SLOW else "40"))
+CROWD: Final = 200 if IS_SLOW else 30
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600 if SEED else 120)]
+
+
+@pytest.mark.item(286, 300)
+def test_conversations_are_as_the_model_says() -> None:
+    """Logs, answers, turns, cuts and executions are as predicted, hot and suspended."""
+
+    def holds(case: Case, seed: int) -> None:
+        for suspend_after in (5.0, 0.0):
+            both = played(case, seed, suspend_after)
+            found = differences(case, both.predicted, both.observed)
+            assert not found, report(found, case, seed)
+
+    for_each(0, COUNT * PARTS, holds, conversation_cases(), SEEDS)
+
+
+@pytest.mark.item(286, 300)
+def test_another_host_goes_on_with_a_conversation() -> None:
+    """After a death at any store call no turn is missing or double, and no recorded call is made again."""
+
+    def holds(case: Case, seed: int, faults: Faults, suspend_after: float) -> None:
+        both = played(case, seed, suspend_after, faults)
+        found = differences(case, both.predicted, both.observed)
+        assert not found, report(found, case, seed, faults)
+
+    for_each(1, COUNT * PARTS, holds, conversation_cases(), SEEDS, faults_of(DEATHS, 60), SUSPENDED)
+
+
+@pytest.mark.item(286)
+def test_an_error_of_the_store_doubles_no_turn() -> None:
+    """Whatever call fails, known or unknown outcome: each recorded call has its turns, once."""
+
+    def holds(case: Case, seed: int, faults: Faults, suspend_after: float) -> None:
+        both = played(case, seed, suspend_after, faults)
+        found = broken_promises(case, both.observed)
+        assert not found, report(found, case, seed, faults)
+
+    for_each(2, COUNT * PARTS, holds, conversation_cases(), SEEDS, faults_of(ERRORS, 60), SUSPENDED)
+
+
+@pytest.mark.item(286, 300)
+@pytest.mark.parametrize("brokered", [False, True], ids=["postgres", "nats"])
+def test_a_crowd_converses_as_the_model_says(
+    postgres_server: TestPostgres, nats_server: TestNats, *, brokered: bool
+) -> None:
+    """Many at a time on real servers: left in memory on one assembly, suspended on the other."""
+    seed = int(SEED or 1) + brokered
+    cases = [*CONVERSING.values(), *drawn_cases(conversation_cases(), CROWD, seed)]
+    with opened_stage(postgres_server, nats_server, brokered=brokered) as stage:
+        found = wrong(stage, foretold(cases), seed, 0.0 if brokered else 5.0)
+
+    assert not found, min(found, key=len)

@@ -1,0 +1,174 @@
+"""The suite itself: a fault planted in conversations with models is found."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+from typing_extensions import override
+
+from actors.kernel.agent.message import ChatMessage
+from actors.kernel.agent.transcript import NO_CUT, NewTurn
+from actors.runtime.context.call import Call
+from actors.runtime.context.conversation import generation as _generation
+from actors.runtime.context.conversation import history as _history
+from actors.runtime.context.conversation.sessions import Sessions
+from actors.storage import transcripts as _transcripts
+from actors.storage.transcripts import MemoryTranscripts
+from tests.model.drawing import drawn_cases
+from tests.model.scripted import SESSIONS
+from tests.model.strategies import conversation_cases
+from tests.properties.conversing import CONVERSING
+from tests.properties.test_planted_faults import Look, assert_found
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from actors.kernel.agent.transcript import NewCut, SessionView
+    from actors.kernel.runtime.ids import AgentId
+    from actors.kernel.runtime.log_entry import RunLogEntry
+
+ENOUGH: Final = 40
+"""So many random programs, beside the corpus, have to be enough to find any of the faults."""
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(120),
+    pytest.mark.filterwarnings("ignore"),
+    pytest.mark.usefixtures("collected"),
+]
+
+
+def a_replay_appends_again(patch: pytest.MonkeyPatch) -> None:
+    """A turn that `ctx.history.append` has added is added once more by a replay, with another id."""
+
+    class Repeated(Call):
+        @override
+        def meet(self, *args: Any, **kwargs: Any) -> RunLogEntry | None:
+            known = super().meet(*args, **kwargs)
+            if known is not None:
+                again = NewTurn(SESSIONS[0], f"{known.seq} again", ChatMessage.of("user", "1"))
+                self.run.log.writes.turns.append(again)
+            return known
+
+    patch.setattr(_history, "Call", Repeated)
+
+
+def known_turns_are_added_again(patch: pytest.MonkeyPatch) -> None:
+    """A session keeps a turn twice that was written twice."""
+    add = _transcripts._Transcript.add
+
+    def always(self: Any, *args: Any) -> None:
+        self.ids.clear()
+        add(self, *args)
+
+    patch.setattr(_transcripts._Transcript, "add", always)
+
+
+def sessions_are_every_agents(patch: pytest.MonkeyPatch) -> None:
+    """A window is made of all turns in sessions of that name, whoever's they are."""
+    view = MemoryTranscripts.view
+
+    async def any_of_name(
+        self: MemoryTranscripts, agent: AgentId, session: str, **more: Any
+    ) -> SessionView:
+        owners = [owner for owner, name in self._sessions if name == session]
+        return await view(self, owners[0] if owners else agent, session, **more)
+
+    patch.setattr(MemoryTranscripts, "view", any_of_name)
+
+
+def cuts_are_every_sessions(patch: pytest.MonkeyPatch) -> None:
+    """A cut that a run makes in one session counts in the agent's others."""
+    write = MemoryTranscripts.write
+
+    def in_all(  # noqa: PLR0917 - as `write`
+        self: MemoryTranscripts,
+        agent: AgentId,
+        run_id: str,
+        turns: Iterable[NewTurn],
+        cuts: Iterable[NewCut] = (),
+    ) -> None:
+        names = [name for owner, name in self._sessions if owner == agent]
+        more = [
+            replace(cut, session=name, previous=NO_CUT)
+            for cut in cuts
+            for name in names
+            if name != cut.session
+        ]
+        write(self, agent, run_id, turns, [*cuts, *more])
+
+    patch.setattr(MemoryTranscripts, "write", in_all)
+
+
+def cuts_reach_too_far(patch: pytest.MonkeyPatch) -> None:
+    """The turn behind a cut is in no window any more."""
+    new_cut = vars(_generation)["new_cut"]
+
+    def farther(*args: Any) -> Any:
+        upto, summary = new_cut(*args)
+        return (upto if upto == NO_CUT else upto + 1), summary
+
+    patch.setattr(_generation, "new_cut", farther)
+
+
+def unanswered_questions_are_lost(patch: pytest.MonkeyPatch) -> None:
+    """What was asked in a call that failed is not kept."""
+    keep = Sessions.keep
+
+    def answered(self: Sessions, session: str, turns: Sequence[NewTurn]) -> None:
+        if "|" not in turns[-1].message.text:
+            keep(self, session, turns)
+
+    patch.setattr(Sessions, "keep", answered)
+
+
+def turns_follow_their_entries(patch: pytest.MonkeyPatch) -> None:
+    """Turns ride with the commit behind that of the entry that makes them durable."""
+    late: dict[str, list[tuple[str, Sequence[NewTurn]]]] = {}
+    keep = Sessions.keep
+
+    def one_late(self: Sessions, session: str, turns: Sequence[NewTurn]) -> None:
+        waiting = late.setdefault(self._run.run_id, [])
+        waiting.append((session, turns))
+        if len(waiting) > 1:
+            keep(self, *waiting.pop(0))
+
+    patch.setattr(Sessions, "keep", one_late)
+
+
+def ended_runs_leave_turns(patch: pytest.MonkeyPatch) -> None:
+    """Turns outlast runs whose agent keeps them for the run only."""
+    patch.setattr(MemoryTranscripts, "forget_run", lambda *_: None)
+
+
+PLANTED = [
+    a_replay_appends_again,
+    known_turns_are_added_again,
+    sessions_are_every_agents,
+    cuts_are_every_sessions,
+    cuts_reach_too_far,
+    unanswered_questions_are_lost,
+    turns_follow_their_entries,
+    ended_runs_leave_turns,
+]
+
+
+def everywhere() -> Iterator[Look]:
+    """What CI runs, in small."""
+    for case in CONVERSING.values():
+        yield Look(case, 0.0)
+        yield Look(case, 5.0)
+        for nth in range(16, 40, 4):
+            yield Look(case, 0.0, nth)
+    for case in drawn_cases(conversation_cases(), ENOUGH, 1):
+        yield Look(case, 0.0)
+        yield Look(case, 5.0)
+
+
+@pytest.mark.parametrize("plant", PLANTED, ids=lambda plant: plant.__name__)
+def test_a_planted_fault_is_found(
+    plant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the fault in place the comparison with the model fails."""
+    assert_found(plant, everywhere(), monkeypatch)

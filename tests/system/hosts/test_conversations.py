@@ -1,0 +1,61 @@
+"""Conversations whose host freezes while a model answers."""
+
+from __future__ import annotations
+
+import signal
+from typing import TYPE_CHECKING
+
+import pytest
+
+from actors.kernel.agent.message import ChatMessage
+from actors.kernel.agent.transcript import NewTurn
+from actors.kernel.runtime.ids import AgentId
+from actors.kernel.runtime.log_entry import EntryKind as K
+from tests.system.agents import executed
+from tests.system.telling import BEGAN, HERE, LEFT, answer_of
+from tests.system.waiting import until
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from actors.runtime import Runtime
+    from tests.system.processes import Hosts
+
+TELLER = AgentId("teller", "a")
+OLD = [NewTurn("main", f"old-{n}", ChatMessage.of("user", "word " * 40)) for n in range(6)]
+
+
+@pytest.mark.item(286, 300, 484)
+async def test_a_host_that_was_frozen_in_mid_stream_writes_no_turn_and_no_cut(
+    fleet: Hosts, client: Runtime, tmp_path: Path
+) -> None:
+    """The other host's answer stands. The thawed one's stream adds nothing, even to an empty session."""
+    ledger, gate, transcripts = tmp_path / "ledger", tmp_path / "gate", client.store.transcripts
+    await transcripts.append(TELLER, OLD)
+    frozen = await fleet.serving(HERE)
+    run_id = await client.submit(TELLER, {"ledger": str(ledger), "gate": str(gate)})
+    await until(lambda: (BEGAN, frozen.pid) in executed(ledger), "half an answer")
+    frozen.send(signal.SIGSTOP)
+    other = await fleet.serving(HERE)
+    result = await client.result(run_id)
+    log = [entry async for entry in client.entries(run_id)]
+    told = await transcripts.view(TELLER, "main", limit=100, whole=True)
+    # Now nothing but the lease keeps the frozen host from adding its turns: their ids are free again.
+    await transcripts.clear(TELLER, "main")
+    gate.touch()
+    frozen.thaw()
+    await frozen.until_lost()
+    await until(lambda: (LEFT, frozen.pid) in executed(ledger), "the end of its stream")
+    frozen.send(signal.SIGTERM)
+    await frozen.exit_code()  # what it would have written, it has tried to
+    left = await transcripts.view(TELLER, "main", limit=100, whole=True)
+    afterwards = [entry async for entry in client.entries(run_id)]
+
+    assert result == answer_of(other.pid)
+    assert [turn.message.text for turn in told.turns[len(OLD) + 1 :]] == [result]
+    assert [turn.ordinal for turn in told.turns] == list(range(len(OLD) + 2))
+    assert told.cut is not None
+    assert told.cut.run_id == run_id
+    assert [entry.position for entry in log if entry.kind == K.LLM_CALL] == ["0~0", "0"]
+    assert afterwards == log
+    assert (left.count, left.cut) == (0, None)

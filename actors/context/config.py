@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Self
+from collections.abc import Iterable
+from typing import Any, Self
 
 from actors.context.compaction.pipeline import CompactionPipeline
 from actors.context.compaction.sliding_window import SlidingWindowCompaction
+from actors.context.compaction.token_budget import TokenBudgetComposedStrategy
 from actors.context.history import InMemoryHistoryProvider
+from actors.errors import ContractError
 from actors.kernel.agent.context import CompactionStrategy
 from actors.kernel.agent.supervision import HistoryRetention
 from actors.kernel.storage.history import HistoryProvider
@@ -20,6 +23,9 @@ class ContextConfig:
         pipeline: Makes the window. One strategy need not be wrapped. By default a pipeline of one
             `SlidingWindowCompaction`.
         retention: What becomes of a run's turns when it ends.
+
+    Raises:
+        ContractError: A strategy is to write summaries ahead without a token budget around it.
     """
 
     def __init__(
@@ -33,6 +39,7 @@ class ContextConfig:
             pipeline = SlidingWindowCompaction()
         if not isinstance(pipeline, CompactionPipeline):
             pipeline = CompactionPipeline([pipeline])
+        _check_budgets(pipeline)
         self.history = history
         self.pipeline = pipeline
         self.retention = retention
@@ -41,3 +48,17 @@ class ContextConfig:
     def default(cls) -> Self:
         """Return a history in this process with a sliding window."""
         return cls(InMemoryHistoryProvider())
+
+
+def _check_budgets(strategy: object) -> None:
+    """Raise if a strategy is to prepare at a part of a budget that nothing sets."""
+    inner: Iterable[Any] = getattr(strategy, "strategies", ())
+    for one in inner:
+        is_budgeted = isinstance(strategy, TokenBudgetComposedStrategy)
+        if getattr(one, "prepare", None) is not None and not is_budgeted:
+            msg = (
+                f"{type(one).__name__}(prepare={one.prepare}) needs a budget: put it directly into a "
+                "TokenBudgetComposedStrategy"
+            )
+            raise ContractError(msg)
+        _check_budgets(one)

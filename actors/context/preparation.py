@@ -14,8 +14,8 @@ from actors.kernel.agent.llm import Completion, GenerationOptions, LLMResponse, 
 from actors.kernel.agent.message import ChatMessage
 
 
-class Pace(StrEnum):
-    """The time that strategies may take for a window."""
+class WindowMode(StrEnum):
+    """The ways in which strategies make a window."""
 
     ASKING = "asking"
     """A call needs the window and waits for models that strategies ask."""
@@ -25,22 +25,22 @@ class Pace(StrEnum):
     """No call needs the window yet. Answers of models are kept until one does."""
 
 
-_pace: ContextVar[Pace] = ContextVar("callboard_window_pace", default=Pace.ASKING)
+_mode: ContextVar[WindowMode] = ContextVar("callboard_window_mode", default=WindowMode.ASKING)
 
 
-def current_pace() -> Pace:
-    """Return the pace at which this task's window is made."""
-    return _pace.get()
+def current_mode() -> WindowMode:
+    """Return the mode in which this task makes a window."""
+    return _mode.get()
 
 
 @contextmanager
-def at_pace(pace: Pace) -> Iterator[None]:
-    """Let strategies inside the block go at this pace."""
-    token = _pace.set(pace)
+def in_mode(mode: WindowMode) -> Iterator[None]:
+    """Let strategies inside the block make windows in this mode."""
+    token = _mode.set(mode)
     try:
         yield
     finally:
-        _pace.reset(token)
+        _mode.reset(token)
 
 
 @dataclass(frozen=True, slots=True)

@@ -96,6 +96,7 @@ _IN_MEMORY = frozenset(
         # prepared_summaries: all but the cut, and that a host which was away or ended writes none
         "a_message_gives_up_what_is_prepared",
         "a_prepared_summary_outlasts_a_death_at_each_write",
+        "a_summary_counts_against_the_budget_of_the_run_that_uses_it",
         "a_summary_that_fails_stays_without_a_trace",
         "a_window_that_would_overflow_waits_for_its_summary",
         # bad_input: all but what a row has to hold, odd texts and large values

@@ -16,10 +16,12 @@ from actors.context import (
     TokenBudgetComposedStrategy,
     TokenCounter,
 )
+from actors.kernel.agent.llm import Usage
 from actors.kernel.agent.message import ChatMessage
+from actors.kernel.agent.supervision import ExecutionBudget
 from actors.kernel.runtime.commit import Commit
 from actors.kernel.runtime.log_entry import EntryKind as K
-from actors.kernel.runtime.scheduler import Lease
+from actors.kernel.runtime.scheduler import Lease, RunStatus
 from actors.testing import FunctionModel, ModelReply
 from tests.behaviour.agents import Acting
 from tests.behaviour.test_moves import give_back, waiting_host
@@ -39,6 +41,8 @@ BY_TENS = TokenCounter(lambda _: 6)
 """Each turn of one block has ten tokens."""
 BUDGET = 100
 AHEAD = 0.5
+SUMMARY_TOKENS = 5_000
+"""What a summary costs; an answer is below a tenth of that."""
 
 
 @dataclass
@@ -75,7 +79,7 @@ class Desk:
         if self.fails:
             raise ConnectionError("the line is cut")
         self.written += 1
-        return ModelReply(text="so far")
+        return ModelReply(text="so far", usage=Usage(input=SUMMARY_TOKENS))
 
     def attributes(self, prepare: float | None = AHEAD) -> dict[str, Any]:
         """Of the agent, as another process makes it: its strategy knows no summary."""
@@ -114,6 +118,8 @@ class Desk:
     async def act(ctx: RunContext, inbox: list[Message]) -> str:
         """Answer a question, and wait for a signal if it asks for that."""
         reply = await ctx.chat(str(inbox[0].payload))
+        if "twice" in reply.text:
+            reply = await ctx.chat("again")
         if "wait" in reply.text:
             await ctx.step("mark", Desk.mark)
             await ctx.sleep_until_signal("go")
@@ -189,6 +195,27 @@ async def test_a_window_that_would_overflow_waits_for_its_summary(bed: Bed) -> N
 
     assert desk.asked == ["summary", "answer"]
     assert await cut_of(bed, agent) == 9
+
+
+@pytest.mark.parametrize("is_ahead", [True, False])
+async def test_a_summary_counts_against_the_budget_of_the_run_that_uses_it(
+    bed: Bed, is_ahead: bool
+) -> None:
+    """Whether it was prepared or is waited for: the call behind it is refused."""
+    desk = Desk()
+    agent = await desk.serve(bed, turns=6 if is_ahead else 12)
+    if is_ahead:
+        await ask(bed, agent, "one")
+        await desk.is_over(bed, requests=1)
+    answers = desk.asked.count("answer")
+
+    budget = ExecutionBudget(max_tokens=SUMMARY_TOKENS)
+    row = await bed.ended(await bed.submit(agent, "twice", execution_budget=budget))
+
+    assert row.error is not None
+    assert (row.status, row.error["status"]) == (RunStatus.FAILED, "budget_exhausted")
+    assert desk.asked.count("answer") == answers + 1
+    assert bought(await bed.log(row.run_id, K.LLM_CALL)) == ["0~0"]
 
 
 async def test_a_summary_that_fails_stays_without_a_trace(bed: Bed) -> None:

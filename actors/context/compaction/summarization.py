@@ -14,7 +14,7 @@ from actors.context.compaction import summary
 from actors.context.groups import TurnGroup, groups_of, turns_of
 from actors.context.model_sizes import DEFAULT_CONTEXT_SIZE, ContextSizes, context_size_of
 from actors.context.paid_calls import ask, may_ask
-from actors.context.preparation import AnsweredCall, Pace, current_pace
+from actors.context.preparation import AnsweredCall, WindowMode, current_mode
 from actors.context.tokens import Tally, TokenCounter
 from actors.context.turns import data_of, is_pinned, is_summary
 from actors.errors import ContractError
@@ -96,12 +96,11 @@ class SummarizationCompaction:
         last = self._bought[keys[tried - 1]] if tried else used
         kept = used.made
         window = parts.window(kept, covered)
-        if current_pace() is not Pace.AHEAD:
+        if current_mode() is not WindowMode.AHEAD:
             await used.record()
             await last.record()
-        if current_pace() is Pace.READY or parts.tokens(parts.old[tried:]) < max(
-            1, self.min_old_tokens
-        ):
+        is_small = parts.tokens(parts.old[tried:]) < max(1, self.min_old_tokens)
+        if is_small or current_mode() is WindowMode.READY:
             return window
         previous = [kept] if kept is not None else parts.summaries
         new = turns_of(raw_history, parts.old[covered:])
@@ -154,7 +153,7 @@ class SummarizationCompaction:
         for part in summary.slices(turns, max_tokens=size, counter=self._counter):
             request = summary.request(previous, part)
             response = await ask(self._llm, request, options=options)
-            if current_pace() is Pace.AHEAD:
+            if current_mode() is WindowMode.AHEAD:
                 unrecorded.append(AnsweredCall(self._llm.model, request, options, response))
             previous = response.text.strip()
             if not previous:

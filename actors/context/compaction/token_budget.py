@@ -8,7 +8,7 @@ from typing import Self
 
 from actors.context.compaction.steps import Assembled, assembled
 from actors.context.model_sizes import DEFAULT_CONTEXT_SIZE, ContextSizes, context_size_of
-from actors.context.preparation import Pace, at_pace, current_pace
+from actors.context.preparation import WindowMode, current_mode, in_mode
 from actors.context.reserve import limited
 from actors.context.tokens import Tally, TokenCounter
 from actors.context.turns import is_summary
@@ -103,7 +103,7 @@ class TokenBudgetComposedStrategy:
         budget, target = limited(self.token_budget), limited(self.target_tokens)
         if self._prepare is not None and tokens > int(self._prepare * budget):
             done = await self._prepared(view, tally)
-            if done is not None and (done.tokens <= budget or current_pace() is Pace.AHEAD):
+            if done is not None and (done.tokens <= budget or current_mode() is WindowMode.AHEAD):
                 return done
         if tokens <= budget:
             return Assembled(window=view, steps=(), tokens=tokens)
@@ -115,9 +115,9 @@ class TokenBudgetComposedStrategy:
 
     async def _prepared(self, view: list[ChatMessage], tally: Tally) -> Assembled | None:
         """Return the window with a summary that is ready, or is written now; None: there is none."""
-        pace = Pace.AHEAD if current_pace() is Pace.AHEAD else Pace.READY
-        with at_pace(pace):
+        mode = WindowMode.AHEAD if current_mode() is WindowMode.AHEAD else WindowMode.READY
+        with in_mode(mode):
             done = await assembled(view, self._preparing, tally)
         known = set(map(id, view))
         is_new = any(is_summary(turn) and id(turn) not in known for turn in done.window)
-        return done if is_new or pace is Pace.AHEAD else None
+        return done if is_new or mode is WindowMode.AHEAD else None

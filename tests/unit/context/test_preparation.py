@@ -14,7 +14,7 @@ from actors import (
     TokenBudgetComposedStrategy,
 )
 from actors.context.paid_calls import RefusedCalls, recorded_by
-from actors.context.preparation import AnsweredCall, Pace, at_pace, prepares
+from actors.context.preparation import AnsweredCall, WindowMode, in_mode, prepares
 from actors.context.turns import data_of, is_summary
 from actors.errors import ContractError
 from actors.kernel.agent.llm import GenerationOptions, LLMClient, LLMResponse, Usage
@@ -67,7 +67,7 @@ class Records:
 
 async def ahead(strategy: TokenBudgetComposedStrategy, view: list[ChatMessage]) -> None:
     """Prepare a view."""
-    with at_pace(Pace.AHEAD):
+    with in_mode(WindowMode.AHEAD):
         await strategy.compact(view)
 
 
@@ -89,7 +89,7 @@ async def test_a_view_above_the_ratio_is_prepared_and_a_smaller_one_is_not() -> 
 
 
 async def test_nothing_is_prepared_without_the_ratio() -> None:
-    """A window that fits is left alone at any pace."""
+    """A window that fits is left alone in any mode."""
     model = Summariser()
 
     await ahead(budget_of(model, None), view := long_talk(9))

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Iterable
 from typing import Final
 
-from actors.context.preparation import Pace, at_pace, prepares
+from actors.context.preparation import WindowMode, in_mode, prepares
 from actors.errors import ActorsError
 from actors.kernel.agent.agent import Agent
 from actors.kernel.agent.supervision import HistoryRetention
@@ -87,7 +87,7 @@ class Preparation:
 
     async def _prepare_session(self, agent: Agent, memory: Memory, session: str) -> None:
         try:
-            with at_pace(Pace.AHEAD):
+            with in_mode(WindowMode.AHEAD):
                 await prepared_window(agent, memory, self._store, session)
         except ActorsError as exc:
             facts = {"agent": str(agent.id), "session": session}

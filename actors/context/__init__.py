@@ -4,8 +4,8 @@ A `ContextConfig` enters; `AgentContext` reads a session from its `HistoryProvid
 `CompactionPipeline`. A list of turns leaves. Nothing here writes to a history, and nothing knows a run: a
 runtime records what strategies ask of models by `recorded_by`.
 
-From the top down: `agent_context`, `config`, `compaction` (the strategies), `attempts`, `history`,
-`model_sizes`, `paid_calls`, `repair`, `tokens`, `groups`, `turns`.
+From the top down: `agent_context`, `config`, `compaction` (the strategies), `preparation`, `attempts`,
+`history`, `model_sizes`, `paid_calls`, `repair`, `tokens`, `groups`, `turns`.
 """
 
 from __future__ import annotations

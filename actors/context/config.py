@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Self
+from collections.abc import Iterable
+from typing import Any, Self
 
 from actors.context.compaction.pipeline import CompactionPipeline
 from actors.context.compaction.sliding_window import SlidingWindowCompaction
+from actors.context.compaction.token_budget import TokenBudgetComposedStrategy
 from actors.context.history import InMemoryHistoryProvider
 from actors.context.store_history import StoreHistory
 from actors.errors import ContractError
@@ -24,7 +26,8 @@ class ContextConfig:
         retention: What becomes of a run's turns when it ends.
 
     Raises:
-        ContractError: The history is a `StoreHistory` of a certain store: a runtime uses its own.
+        ContractError: The history is a `StoreHistory` of a certain store: a runtime uses its own. Or a strategy
+            is to write summaries ahead without a token budget around it.
     """
 
     def __init__(
@@ -44,6 +47,7 @@ class ContextConfig:
             pipeline = SlidingWindowCompaction()
         if not isinstance(pipeline, CompactionPipeline):
             pipeline = CompactionPipeline([pipeline])
+        _check_budgets(pipeline)
         self.history = history
         self.pipeline = pipeline
         self.retention = retention
@@ -52,3 +56,17 @@ class ContextConfig:
     def default(cls) -> Self:
         """Return a history in this process with a sliding window."""
         return cls(InMemoryHistoryProvider())
+
+
+def _check_budgets(strategy: object) -> None:
+    """Raise if a strategy is to prepare at a part of a budget that nothing sets."""
+    inner: Iterable[Any] = getattr(strategy, "strategies", ())
+    for one in inner:
+        is_budgeted = isinstance(strategy, TokenBudgetComposedStrategy)
+        if getattr(one, "prepare", None) is not None and not is_budgeted:
+            msg = (
+                f"{type(one).__name__}(prepare={one.prepare}) needs a budget: put it directly into a "
+                "TokenBudgetComposedStrategy"
+            )
+            raise ContractError(msg)
+        _check_budgets(one)

@@ -39,6 +39,11 @@ class RefusedCalls:
         raise ModelNotAskedError(llm.model)
 
 
+def may_ask() -> bool:
+    """Return whether models may be asked; False where a window is only looked at."""
+    return not isinstance(_paid_calls.get(), RefusedCalls)
+
+
 @contextmanager
 def recorded_by(paid_calls: PaidCalls) -> Iterator[None]:
     """Let `ask` go by a run's records, inside the block and in the tasks that it starts."""

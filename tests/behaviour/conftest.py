@@ -91,6 +91,14 @@ _WITHOUT_MAIL = frozenset(
 _IN_MEMORY = frozenset(
     (
         *("branches", "exits", "llm", "middleware", "secrets", "steps", "tool_approvals", "tools"),
+        # bytes_of_compaction: what a host hands to its store
+        "bytes_of_compaction",
+        # prepared_summaries: all but the cut, and that a host which was away or ended writes none
+        "a_message_gives_up_what_is_prepared",
+        "a_prepared_summary_outlasts_a_death_at_each_write",
+        "a_summary_counts_against_the_budget_of_the_run_that_uses_it",
+        "a_summary_that_fails_stays_without_a_trace",
+        "a_window_that_would_overflow_waits_for_its_summary",
         # bad_input: all but what a row has to hold, odd texts and large values
         "a_value_nested_too_deep_is_an_error",
         "an_agent_that_cancels_itself_is_a_crash",

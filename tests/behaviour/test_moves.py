@@ -21,6 +21,7 @@ from tests.harness.faulty_store import Faults, Manner
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
+    from actors.kernel.agent.agent import Agent
     from actors.kernel.runtime.ids import AgentId
     from actors.runtime import RunContext, Runtime
     from tests.behaviour.bed import Bed
@@ -38,8 +39,10 @@ def give_back(runtime: Runtime, agent: AgentId, *, drain_s: float = 30) -> None:
 
 
 @asynccontextmanager
-async def waiting_host(bed: Bed, agent: AgentId) -> AsyncIterator[Runtime]:
-    """A second host that serves the agent and takes its shard as soon as that is free.
+async def waiting_host(
+    bed: Bed, agent: AgentId, code: Agent | None = None
+) -> AsyncIterator[Runtime]:
+    """A second host that serves the agent, by code of its own if given, and takes its shard when that is free.
 
     The first one has more than its share from now on: it claims nothing.
     """
@@ -48,7 +51,7 @@ async def waiting_host(bed: Bed, agent: AgentId) -> AsyncIterator[Runtime]:
         return
 
     async with bed.rival() as rival:
-        await rival.register(bed.agents[agent])
+        await rival.register(code or bed.agents[agent])
         assert rival._host.worker.lease_of(agent) is None
         bed.runtime._host.ownership.claim = claims_nothing  # type: ignore[method-assign]
         yield rival

@@ -6,14 +6,15 @@ import hashlib
 import json
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Self
 
 from actors.context.attempts import attempted
 from actors.context.compaction import summary
 from actors.context.groups import TurnGroup, groups_of, turns_of
 from actors.context.model_sizes import DEFAULT_CONTEXT_SIZE, ContextSizes, context_size_of
-from actors.context.paid_calls import ask
+from actors.context.paid_calls import ask, may_ask
+from actors.context.preparation import AnsweredCall, WindowMode, current_mode
 from actors.context.tokens import Tally, TokenCounter
 from actors.context.turns import data_of, is_pinned, is_summary
 from actors.errors import ContractError
@@ -45,11 +46,15 @@ class SummarizationCompaction:
         min_old_tokens: Old turns of a smaller size are not summarised.
         max_summary_tokens: Maximum size of a summary.
         timeout_s: Seconds that a summary may take, all slices together; None: no limit.
+        prepare: Part of the token budget, above 0 and at most 1. Once a session's window is larger, a
+            runtime has its summary written behind an answer, and a later call uses it without waiting.
+            Needs a `TokenBudgetComposedStrategy` around this strategy. None: summaries are written when
+            a call needs them.
         counter: Counts.
         context_sizes: Knows the window of `llm`; otherwise `DEFAULT_CONTEXT_SIZE` counts.
 
     Raises:
-        ContractError: A size is negative, or a summary may have no token.
+        ContractError: A size is negative, a summary may have no token, or `prepare` is out of its range.
     """
 
     def __init__(
@@ -60,6 +65,7 @@ class SummarizationCompaction:
         *,
         max_summary_tokens: int = 1_000,
         timeout_s: float | None = 60.0,
+        prepare: float | None = None,
         counter: TokenCounter | None = None,
         context_sizes: ContextSizes = context_size_of,
     ) -> None:
@@ -67,12 +73,16 @@ class SummarizationCompaction:
             sizes = f"{recent_token_budget=}, {min_old_tokens=}, {max_summary_tokens=}"
             msg = f"sizes of a summary and its turns are not negative: {sizes}"
             raise ContractError(msg)
+        if prepare is not None and not 0 < prepare <= 1:
+            msg = f"prepare is a part of the token budget, above 0 and at most 1: {prepare=}"
+            raise ContractError(msg)
+        self.prepare = prepare
         self.recent_token_budget, self.min_old_tokens = recent_token_budget, min_old_tokens
         self.max_summary_tokens, self.timeout_s = max_summary_tokens, timeout_s
         self._llm, self._counter = llm, counter or TokenCounter()
         self._context_size = context_sizes(llm.model) or DEFAULT_CONTEXT_SIZE
-        # By the digest of what each covers. None: the summary of these turns was not shorter.
-        self._bought: OrderedDict[bytes, ChatMessage | None] = OrderedDict()
+        # By the digest of what each covers.
+        self._bought: OrderedDict[bytes, _Bought] = OrderedDict()
 
     async def compact(self, raw_history: list[ChatMessage]) -> list[ChatMessage]:
         """See `CompactionStrategy.compact`."""
@@ -82,13 +92,20 @@ class SummarizationCompaction:
             return raw_history
         keys = list(_digests(raw_history, parts.summaries, parts.old))
         covered, tried = self._known(keys)
-        kept = self._bought[keys[covered - 1]] if covered else None
+        used = self._bought[keys[covered - 1]] if covered else _Bought()
+        last = self._bought[keys[tried - 1]] if tried else used
+        kept = used.made
         window = parts.window(kept, covered)
-        if parts.tokens(parts.old[tried:]) < max(1, self.min_old_tokens):
+        if current_mode() is not WindowMode.AHEAD:
+            await used.record()
+            await last.record()
+        is_small = parts.tokens(parts.old[tried:]) < max(1, self.min_old_tokens)
+        if is_small or current_mode() is WindowMode.READY:
             return window
         previous = [kept] if kept is not None else parts.summaries
         new = turns_of(raw_history, parts.old[covered:])
-        text = await self._asked("\n".join(map(data_of, previous)), new)
+        unrecorded = used.unrecorded or last.unrecorded
+        text = await self._asked("\n".join(map(data_of, previous)), new, unrecorded)
         if text is None:
             return window
         made = summary.summary_message(text, upto=new[-1].turn)
@@ -96,7 +113,7 @@ class SummarizationCompaction:
         # Also as it is met when the window comes back, with the turns that follow it.
         again = list(_digests(raw_history, previous, parts.old[covered:]))[-1]
         for key in {keys[-1], again}:
-            self._keep(key, made if is_shorter else None)
+            self._keep(key, _Bought(made if is_shorter else None, unrecorded))
         return parts.window(made, len(parts.old)) if is_shorter else window
 
     def _known(self, keys: Sequence[bytes]) -> tuple[int, int]:
@@ -106,21 +123,27 @@ class SummarizationCompaction:
             if key in self._bought:
                 self._bought.move_to_end(key)
                 tried = count
-                if self._bought[key] is not None:
+                if self._bought[key].made is not None:
                     covered = count
         return covered, tried
 
-    def _keep(self, key: bytes, made: ChatMessage | None) -> None:
-        self._bought[key] = made
+    def _keep(self, key: bytes, bought: _Bought) -> None:
+        self._bought[key] = bought
         while len(self._bought) > MAX_KEPT_SUMMARIES:
             self._bought.popitem(last=False)
 
-    async def _asked(self, previous: str, turns: Sequence[ChatMessage]) -> str | None:
+    async def _asked(
+        self, previous: str, turns: Sequence[ChatMessage], unrecorded: list[AnsweredCall]
+    ) -> str | None:
         return await attempted(
-            lambda: self._summarised(previous, turns), what="summary", timeout_s=self.timeout_s
+            lambda: self._summarised(previous, turns, unrecorded),
+            what="summary",
+            timeout_s=self.timeout_s,
         )
 
-    async def _summarised(self, previous: str, turns: Sequence[ChatMessage]) -> str:
+    async def _summarised(
+        self, previous: str, turns: Sequence[ChatMessage], unrecorded: list[AnsweredCall]
+    ) -> str:
         """Return a summary that covers the turns, slice by slice, and the previous one."""
         answer = min(self.max_summary_tokens, max(1, self._context_size // 4))
         options = summary.options(answer)
@@ -128,12 +151,38 @@ class SummarizationCompaction:
         frame = self._counter.text(summary.INSTRUCTIONS) + FRAME_TOKENS
         size = max(MIN_SLICE_TOKENS, self._context_size - answer - largest - frame)
         for part in summary.slices(turns, max_tokens=size, counter=self._counter):
-            response = await ask(self._llm, summary.request(previous, part), options=options)
+            request = summary.request(previous, part)
+            response = await ask(self._llm, request, options=options)
+            if current_mode() is WindowMode.AHEAD:
+                unrecorded.append(AnsweredCall(self._llm.model, request, options, response))
             previous = response.text.strip()
             if not previous:
                 msg = f"model {response.model or self._llm.model!r} answered without a summary"
                 raise ValueError(msg)
         return previous
+
+
+@dataclass(frozen=True, slots=True)
+class _Bought:
+    """An answer to a request for a summary.
+
+    Attributes:
+        made: The summary; None: it was not shorter than its turns.
+        unrecorded: Calls that were made for it ahead, and that no run has recorded yet.
+    """
+
+    made: ChatMessage | None = None
+    unrecorded: list[AnsweredCall] = field(default_factory=list)
+
+    async def record(self) -> None:
+        """Let the first call that meets the summary have its calls among its own."""
+        while self.unrecorded and may_ask():
+            call = self.unrecorded.pop(0)
+            try:
+                await call.record()
+            except BaseException:
+                self.unrecorded.insert(0, call)  # for the next one: this run could not write it
+                raise
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,10 @@ from typing import Self
 
 from actors.context.compaction.steps import Assembled, assembled
 from actors.context.model_sizes import DEFAULT_CONTEXT_SIZE, ContextSizes, context_size_of
+from actors.context.preparation import WindowMode, current_mode, in_mode
 from actors.context.reserve import limited
 from actors.context.tokens import Tally, TokenCounter
+from actors.context.turns import is_summary
 from actors.errors import ContractError
 from actors.kernel.agent.context import CompactionStrategy
 from actors.kernel.agent.message import ChatMessage
@@ -20,7 +22,8 @@ _log = logging.getLogger("callboard.context")
 class TokenBudgetComposedStrategy:
     """Applies strategies in their order until the window fits, then stops.
 
-    A window that fits already is left alone. If it does not fit behind the last strategy it is returned
+    A window that fits already is left alone, unless a summary is ready for it that was written ahead; see
+    `SummarizationCompaction`. If it does not fit behind the last strategy it is returned
     as it is then, with a warning in the log.
 
     Args:
@@ -51,6 +54,11 @@ class TokenBudgetComposedStrategy:
         self.strategies = tuple(strategies)
         self.token_budget, self.target_tokens = token_budget, target
         self._counter = counter or TokenCounter()
+        ratios = [getattr(strategy, "prepare", None) for strategy in self.strategies]
+        self._prepare = min((ratio for ratio in ratios if ratio is not None), default=None)
+        # Up to the last one that writes summaries ahead.
+        count = max((n for n, ratio in enumerate(ratios, 1) if ratio is not None), default=0)
+        self._preparing = self.strategies[:count]
 
     @classmethod
     def from_model(
@@ -93,6 +101,10 @@ class TokenBudgetComposedStrategy:
         tally = tally or Tally(self._counter)
         tokens = tally.total(view)
         budget, target = limited(self.token_budget), limited(self.target_tokens)
+        if self._prepare is not None and tokens > int(self._prepare * budget):
+            done = await self._prepared(view, tally)
+            if done is not None and (done.tokens <= budget or current_mode() is WindowMode.AHEAD):
+                return done
         if tokens <= budget:
             return Assembled(window=view, steps=(), tokens=tokens)
         done = await assembled(view, self.strategies, tally, is_enough=lambda size: size <= target)
@@ -104,3 +116,12 @@ class TokenBudgetComposedStrategy:
                 extra=facts,
             )
         return done
+
+    async def _prepared(self, view: list[ChatMessage], tally: Tally) -> Assembled | None:
+        """Return the window with a summary that is ready, or is written now; None: there is none."""
+        mode = WindowMode.AHEAD if current_mode() is WindowMode.AHEAD else WindowMode.READY
+        with in_mode(mode):
+            done = await assembled(view, self._preparing, tally)
+        known = set(map(id, view))
+        is_new = any(is_summary(turn) and id(turn) not in known for turn in done.window)
+        return done if is_new or mode is WindowMode.AHEAD else None

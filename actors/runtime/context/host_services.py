@@ -94,6 +94,7 @@ class ExecutionResult:
         refusals: What that execution has to refuse.
         setback: Why it was broken off, unless it is wanted for what it has to refuse.
         early: The run has its place in the agent's queue again: something older waits there.
+        answered: Sessions in which a model has answered, if the run has ended or suspended.
     """
 
     then: Then | None
@@ -102,3 +103,4 @@ class ExecutionResult:
     refusals: Refusals = field(default_factory=dict)
     setback: Setback | None = None
     early: bool = False
+    answered: tuple[str, ...] = ()

@@ -232,7 +232,9 @@ class Ending:
             return self._broken()
         again = again or committed.wake_now or bool(committed.cycles)
         refusals = {cycle.position: circle_of(cycle) for cycle in committed.cycles}
-        return ExecutionResult(verdict.then, again=again, refusals=refusals)
+        is_rest = isinstance(verdict.then, Finish | Suspend)
+        answered = tuple(self.sessions.answered) if is_rest else ()
+        return ExecutionResult(verdict.then, again=again, refusals=refusals, answered=answered)
 
     def _left_open(self, then: Then) -> tuple[Wait, ...] | None:
         """Return the waits that are rows from now on; None: as they are."""

@@ -17,6 +17,7 @@ from typing import Final
 from actors.kernel.runtime.commit import Finish, Retry, Suspend, Then
 from actors.kernel.runtime.ids import AgentId, RunId, ShardId
 from actors.kernel.runtime.scheduler import RunStatus, ShardLease
+from actors.runtime.context.conversation.preparation import Preparation
 from actors.runtime.context.host_services import ExecutionResult, HostServices
 from actors.runtime.execution.execution import UNWIND_LIMIT_S, Execution
 from actors.runtime.loop.notifications import Notifications
@@ -69,6 +70,7 @@ class Worker:
         self.intake = Intake(env, state, notifications)
         self.env = self.intake.env
         self.adoption = ShardAdoption(state, self.intake, notifications.publish)
+        self._preparation = Preparation(env.store.transcripts)
         self._launcher = Launcher(self.env, state, self.intake, self.adoption)
 
     def lease_of(self, agent_id: AgentId) -> ShardLease | None:
@@ -95,7 +97,9 @@ class Worker:
         """Execute what is next for an agent, and everything after it that can go on at once."""
         mailbox = entry.item
         self.env.counters.wake_s.observe(asyncio.get_running_loop().time() - mailbox.ready_at)
+        answered: dict[str, None] = {}
         try:
+            self._preparation.give_up(mailbox.agent_id)
             execution = await self._launcher.prepare(mailbox)
             while execution is not None and not self.dispatcher.is_stopping:
                 run_id = execution.lease.run_id
@@ -109,7 +113,10 @@ class Worker:
                 self._settle(mailbox, execution, ended)
                 if is_dropped or mailbox.adoption is Adoption.UNDER_WAY:
                     self._mailboxes.ask_anew(mailbox.agent_id)
-                execution = await self._launcher.go_on(mailbox, ended)
+                answered.update(dict.fromkeys(ended.answered))
+                agent, execution = execution.agent, await self._launcher.go_on(mailbox, ended)
+                if answered and execution is None and self._is_idle(mailbox):
+                    self._preparation.begin(agent, answered)
         except (asyncio.CancelledError, GeneratorExit):
             raise
         except BaseException as exc:  # noqa: BLE001 - also a factory's own: no agent may stay stuck
@@ -119,6 +126,11 @@ class Worker:
             self.dispatcher.try_later(mailbox)
         finally:
             self.dispatcher.leave(entry)
+
+    def _is_idle(self, mailbox: Mailbox) -> bool:
+        """Return whether an agent that has executed has nothing to do now."""
+        is_free = mailbox.holding is Holding.NOTHING and not mailbox.has_work
+        return (is_free or mailbox.holding is Holding.SUSPENDED) and not self.dispatcher.is_stopping
 
     def _settle(self, mailbox: Mailbox, execution: Execution, ended: ExecutionResult) -> None:
         """Note the result of an execution."""
@@ -166,6 +178,7 @@ class Worker:
     def abandon(self) -> None:
         """Forget everything at once, as a crash does: nothing is written any more."""
         self.dispatcher.is_stopping = True
+        self._preparation.cancel()
         for execution in list(self._executing.values()):
             execution.drop("crash")
         self._state.tasks.cancel()
@@ -176,6 +189,7 @@ class Worker:
     async def stop(self, *, drain_s: float = 0.0) -> None:
         """Start nothing, let executions end or suspend for `drain_s` seconds, then hand over the rest."""
         self.dispatcher.is_stopping = True
+        await self._preparation.close()
         if drain_s > 0:
             await self._state.tasks.settle(limit_s=drain_s)
         await _hand_over(self._executing.values())

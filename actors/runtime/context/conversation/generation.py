@@ -151,6 +151,7 @@ class Generation:
             said = list(turns)
             if payload["status"] == "ok":
                 said.append(LLMResponse.model_validate(payload["value"]).message())
+                self._sessions.answered[name] = None
             ids = ids_of(call, self._run.run_id, len(said))
             sizes = _sizes(said, payload)
             kept = zip(said, ids, sizes, strict=True)

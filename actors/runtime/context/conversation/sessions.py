@@ -121,6 +121,8 @@ class Sessions:
         self._run, self.memory, self._store = run, memory, store
         self._own: dict[str, list[ChatMessage]] = {}
         """With retention NONE: the turns of this run, which are written nowhere but in its log."""
+        self.answered: dict[str, None] = {}
+        """Sessions in which a model has answered in this execution, in order. Not on a replay."""
 
     def name_of(self, given: str | None) -> str:
         """Return a session's name: as given, else the run's, the agent's, or the run's id."""

@@ -177,6 +177,24 @@ async def window_report(
     )
 
 
+async def prepared_window(
+    agent: Agent, memory: Memory, store: TranscriptStore, session: str
+) -> Assembled:
+    """Return the window of `window_report`, for which strategies may ask models.
+
+    Args:
+        agent: Its code.
+        memory: What it declares.
+        store: Where turns are, if the agent brings no history.
+        session: The conversation, within the agent.
+    """
+    source = await WindowSource.of(memory, store, agent.id, session)
+    tally = Tally(memory.pipeline.counter)
+    beside = sum(part.tokens for part in _parts(agent, (), tally, memory.pipeline.counter))
+    with reserving(beside):
+        return await memory.pipeline.assemble(source.messages, tally=tally)
+
+
 def _parts(
     agent: Agent, window: Sequence[ChatMessage], tally: Tally, counter: TokenCounter
 ) -> Iterator[WindowPart]:

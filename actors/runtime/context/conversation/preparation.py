@@ -1,0 +1,94 @@
+"""Summaries written ahead on one host: behind an answer, while nobody waits."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable
+from typing import Final
+
+from actors.context.preparation import WindowMode, in_mode, prepares
+from actors.errors import ActorsError
+from actors.kernel.agent.agent import Agent
+from actors.kernel.agent.supervision import HistoryRetention
+from actors.kernel.runtime.ids import AgentId
+from actors.kernel.storage.transcript import TranscriptStore
+from actors.runtime.context.conversation.sessions import Memory
+from actors.runtime.context.conversation.windows import prepared_window
+from actors.runtime.loop.tasks import TaskScope
+
+_log = logging.getLogger("callboard.context")
+
+MAX_AT_ONCE: Final = 2
+"""Agents of a host whose summaries are written at the same time; calls of runs are not among them."""
+MAX_AGENTS: Final = 256
+"""Agents of a host whose summaries are written or wait for that; a further one's are left out."""
+
+
+class Preparation:
+    """Makes the next windows of sessions in which an answer is out, so that their summaries are ready.
+
+    Nothing is written to the store. A strategy keeps a summary in this process until a call uses it. That
+    call records it, with its cost, and writes the cut.
+
+    Args:
+        store: Where turns are, if an agent brings no history.
+    """
+
+    def __init__(self, store: TranscriptStore) -> None:
+        self._store = store
+        self._scopes: dict[AgentId, TaskScope] = {}
+        self._given_up: list[TaskScope] = []
+        self._places = asyncio.Semaphore(MAX_AT_ONCE)
+
+    def __len__(self) -> int:
+        """Return for how many agents something is prepared now."""
+        return len(self._scopes)
+
+    def begin(self, agent: Agent, sessions: Iterable[str]) -> None:
+        """Prepare the next windows of these sessions, in the background."""
+        memory = Memory.of(agent)
+        is_kept = memory.retention is HistoryRetention.PERMANENT
+        if not (is_kept and prepares(memory.pipeline)) or len(self._scopes) >= MAX_AGENTS:
+            return
+        self.give_up(agent.id)
+        scope = self._scopes[agent.id] = TaskScope()
+        work = self._prepare(agent, memory, tuple(sessions), scope)
+        scope.start(work, name=f"prepare summaries of {agent.id}")
+
+    def give_up(self, agent_id: AgentId) -> None:
+        """Cancel what is prepared for an agent: it has something else to do."""
+        scope = self._scopes.pop(agent_id, None)
+        if scope is not None:
+            scope.cancel()
+            self._given_up = [one for one in (*self._given_up, scope) if len(one)]
+
+    def cancel(self) -> None:
+        """Give up everything, without waiting."""
+        for agent_id in tuple(self._scopes):
+            self.give_up(agent_id)
+
+    async def close(self) -> None:
+        """Give up everything and return when it has stopped."""
+        self.cancel()
+        for scope in self._given_up:
+            await scope.close()
+
+    async def _prepare(
+        self, agent: Agent, memory: Memory, sessions: tuple[str, ...], scope: TaskScope
+    ) -> None:
+        try:
+            async with self._places:
+                for session in sessions:
+                    await self._prepare_session(agent, memory, session)
+        finally:
+            if self._scopes.get(agent.id) is scope:
+                del self._scopes[agent.id]
+
+    async def _prepare_session(self, agent: Agent, memory: Memory, session: str) -> None:
+        try:
+            with in_mode(WindowMode.AHEAD):
+                await prepared_window(agent, memory, self._store, session)
+        except ActorsError as exc:
+            facts = {"agent": str(agent.id), "session": session}
+            _log.warning("a summary could not be prepared", extra=facts, exc_info=exc)

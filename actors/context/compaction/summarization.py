@@ -12,7 +12,12 @@ from typing import Final, Self
 from actors.context.attempts import attempted
 from actors.context.compaction import summary
 from actors.context.groups import TurnGroup, groups_of, turns_of
-from actors.context.model_sizes import DEFAULT_CONTEXT_SIZE, ContextSizes, context_size_of
+from actors.context.model_sizes import (
+    DEFAULT_CONTEXT_SIZE,
+    ContextSizes,
+    context_size_of,
+    context_size_of_client,
+)
 from actors.context.paid_calls import ask
 from actors.context.tokens import Tally, TokenCounter
 from actors.context.turns import data_of, is_pinned, is_summary
@@ -46,7 +51,8 @@ class SummarizationCompaction:
         max_summary_tokens: Maximum size of a summary.
         timeout_s: Seconds that a summary may take, all slices together; None: no limit.
         counter: Counts.
-        context_sizes: Knows the window of `llm`; otherwise `DEFAULT_CONTEXT_SIZE` counts.
+        context_sizes: Knows the window of `llm` by its name, if the client has no attribute
+            `context_window`; otherwise `DEFAULT_CONTEXT_SIZE` counts.
 
     Raises:
         ContractError: A size is negative, or a summary may have no token.
@@ -70,7 +76,7 @@ class SummarizationCompaction:
         self.recent_token_budget, self.min_old_tokens = recent_token_budget, min_old_tokens
         self.max_summary_tokens, self.timeout_s = max_summary_tokens, timeout_s
         self._llm, self._counter = llm, counter or TokenCounter()
-        self._context_size = context_sizes(llm.model) or DEFAULT_CONTEXT_SIZE
+        self._context_sizes = context_sizes
         # By the digest of what each covers. None: the summary of these turns was not shorter.
         self._bought: OrderedDict[bytes, ChatMessage | None] = OrderedDict()
 
@@ -122,11 +128,12 @@ class SummarizationCompaction:
 
     async def _summarised(self, previous: str, turns: Sequence[ChatMessage]) -> str:
         """Return a summary that covers the turns, slice by slice, and the previous one."""
-        answer = min(self.max_summary_tokens, max(1, self._context_size // 4))
+        window = context_size_of_client(self._llm, self._context_sizes) or DEFAULT_CONTEXT_SIZE
+        answer = min(self.max_summary_tokens, max(1, window // 4))
         options = summary.options(answer)
         largest = max(answer, self._counter.text(previous))
         frame = self._counter.text(summary.INSTRUCTIONS) + FRAME_TOKENS
-        size = max(MIN_SLICE_TOKENS, self._context_size - answer - largest - frame)
+        size = max(MIN_SLICE_TOKENS, window - answer - largest - frame)
         for part in summary.slices(turns, max_tokens=size, counter=self._counter):
             response = await ask(self._llm, summary.request(previous, part), options=options)
             previous = response.text.strip()

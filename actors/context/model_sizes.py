@@ -6,6 +6,8 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Final, TypeAlias
 
+from actors.kernel.agent.llm import LLMClient
+
 ContextSizes: TypeAlias = Callable[[str], int | None]
 """Returns how many tokens a model's window has, or None if it does not know the model."""
 
@@ -36,3 +38,11 @@ def context_size_of(model_name: str) -> int | None:
     name = re.split(r"[:/]", model_name)[-1]
     found = [prefix for prefix in CONTEXT_SIZES if name.startswith(prefix)]
     return CONTEXT_SIZES[max(found, key=len)] if found else None
+
+
+def context_size_of_client(
+    client: LLMClient, context_sizes: ContextSizes = context_size_of
+) -> int | None:
+    """Return the size of a client's window: its attribute `context_window`, else by its model's name."""
+    size: int | None = getattr(client, "context_window", None)
+    return size or context_sizes(client.model)

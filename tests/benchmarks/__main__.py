@@ -12,8 +12,10 @@ from compose.host.collector import collect_rarely
 from tests.benchmarks import (
     asks,
     between,
+    chats_open,
     children,
     cold,
+    generates,
     idle,
     latency,
     outside,
@@ -23,6 +25,7 @@ from tests.benchmarks import (
     steps,
     suspended,
     timers,
+    windows,
 )
 
 ON_POSTGRES = {
@@ -34,6 +37,10 @@ ON_POSTGRES = {
     "children": children.run,
     "posts": posts.run,
     "resume": resume.run,
+    "windows": windows.run,
+    "generates": generates.run,
+    "replayed_generates": generates.replayed,
+    "chats_open": chats_open.run,
 }
 ON_BROKER = {
     "outside": outside.run,

@@ -11,8 +11,10 @@ import pytest
 from tests.benchmarks import (
     asks,
     between,
+    chats_open,
     children,
     cold,
+    generates,
     idle,
     latency,
     outside,
@@ -22,6 +24,7 @@ from tests.benchmarks import (
     steps,
     suspended,
     timers,
+    windows,
 )
 from tests.benchmarks.serverside import PRELOADED
 
@@ -42,6 +45,10 @@ if TYPE_CHECKING:
         (timers.run, 0.02),
         (children.run, 0.005),
         (posts.run, 0.005),
+        (windows.run, 0.01),
+        (generates.run, 0.005),
+        (generates.replayed, 0.01),
+        (chats_open.run, 0.01),
     ],
 )
 @pytest.mark.timeout(120)

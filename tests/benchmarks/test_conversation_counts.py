@@ -1,0 +1,155 @@
+"""What conversations cost, as far as it can be counted: the same on every machine."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+
+from actors import (
+    AgentId,
+    CompactionPipeline,
+    ContextConfig,
+    Runtime,
+    SlidingWindowCompaction,
+    StoreHistory,
+    SummarizationCompaction,
+    Tool,
+    ToolCall,
+)
+from actors.agents import ReActAgent
+from actors.kernel.json import canonical_json
+from actors.runtime.context.conversation import generation, windows
+from actors.testing import FunctionModel, ModelReply, ScriptedModel
+from persistence.postgres.features.transcripts import Transcripts
+from tests.benchmarks.bench import TYPE, agent_id, open_runtime
+from tests.benchmarks.generates import LONG, REPLAYED, Caller, suspended, woken_s
+from tests.benchmarks.windows import SESSION, fill
+from tests.harness.slow import IS_SLOW
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from actors.kernel.agent.llm import GenerationOptions
+    from actors.kernel.agent.message import ChatMessage, Message
+    from actors.kernel.runtime.ids import RunId
+
+KIB: Final = 1_024
+CHAT_TURNS: Final = 2_000 if IS_SLOW else 400
+RESULT: Final = "A line of a result that a tool gave. " * 40
+SAID: Final = "These are some words of a user. " * 10
+
+
+async def log_bytes(runtime: Runtime, run_id: RunId, position: str | None = None) -> int:
+    """Return the bytes of a run's log as JSON; with a position those of its entries alone."""
+    entries = [entry async for entry in runtime.entries(run_id)]
+    return sum(
+        len(canonical_json(dict(entry.payload)))
+        for entry in entries
+        if position in (None, entry.position)
+    )
+
+
+async def test_a_replay_of_fifty_calls_reads_no_history_and_makes_no_window(
+    postgres_dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Over a session of 2,000 turns. The log of a call has its answer and at most 1 KiB more."""
+    counts: Counter[str] = Counter()
+
+    def counted(name: str, inner: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **options: Any) -> Any:
+            counts[name] += 1
+            return inner(*args, **options)
+
+        return call
+
+    for name in ("view", "page", "count"):
+        monkeypatch.setattr(Transcripts, name, counted("reads", getattr(Transcripts, name)))
+    assembled = counted("assemblies", windows.assembled_window)
+    monkeypatch.setattr(generation, "assembled_window", assembled)
+    async with open_runtime(postgres_dsn, suspend_after=0.0) as runtime:
+        await runtime.register_type(TYPE, Caller)
+        agent = agent_id("long")
+        await fill(runtime, agent, LONG)
+        run_id = await suspended(runtime, "generate", agent, REPLAYED)
+        live = Counter(counts)
+        counts.clear()
+        await woken_s(runtime, run_id)
+
+        assert live["reads"] >= live["assemblies"] == REPLAYED
+        assert counts == {}
+        calls = [entry async for entry in runtime.entries(run_id) if entry.kind == "llm.call"]
+        assert len(calls) == REPLAYED
+        for call in calls:
+            answer = len(canonical_json(call.payload["value"]))
+            assert await log_bytes(runtime, run_id, call.position) <= answer + KIB
+
+
+def looks_then_tells(messages: Sequence[ChatMessage], _: GenerationOptions) -> str | ModelReply:
+    """A call of the tool for a question, and a text for its result."""
+    if messages[-1].role == "user":
+        return ModelReply(calls=[ToolCall(id=f"c{len(messages)}", name="look", arguments={})])
+    return "This is what I found."
+
+
+async def look() -> str:
+    """The tool."""
+    return RESULT
+
+
+async def test_windows_of_a_chat_with_tools_begin_with_the_window_before() -> None:
+    """At least 90 % of them, with the default context: a provider's cache has the beginning of the others."""
+    model = FunctionModel(looks_then_tells)
+    agent = ReActAgent("helper", model=model, tools=[Tool("look", "", look, idempotent=True)])
+    async with Runtime() as runtime:
+        await runtime.register(agent)
+        for n in range(CHAT_TURNS // 4):
+            await runtime.result(await runtime.submit(agent.id, f"{n}: {SAID}"))
+        assert await runtime.history.count_messages(agent.id, session_id="main") == CHAT_TURNS
+
+    seen = [asked.messages for asked in model.asked]
+    same = sum(later[: len(earlier)] == earlier for earlier, later in pairwise(seen))
+    assert len(seen) == CHAT_TURNS // 2
+    assert len(seen[-1]) < CHAT_TURNS  # it was cut
+    assert same >= 0.9 * (len(seen) - 1), f"{same} of {len(seen) - 1}"
+
+
+class Wordy:
+    """An agent that says the same so often in one run."""
+
+    session = SESSION
+
+    def __init__(self, id: AgentId) -> None:  # noqa: A002
+        self.id, self.model = id, ScriptedModel(otherwise=SAID)
+        often = SummarizationCompaction(ScriptedModel(otherwise="All well."), 400, 400)
+        window = often if id.key == "often" else SlidingWindowCompaction(10_000)
+        self.context = ContextConfig(StoreHistory(), CompactionPipeline([window]))
+
+    async def run(self, ctx: Any, inbox: list[Message]) -> None:
+        """Say it."""
+        for n in range(60):
+            await ctx.generate(f"{n}: {SAID}")
+
+
+async def test_a_compaction_writes_no_turn_a_second_time(postgres_dsn: str) -> None:
+    """The rows of turns are the same without compactions and with many; each logs a summary and 1 KiB."""
+    turns, logged, compactions = {}, {}, {}
+    async with open_runtime(postgres_dsn) as runtime:
+        await runtime.register_type(TYPE, Wordy)
+        for key in ("never", "often"):
+            run_id = await runtime.submit(agent_id(key), None)
+            await runtime.result(run_id)
+            found = await runtime.store.transcripts.page(agent_id(key), SESSION)
+            turns[key] = [(turn.ordinal, turn.message, turn.tokens) for turn in found]
+            logged[key] = await log_bytes(runtime, run_id)
+            compactions[key] = len(
+                [entry async for entry in runtime.entries(run_id) if "~" in entry.position]
+            )
+
+    assert turns["often"] == turns["never"]
+    assert len(turns["often"]) == 120
+    assert compactions["never"] == 0
+    assert compactions["often"] >= 10
+    assert logged["often"] - logged["never"] <= compactions["often"] * KIB

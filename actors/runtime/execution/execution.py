@@ -251,14 +251,6 @@ class Execution:
             mail=self.mail or self.loaded.messages,
         )
 
-    def _give(self, inbox: list[Message]) -> None:
-        run = self._run_state
-        for message in inbox:
-            run.give(message)
-        run.session = session_named_in(inbox)
-        if run.spans is not None:
-            run.spans.session = self._ending.sessions.name_of(None)
-
     async def _run(self) -> ExecutionResult:
         ending, run, loaded = self._ending, self._run_state, self.loaded
         deaths = run.history.deaths + 1  # the last one has left no entry
@@ -273,7 +265,9 @@ class Execution:
         inbox = inbox_of(
             run, loaded, self.agent, self.mail, create=self.create, was_running=self.was_running
         )
-        self._give(inbox)
+        for message in inbox:
+            run.give(message)
+        ending.sessions.begin(session_named_in(inbox))
         ending.beginning = self._runlog.seq
         if self.refused is not None:
             return await ending.write(parked("store_refused", self.refused))

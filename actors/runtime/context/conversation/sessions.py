@@ -124,6 +124,13 @@ class Sessions:
         self.answered: dict[str, None] = {}
         """Sessions in which a model has answered in this execution, in order. Not on a replay."""
 
+    def begin(self, named: str | None) -> None:
+        """Take the session that the run's messages name, if any. Spans name the run's session from here on."""
+        run = self._run
+        run.session = named
+        if run.spans is not None:
+            run.spans.session = self.name_of(None)
+
     def name_of(self, given: str | None) -> str:
         """Return a session's name: as given, else the run's, the agent's, or the run's id."""
         run = self._run

@@ -97,10 +97,10 @@ class Worker:
         """Execute what is next for an agent, and everything after it that can go on at once."""
         mailbox = entry.item
         self.env.counters.wake_s.observe(asyncio.get_running_loop().time() - mailbox.ready_at)
-        answered: dict[str, None] = {}
         try:
-            self._preparation.give_up(mailbox.agent_id)
             execution = await self._launcher.prepare(mailbox)
+            if execution is not None:
+                self._preparation.give_up(mailbox.agent_id)
             while execution is not None and not self.dispatcher.is_stopping:
                 run_id = execution.lease.run_id
                 self._executing[run_id] = execution
@@ -113,10 +113,10 @@ class Worker:
                 self._settle(mailbox, execution, ended)
                 if is_dropped or mailbox.adoption is Adoption.UNDER_WAY:
                     self._mailboxes.ask_anew(mailbox.agent_id)
-                answered.update(dict.fromkeys(ended.answered))
-                agent, execution = execution.agent, await self._launcher.go_on(mailbox, ended)
-                if answered and execution is None and self._is_idle(mailbox):
-                    self._preparation.begin(agent, answered)
+                self._preparation.note(execution.agent, ended.answered)
+                execution = await self._launcher.go_on(mailbox, ended)
+            if self._is_idle(mailbox):
+                self._preparation.begin(mailbox.agent_id)
         except (asyncio.CancelledError, GeneratorExit):
             raise
         except BaseException as exc:  # noqa: BLE001 - also a factory's own: no agent may stay stuck

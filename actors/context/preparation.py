@@ -83,7 +83,8 @@ class AnsweredCall:
         return self.response.usage.input
 
 
-def prepares(strategy: object) -> bool:
-    """Return whether a strategy, or one that it is made of, can write summaries ahead."""
+def preparing(strategy: object) -> tuple[object, ...]:
+    """Return those that write summaries ahead, of a strategy and of all that it is made of."""
     inner: Iterable[Any] = getattr(strategy, "strategies", ())
-    return getattr(strategy, "prepare", None) is not None or any(map(prepares, inner))
+    found = tuple(one for part in inner for one in preparing(part))
+    return found if getattr(strategy, "prepare", None) is None else (strategy, *found)

@@ -98,6 +98,7 @@ _IN_MEMORY = frozenset(
         "a_prepared_summary_outlasts_a_death_at_each_write",
         "a_summary_counts_against_the_budget_of_the_run_that_uses_it",
         "a_summary_that_fails_stays_without_a_trace",
+        "agents_of_a_factory_share_what_is_prepared_by_one_context",
         "a_window_that_would_overflow_waits_for_its_summary",
         # bad_input: all but what a row has to hold, odd texts and large values
         "a_value_nested_too_deep_is_an_error",

@@ -36,7 +36,7 @@ QUESTIONS = 40
 
 @dataclass
 class Written:
-    """What commits of a host hold, in bytes of JSON.
+    """Turns, calls and cuts in the commits of a host, in bytes of JSON.
 
     Attributes:
         turns: By id, how often each is written.
@@ -81,7 +81,7 @@ class Written:
 
 
 async def talk(bed: Bed, budget: int) -> Written:
-    """What a conversation writes whose window has so many turns before it is compacted."""
+    """Return what a conversation writes whose window has so many turns before it is compacted."""
     written, open_store = Written(), bed.open_store
     bed.go_wrong(Faults(wanted=written.see))
     await bed.restart()

@@ -42,7 +42,7 @@ BY_TENS = TokenCounter(lambda _: 6)
 BUDGET = 100
 AHEAD = 0.5
 SUMMARY_TOKENS = 5_000
-"""What a summary costs; an answer is below a tenth of that."""
+"""The cost of a summary; an answer costs less than a tenth of it."""
 
 
 @dataclass
@@ -134,12 +134,12 @@ async def ask(bed: Bed, agent: AgentId, question: str) -> list[str]:
 
 
 def bought(calls: Sequence[RunLogEntry]) -> list[str]:
-    """Where summaries are recorded."""
+    """Return the positions at which summaries are recorded."""
     return [entry.position for entry in calls if entry.payload["model"] == "writer"]
 
 
 def preparing(bed: Bed) -> int:
-    """How many agents of the host that lives now have something prepared for them."""
+    """Return for how many agents the host that lives now prepares summaries."""
     return len(bed.runtime._host.worker._preparation)
 
 
@@ -201,7 +201,7 @@ async def test_a_window_that_would_overflow_waits_for_its_summary(bed: Bed) -> N
 async def test_a_summary_counts_against_the_budget_of_the_run_that_uses_it(
     bed: Bed, is_ahead: bool
 ) -> None:
-    """Whether it was prepared or is waited for: the call behind it is refused."""
+    """A prepared summary counts as one that is waited for: the call behind it is refused."""
     desk = Desk()
     agent = await desk.serve(bed, turns=6 if is_ahead else 12)
     if is_ahead:
@@ -216,6 +216,29 @@ async def test_a_summary_counts_against_the_budget_of_the_run_that_uses_it(
     assert (row.status, row.error["status"]) == (RunStatus.FAILED, "budget_exhausted")
     assert desk.asked.count("answer") == answers + 1
     assert bought(await bed.log(row.run_id, K.LLM_CALL)) == ["0~0"]
+
+
+@pytest.mark.parametrize("is_shared", [True, False])
+async def test_agents_of_a_factory_share_what_is_prepared_by_one_context(
+    bed: Bed, caplog: pytest.LogCaptureFixture, is_shared: bool
+) -> None:
+    """No summary is prepared by a context of which the next run has another one: it would be lost."""
+    desk, agent = Desk(), bed.name()
+    desk.gate.set()
+    shared = desk.attributes()
+    await bed.runtime.register_type(
+        agent.type,
+        lambda one: Acting(one, desk.act, **(shared if is_shared else desk.attributes())),
+    )
+    early = [ChatMessage.of("user", f"fact {n}") for n in range(6)]
+    await bed.runtime.history.append_many(agent, early, session_id="s")
+
+    await ask(bed, agent, "one")
+    await bed.until(lambda: desk.written or "no summary is prepared" in caplog.text)
+    await bed.until(lambda: not preparing(bed))
+
+    assert await ask(bed, agent, "two") == (["0~0"] if is_shared else [])
+    assert desk.asked == ["answer", *(["summary"] if is_shared else []), "answer"]
 
 
 async def test_a_summary_that_fails_stays_without_a_trace(bed: Bed) -> None:
@@ -299,7 +322,7 @@ async def test_a_replay_does_not_ask_whether_summaries_are_prepared(
 
 
 def is_a_runs(*args: object) -> bool:
-    """Whether a call of the store writes what a run did."""
+    """Return True if a call of the store writes entries or the end of a run."""
     return bool(args) and isinstance(args[0], Commit | Lease)
 
 

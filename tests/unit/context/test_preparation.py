@@ -14,7 +14,7 @@ from actors import (
     TokenBudgetComposedStrategy,
 )
 from actors.context.paid_calls import RefusedCalls, recorded_by
-from actors.context.preparation import AnsweredCall, WindowMode, in_mode, prepares
+from actors.context.preparation import AnsweredCall, WindowMode, in_mode, preparing
 from actors.context.turns import data_of, is_summary
 from actors.errors import ContractError
 from actors.kernel.agent.llm import GenerationOptions, LLMClient, LLMResponse, Usage
@@ -183,8 +183,9 @@ def test_a_ratio_needs_a_budget_around_it() -> None:
         with pytest.raises(ContractError, match="a part of the token budget"):
             summaries(Summariser(), ratio)
 
-    assert prepares(ContextConfig(history, budget_of(Summariser())).pipeline)
-    assert not prepares(ContextConfig(history, summaries(Summariser(), None)).pipeline)
+    budget = budget_of(Summariser())
+    assert preparing(ContextConfig(history, budget).pipeline) == budget.strategies
+    assert preparing(ContextConfig(history, summaries(Summariser(), None)).pipeline) == ()
 
 
 async def test_an_answered_call_answers_as_a_model_does() -> None:

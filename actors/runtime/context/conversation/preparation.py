@@ -7,15 +7,16 @@ import logging
 from collections.abc import Iterable
 from typing import Final
 
-from actors.context.preparation import WindowMode, in_mode, prepares
+from actors.context.preparation import preparing
 from actors.errors import ActorsError
 from actors.kernel.agent.agent import Agent
 from actors.kernel.agent.supervision import HistoryRetention
 from actors.kernel.runtime.ids import AgentId
 from actors.kernel.storage.transcript import TranscriptStore
 from actors.runtime.context.conversation.sessions import Memory
-from actors.runtime.context.conversation.windows import prepared_window
+from actors.runtime.context.conversation.windows import prepare_window
 from actors.runtime.loop.tasks import TaskScope
+from actors.runtime.registry import Registry
 
 _log = logging.getLogger("callboard.context")
 
@@ -33,10 +34,11 @@ class Preparation:
 
     Args:
         store: Where turns are, if an agent brings no history.
+        agents: The agents that this host serves.
     """
 
-    def __init__(self, store: TranscriptStore) -> None:
-        self._store = store
+    def __init__(self, store: TranscriptStore, agents: Registry) -> None:
+        self._store, self._agents = store, agents
         self._scopes: dict[AgentId, TaskScope] = {}
         self._given_up: list[TaskScope] = []
         self._answered: dict[AgentId, tuple[Agent, dict[str, None]]] = {}
@@ -52,7 +54,7 @@ class Preparation:
         memory = Memory.of(agent) if named else None
         if memory is None or memory.retention is not HistoryRetention.PERMANENT:
             return
-        if prepares(memory.pipeline):
+        if preparing(memory.pipeline):
             _, earlier = self._answered.pop(agent.id, (agent, {}))
             self._answered[agent.id] = (agent, earlier | named)
         if len(self._answered) > MAX_AGENTS:
@@ -91,6 +93,13 @@ class Preparation:
         self, agent: Agent, memory: Memory, sessions: tuple[str, ...], scope: TaskScope
     ) -> None:
         try:
+            if not self._is_met_again(agent, memory):
+                _log.warning(
+                    "no summary is prepared: the agent's next run has other strategies; let its factory"
+                    " give all agents one context",
+                    extra={"agent": str(agent.id)},
+                )
+                return
             async with self._places:
                 for session in sessions:
                     await self._prepare_session(agent, memory, session)
@@ -98,10 +107,16 @@ class Preparation:
             if self._scopes.get(agent.id) is scope:
                 del self._scopes[agent.id]
 
+    def _is_met_again(self, agent: Agent, memory: Memory) -> bool:
+        """Return whether the agent's next run asks the strategies that would keep the summaries."""
+        found = self._agents.find(agent.id)
+        return found is not None and preparing(Memory.of(found).pipeline) == preparing(
+            memory.pipeline
+        )
+
     async def _prepare_session(self, agent: Agent, memory: Memory, session: str) -> None:
         try:
-            with in_mode(WindowMode.AHEAD):
-                await prepared_window(agent, memory, self._store, session)
+            await prepare_window(agent, memory, self._store, session)
         except ActorsError as exc:
             facts = {"agent": str(agent.id), "session": session}
             _log.warning("a summary could not be prepared", extra=facts, exc_info=exc)

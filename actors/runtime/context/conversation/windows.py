@@ -11,6 +11,7 @@ from actors.context.compaction.steps import Assembled, CompactionStep
 from actors.context.compaction.token_budget import TokenBudgetComposedStrategy
 from actors.context.model_sizes import context_size_of
 from actors.context.paid_calls import RefusedCalls, recorded_by
+from actors.context.preparation import WindowMode, in_mode
 from actors.context.repair import repaired
 from actors.context.reserve import reserving
 from actors.context.store_history import StoreHistory
@@ -177,10 +178,10 @@ async def window_report(
     )
 
 
-async def prepared_window(
+async def prepare_window(
     agent: Agent, memory: Memory, store: TranscriptStore, session: str
-) -> Assembled:
-    """Return the window of `window_report`, for which strategies may ask models.
+) -> None:
+    """Make the window of `window_report` ahead: strategies keep what they ask models for it.
 
     Args:
         agent: Its code.
@@ -191,8 +192,8 @@ async def prepared_window(
     source = await WindowSource.of(memory, store, agent.id, session)
     tally = Tally(memory.pipeline.counter)
     beside = sum(part.tokens for part in _parts(agent, (), tally, memory.pipeline.counter))
-    with reserving(beside):
-        return await memory.pipeline.assemble(source.messages, tally=tally)
+    with reserving(beside), in_mode(WindowMode.AHEAD):
+        await memory.pipeline.assemble(source.messages, tally=tally)
 
 
 def _parts(

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 
 from typing_extensions import override
 
-from actors.kernel.storage.blob import ArtifactRef, ArtifactRetention, ArtifactStore
+from actors.kernel.storage.blob import ArtifactRef, ArtifactStore, ArtifactStores
 from actors.kernel.text import check_name_of
 
 
@@ -21,7 +21,7 @@ class _KeptArtifact:
     pins: set[str] = field(default_factory=set)
 
 
-class InMemoryArtifacts(ArtifactRetention):
+class InMemoryArtifacts(ArtifactStores):
     """The artifacts of all tenants of one process, which are lost with it.
 
     Args:
@@ -32,9 +32,13 @@ class InMemoryArtifacts(ArtifactRetention):
         self._now = now
         self._kept: dict[tuple[str, str], dict[str, _KeptArtifact]] = {}
 
+    @override
     def of(self, tenant: str, scope: str) -> InMemoryArtifactStore:
-        """Return the artifacts of one tenant and scope, for example of an agent's session."""
         return InMemoryArtifactStore(self._kept.setdefault((tenant, scope), {}), self._now)
+
+    def forget(self, tenant: str, scope: str) -> None:
+        """Remove all artifacts of one scope, pinned ones too."""
+        self._kept.get((tenant, scope), {}).clear()
 
     @override
     async def collect(self, *, grace_s: float, limit: int = 200) -> int:
@@ -94,15 +98,14 @@ class InMemoryArtifactStore(ArtifactStore):
     @override
     async def pin(self, ref: ArtifactRef, *, owner: str) -> None:
         check_name_of("owner of a pin", owner)
-        kept = self._kept[ref.id]
-        kept.pins.add(owner)
-        kept.at = self._now()
+        self._kept[ref.id].pins.add(owner)
 
     @override
     async def unpin(self, ref: ArtifactRef, *, owner: str) -> None:
         kept = self._kept.get(ref.id)
-        if kept is not None:
+        if kept is not None and owner in kept.pins:
             kept.pins.discard(owner)
+            kept.at = self._now()
 
     @override
     async def discard(self, artifact_id: str) -> None:

@@ -43,7 +43,7 @@ class ArtifactStore(Protocol):
     """Immutable bytes by reference, of one tenant and one scope within it.
 
     An artifact becomes visible as a whole: a `store` that fails leaves nothing that anybody can read. The
-    store may remove an artifact that nobody pins, a grace time after it was stored or pinned last.
+    store may remove an artifact that nobody pins, a grace time after it was stored or lost a pin last.
     """
 
     async def store(
@@ -93,10 +93,19 @@ class ArtifactRetention(Protocol):
     """Clean-up over the artifacts of all tenants of one deployment."""
 
     async def collect(self, *, grace_s: float, limit: int = 200) -> int:
-        """Remove at most `limit` unpinned artifacts, last stored or pinned `grace_s` seconds ago or earlier.
+        """Remove unpinned artifacts that were stored or lost a pin last `grace_s` seconds ago or earlier.
 
-        The rest of an upload that died goes the same way. Return how many were removed.
+        At most `limit`, the oldest first. The rest of an upload that died goes the same way. Return how many
+        were removed; a store may remove fewer at once, so call it again until that is 0.
         """
+
+
+@runtime_checkable
+class ArtifactStores(ArtifactRetention, Protocol):
+    """The artifacts of all tenants of one deployment."""
+
+    def of(self, tenant: str, scope: str) -> ArtifactStore:
+        """Return the artifacts of one tenant and one scope within it, for example of an agent."""
 
 
 @runtime_checkable

@@ -11,7 +11,7 @@ from typing import Final, LiteralString
 from typing_extensions import override
 
 from actors.errors import ConflictError
-from actors.kernel.storage.blob import ArtifactRef, ArtifactRetention, ArtifactStore
+from actors.kernel.storage.blob import ArtifactRef, ArtifactStore, ArtifactStores
 from actors.kernel.text import check_name_of
 from persistence.postgres.connection.link import Links, Row
 
@@ -29,75 +29,19 @@ with upload as (
     on conflict (upload) do update set at = excluded.at returning u.upload)
 insert into artifact_chunks (upload, n, data) select u.upload, $2, $3 from upload u on conflict do nothing
 """
-# The upload's row goes with what finishes it, so a collector finishes or finds nothing. Sent again it finds
-# its own artifact. If another upload of the same bytes was first, the chunks of this one go.
-SQL_FINISH: Final[LiteralString] = """
-with done as (
-  delete from artifact_uploads u where u.upload = $3 returning u.upload),
-whole as (
-  select d.upload from done d
-    where (select count(*) from artifact_chunks c where c.upload = $3) = $7::int),
-added as (
-  insert into artifacts as a (tenant, scope, id, upload, size_bytes, content_type, chunk_bytes, at)
-    select $1, $2, $4, w.upload, $5, $6, $8, clock_timestamp() from whole w
-    on conflict (tenant, scope, id) do update set at = excluded.at
-    returning a.upload = $3 as is_first),
-gone as (
-  delete from artifact_chunks c where c.upload in (select d.upload from done d)
-    and not exists (select 1 from added a where a.is_first))
-select count(*) as n from added
-"""
+SQL_FINISH: Final[LiteralString] = "select finish_artifact($1, $2, $3, $4, $5, $6, $7, $8)"
 SQL_STAT: Final[LiteralString] = """
 select a.id, a.size_bytes, a.content_type from artifacts a
   where a.tenant = $1 and a.scope = $2 and a.id = $3
 """
-SQL_READ: Final[LiteralString] = """
-select a.chunk_bytes, c.n, c.data from artifacts a
-  left join lateral (select k.n, k.data from artifact_chunks k
-    where k.upload = a.upload and k.n = ($4::bigint / a.chunk_bytes)::int) c on true
-  where a.tenant = $1 and a.scope = $2 and a.id = $3
-"""
-# The row is written, too: a collector that has looked at it before looks again.
-SQL_PIN: Final[LiteralString] = """
-with held as (
-  update artifacts a set at = clock_timestamp() where a.tenant = $1 and a.scope = $2 and a.id = $3
-    returning a.tenant, a.scope, a.id),
-pinned as (
-  insert into artifact_pins (tenant, scope, id, owner) select h.tenant, h.scope, h.id, $4 from held h
-    on conflict do nothing)
-select 1 as one from held
-"""
-SQL_UNPIN: Final[LiteralString] = """
-delete from artifact_pins p where p.tenant = $1 and p.scope = $2 and p.id = $3 and p.owner = $4
-"""
-SQL_DISCARD: Final[LiteralString] = """
-with gone as (
-  delete from artifacts a where a.tenant = $1 and a.scope = $2 and a.id = $3 returning a.upload),
-pins as (
-  delete from artifact_pins p where p.tenant = $1 and p.scope = $2 and p.id = $3)
-delete from artifact_chunks c where c.upload = any(array(select g.upload from gone g))
-"""
-SQL_COLLECT: Final[LiteralString] = """
-with gone as (
-  delete from artifacts a where a.ctid = any(array(
-      select o.ctid from artifacts o where o.at <= clock_timestamp() - $1::interval
-        and not exists (select 1 from artifact_pins p
-          where p.tenant = o.tenant and p.scope = o.scope and p.id = o.id)
-        order by o.at limit $2 for update skip locked))
-    returning a.upload),
-dead as (
-  delete from artifact_uploads u where u.ctid = any(array(
-      select o.ctid from artifact_uploads o where o.at <= clock_timestamp() - $1::interval
-        limit $2 for update skip locked))
-    returning u.upload),
-chunks as (
-  delete from artifact_chunks c where c.upload = any(array(
-    select g.upload from gone g union all select d.upload from dead d)))
-select (select count(*) from gone) + (select count(*) from dead) as n
-"""
+SQL_READ: Final[LiteralString] = "select chunk_bytes, n, data from read_artifact($1, $2, $3, $4)"
+SQL_PIN: Final[LiteralString] = "select pin_artifact($1, $2, $3, $4) as is_there"
+SQL_UNPIN: Final[LiteralString] = "select unpin_artifact($1, $2, $3, $4)"
+SQL_DISCARD: Final[LiteralString] = "select drop_artifacts($1, $2, $3)"
+SQL_COLLECT: Final[LiteralString] = "select collect_artifacts($1, $2) as n"
 
 
-class PostgresArtifacts(ArtifactRetention):
+class PostgresArtifacts(ArtifactStores):
     """The artifacts of all tenants of one schema.
 
     Args:
@@ -107,8 +51,8 @@ class PostgresArtifacts(ArtifactRetention):
     def __init__(self, links: Links) -> None:
         self._links = links
 
+    @override
     def of(self, tenant: str, scope: str) -> PostgresArtifactStore:
-        """Return the artifacts of one tenant and scope, for example of an agent's session."""
         return PostgresArtifactStore(self._links, tenant, scope)
 
     @override
@@ -182,7 +126,7 @@ class PostgresArtifactStore(ArtifactStore):
     @override
     async def pin(self, ref: ArtifactRef, *, owner: str) -> None:
         check_name_of("owner of a pin", owner)
-        if not await self._links.fetch("pinning an artifact", SQL_PIN, *self._of, ref.id, owner):
+        if not await self._links.value("pinning an artifact", SQL_PIN, *self._of, ref.id, owner):
             raise KeyError(ref.id)
 
     @override

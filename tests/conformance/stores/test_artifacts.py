@@ -146,6 +146,21 @@ async def test_what_nobody_pins_is_collected_after_its_grace(artifacts: Artifact
 
 
 @pytest.mark.item(310)
+async def test_owners_that_pin_and_unpin_at_once_are_counted_right(artifacts: Artifacts) -> None:
+    """With the last of them the artifact may be collected, and not before."""
+    store = artifacts.of("acme", "desk/1")
+    ref, owners = await store.store(b"of many"), [f"run-{n}" for n in range(5)]
+    await asyncio.gather(*(store.pin(ref, owner=one) for one in owners))
+
+    await asyncio.gather(*(store.unpin(ref, owner=one) for one in owners[1:]))
+    assert await artifacts.collect(grace_s=0) == 0
+    await asyncio.gather(store.pin(ref, owner="last"), store.unpin(ref, owner=owners[0]))
+    assert await artifacts.collect(grace_s=0) == 0
+    await store.unpin(ref, owner="last")
+    assert await artifacts.collect(grace_s=0) == 1
+
+
+@pytest.mark.item(310)
 async def test_what_is_discarded_is_gone_with_its_pins(artifacts: Artifacts) -> None:
     """Stored anew it has none; to discard what is not there changes nothing."""
     store = artifacts.of("acme", "desk/1")

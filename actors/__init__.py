@@ -71,7 +71,7 @@ if TYPE_CHECKING:
     from actors.kernel.runtime.supervisor import RunHandle, RunResult
     from actors.kernel.secrets import Secret
     from actors.kernel.storage.history import HistoryProvider
-    from actors.runtime import RunContext, Runtime, Selected, idempotency_key
+    from actors.runtime import RunContext, Runtime, Selected, artifact_store, idempotency_key
     from actors.runtime.decorator import agent
 
 __all__ = [
@@ -137,6 +137,7 @@ __all__ = [
     "Usage",
     "WaitCycleError",
     "agent",
+    "artifact_store",
     "idempotency_key",
 ]
 
@@ -201,7 +202,7 @@ _HOMES = {
     "actors.kernel.runtime.supervisor": ("RunHandle", "RunResult"),
     "actors.kernel.secrets": ("Secret",),
     "actors.kernel.storage.history": ("HistoryProvider",),
-    "actors.runtime": ("RunContext", "Runtime", "Selected", "idempotency_key"),
+    "actors.runtime": ("RunContext", "Runtime", "Selected", "artifact_store", "idempotency_key"),
     "actors.runtime.decorator": ("agent",),
 }
 

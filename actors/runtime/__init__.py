@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING
 from actors.exports import lazy_exports
 
 if TYPE_CHECKING:
+    from actors.runtime.context.call import artifact_store
     from actors.runtime.context.effects import idempotency_key
     from actors.runtime.context.run_context import RunContext
     from actors.runtime.replay.branches import Selected
@@ -39,9 +40,10 @@ else:
         {
             "actors.runtime.context.run_context": ("RunContext",),
             "actors.runtime.replay.branches": ("Selected",),
+            "actors.runtime.context.call": ("artifact_store",),
             "actors.runtime.context.effects": ("idempotency_key",),
             "actors.runtime.runtime": ("Runtime",),
         },
     )
 
-__all__ = ["RunContext", "Runtime", "Selected", "idempotency_key"]
+__all__ = ["RunContext", "Runtime", "Selected", "artifact_store", "idempotency_key"]

@@ -29,6 +29,7 @@ from persistence.postgres.connection.settings import StoreSettings
 from persistence.postgres.features.history import PostgresHistoryProvider
 from persistence.postgres.features.transcripts import Transcripts
 from persistence.postgres.store import PostgresStore
+from persistence.postgres.stores.artifacts import PostgresArtifacts
 
 _log = logging.getLogger("callboard.postgres")
 SAY_EVERY_S: Final = 3.0
@@ -115,7 +116,7 @@ async def open_postgres_history(
     async with _migrated(settings):
         links = Links(settings, ServerOutage(settings), settings.readers)
     try:
-        yield PostgresHistoryProvider(Transcripts(links))
+        yield PostgresHistoryProvider(Transcripts(links, PostgresArtifacts(links).of))
     finally:
         await links.close()
 

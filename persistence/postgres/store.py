@@ -34,6 +34,7 @@ from persistence.postgres.reads.lists import Lists
 from persistence.postgres.reads.reads import Reads
 from persistence.postgres.sharding.backlog import PostgresBacklog
 from persistence.postgres.sharding.ownership import ShardLeases
+from persistence.postgres.stores.artifacts import PostgresArtifacts
 
 _log = logging.getLogger("callboard.postgres")
 
@@ -59,12 +60,17 @@ class PostgresStore(RunStore):
         self._links = links = Links(settings, outage, settings.readers)
         self._keyed = [Link(settings, outage, KEYED) for _ in range(6)]
         reading, arriving, answering, mailing, following, expanding = self._keyed
+        self.artifacts = artifacts = PostgresArtifacts(links)
         self._listener = Listener(settings, outage)
         self.reads = Reads(settings, links, reading)
         self.lists = Lists(links, answering)
         self.arrivals = Arrivals(settings, links, arriving, answering, reads=self.reads)
         self.commits = Committer(
-            settings, outage, on_commit=self.reads.grew, on_foreign=self.arrivals.nudge
+            settings,
+            outage,
+            on_commit=self.reads.grew,
+            on_foreign=self.arrivals.nudge,
+            artifacts_of=artifacts.of,
         )
         self.shards = ShardLeases(settings, links, clock)
         self.backlog = PostgresBacklog(links, answering, clock)
@@ -74,7 +80,7 @@ class PostgresStore(RunStore):
         self.follows = self.posts = follows = Follows(settings, links, following, expanding)
         self.schedules = PostgresSchedules(settings, links)
         self.limits = PostgresLimits(links)
-        self.transcripts = Transcripts(links)
+        self.transcripts = Transcripts(links, artifacts.of)
         self.mail = Mail(settings, links, mailing, on_foreign=self.arrivals.nudge)
         self.outbox = Outbox(links, self.commits, limit=settings.group_limit)
         self.group_size = self.commits.group_size

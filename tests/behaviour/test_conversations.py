@@ -18,7 +18,7 @@ from actors.context import (
     SummarizationCompaction,
     TokenBudgetComposedStrategy,
 )
-from actors.errors import ModelError, RunFailedError
+from actors.errors import MessageTooLargeError, ModelError, RunFailedError
 from actors.kernel.agent.llm import GenerationOptions
 from actors.kernel.agent.message import ChatMessage, ContentBlock
 from actors.kernel.agent.supervision import HistoryRetention
@@ -453,6 +453,31 @@ async def test_history_by_hand_is_recorded(bed: Bed) -> None:
     values = await bed.live_and_replayed(body)
 
     assert all(value == [["a", "b"], 3] for value in values)
+
+
+@pytest.mark.item(285)
+async def test_a_large_turn_is_kept_whole_and_a_larger_one_is_refused(
+    bed: Bed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By whatever verb it comes; what is refused asks no model and leaves no turn."""
+    monkeypatch.setattr("actors.kernel.agent.transcript.MAX_TURN_BYTES", 700_000)
+    model, large, larger = ScriptedModel("one"), "é" * 300_000, "x" * 700_000
+
+    async def body(ctx: RunContext) -> list[str]:
+        await ctx.history.append(large, session="s")
+        for add in (ctx.history.append, ctx.generate):
+            with pytest.raises(MessageTooLargeError, match="turn of the user"):
+                await add(larger, session="s")
+        return [(await ctx.generate("a", session="s")).text]
+
+    values = await bed.live_and_replayed(body, model=model)
+    [agent] = bed.agents
+    with pytest.raises(MessageTooLargeError, match="turn of the user"):
+        await bed.runtime.history.append(agent, ChatMessage.of("user", larger), session_id="s")
+
+    assert all(value == ["one"] for value in values)
+    assert asked(model) == [[large, "a"]]
+    assert await turns(bed, agent, "s") == [f"user: {large}", "user: a", "assistant: one"]
 
 
 async def test_a_window_begins_where_the_last_one_did(bed: Bed) -> None:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 MOST_LATE_S: Final = 4.0
 """Before the next scan of the rows."""
 
-_LEFT_ALONE: Final = frozenset(("insight", "limits"))
+_LEFT_ALONE: Final = frozenset(("artifacts", "insight", "limits"))
 _ROLES: Final = (RunStore.__annotations__.keys() - _LEFT_ALONE) | {"mail", "outbox"}
 """Those of the store whose calls go wrong."""
 

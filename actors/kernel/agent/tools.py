@@ -18,7 +18,7 @@ from actors.kernel.runtime.effects import EffectMode
 from actors.kernel.seconds import check_s
 
 ToolFunction: TypeAlias = Callable[..., Awaitable[Any]] | Callable[..., Any]
-"""Called with the call's arguments by keyword; what it returns must be JSON data.
+"""Called with the call's arguments by keyword; what it returns must be JSON data, or an `InvocationResult`.
 
 A plain function is one for `Tool(thread=True)`.
 """

@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from actors.errors import ContractError
+from pydantic_core import to_json
+
+from actors.errors import ContractError, MessageTooLargeError
 from actors.kernel.agent.message import ChatMessage
 from actors.kernel.json import JsonValue
 
@@ -22,6 +24,8 @@ NO_CUT = -1
 TOKENS: Final = "tokens"
 """The key of a turn's metadata under which its size stands, counted once."""
 _DIGITS: Final = 12
+MAX_TURN_BYTES: Final = 32 * 1024 * 1024
+"""Of one turn as JSON. No provider takes a request of so much, and each window holds its turns in memory."""
 
 
 def turn_id(run_id: str, position: str, n: int) -> str:
@@ -129,7 +133,12 @@ def stamped_tokens(message: ChatMessage) -> int | None:
 
 
 def new_turn(message: ChatMessage, session_id: str) -> NewTurn:
-    """Return a turn as a store takes it; without an id it gets one that nobody has."""
+    """Return a turn as a store takes it; without an id it gets one that nobody has.
+
+    Raises:
+        MessageTooLargeError: See `check_turn`.
+    """
+    check_turn(message)
     turn, tokens, parent = message.turn, stamped_tokens(message), message.parent
     apart = _marks(turn, tokens, parent).items()
     plain = {
@@ -144,6 +153,23 @@ def new_turn(message: ChatMessage, session_id: str) -> NewTurn:
         tokens=tokens,
         parent=parent,
     )
+
+
+def check_turn(message: ChatMessage) -> None:
+    """Return if a turn may be kept.
+
+    Raises:
+        MessageTooLargeError: It has more than `MAX_TURN_BYTES` as JSON.
+    """
+    found = message_json(message)
+    if _at_most(found) <= MAX_TURN_BYTES:
+        return
+    try:
+        size = len(to_json(found, inf_nan_mode="constants"))
+    except ValueError:  # half a surrogate pair: stores say so
+        return
+    if size > MAX_TURN_BYTES:
+        raise MessageTooLargeError(f"turn of the {message.role}", size, MAX_TURN_BYTES)
 
 
 def message_of_turn(turn: Turn) -> ChatMessage:
@@ -167,3 +193,14 @@ def _marks(turn: str | None, tokens: int | None, parent: str | None) -> dict[str
     """Return what stands in columns of its own, as it stands in a turn's metadata."""
     told = {"turn": turn, "parent": parent, TOKENS: None if tokens is None else str(tokens)}
     return {key: said for key, said in told.items() if said is not None}
+
+
+def _at_most(value: JsonValue) -> int:
+    """Return a bound of the bytes that JSON data has as text, without making the text."""
+    if isinstance(value, str):
+        return 6 * len(value) + 2
+    if isinstance(value, dict):
+        return sum(_at_most(key) + _at_most(one) + 2 for key, one in value.items()) + 2
+    if isinstance(value, list):
+        return sum(_at_most(one) + 1 for one in value) + 2
+    return len(repr(value)) + 8

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterable
 from typing import Protocol, runtime_checkable
 
 from pydantic import BaseModel, ConfigDict, Field
+
+from actors.errors import ContractError
 
 
 class ArtifactRef(BaseModel):
@@ -22,15 +25,47 @@ class ArtifactRef(BaseModel):
     size_bytes: int = Field(ge=0)
     content_type: str = "application/octet-stream"
 
+    def part(self, offset: int, limit: int) -> range:
+        """Return the positions of at most `limit` bytes behind the first `offset`; none behind the end.
+
+        Raises:
+            ContractError: One of them is negative.
+        """
+        if offset < 0 or limit < 0:
+            msg = f"a part of an artifact begins at 0 or later and is not negative: {offset=}, {limit=}"
+            raise ContractError(msg)
+        begins = min(offset, self.size_bytes)
+        return range(begins, min(begins + limit, self.size_bytes))
+
 
 @runtime_checkable
 class ArtifactStore(Protocol):
-    """Immutable bytes by reference. The store may remove unpinned ones after its grace time."""
+    """Immutable bytes by reference, of one tenant and one scope within it.
+
+    An artifact becomes visible as a whole: a `store` that fails leaves nothing that anybody can read. The
+    store may remove an artifact that nobody pins, a grace time after it was stored or lost a pin last.
+    """
 
     async def store(
         self, data: bytes, *, content_type: str = "application/octet-stream"
     ) -> ArtifactRef:
-        """Keep `data` and return its reference. Equal bytes are kept once."""
+        """Keep `data` and return its reference. Equal bytes are kept once, with the first media type."""
+
+    async def store_pieces(
+        self, pieces: AsyncIterable[bytes], *, content_type: str = "application/octet-stream"
+    ) -> ArtifactRef:
+        """Keep the joined pieces, of which the store holds a few at a time in memory. See `store`."""
+
+    async def stat(self, artifact_id: str) -> ArtifactRef | None:
+        """Return the reference of stored bytes; None: the store does not have them."""
+
+    async def read(self, artifact_id: str, *, offset: int = 0, limit: int) -> bytes:
+        """Return at most `limit` bytes behind the first `offset`; none behind the end.
+
+        Raises:
+            KeyError: See `resolve`.
+            ContractError: `offset` or `limit` is negative.
+        """
 
     async def resolve(self, ref: ArtifactRef) -> bytes:
         """Return the bytes.
@@ -48,6 +83,29 @@ class ArtifactStore(Protocol):
 
     async def unpin(self, ref: ArtifactRef, *, owner: str) -> None:
         """Remove the owner's pin, if there is one."""
+
+    async def discard(self, artifact_id: str) -> None:
+        """Remove the bytes and all pins of them, if they are there."""
+
+
+@runtime_checkable
+class ArtifactRetention(Protocol):
+    """Clean-up over the artifacts of all tenants of one deployment."""
+
+    async def collect(self, *, grace_s: float, limit: int = 200) -> int:
+        """Remove unpinned artifacts that were stored or lost a pin last `grace_s` seconds ago or earlier.
+
+        At most `limit`, the oldest first. The rest of an upload that died goes the same way. Return how many
+        were removed; a store may remove fewer at once, so call it again until that is 0.
+        """
+
+
+@runtime_checkable
+class ArtifactStores(ArtifactRetention, Protocol):
+    """The artifacts of all tenants of one deployment."""
+
+    def of(self, tenant: str, scope: str) -> ArtifactStore:
+        """Return the artifacts of one tenant and one scope within it, for example of an agent."""
 
 
 @runtime_checkable

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 from actors.kernel.runtime.ids import AgentId, RunId
 from actors.kernel.runtime.rows import Arrived, RunRow
 from actors.kernel.store.arrivals import Submitted
 from actors.kernel.store.forgotten import Forgotten
+
+ARTIFACT_GRACE_S: Final = 86_400.0
+"""So long hosts leave an artifact that nobody pins."""
+
+
+def agent_scope(agent: AgentId) -> str:
+    """Return the scope of the artifacts that are an agent's, which go when it is forgotten."""
+    return f"agent:{agent}"
 
 
 class OperatorStore(Protocol):
@@ -72,8 +80,9 @@ class RetentionStore(Protocol):
         """Forget what is older than this and than 8 days; return how many rows, of each kind at most `limit`.
 
         Tombstones go, then the ids of their messages, and dead letters, but for those whose run could be
-        redriven in their place. Without `older_than_s` all of these stay. Fewer than `limit`: nothing of
-        that age is left, or other hosts are at it. Safe to call from several hosts at once.
+        redriven in their place. Without `older_than_s` all of these stay. Artifacts that nobody pins go after
+        `ARTIFACT_GRACE_S`, whatever it is. Fewer than `limit`: nothing of that age is left, or other hosts
+        are at it. Safe to call from several hosts at once.
         """
 
     async def forget_agent(

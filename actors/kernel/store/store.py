@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from actors.kernel.runtime.hints import Nudge
+from actors.kernel.storage.blob import ArtifactStores
 from actors.kernel.storage.transcript import TranscriptStore
 from actors.kernel.store.arrivals import ArrivalStore
 from actors.kernel.store.commits import CommitStore
@@ -56,6 +57,8 @@ class RunStore(Protocol):
     """How many runs execute at once and start per second, over all hosts."""
     transcripts: TranscriptStore
     """Conversations of agents."""
+    artifacts: ArtifactStores
+    """Large bytes, by tenant and scope."""
 
     def set_nudge_hook(self, hook: Callable[[Nudge], None] | None) -> None:
         """Call `hook` on the event loop for changes made by other processes. Hints: may be lost."""

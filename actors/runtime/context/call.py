@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Final, TypeAlias
@@ -13,10 +14,12 @@ from actors.kernel.agent.message import Message
 from actors.kernel.clock import Clock, Entropy
 from actors.kernel.json import JsonValue, sized
 from actors.kernel.runtime.commit import Outgoing
-from actors.kernel.runtime.effects import ResultCache, args_hash, key_of_message
+from actors.kernel.runtime.effects import EffectCall, ResultCache, args_hash, key_of_message
 from actors.kernel.runtime.ids import AgentId, RunId, TopicId, message_id_of_run
 from actors.kernel.runtime.log_entry import EntryKind, RunLogEntry
 from actors.kernel.runtime.rows import RunRow
+from actors.kernel.storage.blob import ArtifactStore, ArtifactStores
+from actors.kernel.store.operators import agent_scope
 from actors.kernel.tracing import TRACE_PARENT
 from actors.runtime.context.buffers import AnswerBuffer, SignalBuffer
 from actors.runtime.context.middleware import Hooks
@@ -51,6 +54,8 @@ class RunState:
     """False near the end of a lease that was not renewed: nothing outside is touched then."""
     hooks: Hooks
     """The agent's observers."""
+    artifacts: ArtifactStores
+    """Those of all agents."""
     results: ResultCache | None = None
     """Where results outlive a crash that keeps them from the log."""
     recovering: bool = False
@@ -154,6 +159,28 @@ class RunState:
     def generation_prefix(self) -> str:
         """The prefix of every position after `continue_as_new`, for example ``2:``; empty before."""
         return f"{self.history.generation}:" if self.history.generation else ""
+
+
+executing: ContextVar[tuple[EffectCall, RunState]] = ContextVar("callboard_effect")
+"""The effect that executes here, and its run."""
+
+
+def artifact_store() -> ArtifactStore:
+    """Return the artifacts of the agent whose step or tool executes now: large bytes, by their SHA-256.
+
+    For use inside a function given to `ctx.step` or a tool, which records the reference and not the bytes.
+    An artifact that nobody pins is there for a day after it was stored or lost a pin last. All of them go
+    when the agent is forgotten; no other agent has them.
+
+    Raises:
+        ContractError: No effect is executing here.
+    """
+    try:
+        _, run = executing.get()
+    except LookupError:
+        msg = "artifact_store() is only known inside a function called by ctx.step or a tool"
+        raise ContractError(msg) from None
+    return run.artifacts.of(run.agent_id.tenant, agent_scope(run.agent_id))
 
 
 class Call:

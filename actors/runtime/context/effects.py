@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from contextvars import ContextVar
 from functools import partial
 from math import inf
 from typing import Any, Final, Literal, TypeAlias, TypedDict
@@ -32,7 +31,7 @@ from actors.kernel.runtime.log_entry import RunLogEntry
 from actors.kernel.runtime.scheduler import RetryPolicy
 from actors.kernel.seconds import check_s
 from actors.kernel.text import check_name_of
-from actors.runtime.context.call import Call, Payload, RunState
+from actors.runtime.context.call import Call, Payload, RunState, executing
 from actors.runtime.context.secrets import Secrets
 from actors.runtime.loop.retrying import bounded
 from actors.runtime.loop.threads import in_thread, refuse_coroutines
@@ -78,14 +77,11 @@ def idempotency_key(message: Message | None = None) -> str:
         ContractError: No effect is executing here.
     """
     try:
-        call, run = _executing.get()
+        call, run = executing.get()
     except LookupError:
         msg = "idempotency_key() is only known inside a function called by ctx.step or a tool"
         raise ContractError(msg) from None
     return call.key if message is None else run.key_of(message, call.name)
-
-
-_executing: ContextVar[tuple[EffectCall, RunState]] = ContextVar("callboard_effect")
 
 
 class Effects:
@@ -260,7 +256,7 @@ class Effects:
         hooks = self._run.hooks
         if hooks and call.verb in STARTS:
             await hooks.dispatch(STARTS[call.verb], name=call.name, position=call.position)
-        token = _executing.set((call, self._run))
+        token = executing.set((call, self._run))
         payload = call.entry()
         try:
             spans = self._run.spans
@@ -274,7 +270,7 @@ class Effects:
         except (Exception, SystemExit) as exc:  # noqa: BLE001 - recorded, and raised again from there
             payload["error"], payload["status"] = record_error(exc), "error"
         finally:
-            _executing.reset(token)
+            executing.reset(token)
         asked_at, clock = call.asked_at, self._run.clock
         took_s = None if asked_at is None else clock.monotonic() - asked_at
         self._run.counters.effect(call.verb, payload, took_s=took_s)

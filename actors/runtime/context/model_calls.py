@@ -340,6 +340,8 @@ class DirectToolInvoker:
         try:
             async with limit:
                 value: Any = await _called(tool, call)
+            found = value if isinstance(value, InvocationResult) else None
+            value = value if found is None else found.structured
             structured = recordable(value, where=f"tool {call.name!r}")
         except (RunError, ContractError):
             raise
@@ -349,6 +351,8 @@ class DirectToolInvoker:
             type_ = type_of(exc)
             name = type_.rpartition(":")[2].rpartition(".")[2]
             return _error(f"{name}: {said}", type_)
+        if found is not None:
+            return found.model_copy(update={"structured": structured})
         text = structured if isinstance(structured, str) else ""
         return InvocationResult(status="ok", text=text, structured=structured)
 

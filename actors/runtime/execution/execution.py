@@ -107,6 +107,7 @@ class Execution:
             entropy=env.entropy,
             may_act=env.may_act,
             hooks=Hooks(self.agent, meta, env.clock),
+            artifacts=env.store.artifacts,
             results=env.results,
             counters=env.counters,
             # A later attempt writes nothing before its first effect: it may have begun already.

@@ -18,7 +18,12 @@ from actors.kernel.runtime.ids import AgentId, RunId, derive_id, run_id_of_fork
 from actors.kernel.runtime.rows import Arrived, ForkPoint, RunRow
 from actors.kernel.store.arrivals import Submitted
 from actors.kernel.store.forgotten import Forgotten
-from actors.kernel.store.operators import OperatorStore, RetentionStore
+from actors.kernel.store.operators import (
+    ARTIFACT_GRACE_S,
+    OperatorStore,
+    RetentionStore,
+    agent_scope,
+)
 from actors.runtime.memory.records import RunRecord
 from actors.runtime.memory.rows import MemoryRole, MemoryRows
 from actors.runtime.memory.tree import ask_to_stop, begun_anew, redrive_dead
@@ -90,8 +95,9 @@ class MemoryRetention(MemoryRole, RetentionStore):
     async def forget_old(self, *, older_than_s: float | None, limit: int = 2000) -> int:
         """Ids of messages stay for as long as the process."""
         rows = self._rows
+        artifacts = await rows.artifacts.collect(grace_s=ARTIFACT_GRACE_S, limit=limit)
         if older_than_s is None:
-            return 0
+            return artifacts
         before = rows.clock.now() - timedelta(seconds=max(older_than_s, LEAST_S))
         old = (run for run in rows.runs.values() if run.swept and run.updated_at < before)
         runs = list(islice(old, limit))
@@ -104,7 +110,7 @@ class MemoryRetention(MemoryRole, RetentionStore):
         ]
         for number in letters:
             del rows.dead[number]
-        return len(runs) + len(letters)
+        return artifacts + len(runs) + len(letters)
 
     @override
     async def forget_agent(
@@ -133,6 +139,7 @@ class MemoryRetention(MemoryRole, RetentionStore):
         for run in runs:
             rows.drop_run(run)
         rows.transcripts.forget_agent(agent_id)
+        rows.artifacts.forget(agent_id.tenant, agent_scope(agent_id))
         return Forgotten(
             state=len(rows.states.pop(agent_id, {})),
             follows=len(topics),

@@ -31,6 +31,7 @@ from actors.runtime.memory.records import (
     TreeAccount,
     unpack,
 )
+from actors.storage.artifacts import InMemoryArtifacts
 from actors.storage.transcripts import MemoryTranscripts
 
 MEMORY_SHARD: Final = ShardId("memory")
@@ -58,6 +59,7 @@ class MemoryRows:
         """By root, since its tree's first spawn."""
         self.follows = FollowRows()
         self.transcripts = MemoryTranscripts(clock.now)
+        self.artifacts = InMemoryArtifacts(clock.now)
         self.states: defaultdict[AgentId, dict[str, bytes]] = defaultdict(dict)
         self.dead: dict[int, tuple[DeadLetter, InboxRow]] = {}
         self.given_back: defaultdict[RunId, list[DeadLetter]] = defaultdict(list)

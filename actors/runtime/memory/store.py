@@ -60,6 +60,7 @@ class MemoryStore(RunStore):
         self.follows = self.posts = MemoryFollows(rows, self)
         self.schedules = InMemorySchedules(clock, rows, schedules, source=self)
         self.transcripts = rows.transcripts
+        self.artifacts = rows.artifacts
         self.limits = MemoryLimits(limits, partial(rows.nudge, self))
 
     def sibling(self) -> MemoryStore:

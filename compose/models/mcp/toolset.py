@@ -11,19 +11,22 @@ from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
 
-from pydantic_core import to_json
-
 from actors.errors import ContractError
 from actors.kernel.agent.tools import Risk, Tool
 from compose.models.clean_text import clean, clean_json
+from compose.models.mcp.large_results import (
+    READER,
+    READER_PARAMETERS,
+    beginning_of,
+    read_on,
+    within_limit,
+)
 from compose.models.mcp.session import McpConnection, McpServer, McpServerError
 
 if TYPE_CHECKING:
     from mcp.types import CallToolResult, ToolAnnotations
     from mcp.types import Tool as ListedTool
 
-MAX_RESULT_BYTES: Final = 64 * 1024
-"""Of one result, as JSON. A larger one is cut."""
 ALL: Final = "*"
 """The key of `risks` for all tools that it does not name."""
 
@@ -71,7 +74,9 @@ def mcp_tools(  # noqa: PLR0913 - each has a default
     The server is asked for its list now, which takes up to 30 s; later changes of the list do not count. The
     first call opens a session, which all agents of this process share; after a death of the server the next
     call opens another. A call is sent once at most, and a call that a crash interrupts is in doubt, unless the
-    author says that the tool is idempotent. A result over 64 KiB is cut, with a note.
+    author says that the tool is idempotent. Of a result over 64 KiB the model gets the beginning. In a run the
+    whole is an artifact of the agent, in which the tool ``read_result``, which is added to the server's, reads
+    on; `InvocationResult.artifact_ref` names it for a day.
 
     Args:
         name: Of the server, for errors, and before the names of its tools.
@@ -140,7 +145,7 @@ class _Making:
     is_trusted: bool
 
     def tools(self, listed: Sequence[ListedTool]) -> McpTools:
-        tools = McpTools(self._tool(one) for one in listed)
+        tools = McpTools([*map(self._tool, listed), self._reader()])
         names = [tool.name for tool in tools]
         if len({*names}) < len(names):
             problem = (
@@ -150,17 +155,31 @@ class _Making:
         return tools
 
     def _tool(self, listed: ListedTool) -> Tool:
-        run: Callable[..., Awaitable[Any]] = partial(_call, self.connection, listed.name)
+        run: Callable[..., Awaitable[Any]] = partial(
+            _call, self.connection, listed.name, self._name(READER)
+        )
         hints = listed.annotations if self.is_trusted else None
         is_idempotent = bool(hints and (hints.read_only_hint or hints.idempotent_hint))
         return Tool(
-            name=_NAME.sub("_", self.prefix + listed.name)[:_MAX_NAME],
+            name=self._name(listed.name),
             description=clean(listed.description or listed.title or ""),
             run=run,
             parameters=clean_json(listed.input_schema),
             risk=self._risk(listed.name, hints),
             idempotent=is_idempotent or listed.name in self.idempotent,
         )
+
+    def _reader(self) -> Tool:
+        return Tool(
+            name=self._name(READER),
+            description="Read on in a result that was too long to be shown as a whole.",
+            run=partial(read_on, self.connection, self._name(READER)),
+            parameters=READER_PARAMETERS,
+            idempotent=True,
+        )
+
+    def _name(self, name: str) -> str:
+        return _NAME.sub("_", self.prefix + name)[:_MAX_NAME]
 
     def _risk(self, name: str, hints: ToolAnnotations | None) -> Risk:
         if name in self.risks:
@@ -197,18 +216,18 @@ def _list(server: McpServer) -> Sequence[ListedTool]:
     return found[0]
 
 
-async def _call(connection: McpConnection, tool: str, /, **arguments: Any) -> Any:
-    """Return the result of one call as JSON data.
+async def _call(connection: McpConnection, tool: str, reader: str, /, **arguments: Any) -> Any:
+    """Return the result of one call: JSON data, or what stands for a large one.
 
     Raises:
         McpToolError: The tool says that it failed.
         McpServerError: There is no result.
     """
     result = await connection.call(tool, arguments)
-    value = _within_limit(_value(result))
+    value = _value(result)
     if result.is_error:
-        raise McpToolError(connection.server.name, value if isinstance(value, str) else str(value))
-    return value
+        raise McpToolError(connection.server.name, beginning_of(value))
+    return await within_limit(value, reader)
 
 
 def _value(result: CallToolResult) -> Any:
@@ -232,12 +251,3 @@ def _shown(block: Any) -> str:
     kind = getattr(block, "mime_type", None) or "data"
     size = len(getattr(block, "data", "") or "") * 3 // 4
     return f"[{block.type} of {size:,} bytes, {kind}: not passed on]"
-
-
-def _within_limit(value: Any) -> Any:
-    """Return the value, or the beginning of its text. Large results will become artifacts here."""
-    encoded = value.encode() if isinstance(value, str) else to_json(value)
-    if len(encoded) <= MAX_RESULT_BYTES:
-        return value
-    shown = encoded[:MAX_RESULT_BYTES].decode(errors="ignore")
-    return f"{shown}\n[cut: {MAX_RESULT_BYTES:,} of {len(encoded):,} bytes are shown; ask for less]"

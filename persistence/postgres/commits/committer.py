@@ -7,6 +7,7 @@ that are not there are sent again.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import inf
@@ -15,6 +16,7 @@ from typing import Final, LiteralString, cast
 from pydantic_core import from_json
 from typing_extensions import override
 
+from actors.errors import StoreUnreachableError
 from actors.kernel.agent.message import Message
 from actors.kernel.backoff import Backoff
 from actors.kernel.faults import armed
@@ -44,6 +46,7 @@ from persistence.postgres.commits.outcomes import (
     append_error,
     told_by,
 )
+from persistence.postgres.commits.transcript_rows import ArtifactsOf, put_apart
 from persistence.postgres.commits.unit import (
     Ended,
     Unit,
@@ -99,8 +102,10 @@ class Committer(CommitStore):
         *,
         on_commit: Callable[[str], None],
         on_foreign: Callable[[str, Nudge], None],
+        artifacts_of: ArtifactsOf,
     ) -> None:
         """`on_commit(run_id)`: a log grew. `on_foreign(owner, nudge)`: for another host."""
+        self._artifacts_of, self._lives = artifacts_of, 0
         self._settings, self._link = settings, Link(settings, outage, KEYED)
         self._outage, self._backoff = outage, Backoff()
         self._on_commit, self._on_foreign = on_commit, on_foreign
@@ -126,12 +131,31 @@ class Committer(CommitStore):
         check_commit(commit)
         write = Write(commit.lease, commit.expected_seq, commit.entries, commit)
         write.is_usual = is_usual(commit, brokered=self._settings.brokered)
+        if commit.turns:
+            life = self._lives
+            await self._put_apart(write)
+            if life != self._lives and write.expected < 0:
+                return Conflict(-1)  # see `refuse_beginnings`, which could not know of it
         result = await self._batcher.call(write)
         if isinstance(result, Ended):
             return Missing((f"run {commit.lease.run_id} has ended {result.status}",))
         if isinstance(result, Unknown):
             return Missing((f"run {commit.lease.run_id}",))
         return result
+
+    async def _put_apart(self, write: Write) -> None:
+        """Store what turns are too large for a row. Waits for the server as long as commits do."""
+        assert write.parts is not None
+        assert write.parts.transcripts is not None
+        backoff = Backoff()
+        while True:
+            try:
+                rows, agent = write.parts.transcripts, write.lease.agent_id
+                await put_apart(rows, agent, self._artifacts_of)
+            except StoreUnreachableError:
+                await asyncio.sleep(backoff.next_s())
+            else:
+                return
 
     async def run(self) -> None:
         """Work until `close`; to be run as a task."""
@@ -151,6 +175,7 @@ class Committer(CommitStore):
         Those that rest for want of room are written first: were it behind them, their runs could get as
         far again meanwhile, another way.
         """
+        self._lives += 1
         self._refused = {call for call in self._batcher.under_way if call.args.expected < 0}
         for call in self._refused:
             call.answer(Conflict(-1))

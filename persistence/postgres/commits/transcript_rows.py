@@ -1,21 +1,31 @@
 """Turns and cuts of conversations as `write_transcripts` takes them.
 
-Each message goes as text: it is stored as it was written.
+Each message goes as text: it is stored as it was written. A large one is kept apart, as an artifact that is
+stored before the row that names it: a crash in between leaves an artifact that nobody pins.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TypeAlias
+import hashlib
+from collections.abc import Callable, Iterable
+from typing import Final, TypeAlias
+
+from pydantic_core import from_json
 
 from actors.kernel.agent.message import ChatMessage
 from actors.kernel.agent.transcript import NewTurn, message_json
 from actors.kernel.json import JsonValue
 from actors.kernel.runtime.commit import Commit
+from actors.kernel.runtime.ids import AgentId
+from actors.kernel.storage.blob import ArtifactStore
 from persistence.postgres.commits.encode import json_text
 
 TranscriptRows: TypeAlias = "dict[str, list[dict[str, JsonValue] | None]]"
-"""Rows by name: ``turns``, ``cuts``, ``clear``."""
+"""Rows by name: ``turns``, ``artifacts`` (of turns that are kept apart), ``cuts``, ``clear``."""
+ArtifactsOf: TypeAlias = "Callable[[str, str], ArtifactStore]"
+"""Returns the artifacts of a tenant and a scope."""
+MAX_ROW_BYTES: Final = 256 * 1024
+"""Of a turn's JSON in its row. A larger one is kept apart."""
 
 
 def transcript_rows(commit: Commit) -> TranscriptRows | None:
@@ -55,3 +65,26 @@ def turn_rows(turns: Iterable[NewTurn]) -> list[dict[str, JsonValue] | None]:
 
 def _message_text(message: ChatMessage) -> str:
     return json_text(message_json(message), "turn")
+
+
+async def put_apart(rows: TranscriptRows, agent: AgentId, artifacts_of: ArtifactsOf) -> None:
+    """Store the bodies of turns over 256 KiB as artifacts, and let their rows refer to them.
+
+    Rows that are changed already stay. Without a large turn nothing is asked of a server.
+
+    Raises:
+        PersistenceError: The server could not be asked. The same may be done again.
+    """
+    for row in rows.get("turns", ()):
+        assert row is not None
+        body = row["body"]
+        assert isinstance(body, str)
+        if 4 * len(body) <= MAX_ROW_BYTES or len(data := body.encode()) <= MAX_ROW_BYTES:
+            continue
+        words = f"{agent}\n{row['session']}\n{row['id']}"
+        scope = f"turn:{hashlib.sha256(words.encode(errors='surrogatepass')).hexdigest()}"
+        ref = await artifacts_of(agent.tenant, scope).store(data, content_type="application/json")
+        short = {"role": from_json(body)["role"], "artifact": ref.model_dump(mode="json")}
+        row["body"], row["artifact"] = json_text(short, "turn"), scope
+        named = {"scope": scope, "artifact": ref.id, "session": row["session"], "turn": row["id"]}
+        rows.setdefault("artifacts", []).append(named)

@@ -11,12 +11,20 @@ from typing_extensions import override
 from actors.kernel.agent.message import ChatMessage
 from actors.kernel.agent.transcript import NO_CUT, Cut, NewTurn, SessionInfo, SessionView, Turn
 from actors.kernel.runtime.ids import AgentId
+from actors.kernel.storage.blob import ArtifactRef
 from actors.kernel.storage.transcript import TranscriptStore
 from persistence.postgres.commits.encode import json_text
-from persistence.postgres.commits.transcript_rows import turn_rows
+from persistence.postgres.commits.transcript_rows import (
+    ArtifactsOf,
+    TranscriptRows,
+    put_apart,
+    turn_rows,
+)
 from persistence.postgres.connection.link import Links, Row
 
-_COLUMNS: Final[LiteralString] = "t.ordinal, t.id, t.run_id, t.parent, t.tokens, t.body, t.at"
+_COLUMNS: Final[LiteralString] = (
+    "t.ordinal, t.id, t.run_id, t.parent, t.tokens, t.body, t.at, t.artifact"
+)
 
 SQL_VIEW: Final[LiteralString] = f"""
 select s.turns, s.cut_upto, s.cut_strategy, s.cut_run, s.cut_summary, s.cut_at, {_COLUMNS}
@@ -49,8 +57,8 @@ select s.session, s.turns, s.tokens, s.first_at, s.last_at from transcripts s
 class Transcripts(TranscriptStore):
     """A `TranscriptStore` on PostgreSQL. What runs add is written by the committer."""
 
-    def __init__(self, links: Links) -> None:
-        self._links = links
+    def __init__(self, links: Links, artifacts_of: ArtifactsOf) -> None:
+        self._links, self._artifacts_of = links, artifacts_of
 
     @override
     async def view(
@@ -61,8 +69,8 @@ class Transcripts(TranscriptStore):
         )
         if not rows:
             return SessionView(None, (), 0)
-        turns = tuple(_turn(row) for row in rows if row["ordinal"] is not None)
-        return SessionView(_cut(rows[0]), turns, rows[0]["turns"])
+        turns = await self._turns(agent, [row for row in rows if row["ordinal"] is not None])
+        return SessionView(_cut(rows[0]), tuple(turns), rows[0]["turns"])
 
     @override
     async def page(
@@ -77,7 +85,7 @@ class Transcripts(TranscriptStore):
         rows = await self._links.fetch(
             "reading a conversation", SQL_PAGE, str(agent), session, limit, offset, after
         )
-        return [_turn(row) for row in rows]
+        return await self._turns(agent, rows)
 
     @override
     async def count(self, agent: AgentId, session: str) -> int:
@@ -88,8 +96,10 @@ class Transcripts(TranscriptStore):
     async def append(self, agent: AgentId, turns: Sequence[NewTurn], *, run_id: str = "") -> None:
         if not turns:
             return
-        rows = [{"t": 1, **row} for row in turn_rows(turns) if row is not None]
-        text = json_text({"turns": rows}, "turn")
+        rows: TranscriptRows = {"turns": turn_rows(turns)}
+        await put_apart(rows, agent, self._artifacts_of)
+        found = {name: [{"t": 1, **(row or {})} for row in of] for name, of in rows.items()}
+        text = json_text(found, "turn")
         await self._links.fetch("adding turns", SQL_APPEND, text, [run_id], [str(agent)])
 
     @override
@@ -107,17 +117,31 @@ class Transcripts(TranscriptStore):
         rows = await self._links.fetch("listing conversations", SQL_SESSIONS, str(agent), limit)
         return [SessionInfo(*row.values()) for row in rows]
 
+    async def _turns(self, agent: AgentId, rows: Sequence[Row]) -> list[Turn]:
+        """Return the turns of rows. One that was cleared while it was read from apart is left out."""
+        found = []
+        for row in rows:
+            text: str | bytes = row["body"]
+            if row["artifact"] is not None:
+                ref = ArtifactRef.model_validate(from_json(text)["artifact"])
+                try:
+                    text = await self._artifacts_of(agent.tenant, row["artifact"]).resolve(ref)
+                except KeyError:
+                    continue
+            found.append(_turn(row, text))
+        return found
 
-def _message(text: str) -> ChatMessage:
+
+def _message(text: str | bytes) -> ChatMessage:
     return ChatMessage.model_validate(from_json(text))
 
 
-def _turn(row: Row) -> Turn:
+def _turn(row: Row, text: str | bytes) -> Turn:
     return Turn(
         row["ordinal"],
         row["id"],
         row["run_id"],
-        _message(row["body"]),
+        _message(text),
         row["tokens"],
         row["parent"],
         row["at"],

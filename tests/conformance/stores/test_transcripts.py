@@ -253,3 +253,22 @@ def test_a_turns_id_is_that_of_its_place() -> None:
     ids = [turn_id(run, position, n) for run in "ab" for position in ("1", "1.0") for n in (0, 1)]
     assert len(set(ids)) == len(ids)
     assert turn_id("a", "1", 0) == ids[0]
+
+
+@pytest.mark.item(285)
+async def test_a_large_turn_comes_back_as_it_came(bed: Bed) -> None:
+    """Of a commit, or of nobody's run; beside small ones, again, and gone when its session is."""
+    run, store = await bed.begin(), bed.store.transcripts
+    large, huge = "é" * 200_000 + "\x00", "x" * 1_000_000
+    said = (turn("a"), NewTurn("s", "b", ChatMessage.of("user", large), tokens=7), turn("c"))
+    await run.commit(run.turn(result("0"), turns=said))
+    for _ in range(2):
+        await store.append(DESK, [NewTurn("s", "d", ChatMessage.of("tool", huge))])
+
+    assert texts(await store.page(DESK, "s")) == ["a", large, "c", huge]
+    view = await store.view(DESK, "s", limit=3)
+    assert texts(view.turns) == [large, "c", huge]
+    assert (view.turns[0].tokens, view.turns[2].message.role) == (7, "tool")
+    assert texts(await store.page(FOREIGN, "s")) == []
+    await store.clear_run(DESK, "s", run.run_id)
+    assert texts(await store.page(DESK, "s")) == [huge]

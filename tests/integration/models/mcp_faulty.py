@@ -13,6 +13,8 @@ from typing import Any
 
 TOOLS = ("die", "echo", "garble", "hang", "huge", "long", "odd", "pid", "unknown tool")
 LARGE = "0123456789" * 5_000_000
+LONG = "€" * 66_000 + "end"
+"""Of 198,003 bytes, with characters that no border between two parts may cut."""
 
 
 def result(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
@@ -21,7 +23,7 @@ def result(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
         "echo": str(arguments.get("text")),
         "garble": "still here",
         "huge": LARGE,
-        "long": LARGE[:100_000],
+        "long": LONG,
         "odd": "a\x00b\ud800c",
         "pid": str(os.getpid()),
     }[name]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import signal
 import sys
 import threading
@@ -16,9 +17,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from actors import AgentId, ApprovalPolicy, Risk, Runtime
-from actors.errors import ContractError
+from actors.errors import ContractError, StoreUnreachableError
 from actors.kernel.agent.tools import InvocationResult, ToolCall
 from actors.runtime.context.model_calls import DirectToolInvoker
+from actors.storage.artifacts import InMemoryArtifactStore
 from compose.models import McpServerError, McpTools, mcp_tools
 from tests.integration.models import mcp_faulty
 
@@ -122,13 +124,14 @@ def test_what_a_server_says_of_its_tools_counts_if_it_is_trusted(calendar: McpTo
     )
     told = {tool.name: (tool.risk, tool.idempotent) for tool in trusted}
 
-    assert {(tool.risk, tool.idempotent) for tool in calendar} == {(Risk.HIGH, False)}
+    assert {(tool.risk, tool.idempotent) for tool in calendar[:-1]} == {(Risk.HIGH, False)}
     assert told == {
         "add": (Risk.CRITICAL, True),
         "book": (Risk.HIGH, True),
         "fail": (Risk.SAFE, False),
         "pid": (Risk.HIGH, False),
         "look": (Risk.HIGH, False),
+        "read_result": (Risk.SAFE, True),
     }
     assert calendar[0].description == "Add two numbers."
     assert calendar[0].parameters["required"] == ["left", "right"]
@@ -147,6 +150,7 @@ def test_the_author_says_which_tools_and_how_risky(ledger: Path) -> None:
     assert [(tool.name, tool.risk, tool.idempotent) for tool in tools] == [
         ("bad_echo", Risk.HIGH, True),
         ("bad_unknown_tool", Risk.SAFE, False),
+        ("bad_read_result", Risk.SAFE, True),
     ]
     with pytest.raises(McpServerError, match="'bad': it has no tool nothing; it has die, echo"):
         mcp_tools("bad", command=[*FAULTY, str(ledger)], allow=["nothing"])
@@ -207,14 +211,75 @@ async def test_a_tool_that_is_gone_is_named(faulty: McpTools) -> None:
     assert "unknown tool refused: Unknown tool: unknown tool" in result.text
 
 
-async def test_a_large_result_is_cut_with_a_note(faulty: McpTools) -> None:
+def reader_of(tools: McpTools) -> type[Any]:
+    """Agents that call a tool, or read on where a text says so."""
+
+    class Reader:
+        """Does what a model would do."""
+
+        def __init__(self, agent_id: AgentId) -> None:
+            self.id, self.tools = agent_id, tools
+            self.approval_policy = ApprovalPolicy(never=frozenset(["long"]))
+
+        async def run(self, ctx: RunContext, inbox: list[Message]) -> list[str]:
+            """Return all texts that the model would have read."""
+            texts, said = [], str(inbox[0].payload)
+            if said == "long":
+                result = await ctx.tool("long")
+                texts, said = [result.text], result.text
+                assert f"{result.artifact_ref}" in said or result.artifact_ref is None
+            while found := re.search(r"read_result\(artifact='(\w+)', offset=(\d+)\)\]$", said):
+                part = await ctx.tool("read_result", artifact=found[1], offset=int(found[2]))
+                said = part.text
+                texts.append(said)
+            return texts
+
+    return Reader
+
+
+async def test_a_large_result_is_read_to_its_end(faulty: McpTools) -> None:
+    """It is an artifact: the model gets the beginning, and reads on; another agent cannot."""
+    async with Runtime() as runtime:
+        await runtime.register_type("reader", reader_of(faulty))
+        texts: Any = await runtime.result(await runtime.submit(AgentId("reader", "1"), "long"))
+        note = texts[0].splitlines()[-1]
+        foreign: Any = await runtime.result(await runtime.submit(AgentId("reader", "2"), note))
+    await faulty.aclose()
+
+    parts = [text.rpartition("\n[")[0] for text in texts]
+    assert "".join(parts) == mcp_faulty.LONG
+    assert [len(part.encode()) for part in parts] == [65_535, 65_535, 65_535, 1_398]
+    assert note.startswith("[the result has 198,003 bytes; go on by read_result(")
+    assert texts[-1].endswith("[that is the end]")
+    assert "there is no result" in foreign[0]
+
+
+async def test_a_large_result_that_cannot_be_stored_is_cut(
+    faulty: McpTools, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The tool was called all the same, and is not called again."""
+
+    async def unreachable(*_: object, **__: object) -> None:
+        raise StoreUnreachableError("the store is away")
+
+    monkeypatch.setattr(InMemoryArtifactStore, "store", unreachable)
+    async with Runtime() as runtime:
+        await runtime.register_type("reader", reader_of(faulty))
+        texts: Any = await runtime.result(await runtime.submit(AgentId("reader", "1"), "long"))
+    await faulty.aclose()
+
+    assert len(texts) == 1
+    assert texts[0].endswith("[cut: 65,535 of 198,003 bytes are shown; ask for less]")
+
+
+async def test_a_large_result_outside_of_a_run_is_cut_with_a_note(faulty: McpTools) -> None:
     """64 KiB of it are shown."""
     result = await use(faulty, "long")
     await faulty.aclose()
 
-    assert result.text.startswith("0123456789")
-    assert result.text.endswith("[cut: 65,536 of 100,000 bytes are shown; ask for less]")
-    assert len(result.text) < 66_000
+    assert result.text.startswith("€€€")
+    assert result.text.endswith("[cut: 65,535 of 198,003 bytes are shown; ask for less]")
+    assert len(result.text.encode()) < 66_000
 
 
 async def test_a_huge_message_ends_the_server(faulty: McpTools) -> None:

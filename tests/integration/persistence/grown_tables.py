@@ -122,5 +122,19 @@ ROWS: Final = (
       union all select 'clerk/long', 's1', n - 1, 't' || n, 'ended-' || n, 9, '{"role": "user"}'::json
         from generate_series(1, $1::int) n
     """,
+    # Pinned since long.
+    """
+    insert into artifacts (tenant, scope, id, size_bytes, content_type, upload, chunk_bytes, pins, at)
+      select 'default', 'desk/o' || n, 'a', 1, 'text/plain', 'u' || n, 262144, 1, now() - interval '2 days'
+        from generate_series(1, $1::int) n
+    """,
+    """
+    insert into artifact_chunks (upload, n, data) select 'u' || n, 0, 'x'::bytea
+      from generate_series(1, $1::int) n
+    """,
+    """
+    insert into artifact_pins (tenant, scope, id, owner) select 'default', 'desk/o' || n, 'a', 'turn'
+      from generate_series(1, $1::int) n
+    """,
 )
 """$1 rows of every kind, in every table that grows."""

@@ -35,6 +35,7 @@ YOUNG, LARGE = 1_000, 200_000
 MODES: Final = ("force_generic_plan", "force_custom_plan")
 SMALL: Final = frozenset(
     {
+        "artifact_uploads",
         "blockings",
         "cursors",
         "deployment",

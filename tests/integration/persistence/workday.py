@@ -33,12 +33,14 @@ from actors.kernel.store.transport import SentSignal, Undecodable
 from persistence.postgres.commits import committer
 from persistence.postgres.commits.committer import SQL_FIND_ROUTED, SQL_FIND_TURNS
 from persistence.postgres.commits.outcomes import SQL_FIND_NUDGES
-from persistence.postgres.connection.link import KEYED, Link
+from persistence.postgres.commits.transcript_rows import MAX_ROW_BYTES
+from persistence.postgres.connection.link import KEYED, Link, Links
 from persistence.postgres.connection.outage import ServerOutage
 from persistence.postgres.mail import mail
 from persistence.postgres.mail.arrivals import SQL_NUDGE
 from persistence.postgres.mail.mail import SQL_FIND_INGESTED, SQL_FIND_SIGNALLED
 from persistence.postgres.sharding.takeover import SQL_NEXT_DEATH
+from persistence.postgres.stores.artifacts import PostgresArtifacts
 from tests.conformance.bed import (
     EPOCH,
     SERVES,
@@ -405,11 +407,31 @@ class Workday:
             await store.append(run.agent, [said(n, 5)], run_id=f"{self.day}{n}")
             await store.clear_run(run.agent, "s", f"{self.day}{n}")
             await store.sessions(run.agent)
+            await self.artifact(run.agent)
             await run.complete(clear_turns=n % 2 == 0)
             if n % 3 == 0:
                 await store.clear(run.agent, "s")
 
         await self.all(speak)
+
+    async def artifact(self, agent: AgentId) -> None:
+        """A turn that is kept apart, and bytes that a program stores, reads and lets go."""
+        store, large = self.bed.store.transcripts, "x" * (MAX_ROW_BYTES + 1)
+        await store.append(agent, [NewTurn("large", "1", ChatMessage.of("user", large))])
+        await store.page(agent, "large")
+        await store.clear(agent, "large")
+        links = Links(self.post.store.settings, ServerOutage(self.post.store.settings), 1)
+        try:
+            held = PostgresArtifacts(links).of("default", str(agent))
+            ref = await held.store(b"some bytes")
+            await held.store(b"some bytes")
+            await held.pin(ref, owner="a")
+            await held.read(ref.id, offset=2, limit=4)
+            await held.unpin(ref, owner="a")
+            await PostgresArtifacts(links).collect(grace_s=3600)
+            await held.discard(ref.id)
+        finally:
+            await links.close()
 
     async def schedules(self) -> None:
         """Ticks that are due."""

@@ -21,7 +21,7 @@ from actors.errors import ContractError, ModelError
 from actors.kernel.agent.llm import GenerationOptions, LLMClient, LLMResponse, Usage
 from actors.kernel.agent.message import ChatMessage, ContentBlock
 from actors.kernel.agent.tools import ToolSpec
-from actors.kernel.agent.transcript import NO_CUT, NewCut, turn_id
+from actors.kernel.agent.transcript import NO_CUT, NewCut, check_turn, turn_id
 from actors.kernel.json import JsonValue, canonical_json
 from actors.kernel.runtime.effects import EffectCall
 from actors.runtime.context.call import Payload, RunState
@@ -104,6 +104,8 @@ class Generation:
             msg = f"agent {self._run.agent_id} has no `model`: set it on the agent to use ctx.generate"
             raise ContractError(msg)
         turns = [ChatMessage.of("user", one) if isinstance(one, str) else one for one in new]
+        for turn in turns:
+            check_turn(turn)
         name = self._sessions.name_of(session)
         call = self._call(model, turns, request, session=session, name=name)
         response = LLMResponse.model_validate(await self._effects.perform(call))

@@ -9,7 +9,7 @@ from actors.context.store_history import StoreHistory
 from actors.context.tokens import TokenCounter
 from actors.errors import MessageTooLargeError
 from actors.kernel.agent.message import ChatMessage
-from actors.kernel.agent.transcript import turn_id
+from actors.kernel.agent.transcript import check_turn, turn_id
 from actors.kernel.json import JsonValue, sized
 from actors.kernel.runtime.log_entry import EntryKind as K
 from actors.kernel.storage.transcript import TranscriptStore
@@ -41,9 +41,14 @@ class ConversationHistory:
 
         With a provider outside it is an effect that a crash may repeat: turns have the same ids then, and
         the provider drops those that it has. With retention NONE nothing is written.
+
+        Raises:
+            MessageTooLargeError: A turn has more than 32 MiB as JSON.
         """
         run, sessions = self._run, self._sessions
         said = [ChatMessage.of("user", one) if isinstance(one, str) else one for one in messages]
+        for message in said:
+            check_turn(message)
         name = sessions.name_of(session)
         words: list[JsonValue] = [
             "history.append",

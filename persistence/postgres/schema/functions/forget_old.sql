@@ -1,6 +1,7 @@
 -- Take away, of each kind at most `most` rows: tombstones, dead letters whose run cannot be redriven any more
--- and ids of messages, that are older than `older` and than 8 days; marks of blocked hosts; and move ids of
--- messages that are done out of the mailboxes. Without `older` all but the last two stay. Returns how many rows.
+-- and ids of messages, that are older than `older` and than 8 days; marks of blocked hosts; artifacts that nobody
+-- pins, after a day; and move ids of messages that are done out of the mailboxes. Without `older` all but the last
+-- three stay. Returns how many rows.
 -- The oldest ones are taken by their keys: a kept plan takes any limit for a tenth of the table.
 create or replace function forget_old(older interval, most int) returns int
 language plpgsql set search_path from current set enable_seqscan = off as $$
@@ -22,7 +23,7 @@ begin
     select o.run_id from blockings o where o.at < this - interval '7 days'
       limit most for update skip locked));
   get diagnostics n = row_count;
-  taken := taken + n;
+  taken := taken + n + collect_artifacts(interval '1 day', most);
   if older is null then return taken; end if;
   ids := array(select r.run_id from runs r where r.swept and r.ended_at < before
     order by r.ended_at limit most for update skip locked);

@@ -1,12 +1,13 @@
 -- Writes what commits add to sessions of their agents, and takes away what they let go. `p`: turns, cuts and
 -- clear, each with t, the number of its commit; those of commits in `bad` are left out. Who adds to a session
 -- holds its row, so ordinals follow each other. A turn whose id the session has is left out; a cut counts only
--- if the one before it is the one that its run saw.
+-- if the one before it is the one that its run saw. `artifacts`: those of turns that are kept apart, which were
+-- stored before and are pinned here; one that is gone refuses all, and is stored again.
 create or replace function write_transcripts(p json, t_run text[], t_agent text[], bad int[])
 returns void
 language plpgsql set search_path from current set enable_seqscan = off as $$
 declare
-  at timestamptz := clock_timestamp(); agents text[]; sessions text[]; held int;
+  at timestamptz := clock_timestamp(); agents text[]; sessions text[]; held int; apart record;
 begin
   if p -> 'turns' is not null then
     select array_agg(k.agent order by k.agent, k.session), array_agg(k.session order by k.agent, k.session)
@@ -24,10 +25,10 @@ begin
       exit when held = coalesce(cardinality(agents), 0);  -- else one was taken away meanwhile
     end loop;
     with told as materialized (
-      select t_agent[x.t] as agent, t_run[x.t] as run, x.session, x.id, x.parent, x.tokens, x.body,
+      select t_agent[x.t] as agent, t_run[x.t] as run, x.session, x.id, x.parent, x.tokens, x.body, x.artifact,
           row_number() over () as n
         from json_to_recordset(p -> 'turns')
-          as x(t int, session text, id text, parent text, tokens int, body text)
+          as x(t int, session text, id text, parent text, tokens int, body text, artifact text)
         where x.t <> all(bad)),
     fresh as materialized (
       select distinct on (m.agent, m.session, m.id) m.* from told m
@@ -36,10 +37,10 @@ begin
         where known.ordinal is null
         order by m.agent, m.session, m.id, m.n),
     added as (
-      insert into transcript_turns (agent, session, ordinal, id, run_id, parent, tokens, body, at)
+      insert into transcript_turns (agent, session, ordinal, id, run_id, parent, tokens, body, at, artifact)
         select f.agent, f.session,
             s.next_ordinal + row_number() over (partition by f.agent, f.session order by f.n) - 1,
-            f.id, f.run, f.parent, f.tokens, f.body::json, at
+            f.id, f.run, f.parent, f.tokens, f.body::json, at, f.artifact
           from fresh f cross join lateral (select n.next_ordinal from transcripts n
             where n.agent = f.agent and n.session = f.session offset 0) s
         returning transcript_turns.agent, transcript_turns.session, transcript_turns.tokens)
@@ -51,6 +52,19 @@ begin
         cross join lateral (select n.ctid as place from transcripts n
           where n.agent = a.agent and n.session = a.session offset 0) k) c
       where s.ctid = c.place;
+  end if;
+  if p -> 'artifacts' is not null then
+    for apart in select distinct agent_tenant(t_agent[x.t]) as tenant, x.scope, x.artifact as id
+        from json_to_recordset(p -> 'artifacts') as x(t int, scope text, artifact text, session text, turn text)
+          cross join lateral (select n.artifact from transcript_turns n
+            where n.agent = t_agent[x.t] and n.session = x.session and n.id = x.turn offset 0) n
+        where x.t <> all(bad) and n.artifact = x.scope  -- else its session had another turn of this id
+        order by 1, 2, 3
+    loop
+      if not pin_artifact(apart.tenant, apart.scope, apart.id, 'turn') then
+        raise exception 'an artifact of a turn was collected before the commit that refers to it';
+      end if;
+    end loop;
   end if;
   if p -> 'cuts' is not null then
     update transcripts s set cut_upto = c.upto, cut_strategy = c.strategy, cut_run = c.run,

@@ -1,0 +1,28 @@
+-- Takes away artifacts that nobody pins, last stored or unpinned `grace` ago or earlier, the oldest first: at most
+-- `most`, and no more than 256 MiB and one. So go what uploads left that died. Returns how many. Storing and pinning
+-- write the row, so that it is looked at again under the lock.
+create or replace function collect_artifacts(grace interval, most int) returns int
+language plpgsql set search_path from current set enable_seqscan = off as $$
+declare before timestamptz := clock_timestamp() - grace; taken int;
+begin
+  with due as materialized (
+    select o.ctid as place, o.at, o.size_bytes from artifacts o where o.pins = 0 and o.at <= before
+      order by o.at limit most for update skip locked),
+  gone as (
+    delete from artifacts a where a.ctid = any(array(
+        select k.place from (
+            select o.place, sum(o.size_bytes) over (order by o.at, o.place) - o.size_bytes as earlier
+              from due o) k
+          where k.earlier < 268435456))
+      returning a.upload),
+  dead as (
+    delete from artifact_uploads u where u.ctid = any(array(
+        select o.ctid from artifact_uploads o where o.at <= before
+          limit least(most, 20) for update skip locked))
+      returning u.upload),
+  chunks as (
+    delete from artifact_chunks c where c.upload = any(array(
+      select g.upload from gone g union all select d.upload from dead d)))
+  select (select count(*) from gone) + (select count(*) from dead) into taken;
+  return taken;
+end $$;

@@ -1,0 +1,8 @@
+-- Takes away the artifact of a turn that was taken away, whoever did so.
+create or replace function drop_artifact_of_turn()
+returns trigger
+language plpgsql set search_path from current as $$
+begin
+  perform drop_artifacts(agent_tenant(old.agent), old.artifact);
+  return null;
+end $$;

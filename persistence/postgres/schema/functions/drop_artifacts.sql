@@ -1,0 +1,16 @@
+-- Takes away an artifact, or all of a scope, with its pins and chunks. Locks it first: no pin comes in between.
+create or replace function drop_artifacts(p_tenant text, p_scope text, p_id text default null)
+returns void
+language plpgsql set search_path from current set enable_seqscan = off as $$
+begin
+  perform 1 from artifacts a
+    where a.tenant = p_tenant and a.scope = p_scope and (p_id is null or a.id = p_id)
+    order by a.id for update;
+  delete from artifact_pins p
+    where p.tenant = p_tenant and p.scope = p_scope and (p_id is null or p.id = p_id);
+  with gone as (
+    delete from artifacts a
+      where a.tenant = p_tenant and a.scope = p_scope and (p_id is null or a.id = p_id)
+      returning a.upload)
+  delete from artifact_chunks c where c.upload = any(array(select g.upload from gone g));
+end $$;

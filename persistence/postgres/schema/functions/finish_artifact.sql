@@ -1,0 +1,26 @@
+-- Lets an upload that is whole be seen, as one step; returns whether it was. Its own row goes with it, so a collector
+-- finishes or finds nothing; sent again it finds its own artifact. If another upload of the same bytes was first,
+-- the chunks of this one go.
+create or replace function finish_artifact(
+  p_tenant text, p_scope text, p_upload text, p_id text, p_size bigint, p_type text, p_chunks int,
+  p_chunk_bytes int)
+returns boolean
+language plpgsql set search_path from current set enable_seqscan = off as $$
+declare is_seen boolean;
+begin
+  with done as (
+    delete from artifact_uploads u where u.upload = p_upload returning u.upload),
+  whole as (
+    select d.upload from done d
+      where (select count(*) from artifact_chunks c where c.upload = p_upload) = p_chunks),
+  added as (
+    insert into artifacts as a (tenant, scope, id, upload, size_bytes, content_type, chunk_bytes, at)
+      select p_tenant, p_scope, p_id, w.upload, p_size, p_type, p_chunk_bytes, clock_timestamp() from whole w
+      on conflict (tenant, scope, id) do update set at = excluded.at
+      returning a.upload = p_upload as is_first),
+  gone as (
+    delete from artifact_chunks c where c.upload = any(array(select d.upload from done d))
+      and not exists (select 1 from added a where a.is_first))
+  select exists (select 1 from added) into is_seen;
+  return is_seen;
+end $$;

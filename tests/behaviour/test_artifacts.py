@@ -1,0 +1,54 @@
+"""Large bytes of agents: kept beside the log, by reference, apart from other agents."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from actors import artifact_store
+from actors.errors import ContractError
+from actors.kernel.agent.tools import InvocationResult, Tool
+from actors.kernel.store.operators import agent_scope
+
+if TYPE_CHECKING:
+    from actors.runtime import RunContext
+    from tests.behaviour.bed import Bed
+
+LARGE = bytes(range(256)) * 2_000
+
+
+async def test_a_tool_keeps_large_bytes_of_its_agent_beside_the_log(bed: Bed) -> None:
+    """The log has the reference; later steps read parts; they go when the agent is forgotten."""
+
+    async def scan() -> InvocationResult:
+        ref = await artifact_store().store(LARGE)
+        return InvocationResult(status="ok", text="scanned", artifact_ref=ref.id)
+
+    async def part(artifact: str, offset: int) -> list[int]:
+        return [*await artifact_store().read(artifact, offset=offset, limit=3)]
+
+    async def body(ctx: RunContext) -> list[Any]:
+        found = await ctx.tool("scan")
+        assert found.artifact_ref is not None
+        read = await ctx.step("part", part, found.artifact_ref, 400_001)
+        return [found.text, found.structured, found.artifact_ref, read]
+
+    values = await bed.live_and_replayed(body, tools=[Tool(name="scan", description="", run=scan)])
+    [agent] = bed.agents
+    store = bed.runtime.store
+    own = store.artifacts.of(agent.tenant, agent_scope(agent))
+    others = store.artifacts.of(agent.tenant, agent_scope(bed.name()))
+    id_ = values[0][2]
+
+    assert all(value == ["scanned", None, id_, [129, 130, 131]] for value in values)
+    assert await others.stat(id_) is None
+    assert await own.stat(id_) is not None
+    await store.retention.forget_agent(agent)
+    assert await own.stat(id_) is None
+
+
+def test_outside_of_an_effect_there_are_none() -> None:
+    """A contract error says where they are."""
+    with pytest.raises(ContractError, match="inside a function called by"):
+        artifact_store()

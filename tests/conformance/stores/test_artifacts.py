@@ -1,0 +1,197 @@
+"""The contract of every `ArtifactStore`: immutable bytes by content, apart by tenant and scope."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, TypeAlias
+
+import pytest
+
+from actors.errors import ContractError, InvalidTextError
+from actors.kernel.runtime.ids import HostIncarnation
+from actors.storage.artifacts import InMemoryArtifacts
+from persistence.postgres import open_postgres_history
+from persistence.postgres.connection.link import Links
+from persistence.postgres.connection.outage import ServerOutage
+from persistence.postgres.connection.settings import StoreSettings
+from persistence.postgres.stores.artifacts import CHUNK_BYTES, PostgresArtifacts
+from tests.conformance.clock import ManualClock
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from tests.harness.servers import Schemas
+
+Artifacts: TypeAlias = "InMemoryArtifacts | PostgresArtifacts"
+HOUR_S = 3600.0
+LARGE = bytes(range(256)) * 2048 + b"the end"  # two chunks and a bit
+
+
+@asynccontextmanager
+async def in_memory(request: pytest.FixtureRequest) -> AsyncIterator[Artifacts]:
+    """Artifacts of this process."""
+    del request
+    yield InMemoryArtifacts(ManualClock().now)
+
+
+@asynccontextmanager
+async def in_postgres(request: pytest.FixtureRequest) -> AsyncIterator[Artifacts]:
+    """Artifacts of a schema."""
+    url = request.getfixturevalue("postgres_server").url
+    schemas: Schemas = request.getfixturevalue("schemas")
+    async with schemas.lent() as schema, open_postgres_history(url, schema=schema):
+        settings = StoreSettings(url=url, owner=HostIncarnation("test"), schema=schema)
+        links = Links(settings, ServerOutage(settings), 2)
+        try:
+            yield PostgresArtifacts(links)
+        finally:
+            await links.close()
+
+
+@pytest.fixture(params=[in_memory, pytest.param(in_postgres, marks=pytest.mark.postgres)])
+async def artifacts(request: pytest.FixtureRequest) -> AsyncIterator[Artifacts]:
+    """No artifacts on each backend."""
+    async with request.param(request) as opened:
+        yield opened
+
+
+async def in_pieces(data: bytes, size: int) -> AsyncIterator[bytes]:
+    """The bytes, a few at a time."""
+    for at in range(0, len(data), size):
+        yield data[at : at + size]
+
+
+@pytest.mark.item(310)
+@pytest.mark.parametrize("data", [b"", b"\x00\xff", LARGE], ids=["empty", "small", "large"])
+async def test_bytes_come_back_as_they_were(artifacts: Artifacts, data: bytes) -> None:
+    """As a whole, by the SHA-256 of the content; however they were cut, they are the same artifact."""
+    store = artifacts.of("acme", "desk/1")
+    ref = await store.store(data, content_type="text/plain")
+    again = await store.store_pieces(in_pieces(data, 100_000), content_type="image/png")
+
+    assert (ref.id, ref.size_bytes) == (hashlib.sha256(data).hexdigest(), len(data))
+    assert again == ref == await store.stat(ref.id)
+    assert await store.resolve(ref) == data
+
+
+@pytest.mark.item(310)
+async def test_parts_are_read_where_they_are(artifacts: Artifacts) -> None:
+    """Within a chunk, over the border of two, up to the end, and behind it."""
+    store = artifacts.of("acme", "desk/1")
+    ref = await store.store_pieces(in_pieces(LARGE, 1_000_000))
+
+    for offset in (0, 5, CHUNK_BYTES - 3, CHUNK_BYTES, len(LARGE) - 4, len(LARGE) + 9):
+        for limit in (0, 7, CHUNK_BYTES + 1):
+            part = await store.read(ref.id, offset=offset, limit=limit)
+            assert part == LARGE[offset : offset + limit]
+    for offset, limit in ((-1, 5), (0, -1)):
+        with pytest.raises(ContractError, match="not negative"):
+            await store.read(ref.id, offset=offset, limit=limit)
+
+
+@pytest.mark.item(310)
+async def test_a_tenant_reads_its_own_artifacts_alone(artifacts: Artifacts) -> None:
+    """Equal bytes of two tenants, or of two scopes, are two artifacts."""
+    acme = artifacts.of("acme", "desk/1")
+    others = [artifacts.of("bolt", "desk/1"), artifacts.of("acme", "desk/2")]
+    ref = await acme.store(LARGE)
+
+    for other in others:
+        assert await other.stat(ref.id) is None
+        for reading in (other.resolve(ref), other.read(ref.id, limit=5), other.pin(ref, owner="r")):
+            with pytest.raises(KeyError):
+                await reading
+        assert await other.store(LARGE) == ref
+        await other.discard(ref.id)
+    assert await acme.resolve(ref) == LARGE
+
+
+@pytest.mark.item(310)
+async def test_a_store_that_fails_midway_leaves_nothing(artifacts: Artifacts) -> None:
+    """The bytes that had come are seen by nobody, and the same can be stored."""
+    store = artifacts.of("acme", "desk/1")
+
+    async def cut() -> AsyncIterator[bytes]:
+        yield LARGE
+        raise ConnectionError("the sender went away")
+
+    with pytest.raises(ConnectionError):
+        await store.store_pieces(cut())
+    assert await store.stat(hashlib.sha256(LARGE).hexdigest()) is None
+    await artifacts.collect(grace_s=0)
+    assert await artifacts.collect(grace_s=0) == 0
+    assert await store.resolve(await store.store(LARGE)) == LARGE
+
+
+@pytest.mark.item(310)
+async def test_what_nobody_pins_is_collected_after_its_grace(artifacts: Artifacts) -> None:
+    """Not within the grace time, and not while one of its owners pins it."""
+    store = artifacts.of("acme", "desk/1")
+    pinned, loose = await store.store(LARGE), await store.store(b"loose")
+    for owner in ("run-1", "run-1", "run-2"):
+        await store.pin(pinned, owner=owner)
+
+    assert await artifacts.collect(grace_s=HOUR_S) == 0
+    assert await artifacts.collect(grace_s=0) == 1
+    assert await store.stat(loose.id) is None
+    await store.unpin(pinned, owner="run-1")
+    assert await artifacts.collect(grace_s=0) == 0
+    assert await store.resolve(pinned) == LARGE
+    await store.unpin(pinned, owner="run-2")
+    assert await artifacts.collect(grace_s=0) == 1
+    with pytest.raises(KeyError):
+        await store.resolve(pinned)
+
+
+@pytest.mark.item(310)
+async def test_owners_that_pin_and_unpin_at_once_are_counted_right(artifacts: Artifacts) -> None:
+    """With the last of them the artifact may be collected, and not before."""
+    store = artifacts.of("acme", "desk/1")
+    ref, owners = await store.store(b"of many"), [f"run-{n}" for n in range(5)]
+    await asyncio.gather(*(store.pin(ref, owner=one) for one in owners))
+
+    await asyncio.gather(*(store.unpin(ref, owner=one) for one in owners[1:]))
+    assert await artifacts.collect(grace_s=0) == 0
+    await asyncio.gather(store.pin(ref, owner="last"), store.unpin(ref, owner=owners[0]))
+    assert await artifacts.collect(grace_s=0) == 0
+    await store.unpin(ref, owner="last")
+    assert await artifacts.collect(grace_s=0) == 1
+
+
+@pytest.mark.item(310)
+async def test_what_is_discarded_is_gone_with_its_pins(artifacts: Artifacts) -> None:
+    """Stored anew it has none; to discard what is not there changes nothing."""
+    store = artifacts.of("acme", "desk/1")
+    ref = await store.store(LARGE)
+    await store.pin(ref, owner="run-1")
+
+    await store.discard(ref.id)
+    await store.discard(ref.id)
+    assert await store.stat(ref.id) is None
+    assert await store.store(LARGE) == ref
+    assert await artifacts.collect(grace_s=0) == 1
+
+
+@pytest.mark.item(310)
+async def test_equal_bytes_stored_at_once_are_one_artifact(artifacts: Artifacts) -> None:
+    """Each of them has the reference, and the bytes are there."""
+    store = artifacts.of("acme", "desk/1")
+    refs = await asyncio.gather(*(store.store(LARGE) for _ in range(5)))
+
+    assert len({*refs}) == 1
+    assert await store.resolve(refs[0]) == LARGE
+    assert await artifacts.collect(grace_s=0) == 1
+
+
+@pytest.mark.item(310)
+async def test_texts_that_no_database_takes_are_refused(artifacts: Artifacts) -> None:
+    """With the one who gave them told so; nothing is stored."""
+    store = artifacts.of("acme", "desk/1")
+    with pytest.raises(InvalidTextError, match="media type"):
+        await store.store(b"x", content_type="text\x00")
+    ref = await store.store(b"x")
+
+    with pytest.raises(InvalidTextError, match="owner"):
+        await store.pin(ref, owner="\ud800")

@@ -134,15 +134,15 @@ class Generation:
             room = room_for(model, options, turns)
             with reserving(room):
                 window = await asked.window(turns)
+            call.receipt = asked.receipt(window, request)
             try:
                 response = await completed(model, window, options, on_piece, guards=guards)
             except ModelError as exc:
                 smaller = await asked.smaller(turns, room) if _is_too_long(exc) else None
                 if smaller is None:
                     raise
-                window = smaller
-                response = await completed(model, window, options, on_piece, guards=guards)
-            call.receipt = asked.receipt(window, request)
+                call.receipt = asked.receipt(smaller, request)
+                response = await completed(model, smaller, options, on_piece, guards=guards)
             return with_call_ids(response, call.position).model_dump(mode="json")
 
         def on_recorded(payload: Payload) -> None:
@@ -243,7 +243,7 @@ class _Window:
         return {
             "session": self.session,
             "head": max(self.view.ordinals.values(), default=-1),
-            "cut": NO_CUT if self.view.cut is None else self.view.cut.upto,
+            "cut": self.view.begin,
             "turns": len(window),
             "tokens": self.assembled.tokens,
             "steps": steps,

@@ -99,7 +99,7 @@ class SentWindow:
 
     Attributes:
         run: The run that made the call.
-        at: Instant of the answer.
+        at: Instant of the answer, or of the failure.
         model: The model that was asked.
         receipt: See docs/replay.md, "Windows".
     """
@@ -119,7 +119,7 @@ async def last_window(store: RunStore, agent: AgentId, session: str) -> SentWind
         async for entry in store.reads.entries(RunId(run_id)):
             receipt = entry.payload.get("receipt")
             if isinstance(receipt, dict) and receipt.get("session") == session:
-                found = SentWindow(run_id, entry.ts, str(entry.payload.get("model")), receipt)
+                found = SentWindow(run_id, entry.ts, str(entry.payload["name"]), receipt)
         if found is not None:
             return found
     return None

@@ -500,12 +500,16 @@ async def test_a_window_begins_where_the_last_one_did(bed: Bed) -> None:
     assert asked(model) == [[*(str(n) for n in range(70, 80)), "now"]]
     wider = ContextConfig(StoreHistory(), SlidingWindowCompaction(40))
     bed.agents[agent].context = wider  # type: ignore[attr-defined]
-    await bed.result(await bed.submit(agent))
+    run_id = await bed.submit(agent)
+    await bed.result(run_id)
     assert asked(model)[1] == [*(str(n) for n in range(42, 80)), "now", "yes", "now"]
+    [call] = await bed.log(run_id, K.LLM_CALL)
+    receipt: Any = call.payload["receipt"]
+    assert (receipt["cut"], receipt["head"]) == (-1, 81), "turns before the cut were read, too"
 
 
 async def test_a_window_that_a_provider_calls_too_long_is_made_smaller_once(bed: Bed) -> None:
-    """By strategies that have a budget; where none has, the error is the run's."""
+    """By strategies that have a budget; where none has, the error is the run's, with the window's receipt."""
 
     def answer(messages: Sequence[ChatMessage], _: GenerationOptions) -> str:
         if len(messages) > 60:
@@ -519,9 +523,9 @@ async def test_a_window_that_a_provider_calls_too_long_is_made_smaller_once(bed:
     strategies = [SlidingWindowCompaction(n) for n in (80, 50)]
     budget = TokenBudgetComposedStrategy(strategies, 1_000)
     said = [ChatMessage.of("user", f"{n} word word word word") for n in range(75)]
-    for context, wanted in (
-        (ContextConfig(StoreHistory(), budget), 2),
-        (ContextConfig(StoreHistory(), SlidingWindowCompaction(500)), 1),
+    for context, wanted, shown in (
+        (ContextConfig(StoreHistory(), budget), 2, 50),
+        (ContextConfig(StoreHistory(), SlidingWindowCompaction(500)), 1, 76),
     ):
         model = FunctionModel(answer)
         agent = await bed.serve(act, model=model, context=context)
@@ -529,6 +533,9 @@ async def test_a_window_that_a_provider_calls_too_long_is_made_smaller_once(bed:
         run_id = await bed.submit(agent, retry_policy=RetryPolicy(max_retries=0))
         is_well = (await bed.ended(run_id)).status is RunStatus.COMPLETED
         assert (model.calls, is_well) == (wanted, wanted == 2)
+        [call] = await bed.log(run_id, K.LLM_CALL)
+        receipt: Any = call.payload["receipt"]
+        assert receipt["turns"] == shown
 
 
 async def test_what_never_fits_is_refused_before_anything_is_asked(bed: Bed) -> None:

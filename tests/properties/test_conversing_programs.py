@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
+from tests.harness.faulty_store import Faults
 from tests.harness.slow import IS_SLOW
 from tests.model.drawing import drawn_cases
+from tests.model.signs import TieError
 from tests.model.strategies import conversation_cases
-from tests.model.verdict import broken_promises, differences
+from tests.model.verdict import broken_promises, differences, play_both
 from tests.properties.conversing import CONVERSING
 from tests.properties.stage import opened_stage
 from tests.properties.test_crowds import foretold, wrong
@@ -31,12 +33,15 @@ from tests.properties.test_programs import (
 )
 
 if TYPE_CHECKING:
-    from tests.harness.faulty_store import Faults
     from tests.harness.servers import TestNats, TestPostgres
     from tests.model.program import Case
 
 COUNT: Final = int(os.environ.get("CALLBOARD_CONVERSING", "300" if IS_SLOW else "40"))
 CROWD: Final = 200 if IS_SLOW else 30
+STRIDE: Final = 1 if IS_SLOW or SEED else 2
+"""The gate lets a host die at every second store call: before it, and after it."""
+DYING: Final = [*CONVERSING] if IS_SLOW or SEED else ["cuts", "later runs", "errors"]
+"""Programs whose hosts die at all calls."""
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600 if SEED else 120)]
 
 
@@ -77,15 +82,40 @@ def test_an_error_of_the_store_doubles_no_turn() -> None:
     for_each(2, COUNT * PARTS, holds, conversation_cases(), SEEDS, faults_of(ERRORS, 60), SUSPENDED)
 
 
+@pytest.mark.item(286, 300, 485)
+@pytest.mark.parametrize("name", DYING)
+def test_each_recorded_call_is_made_once_wherever_a_host_dies(name: str) -> None:
+    """Before and after each store call: executions of answers and summaries are as the log left behind says."""
+    case, nth, is_struck, wrong = CONVERSING[name], 0, True, []
+    while is_struck:
+        for manner in DEATHS:
+            faults = Faults(nth=nth, manner=manner)
+            try:
+                both = play_both(case, suspend_after=(0.0, 5.0)[nth // STRIDE % 2], faults=faults)
+            except TieError:
+                found = []
+            else:
+                found = differences(case, both.predicted, both.observed)
+            wrong += [report(found, case, 0, faults)] if found else []
+            is_struck = faults.struck
+        nth += STRIDE
+    assert not wrong, f"{len(wrong)} of {nth // STRIDE * 2} deaths\n{wrong[-1]}"
+
+
 @pytest.mark.item(286, 300)
 @pytest.mark.parametrize("brokered", [False, True], ids=["postgres", "nats"])
 def test_a_crowd_converses_as_the_model_says(
     postgres_server: TestPostgres, nats_server: TestNats, *, brokered: bool
 ) -> None:
-    """Many at a time on real servers: left in memory on one assembly, suspended on the other."""
+    """On real servers, many at a time: one half is evicted where it waits, the other stays in memory."""
     seed = int(SEED or 1) + brokered
-    cases = [*CONVERSING.values(), *drawn_cases(conversation_cases(), CROWD, seed)]
+    cases = drawn_cases(conversation_cases(), CROWD, seed)
+    halves = {0.0: [*CONVERSING.values(), *cases[::2]], 5.0: cases[1::2]}
     with opened_stage(postgres_server, nats_server, brokered=brokered) as stage:
-        found = wrong(stage, foretold(cases), seed, 0.0 if brokered else 5.0)
+        found = [
+            one
+            for suspend_after, half in halves.items()
+            for one in wrong(stage, foretold(half), seed, suspend_after)
+        ]
 
     assert not found, min(found, key=len)

@@ -13,7 +13,9 @@ from actors.kernel.agent.transcript import NO_CUT, NewTurn
 from actors.runtime.context.call import Call
 from actors.runtime.context.conversation import generation as _generation
 from actors.runtime.context.conversation import history as _history
+from actors.runtime.context.conversation.paid_calls import RecordedCalls
 from actors.runtime.context.conversation.sessions import Sessions
+from actors.runtime.replay.history import PAID
 from actors.storage import transcripts as _transcripts
 from actors.storage.transcripts import MemoryTranscripts
 from tests.model.drawing import drawn_cases
@@ -25,6 +27,7 @@ from tests.properties.test_planted_faults import Look, assert_found
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
+    from actors.kernel.agent.llm import LLMResponse
     from actors.kernel.agent.transcript import NewCut, SessionView
     from actors.kernel.runtime.ids import AgentId
     from actors.kernel.runtime.log_entry import RunLogEntry
@@ -142,6 +145,17 @@ def ended_runs_leave_turns(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(MemoryTranscripts, "forget_run", lambda *_: None)
 
 
+def recorded_summaries_are_bought_again(patch: pytest.MonkeyPatch) -> None:
+    """A call that is made again buys the summaries again that are recorded beside it."""
+    ask = RecordedCalls.ask
+
+    async def anew(self: RecordedCalls, *args: Any, **options: Any) -> LLMResponse:
+        self._run.history.places.pop(f"{self._position}{PAID}0", None)
+        return await ask(self, *args, **options)
+
+    patch.setattr(RecordedCalls, "ask", anew)
+
+
 PLANTED = [
     a_replay_appends_again,
     known_turns_are_added_again,
@@ -151,6 +165,7 @@ PLANTED = [
     unanswered_questions_are_lost,
     turns_follow_their_entries,
     ended_runs_leave_turns,
+    recorded_summaries_are_bought_again,
 ]
 
 

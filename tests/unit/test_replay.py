@@ -18,6 +18,7 @@ from actors.context import (
 from actors.kernel.agent.middleware import HookEvent
 from actors.kernel.agent.tools import Tool, ToolCall
 from actors.kernel.runtime.ids import AgentId
+from actors.kernel.runtime.scheduler import RunStatus
 from actors.runtime.loop.clock import SystemClock
 from actors.runtime.registry import Registry
 from actors.testing import ModelReply, ScriptedModel
@@ -255,6 +256,24 @@ async def test_a_conversation_is_exported_with_its_turns_and_replayed_without_th
     assert old.turns == {}
     assert [one.outcome for one in replayed] == ["reproduced", "reproduced"]
     assert (silent.model.calls, silent.looks) == (0, [])
+
+
+async def test_a_call_that_failed_is_exported_with_the_turns_that_it_saw() -> None:
+    """A run that a provider has refused is the one that is wanted on a laptop; replay needs no provider."""
+    talker = Talker("one", "first")
+    async with Runtime(suspend_after=0.0) as runtime:
+        await runtime.register(talker)
+        await runtime.result(await runtime.submit(DESK, 0))
+        refused = await runtime.submit(DESK, 1, retry_policy=RetryPolicy(max_retries=0))
+        row = await runtime.wait(refused)
+        text = await export_of(runtime, refused)
+        kept = await runtime.store.transcripts.page(DESK, "main")
+    [run] = read_export(text, file="run.jsonl")
+
+    assert row.status is RunStatus.FAILED
+    assert run.turns == {"main": kept}
+    assert kept[-1].message.text == "question 1"
+    assert (await again(run, Talker())).outcome == "reproduced"
 
 
 async def test_a_conversation_in_a_history_outside_is_replayed_without_it() -> None:

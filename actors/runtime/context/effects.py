@@ -265,11 +265,11 @@ class Effects:
             payload["value"], payload["status"] = recordable(value, where=where), "ok"
             if call.end is K.LLM_CALL and isinstance(value, dict):
                 payload["model"], payload["usage"] = call.name, value.get("usage")
-                if call.receipt is not None:
-                    payload["receipt"] = {**call.receipt}
         except (Exception, SystemExit) as exc:  # noqa: BLE001 - recorded, and raised again from there
             payload["error"], payload["status"] = record_error(exc), "error"
         finally:
+            if call.receipt is not None:
+                payload["receipt"] = {**call.receipt}
             executing.reset(token)
         asked_at, clock = call.asked_at, self._run.clock
         took_s = None if asked_at is None else clock.monotonic() - asked_at

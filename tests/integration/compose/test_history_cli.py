@@ -181,10 +181,10 @@ async def test_a_session_is_written_as_lines_that_a_history_takes_again(
     assert bytes_of == [bytes_of[0]] * 3
 
 
-async def test_the_turns_that_an_exported_run_saw_are_shown_without_a_server(
+async def test_an_exported_conversation_is_shown_and_replayed_without_a_server(
     cli: Cli, tmp_path: Path
 ) -> None:
-    """As they are shown from the store; a session or an agent that is not in the file is named."""
+    """Turns as they are shown from the store; the code goes its way again, though its model has no answer."""
     file = tmp_path / "run.jsonl"
     async with conversation(cli) as (_, run):
         exported = await cli.call("export", run, "--output", str(file))
@@ -192,6 +192,8 @@ async def test_the_turns_that_an_exported_run_saw_are_shown_without_a_server(
     show = ("history", "show", "helper/main", "--file", str(file))
     wanted = (("--last", "3"), ("--offset", "1", "--limit", "1", "--json"), ("--session", "side"))
     read, page, missing = [await asyncio.to_thread(cli.bare, *show, *one) for one in wanted]
+    replay = ("replay", str(file), f"{__name__}:serve_helper", "--json")
+    replayed = (await asyncio.to_thread(cli.bare, *replay)).data["runs"]
 
     assert "4 turn(s); message content is included" in exported.err
     assert read == shown
@@ -199,6 +201,7 @@ async def test_the_turns_that_an_exported_run_saw_are_shown_without_a_server(
     assert missing.code == Exit.NOT_FOUND
     assert "holds no turn of session 'side'" in missing.err
     assert "its sessions there: main" in missing.err
+    assert [one["outcome"] for one in replayed] == ["reproduced"]
 
 
 async def test_what_is_not_there_is_named_with_the_way_to_find_it(cli: Cli) -> None:

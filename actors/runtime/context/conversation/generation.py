@@ -253,7 +253,7 @@ class _Window:
         return {
             "session": self.session,
             "head": max(self.view.ordinals.values(), default=-1),
-            "cut": NO_CUT if self.view.cut is None else self.view.cut.upto,
+            "cut": self.view.begin,
             "turns": len(window),
             "tokens": self.assembled.tokens,
             "parts": {**self.parts},

@@ -80,6 +80,12 @@ class WindowSource:
     cut: Cut | None = None
     count: int = 0
 
+    @property
+    def begin(self) -> int:
+        """The cut's ordinal; `NO_CUT` where there is none, or the turns before it were read, too."""
+        upto = NO_CUT if self.cut is None else self.cut.upto
+        return NO_CUT if min(self.ordinals.values(), default=upto + 1) <= upto else upto
+
     @classmethod
     async def of(
         cls, memory: Memory, store: TranscriptStore, agent: AgentId, session: str

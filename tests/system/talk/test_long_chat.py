@@ -1,4 +1,4 @@
-"""A long conversation with a real model in a small window, on hosts that are killed."""
+"""A conversation with a real model in a small window, on hosts that are killed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ import pytest
 
 from actors.kernel.agent.llm import LLMResponse
 from actors.kernel.runtime.ids import AgentId
-from tests.harness.slow import IS_SLOW
 from tests.system.long_talking import HERE, TRIGGER, noted
 
 if TYPE_CHECKING:
@@ -74,12 +73,6 @@ class Talk:
 
 
 SHORT: Final = Talk(window=256, notes=7, deaths=("answered",), unchanged=0.7)
-LONG: Final = Talk(
-    window=2_048,
-    notes=300,
-    deaths=("asked", "answered", "asked", "answered", "asked"),
-    unchanged=0.9,
-)
 
 
 async def said(client: Runtime, fleet: Hosts, talk: Talk, ledger: str) -> list[RunId]:
@@ -144,27 +137,11 @@ def unchanged(calls: list[dict[str, Any]], pids: dict[int, int]) -> list[bool]:
 @pytest.mark.skipif(
     bool(MISSING), reason=f"not installed: {MISSING}; `python3 dev.py` installs them"
 )
-@pytest.mark.parametrize(
-    "talk",
-    [
-        pytest.param(SHORT, id="short"),
-        pytest.param(
-            LONG,
-            id="long",
-            marks=[
-                pytest.mark.timeout(60 * 60),
-                pytest.mark.skipif(
-                    not IS_SLOW, reason="computes for minutes: set CALLBOARD_TEST_SLOW=1"
-                ),
-            ],
-        ),
-    ],
-)
 async def test_a_conversation_longer_than_its_window_ends_and_knows_its_third_turn(
-    fleet: Hosts, client: Runtime, tmp_path: Path, talk: Talk
+    fleet: Hosts, client: Runtime, tmp_path: Path
 ) -> None:
     """Hosts die. No turn is missing or double, no request is too long, no recorded call is asked again."""
-    ledger = str(tmp_path / "ledger")
+    talk, ledger = SHORT, str(tmp_path / "ledger")
     runs = await said(client, fleet, talk, ledger)
     calls = [await call_of(client, run_id) for run_id in runs]
     print(*transcript(talk, calls), sep="\n")  # noqa: T201 - shown by `-s`

@@ -12,6 +12,7 @@ from typing import Protocol
 
 from actors.kernel.runtime.hints import Nudge
 from actors.kernel.storage.transcript import TranscriptStore
+from actors.kernel.storage.usage import UsageStore
 from actors.kernel.store.arrivals import ArrivalStore
 from actors.kernel.store.commits import CommitStore
 from actors.kernel.store.fanout import PostStore
@@ -56,6 +57,8 @@ class RunStore(Protocol):
     """How many runs execute at once and start per second, over all hosts."""
     transcripts: TranscriptStore
     """Conversations of agents."""
+    usage: UsageStore
+    """Totals of what model calls used and cost."""
 
     def set_nudge_hook(self, hook: Callable[[Nudge], None] | None) -> None:
         """Call `hook` on the event loop for changes made by other processes. Hints: may be lost."""

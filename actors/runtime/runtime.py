@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from datetime import date
 from functools import partial
 from typing import Self
 
@@ -18,6 +19,7 @@ from actors.kernel.runtime.log_entry import EventLog
 from actors.kernel.runtime.scheduler import Scheduler
 from actors.kernel.runtime.supervisor import Supervisor
 from actors.kernel.runtime.wakeup import SignalBus
+from actors.kernel.storage.usage import EACH, UsageBy, UsageFilter, UsageTotal
 from actors.kernel.store.fanout import FanoutStrategy
 from actors.kernel.store.follow_graph import FollowGraph
 from actors.kernel.store.outside import Front
@@ -228,6 +230,33 @@ class Runtime(Client):
             remedy = "register it, or ask a process that does; its code makes its windows"
             raise ContractError(f"{agent} is not registered in this process: {remedy}")
         return await window_report(found, self._store.transcripts, session)
+
+    async def usage(
+        self,
+        *,
+        tenant: str | None = None,
+        type_: str | None = None,
+        agent: AgentId | None = None,
+        model: str | None = None,
+        since: date | None = None,
+        until: date | None = None,
+        by: Sequence[UsageBy] = EACH,
+    ) -> list[UsageTotal]:
+        """Return what recorded answers of models used and cost, also those of logs that were swept.
+
+        Args:
+            tenant: With the next five: only answers of these. All by default.
+            type_: The agent's.
+            agent: Of whose runs the logs are.
+            model: The name of the agent's client, as logs have it.
+            since: From this day on, in UTC.
+            until: Up to this day, which is included.
+            by: A sum for each value of these; the other columns are None. Without any: one sum.
+        """
+        wanted = UsageFilter(
+            tenant=tenant, type_=type_, agent_id=agent, model=model, since=since, until=until
+        )
+        return await self._store.usage.totals(wanted, by=by)
 
     @property
     def owner(self) -> HostIncarnation:

@@ -61,6 +61,7 @@ _COMMANDS: Final = (
     (LOOK, "inspect.trace", "trace"),
     (LOOK, "inspect.tap", "tap"),
     (LOOK, "inspect.context", "context"),
+    (LOOK, "inspect.usage", "usage"),
     (LOOK, "inspect.describe", "describe"),
     (LOOK, "inspect.export", "export replay"),
     (SET_UP, "operate.migrate", "migrate"),

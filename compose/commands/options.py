@@ -13,7 +13,7 @@ import sys
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, Literal, TypeVar
@@ -176,6 +176,23 @@ def instant(option: str, text: str | None) -> datetime | None:
         return at.astimezone(UTC) if at.tzinfo is not None else at.replace(tzinfo=UTC)
     except (ContractError, ValueError, OverflowError):
         msg = f"{option} {text!r}: give an instant such as 2026-01-31T08:00, or a span such as 2h"
+        raise ContractError(msg) from None
+
+
+def day(option: str, text: str | None) -> date | None:
+    """Return a day in UTC that was given as such, or as a span back from now; None for none.
+
+    Raises:
+        ContractError: It is neither.
+    """
+    if text is None:
+        return None
+    try:
+        if _SPAN.fullmatch(text.strip()):
+            return (SystemClock().now() - timedelta(seconds=span_s(text))).date()
+        return date.fromisoformat(text)
+    except (ContractError, ValueError, OverflowError):
+        msg = f"{option} {text!r}: give a day in UTC such as 2026-01-31, or a span such as 30d"
         raise ContractError(msg) from None
 
 

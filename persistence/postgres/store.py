@@ -25,6 +25,7 @@ from persistence.postgres.features.limits import PostgresLimits
 from persistence.postgres.features.retention import Retention
 from persistence.postgres.features.schedules import PostgresSchedules
 from persistence.postgres.features.transcripts import Transcripts
+from persistence.postgres.features.usage import PostgresUsage
 from persistence.postgres.mail.arrivals import Arrivals
 from persistence.postgres.mail.mail import Mail
 from persistence.postgres.mail.outbox import Outbox
@@ -81,6 +82,7 @@ class PostgresStore(RunStore):
         self.schedules = PostgresSchedules(settings, links)
         self.limits = PostgresLimits(links)
         self.transcripts = Transcripts(links, artifacts.of)
+        self.usage = PostgresUsage(links)
         self.mail = Mail(settings, links, mailing, on_foreign=self.arrivals.nudge)
         self.outbox = Outbox(links, self.commits, limit=settings.group_limit)
         self.group_size = self.commits.group_size

@@ -116,6 +116,8 @@ _IN_MEMORY = frozenset(
         "code_that_catches_everything_is_parked_all_the_same",
         "more_code_behind_the_recorded_part_is_fine",
         "other_runs_of_the_agent_wait_behind_a_parked_one",
+        # usage: its neighbour plays it with the broker
+        "totals_are_the_sums_of_logs",
         # odd_errors: all but instants that a row has to hold
         "a_time_that_no_clock_has_is_refused_at_the_call",
         "a_tool_that_raises_what_cannot_be_looked_at_has_failed",

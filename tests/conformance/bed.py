@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias
 
 import pytest
 
+from actors.kernel.agent.llm import Usage
 from actors.kernel.agent.message import Message, MessageKey
 from actors.kernel.runtime.commit import (
     CONTINUE,
@@ -100,6 +101,20 @@ def result(position: str, value: JsonValue = None) -> NewEntry:
             "value": value,
         },
     )
+
+
+def answer(position: str, model: str = "m", *, status: str = "ok", **usage: object) -> NewEntry:
+    """The entry of a model's answer."""
+    payload: dict[str, JsonValue] = {
+        "effect": "llm",
+        "name": "m",
+        "hash": "0",
+        "id": position,
+        "status": status,
+        "model": model,
+        "usage": Usage.model_validate(usage).model_dump(mode="json"),
+    }
+    return NewEntry(EntryKind.LLM_CALL, position, payload)
 
 
 def child_spawned(child: Spawned) -> NewEntry:

@@ -13,6 +13,7 @@ from typing import Protocol
 from actors.kernel.runtime.hints import Nudge
 from actors.kernel.storage.blob import ArtifactStores
 from actors.kernel.storage.transcript import TranscriptStore
+from actors.kernel.storage.usage import UsageStore
 from actors.kernel.store.arrivals import ArrivalStore
 from actors.kernel.store.commits import CommitStore
 from actors.kernel.store.fanout import PostStore
@@ -59,6 +60,8 @@ class RunStore(Protocol):
     """Conversations of agents."""
     artifacts: ArtifactStores
     """Large bytes, by tenant and scope."""
+    usage: UsageStore
+    """Totals of what model calls used and cost."""
 
     def set_nudge_hook(self, hook: Callable[[Nudge], None] | None) -> None:
         """Call `hook` on the event loop for changes made by other processes. Hints: may be lost."""

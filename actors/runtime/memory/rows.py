@@ -14,6 +14,7 @@ from pydantic_core import to_json
 
 from actors.errors import UnknownRunError
 from actors.kernel.agent.message import Message, MessageKey
+from actors.kernel.agent.model_answer import answer_of
 from actors.kernel.clock import Clock
 from actors.kernel.json import JsonValue
 from actors.kernel.runtime.hints import Nudge
@@ -33,6 +34,7 @@ from actors.runtime.memory.records import (
 )
 from actors.storage.artifacts import InMemoryArtifacts
 from actors.storage.transcripts import MemoryTranscripts
+from actors.storage.usage import UsageRows, count_usage
 
 MEMORY_SHARD: Final = ShardId("memory")
 
@@ -60,6 +62,7 @@ class MemoryRows:
         self.follows = FollowRows()
         self.transcripts = MemoryTranscripts(clock.now)
         self.artifacts = InMemoryArtifacts(clock.now)
+        self.usage: UsageRows = {}
         self.states: defaultdict[AgentId, dict[str, bytes]] = defaultdict(dict)
         self.dead: dict[int, tuple[DeadLetter, InboxRow]] = {}
         self.given_back: defaultdict[RunId, list[DeadLetter]] = defaultdict(list)
@@ -101,6 +104,9 @@ class MemoryRows:
             record.log.append(line)
             if entry.kind == "run.continued":
                 record.continued_at = line.seq
+            is_call = entry.kind == EntryKind.LLM_CALL
+            if is_call and (answer := answer_of(entry.payload)) is not None:
+                count_usage(self.usage, record.cause.agent_id, answer, now.date())
         record.updated_at = now
         for event in self._readers.get(record.cause.run_id, ()):
             event.set()

@@ -26,6 +26,7 @@ from actors.runtime.memory.reads import MemoryLists, MemoryReads
 from actors.runtime.memory.rows import MemoryRows
 from actors.runtime.memory.schedules import InMemorySchedules, ScheduleRows
 from actors.runtime.memory.shards import MemoryBacklog, MemoryShards
+from actors.storage.usage import MemoryUsage
 
 
 class MemoryStore(RunStore):
@@ -61,6 +62,7 @@ class MemoryStore(RunStore):
         self.schedules = InMemorySchedules(clock, rows, schedules, source=self)
         self.transcripts = rows.transcripts
         self.artifacts = rows.artifacts
+        self.usage = MemoryUsage(lambda: rows.usage)
         self.limits = MemoryLimits(limits, partial(rows.nudge, self))
 
     def sibling(self) -> MemoryStore:

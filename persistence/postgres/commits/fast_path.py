@@ -17,11 +17,12 @@ from persistence.postgres.commits.unit_columns import (
     entry_columns,
     fences_of,
     transcripts_argument,
+    usage_argument,
 )
 
 Rows: TypeAlias = "list[tuple[object, ...]]"
 
-FAST_ARGUMENTS: Final = 63
+FAST_ARGUMENTS: Final = 64
 _WAIT: Final = ("position", "key", "kind", "agent", "must", "request", "expires_at")
 
 
@@ -95,6 +96,7 @@ def fast_arguments(units: list[Unit]) -> list[Column | str | None] | None:
         waiting,
         *columns(waits, 8),
         transcripts_argument(units),
+        usage_argument(units),
     ]
 
 

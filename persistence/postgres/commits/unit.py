@@ -33,6 +33,7 @@ from actors.kernel.store.follow_graph import check_topics
 from persistence.postgres.commits.encode import json_text, message_text, run_columns
 from persistence.postgres.commits.rare_columns import runs_named, talk_of
 from persistence.postgres.commits.transcript_rows import transcript_rows
+from persistence.postgres.commits.usage_rows import UsageRow, usage_rows
 from persistence.postgres.connection.batch import Batched
 
 _CONTINUED: Final = EntryKind.RUN_CONTINUED
@@ -98,7 +99,17 @@ class CommitRows:
 class Write:
     """A call of the committer. `rows` are (kind, position, payload text) in order."""
 
-    __slots__ = ("attempt", "commit", "expected", "is_usual", "lease", "log_from", "parts", "rows")
+    __slots__ = (
+        "attempt",
+        "commit",
+        "expected",
+        "is_usual",
+        "lease",
+        "log_from",
+        "parts",
+        "rows",
+        "usage",
+    )
 
     def __init__(
         self, lease: Lease, expected: int, entries: Sequence[NewEntry], commit: Commit | None = None
@@ -114,6 +125,7 @@ class Write:
             if entry.kind == _CONTINUED:
                 self.log_from = expected + 1 + len(self.rows)
             self.rows.append((entry.kind, entry.position, json_text(entry.payload, entry.kind)))
+        self.usage = usage_rows(lease.agent_id, entries)
         self.parts = None if commit is None else CommitRows(commit)
 
     @property
@@ -156,6 +168,11 @@ class Unit:
     def parts(self) -> CommitRows | None:
         """The rows beside entries of the commit that closes the unit; None for appends."""
         return self.calls[-1].args.parts
+
+    @property
+    def usage(self) -> list[UsageRow]:
+        """The answers of models that the unit records."""
+        return [row for call in self.calls for row in call.args.usage]
 
     @property
     def outgoing(self) -> tuple[Outgoing, ...]:

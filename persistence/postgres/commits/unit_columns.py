@@ -16,7 +16,7 @@ COMMIT_ARGUMENTS: Final = 60
 _NOTHING: Final = (None,) * 8
 
 
-def append_arguments(units: list[Unit]) -> list[Column]:
+def append_arguments(units: list[Unit]) -> list[Column | str | None]:
     """Return the arguments of `append_entries`."""
     fences, numbers = fences_of(units)
     return [
@@ -26,11 +26,12 @@ def append_arguments(units: list[Unit]) -> list[Column]:
         [unit.first.expected for unit in units],
         [unit.attempt for unit in units],
         *entry_columns(units),
+        usage_argument(units),
     ]
 
 
 def commit_arguments(units: list[Unit]) -> list[Column]:
-    """Return the arguments of `commit_turns`, without its last five."""
+    """Return the arguments of `commit_turns`, without its last six."""
     fences, numbers = fences_of(units)
     commits: list[tuple[object, ...]] = []
     # spawned runs, bound messages, sent messages, signals, answers, state
@@ -74,6 +75,12 @@ def transcripts_argument(units: list[Unit]) -> str | None:
                     i if row is None else {"t": i, **row} for row in rows
                 )
     return json_text(found, "turns") if found else None
+
+
+def usage_argument(units: list[Unit]) -> str | None:
+    """Return the answers of models that the units record as one JSON argument; None: there are none."""
+    found = [{"t": i, **row} for i, unit in enumerate(units, 1) for row in unit.usage]
+    return json_text(found, "usage") if found else None
 
 
 def fences_of(units: list[Unit]) -> tuple[list[Column], list[int]]:

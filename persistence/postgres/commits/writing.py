@@ -14,13 +14,14 @@ from persistence.postgres.commits.unit_columns import (
     commit_arguments,
     talk_arguments,
     transcripts_argument,
+    usage_argument,
 )
 from persistence.postgres.connection.link import Connection, Row
 from persistence.postgres.connection.settings import StoreSettings
 
 SQL_APPEND_ENTRIES: Final[LiteralString] = (
     "select turn, outcome, actual, detail"
-    " from append_entries($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,$13)"
+    " from append_entries($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,$13,$14)"
 )
 
 
@@ -28,7 +29,7 @@ def _call(function: str, count: int) -> str:
     return f"select * from {function}({','.join(f'${n}' for n in range(1, count + 1))})"  # noqa: S608
 
 
-SQL_COMMIT_TURNS: Final = _call("commit_turns", COMMIT_ARGUMENTS + 5)
+SQL_COMMIT_TURNS: Final = _call("commit_turns", COMMIT_ARGUMENTS + 6)
 SQL_COMMIT_FAST: Final = _call("commit_fast", FAST_ARGUMENTS)
 _GENERAL: Final = "general"
 """The outcome of the one row that says: nothing was written, `commit_turns` decides."""
@@ -47,15 +48,15 @@ async def write(
     """Write a group; return what its function says of it, and whether that was the fast path."""
     timeout = settings.answer_s
     if are_appends(units):
-        args = append_arguments(units)
-        return await connection.fetch(SQL_APPEND_ENTRIES, *args, timeout=timeout), False
+        entries = append_arguments(units)
+        return await connection.fetch(SQL_APPEND_ENTRIES, *entries, timeout=timeout), False
     if (args_or_none := fast_arguments(units)) is not None:
         rows = await _fast(connection, args_or_none, timeout)
         if rows is not None:
             return rows, True
     args = commit_arguments(units)
     mode = (settings.brokered, settings.local_delivery)
-    rare = (*talk_arguments(units), transcripts_argument(units))
+    rare = (*talk_arguments(units), transcripts_argument(units), usage_argument(units))
     return await connection.fetch(SQL_COMMIT_TURNS, *args, *mode, *rare, timeout=timeout), False
 
 

@@ -47,6 +47,7 @@ ORDERS: dict[str, list[str]] = {
     "history show": ["desk/a"],
     "history export": ["desk/a", "--session", "s", "-o", "out.jsonl"],
     "context": ["desk/a"],
+    "usage": [],
     "approvals list": [],
     "approvals approve": ["x"],
     "approvals deny": ["x"],

@@ -136,5 +136,14 @@ ROWS: Final = (
     insert into artifact_pins (tenant, scope, id, owner) select 'default', 'desk/o' || n, 'a', 'turn'
       from generate_series(1, $1::int) n
     """,
+    # Each agent's on one day; and those of one agent on many.
+    """
+    insert into usage_totals (tenant, agent, model, day, calls, input, output, cached, cache_written,
+        cost_usd, unpriced)
+      select 'default', 'desk/o' || n, 'm', current_date, 1, 1, 1, 0, 0, 0, 1
+        from generate_series(1, $1::int) n
+      union all select 'default', 'clerk/long', 'm', date '2000-01-01' + n % 9000, 1, 1, 1, 0, 0, 0, 1
+        from generate_series(1, least($1::int, 9000)) n
+    """,
 )
 """$1 rows of every kind, in every table that grows."""

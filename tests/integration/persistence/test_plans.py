@@ -63,6 +63,7 @@ WHOLE: Final[Mapping[str, str]] = {
 BY_CHOICE: Final[Mapping[str, str]] = {
     "SQL_SELECT_ZONED": "once for every shard that is new",
     "SQL_DELETE_DONE": "now and then; the table is read while it is small",
+    "SQL_SELECT_USAGE": "a person asks; it is a sum of all, or of much",
 }
 """Statements and functions that read more than they are about, and when."""
 

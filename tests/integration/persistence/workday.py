@@ -27,6 +27,7 @@ from actors.kernel.runtime.log_entry import EntryKind, NewEntry
 from actors.kernel.runtime.scheduler import RunStatus
 from actors.kernel.runtime.waits import Answer, Wait
 from actors.kernel.runtime.wakeup import WakeSet
+from actors.kernel.storage.usage import UsageFilter
 from actors.kernel.store.limits import Claim, Limit, LimitScope
 from actors.kernel.store.schedule import Schedule, Tick
 from actors.kernel.store.transport import SentSignal, Undecodable
@@ -45,6 +46,7 @@ from tests.conformance.bed import (
     EPOCH,
     SERVES,
     Turns,
+    answer,
     child_spawned,
     message,
     outgoing,
@@ -398,7 +400,8 @@ class Workday:
 
         async def speak(n: int) -> None:
             run, turns = runs[n], tuple(said(n, k) for k in range(4))
-            await run.commit(run.turn(result("0"), turns=turns))
+            await run.commit(run.turn(answer("0", input=1), turns=turns))
+            await self.bed.store.usage.totals(UsageFilter(agent_id=run.agent))
             cut = NewCut("s", 1, NO_CUT, "Cut", ChatMessage.of("user", "so far"))
             await run.commit(run.turn(result("1"), cuts=(cut,)))
             await store.view(run.agent, "s", limit=2)

@@ -3,7 +3,8 @@
 create or replace function append_entries(
   f_shard text[], f_owner text[], f_epoch bigint[],
   t_run text[], t_fence int[], t_expected int[], t_attempt int[],
-  e_turn int[], e_run text[], e_seq int[], e_kind text[], e_position text[], e_payload text[])
+  e_turn int[], e_run text[], e_seq int[], e_kind text[], e_position text[], e_payload text[],
+  p_usage json default null)
 returns table (turn int, outcome text, actual int, detail text)
 language plpgsql set search_path from current as $$
 #variable_conflict use_column
@@ -49,5 +50,8 @@ begin
         cross join lateral (select m.ctid from runs m where m.run_id = u.run offset 0) n
         where u.i = any(asleep)) t
       where r.ctid = t.place;
+  end if;
+  if p_usage is not null then
+    perform add_usage(p_usage, bad, at);
   end if;
 end $$;

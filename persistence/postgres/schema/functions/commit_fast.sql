@@ -19,7 +19,8 @@ create or replace function commit_fast(
   a_turn int[], a_run text[], a_key text[], a_status text[], a_result text[], a_error text[], a_by text[],
   a_last int[],
   w_owner text[], w_run text[], w_position text[], w_key text[], w_kind text[], w_agent text[],
-  w_must boolean[], w_request text[], w_expires_at timestamptz[], p_transcripts json default null)
+  w_must boolean[], w_request text[], w_expires_at timestamptz[], p_transcripts json default null,
+  p_usage json default null)
 returns table (turn int, outcome text, actual int, detail text, wake boolean,
   agent text, sender text, message_id text, arrival bigint, owner text)
 language plpgsql set search_path from current as $$
@@ -278,5 +279,8 @@ begin
               where o.agent = w.agent and o.ended_at is null offset 0) o
             where o.attempt > 0 or o.status <> 'PENDING')) x
         cross join lateral cycles_of(x.run) c;
+  end if;
+  if p_usage is not null then
+    perform add_usage(p_usage, '{}', at);
   end if;
 end $$;

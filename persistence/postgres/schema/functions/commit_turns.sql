@@ -23,7 +23,8 @@ create or replace function commit_turns(
   g_turn int[], g_run text[], g_n bigint[],
   k_turn int[], k_run text[], k_key text[],
   s_turn int[], s_agent text[], s_key text[], s_value text[],
-  p_brokered boolean, p_local boolean, p_talk json, p_named text[], p_transcripts json default null)
+  p_brokered boolean, p_local boolean, p_talk json, p_named text[], p_transcripts json default null,
+  p_usage json default null)
 returns table (turn int, outcome text, actual int, detail text, wake boolean,
   agent text, sender text, message_id text, arrival bigint, owner text)
 language plpgsql set search_path from current as $$
@@ -488,5 +489,8 @@ begin
           null::bigint, null::text
         from withdraw_questions(p_talk, bad) w;
     end if;
+  end if;
+  if p_usage is not null then
+    perform add_usage(p_usage, bad, at);
   end if;
 end $$;

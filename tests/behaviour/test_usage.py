@@ -1,0 +1,173 @@
+"""Totals of usage are the sums of the logs, whatever happens to runs and hosts."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import pytest
+
+from actors.errors import ModelError
+from actors.kernel.agent.llm import Usage
+from actors.kernel.agent.supervision import ExecutionBudget
+from actors.kernel.runtime.log_entry import EntryKind as K
+from actors.testing import FunctionModel, ModelReply
+from tests.behaviour.bed import FAST
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from datetime import date
+
+    from actors.kernel.agent.llm import GenerationOptions
+    from actors.kernel.agent.message import ChatMessage, Message
+    from actors.kernel.runtime.ids import AgentId, RunId
+    from actors.kernel.storage.usage import UsageTotal
+    from actors.runtime import RunContext
+    from tests.behaviour.bed import Bed
+
+Sums: TypeAlias = "dict[tuple[AgentId, str, date], tuple[int, int, int, int, int, Decimal, int]]"
+"""By agent, model and day: answers, four kinds of tokens, dollars, and answers without a known cost."""
+
+
+@dataclass
+class Office:
+    """Agents of three levels that do what a message says, and models whose answers depend on the question."""
+
+    bed: Bed
+    levels: list[AgentId] = field(default_factory=list)
+    stumbled: Counter[str] = field(default_factory=Counter)
+
+    async def open(self) -> None:
+        """Serve an agent for each level; the lower two have the same model."""
+        for name in ("large", "small", "small"):
+            model = FunctionModel(self.answer, model=name)
+            self.levels.append(await self.bed.serve(self.act, model=model))
+
+    def answer(self, messages: Sequence[ChatMessage], _: GenerationOptions) -> ModelReply:
+        """An error for some questions; else usage that is drawn by the question, half without a cost."""
+        question = messages[-1].text
+        chance = random.Random(question)
+        error = ModelError("invalid", problem="drawn") if chance.random() < 0.2 else None
+        read, written = chance.randrange(50), chance.randrange(50)
+        usage = Usage(
+            input=read + written + chance.randrange(1, 900),
+            cached=read,
+            cache_written=written,
+            output=chance.randrange(200),
+            cost_usd=chance.choice([None, round(chance.random() / 7, 9)]),
+        )
+        before = (lambda: self.bed.world.hang("answer")) if question == "hang" else None
+        return ModelReply(text="so", usage=usage, error=error, before=before)
+
+    async def act(self, ctx: RunContext, inbox: list[Message]) -> None:
+        """Do what the message says, in order: ask, talk, stumble, spawn."""
+        plan: Any = inbox[0].payload
+        for verb, what in plan:
+            await self.do(ctx, verb, what)
+
+    async def do(self, ctx: RunContext, verb: str, what: Any) -> None:
+        """One thing of a plan."""
+        try:
+            if verb == "ask":
+                await ctx.llm(what)
+            elif verb == "talk":
+                await ctx.gather(ctx.generate(what, session="a"), ctx.generate(what, session="b"))
+            elif verb == "stumble":
+                self.stumble(what)
+            else:
+                level = self.levels[self.levels.index(ctx.agent_id) + 1]
+                await ctx.join(await ctx.spawn(level, what, retry_policy=FAST))
+        except ModelError:
+            pass  # recorded, and not paid
+
+    def stumble(self, what: str) -> None:
+        """Raise: once, or at each attempt."""
+        self.stumbled[what] += 1
+        if what.endswith("again") or self.stumbled[what] == 1:
+            raise ValueError(what)
+
+
+def drawn(chance: random.Random, levels: int) -> list[tuple[str, Any]]:
+    """What a run does."""
+    plan: list[tuple[str, Any]] = []
+    for _ in range(chance.randrange(1, 5)):
+        word = f"{chance.random()}"
+        below = [("spawn", drawn(chance, levels - 1))] if levels > 1 else []
+        last = ("stumble", word + chance.choice(["", "", "again"]))
+        plan.append(chance.choice([("ask", word), ("ask", word), ("talk", word), last, *below * 2]))
+    return plan
+
+
+async def sums_of_logs(bed: Bed, runs: Sequence[RunId]) -> Sums:
+    """What the logs of these runs, and of all below, say that models' answers used."""
+    found: defaultdict[Any, tuple[Any, ...]] = defaultdict(lambda: (0,) * 5 + (Decimal(0), 0))
+    waiting = list(runs)
+    while waiting:
+        run_id = waiting.pop()
+        row = await bed.ended(run_id)
+        waiting += [handle.run_id for handle in await bed.runtime.children(run_id)]
+        for entry in await bed.log(run_id, K.LLM_CALL):
+            if entry.payload["status"] == "ok":
+                used = Usage.model_validate(entry.payload["usage"])
+                cost = Decimal(0 if used.cost_usd is None else repr(used.cost_usd))
+                tokens = (used.input, used.cached, used.cache_written, used.output)
+                more = (1, *tokens, cost, int(used.cost_usd is None))
+                key = row.agent_id, entry.payload["model"], entry.ts.date()
+                found[key] = tuple(a + b for a, b in zip(found[key], more, strict=True))
+    return dict(found)
+
+
+def as_sums(totals: Sequence[UsageTotal]) -> Sums:
+    """The same of totals."""
+    return {
+        (one.agent_id, one.model, one.day): (  # type: ignore[misc]
+            one.calls,
+            one.input,
+            one.cached,
+            one.cache_written,
+            one.output,
+            one.cost_usd,
+            one.unpriced,
+        )
+        for one in totals
+    }
+
+
+async def check(bed: Bed, seeds: range) -> None:
+    """Play a drawn run for each seed and one that a host dies in; compare totals and logs."""
+    office = Office(bed)
+    await office.open()
+    plan = [("ask", "one"), ("talk", "hang"), ("stumble", "last")]
+    runs = [await bed.submit(office.levels[0], plan)]
+    await bed.world.entered.wait()
+    for seed in seeds:
+        chance = random.Random(seed)
+        budget = ExecutionBudget(max_turns=chance.choice([None, 5]))
+        level = chance.randrange(3)
+        plan = drawn(chance, 3 - level)
+        runs.append(await bed.submit(office.levels[level], plan, execution_budget=budget))
+    await bed.restart()
+
+    wanted = await sums_of_logs(bed, runs)
+    totals = [
+        one
+        for agent in office.levels
+        for one in await bed.runtime.usage(agent=agent)
+        if one.tenant == agent.tenant
+    ]
+    assert as_sums(totals) == wanted
+    assert {key[0] for key in wanted} == set(office.levels)
+
+
+async def test_totals_are_the_sums_of_logs(bed: Bed) -> None:
+    """Of runs that fail, are tried again, have children, run out of budget, and lose their host."""
+    await check(bed, range(40))
+
+
+@pytest.mark.nats
+async def test_totals_are_the_sums_of_logs_on_servers(bed: Bed) -> None:
+    """The same in rows of PostgreSQL, with a broker."""
+    await check(bed, range(12))

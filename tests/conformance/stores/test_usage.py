@@ -1,0 +1,99 @@
+"""Totals of usage: what logs say that models' answers used, added up in the commits that write the answers."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+from actors.kernel.agent.model_answer import UNNAMED
+from actors.kernel.runtime.commit import Conflict, LeaseLost
+from actors.kernel.runtime.ids import AgentId
+from actors.kernel.storage.usage import UsageFilter, UsageTotal
+from tests.conformance.bed import DESK, answer, result
+
+if TYPE_CHECKING:
+    from tests.conformance.bed import Bed
+
+CLERK = AgentId("desk", "2")
+ALL = UsageFilter()
+
+
+def figures(total: UsageTotal) -> tuple[object, ...]:
+    """What a total says, without of whom."""
+    tokens = (total.input, total.output, total.cached, total.cache_written)
+    return total.calls, *tokens, total.cost_usd, total.unpriced
+
+
+async def test_answers_count_with_their_entries_by_append_and_by_commit(bed: Bed) -> None:
+    """Errors and other entries count nothing; costs are added exactly; the day is that of the entries."""
+    run = await bed.begin()
+    used: dict[str, Any] = {"input": 10, "output": 3, "cached": 4, "cache_written": 2}
+    await run.append(answer("0", **used, cost_usd=0.1), answer("1", **used, cost_usd=0.2))
+    await run.append(result("2"), answer("3", status="error"))
+    await run.commit(run.turn(answer("4", "n", output=1), answer("0~0", "n", input=10**20)))
+    [loaded] = await bed.store.reads.load([run.run_id])
+
+    found = await bed.store.usage.totals(ALL)
+    assert [(row.tenant, row.agent_id, row.model) for row in found] == [
+        ("default", DESK, "m"),
+        ("default", DESK, "n"),
+    ]
+    assert {row.day for row in found} == {entry.ts.date() for entry in loaded.entries[1:]}
+    assert figures(found[0]) == (2, 20, 6, 8, 4, Decimal("0.3"), 0)
+    assert figures(found[1]) == (2, 10**20, 1, 0, 0, Decimal(0), 2)
+
+
+async def test_a_write_that_is_refused_or_repeated_counts_nothing_more(bed: Bed) -> None:
+    """One with an old end of the log, one of a lost lease, and neighbours in a group."""
+    run, other = await bed.begin(), await bed.begin(agent=CLERK)
+    first = run.turn(answer("0", input=1))
+    await run.commit(first)
+
+    assert isinstance(await run.send(first), Conflict)
+    async with bed.rival() as rival:
+        await bed.lose_to(rival)
+        assert isinstance(await other.send(other.turn(answer("0", input=1))), LeaseLost)
+        found = await rival.store.usage.totals(ALL)
+    assert [(row.agent_id, *figures(row)[:2]) for row in found] == [(DESK, 1, 1)]
+
+
+async def test_totals_are_chosen_and_added_up(bed: Bed) -> None:
+    """By each of tenant, agent, model and day, and by none of them."""
+    store = bed.store.usage
+    assert await store.totals(ALL, by=()) == []
+    for agent, model in ((DESK, "m"), (DESK, "n"), (CLERK, "m"), (CLERK, "nul \x00")):
+        run = await bed.begin(agent=agent)
+        await run.commit(run.turn(answer("0", model, input=1, cost_usd=1.5)))
+        await run.complete()
+    [day] = await store.totals(ALL, by=("day",))
+    assert day.day is not None
+
+    async def chosen(by: tuple[Any, ...] = ("model",), **wanted: Any) -> list[tuple[Any, ...]]:
+        rows = await store.totals(UsageFilter(**wanted), by=by)
+        return [(row.tenant, row.agent_id, row.model, row.calls) for row in rows]
+
+    assert figures(day) == (4, 4, 0, 0, 0, Decimal(6), 0)
+    assert await chosen() == [(None, None, UNNAMED, 1), (None, None, "m", 2), (None, None, "n", 1)]
+    assert await chosen(("agent",)) == [(None, DESK, None, 2), (None, CLERK, None, 2)]
+    assert await chosen(("tenant",), model="m") == [("default", None, None, 2)]
+    assert await chosen((), agent_id=CLERK) == [(None, None, None, 2)]
+    assert await chosen((), type_="desk", tenant="default") == [(None, None, None, 4)]
+    assert await chosen((), type_="clerk") == await chosen((), tenant="acme") == []
+    assert await chosen((), since=day.day, until=day.day) == [(None, None, None, 4)]
+    assert await chosen((), since=day.day + timedelta(days=1)) == []
+    assert await chosen((), until=day.day - timedelta(days=1)) == []
+
+
+async def test_totals_outlive_runs_and_agents(bed: Bed) -> None:
+    """What was paid stays known when the logs are swept, and when the agent is forgotten."""
+    run = await bed.begin()
+    await run.commit(run.turn(answer("0", input=1)))
+    await run.complete()
+    before = await bed.store.usage.totals(ALL)
+
+    await bed.store.retention.sweep(older_than_s=0)
+    await bed.store.retention.forget_agent(DESK, cancel=False)
+
+    assert await bed.store.usage.totals(ALL) == before
+    assert [figures(row)[:2] for row in before] == [(1, 1)]

@@ -2,45 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from itertools import accumulate
+from typing import Final
 
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
 
 from actors.kernel.histogram import Histogram
 from actors.runtime.telemetry.model_counters import ModelCounters
 
-_MODEL = "gen_ai_request_model"
-_CALL = {"gen_ai_operation_name": "chat"}
+_MODEL: Final = ("gen_ai_provider_name", "gen_ai_request_model")
+_CALL: Final = ("gen_ai_operation_name", *_MODEL)
 
 
 def of_model_calls(calls: ModelCounters) -> Iterator[Metric]:
     """Yield the metrics of one host's model calls since its process began: sum over hosts."""
-    labels = [*_CALL, _MODEL]
     tokens = HistogramMetricFamily(
         "gen_ai_client_token_usage",
         "Tokens of each request and each answer.",
-        labels=[*labels, "gen_ai_token_type"],
+        labels=(*_CALL, "gen_ai_token_type"),
     )
     duration = HistogramMetricFamily(
         "gen_ai_client_operation_duration_seconds",
         "Time of each call of a model.",
-        labels=[*labels, "error_type"],
+        labels=(*_CALL, "error_type"),
     )
     window = HistogramMetricFamily(
-        "callboard_window_tokens", "Tokens of windows, without instructions.", labels=[_MODEL]
+        "callboard_window_tokens", "Tokens of windows, without instructions.", labels=_MODEL
     )
     share = HistogramMetricFamily(
-        "callboard_model_cache_share", "Part of a request read from a cache.", labels=[_MODEL]
+        "callboard_model_cache_share", "Part of a request read from a cache.", labels=_MODEL
     )
     for model, meters in sorted(calls.models.items()):
-        of_model = {**_CALL, _MODEL: model}
-        _add(tokens, {**of_model, "gen_ai_token_type": "input"}, meters.input)
-        _add(tokens, {**of_model, "gen_ai_token_type": "output"}, meters.output)
-        _add(duration, {**of_model, "error_type": ""}, meters.duration_s)
-        _add(duration, {**of_model, "error_type": "_OTHER"}, meters.failed_s)
-        _add(window, {_MODEL: model}, meters.window)
-        _add(share, {_MODEL: model}, meters.cache_share)
+        _add(tokens, ("chat", *model, "input"), meters.input)
+        _add(tokens, ("chat", *model, "output"), meters.output)
+        _add(duration, ("chat", *model, ""), meters.duration_s)
+        _add(duration, ("chat", *model, "_OTHER"), meters.failed_s)
+        _add(window, model, meters.window)
+        _add(share, model, meters.cache_share)
     yield from (tokens, duration, window, share)
     compactions = CounterMetricFamily(
         "callboard_context_compactions", "Windows that a strategy changed.", labels=["strategy"]
@@ -56,6 +55,6 @@ def cumulative(values: Histogram) -> list[tuple[str, float]]:
     return list(zip(bounds, map(float, accumulate(values.counts)), strict=True))
 
 
-def _add(family: HistogramMetricFamily, labels: Mapping[str, str], values: Histogram) -> None:
+def _add(family: HistogramMetricFamily, labels: tuple[str, ...], values: Histogram) -> None:
     if values.count:
-        family.add_metric([*labels.values()], cumulative(values), values.total)
+        family.add_metric(labels, cumulative(values), values.total)

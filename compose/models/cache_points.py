@@ -28,6 +28,7 @@ EXPLICIT: Final = frozenset(("anthropic",))
 """Providers whose requests name their points. Others find the common beginning themselves, or have no cache."""
 TOOLS: Final = {"anthropic_cache_tool_definitions": True}
 
+_OF_AUTHORS: Final = ("anthropic_cache", "cache")
 _POINT: Final = ContentBlock(type="cache_point")
 
 
@@ -38,9 +39,6 @@ def takes_points(
     if provider not in EXPLICIT or any(name.startswith(_OF_AUTHORS) for name in settings):
         return False
     return not any(block.type == _POINT.type for one in messages for block in one.content)
-
-
-_OF_AUTHORS: Final = ("anthropic_cache", "cache")
 
 
 def behind_the_summary(messages: Sequence[ChatMessage]) -> list[ChatMessage]:

@@ -42,7 +42,7 @@ from compose.models.outgoing import model_messages
 from compose.models.pricing import cost_usd
 from compose.models.provider_errors import model_error
 
-__all__ = ["ModelCall", "model_error", "pieces", "request_of", "response"]
+__all__ = ["ModelCall", "model_error", "pieces", "response"]
 
 _TOOL_CHOICES: Final = frozenset(("auto", "none", "required"))
 
@@ -102,7 +102,7 @@ async def pieces(
         Exception: An error of pydantic-ai.
         ModelError: The answer breaks off, or the provider refuses one.
     """
-    messages, settings = request_of(sdk, request)
+    messages, settings = _request(sdk, request)
     text, reasoning = TextPieces(), TextPieces()
     async with model_request_stream(
         sdk,
@@ -123,7 +123,7 @@ async def pieces(
     yield answer
 
 
-def request_of(sdk: Model, request: ModelCall) -> tuple[list[ModelMessage], ModelSettings]:
+def _request(sdk: Model, request: ModelCall) -> tuple[list[ModelMessage], ModelSettings]:
     """Return messages and settings as the SDK sends them, with cache points where the provider takes them."""
     settings = request.model_settings()
     chat = [_clean(message) for message in request.messages]

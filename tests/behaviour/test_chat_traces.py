@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from opentelemetry.semconv._incubating.attributes import gen_ai_attributes
 from opentelemetry.trace import SpanKind, StatusCode
 
 from actors.agents import ReActAgent
 from actors.context import (
     CompactionPipeline,
     ContextConfig,
+    SlidingWindowCompaction,
     StoreHistory,
     SummarizationCompaction,
     TokenBudgetComposedStrategy,
@@ -72,10 +75,16 @@ def said(span: ReadableSpan) -> dict[str, Any]:
     return dict(span.attributes or {})
 
 
-async def _chatted(bed: Bed, **settings: Any) -> tuple[Backend, RunId]:
+async def _told_bed(bed: Bed, **settings: Any) -> Backend:
+    """A backend, and a host that tells it."""
     backend = Backend(**settings)
     await bed.stop()
     await bed.start(tracing=backend.tracing)
+    return backend
+
+
+async def _chatted(bed: Bed, **settings: Any) -> tuple[Backend, RunId]:
+    backend = await _told_bed(bed, **settings)
     run_id = await bed.submit(await _served(bed), CANARY)
     await bed.result(run_id)
     await backend.told(bed, run_id)
@@ -88,7 +97,7 @@ async def test_a_chat_is_told_by_its_calls_and_tools(bed: Bed) -> None:
     backend, run_id = await _chatted(bed)
     root = backend.one("invoke_agent", run_id)
     turns = {span.context.span_id for span in backend.named("runtime.turn") if span.context}
-    first, second = backend.named("chat openai-chat:gpt-9")
+    first, second = backend.named("chat gpt-9")
     summary, tool = backend.one("chat writer-1"), backend.one("execute_tool")
 
     assert len(backend.spans) == 5 + len(turns)
@@ -107,13 +116,16 @@ async def test_a_chat_is_told_by_its_calls_and_tools(bed: Bed) -> None:
     assert {said(span)["gen_ai.agent.name"] for span in told} == {said(root)["gen_ai.agent.name"]}
     chat = said(second)
     assert chat["gen_ai.provider.name"] == "openai"
-    assert chat["gen_ai.request.model"] == "openai-chat:gpt-9"
+    assert chat["gen_ai.request.model"] == "gpt-9"
     assert chat["gen_ai.usage.input_tokens"] == 40
     assert chat["gen_ai.usage.cache_read.input_tokens"] == 30
     assert chat["gen_ai.usage.output_tokens"] == 3
     assert said(tool)["gen_ai.tool.name"] == "look_up"
     assert said(tool)["gen_ai.tool.call.id"] == "c-17"
     assert CANARY not in "".join(span.to_json() for span in backend.spans)
+    known = {name for name in vars(gen_ai_attributes).values() if isinstance(name, str)}
+    names = {name for span in told for name in said(span) if name.startswith("gen_ai.")}
+    assert names <= known
 
 
 @pytest.mark.item(483)
@@ -121,7 +133,7 @@ async def test_a_chat_is_told_by_its_calls_and_tools(bed: Bed) -> None:
 async def test_the_receipt_of_a_window_is_an_event(bed: Bed) -> None:
     """Head, cut, tokens of each part, and how much each strategy dropped; a summary has none."""
     backend, _ = await _chatted(bed)
-    first, second = backend.named("chat openai-chat:gpt-9")
+    first, second = backend.named("chat gpt-9")
 
     [event] = first.events
     assert event.name == "callboard.window"
@@ -133,6 +145,93 @@ async def test_the_receipt_of_a_window_is_an_event(bed: Bed) -> None:
     assert window["callboard.window.tokens"] == sum(parts)
     assert dict(second.events[0].attributes or {})["callboard.window.cut"] == 5
     assert not backend.one("chat writer-1").events
+
+
+@pytest.mark.item(483)
+@in_memory
+async def test_the_window_that_was_sent_is_told(bed: Bed) -> None:
+    """Not the one before, which the provider called too long; both are one call."""
+    backend = await _told_bed(bed)
+    strategies = [SlidingWindowCompaction(n) for n in (8, 5)]
+    budget = TokenBudgetComposedStrategy(strategies, 1_000, counter=BY_TENS)
+    model = ScriptedModel(ModelError("context_too_long"), "fine")
+
+    async def act(ctx: RunContext, inbox: list[Message]) -> str:
+        del inbox
+        return (await ctx.generate("hi")).text
+
+    context = ContextConfig(StoreHistory(), CompactionPipeline([budget], counter=BY_TENS))
+    agent = await bed.serve(act, model=model, context=context, session="main")
+    early = [ChatMessage.of("user", str(n)) for n in range(8)]
+    await bed.runtime.history.append_many(agent, early, session_id="main")
+    run_id = await bed.submit(agent)
+    assert await bed.result(run_id) == "fine"
+    await backend.told(bed, run_id)
+
+    [event] = backend.one("chat").events
+    assert model.calls == 2
+    assert dict(event.attributes or {})["callboard.window.turns"] == len(model.asked[1].messages)
+    [meters] = bed.runtime.meters.calls.models.values()
+    assert (meters.duration_s.count, meters.failed_s.count, meters.window.count) == (1, 0, 1)
+
+
+@pytest.mark.item(483)
+@in_memory
+async def test_a_replayed_call_has_no_second_span_and_is_not_counted_again(bed: Bed) -> None:
+    """First a host dies in a call whose summary is recorded, then one dies behind the call."""
+    backend = await _told_bed(bed)
+    model = ScriptedModel(ModelReply(before=partial(bed.world.hang, "asked")), "fine", model="m-1")
+    writer = ScriptedModel(otherwise="so far", model="writer-1")
+
+    async def act(ctx: RunContext, inbox: list[Message]) -> str:
+        del inbox
+        said = (await ctx.generate("hi")).text
+        await ctx.step("behind", bed.world.hang, "behind")
+        return said
+
+    strategy = SummarizationCompaction(writer, 20, 30, counter=BY_TENS)
+    context = ContextConfig(StoreHistory(), CompactionPipeline([strategy], counter=BY_TENS))
+    agent = await bed.serve(act, model=model, context=context, session="main")
+    early = [ChatMessage.of("user", str(n)) for n in range(8)]
+    await bed.runtime.history.append_many(agent, early, session_id="main")
+    run_id = await bed.submit(agent)
+    counted = []
+    for _ in range(2):
+        await bed.world.entered.wait()
+        bed.world.entered.clear()
+        counted.append(set(bed.runtime.meters.calls.models))
+        await bed.crash()
+        await bed.start(tracing=backend.tracing)
+    assert await bed.result(run_id) == "fine"
+    await backend.told(bed, run_id)
+    counted.append(set(bed.runtime.meters.calls.models))
+
+    assert counted == [{("", "writer-1")}, {("", "m-1")}, set()]
+    assert len(backend.named("chat writer-1")) == 1
+    assert [span.status.status_code for span in backend.named("chat m-1")] == [
+        StatusCode.ERROR,
+        StatusCode.UNSET,
+    ]
+
+
+@pytest.mark.item(483)
+@in_memory
+async def test_a_run_that_ends_without_its_code_is_of_the_session_that_submit_gave(
+    bed: Bed,
+) -> None:
+    """Else it would be known only to the code."""
+    backend = await _told_bed(bed)
+
+    async def act(ctx: RunContext, inbox: list[Message]) -> None:
+        del inbox
+        await ctx.step("mark", bed.world.do, "mark")
+        await ctx.sleep_until_signal("never")
+
+    run_id = await bed.submit(await bed.serve(act, session="own"), session_id="given")
+    await bed.marked(run_id)
+    await bed.runtime.cancel(run_id)
+
+    assert said(await backend.told(bed, run_id))["gen_ai.conversation.id"] == "given"
 
 
 async def _without_a_summary(bed: Bed) -> None:
@@ -167,17 +266,17 @@ async def test_meters_count_calls_of_models_and_their_windows(bed: Bed) -> None:
         for one in family.samples
         if one.labels.get("le", "+Inf") == "+Inf"
     }
-    gpt = "openai-chat:gpt-9"
-    assert found["gen_ai_client_token_usage_sum", "chat", gpt, "input"] == 80
-    assert found["gen_ai_client_token_usage_sum", "chat", gpt, "output"] == 6
+    gpt = ("openai", "gpt-9")
+    assert found["gen_ai_client_token_usage_sum", "chat", *gpt, "input"] == 80
+    assert found["gen_ai_client_token_usage_sum", "chat", *gpt, "output"] == 6
     duration = "gen_ai_client_operation_duration_seconds_count"
-    assert found[duration, "", "chat", gpt] == 2
-    assert found[duration, "", "chat", "writer-1"] == 1
-    assert found[duration, "_OTHER", "chat", "broken-1"] == 1
-    assert found[duration, "_OTHER", "chat", "broken-writer"] == 1
-    assert found["callboard_model_cache_share_sum", gpt] == 1.5
-    assert found["callboard_window_tokens_count", gpt] == 2
-    assert ("callboard_window_tokens_count", "writer-1") not in found
+    assert found[duration, "", "chat", *gpt] == 2
+    assert found[duration, "", "chat", "", "writer-1"] == 1
+    assert found[duration, "_OTHER", "chat", "", "broken-1"] == 1
+    assert found[duration, "_OTHER", "chat", "", "broken-writer"] == 1
+    assert found["callboard_model_cache_share_sum", *gpt] == 1.5
+    assert found["callboard_window_tokens_count", *gpt] == 2
+    assert ("callboard_window_tokens_count", "", "writer-1") not in found
     assert found["callboard_context_compactions_total", "SummarizationCompaction"] == 1
 
 
@@ -185,9 +284,7 @@ async def test_meters_count_calls_of_models_and_their_windows(bed: Bed) -> None:
 @in_memory
 async def test_a_call_that_fails_tells_its_window(bed: Bed) -> None:
     """With the error's class; an error without an answer has no usage."""
-    backend = Backend()
-    await bed.stop()
-    await bed.start(tracing=backend.tracing)
+    backend = await _told_bed(bed)
 
     async def act(ctx: RunContext, inbox: list[Message]) -> None:
         del inbox
@@ -210,7 +307,7 @@ async def test_a_call_that_fails_tells_its_window(bed: Bed) -> None:
 async def test_content_of_a_chat_is_the_turns_that_it_adds(bed: Bed) -> None:
     """Where content is wanted: new turns and the answer, not the session's name."""
     backend, _ = await _chatted(bed, show=Redaction([]))
-    first, _ = backend.named("chat openai-chat:gpt-9")
+    first, _ = backend.named("chat gpt-9")
 
     assert '"role":"user"' in said(first)["gen_ai.input.messages"]
     assert "letters" not in said(first)["gen_ai.input.messages"]

@@ -524,7 +524,7 @@ async def test_a_window_that_a_provider_calls_too_long_is_made_smaller_once(bed:
     budget = TokenBudgetComposedStrategy(strategies, 1_000)
     said = [ChatMessage.of("user", f"{n} word word word word") for n in range(75)]
     for context, wanted, shown in (
-        (ContextConfig(StoreHistory(), budget), 2, 50),
+        (ContextConfig(StoreHistory(), budget), 2, 51),
         (ContextConfig(StoreHistory(), SlidingWindowCompaction(500)), 1, 76),
     ):
         model = FunctionModel(answer)

@@ -11,11 +11,13 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from actors import Runtime
+from actors.kernel.json import JsonValue
 from actors.kernel.runtime.ids import AgentId, HostIncarnation, RunId
 from actors.kernel.runtime.rows import RunRow
 from actors.kernel.runtime.scheduler import RunStatus
 from actors.kernel.store.shards import Serves
 from actors.runtime.loop.clock import SystemClock
+from actors.runtime.telemetry.model_counters import MAX_NAMES, ModelCounters
 from compose.host.http import AddressError, parse_address
 from compose.host.loader import ServeError, serve_all
 from compose.host.metrics import MAX_TYPES, HostProbes, bounded
@@ -86,6 +88,20 @@ def test_labels_are_bounded() -> None:
     assert sum(found.values()) == len(values)
 
 
+def test_models_and_strategies_are_bounded() -> None:
+    """A hundred have their own line; all others share one, and names of one model are one."""
+    calls, extra = ModelCounters(), 20
+    for n in range(MAX_NAMES + extra):
+        steps: list[JsonValue] = [{"strategy": f"s-{n}"}]
+        payload: dict[str, JsonValue] = {"status": "ok", "receipt": {"tokens": 1, "steps": steps}}
+        calls.called(f"openai:m-{n}", payload, 1.0)
+    calls.called("openai-chat:m-0", {"status": "ok"}, 1.0)
+
+    assert len(calls.models) == len(calls.compactions) == MAX_NAMES + 1
+    assert calls.models["", "other"].duration_s.count == calls.compactions["other"] == extra
+    assert calls.models["openai", "m-0"].duration_s.count == 2
+
+
 def test_types_that_somebody_made_up_push_no_real_one_out() -> None:
     """They share the last label, however early in the alphabet they are."""
     made_up = [f"a{n:04}" for n in range(MAX_TYPES + 20)]
@@ -110,12 +126,12 @@ async def test_a_host_is_told_by_its_phase_and_metrics_need_no_database() -> Non
 
     assert [one["problem"] for one in (*starting, *draining)] == ["is starting", "is draining"]
     assert ready == []
-    assert {"callboard_turns", "callboard_host_lease_good", "callboard_wake_seconds"} <= names
+    wanted = {"callboard_turns", "callboard_host_lease_good", "callboard_window_tokens"}
+    assert wanted <= names
     assert media_type.startswith("text/plain")
     text_of_page = (ROOT / "docs/operations-commands.md").read_text(encoding="utf-8")
-    assert [
-        name for name in names if name.startswith("callboard_") and name not in text_of_page
-    ] == []
+    ours = [name for name in names if name.startswith(("callboard_", "gen_ai_"))]
+    assert [name for name in ours if name not in text_of_page] == []
 
 
 @pytest.mark.parametrize(

@@ -271,9 +271,7 @@ class Effects:
             if call.receipt is not None:
                 payload["receipt"] = {**call.receipt}
             executing.reset(token)
-        asked_at, clock = call.asked_at, self._run.clock
-        took_s = None if asked_at is None else clock.monotonic() - asked_at
-        self._run.counters.effect(call.verb, payload, took_s=took_s)
+        self._run.counters.effect(call, payload, now_s=self._run.clock.monotonic())
         if not self._is_late(branch):
             self._keep(call, payload)
         if hooks and call.verb in ENDS:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from actors.kernel.histogram import SECONDS, SIZES, Histogram
 from actors.kernel.json import JsonValue
 from actors.kernel.runtime.commit import Finish, Park, Retry, Suspend, Then
+from actors.kernel.runtime.effects import EffectCall
 from actors.kernel.runtime.scheduler import RunStatus
 from actors.kernel.store.store import RunStore
 from actors.runtime.telemetry.model_counters import ModelCounters
@@ -89,21 +90,13 @@ class Counters:
             case _:
                 pass  # it goes on at once
 
-    def effect(
-        self, verb: str, payload: dict[str, JsonValue], *, took_s: float | None = None
-    ) -> None:
-        """Count an effect that executed.
-
-        Args:
-            verb: Of the effect.
-            payload: Of its entry.
-            took_s: How long a model took; None: none was asked.
-        """
-        key = (verb, str(payload["status"]))
+    def effect(self, call: EffectCall, payload: dict[str, JsonValue], *, now_s: float) -> None:
+        """Count an effect that executed until now; `payload` is that of its entry."""
+        key = (call.verb, str(payload["status"]))
         self.effects[key] = self.effects.get(key, 0) + 1
-        if took_s is None:
+        if call.asked_at is None:
             return
-        self.calls.called(str(payload["name"]), payload, took_s)
+        self.calls.called(call.name, payload, now_s - call.asked_at)
         usage = payload.get("usage")
         if isinstance(usage, dict):
             self.input_tokens += _whole(usage.get("input"))

@@ -8,7 +8,7 @@ from typing import Final
 
 from actors.kernel.histogram import Histogram
 from actors.kernel.json import JsonValue
-from actors.runtime.telemetry.span_attributes import receipt_steps
+from actors.runtime.telemetry.span_attributes import provider_and_model, receipt_steps
 
 TOKENS: Final = tuple(4**n for n in range(14))
 """Buckets for tokens, as OpenTelemetry's ``gen_ai.client.token.usage`` has them."""
@@ -46,19 +46,19 @@ class ModelCounters:
     """Model calls of one host since its process began.
 
     Attributes:
-        models: By the name that the log records.
+        models: By provider and model; the provider is empty if the model's name has none.
         compactions: Windows that a strategy changed, by the strategy's class.
     """
 
-    models: dict[str, ModelMeters] = field(default_factory=dict)
+    models: dict[tuple[str, str], ModelMeters] = field(default_factory=dict)
     compactions: dict[str, int] = field(default_factory=dict)
 
     def called(self, model: str, payload: Mapping[str, JsonValue], took_s: float) -> None:
         """Count a call that was made; `payload` is that of its entry in the log."""
-        name = _bounded(model, self.models)
-        meters = self.models.get(name)
-        if meters is None:
-            meters = self.models[name] = ModelMeters()
+        key = provider_and_model(model)
+        if key not in self.models and len(self.models) >= MAX_NAMES:
+            key = ("", OTHER)
+        meters = self.models.setdefault(key, ModelMeters())
         if payload.get("status") != "ok":
             meters.failed_s.observe(took_s)
             return
@@ -74,12 +74,10 @@ class ModelCounters:
         if isinstance(receipt, dict):
             meters.window.observe(_number(receipt.get("tokens")))
             for step in receipt_steps(receipt):
-                strategy = _bounded(str(step.get("strategy")), self.compactions)
-                self.compactions[strategy] = self.compactions.get(strategy, 0) + 1
-
-
-def _bounded(name: str, known: Mapping[str, object]) -> str:
-    return name if name in known or len(known) < MAX_NAMES else OTHER
+                name = str(step.get("strategy"))
+                if name not in self.compactions and len(self.compactions) >= MAX_NAMES:
+                    name = OTHER
+                self.compactions[name] = self.compactions.get(name, 0) + 1
 
 
 def _number(value: JsonValue) -> float:

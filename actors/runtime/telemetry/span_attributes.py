@@ -26,14 +26,15 @@ _OPERATIONS: Final = {"llm": "chat", "tool": "execute_tool"}
 _INPUTS: Final = {"llm": "gen_ai.input.messages", "tool": "gen_ai.tool.call.arguments"}
 _PROVIDERS: Final = {
     "azure": "azure.ai.openai",
+    "azure-responses": "azure.ai.openai",
     "bedrock": "aws.bedrock",
+    "bedrock-mantle": "aws.bedrock",
     "google": "gcp.gemini",
-    "google-gla": "gcp.gemini",
-    "google-vertex": "gcp.vertex_ai",
-    "grok": "x_ai",
+    "google-cloud": "gcp.vertex_ai",
     "mistral": "mistral_ai",
     "openai-chat": "openai",
     "openai-responses": "openai",
+    "xai": "x_ai",
 }
 """Providers whose name in OpenTelemetry's list is not the one in names of models."""
 _TOKENS: Final = {
@@ -82,7 +83,17 @@ def name_of(call: EffectCall) -> str:
     """Return the name of an effect's span."""
     if call.verb in {"cancel", "status"}:  # their names are ids of runs
         return call.verb
-    return f"{_OPERATIONS.get(call.verb, call.verb)} {call.name}"
+    name = provider_and_model(call.name)[1] if call.verb == "llm" else call.name
+    return f"{_OPERATIONS.get(call.verb, call.verb)} {name}"
+
+
+def provider_and_model(name: str) -> tuple[str, str]:
+    """Return both of ``provider:model``, as OpenTelemetry and the provider name them; "": no provider."""
+    provider, colon, model = name.partition(":")
+    if not colon:
+        return "", name
+    provider = provider.removeprefix("gateway/")
+    return _PROVIDERS.get(provider, provider), model
 
 
 def of_effect(row: RunRow, call: EffectCall, *, session: str | None) -> Attributes:
@@ -90,10 +101,10 @@ def of_effect(row: RunRow, call: EffectCall, *, session: str | None) -> Attribut
     found: Attributes = {RUN_ID: row.run_id, "callboard.position": call.position}
     if call.verb == "llm":
         found |= _agent(row, call.session or session)
-        found |= {"gen_ai.operation.name": "chat", "gen_ai.request.model": call.name}
-        provider, colon, _ = call.name.partition(":")
-        if colon:  # a name without one is of a model in this process
-            found["gen_ai.provider.name"] = _PROVIDERS.get(provider, provider)
+        provider, model = provider_and_model(call.name)
+        found |= {"gen_ai.operation.name": "chat", "gen_ai.request.model": model}
+        if provider:
+            found["gen_ai.provider.name"] = provider
     elif call.verb == "tool":
         found |= {
             **_agent(row, session),
@@ -135,10 +146,9 @@ def input_of(call: EffectCall) -> tuple[str, JsonValue]:
         words = from_json(call.words)
     except ValueError:  # nested deeper than this reads: nothing that the effect may fail for
         words = None
-    # Calls with a window have one word more in front: whose conversation, or that a strategy asks.
-    given = words[1:] if isinstance(words, list) else []
-    if call.verb == "llm":
-        given = given[-2:]
+    words = words if isinstance(words, list) else []
+    # What a model is given stands in front of the options; there may be a session in front of it.
+    given = words[-2:-1] if call.verb == "llm" else words[1:2]
     return _INPUTS.get(call.verb, "callboard.effect.arguments"), given[0] if given else None
 
 

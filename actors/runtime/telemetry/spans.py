@@ -22,7 +22,6 @@ from opentelemetry import trace
 from opentelemetry.context import Context, attach, detach
 from opentelemetry.trace import Link, NonRecordingSpan, SpanKind, Status, StatusCode
 
-from actors.kernel.agent.llm import LLMResponse
 from actors.kernel.clock import Clock
 from actors.kernel.json import JsonValue
 from actors.kernel.runtime.commit import Finish, Retry, Then
@@ -316,8 +315,6 @@ class ExecutionSpans:
         return value
 
     def _show_result(self, span: Span, verb: str, value: Any) -> None:
-        if isinstance(value, LLMResponse):
-            value = value.model_dump(mode="json")
         if verb == "llm" and isinstance(value, dict):
             for name, fact in facts.of_answer(value):
                 span.set_attribute(name, fact)

@@ -129,7 +129,6 @@ class Generation:
         options = request.options
         chosen = options.model_dump(mode="json", exclude_defaults=True) if options else None
         words: list[JsonValue] = ["generate", session, dumped, chosen]
-
         clock = self._run.clock
 
         async def execute(on_piece: OnPiece) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from itertools import count
 
 from actors.kernel.agent.llm import GenerationOptions, LLMClient, LLMResponse
@@ -48,15 +47,14 @@ class RecordedCalls:
             known = place.end.payload
             if (known.get("hash"), known.get("status")) == (call.digest, "ok"):
                 return LLMResponse.model_validate(known["value"])
-        spans, began = run.spans, run.clock.monotonic()
+        spans, call.asked_at = run.spans, run.clock.monotonic()
         try:
-            response: LLMResponse = await (call.execute() if spans is None else spans.effect(call))
+            value: JsonValue = await (call.execute() if spans is None else spans.effect(call))
         except Exception:
             failed = call.entry(status="error")
-            run.counters.effect(call.verb, failed, took_s=run.clock.monotonic() - began)
+            run.counters.effect(call, failed, now_s=run.clock.monotonic())
             raise
-        took_s = run.clock.monotonic() - began
-        value: JsonValue = response.model_dump(mode="json")
+        response = LLMResponse.model_validate(value)
         run.log.record(K.EFFECT_INTENT, call.position, call.entry(mode=call.mode.value))
         payload = call.entry(
             status="ok", value=value, model=llm.model, usage=response.usage.model_dump(mode="json")
@@ -64,7 +62,7 @@ class RecordedCalls:
         seq = run.log.record(K.LLM_CALL, call.position, payload)
         if is_counted(run.row.supervision):
             run.log.writes.spend(spent_on(value))
-        run.counters.effect(call.verb, payload, took_s=took_s)
+        run.counters.effect(call, payload, now_s=run.clock.monotonic())
         await run.log.durable(self._branch, seq)
         run.scheduler.raise_if_interrupted(self._branch)
         return response
@@ -74,7 +72,11 @@ class RecordedCalls:
     ) -> EffectCall:
         dumped: list[JsonValue] = [message.model_dump(mode="json") for message in messages]
         chosen = options.model_dump(mode="json", exclude_defaults=True) if options else None
-        execute = partial(llm.generate, messages, options=options)
+
+        async def execute() -> JsonValue:
+            response = await llm.generate(messages, options=options)
+            return response.model_dump(mode="json")
+
         call = effect("llm", llm.model, ["paid", llm.model, dumped, chosen], execute)
         call.mode, call.session = EffectMode.IDEMPOTENT, self._session
         call.position = f"{self._position}{PAID}{next(self._numbers)}"

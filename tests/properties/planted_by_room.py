@@ -145,7 +145,7 @@ def zones_are_not_reviewed(patch: pytest.MonkeyPatch) -> None:
 
 def places_are_kept(patch: pytest.MonkeyPatch) -> None:
     """Who leaves memory goes on using its place."""
-    patch.setattr(Admission, "leave", lambda self, entry: self._inside.discard(entry))
+    patch.setattr(Admission, "release", lambda self, permit: self._permits.discard(permit))
 
 
 def late_comers_pass_the_queue(patch: pytest.MonkeyPatch) -> None:

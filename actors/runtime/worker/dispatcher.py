@@ -15,7 +15,7 @@ from actors.kernel.runtime.scheduler import RunStatus
 from actors.runtime.context.host_services import HostServices
 from actors.runtime.loop.tasks import TaskScope
 from actors.runtime.loop.timers import Timers
-from actors.runtime.worker.admission import Admission, Entry
+from actors.runtime.worker.admission import Admission, Permit
 from actors.runtime.worker.mailbox import Holding, Mailbox, holding_of
 from actors.runtime.worker.mailbox_table import MailboxTable
 from actors.runtime.worker.ready_queue import ReadyQueue
@@ -56,7 +56,7 @@ class Dispatcher:
         tasks: TaskScope,
         *,
         capacity: int,
-        drive: Callable[[Entry[Mailbox]], Coroutine[Any, Any, None]],
+        drive: Callable[[Permit[Mailbox]], Coroutine[Any, Any, None]],
     ) -> None:
         self._store, self._mailboxes, self._clock, self._tasks = (
             env.store,
@@ -189,32 +189,32 @@ class Dispatcher:
 
     def start_ready(self) -> None:
         """Start ready agents, as far as the capacity and the limits allow."""
-        while self._ready and self._has_place and self._left and not self.is_stopping:
+        while self._ready and self._has_free_slot and self._left and not self.is_stopping:
             [mailbox] = self._ready.take(1)
             if not self._mailboxes.may_start(mailbox):
                 self.admission.forget(mailbox)
                 mailbox.set_aside()
                 continue
-            entry = self.admission.admit(mailbox)
-            if entry is not None:
+            permit = self.admission.admit(mailbox)
+            if permit is not None:
                 self.load += 1
                 self._left -= 1
                 if not self._left:
                     asyncio.get_running_loop().call_soon(self._begin_again)
-                self._tasks.start(self._drive(entry), name=f"agent {mailbox.agent_id}")
+                self._tasks.start(self._drive(permit), name=f"agent {mailbox.agent_id}")
 
     def _begin_again(self) -> None:
         self._left = STARTS
         self.start_ready()
 
     @property
-    def _has_place(self) -> bool:
+    def _has_free_slot(self) -> bool:
         return self.load - self._resting.count < self._capacity
 
-    def leave(self, entry: Entry[Mailbox]) -> None:
+    def leave(self, permit: Permit[Mailbox]) -> None:
         """Give up the slot of an execution that is over, and start the next ready agents."""
         self.load -= 1
-        self.admission.leave(entry)
+        self.admission.release(permit)
         self.start_ready()
 
     def clear(self) -> None:

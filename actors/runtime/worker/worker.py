@@ -21,7 +21,7 @@ from actors.runtime.context.conversation.preparation import Preparation
 from actors.runtime.context.host_services import ExecutionResult, HostServices
 from actors.runtime.execution.execution import UNWIND_LIMIT_S, Execution
 from actors.runtime.loop.notifications import Notifications
-from actors.runtime.worker.admission import Entry
+from actors.runtime.worker.admission import Permit
 from actors.runtime.worker.adoption import ShardAdoption
 from actors.runtime.worker.intake import Intake
 from actors.runtime.worker.launcher import Launcher
@@ -93,9 +93,9 @@ class Worker:
         for mailbox in self._mailboxes.in_shards(shards):
             self.dispatcher.look_at(mailbox)
 
-    async def _drive(self, entry: Entry[Mailbox]) -> None:
+    async def _drive(self, permit: Permit[Mailbox]) -> None:
         """Execute what is next for an agent, and everything after it that can go on at once."""
-        mailbox = entry.item
+        mailbox = permit.item
         self.env.counters.wake_s.observe(asyncio.get_running_loop().time() - mailbox.ready_at)
         answered: dict[str, None] = {}
         try:
@@ -125,7 +125,7 @@ class Worker:
             )
             self.dispatcher.try_later(mailbox)
         finally:
-            self.dispatcher.leave(entry)
+            self.dispatcher.leave(permit)
 
     def _is_idle(self, mailbox: Mailbox) -> bool:
         """Return whether an agent that has executed has nothing to do now."""

@@ -12,7 +12,7 @@ from actors.runtime.context.host_services import HostServices, Refusals
 from actors.runtime.execution.execution import Execution
 from actors.runtime.journal.setbacks import Setbacks
 from actors.runtime.loop.tasks import TaskScope
-from actors.runtime.worker.admission import Entry
+from actors.runtime.worker.admission import Permit
 from actors.runtime.worker.completions import Completions
 from actors.runtime.worker.dispatcher import Dispatcher
 from actors.runtime.worker.held_shards import HeldShards
@@ -44,7 +44,7 @@ class WorkerState:
         room: Room,
         *,
         capacity: int,
-        drive: Callable[[Entry[Mailbox]], Coroutine[Any, Any, None]],
+        drive: Callable[[Permit[Mailbox]], Coroutine[Any, Any, None]],
     ) -> None:
         self.store, self.tasks, self.held = env.store, TaskScope(), HeldShards()
         self.mailboxes = MailboxTable(

@@ -16,7 +16,7 @@ from actors.runtime.worker.dispatcher import STARTS, Dispatcher
 from actors.runtime.worker.mailbox import Mailbox
 
 if TYPE_CHECKING:
-    from actors.runtime.worker.admission import Entry
+    from actors.runtime.worker.admission import Permit
 
 
 @pytest.mark.parametrize("turns", [1, 4])
@@ -25,13 +25,13 @@ async def test_of_a_burst_few_start_between_two_looks_of_the_loop(turns: int) ->
     total, begun, most = 10 * STARTS, 0, 0
     over = asyncio.Event()
 
-    async def drive(entry: Entry[Mailbox]) -> None:
+    async def drive(permit: Permit[Mailbox]) -> None:
         nonlocal begun, most
         begun += 1
         most = max(most, dispatcher.load)
         for _ in range(turns):
             await asyncio.sleep(0)
-        dispatcher.leave(entry)
+        dispatcher.leave(permit)
         if begun == total and not dispatcher.load:
             over.set()
 

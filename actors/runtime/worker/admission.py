@@ -48,7 +48,7 @@ class Admission(Generic[E]):
         return bool(self._limits) and any(scope in self._limits for scope in scopes_of(agent_id))
 
     def admit(self, item: E) -> Permit[E] | None:
-        """Return the permit to execute an item; None if a limiter queued it, to return to the ready queue later."""
+        """Return the permit to execute an item; None if a limiter queued it for later."""
         if not self._limits:
             permit = Permit(item)
             self._permits.add(permit)

@@ -10,7 +10,7 @@ from actors.kernel.runtime.rows import LoadedRun
 from actors.kernel.runtime.scheduler import RunStatus, ShardLease
 from actors.runtime.context.host_services import HostServices
 from actors.runtime.worker.held_shards import HeldShards
-from actors.runtime.worker.mailbox import Adoption, Holding, Mailbox, Room
+from actors.runtime.worker.mailbox import Adoption, Holding, Mailbox, MailboxCapacity
 
 
 class MailboxTable:
@@ -22,7 +22,7 @@ class MailboxTable:
     Args:
         env: Has the store, which knows an agent's shard, and the agents served here.
         shards: Only their agents have mailboxes.
-        room: Shared by all.
+        capacity: Shared by all.
         on_asked: Called with a mailbox that needs to be told which run holds its agent.
     """
 
@@ -30,12 +30,12 @@ class MailboxTable:
         self,
         env: HostServices,
         shards: HeldShards,
-        room: Room,
+        capacity: MailboxCapacity,
         *,
         on_asked: Callable[[Mailbox], None],
     ) -> None:
         self._store, self._registry, self._clock = env.store, env.agents, env.clock
-        self._shards, self._room, self._on_asked = shards, room, on_asked
+        self._shards, self._capacity, self._on_asked = shards, capacity, on_asked
         self._asleep: dict[ShardId, dict[str, int]] = {}
         self._by_agent: dict[AgentId, Mailbox] = {}
         self._by_shard: dict[ShardId, dict[AgentId, Mailbox]] = {}
@@ -98,7 +98,7 @@ class MailboxTable:
         names = self._shards.lazy.get(shard, ())
         lazy = names is None or (bool(names) and str(agent_id) in names)
         mailbox = Mailbox(
-            agent_id, shard, self._room, adoption=adoption, spilled=spilled, lazy=lazy
+            agent_id, shard, self._capacity, adoption=adoption, spilled=spilled, lazy=lazy
         )
         self._by_agent[agent_id] = mailbox
         self._by_shard.setdefault(shard, {})[agent_id] = mailbox

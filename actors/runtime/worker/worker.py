@@ -25,7 +25,7 @@ from actors.runtime.worker.admission import Permit
 from actors.runtime.worker.adoption import ShardAdoption
 from actors.runtime.worker.intake import Intake
 from actors.runtime.worker.launcher import Launcher
-from actors.runtime.worker.mailbox import Adoption, Holding, Mailbox, Room
+from actors.runtime.worker.mailbox import Adoption, Holding, Mailbox, MailboxCapacity
 from actors.runtime.worker.worker_state import WorkerState
 
 _log = logging.getLogger("callboard.worker")
@@ -43,7 +43,7 @@ class Worker:
         env: What executions share; what they tell of other agents comes to this worker.
         notifications: Hints for agents here come by them.
         capacity: How many runs execute at once.
-        room: How many waiting messages are in memory at once.
+        mail_capacity: How many waiting messages are in memory at once.
 
     Attributes:
         env: What executions share.
@@ -60,10 +60,12 @@ class Worker:
         notifications: Notifications,
         *,
         capacity: int,
-        room: Room | None = None,
+        mail_capacity: MailboxCapacity | None = None,
     ) -> None:
-        self.room = room or Room()
-        state = self._state = WorkerState(env, self.room, capacity=capacity, drive=self._drive)
+        self.mail_capacity = mail_capacity or MailboxCapacity()
+        state = self._state = WorkerState(
+            env, self.mail_capacity, capacity=capacity, drive=self._drive
+        )
         self._mailboxes, self.dispatcher = state.mailboxes, state.dispatcher
         self.held, self.completions = state.held, state.completions
         self._executing = state.executing

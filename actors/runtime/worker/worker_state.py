@@ -16,7 +16,7 @@ from actors.runtime.worker.admission import Permit
 from actors.runtime.worker.completions import Completions
 from actors.runtime.worker.dispatcher import Dispatcher
 from actors.runtime.worker.held_shards import HeldShards
-from actors.runtime.worker.mailbox import Mailbox, Room
+from actors.runtime.worker.mailbox import Mailbox, MailboxCapacity
 from actors.runtime.worker.mailbox_loader import Holders
 from actors.runtime.worker.mailbox_table import MailboxTable
 
@@ -41,7 +41,7 @@ class WorkerState:
     def __init__(
         self,
         env: HostServices,
-        room: Room,
+        mail_capacity: MailboxCapacity,
         *,
         capacity: int,
         drive: Callable[[Permit[Mailbox]], Coroutine[Any, Any, None]],
@@ -50,7 +50,7 @@ class WorkerState:
         self.mailboxes = MailboxTable(
             env,
             self.held,
-            room,
+            mail_capacity,
             on_asked=lambda mailbox: holders.ask(mailbox),  # noqa: PLW0108 - below
         )
         self.dispatcher = Dispatcher(

@@ -167,9 +167,9 @@ class JetStreamConnection:
         """See `MailConnection.lost`."""
         await self._client.lost.wait()
 
-    async def stream_state(self, *, only_look: bool = False) -> StreamState:
+    async def stream_state(self, *, read_only: bool = False) -> StreamState:
         """See `MailConnection.stream_state`. Streams that are not there any more are made anew."""
-        if only_look:
+        if read_only:
             await self._requests.api_or_raise("STREAM.NAMES", {})
         else:
             await self._ensure()

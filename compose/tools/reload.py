@@ -33,7 +33,7 @@ from compose.assembly.settings import Settings
 from compose.embedded.server import ProcessSpec, Server
 from compose.host.process import Stop
 
-LOOK_EVERY_S: Final = 0.2
+POLL_S: Final = 0.2
 SHOW_EVERY_S: Final = 1.0
 RATE_OVER_S: Final = 10.0
 DRAIN_S: Final = 5.0
@@ -109,7 +109,7 @@ async def develop(
         async with TaskScope() as tasks:
             tasks.start(generations.follow(), name="dev log")
             await generations.start()
-            tasks.start(_look_on(servers.postgres_url, settings, view), name="dev view")
+            tasks.start(_observe(servers.postgres_url, settings, view), name="dev view")
             try:
                 async for changes in awatch(
                     *watched,
@@ -194,7 +194,7 @@ class _Generations:
                     f"the host ended with {code}; change the code to start it",
                     {"code": code},
                 )
-            await asyncio.sleep(LOOK_EVERY_S)
+            await asyncio.sleep(POLL_S)
 
     def _tell_log(self) -> None:
         with self._log.open("rb") as log:
@@ -239,7 +239,7 @@ def syntax_problem(paths: Iterable[Path]) -> str | None:
     return None
 
 
-async def _look_on(url: str, settings: Settings, view: View) -> None:
+async def _observe(url: str, settings: Settings, view: View) -> None:
     """Show how things are, every second, until cancelled."""
     clock = SystemClock()
     rate = Rate()

@@ -161,10 +161,10 @@ class MailConnection(Protocol):
     def ack(self, batch: MailBatch) -> None:
         """Tell the broker that the batch is in rows; a lost one is harmless."""
 
-    async def stream_state(self, *, only_look: bool = False) -> StreamState:
+    async def stream_state(self, *, read_only: bool = False) -> StreamState:
         """Return the state of the mail stream; streams are set right before.
 
-        With `only_look` nothing is changed: whoever leads the stream, and the cluster, has answered.
+        With `read_only` nothing is changed: whoever leads the stream, and the cluster, has answered.
         """
 
     async def stored_at(self, sequence: int) -> datetime | None:

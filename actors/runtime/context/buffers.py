@@ -69,12 +69,12 @@ class Buffer(Generic[F]):
         """Tell nobody any more of what is found."""
         self.on_found = _ignore
 
-    def poke(self) -> None:
+    def invalidate(self) -> None:
         """There may be something new, or something from before this execution."""
         self.is_current = False
 
     async def refresh(self) -> None:
-        """Return when all is read that was there at the last `poke`."""
+        """Return when all is read that was there at the last `invalidate`."""
         async with self._reading:
             while not self.is_current:
                 self.is_current = True

@@ -217,7 +217,7 @@ class OpenWaits:
             self._rows.clear()
 
     @property
-    def looking_count(self) -> int:
+    def polling_count(self) -> int:
         """The number of branches that check, just now, whether their event has happened."""
         return len(self._open) - len(self.paused)
 

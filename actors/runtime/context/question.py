@@ -72,7 +72,7 @@ class Question(AnswerWait):
         self.key, at = str(begun.payload["message_id"]), begun.payload.get("at")
         self.at = None if at is None else instant_in(at)
         self.is_asked = True
-        self.run.answers.poke()
+        self.run.answers.invalidate()
         return True
 
     def ask(self) -> None:
@@ -273,7 +273,7 @@ class Questions:
         question = ApprovalQuestion(call, request, timeout)
         if not question.resume():
             question.ask()
-        self._run.answers.poke()
+        self._run.answers.invalidate()
         await call.begin()
         return _approval_of(*await self._waits.answer(question))
 

@@ -20,7 +20,7 @@ _log = logging.getLogger("callboard.delivery")
 
 AFTER_S: Final = 1.0
 """So long the broker may be of no use before mail goes round it."""
-LOOK_S: Final = 5.0
+POLL_S: Final = 5.0
 """How often the outbox is looked at again meanwhile, for what no commit of this host told of."""
 AGAIN_S: Final = 1.0
 
@@ -77,7 +77,7 @@ class Bypass:
         self._doubt.end()
         self._news.set()
 
-    def look_again(self) -> None:
+    def refresh(self) -> None:
         """Other shards are ours, or the store may be behind."""
         self._news.set()
 
@@ -100,20 +100,20 @@ class Bypass:
                 self._relay.open(self, tasks, mail_only=True)
                 self.is_open = True
                 while self._doubt.since is not None:
-                    await self._look()
+                    await self._poll()
         finally:
             self.is_open = False
             self._relay.close(self)
 
-    async def _look(self) -> None:
+    async def _poll(self) -> None:
         self._news.clear()
         try:
-            await self._relay.look_again(self._held.loaded)
+            await self._relay.reload(self._held.loaded)
         except PersistenceError as exc:
             _log.warning("mail waits for the store", extra={"problem": str(exc)})
             await asyncio.sleep(AGAIN_S)
         else:
-            await happens(self._news, within_s=LOOK_S)
+            await happens(self._news, within_s=POLL_S)
 
     async def send(self, row: OutboxRow) -> int:
         """Hand a row over; as `MailConnection.send`, but nothing is stored under a sequence."""

@@ -64,9 +64,9 @@ class PostDelivery:
             self._told.add(nudge.shard)
             self._news.set()
         elif nudge.kind != "fanout":
-            self._look_again()
+            self._request_scan()
 
-    def _look_again(self) -> None:
+    def _request_scan(self) -> None:
         self._may_be_more = True
         self._news.set()
 
@@ -76,7 +76,7 @@ class PostDelivery:
         sweep_at = loop.time() + SWEEP_S
         while True:
             if not await happens(self._news, within_s=SCAN_S):
-                self._look_again()
+                self._request_scan()
             self._news.clear()
             try:
                 await self._learn_lazy()
@@ -89,7 +89,7 @@ class PostDelivery:
             except ActorsError as exc:
                 _log.warning("posts wait for the store", exc_info=exc)
                 await asyncio.sleep(AGAIN_S)
-                self._look_again()
+                self._request_scan()
 
     async def _learn_lazy(self) -> None:
         """Read which agents of our shards have lazy mail. Only this task makes more of it."""

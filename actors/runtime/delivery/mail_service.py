@@ -112,10 +112,10 @@ class MailService:
             self._posted.set()  # observers at the broker are to see it soon
         elif nudge.kind == "held":
             self._changed.set()  # read what is ours, and only that
-            self._bypass.look_again()
+            self._bypass.refresh()
         else:  # the store may be behind: guard the stream, read from its cursors, send its outbox
             self._over.set()
-            self._bypass.look_again()
+            self._bypass.refresh()
 
     async def run(self) -> None:
         """Be connected, again after every loss; to be run as a task until it is cancelled."""
@@ -247,7 +247,7 @@ class MailService:
             is_read = self._inbound.take_news() or is_due
             try:
                 if is_read or self._relay.is_waiting:  # what was read may have left dead letters
-                    await self._relay.look_again(self._worker.held.loaded)
+                    await self._relay.reload(self._worker.held.loaded)
                 low = await self._mail.low_water(stream) if is_read else 0
                 may_purge = low - purged >= PURGE_AT_LEAST
                 if not may_purge and not is_due:
@@ -282,7 +282,7 @@ async def _until_led(connection: MailConnection) -> None:
     """Return when the mail stream and the cluster answer. If the connection is lost, never return."""
     while True:
         try:
-            await connection.stream_state(only_look=True)
+            await connection.stream_state(read_only=True)
         except ActorsError as exc:
             _log.debug("the broker is in doubt", extra={"problem": str(exc)})
             await asyncio.sleep(AGAIN_S)

@@ -140,7 +140,7 @@ class OutboxRelay:
                 self._enqueue(held)
         return found
 
-    async def look_again(self, leases: Sequence[ShardLease]) -> None:
+    async def reload(self, leases: Sequence[ShardLease]) -> None:
         """Load once more, and forget what has left the outbox."""
         before = {*self._sent, *self._repeats}
         for n in before - await self.load(leases):

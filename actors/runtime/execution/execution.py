@@ -129,20 +129,20 @@ class Execution:
             sessions,
         )
         if history.started:
-            run.answers.poke()
+            run.answers.invalidate()
         was_waiting = row.parked is not None or (row.wake is not None and row.wake.runs)
         if self.was_running or was_waiting:
             log.known_waits = None
         log.waits_of = waits.rows
 
-    def poke_mail(self) -> bool:
+    def notify_mail(self) -> bool:
         """The agent has new mail; False when the run is leaving memory and did not see it."""
-        self._waits.poke_mail()
+        self._waits.notify_mail()
         return self._ending.wake is None
 
-    def poke_signals(self) -> bool:
+    def notify_signals(self) -> bool:
         """Notify the run of new signals; False if it is leaving memory and did not see them."""
-        self._waits.poke_signals()
+        self._waits.notify_signals()
         return self._ending.wake is None
 
     def fail_wait(self, cycle: WaitCycle) -> bool:
@@ -174,8 +174,8 @@ class Execution:
             return False
         self._runlog.known_waits = None
         self._runlog.show_waits()
-        self.poke_mail()
-        self.poke_signals()
+        self.notify_mail()
+        self.notify_signals()
         return True
 
     def hand_over(self) -> None:

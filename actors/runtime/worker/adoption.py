@@ -35,8 +35,8 @@ class ShardAdoption:
         self._dispatcher, self._executing = state.dispatcher, state.executing
         self.sleep = state.mailboxes.sleep
         """See `MailboxTable.sleep`: told before the other runs of the shards."""
-        self.looked_through = state.mailboxes.looked_through
-        """See `MailboxTable.looked_through`."""
+        self.mail_scanned = state.mailboxes.mail_scanned
+        """See `MailboxTable.mail_scanned`."""
 
     def grant(self, lease: ShardLease) -> None:
         """Hold a shard; nothing starts in it before its runs were told to `adopt` and `loaded` says so."""
@@ -113,7 +113,7 @@ class ShardAdoption:
         self._mailboxes.doubt({e.lease.agent_id for e in self._executing.values()})
         self._state.fresh.clear()
         self._state.refusals.clear()
-        self._state.completions.look_again()
+        self._state.completions.release_all()
 
     def loaded(self, shards: Sequence[ShardId]) -> None:
         """Note that all open runs of these shards were offered, and start what waited for that."""
@@ -121,7 +121,7 @@ class ShardAdoption:
         for mailbox in self._mailboxes.in_shards(shards):
             if mailbox.adoption is Adoption.UNDER_WAY:
                 self._mailboxes.adopted(mailbox)
-                self._dispatcher.look_at(mailbox)
+                self._dispatcher.dispatch(mailbox)
             else:
                 self._mailboxes.forget_empty(mailbox)
 
@@ -149,7 +149,7 @@ class ShardAdoption:
         fresh, shard_of = self._state.fresh, self._state.store.shards.shard_of
         for run_id in [i for i, run in fresh.items() if shard_of(run.agent_id) in shards]:
             del fresh[run_id]
-        self._state.completions.look_again()
+        self._state.completions.release_all()
         self._publish(Nudge("held"))
         return gone
 

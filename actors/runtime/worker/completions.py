@@ -31,7 +31,7 @@ class Completions:
             if not waiter.done():
                 waiter.set_result(row)
 
-    def look_again(self) -> None:
+    def release_all(self) -> None:
         """Complete all futures with None, so that each caller reads its run's row and waits there."""
         for run_id in list(self._waiters):
             self.tell(run_id, None)

@@ -80,7 +80,7 @@ class Dispatcher:
         """The number of agents that are ready and do not execute yet."""
         return len(self._ready)
 
-    def look_at(self, mailbox: Mailbox) -> None:
+    def dispatch(self, mailbox: Mailbox) -> None:
         """Start the agent's next run if there is one, as the agent may start now."""
         self.consider(mailbox)
         if mailbox.nudged:
@@ -124,9 +124,9 @@ class Dispatcher:
         if mailbox.holding is Holding.SUSPENDED:
             self.wake(mailbox)
         elif mailbox.holding in (Holding.PARKED, Holding.BACKOFF):
-            self._tasks.start(self._look_for_decision(mailbox), name="look for a decision")
+            self._tasks.start(self._poll_decision(mailbox), name="poll for a decision")
 
-    async def _look_for_decision(self, mailbox: Mailbox) -> None:
+    async def _poll_decision(self, mailbox: Mailbox) -> None:
         """Wake a run that is parked or backs off if an operator's signal is there; others wait with it."""
         run_id, holding = mailbox.run_id, mailbox.holding
         try:
@@ -157,7 +157,7 @@ class Dispatcher:
         run_id, revision = mailbox.run_id, mailbox.revision
         mailbox.holding = Holding.BACKOFF if run_id is not None else Holding.NOTHING
 
-        def look() -> None:
+        def retry() -> None:
             if mailbox.revision != revision:
                 return  # it came to a rest, or ended, meanwhile: what is there now has times of its own
             if run_id is not None:
@@ -165,7 +165,7 @@ class Dispatcher:
             else:
                 self.consider(mailbox)
 
-        asyncio.get_running_loop().call_later(pause_s, look)
+        asyncio.get_running_loop().call_later(pause_s, retry)
 
     def _make_ready(self, mailbox: Mailbox) -> None:
         if not self._mailboxes.may_start(mailbox):

@@ -149,7 +149,7 @@ class Intake:
             self._mailboxes.ask(mailbox)  # whether it wants mail is not known
             return
         execution = self._executing.get(mailbox.run_id)
-        if execution is not None and not execution.poke_mail():
+        if execution is not None and not execution.notify_mail():
             mailbox.nudged = True
         if mailbox.holding is Holding.SUSPENDED and mailbox.wants_mail:
             self._dispatcher.wake(mailbox)
@@ -159,7 +159,7 @@ class Intake:
         mailbox = self._mailboxes.presumed(agent_id, run_id)
         execution = self._executing.get(run_id)
         if execution is not None:
-            if not execution.poke_signals() and mailbox is not None:
+            if not execution.notify_signals() and mailbox is not None:
                 mailbox.nudged = True
         elif mailbox is not None and mailbox.doubts(run_id):
             mailbox.nudged = True
@@ -271,7 +271,7 @@ class WaitingMail:
 
     Args:
         mailbox: The agent's.
-        read_more: Called when few are left here and the store has more; it pokes the run then.
+        read_more: Called when few are left here and the store has more. It notifies the run then.
     """
 
     def __init__(self, mailbox: Mailbox, read_more: Callable[[Mailbox], None]) -> None:

@@ -124,4 +124,4 @@ class Holders:
             self._dispatcher.hold(mailbox, run)
         if is_told:
             self._dispatcher.wake_by_signal(mailbox)
-        self._dispatcher.look_at(mailbox)
+        self._dispatcher.dispatch(mailbox)

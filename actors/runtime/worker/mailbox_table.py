@@ -68,7 +68,7 @@ class MailboxTable:
             return mailbox
         mailbox = self._new(agent_id, shard)
         if mailbox.adoption is Adoption.DONE:
-            self._look_who_sleeps(mailbox)
+            self._ask_if_asleep(mailbox)
         return mailbox
 
     def presumed(self, agent_id: AgentId, run_id: RunId) -> Mailbox | None:
@@ -113,9 +113,9 @@ class MailboxTable:
     def adopted(self, mailbox: Mailbox) -> None:
         """The runs of its shard are known, but for those that sleep."""
         mailbox.adoption, mailbox.ended = Adoption.DONE, ()
-        self._look_who_sleeps(mailbox)
+        self._ask_if_asleep(mailbox)
 
-    def _look_who_sleeps(self, mailbox: Mailbox) -> None:
+    def _ask_if_asleep(self, mailbox: Mailbox) -> None:
         was_asleep = self._wakes(mailbox.agent_id, mailbox.shard) is not None
         was_asleep = was_asleep and mailbox.holding is not Holding.EXECUTING
         if was_asleep or (mailbox.presumed and mailbox.has_work):
@@ -205,7 +205,7 @@ class MailboxTable:
                 found.add(mailbox.shard)
         return found
 
-    def looked_through(self, leases: Iterable[ShardLease]) -> None:
+    def mail_scanned(self, leases: Iterable[ShardLease]) -> None:
         """Note that all waiting messages of these shards were offered: an agent that was not named has none."""
         current = [lease.shard for lease in leases if self._shards.holds(lease)]
         self._shards.unread.difference_update(current)

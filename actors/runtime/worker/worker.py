@@ -32,7 +32,7 @@ _log = logging.getLogger("callboard.worker")
 
 EFFECT_LIMIT_S: Final = 2.0
 """Seconds that a stop waits, behind its drain, for effects that must not happen twice."""
-EFFECT_LOOK_S: Final = 0.02
+EFFECT_POLL_S: Final = 0.02
 """Seconds between two checks whether these effects have ended."""
 
 
@@ -93,7 +93,7 @@ class Worker:
         """Serve shards again that were to be released."""
         self.held.draining.difference_update(shards)
         for mailbox in self._mailboxes.in_shards(shards):
-            self.dispatcher.look_at(mailbox)
+            self.dispatcher.dispatch(mailbox)
 
     async def _drive(self, permit: Permit[Mailbox]) -> None:
         """Execute what is next for an agent, and everything after it that can go on at once."""
@@ -199,7 +199,7 @@ class Worker:
         self.dispatcher.timers.close()
         await self._state.tasks.close()
         self._state.fresh.clear()
-        self.completions.look_again()  # nothing ends here any more
+        self.completions.release_all()  # nothing ends here any more
 
 
 async def _hand_over(executions: Iterable[Execution]) -> None:
@@ -217,7 +217,7 @@ async def _hand_over(executions: Iterable[Execution]) -> None:
             else:
                 execution.hand_over()
         if left := doubtful:
-            await asyncio.sleep(EFFECT_LOOK_S)
+            await asyncio.sleep(EFFECT_POLL_S)
 
 
 def _rest(mailbox: Mailbox, then: Then) -> None:

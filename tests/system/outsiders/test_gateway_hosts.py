@@ -133,7 +133,7 @@ async def test_a_host_without_the_agent_is_told_of_its_end(
 ) -> None:
     """It need not look: who waits, by request or in its process, has the end as soon as it is there."""
     await fleet.serving(SERVES)
-    monkeypatch.setattr("actors.runtime.client.client.FIRST_LOOK_S", 600.0)
+    monkeypatch.setattr("actors.runtime.client.client.FIRST_POLL_S", 600.0)
     bus = bus_of(door)
     asked = asyncio.create_task(crm.ask("waiter/told", Nats_Msg_Id="t"))
     run = run_id_of_submit(AgentId("waiter", "told"), "ext:crm", "t")

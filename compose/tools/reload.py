@@ -100,7 +100,7 @@ async def develop(
     view.happened("starting", f"servers in {data}")
     async with AsyncExitStack() as stack:
         opening = stack.enter_async_context(local_servers(data))
-        servers = await stop.unless_told(opening)
+        servers = await stop.unless_stopped(opening)
         if servers is None:
             return
         words = f"callboard send TYPE/KEY JSON --data {data}"
@@ -114,7 +114,7 @@ async def develop(
                 async for changes in awatch(
                     *watched,
                     watch_filter=PythonFilter(),
-                    stop_event=stop.told,
+                    stop_event=stop.requested,
                     debounce=DEBOUNCE_MS,
                 ):
                     await generations.renew(Path(path) for _, path in changes)
@@ -203,9 +203,9 @@ class _Generations:
         whole = text[: text.rfind(b"\n") + 1]
         self._read += len(whole)
         for line in whole.decode(errors="replace").splitlines():
-            self._tell(line[:MAX_LINE])
+            self._print(line[:MAX_LINE])
 
-    def _tell(self, line: str) -> None:
+    def _print(self, line: str) -> None:
         try:
             said: Any = json.loads(line)
             event, level = str(said["event"]), str(said["level"])

@@ -197,14 +197,14 @@ class Transport(Protocol):
         *,
         deployment: str,
         on_nudge: Callable[[Nudge], None],
-        on_doubt: Callable[[], None] = lambda: None,
+        on_suspect: Callable[[], None] = lambda: None,
     ) -> AbstractAsyncContextManager[MailConnection]:
         """Connect, and create or update the streams. Tries once.
 
         Args:
             deployment: Id of the database that belongs to these streams.
             on_nudge: Called on the event loop for hints of other hosts.
-            on_doubt: Called there when another server of the cluster is lost: mail may stand until leaders
+            on_suspect: Called there when another server of the cluster is lost: mail may stand until leaders
                 are chosen.
 
         Raises:

@@ -276,13 +276,13 @@ class Client:
                             return row
                         if unwatch is None:
                             unwatch = self._live.watch_end(
-                                row.agent_id, run_id, lambda: completions.tell(run_id, None)
+                                row.agent_id, run_id, lambda: completions.complete(run_id, None)
                             )
                         await asyncio.wait([ended], timeout=pause_s)
                         longer_s = min(2 * pause_s, MAX_POLL_S)
                         pause_s = longer_s if self._live.hears_ends else FIRST_POLL_S
-                    if ended.done() and (told := ended.result()) is not None:
-                        return told
+                    if ended.done() and (found := ended.result()) is not None:
+                        return found
                 finally:
                     ended.cancel()
         finally:

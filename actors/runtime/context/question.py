@@ -295,7 +295,7 @@ async def find(call: Call, store: RunStore, run_id: RunId) -> RunRow | Answer | 
     joined = run.history.joined.get(run_id)
     if joined is not None:
         return _answer_of(run.run_id, joined)
-    await run.log.durable(call.branch, run.log.seq)
+    await run.log.durable(call.branch, run.log.last_seq)
     row = await reading(run.log, lambda: store.reads.run(run_id))
     if row is None or row.agent_id.tenant != run.agent_id.tenant:
         return UnknownRunError(run_id)

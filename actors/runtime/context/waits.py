@@ -222,12 +222,12 @@ class Waits:
         if self._mail.is_there():
             self._wake(self.paused.first("mail"))
 
-    def rows(self, resting: bool) -> tuple[Wait, ...]:
+    def rows(self, idle: bool) -> tuple[Wait, ...]:
         """Return the waits that others can see, by position.
 
         Only those of a run at rest can close a circle, and only if nothing else can go on in it.
         """
-        return self.open_waits.rows(must=resting and not self._run.scheduler.groups.is_selecting)
+        return self.open_waits.rows(must=idle and not self._run.scheduler.groups.is_selecting)
 
     async def _end(
         self,

@@ -63,18 +63,18 @@ class Bypass:
 
     def __init__(self, relay: OutboxRelay, outbox: OutboxStore, held: HeldShards) -> None:
         self._relay, self._outbox, self._held = relay, outbox, held
-        self._doubt, self._news = Suspicion(), asyncio.Event()
+        self._suspicion, self._news = Suspicion(), asyncio.Event()
         self._now = asyncio.get_running_loop().time
         self.is_open = False
 
     def begin(self) -> None:
         """The broker is in doubt: go round it soon."""
-        self._doubt.begin(self._now())
+        self._suspicion.begin(self._now())
         self._news.set()
 
     def end(self) -> None:
         """The broker is of use; the relay was opened with a connection to it."""
-        self._doubt.end()
+        self._suspicion.end()
         self._news.set()
 
     def refresh(self) -> None:
@@ -85,7 +85,7 @@ class Bypass:
         """Be open while the broker is of no use; to be run as a task until it is cancelled."""
         while True:
             self._news.clear()
-            left_s = self._doubt.left_s(self._now())
+            left_s = self._suspicion.left_s(self._now())
             if left_s is None:
                 await self._news.wait()
             elif left_s > 0:
@@ -99,7 +99,7 @@ class Bypass:
             async with TaskScope() as tasks:
                 self._relay.open(self, tasks, mail_only=True)
                 self.is_open = True
-                while self._doubt.since is not None:
+                while self._suspicion.since is not None:
                     await self._poll()
         finally:
             self.is_open = False
@@ -110,7 +110,7 @@ class Bypass:
         try:
             await self._relay.reload(self._held.loaded)
         except PersistenceError as exc:
-            _log.warning("mail waits for the store", extra={"problem": str(exc)})
+            _log.warning("the outbox could not be read and is retried", extra={"problem": str(exc)})
             await asyncio.sleep(AGAIN_S)
         else:
             await happens(self._news, within_s=POLL_S)

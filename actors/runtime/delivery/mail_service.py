@@ -76,9 +76,9 @@ class MailService:
             on_broken=self._broken,
             on_posted=lambda shard: self._publish(Nudge("fanout", shard=shard)),
         )
-        self._doubted = asyncio.Event()
+        self._suspected = asyncio.Event()
         self._relay = OutboxRelay(
-            broker.outbox, may_act=worker.env.may_act, on_doubt=self._doubted.set
+            broker.outbox, may_act=worker.env.may_act, on_suspect=self._suspected.set
         )
         self._bypass = Bypass(self._relay, broker.outbox, worker.held)
         self._is_unsent = False
@@ -141,7 +141,7 @@ class MailService:
                 self._over.clear()
                 self._problem = ""
                 async with self._transport.connect(
-                    deployment=deployment, on_nudge=self._publish, on_doubt=self._doubted.set
+                    deployment=deployment, on_nudge=self._publish, on_suspect=self._suspected.set
                 ) as connection:
                     stream = await guard_stream(connection, self._mail)
                     self._outage.ends()
@@ -175,7 +175,7 @@ class MailService:
             async with TaskScope() as tasks:
                 self._relay.open(connection, tasks)
                 self._bypass.end()
-                self._doubted.clear()
+                self._suspected.clear()
                 tasks.keep(partial(self._prove, connection, tasks), name="leaders of the broker")
                 tasks.start(self._watch(connection), name="broker connection")
                 tasks.keep(partial(self._follow_for_ever, readers), name="shards to read")
@@ -193,8 +193,8 @@ class MailService:
     async def _prove(self, connection: MailConnection, tasks: TaskScope) -> None:
         """Whenever the broker is in doubt, let mail go round it until all leaders answer."""
         while True:
-            await self._doubted.wait()
-            self._doubted.clear()
+            await self._suspected.wait()
+            self._suspected.clear()
             self._bypass.begin()
             await _until_led(connection)
             if self._bypass.is_open:
@@ -235,7 +235,10 @@ class MailService:
             try:
                 await self._relay.load(topics)
             except ActorsError as exc:
-                _log.warning("posts are shown later", extra={"problem": str(exc)})
+                _log.warning(
+                    "posts could not be published to observers and are retried",
+                    extra={"problem": str(exc)},
+                )
 
     async def _keep_up(self, connection: MailConnection, stream: StreamRecord) -> None:
         """Check the outbox and the stream at intervals, and purge messages that every shard has read."""

@@ -67,7 +67,7 @@ class MemoryShards(MemoryRole, ShardStore):
         for lease in leases:
             if (lease.shard, lease.owner, lease.epoch) == (MEMORY_SHARD, shard.owner, shard.epoch):
                 shard.owner = shard.expires_at = None
-                self._tell(Nudge("shards"))
+                self._notify(Nudge("shards"))
 
     @override
     async def heartbeat(self, owner: HostIncarnation, known: Sequence[ShardLease]) -> HostReport:

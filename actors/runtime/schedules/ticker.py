@@ -78,7 +78,9 @@ class ScheduleService:
             try:
                 pause_s = await self._round()
             except ActorsError as exc:
-                _log.warning("schedules wait for the store", extra={"problem": str(exc)})
+                _log.warning(
+                    "schedules could not be fired and are retried", extra={"problem": str(exc)}
+                )
                 pause_s = AWAY_PAUSE_S
             if pause_s > 0:
                 await asyncio.sleep(pause_s)

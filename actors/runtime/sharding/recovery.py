@@ -54,27 +54,27 @@ class Recovery:
         self._arrival = self._before = self._last = -1
         self._is_scanning_mail = self._is_scanning_cycles = False
         self._may_have_cycles: set[ShardId] = set()
-        self._lives = 0
+        self._incarnations = 0
         self._left: list[Callable[[], Awaitable[None]]] = []
         """What could not be read when a hint told of it."""
         notifications.subscribe(self._follow, "run", "cancel")
 
     def begin_anew(self) -> None:
         """The store may be behind: what is being read does not count."""
-        self._lives += 1
-        self._adoption.doubt()
+        self._incarnations += 1
+        self._adoption.invalidate()
 
     async def load(self) -> None:
         """Read what runs in shards that are new here; what failed before is read again."""
         while shards := self._adoption.begin():
-            life = self._lives
+            incarnation = self._incarnations
             # First: what comes for one of them from now on finds it, what came before is in the rows.
             self._adoption.sleep(await self._store.backlog.sleepers(shards))
             for blocking in await self._store.backlog.blockings(shards):
                 self._adoption.gave_up(blocking)
             await self._read_runs(shards)
             await self._read_timers(shards)
-            if life != self._lives:
+            if incarnation != self._incarnations:
                 continue  # what was read first may be forgotten
             self._adoption.loaded(shards)
             self._may_have_cycles.update(shards)
@@ -84,10 +84,10 @@ class Recovery:
         """Look, beside what starts in new shards, for mail that waits there and for circles."""
         if not self._is_scanning_mail and self._worker.held.unscanned:
             self._is_scanning_mail = True
-            self._tasks.start(self._scan_mail(), name="look for mail")
+            self._tasks.start(self._scan_mail(), name="scan for messages")
         if not self._is_scanning_cycles and self._may_have_cycles:
             self._is_scanning_cycles = True
-            self._tasks.start(self._scan_old_cycles(), name="look for circles")
+            self._tasks.start(self._scan_old_cycles(), name="scan for wait cycles")
 
     async def read_again(self) -> None:
         """Read what hints told of that nobody heard."""
@@ -202,7 +202,7 @@ class Recovery:
             for cycle in await self._store.backlog.wait_cycles(
                 shards, younger_than_s=younger_than_s
             ):
-                self._intake.in_circle(cycle)
+                self._intake.fail_cycle(cycle)
 
     async def _scan_old_cycles(self) -> None:
         try:
@@ -212,7 +212,7 @@ class Recovery:
                     await self._scan_cycles(shards, younger_than_s=_ANY_AGE_S)
                 except ActorsError as exc:
                     self._may_have_cycles.update(shards)
-                    _log.warning("circles are looked for again", exc_info=exc)
+                    _log.warning("the search for wait cycles is retried", exc_info=exc)
                     await asyncio.sleep(READ_AGAIN_S)
         finally:
             self._is_scanning_cycles = False
@@ -220,14 +220,14 @@ class Recovery:
     async def _scan_mail(self) -> None:
         try:
             while leases := self._worker.held.unscanned:
-                life = self._lives
+                incarnation = self._incarnations
                 try:
                     await self._read_mail([lease.shard for lease in leases])
                 except ActorsError as exc:
-                    _log.warning("mail is looked through again", exc_info=exc)
+                    _log.warning("the scan for messages is retried", exc_info=exc)
                     await asyncio.sleep(READ_AGAIN_S)
                 else:
-                    if life == self._lives:
+                    if incarnation == self._incarnations:
                         self._adoption.mail_scanned(leases)
         finally:
             self._is_scanning_mail = False

@@ -94,23 +94,23 @@ class ShardAdoption:
         if execution is not None:
             del self._executing[mailbox.run_id]
             execution.drop("the store has forgotten it")
-        self._state.completions.tell(mailbox.run_id, None)
+        self._state.completions.complete(mailbox.run_id, None)
         self._mailboxes.forget(mailbox, keeps_queue=True)
         return self._mailboxes.of(run.agent_id) or mailbox
 
-    def doubt(self) -> None:
+    def invalidate(self) -> None:
         """Read everything again, as the store may have lost its last commits.
 
         An execution with a durable entry continues. Its next write, or `adopt`, shows whether the store
         still has that entry. Other executions have had no effect yet and are dropped.
         """
         for run_id, execution in list(self._executing.items()):
-            if not execution.doubt():
+            if not execution.invalidate():
                 del self._executing[run_id]
                 execution.drop("the store may have forgotten it")
         for lease in self._held.leases:
             self._held.read_anew(lease.shard)
-        self._mailboxes.doubt({e.lease.agent_id for e in self._executing.values()})
+        self._mailboxes.invalidate({e.lease.agent_id for e in self._executing.values()})
         self._state.fresh.clear()
         self._state.refusals.clear()
         self._state.completions.release_all()
@@ -162,6 +162,6 @@ class ShardAdoption:
         mailbox = self._mailboxes.presumed(timer.agent_id, timer.run_id)
         if mailbox is None:
             return
-        if mailbox.presumed and mailbox.is_at_rest:
-            mailbox.rest(mailbox.holding, wake_at=timer.at, wants_mail=False)
+        if mailbox.presumed and mailbox.is_evicted:
+            mailbox.evict(mailbox.holding, wake_at=timer.at, wants_mail=False)
         self._dispatcher.remind(mailbox)

@@ -64,8 +64,8 @@ class Dispatcher:
             env.clock,
             tasks,
         )
-        self._capacity, self._resting, self._drive = capacity, env.resting, drive
-        env.resting.on_rest = self.start_ready
+        self._capacity, self._idle, self._drive = capacity, env.idle, drive
+        env.idle.on_idle = self.start_ready
         self._ready: ReadyQueue[Mailbox] = ReadyQueue()
         self.admission: Admission[Mailbox] = Admission(
             self._ready, clock=lambda: asyncio.get_running_loop().time()
@@ -100,23 +100,23 @@ class Dispatcher:
 
     def wake(self, mailbox: Mailbox) -> None:
         """Let the run that holds the agent go on, if it waits."""
-        if mailbox.is_at_rest:
+        if mailbox.is_evicted:
             self._make_ready(mailbox)
 
     def hold(self, mailbox: Mailbox, run: RunRow) -> None:
         """Note that a started run holds its agent, and waits as its row says."""
         # What came before this was known was a signal, and no decision.
-        is_told, mailbox.nudged = mailbox.nudged, False
+        was_nudged, mailbox.nudged = mailbox.nudged, False
         mailbox.run_id, mailbox.priority = run.run_id, run.priority
         mailbox.recovering = run.status is RunStatus.RUNNING
         wants_mail = run.wake is not None and run.wake.message
-        mailbox.rest(holding_of(run), wake_at=run.wake_at, wants_mail=wants_mail)
+        mailbox.evict(holding_of(run), wake_at=run.wake_at, wants_mail=wants_mail)
         has_mail = wants_mail and (mailbox.has_mail or mailbox.missed)
         if has_mail or mailbox.recovering or run.cancel_requested is not None:
             self.wake(mailbox)
         else:
             self.remind(mailbox)
-        if is_told:
+        if was_nudged:
             self.wake_by_signal(mailbox)
 
     def wake_by_signal(self, mailbox: Mailbox) -> None:
@@ -209,7 +209,7 @@ class Dispatcher:
 
     @property
     def _has_free_slot(self) -> bool:
-        return self.load - self._resting.count < self._capacity
+        return self.load - self._idle.count < self._capacity
 
     def leave(self, permit: Permit[Mailbox]) -> None:
         """Give up the slot of an execution that is over, and start the next ready agents."""

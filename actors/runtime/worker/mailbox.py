@@ -130,7 +130,7 @@ class Mailbox:
             index < len(self.queue) and self.queue[index][0] == arrival
         )
 
-    def doubts(self, run_id: RunId) -> bool:
+    def may_be_held_by(self, run_id: RunId) -> bool:
         """Return True if this run may hold the agent, and that is not known here yet."""
         is_open = self.adoption is not Adoption.DONE and self.run_id is None
         is_open = (is_open or self.presumed) and self.run_id != run_id
@@ -213,7 +213,7 @@ class Mailbox:
             self._count(-self.plain)
         self.note_mail()
 
-    def doubt(self) -> None:
+    def invalidate(self) -> None:
         """The store may be behind what is known here: read it again, but for the run in memory."""
         self.queue = None
         self._count(-self.plain)
@@ -313,7 +313,7 @@ class Mailbox:
         if self.queue is not None and run_id is not None:
             self.queue = [item for item in self.queue if item[1].run_id != run_id] or None
 
-    def rest(self, holding: Holding, *, wake_at: datetime | None, wants_mail: bool) -> None:
+    def evict(self, holding: Holding, *, wake_at: datetime | None, wants_mail: bool) -> None:
         """The run that holds the agent is rows only from now on, to go on at `wake_at`.
 
         One that waits is loaded a moment before, and waits on in memory: see `Execution`.
@@ -349,7 +349,7 @@ class Mailbox:
         self.holding = Holding.BACKOFF if is_held else Holding.NOTHING
 
     @property
-    def is_at_rest(self) -> bool:
+    def is_evicted(self) -> bool:
         """True if a run holds the agent and exists as rows only."""
         return self.holding in (Holding.SUSPENDED, Holding.BACKOFF, Holding.PARKED)
 

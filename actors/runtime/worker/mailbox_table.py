@@ -255,12 +255,12 @@ class MailboxTable:
         if keeps_queue and (anew := self.of(mailbox.agent_id)) is not None:
             anew.queue, anew.priority, mailbox.queue = mailbox.queue, mailbox.priority, None
 
-    def doubt(self, executing: Collection[AgentId]) -> None:
+    def invalidate(self, executing: Collection[AgentId]) -> None:
         """The store may be behind what is known here: keep nothing but who executes these agents."""
         self._asleep.clear()
         for agent_id, mailbox in list(self._by_agent.items()):
             if agent_id in executing:
-                mailbox.doubt()
+                mailbox.invalidate()
             else:
                 self.forget(mailbox)
 

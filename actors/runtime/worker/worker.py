@@ -140,7 +140,7 @@ class Worker:
         is_in_doubt = execution.known_seq >= 0 and mailbox.adoption is Adoption.UNDER_WAY
         if is_in_doubt and then is None and not ended.lost:
             self._mailboxes.forget(mailbox, keeps_queue=True)  # its row says what is next
-            self.completions.tell(run_id, None)
+            self.completions.complete(run_id, None)
             return
         if ended.refusals:
             self._state.refusals[run_id] = ended.refusals
@@ -155,14 +155,16 @@ class Worker:
             if self.completions.is_awaited(run_id):
                 over = replace(row, status=then.status, result=then.result, error=then.error)
                 # A cancelled run's row holds the reason, which this host may not have read.
-                self.completions.tell(run_id, None if then.status is RunStatus.CANCELLED else over)
+                self.completions.complete(
+                    run_id, None if then.status is RunStatus.CANCELLED else over
+                )
             if row.parent is None:
                 self.env.on_end(row.agent_id, run_id)
             return
         if then is None or ended.again:
             mailbox.wants_mail = isinstance(then, Suspend) and then.wake.message
             return
-        _rest(mailbox, then)
+        _evict(mailbox, then)
         self.dispatcher.remind(mailbox)
         if execution.token.is_cancelled:
             self.intake.cancel(run_id, mailbox.agent_id, execution.token.reason)
@@ -220,14 +222,14 @@ async def _hand_over(executions: Iterable[Execution]) -> None:
             await asyncio.sleep(EFFECT_POLL_S)
 
 
-def _rest(mailbox: Mailbox, then: Then) -> None:
+def _evict(mailbox: Mailbox, then: Then) -> None:
     """Note that the executed run has left memory, and waits as was written."""
     match then:
         case Suspend(wake):
-            mailbox.rest(Holding.SUSPENDED, wake_at=wake.at, wants_mail=wake.message)
+            mailbox.evict(Holding.SUSPENDED, wake_at=wake.at, wants_mail=wake.message)
         case Retry(at, release=release):
-            mailbox.rest(Holding.BACKOFF, wake_at=at, wants_mail=False)
+            mailbox.evict(Holding.BACKOFF, wake_at=at, wants_mail=False)
             if release:
                 mailbox.spill()  # they wait before what is here
         case _:
-            mailbox.rest(Holding.PARKED, wake_at=None, wants_mail=False)
+            mailbox.evict(Holding.PARKED, wake_at=None, wants_mail=False)

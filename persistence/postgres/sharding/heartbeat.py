@@ -91,9 +91,9 @@ class Heartbeat:
         self._tick_asked = False
         self._connection: Connection | None = None
         self._next_beat = 0.0
-        self._told: Unable | None = None
+        self._reported: Unable | None = None
         self._broker = Contact(settings.lease_s)
-        self._is_failing = self._is_named = self._is_telling = False
+        self._is_failing = self._is_named = self._is_reporting = False
         self._report: HostReport | None = None
         self._first, self._stop = threading.Event(), threading.Event()
 
@@ -138,7 +138,7 @@ class Heartbeat:
             while not self._stop.is_set():
                 self._check_main_loop()
                 unable = self._unable()
-                if time.monotonic() >= self._next_beat or unable != self._told:
+                if time.monotonic() >= self._next_beat or unable != self._reported:
                     self._beat(runner, unable)
                     self._first.set()
                 self._stop.wait(POLL_S)
@@ -167,13 +167,13 @@ class Heartbeat:
             self._is_failing = True
             return
         self._confirmed_at, self._next_beat = asked_at, asked_at + self._settings.heartbeat_s
-        self._told = unable
+        self._reported = unable
         if self._is_failing:
             _log.warning("heartbeat is back", extra={"owner": self._owner})
         self._is_failing = False
         self._report = report
-        if not self._is_telling:
-            self._is_telling = True
+        if not self._is_reporting:
+            self._is_reporting = True
             self._on_main(self._deliver)
 
     async def _renew(self, unable: Unable | None) -> HostReport:
@@ -188,7 +188,7 @@ class Heartbeat:
             )
             answered = self._clock.monotonic()
             report = host_report(rows, known)
-            self._clock.hear(Reading(report.now, asked, answered))
+            self._clock.observe(Reading(report.now, asked, answered))
             if unable == "blocked":
                 return await self._act_for_main(self._connection, known, report)
             return report
@@ -216,7 +216,7 @@ class Heartbeat:
         self._tick_asked = False
 
     def _deliver(self) -> None:
-        self._is_telling = False  # first: what comes from now on is told again
+        self._is_reporting = False  # first: what comes from now on is told again
         if self._report is not None:
             self._host.on_report(self._report)
 

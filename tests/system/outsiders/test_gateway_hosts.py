@@ -140,7 +140,7 @@ async def test_a_host_without_the_agent_is_told_of_its_end(
     watched = bus._subjects.live_end(AgentId("waiter", "told"), run)
     await until_heard(bus, watched)
     waiting = asyncio.create_task(door.result(run))
-    await until(lambda: len(bus._hearers[watched]) == 2, "both wait")
+    await until(lambda: len(bus._handlers[watched]) == 2, "both wait")
     await crm.api("signal", run=run, name="go", payload="ended elsewhere")
 
     assert (await asked).body == await waiting == "ended elsewhere"

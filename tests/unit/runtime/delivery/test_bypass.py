@@ -62,7 +62,7 @@ def gone_round(
 
     async def main(_: SimLoop) -> None:
         store = cast("OutboxStore", rows)
-        relay = OutboxRelay(store, may_act=lambda: True, on_doubt=lambda: doubts.append("doubt"))
+        relay = OutboxRelay(store, may_act=lambda: True, on_suspect=lambda: doubts.append("doubt"))
         held = cast("HeldShards", SimpleNamespace(loaded=LEASES))
         bypass = Bypass(relay, store, held)
         async with TaskScope() as tasks:

@@ -10,7 +10,7 @@ import pytest
 
 from actors.kernel.runtime.ids import AgentId, ShardId
 from actors.runtime.loop.clock import SystemClock
-from actors.runtime.loop.resting import RestingRuns
+from actors.runtime.loop.idle_runs import IdleRuns
 from actors.runtime.loop.tasks import TaskScope
 from actors.runtime.worker.dispatcher import STARTS, Dispatcher
 from actors.runtime.worker.mailbox import Mailbox
@@ -35,7 +35,7 @@ async def test_of_a_burst_few_start_between_two_looks_of_the_loop(turns: int) ->
         if begun == total and not dispatcher.load:
             over.set()
 
-    env: Any = SimpleNamespace(store=None, clock=SystemClock(), resting=RestingRuns())
+    env: Any = SimpleNamespace(store=None, clock=SystemClock(), idle=IdleRuns())
     mailboxes: Any = SimpleNamespace(may_start=lambda _: True)
     async with TaskScope() as tasks:
         dispatcher = Dispatcher(env, mailboxes, tasks, capacity=total, drive=drive)

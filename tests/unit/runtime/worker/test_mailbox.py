@@ -117,7 +117,7 @@ def test_a_run_that_holds_its_agent_has_no_place_in_its_queue() -> None:
     """A hint of its place may come before the run is known to hold, or after; then it sleeps as rows."""
     box = mailbox(arrived(0, "r"), arrived(1, "next"))
     box.run_id = RunId("r")
-    box.rest(Holding.SUSPENDED, wake_at=None, wants_mail=False)
+    box.evict(Holding.SUSPENDED, wake_at=None, wants_mail=False)
     assert not box.add(arrived(0, "r"))
     box.forget(RunId("next"))
     assert box.may_sleep(datetime.now(UTC))
@@ -139,7 +139,7 @@ def test_a_place_that_is_told_in_vain_is_none_when_the_run_rests() -> None:
     box = mailbox()
     box.run_id, box.holding = RunId("r"), Holding.EXECUTING
     assert box.add(arrived(0, "r"))
-    box.rest(Holding.SUSPENDED, wake_at=None, wants_mail=False)
+    box.evict(Holding.SUSPENDED, wake_at=None, wants_mail=False)
     assert box.may_sleep(datetime.now(UTC))
 
 

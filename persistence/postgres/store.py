@@ -42,7 +42,7 @@ TIME_EVERY_S: Final = 10.0
 
 
 class PostgresStore(RunStore):
-    """Its roles share connections; calls wait while the server is away.
+    """A `RunStore` in PostgreSQL. Its roles share connections; calls wait while the server is away.
 
     Made by `open_postgres_store`.
     """

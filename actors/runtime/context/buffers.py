@@ -70,7 +70,7 @@ class Buffer(Generic[F]):
         self.on_found = _ignore
 
     def invalidate(self) -> None:
-        """There may be something new, or something from before this execution."""
+        """Note that the store may have something new, or something from before this execution."""
         self.is_current = False
 
     async def refresh(self) -> None:
@@ -184,4 +184,4 @@ class AnswerBuffer(Buffer[str]):
 
 
 def _ignore(_: object) -> None:
-    """Nobody waits."""
+    """Do nothing: no branch waits."""

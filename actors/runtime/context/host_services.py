@@ -28,7 +28,7 @@ Refusals: TypeAlias = "Mapping[str, Exception]"
 
 
 def _ignore(*_: object) -> None:
-    """Nobody has to know."""
+    """Do nothing: the default of a callback."""
 
 
 def _of_nobody(agent_id: AgentId) -> MessageQueue:

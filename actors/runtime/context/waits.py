@@ -38,7 +38,7 @@ class MessageQueue(Protocol):
         """Remove and return the next one."""
 
     def put_back(self, arrived: Arrived) -> None:
-        """It may not be taken yet: something older of its sender has to be read first."""
+        """Put a message back that may not be taken yet: an older one of its sender has to be read first."""
 
 
 class Waits:

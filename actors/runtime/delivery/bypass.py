@@ -27,7 +27,7 @@ AGAIN_S: Final = 1.0
 
 @dataclass(slots=True)
 class Suspicion:
-    """The doubt about the broker: since when it has not done its work. Pure.
+    """The suspicion that the broker has failed: since when it has not done its work. Pure.
 
     Attributes:
         since: When it was first in doubt; None while it is not.
@@ -36,12 +36,12 @@ class Suspicion:
     since: float | None = None
 
     def begin(self, now: float) -> None:
-        """It did not do what was asked of it, or is not there."""
+        """Suspect the broker: it did not do what was asked of it, or is not there."""
         if self.since is None:
             self.since = now
 
     def end(self) -> None:
-        """It did all that mail needs."""
+        """Trust the broker again: it did all that mail needs."""
         self.since = None
 
     def left_s(self, now: float) -> float | None:

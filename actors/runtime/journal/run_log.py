@@ -74,9 +74,9 @@ class RunLog:
         self._branches: list[tuple[int, int, asyncio.Future[None]]] = []
         """A heap of the branches that wait for a flush under way, by the entry they wait for."""
         self.waits_of: Callable[[bool], tuple[Wait, ...]] = lambda _: ()
-        """Returns the run's open asks, joins and approvals; whether it is at rest is given."""
+        """Returns the run's open asks, joins and approvals; whether it is idle is given."""
         self.known_waits: tuple[Wait, ...] | None = ()
-        """Those that are rows; None: perhaps some of an execution that was broken off."""
+        """The waits that are rows; None: perhaps some of an execution that was broken off."""
 
     def record(self, kind: EntryKind, position: str, payload: dict[str, JsonValue]) -> int:
         """Put an entry at the end of the log, in memory, and return its seq."""

@@ -114,7 +114,7 @@ class Holders:
                 self._apply(mailbox, run)
 
     def _apply(self, mailbox: Mailbox, run: RunRow | None) -> None:
-        """This run holds an agent of which it was only known that one did, or none does any more."""
+        """Note which run holds the agent; None: none does any more."""
         if not self._mailboxes.is_known(mailbox) or mailbox.adoption is not Adoption.ASKED:
             return
         was_nudged = mailbox.nudged

@@ -126,7 +126,7 @@ class MailboxTable:
         return asleep.pop(str(agent_id), None) if asleep else None
 
     def ask(self, mailbox: Mailbox) -> None:
-        """Nothing starts before it is known which run holds the agent."""
+        """Ask which run holds the agent. Nothing starts before the answer."""
         mailbox.adoption = Adoption.ASKED
         self._on_asked(mailbox)
 
@@ -182,7 +182,7 @@ class MailboxTable:
         return [m for shard in shards for m in self._by_shard.get(shard, {}).values()]
 
     def have_lazy_mail(self, shard: ShardId, agents: Collection[str] | None) -> None:
-        """These agents of a shard, or any, have mail in the store that nobody is told of."""
+        """Note that these agents of a shard, or any, have messages in the store without a notification."""
         if shard not in self._shards:
             return
         known, mailboxes = self._shards.lazy.setdefault(shard, set()), self._by_shard.get(shard, {})
@@ -236,7 +236,7 @@ class MailboxTable:
             del self._by_shard[mailbox.shard]
 
     def forget_shards(self, shards: Iterable[ShardId]) -> None:
-        """Somebody else acts for these shards."""
+        """Forget the mailboxes of shards that another host serves."""
         for shard in shards:
             self._asleep.pop(shard, None)
             for mailbox in list(self._by_shard.get(shard, {}).values()):

@@ -22,7 +22,7 @@ from actors.runtime.worker.mailbox_table import MailboxTable
 
 
 class WorkerState:
-    """Nothing of it is durable: when a shard is claimed all of it is rebuilt from the store.
+    """State of a worker. None of it is durable: it is rebuilt from the store when a shard is claimed.
 
     Attributes:
         store: Has the rows.

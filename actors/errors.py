@@ -29,7 +29,7 @@ class ActorsError(Exception):
 
 @dataclass_transform(eq_default=False)
 class Facts(Exception):  # noqa: N818 - what an error is made of
-    """Its annotated fields are an error's parameters, attributes and `args`; `text` is its message.
+    """An error with facts: annotated fields are its parameters, attributes and `args`; `text` is its message.
 
     So it survives pickling, and a log rebuilds it. A subclass says what is not a template in `__str__`.
     """
@@ -60,7 +60,7 @@ class ContractError(ActorsError):
 
 
 class ConflictError(ActorsError):
-    """Somebody else was faster; read again and retry."""
+    """A lost race: another writer was faster. Read again and retry."""
 
     retryable = True
 
@@ -248,7 +248,7 @@ class UnservedError(Facts, ContractError):
 
 
 class UnknownApprovalError(Facts, ContractError):
-    """Nobody waits for this decision, or it was taken already."""
+    """A decision that no run waits for, or that was taken already."""
 
     text = "approval {approval_id!r}: {problem}; list the open ones with `callboard approvals list`"
     approval_id: str
@@ -299,7 +299,7 @@ class InvalidScheduleError(ContractError):
 
 
 class UnknownScheduleError(Facts, ContractError):
-    """There is no schedule of this name."""
+    """No schedule has this name."""
 
     text = "tenant {tenant!r} has no schedule {name!r}"
     name: str

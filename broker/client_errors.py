@@ -74,13 +74,13 @@ class UnservedError(ClientError):
 
 
 class UnreachableError(ClientError):
-    """There is no connection to the server. Nothing was done."""
+    """No connection to the server. Nothing was done."""
 
     retryable = True
 
 
 class OutcomeUnknownError(ClientError):
-    """It was sent, and no answer came: it was done or it was not.
+    """A request without an answer: it was done or it was not.
 
     BranchState the same again with `id` is safe: what was done is not done twice.
     """

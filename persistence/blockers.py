@@ -20,7 +20,7 @@ Connect: TypeAlias = Callable[[], Awaitable[Connection]]
 
 _log = logging.getLogger("callboard.postgres")
 
-LOOK_EVERY_S: Final = 0.1
+POLL_S: Final = 0.1
 SAY_EVERY_S: Final = 10.0
 
 # Of another role's session a role sees who it is; what it does, only with pg_read_all_stats.
@@ -60,24 +60,24 @@ async def blockers_named(
         yield
         return
 
-    async def look() -> None:
-        await asyncio.sleep(LOOK_EVERY_S)  # most are done by then
+    async def poll() -> None:
+        await asyncio.sleep(POLL_S)  # most are done by then
         try:
             connection = await connect()
         except DRIVER_ERRORS:
             return
         try:
-            await _look(connection, waiting, facts)
+            await _poll(connection, waiting, facts)
         except DRIVER_ERRORS:
             pass  # the session that waits will say what is wrong with the server
         finally:
             connection.terminate()
 
-    async with background([look], [], stop=lambda: None):
+    async with background([poll], [], stop=lambda: None):
         yield
 
 
-async def _look(connection: Connection, waiting: Waiting, facts: dict[str, object]) -> None:
+async def _poll(connection: Connection, waiting: Waiting, facts: dict[str, object]) -> None:
     loop = asyncio.get_running_loop()
     begun = loop.time()
     said = begun - SAY_EVERY_S
@@ -98,4 +98,4 @@ async def _look(connection: Connection, waiting: Waiting, facts: dict[str, objec
                     "blockers": blockers,
                 },
             )
-        await asyncio.sleep(LOOK_EVERY_S)
+        await asyncio.sleep(POLL_S)

@@ -19,5 +19,5 @@ class Backoff:
         return pause_s
 
     def reset(self) -> None:
-        """It succeeded."""
+        """Begin again with the first pause, as an attempt succeeded."""
         self.pause_s = self._first_s

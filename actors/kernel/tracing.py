@@ -16,7 +16,7 @@ from actors.kernel.runtime.ids import RunId, derive_id
 from actors.kernel.runtime.rows import RunRow
 
 TRACE_PARENT: Final = "traceparent"
-"""Its name in a message's metadata and among its headers."""
+"""The trace context's name in a message's metadata and among its headers."""
 
 SAMPLED: Final = 1
 """The flag of a trace that is recorded."""

@@ -167,10 +167,10 @@ def check_attributes(agent: Agent) -> None:
 def _problem_of(run: object) -> str | None:
     """Return what `run` is in place of a coroutine function; None: it is one, or cannot be looked at."""
     function = run.__func__ if isinstance(run, MethodType) else None
-    return _known_problem_of(function) if isinstance(function, FunctionType) else _look_at(run)
+    return _known_problem_of(function) if isinstance(function, FunctionType) else _inspect(run)
 
 
-def _look_at(run: object) -> str | None:
+def _inspect(run: object) -> str | None:
     if inspect.iscoroutinefunction(run):
         return None
     if not callable(run):
@@ -185,7 +185,7 @@ def _look_at(run: object) -> str | None:
 
 
 # A factory makes an agent for each run, of a few classes.
-_known_problem_of = lru_cache(maxsize=256)(_look_at)
+_known_problem_of = lru_cache(maxsize=256)(_inspect)
 
 
 def retry_of(agent: Agent) -> RetryPolicy | None:

@@ -34,7 +34,7 @@ from actors.runtime.context.topics import ForeignTopics
 from actors.runtime.delivery.mail_service import Broker
 from actors.runtime.host_parts import HostParts
 from actors.runtime.loop.clock import SystemClock, SystemEntropy
-from actors.runtime.loop.resting import ROOM_PER_PLACE, RestingRuns
+from actors.runtime.loop.idle_runs import IDLE_PER_SLOT, IdleRuns
 from actors.runtime.parts import SupervisorView
 from actors.runtime.parts.assembly import Foreign, Parts
 from actors.runtime.registry import Registry
@@ -116,7 +116,7 @@ class Runtime(Client):
             results=results,
             tracing=tracing or Tracing.configured(),
             counters=Counters.of(store),
-            resting=RestingRuns(ROOM_PER_PLACE * capacity),
+            idle=IdleRuns(IDLE_PER_SLOT * capacity),
         )
         owner = owner or HostIncarnation(entropy.token())
         self._host = HostParts(

@@ -153,7 +153,7 @@ class ActorClient:
         With a `RunRef` and `sees="tenant"` it is stored by the broker and needs no host, else a host takes it.
 
         Raises:
-            UnknownRunError: No run has this id; told where only the id is given.
+            UnknownRunError: No run has this id; raised where only the id is given.
             ClientError: As for `send`.
         """
         if isinstance(run, RunRef) and self._factory.sees == "tenant":
@@ -188,8 +188,8 @@ class ActorClient:
         request = self._factory.submit(
             agent, payload, message_id=id, on_conflict=on_conflict, priority=priority
         )
-        told = await self._read(request, "run")
-        return RunRef(str(told["run"]), str(self._factory.agent(agent)))
+        answer = await self._read(request, "run")
+        return RunRef(str(answer["run"]), str(self._factory.agent(agent)))
 
     async def ask(
         self,
@@ -256,15 +256,17 @@ class ActorClient:
         """
         run_id = _id_of(run)
         doing = f"status of run {run_id}"
-        told = await self._read(self._factory.api("status", {"run": run_id}, doing=doing), "status")
-        return answers.status_of(run_id, told)
+        answer = await self._read(
+            self._factory.api("status", {"run": run_id}, doing=doing), "status"
+        )
+        return answers.status_of(run_id, answer)
 
     async def cancel(self, run: RunRef | str, reason: str = "") -> bool:
         """Ask a run and its subtree to stop; False when it had ended. Raises what `status` does."""
         run_id = _id_of(run)
         facts = {"run": run_id, "reason": reason}
-        told = await self._read(self._factory.api("cancel", facts, doing=f"cancel run {run_id}"))
-        return bool(told.get("cancelled"))
+        answer = await self._read(self._factory.api("cancel", facts, doing=f"cancel run {run_id}"))
+        return bool(answer.get("cancelled"))
 
     def events(self, run: RunRef | str, from_: int = 0) -> AsyncGenerator[Event]:
         """Yield what happens in a run, from an entry on, live, until its end mark.
@@ -306,8 +308,8 @@ class ActorClient:
     async def unfollow(self, agent: AgentId | str, topic: TopicId | str) -> bool:
         """End that; False when it did not follow. Raises what `follow` does."""
         facts, doing = self._following("unfollow", agent, topic)
-        told = await self._read(self._factory.api("unfollow", facts, doing=doing))
-        return bool(told.get("followed"))
+        answer = await self._read(self._factory.api("unfollow", facts, doing=doing))
+        return bool(answer.get("followed"))
 
     async def describe(self) -> Any:
         """Return the document of the agents that are served: types, schemas, topics."""

@@ -152,13 +152,13 @@ class Watch:
         self._patience, self._limit_s = patience, limit_s
         self._doing = f"events of run {run_id}"
         self._now = asyncio.get_running_loop().time
-        self._heard_at = 0.0
+        self._active_at = 0.0
         self._backoff = Backoff()
 
     async def events(self, from_: int) -> AsyncGenerator[Event]:
         """Yield them; see `ActorClient.events`."""
         sequence = Sequence(from_)
-        self._heard()
+        self._note_activity()
         while not sequence.is_over:
             sequence.begin()
             try:
@@ -168,7 +168,7 @@ class Watch:
                         passed = None if event is None else sequence.take(event)
                         if passed is not None:
                             yield passed
-                            self._heard()  # the time that its reader took is nobody's silence
+                            self._note_activity()  # the time that its reader took is nobody's silence
                         if sequence.is_over:
                             return
             except Missed as missed:
@@ -194,7 +194,7 @@ class Watch:
                     error = failure(request, answer)
                     if error is not None:
                         raise error
-                    self._heard()
+                    self._note_activity()
                     if answer.headers.get(EVENT) != "beat":
                         yield answer
                     elif waited_s > STALE_BEAT_S:
@@ -206,8 +206,8 @@ class Watch:
         except ServerError as exc:
             raise in_our_words(exc, self._doing) from exc
 
-    def _heard(self) -> None:
-        self._heard_at = self._now()
+    def _note_activity(self) -> None:
+        self._active_at = self._now()
         self._backoff.reset()
 
     async def _pause(self, missed: Missed) -> None:
@@ -216,7 +216,7 @@ class Watch:
         Raises:
             UnservedError, UnreachableError: Nothing has been heard for too long.
         """
-        is_late = self._now() - self._heard_at >= self._limit_s
+        is_late = self._now() - self._active_at >= self._limit_s
         if missed.why == "closed" or (is_late and missed.why == "unreachable"):
             raise unreachable(self._line.address, missed, self._doing)
         if is_late:

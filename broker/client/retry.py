@@ -68,7 +68,7 @@ class Tries:
         )
         self._backoff = Backoff()
         self.is_under_way = False
-        """It was sent and nothing came back yet."""
+        """True if the request was sent and nothing came back yet."""
 
     def pause_after(self, missed: Missed) -> float:
         """Return how many seconds after an attempt that brought no answer the next one is due.

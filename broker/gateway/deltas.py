@@ -21,7 +21,7 @@ from broker.nats.client import NatsConnection
 from broker.nats.reconnecting import Tasks
 from broker.wire.subjects import Subjects
 
-Heard: TypeAlias = "Callable[[bytes], None]"
+Handler: TypeAlias = "Callable[[bytes], None]"
 
 MAX_OUTGOING: Final = 10_000
 """Messages that wait to be sent; of more the oldest are dropped."""
@@ -31,12 +31,12 @@ _KINDS: Final = get_args(DeltaKind)
 
 
 class NatsDeltaBus:
-    """See `DeltaBus`. A `ConnectionUser`: while its connection is lost, nothing is told and nothing heard."""
+    """See `DeltaBus`. A `ConnectionUser`: while its connection is lost, nothing is published or received."""
 
     def __init__(self, subjects: Subjects) -> None:
         self._subjects = subjects
         self._outgoing: deque[tuple[str, bytes]] = deque(maxlen=MAX_OUTGOING)
-        self._hearers: dict[str, list[Heard]] = {}
+        self._handlers: dict[str, list[Handler]] = {}
         self._changed: set[str] = set()
         self._subscribed: dict[str, Subscription] = {}
         self._work = asyncio.Event()
@@ -72,13 +72,13 @@ class NatsDeltaBus:
         waiting: deque[Delta] = deque(maxlen=MAX_BEHIND)
         came = asyncio.Event()
 
-        def heard(data: bytes) -> None:
+        def handler(data: bytes) -> None:
             delta = _delta(data, agent_id, run_id)
             if delta is not None:
                 waiting.append(delta)
                 came.set()
 
-        forget = self._hear(self._subjects.live(agent_id, run_id), heard)
+        forget = self._subscribe_local(self._subjects.live(agent_id, run_id), handler)
         try:
             while True:
                 await came.wait()
@@ -89,25 +89,25 @@ class NatsDeltaBus:
             forget()
 
     def watch_end(
-        self, agent_id: AgentId, run_id: RunId, told: Callable[[], None]
+        self, agent_id: AgentId, run_id: RunId, on_end: Callable[[], None]
     ) -> Callable[[], None]:
         """See `DeltaBus.watch_end`."""
-        return self._hear(self._subjects.live_end(agent_id, run_id), lambda _: told())
+        return self._subscribe_local(self._subjects.live_end(agent_id, run_id), lambda _: on_end())
 
     def _send(self, subject: str, data: bytes) -> None:
         self._outgoing.append((subject, data))
         self._work.set()
 
-    def _hear(self, subject: str, heard: Heard) -> Callable[[], None]:
-        self._hearers.setdefault(subject, []).append(heard)
+    def _subscribe_local(self, subject: str, handler: Handler) -> Callable[[], None]:
+        self._handlers.setdefault(subject, []).append(handler)
         self._change(subject)
 
         def forget() -> None:
-            hearers = self._hearers.get(subject, [])
-            if heard in hearers:
-                hearers.remove(heard)
-            if not hearers:
-                self._hearers.pop(subject, None)
+            handlers = self._handlers.get(subject, [])
+            if handler in handlers:
+                handlers.remove(handler)
+            if not handlers:
+                self._handlers.pop(subject, None)
             self._change(subject)
 
         return forget
@@ -119,7 +119,7 @@ class NatsDeltaBus:
     async def attach(self, client: NatsConnection, inbox: str, tasks: Tasks) -> None:
         """See `ConnectionUser.attach`."""
         del inbox
-        self._subscribed, self._changed = {}, set(self._hearers)
+        self._subscribed, self._changed = {}, set(self._handlers)
         self._client = client
         self._work.set()
         tasks.start(self._pump(client), name="deltas")
@@ -149,14 +149,14 @@ class NatsDeltaBus:
     async def _adjust(self, client: NatsConnection, subject: str) -> None:
         """Subscribe or not, as somebody here wants to hear or not."""
         known = self._subscribed.get(subject)
-        if subject in self._hearers and known is None:
+        if subject in self._handlers and known is None:
 
             def sink(_subject: bytes, _reply: bytes, data: bytes, _headers: bytes) -> None:
-                for heard in tuple(self._hearers.get(subject, ())):
-                    heard(data)
+                for handler in tuple(self._handlers.get(subject, ())):
+                    handler(data)
 
             self._subscribed[subject] = await client.listen(subject, sink)
-        elif subject not in self._hearers and known is not None:
+        elif subject not in self._handlers and known is not None:
             del self._subscribed[subject]
             await client.forget(known)
 

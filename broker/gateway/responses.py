@@ -22,7 +22,7 @@ MAX_PAGE_BYTES: Final = 256 * 1024
 HEADROOM_BYTES: Final = 8 * 1024
 """Of the broker's largest message, what headers may take."""
 _MAX_LINE: Final = 300
-_LOOK_AT_BODY: Final = "Correct the request; docs/subjects.md has the form."
+_CORRECT_BODY: Final = "Correct the request; docs/subjects.md has the form."
 GRANT: Final = "the tenant's runs (`callboard nats-config --sees tenant`)"
 _AGAIN: Final = "Send it again, with the same id: it is done once."
 
@@ -81,7 +81,7 @@ class RequestError(errors.Facts, errors.ContractError):
 
 def malformed(message: str) -> RequestError:
     """Return what to raise for a request that is none."""
-    return RequestError(Problem(400, "malformed", message, _LOOK_AT_BODY))
+    return RequestError(Problem(400, "malformed", message, _CORRECT_BODY))
 
 
 def too_large(size: int) -> Problem:
@@ -121,7 +121,7 @@ def problem_of(exc: Exception) -> Problem:
 
 def _refused(exc: errors.ContractError | errors.RunConflictError) -> Problem:
     """Return what is wrong with a request, as far as its sender can do something about it."""
-    code, type_, message, remedy = 400, "malformed", str(exc), _LOOK_AT_BODY
+    code, type_, message, remedy = 400, "malformed", str(exc), _CORRECT_BODY
     run: str | None = None
     details: JsonValue = None
     match exc:

@@ -36,7 +36,7 @@ class BodyBudget:
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now, self._until = now, now()
-        self._told: defaultdict[str, set[tuple[AgentId, str]]] = defaultdict(set)
+        self._reported: defaultdict[str, set[tuple[AgentId, str]]] = defaultdict(set)
         """The letters of each sender."""
 
     def spare(self, received: Received) -> Received:
@@ -44,13 +44,13 @@ class BodyBudget:
         content = received.content
         if not isinstance(content, Undecodable):
             return received
-        if self._now() >= self._until or len(self._told) > MAX_SENDERS:
+        if self._now() >= self._until or len(self._reported) > MAX_SENDERS:
             self._until = self._now() + PERIOD_S
-            self._told.clear()
-        told, letter = self._told[received.sender], (received.agent_id, content.problem)
-        if letter in told:
+            self._reported.clear()
+        reported, letter = self._reported[received.sender], (received.agent_id, content.problem)
+        if letter in reported:
             return replace(received, content=Undecodable(content.problem, b""))
-        if len(told) < REASONS_OF_ONE:
-            told.add(letter)
+        if len(reported) < REASONS_OF_ONE:
+            reported.add(letter)
             return received
         return replace(received, content=Undecodable(TOO_MANY, b""))

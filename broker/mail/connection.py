@@ -44,7 +44,7 @@ class JetStreamConnection:
         ensure: Makes streams that were deleted, and sets settings right.
         inbox: Prefix of reply subjects of this connection.
         serial: Gives a number that no other consumer of this process has.
-        on_doubt: See `Transport.connect`.
+        on_suspect: See `Transport.connect`.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class JetStreamConnection:
         ensure: Callable[[], Awaitable[StreamNames]],
         inbox: str,
         serial: Callable[[], int],
-        on_doubt: Callable[[], None],
+        on_suspect: Callable[[], None],
     ) -> None:
         self._client = client
         self._requests = requests
@@ -71,7 +71,7 @@ class JetStreamConnection:
         client.on_lost = self._on_lost
         client.on_denied = self._on_denied
         client.on_server_gone = self._on_server_gone
-        self._on_doubt = on_doubt
+        self._on_suspect = on_suspect
 
     async def open(self, owner: HostIncarnation | None, on_nudge: Callable[[Nudge], None]) -> None:
         """Begin to take mail, and nudges for `owner`."""
@@ -101,7 +101,7 @@ class JetStreamConnection:
 
     def _on_server_gone(self) -> None:
         self._pulls.server_gone()
-        self._on_doubt()
+        self._on_suspect()
 
     def _on_denied(self, subject: str, words: str) -> None:
         self._requests.denied(subject, words)
@@ -167,9 +167,9 @@ class JetStreamConnection:
         """See `MailConnection.lost`."""
         await self._client.lost.wait()
 
-    async def stream_state(self, *, only_look: bool = False) -> StreamState:
+    async def stream_state(self, *, read_only: bool = False) -> StreamState:
         """See `MailConnection.stream_state`. Streams that are not there any more are made anew."""
-        if only_look:
+        if read_only:
             await self._requests.api_or_raise("STREAM.NAMES", {})
         else:
             await self._ensure()

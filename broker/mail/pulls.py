@@ -46,7 +46,7 @@ class Reader(Protocol):
     def wake(self) -> None:
         """The connection is lost."""
 
-    def doubt(self) -> None:
+    def check_consumer(self) -> None:
         """A server that held the consumer may be lost."""
 
 
@@ -127,11 +127,11 @@ class Pulls:
 
     def server_gone(self) -> None:
         """Let every reader see soon whether its consumer was on the server that the cluster lost."""
-        asyncio.get_running_loop().call_later(SETTLE_S, self._doubt)
+        asyncio.get_running_loop().call_later(SETTLE_S, self._check_consumers)
 
-    def _doubt(self) -> None:
+    def _check_consumers(self) -> None:
         for reader in self._readers.values():
-            reader.doubt()
+            reader.check_consumer()
 
     def check(self) -> None:
         """Raise BrokerError if the connection is lost."""

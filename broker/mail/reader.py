@@ -127,7 +127,7 @@ class ShardReader:
         self._is_next_oversize = False
         self._broken = ""
         """The reason why the consumer is of no use any more."""
-        self._is_doubtful = False
+        self._is_unchecked = False
         self._denied: BrokerError | None = None
         self._unacked: deque[tuple[int, bytes]] = deque()
         """For each batch that was handed out: its last sequence and its reply subject."""
@@ -184,9 +184,9 @@ class ShardReader:
         """Look again: the connection is lost."""
         self._wake.set()
 
-    def doubt(self) -> None:
+    def check_consumer(self) -> None:
         """See whether the consumer is there, with the next step: a server that held it may be lost."""
-        self._is_doubtful = True
+        self._is_unchecked = True
         self._wake.set()
 
     def _break(self, why: str) -> None:
@@ -209,7 +209,7 @@ class ShardReader:
                 elif self._broken:
                     await self._recreate()
                 else:
-                    await self._doubted()
+                    await self._probe_consumer()
                     await self._ask(is_permitted=await self._permitted())
                     await self._wait()
                     behind = self._upto.sequence
@@ -302,10 +302,10 @@ class ShardReader:
             % (batch, EXPIRES_S * _NS, HEARTBEAT_S * _NS, limit),
         )
 
-    async def _doubted(self) -> None:
+    async def _probe_consumer(self) -> None:
         """Ask for one message that is there now: a consumer that is lost gets 503, and not silence."""
-        if self._is_doubtful:
-            self._is_doubtful = False
+        if self._is_unchecked:
+            self._is_unchecked = False
             self._outstanding += 1
             await self._pulls.ask(self._consumer, 1, b'{"batch":1,"no_wait":true}')
 
@@ -347,7 +347,7 @@ class ShardReader:
             self._consumer = consumer_name(self._lease, self._serial())
             self._last = self._outstanding = 0
             self._broken = ""
-            self._is_next_oversize = self._is_doubtful = False
+            self._is_next_oversize = self._is_unchecked = False
             try:
                 self._backlog = await self._pulls.create_consumer(
                     self._consumer, self, self._config()

@@ -80,7 +80,7 @@ class JetStreamTransport:
         *,
         deployment: str,
         on_nudge: Callable[[Nudge], None],
-        on_doubt: Callable[[], None] = lambda: None,
+        on_suspect: Callable[[], None] = lambda: None,
     ) -> AsyncGenerator[JetStreamConnection, None]:
         """See `Transport.connect`. Leaving the block closes the connection within seconds."""
         async with connected(self._server, self._inbox_prefix) as (requests, inbox):
@@ -104,7 +104,7 @@ class JetStreamTransport:
                 ensure=making,
                 inbox=inbox,
                 serial=self._serial.__next__,
-                on_doubt=on_doubt,
+                on_suspect=on_suspect,
             )
             try:
                 await connection.open(self._owner, on_nudge)

@@ -27,7 +27,7 @@ API_LIMIT_S: Final = 5.0
 PUBLISH_LIMIT_S: Final = 2.0
 AGAIN_S: Final = 0.25
 """So often a question is asked again that was not answered: new leaders do not know of it."""
-_LOOKS: Final = ("INFO", "STREAM.NAMES", "STREAM.INFO.", "STREAM.MSG.GET.", "CONSUMER.CREATE.")
+_READS: Final = ("INFO", "STREAM.NAMES", "STREAM.INFO.", "STREAM.MSG.GET.", "CONSUMER.CREATE.")
 """Asking twice is as good as asking once: a consumer that is created again as it is stays as it is."""
 TOO_LARGE: Final = 10054
 """JetStream's error code for a message that is larger than its stream takes."""
@@ -112,7 +112,7 @@ class Requests:
             BrokerError: No answer came within `limit_s`, 5 seconds when left out.
         """
         subject = f"$JS.API.{what}"
-        asked, again_s = json.dumps(body).encode(), AGAIN_S if what.startswith(_LOOKS) else None
+        asked, again_s = json.dumps(body).encode(), AGAIN_S if what.startswith(_READS) else None
         answer = await self._ask(
             what, subject, asked, limit_s=limit_s or API_LIMIT_S, again_s=again_s
         )

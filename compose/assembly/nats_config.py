@@ -41,7 +41,7 @@ class Publisher(NamedTuple):
 
     @property
     def user(self) -> str:
-        """Its user's name."""
+        """The NATS user of this publisher."""
         return self.name if self.tenant == DEFAULT_TENANT else f"{self.tenant}.{self.name}"
 
 

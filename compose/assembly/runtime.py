@@ -241,13 +241,13 @@ def _heartbeat(parts: HostParts, store: PostgresStore) -> Heartbeat:
     """Return what renews the host's lease; it asks the host's parts, and tells them what it hears."""
     owner = store.settings.owner
 
-    def heard(report: HostReport) -> None:
-        store.shards.heard(owner, report)
+    def on_report(report: HostReport) -> None:
+        store.shards.apply_report(owner, report)
         parts.ownership.on_report(report)
 
     host = Host(
         known=lambda: parts.worker.held.leases,
-        on_report=heard,
+        on_report=on_report,
         machine=SystemClock(),
         blocker=lambda frame: blocker_in(frame, parts.worker),
         is_connected=lambda: parts.mail is None or parts.mail.connected.is_set(),

@@ -38,7 +38,7 @@ HEARTBEAT_S: Final = 0.5
 PACE_S: Final = 0.25
 SENTENCES: Final = 3
 STEPS_PER_DOCUMENT: Final = 3
-LOOK_EVERY_S: Final = 0.02
+POLL_S: Final = 0.02
 PATIENCE_S: Final = 60.0
 DESK: Final = AgentId("desk", "main")
 PUBLISHER: Final = "demo"
@@ -229,7 +229,7 @@ class Director:
             while (answer := await _answer(client, subject, body, message_id)) is None:
                 if not host.is_running or time.monotonic() > deadline:
                     raise DemoError(f"no host takes messages:\n{host.log_tail()}")
-                await asyncio.sleep(LOOK_EVERY_S)
+                await asyncio.sleep(POLL_S)
         finally:
             await client.close()
         if "error" in json.loads(answer):
@@ -289,7 +289,7 @@ class Director:
             if time.monotonic() > deadline:
                 raise DemoError(f"nothing happened for {PATIENCE_S:g} s:\n{host.log_tail()}")
             self._show_progress()
-            await asyncio.sleep(LOOK_EVERY_S)
+            await asyncio.sleep(POLL_S)
 
     def _show_progress(self) -> None:
         lines = executions(self.stage.ledger)

@@ -122,21 +122,21 @@ class _Connection(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self.made_at = self.loop.time()
-        self._next_look = self.loop.call_later(QUIET_LIMIT_S, self._look, self.cycle)
+        self._next_check = self.loop.call_later(QUIET_LIMIT_S, self._check_progress, self.cycle)
         if len(self.connections) > MAX_CONNECTIONS:
             ours = (one for one in self.connections if isinstance(one, _Connection))
             min(ours, key=lambda one: one.made_at).transport.abort()
 
-    def _look(self, last: Any) -> None:
+    def _check_progress(self, last: Any) -> None:
         """Close the connection if the last request there is the one that was seen the time before."""
         if self.cycle is last:
             self.transport.abort()
         else:
-            self._next_look = self.loop.call_later(QUIET_LIMIT_S, self._look, self.cycle)
+            self._next_check = self.loop.call_later(QUIET_LIMIT_S, self._check_progress, self.cycle)
 
     @override
     def connection_lost(self, exc: Exception | None) -> None:
-        self._next_look.cancel()
+        self._next_check.cancel()
         super().connection_lost(exc)
 
 

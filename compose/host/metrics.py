@@ -140,7 +140,7 @@ class HostProbes:
                     await self._tasks.settle(limit_s=COUNT_WAIT_S)
                     self.totals = await _known(insight)
             except (ActorsError, TimeoutError) as exc:
-                _tell(exc)
+                _log_failure(exc)
                 self.totals = None
             self._counted_at = self.clock.monotonic()
 
@@ -154,10 +154,10 @@ async def _count(insight: InsightStore) -> None:
     try:
         await insight.count_totals()
     except ActorsError as exc:
-        _tell(exc)
+        _log_failure(exc)
 
 
-def _tell(exc: Exception) -> None:
+def _log_failure(exc: Exception) -> None:
     problem = str(exc) or f"no answer within {ANSWER_LIMIT_S:g} s"
     _log.warning("totals could not be counted", extra={"problem": problem})
 
@@ -269,8 +269,8 @@ def _of_host(runtime: Runtime, *, connected: bool) -> Iterator[prometheus.Metric
     yield info
     worker = host_of(runtime).worker
     yield _gauge("host_runs_in_memory", "Runs in this host's memory.", worker.dispatcher.load)
-    resting = "Those of them that wait, and hold no place."
-    yield _gauge("host_runs_resting", resting, worker.env.resting.count)
+    help_text = "Those of them that wait, and hold no place."
+    yield _gauge("host_runs_resting", help_text, worker.env.idle.count)
     yield _gauge("host_shards", "Shards of this host.", len(worker.held.leases))
     yield _gauge("host_lease_good", "Whether this host may act.", worker.env.may_act())
     yield _gauge("host_broker_connected", "Whether mail moves.", connected)

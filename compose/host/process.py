@@ -56,7 +56,7 @@ async def run_host(settings: Settings, specs: Sequence[str]) -> None:
         _log.info("host.starting", extra={**facts, "lease_s": settings.lease_s})
         probes = await stack.enter_async_context(_probed(settings))
         building = build_as_set(settings, client="host", opening=opening)
-        runtime = await stop.unless_told(stack.enter_async_context(building))
+        runtime = await stop.unless_stopped(stack.enter_async_context(building))
         if runtime is None:
             _log.info("host.stopped", extra={"pid": os.getpid(), "signal": stop.signal_name})
             return
@@ -66,7 +66,7 @@ async def run_host(settings: Settings, specs: Sequence[str]) -> None:
         if probes is not None:
             probes.serving(runtime)
         _log.info("host.serving", extra={**host, "shards": len(worker.held.leases)})
-        await stop.told.wait()
+        await stop.requested.wait()
         if probes is not None:
             probes.draining()
         extra = {**host, "signal": stop.signal_name, "in_memory": worker.dispatcher.load}
@@ -110,7 +110,7 @@ class Stop:
     """The stop of this process: the signal by which it was told to, if it was."""
 
     def __init__(self) -> None:
-        self.told = asyncio.Event()
+        self.requested = asyncio.Event()
         self.signal_name = ""
         self._opening: asyncio.Timeout | None = None
 
@@ -118,24 +118,24 @@ class Stop:
         """Hear SIGTERM and SIGINT from now on."""
         loop = asyncio.get_running_loop()
         for number in SIGNALS:
-            loop.add_signal_handler(number, self._tell, number)
+            loop.add_signal_handler(number, self._on_signal, number)
 
-    def _tell(self, number: signal.Signals) -> None:
-        if self.told.is_set():
+    def _on_signal(self, number: signal.Signals) -> None:
+        if self.requested.is_set():
             _log.warning("host.killed", extra={"pid": os.getpid(), "signal": number.name})
             os._exit(EXIT_SECOND_SIGNAL)
         self.signal_name = number.name
-        self.told.set()
+        self.requested.set()
         if self._opening is not None:
             self._opening.reschedule(asyncio.get_running_loop().time())
 
-    async def unless_told(self, opening: Awaitable[T]) -> T | None:
+    async def unless_stopped(self, opening: Awaitable[T]) -> T | None:
         """Return what `opening` gives, or None after it was broken off by a signal."""
         try:
-            async with asyncio.timeout(0 if self.told.is_set() else None) as self._opening:
+            async with asyncio.timeout(0 if self.requested.is_set() else None) as self._opening:
                 return await opening
         except TimeoutError:
-            if not self.told.is_set():
+            if not self.requested.is_set():
                 raise
             return None
         finally:

@@ -33,7 +33,7 @@ from compose.assembly.settings import Settings
 from compose.embedded.server import ProcessSpec, Server
 from compose.host.process import Stop
 
-LOOK_EVERY_S: Final = 0.2
+POLL_S: Final = 0.2
 SHOW_EVERY_S: Final = 1.0
 RATE_OVER_S: Final = 10.0
 DRAIN_S: Final = 5.0
@@ -100,7 +100,7 @@ async def develop(
     view.happened("starting", f"servers in {data}")
     async with AsyncExitStack() as stack:
         opening = stack.enter_async_context(local_servers(data))
-        servers = await stop.unless_told(opening)
+        servers = await stop.unless_stopped(opening)
         if servers is None:
             return
         words = f"callboard send TYPE/KEY JSON --data {data}"
@@ -109,12 +109,12 @@ async def develop(
         async with TaskScope() as tasks:
             tasks.start(generations.follow(), name="dev log")
             await generations.start()
-            tasks.start(_look_on(servers.postgres_url, settings, view), name="dev view")
+            tasks.start(_observe(servers.postgres_url, settings, view), name="dev view")
             try:
                 async for changes in awatch(
                     *watched,
                     watch_filter=PythonFilter(),
-                    stop_event=stop.told,
+                    stop_event=stop.requested,
                     debounce=DEBOUNCE_MS,
                 ):
                     await generations.renew(Path(path) for _, path in changes)
@@ -194,7 +194,7 @@ class _Generations:
                     f"the host ended with {code}; change the code to start it",
                     {"code": code},
                 )
-            await asyncio.sleep(LOOK_EVERY_S)
+            await asyncio.sleep(POLL_S)
 
     def _tell_log(self) -> None:
         with self._log.open("rb") as log:
@@ -203,9 +203,9 @@ class _Generations:
         whole = text[: text.rfind(b"\n") + 1]
         self._read += len(whole)
         for line in whole.decode(errors="replace").splitlines():
-            self._tell(line[:MAX_LINE])
+            self._print(line[:MAX_LINE])
 
-    def _tell(self, line: str) -> None:
+    def _print(self, line: str) -> None:
         try:
             said: Any = json.loads(line)
             event, level = str(said["event"]), str(said["level"])
@@ -239,7 +239,7 @@ def syntax_problem(paths: Iterable[Path]) -> str | None:
     return None
 
 
-async def _look_on(url: str, settings: Settings, view: View) -> None:
+async def _observe(url: str, settings: Settings, view: View) -> None:
     """Show how things are, every second, until cancelled."""
     clock = SystemClock()
     rate = Rate()

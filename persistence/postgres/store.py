@@ -44,7 +44,7 @@ TIME_EVERY_S: Final = 10.0
 
 
 class PostgresStore(RunStore):
-    """Its roles share connections; calls wait while the server is away.
+    """A `RunStore` in PostgreSQL. Its roles share connections; calls wait while the server is away.
 
     Made by `open_postgres_store`.
     """
@@ -87,7 +87,7 @@ class PostgresStore(RunStore):
         self.outbox = Outbox(links, self.commits, limit=settings.group_limit)
         self.group_size = self.commits.group_size
         """How many commits were committed together."""
-        outage.on_new_life = self._on_new_life
+        outage.on_new_incarnation = self._on_new_incarnation
         self._batchers = (
             *self.reads.batchers,
             *self.arrivals.batchers,
@@ -116,13 +116,13 @@ class PostgresStore(RunStore):
                 await link.close()
             await self._links.close()
 
-    def _on_new_life(self) -> None:
+    def _on_new_incarnation(self) -> None:
         """Have what this host remembers of rows read again: first, so that it begins nothing by it."""
         _log.warning(
             "PostgreSQL was started anew, or another server took its place: all rows are read again",
             extra={"owner": self.settings.owner},
         )
-        self._listener.tell(Nudge("life"))
+        self._listener.publish(Nudge("life"))
         self.commits.refuse_beginnings()
 
     def _stop(self) -> None:
@@ -140,7 +140,7 @@ class PostgresStore(RunStore):
             except PersistenceError as exc:
                 _log.debug("the database's time is asked for again", exc_info=exc)
             else:
-                self.clock.hear(Reading(now, asked, self.clock.monotonic()))
+                self.clock.observe(Reading(now, asked, self.clock.monotonic()))
 
     @override
     def set_nudge_hook(self, hook: Callable[[Nudge], None] | None) -> None:

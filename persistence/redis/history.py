@@ -41,7 +41,7 @@ CALLS_AT_ONCE: Final = 32
 """Most calls under way; others wait. The client refuses more than 100 connections."""
 SESSIONS_REMEMBERED: Final = 10_000
 """Of so many sessions that it used last a provider remembers how they were."""
-MARK_LIVES: Final = 2
+MARK_TTLS: Final = 2
 """The mark of a session is kept for so many times its TTL."""
 
 _PROBLEMS: Final = {
@@ -163,7 +163,7 @@ class RedisHistoryProvider(HistoryProvider):
 
     @property
     def _kept_ms(self) -> int:
-        return MARK_LIVES * self._ttl_ms
+        return MARK_TTLS * self._ttl_ms
 
     async def _page(
         self, session: tuple[AgentId, str], first: int, end: int, room: int

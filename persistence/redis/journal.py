@@ -1,6 +1,6 @@
 """RedisJournal: results of effects, written beside the commit that makes them durable.
 
-Redis is outside correctness here: no caller waits for a write, a look takes 250 ms at most, and
+Redis is outside correctness here: no caller waits for a write, a lookup takes 250 ms at most, and
 what is lost, evicted or damaged only widens the crash window that the log leaves.
 """
 
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger("callboard.redis")
 
 TTL_S: Final = 24 * 3600
-LOOK_LIMIT_S: Final = 0.25
-"""How long a look may take; only recovery looks."""
+LOOKUP_LIMIT_S: Final = 0.25
+"""Longest time of a lookup. Only recovery looks anything up."""
 MAX_VALUE_BYTES: Final = 1024 * 1024
 DIGEST_CHARS: Final = 32
 
@@ -142,10 +142,10 @@ class RedisJournal:
 
         self._line.send(Command(pack(b"GET", name.encode()), done))
         try:
-            async with asyncio.timeout(LOOK_LIMIT_S):
+            async with asyncio.timeout(LOOKUP_LIMIT_S):
                 reply = await answer
         except TimeoutError:
-            self._gone(TimeoutError(f"no answer within {LOOK_LIMIT_S * 1000:g} ms"))
+            self._gone(TimeoutError(f"no answer within {LOOKUP_LIMIT_S * 1000:g} ms"))
             return None
         if isinstance(reply, ResponseError) and str(reply).startswith("WRONGTYPE"):
             self._unusable(name, str(reply))

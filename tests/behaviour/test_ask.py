@@ -364,7 +364,7 @@ async def test_a_circle_that_a_scan_finds(bed: Bed) -> None:
     await bed.seen(run_id, K.ASK_SENT)
     if bed.drops:
         await bed.seen(run_id, K.RUN_SUSPENDED)
-    bed.runtime._host.worker.intake.in_circle(WaitCycle(run_id, agent, "0", (agent, target)))
+    bed.runtime._host.worker.intake.fail_cycle(WaitCycle(run_id, agent, "0", (agent, target)))
     assert await bed.result(run_id) == [str(agent), str(target)]
     [entry] = await bed.log(run_id, K.EFFECT_RESULT)
     assert (entry.position, entry.payload["status"]) == ("0", "error")

@@ -216,13 +216,13 @@ async def test_a_slow_agent_stops_nobody(bed: Bed) -> None:
 
     slow, quick = _neighbours(bed.name().type)
     await bed.runtime.register_type(slow.type, lambda agent_id: Acting(agent_id, act))
-    bed.runtime._host.worker.room.each = 50
+    bed.runtime._host.worker.mail_capacity.each = 50
     async with outsider(bed) as crm:
         await crm.send_all(slow, [{"slow": n} for n in range(count)])
         await crm.send(quick, {"quick": 1})
         await bed.until(lambda: {"quick": 1} in got)
         assert got == [{"quick": 1}]
-        assert bed.runtime._host.worker.room.held <= 50
+        assert bed.runtime._host.worker.mail_capacity.used <= 50
         assert await bed.runtime.store.lists.pending_count(slow) == count
         bed.world.gates["slow"].set()
         await bed.until(lambda: len(got) == count + 1)

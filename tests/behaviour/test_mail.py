@@ -280,7 +280,7 @@ async def test_send_to_itself_starts_the_next_run(bed: Bed) -> None:
 
 def _watched(bed: Bed, each: int) -> list[int]:
     """Bound the mailboxes of the living host; return where the test notes how much they held."""
-    bed.runtime._host.worker.room.each = each
+    bed.runtime._host.worker.mail_capacity.each = each
     return []
 
 
@@ -300,9 +300,9 @@ async def test_beyond_a_bound_waiting_mail_stays_in_the_store(bed: Bed) -> None:
 
     async def act(ctx: RunContext, inbox: list[Message]) -> None:
         got.take(inbox)
-        held.append(bed.runtime._host.worker.room.held)
+        held.append(bed.runtime._host.worker.mail_capacity.used)
         await ctx.step("slow", asyncio.sleep, 0)
-        held.append(bed.runtime._host.worker.room.held)
+        held.append(bed.runtime._host.worker.mail_capacity.used)
 
     agent = await bed.serve(act)
     await _deliver(bed, agent, range(count))
@@ -311,7 +311,7 @@ async def test_beyond_a_bound_waiting_mail_stays_in_the_store(bed: Bed) -> None:
     assert max(len(batch) for batch in got.batches) <= 100
     assert max(held) <= 50
     await bed.until(lambda: not len(bed.runtime._host.worker._mailboxes))
-    assert bed.runtime._host.worker.room.held == 0
+    assert bed.runtime._host.worker.mail_capacity.used == 0
 
 
 async def test_receive_gets_mail_that_stayed_in_the_store(bed: Bed) -> None:
@@ -327,7 +327,7 @@ async def test_receive_gets_mail_that_stayed_in_the_store(bed: Bed) -> None:
         while len(got) < count:
             message = await ctx.receive()
             got.append(message.payload if message else None)
-            held.append(bed.runtime._host.worker.room.held)
+            held.append(bed.runtime._host.worker.mail_capacity.used)
         return got
 
     agent = await bed.serve(act)
@@ -336,7 +336,7 @@ async def test_receive_gets_mail_that_stayed_in_the_store(bed: Bed) -> None:
     # The next host reads what is left before its room is made small: that has to fit.
     await bed.seen(run_id, EntryKind.MSG_RECEIVED, times=45)
     await bed.restart()
-    bed.runtime._host.worker.room.each = 10
+    bed.runtime._host.worker.mail_capacity.each = 10
     await _deliver(bed, agent, range(50, count + rest))
     assert await bed.result(run_id) == [*range(count)]
     await left.until(lambda: len(left.all) >= rest)
@@ -373,7 +373,7 @@ async def test_order_and_number_hold_for_many_senders_beyond_the_bound(bed: Bed)
 
 async def test_agents_that_find_no_room_get_their_mail_all_the_same(bed: Bed) -> None:
     """Others that wait for something else fill the worker's memory; nobody starves."""
-    bed.runtime._host.worker.room.total = 20
+    bed.runtime._host.worker.mail_capacity.total = 20
     got = Collector()
 
     async def act(ctx: RunContext, inbox: list[Message]) -> None:
@@ -385,7 +385,7 @@ async def test_agents_that_find_no_room_get_their_mail_all_the_same(bed: Bed) ->
     for agent in full:
         await bed.submit(agent, "wait")
         await _deliver(bed, agent, range(30))
-    assert bed.runtime._host.worker.room.held <= 20
+    assert bed.runtime._host.worker.mail_capacity.used <= 20
     agent = await bed.serve(act)
     await _deliver(bed, agent, range(250))
     await got.until(lambda: len(got.all) >= 250)
@@ -409,7 +409,7 @@ async def test_mail_of_an_agent_that_is_not_served_is_not_held_in_memory(bed: Be
     await _deliver(bed, agent, range(150))
     await bed.submit(agent, "run")
     await _deliver(bed, agent, range(150, 160))
-    assert bed.runtime._host.worker.room.held == 0
+    assert bed.runtime._host.worker.mail_capacity.used == 0
     assert not bed.runtime._host.worker._state.fresh
     bed.agents |= served
     await bed.runtime.register(served[agent])

@@ -243,7 +243,7 @@ async def test_mail_that_comes_during_a_take_over_is_handled_once_and_in_order(
                 async with in_use:
                     await bed.stop()
                     await bed.start()
-                    bed.runtime._host.worker.room.each = 5
+                    bed.runtime._host.worker.mail_capacity.each = 5
         await bed.until(lambda: len(got) >= senders * each)
     for sender in range(senders):
         mine = [p for p in got if p.startswith(f"{sender}:")]

@@ -42,7 +42,7 @@ async def test_who_waits_in_memory_holds_no_place(bed: Bed) -> None:
     """Beside two runs that wait, a host of one place executes a third; they go on beside a fourth."""
     await bed.restart(capacity=1, suspend_after=LONG_S)
     waiting = [await bed.submit(await bed.serve(_wait)) for _ in range(2)]
-    await bed.until(lambda: bed.runtime._host.worker.env.resting.count == 2)
+    await bed.until(lambda: bed.runtime._host.worker.env.idle.count == 2)
 
     async def hold(ctx: RunContext, inbox: list[Message]) -> None:
         del inbox
@@ -60,7 +60,7 @@ async def test_who_waits_in_memory_holds_no_place(bed: Bed) -> None:
     await bed.result(holding)
 
     assert await bed.result(late) == "done"
-    assert bed.runtime._host.worker.env.resting.count == 0
+    assert bed.runtime._host.worker.env.idle.count == 0
 
 
 async def test_who_finds_no_room_to_wait_leaves_memory_at_once(bed: Bed) -> None:
@@ -69,9 +69,7 @@ async def test_who_finds_no_room_to_wait_leaves_memory_at_once(bed: Bed) -> None
     runs = [await bed.submit(await bed.serve(_wait)) for _ in range(5)]
     await bed.until(
         lambda: (
-            bed.runtime._host.worker.env.resting.count
-            == bed.runtime._host.worker.dispatcher.load
-            == 2
+            bed.runtime._host.worker.env.idle.count == bed.runtime._host.worker.dispatcher.load == 2
         )
     )
     left = [run_id for run_id in runs if await bed.log(run_id, EntryKind.RUN_SUSPENDED)]
@@ -94,7 +92,7 @@ async def test_who_sleeps_for_long_leaves_memory_in_a_moment(bed: Bed) -> None:
     long = await bed.submit(agents[1], LONG_S * 2)
     await bed.seen(long, EntryKind.RUN_SUSPENDED)
 
-    assert bed.runtime._host.worker.env.resting.count == 1
+    assert bed.runtime._host.worker.env.idle.count == 1
     assert not await bed.log(short, EntryKind.RUN_SUSPENDED)
 
 
@@ -102,7 +100,7 @@ async def test_who_waits_for_a_signal_finds_less_room_than_who_waits_for_an_answ
     bed: Bed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """People take long. Three that wait for them beside a room of one: two leave, an asker stays."""
-    monkeypatch.setattr("actors.runtime.loop.resting.ROOM_FOR_SIGNALS", 1)
+    monkeypatch.setattr("actors.runtime.loop.idle_runs.MAX_IDLE_FOR_SIGNALS", 1)
     await bed.restart(suspend_after=LONG_S)
 
     runs = [await bed.submit(await bed.serve(_wait)) for _ in range(3)]
@@ -121,7 +119,7 @@ async def test_who_waits_for_a_signal_finds_less_room_than_who_waits_for_an_answ
 
     asker = await bed.submit(await bed.serve(ask))
     await bed.until(lambda: bed.world.count["holds"])
-    await bed.until(lambda: bed.runtime._host.worker.env.resting.count == 2)
+    await bed.until(lambda: bed.runtime._host.worker.env.idle.count == 2)
     gone = [run_id for run_id in runs if await bed.log(run_id, EntryKind.RUN_SUSPENDED)]
     bed.world.gates["open"].set()
 

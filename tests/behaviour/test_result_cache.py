@@ -185,7 +185,7 @@ async def doom(
     bed: Bed, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[Doom]:
     """A bed whose host keeps results and can be told to die; no answer of the cache is too late."""
-    monkeypatch.setattr("persistence.redis.journal.LOOK_LIMIT_S", 20.0)
+    monkeypatch.setattr("persistence.redis.journal.LOOKUP_LIMIT_S", 20.0)
     monkeypatch.setattr("persistence.redis.client.ANSWER_S", 20.0)
     caches: DictCaches | RedisCaches = DictCaches()
     if bed.backend != "memory":

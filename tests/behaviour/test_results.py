@@ -67,7 +67,7 @@ async def test_who_waits_elsewhere_is_told_of_the_end(
     bed: Bed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Everybody, at once and without looking; who does not wait any more hears nothing."""
-    monkeypatch.setattr("actors.runtime.client.client.FIRST_LOOK_S", 600.0)
+    monkeypatch.setattr("actors.runtime.client.client.FIRST_POLL_S", 600.0)
     bus = Bus()
     run_id = await bed.submit(await bed.serve(waits))
     async with bed.client() as client:

@@ -178,7 +178,7 @@ async def test_a_schedule_written_by_another_process_fires_at_its_time(
     bed: Bed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its owner is told, and does not first find it when it looks again."""
-    monkeypatch.setattr("actors.runtime.schedules.ticker.LOOK_S", 600.0)
+    monkeypatch.setattr("actors.runtime.schedules.ticker.POLL_S", 600.0)
     await bed.restart()
     seen, name = Seen(bed), names(bed)("client")
     agent = await bed.serve(seen)

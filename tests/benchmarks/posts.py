@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 NEWS = TopicId("news", "bench")
 AT_ONCE = 500
-LOOK_EVERY_S = 0.01
+POLL_S = 0.01
 """For each thousand of followers, for a look reads all rows."""
 RESTATE_PER_S = 1730
 """Deliveries of the best durable peer, one post to 10,000."""
@@ -140,7 +140,7 @@ async def ours(url: str, followers: int) -> Fanned:
         published, delivered, handled = time.perf_counter() - began, 0.0, 0
         query = "select count(*), count(*) filter (where state = 'd') from inbox"
         while handled < followers:
-            await asyncio.sleep(LOOK_EVERY_S * followers / 1000)
+            await asyncio.sleep(POLL_S * followers / 1000)
             there, handled = await connection.fetchrow(query)  # type: ignore[misc]
             most = max(most, _resident_mib())
             if there == followers and not delivered:

@@ -80,25 +80,25 @@ def turns_overtake_a_batch(patch: pytest.MonkeyPatch) -> None:
 
 
 def what_is_left_waits_for_the_scan(patch: pytest.MonkeyPatch) -> None:
-    """Of a post with many followers the first chunk is brought."""
-    tell = PostDelivery._tell
+    """Of a post with many followers the first chunk is expanded."""
+    deliver = PostDelivery._deliver
 
-    def forget(self: PostDelivery, brought: Expanded) -> None:
-        self._told.clear()
-        tell(self, brought)
+    def forget(self: PostDelivery, expanded: Expanded) -> None:
+        self._pending.clear()
+        deliver(self, expanded)
 
-    patch.setattr(PostDelivery, "_tell", forget)
+    patch.setattr(PostDelivery, "_deliver", forget)
 
 
 def lazy_posts_are_noted_late(patch: pytest.MonkeyPatch) -> None:
     """Who is woken may begin without the lazy post that came before."""
-    tell = PostDelivery._tell
+    deliver = PostDelivery._deliver
 
-    def late(self: PostDelivery, brought: Expanded) -> None:
-        tell(self, replace(brought, lazy={}))
-        tell(self, replace(brought, woken={}))
+    def late(self: PostDelivery, expanded: Expanded) -> None:
+        deliver(self, replace(expanded, lazy={}))
+        deliver(self, replace(expanded, woken={}))
 
-    patch.setattr(PostDelivery, "_tell", late)
+    patch.setattr(PostDelivery, "_deliver", late)
 
 
 def one_lazy_follower_makes_all_read(patch: pytest.MonkeyPatch) -> None:
@@ -108,7 +108,7 @@ def one_lazy_follower_makes_all_read(patch: pytest.MonkeyPatch) -> None:
 
 
 def posts_overtake_in_a_shard(patch: pytest.MonkeyPatch) -> None:
-    """The newest post is brought first."""
+    """The newest post is expanded first."""
     expand = expand_rows
 
     def newest(rows: MemoryRows, limit: int) -> list[InboxRow]:
@@ -145,17 +145,17 @@ def zones_are_not_reviewed(patch: pytest.MonkeyPatch) -> None:
 
 def places_are_kept(patch: pytest.MonkeyPatch) -> None:
     """Who leaves memory goes on using its place."""
-    patch.setattr(Admission, "leave", lambda self, entry: self._inside.discard(entry))
+    patch.setattr(Admission, "release", lambda self, permit: self._permits.discard(permit))
 
 
 def late_comers_pass_the_queue(patch: pytest.MonkeyPatch) -> None:
     """A gate that is open lets anybody in."""
-    patch.setattr(WaitQueue, "lets", lambda _self, _item, *, free: free > 0)
+    patch.setattr(WaitQueue, "admits", lambda _self, _item, *, free: free > 0)
 
 
 def doubtful_places_are_free(patch: pytest.MonkeyPatch) -> None:
     """After a lost answer the host believes that it holds nothing."""
-    patch.setattr(Slots, "doubt", lambda _: None)
+    patch.setattr(Slots, "mark_unanswered", lambda _: None)
 
 
 def waits_are_shown_to_nobody(patch: pytest.MonkeyPatch) -> None:

@@ -36,9 +36,9 @@ async def test_a_signal_that_comes_before_the_servers_are_looked_for_is_heard() 
     stop.listen()
     try:
         signal.raise_signal(signal.SIGTERM)
-        await stop.told.wait()
+        await stop.requested.wait()
         async with asyncio.timeout(20):
-            opened = await stop.unless_told(loop.create_future())
+            opened = await stop.unless_stopped(loop.create_future())
     finally:
         for number in SIGNALS:
             loop.remove_signal_handler(number)

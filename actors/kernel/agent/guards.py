@@ -14,7 +14,7 @@ GuardStage: TypeAlias = Literal["input", "output", "tool_call", "tool_result"]
 
 @dataclass(frozen=True, slots=True)
 class Allow:
-    """Nothing is wrong."""
+    """Verdict: nothing is wrong."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Replace:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """It must not go on. `reason` is told to the run, and of a tool's call to the model."""
+    """Verdict: it must not go on. The run gets `reason`; if it is about a tool's call, the model does."""
 
     reason: str
 

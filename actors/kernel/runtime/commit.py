@@ -23,12 +23,12 @@ from actors.kernel.runtime.wakeup import WakeSet
 
 @dataclass(frozen=True, slots=True)
 class Continue:
-    """It goes on executing: RUNNING."""
+    """The run keeps executing: status RUNNING."""
 
 
 @dataclass(frozen=True, slots=True)
 class Suspend:
-    """It waits, as rows only: SUSPENDED until something in `wake` happens."""
+    """The run waits as rows only: status SUSPENDED until something in `wake` happens."""
 
     wake: WakeSet
 
@@ -49,7 +49,7 @@ class Retry:
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """It ended: COMPLETED, FAILED or CANCELLED.
+    """The run has ended: status COMPLETED, FAILED or CANCELLED.
 
     Its bound messages become done; with `dead_letter` set they become dead letters of that reason.
     """
@@ -62,7 +62,7 @@ class Finish:
 
 @dataclass(frozen=True, slots=True)
 class Park:
-    """It waits for an operator: SUSPENDED with a reason, until resolved or cancelled."""
+    """The run waits for an operator: status SUSPENDED with a reason, until resolved or cancelled."""
 
     reason: str
     position: str = ""
@@ -231,7 +231,7 @@ class Committed:
 
 @dataclass(frozen=True, slots=True)
 class LeaseLost:
-    """Somebody else owns the shard: drop it and everything in it."""
+    """Outcome: another host owns the shard. Drop it and everything in it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,7 +41,7 @@ def decided_seq(name: str, message_id: str) -> int | None:
     return int(seq) if seq != message_id and seq.isdecimal() else None
 
 
-def doubts(row: RunRow, entries: Iterable[RunLogEntry]) -> dict[str, int]:
+def positions_in_doubt(row: RunRow, entries: Iterable[RunLogEntry]) -> dict[str, int]:
     """Return positions of effects in doubt, with the seq of their intents; none while the run executes."""
     if row.parked != IN_DOUBT:
         return {}
@@ -59,7 +59,7 @@ def doubts(row: RunRow, entries: Iterable[RunLogEntry]) -> dict[str, int]:
 def to_decide(name: str, row: RunRow, entries: Sequence[RunLogEntry]) -> int | None:
     """Return the seq that a decision of this name is about now; None: there is nothing to decide."""
     if name.startswith(RESOLVE):
-        return doubts(row, entries).get(name.removeprefix(RESOLVE))
+        return positions_in_doubt(row, entries).get(name.removeprefix(RESOLVE))
     waits = row.parked not in (None, IN_DOUBT) or row.status is RunStatus.PENDING
     return row.last_seq if name == RETRY and waits and row.last_seq >= 0 else None
 
@@ -68,9 +68,11 @@ def standing(row: RunRow, entries: Iterable[RunLogEntry]) -> str:
     """Return what a run is at, in words, for who wanted to decide something else."""
     if row.status.is_terminal:
         return f"it has ended {row.status}"
-    places = [f"{position} (seq {seq})" for position, seq in doubts(row, entries).items()]
-    if places:
-        return f"it is in doubt at {', '.join(places)}"
+    positions = [
+        f"{position} (seq {seq})" for position, seq in positions_in_doubt(row, entries).items()
+    ]
+    if positions:
+        return f"it is in doubt at {', '.join(positions)}"
     if row.parked is not None:
         return f"it is parked ({row.parked}) and starts anew with position -"
     if row.status is RunStatus.PENDING and row.last_seq >= 0:

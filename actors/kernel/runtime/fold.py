@@ -46,7 +46,7 @@ def fold(cause: RunRow, entries: Iterable[RunLogEntry]) -> RunRow:
         entries: From seq 0.
     """
     row = replace(
-        _at_rest(cause, RunStatus.PENDING), attempt=0, last_seq=-1, result=None, error=None
+        _settled(cause, RunStatus.PENDING), attempt=0, last_seq=-1, result=None, error=None
     )
     is_executing, before, last_kind = False, row, ""
     for entry in entries:
@@ -54,7 +54,7 @@ def fold(cause: RunRow, entries: Iterable[RunLogEntry]) -> RunRow:
         if changed is None:
             attempt = row.attempt if is_executing else row.attempt + 1
             attempt = 1 if entry.kind == EntryKind.RUN_CONTINUED else attempt
-            changed = replace(_at_rest(row, RunStatus.RUNNING), attempt=attempt)
+            changed = replace(_settled(row, RunStatus.RUNNING), attempt=attempt)
             is_executing = True
         elif entry.kind == EntryKind.RUN_ATTEMPT_FAILED:
             is_executing = False
@@ -84,22 +84,22 @@ def _step(row: RunRow, entry: RunLogEntry) -> RunRow | None:
     changed: RunRow | None = None
     match entry.kind:
         case EntryKind.RUN_COMPLETED:
-            changed = _at_rest(row, RunStatus.COMPLETED)
+            changed = _settled(row, RunStatus.COMPLETED)
             changed = replace(changed, result=payload["output"], error=None)
         case EntryKind.RUN_FAILED:
-            changed = replace(_at_rest(row, RunStatus.FAILED), error=_object(payload["error"]))
+            changed = replace(_settled(row, RunStatus.FAILED), error=_object(payload["error"]))
         case EntryKind.RUN_CANCELLED:
-            changed = replace(_at_rest(row, RunStatus.CANCELLED), error=None)
+            changed = replace(_settled(row, RunStatus.CANCELLED), error=None)
         case EntryKind.RUN_SUSPENDED:
             wake = WakeSet.from_json(_object(payload["wake"]) or {})
-            changed = _at_rest(row, RunStatus.SUSPENDED)
+            changed = _settled(row, RunStatus.SUSPENDED)
             changed = replace(changed, wake=wake, wake_at=wake.at)
         case EntryKind.RUN_PARKED:
-            changed = _at_rest(row, RunStatus.SUSPENDED)
+            changed = _settled(row, RunStatus.SUSPENDED)
             changed = replace(changed, parked=str(payload["reason"]))
         case EntryKind.RUN_ATTEMPT_FAILED:
             changed = replace(
-                _at_rest(row, RunStatus.PENDING),
+                _settled(row, RunStatus.PENDING),
                 attempt=int(str(payload["attempt"])),
                 wake_at=_instant(payload["at"]),
                 error=_object(payload["error"]),
@@ -109,7 +109,7 @@ def _step(row: RunRow, entry: RunLogEntry) -> RunRow | None:
     return changed
 
 
-def _at_rest(row: RunRow, status: RunStatus) -> RunRow:
+def _settled(row: RunRow, status: RunStatus) -> RunRow:
     return replace(row, status=status, wake=None, wake_at=None, parked=None)
 
 

@@ -60,7 +60,7 @@ class DeltaBus(Protocol):
         """Tell other processes that a run has ended: a hint to look; returns at once, never raises."""
 
     def watch_end(
-        self, agent_id: AgentId, run_id: RunId, told: Callable[[], None]
+        self, agent_id: AgentId, run_id: RunId, on_end: Callable[[], None]
     ) -> Callable[[], None]:
         """Call `told` when another process announces the run's end; return what ends the watch."""
 

@@ -100,7 +100,7 @@ class RunRow:
     arrival: int = 0
     """Place of its first message in the agent's queue."""
     supervision: Supervision | None = None
-    """Its terms as stored; None: the defaults."""
+    """The run's terms as stored; None: the defaults."""
     swept: bool = False
     """A tombstone: ended long ago, its log, result and messages are gone."""
     fork: ForkPoint | None = None

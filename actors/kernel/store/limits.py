@@ -13,7 +13,7 @@ from actors.errors import ContractError
 from actors.kernel.runtime.ids import AgentId, HostIncarnation, check_name
 
 SCOPES: Final = "deployment, tenant:NAME, type:NAME or agent:TYPE/KEY"
-MOST_PLACES: Final = 1_000_000
+MAX_SLOTS: Final = 1_000_000
 MOST_STARTS: Final = 1_000_000.0
 
 
@@ -88,13 +88,13 @@ class Limit:
     weight: int = 1
 
     def __post_init__(self) -> None:
-        places, rate, burst = self.max_concurrent, self.rate_per_s, self.burst
-        if places is not None and not 0 <= places <= MOST_PLACES:
-            raise ContractError(f"max_concurrent is {places}: give 0 to {MOST_PLACES}")
+        slots, rate, burst = self.max_concurrent, self.rate_per_s, self.burst
+        if slots is not None and not 0 <= slots <= MAX_SLOTS:
+            raise ContractError(f"max_concurrent is {slots}: give 0 to {MAX_SLOTS}")
         if rate is not None and not 0 < rate <= MOST_STARTS:
             raise ContractError(f"rate is {rate:g}/s: give more than 0, up to {MOST_STARTS:g}")
-        if burst is not None and (rate is None or not 1 <= burst <= MOST_PLACES):
-            raise ContractError(f"burst is {burst}: give 1 to {MOST_PLACES}, beside a rate")
+        if burst is not None and (rate is None or not 1 <= burst <= MAX_SLOTS):
+            raise ContractError(f"burst is {burst}: give 1 to {MAX_SLOTS}, beside a rate")
         if not 1 <= self.weight <= 1000:  # noqa: PLR2004
             raise ContractError(f"weight is {self.weight}: give 1 to 1000")
         if self.weight != 1 and self.scope.kind is not ScopeKind.TENANT:
@@ -114,8 +114,8 @@ class LimitUse:
 
     Attributes:
         limit: As it was set.
-        held: Places that hosts hold; those of dead hosts do not count.
-        wanting: Runs that wait for a place or for their start.
+        held: Slots that hosts hold; those of dead hosts do not count.
+        wanting: Runs that wait for a slot or for their start.
         hosts: How many hosts hold or want any.
     """
 
@@ -133,8 +133,8 @@ class Claim:
 
     Attributes:
         scope: Whose limit.
-        held: Places it goes on holding: the others it had are free from now on.
-        wanted: Places it could use, with those it holds.
+        held: Slots it goes on holding: the others it had are free from now on.
+        wanted: Slots it could use, with those it holds.
         starts: Starts it wants; below 0: that many were granted and not used.
     """
 
@@ -150,8 +150,8 @@ class Grant:
 
     Attributes:
         scope: Whose limit.
-        held: Places it holds; never fewer than it claimed to.
-        share: Places it may go on using; what it holds above them it gives back as runs leave them.
+        held: Slots it holds; never fewer than it claimed to.
+        share: Slots it may go on using; what it holds above them it gives back as runs leave them.
         contended: Whether others want more than they hold.
         starts: How many runs it may start, more than before.
         next_start_s: Seconds until somebody may be granted another start.
@@ -166,7 +166,7 @@ class Grant:
 
 
 class LimitStore(Protocol):
-    """Limits, the places that hosts hold, and the buckets that starts are taken from."""
+    """Limits, the slots that hosts hold, and the buckets that starts are taken from."""
 
     async def set(self, limit: Limit) -> None:
         """Make or replace the limit of its scope, for all hosts; they hear of it by a nudge.
@@ -181,9 +181,9 @@ class LimitStore(Protocol):
         """Return all limits with their use, by scope."""
 
     async def exchange(self, owner: HostIncarnation, claims: Sequence[Claim]) -> Sequence[Grant]:
-        """Give places back and take some, for several limits at once; each scope once.
+        """Give slots back and take some, for several limits at once; each scope once.
 
-        The places of all living hosts never grow above the limit; where hosts want more than
+        The slots of all living hosts never grow above the limit; where hosts want more than
         there is, nobody gets more than its share while others have less than theirs. Scopes without
         a limit are left out of the answer, and so is everything for a host whose lease has run out.
         Others are nudged when they can take what was given back, or have to give something back.

@@ -161,10 +161,10 @@ class MailConnection(Protocol):
     def ack(self, batch: MailBatch) -> None:
         """Tell the broker that the batch is in rows; a lost one is harmless."""
 
-    async def stream_state(self, *, only_look: bool = False) -> StreamState:
+    async def stream_state(self, *, read_only: bool = False) -> StreamState:
         """Return the state of the mail stream; streams are set right before.
 
-        With `only_look` nothing is changed: whoever leads the stream, and the cluster, has answered.
+        With `read_only` nothing is changed: whoever leads the stream, and the cluster, has answered.
         """
 
     async def stored_at(self, sequence: int) -> datetime | None:
@@ -197,14 +197,14 @@ class Transport(Protocol):
         *,
         deployment: str,
         on_nudge: Callable[[Nudge], None],
-        on_doubt: Callable[[], None] = lambda: None,
+        on_suspect: Callable[[], None] = lambda: None,
     ) -> AbstractAsyncContextManager[MailConnection]:
         """Connect, and create or update the streams. Tries once.
 
         Args:
             deployment: Id of the database that belongs to these streams.
             on_nudge: Called on the event loop for hints of other hosts.
-            on_doubt: Called there when another server of the cluster is lost: mail may stand until leaders
+            on_suspect: Called there when another server of the cluster is lost: mail may stand until leaders
                 are chosen.
 
         Raises:

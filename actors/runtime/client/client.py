@@ -31,9 +31,9 @@ from actors.runtime.telemetry.trace_context import traceparent_for, with_tracepa
 from actors.runtime.worker.forking import fork_run
 from actors.runtime.worker.worker import Worker
 
-FIRST_LOOK_S: Final = 0.5
+FIRST_POLL_S: Final = 0.5
 """How long a wait relies on being told of an end elsewhere before it looks; each time twice as long."""
-LAST_LOOK_S: Final = 8.0
+MAX_POLL_S: Final = 8.0
 """The longest pause between two looks, while another host would tell of the end."""
 
 
@@ -262,7 +262,7 @@ class Client:
         """
         # Of a run in memory here the worker tells, and of the end of another one the bus, which is a
         # hint: its row is looked at now and then.
-        completions, pause_s = self._worker.completions, FIRST_LOOK_S
+        completions, pause_s = self._worker.completions, FIRST_POLL_S
         unwatch: Callable[[], None] | None = None
         try:
             while True:
@@ -276,13 +276,13 @@ class Client:
                             return row
                         if unwatch is None:
                             unwatch = self._live.watch_end(
-                                row.agent_id, run_id, lambda: completions.tell(run_id, None)
+                                row.agent_id, run_id, lambda: completions.complete(run_id, None)
                             )
                         await asyncio.wait([ended], timeout=pause_s)
-                        longer_s = min(2 * pause_s, LAST_LOOK_S)
-                        pause_s = longer_s if self._live.hears_ends else FIRST_LOOK_S
-                    if ended.done() and (told := ended.result()) is not None:
-                        return told
+                        longer_s = min(2 * pause_s, MAX_POLL_S)
+                        pause_s = longer_s if self._live.hears_ends else FIRST_POLL_S
+                    if ended.done() and (found := ended.result()) is not None:
+                        return found
                 finally:
                     ended.cancel()
         finally:

@@ -268,7 +268,7 @@ def _event(
 
 
 def next_attempt(number: int, entry: RunLogEntry) -> int:
-    """Return the attempt that executes behind this entry. See `History.life`."""
+    """Return the attempt that executes behind this entry. See `History.execution_number`."""
     match entry.kind:
         case EntryKind.RUN_ATTEMPT_FAILED:
             return number + 1

@@ -51,10 +51,10 @@ class LiveEvents:
             self.bus.announce_end(agent_id, run_id)
 
     def watch_end(
-        self, agent_id: AgentId, run_id: RunId, told: Callable[[], None]
+        self, agent_id: AgentId, run_id: RunId, on_end: Callable[[], None]
     ) -> Callable[[], None]:
         """Call `told` when another host says that the run has ended; return what ends the watch."""
-        return (lambda: None) if self.bus is None else self.bus.watch_end(agent_id, run_id, told)
+        return (lambda: None) if self.bus is None else self.bus.watch_end(agent_id, run_id, on_end)
 
     @property
     def hears_ends(self) -> bool:

@@ -131,7 +131,7 @@ class Writer:
         outcome = await self._store.arrivals.signal(
             known_id(run_id), name, payload, message_id=id_, sender=sender
         )
-        self._tell(run_id, outcome)
+        self._notify(run_id, outcome)
         return outcome.accepted
 
     async def decide(
@@ -150,7 +150,7 @@ class Writer:
         outcome = await self._store.arrivals.signal(
             run_id, name, decision, message_id=decision_id(name, about), sender=OPERATOR
         )
-        self._tell(run_id, outcome)
+        self._notify(run_id, outcome)
         if outcome.accepted or outcome.same:
             return outcome.accepted
         now = await self._loaded(run_id)
@@ -161,7 +161,7 @@ class Writer:
             problem = "it was decided otherwise already"
         raise DecisionRefusedError(run_id, position, problem)
 
-    def _tell(self, run_id: RunId, outcome: SignalOutcome) -> None:
+    def _notify(self, run_id: RunId, outcome: SignalOutcome) -> None:
         if outcome.accepted and outcome.agent_id is not None:
             self._worker.intake.signalled(run_id, outcome.agent_id)
 

@@ -69,12 +69,12 @@ class Buffer(Generic[F]):
         """Tell nobody any more of what is found."""
         self.on_found = _ignore
 
-    def poke(self) -> None:
-        """There may be something new, or something from before this execution."""
+    def invalidate(self) -> None:
+        """Note that the store may have something new, or something from before this execution."""
         self.is_current = False
 
     async def refresh(self) -> None:
-        """Return when all is read that was there at the last `poke`."""
+        """Return when all is read that was there at the last `invalidate`."""
         async with self._reading:
             while not self.is_current:
                 self.is_current = True
@@ -184,4 +184,4 @@ class AnswerBuffer(Buffer[str]):
 
 
 def _ignore(_: object) -> None:
-    """Nobody waits."""
+    """Do nothing: no branch waits."""

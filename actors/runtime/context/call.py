@@ -34,7 +34,7 @@ Payload: TypeAlias = "dict[str, JsonValue]"
 Entry: TypeAlias = "tuple[EntryKind, str, Payload]"
 """What is to be recorded: kind, position, payload."""
 
-LOOK_AGAIN_S: Final = 0.05
+POLL_S: Final = 0.05
 """How often an effect that may not begin looks at the lease."""
 
 
@@ -153,7 +153,7 @@ class RunState:
     async def until_may_act(self) -> None:
         """Return when the lease is good again; a lost one drops the run meanwhile."""
         while not self.may_act():  # noqa: ASYNC110 - the lease is renewed by a thread
-            await asyncio.sleep(LOOK_AGAIN_S)
+            await asyncio.sleep(POLL_S)
 
     @property
     def generation_prefix(self) -> str:

@@ -196,11 +196,11 @@ class Effects:
     ) -> JsonValue:
         """Execute the effect, or find out whether it happened; wait until that is durable."""
         run = self._run
-        before, may_be_kept = run.log.seq, False
+        before, may_be_kept = run.log.last_seq, False
 
         def on_begin() -> None:
             nonlocal before, may_be_kept
-            before = run.log.seq
+            before = run.log.last_seq
             may_be_kept = run.recovering and call.mode is EffectMode.IDEMPOTENT
             if intent and not call.counted:
                 self._begin(branch, call)
@@ -222,7 +222,7 @@ class Effects:
                     return await self._conclude(branch, call, call.intent, refused)
             is_idempotent = call.mode is EffectMode.IDEMPOTENT
             # Nothing outside is touched before what was recorded is durable.
-            await run.log.durable(branch, before if is_idempotent else run.log.seq)
+            await run.log.durable(branch, before if is_idempotent else run.log.last_seq)
             if not run.may_act():
                 await run.until_may_act()
             run.scheduler.raise_if_interrupted(branch)
@@ -246,7 +246,7 @@ class Effects:
             return call.entry(status="error", error=record_error(BudgetExhaustedError(text)))
 
         async with run.one_model_call:
-            await run.log.durable(branch, run.log.seq)
+            await run.log.durable(branch, run.log.last_seq)
             run.scheduler.raise_if_interrupted(branch)
             self._begin(branch, call)
             run.log.writes.spend(BudgetDelta(turns=1, position=call.position))

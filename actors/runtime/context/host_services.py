@@ -18,7 +18,7 @@ from actors.runtime.context.secrets import Secrets
 from actors.runtime.context.topics import ForeignTopics
 from actors.runtime.context.waits import MessageQueue
 from actors.runtime.journal.setbacks import Setback
-from actors.runtime.loop.resting import RestingRuns
+from actors.runtime.loop.idle_runs import IdleRuns
 from actors.runtime.registry import Registry
 from actors.runtime.telemetry.counters import Counters
 from actors.runtime.telemetry.spans import Tracing
@@ -28,7 +28,7 @@ Refusals: TypeAlias = "Mapping[str, Exception]"
 
 
 def _ignore(*_: object) -> None:
-    """Nobody has to know."""
+    """Do nothing: the default of a callback."""
 
 
 def _of_nobody(agent_id: AgentId) -> MessageQueue:
@@ -57,7 +57,7 @@ class HostServices:
         foreign_topics: A follow graph and a fan-out that were handed in.
         tracing: Makes spans; None: there are none.
         counters: Counts what executions do.
-        resting: Knows how many of them wait hot.
+        idle: Knows how many of them wait hot.
         secrets: Looked up at a call that names one.
     """
 
@@ -78,7 +78,7 @@ class HostServices:
     results: ResultCache | None = None
     tracing: Tracing | None = None
     counters: Counters = field(default_factory=Counters)
-    resting: RestingRuns = field(default_factory=RestingRuns)
+    idle: IdleRuns = field(default_factory=IdleRuns)
     secrets: Secrets = field(default_factory=Secrets)
 
 

@@ -54,14 +54,14 @@ class Live:
 
     Args:
         run: What its verbs share.
-        tell: Told of each piece.
+        on_delta: Called with each piece.
         guards: Of the agent. With one, an answer is shown once it has passed, as one piece.
     """
 
     def __init__(
-        self, run: RunState, tell: Callable[[Delta], None], guards: Sequence[Guard] = ()
+        self, run: RunState, on_delta: Callable[[Delta], None], guards: Sequence[Guard] = ()
     ) -> None:
-        self._run, self._tell, self.guards = run, tell, guards
+        self._run, self._on_delta, self.guards = run, on_delta, guards
         self._counts: dict[str, int] = {}
 
     def emit(self, data: Any) -> None:
@@ -122,11 +122,11 @@ class Live:
 
     def _show(self, position: str, n: int, kind: _Kind, shown: JsonValue) -> None:
         run = self._run
-        self._tell(
+        self._on_delta(
             Delta(
                 run_id=run.run_id,
                 agent_id=run.agent_id,
-                attempt=run.history.life,
+                attempt=run.history.execution_number,
                 position=position,
                 n=n,
                 kind=kind,

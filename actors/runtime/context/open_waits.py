@@ -33,7 +33,7 @@ class Trigger:
     """What is recorded as it is: the end of a time limit, or a refusal."""
     is_refusal: bool = False
     is_unasked: bool = False
-    """Nobody answered: the time is over, or the run that was to be asked."""
+    """True if no agent answered: the time is over, or the run that was to be asked has ended."""
 
     @property
     def is_input(self) -> bool:
@@ -129,7 +129,7 @@ class PausedWaits:
         return len(self._waits)
 
     def add(self, wait: PendingWait) -> None:
-        """Nothing that ends the wait is there."""
+        """Add a paused wait: nothing that ends it is there."""
         if wait.n < 0:
             wait.n = self._first_pauses
             self._first_pauses += 1
@@ -184,7 +184,7 @@ class OpenWaits:
         self.paused = PausedWaits()
         self._open: set[PendingWait] = set()
         self._shown: list[PendingWait] = []
-        """Those with a row, by position."""
+        """The open waits that have a row, by position."""
         self._by_position: dict[str, PendingWait] = {}
         self._approval_count = 0
         self._rows: dict[bool, tuple[Wait, ...]] = {}
@@ -217,7 +217,7 @@ class OpenWaits:
             self._rows.clear()
 
     @property
-    def looking_count(self) -> int:
+    def polling_count(self) -> int:
         """The number of branches that check, just now, whether their event has happened."""
         return len(self._open) - len(self.paused)
 

@@ -72,7 +72,7 @@ class Question(AnswerWait):
         self.key, at = str(begun.payload["message_id"]), begun.payload.get("at")
         self.at = None if at is None else instant_in(at)
         self.is_asked = True
-        self.run.answers.poke()
+        self.run.answers.invalidate()
         return True
 
     def ask(self) -> None:
@@ -273,7 +273,7 @@ class Questions:
         question = ApprovalQuestion(call, request, timeout)
         if not question.resume():
             question.ask()
-        self._run.answers.poke()
+        self._run.answers.invalidate()
         await call.begin()
         return _approval_of(*await self._waits.answer(question))
 
@@ -295,7 +295,7 @@ async def find(call: Call, store: RunStore, run_id: RunId) -> RunRow | Answer | 
     joined = run.history.joined.get(run_id)
     if joined is not None:
         return _answer_of(run.run_id, joined)
-    await run.log.durable(call.branch, run.log.seq)
+    await run.log.durable(call.branch, run.log.last_seq)
     row = await reading(run.log, lambda: store.reads.run(run_id))
     if row is None or row.agent_id.tenant != run.agent_id.tenant:
         return UnknownRunError(run_id)

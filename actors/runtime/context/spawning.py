@@ -137,7 +137,7 @@ async def _counted(call: Call) -> None:
     def refused(limit: str) -> Payload:
         return call.refusal(SpawnDenied(run.run_id, limit))
 
-    seq = run.log.seq
+    seq = run.log.last_seq
     waiting = run.log.durable_unless_refused(call.branch, call.position, refused)
     payload = await run.scheduler.live.hold(call.branch, waiting)
     if payload is not None:

@@ -38,7 +38,7 @@ class MessageQueue(Protocol):
         """Remove and return the next one."""
 
     def put_back(self, arrived: Arrived) -> None:
-        """It may not be taken yet: something older of its sender has to be read first."""
+        """Put a message back that may not be taken yet: an older one of its sender has to be read first."""
 
 
 class Waits:
@@ -142,7 +142,7 @@ class Waits:
                 run.log.writes.unless_answered.append(end)
             return entry
 
-        async def look() -> Trigger | None:
+        async def poll() -> Trigger | None:
             """Return what ends the wait without a new event: a refusal, a known answer, the end of time."""
             exc = run.refusals.get(call.position)
             if exc is None and wait.row is None:
@@ -159,14 +159,14 @@ class Waits:
             return Trigger(entry=call.entry(K.EFFECT_RESULT, call.refusal(exc)), is_refusal=True)
 
         async def late() -> Trigger | None:
-            """A last look comes before the end of its time is recorded."""
-            run.answers.poke()
+            """A last poll comes before the end of its time is recorded."""
+            run.answers.invalidate()
             await run.answers.refresh()
             if self._is_there(wait):
                 return None
             return Trigger(entry=await wanted.timed_out(), is_unasked=True)
 
-        ended = await self._end(wait, entry_of, look=look, late=late)
+        ended = await self._end(wait, entry_of, poll=poll, late=late)
         return ended.seq, ended.payload
 
     def fail(self, position: str, exc: Exception) -> None:
@@ -174,14 +174,14 @@ class Waits:
         self._run.refusals[position] = exc
         self._wake(self.open_waits.at(position))
 
-    def poke_mail(self) -> None:
+    def notify_mail(self) -> None:
         """The agent has new mail."""
         self._wake(self.paused.first("mail"))
 
-    def poke_signals(self) -> None:
+    def notify_signals(self) -> None:
         """The run has new signals, or answers: one branch looks for all."""
-        self._run.signals.poke()
-        self._run.answers.poke()
+        self._run.signals.invalidate()
+        self._run.answers.invalidate()
         self._wake(self.paused.first("signal"))
         self._wake(self.paused.first("answer"))
 
@@ -222,22 +222,22 @@ class Waits:
         if self._mail.is_there():
             self._wake(self.paused.first("mail"))
 
-    def rows(self, resting: bool) -> tuple[Wait, ...]:
+    def rows(self, idle: bool) -> tuple[Wait, ...]:
         """Return the waits that others can see, by position.
 
         Only those of a run at rest can close a circle, and only if nothing else can go on in it.
         """
-        return self.open_waits.rows(must=resting and not self._run.scheduler.groups.is_selecting)
+        return self.open_waits.rows(must=idle and not self._run.scheduler.groups.is_selecting)
 
     async def _end(
         self,
         wait: PendingWait,
         entry_of: _EntryOf,
         *,
-        look: _Look | None = None,
-        late: _Look | None = None,
+        poll: _Poll | None = None,
+        late: _Poll | None = None,
     ) -> WaitResult:
-        ending = self._until_ended(wait, entry_of, look=look, late=late)
+        ending = self._until_ended(wait, entry_of, poll=poll, late=late)
         spans = self._run.spans
         if spans is None:
             return await ending
@@ -250,12 +250,12 @@ class Waits:
         return ended
 
     async def _until_ended(
-        self, wait: PendingWait, entry_of: _EntryOf, *, look: _Look | None, late: _Look | None
+        self, wait: PendingWait, entry_of: _EntryOf, *, poll: _Poll | None, late: _Poll | None
     ) -> WaitResult:
         """Return what ended the wait, recorded and durable, when this branch is next to go on.
 
         A signal, message or answer is consumed only by a branch that goes on with it: see
-        `BranchScheduler.take`. `look` and `late` find what ends it beside them, and at the end of its time.
+        `BranchScheduler.take`. `poll` and `late` find what ends it beside them, and at the end of its time.
         """
         run, branch = self._run, wait.branch
 
@@ -269,7 +269,7 @@ class Waits:
             while wait.ended is None:
                 if wait.signal is not None:
                     await run.signals.refresh()
-                known = await look() if look is not None else None
+                known = await poll() if poll is not None else None
                 if wait.row is not None:
                     await run.answers.refresh()
                 if known is None and self._is_there(wait):
@@ -316,7 +316,7 @@ class Waits:
         scheduler, alarm = self._run.scheduler, None
         if wait.at is not None:
             alarm = Alarm(self._run.clock, wait.at, partial(scheduler.woken, wait.branch))
-        if wait.row is not None and scheduler.live.working > self.open_waits.looking_count:
+        if wait.row is not None and scheduler.live.working > self.open_waits.polling_count:
             self._run.log.show_waits()  # else the run rests soon, which writes them anyway
         self.paused.add(wait)
         try:
@@ -346,7 +346,7 @@ class Waits:
 
 
 _EntryOf: TypeAlias = "Callable[[Trigger], Entry]"
-_Look: TypeAlias = "Callable[[], Awaitable[Trigger | None]]"
+_Poll: TypeAlias = "Callable[[], Awaitable[Trigger | None]]"
 
 
 def _timer(call: Call, seconds: float, at: datetime | None = None) -> datetime:

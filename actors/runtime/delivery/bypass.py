@@ -20,14 +20,14 @@ _log = logging.getLogger("callboard.delivery")
 
 AFTER_S: Final = 1.0
 """So long the broker may be of no use before mail goes round it."""
-LOOK_S: Final = 5.0
+POLL_S: Final = 5.0
 """How often the outbox is looked at again meanwhile, for what no commit of this host told of."""
 AGAIN_S: Final = 1.0
 
 
 @dataclass(slots=True)
 class Suspicion:
-    """The doubt about the broker: since when it has not done its work. Pure.
+    """The suspicion that the broker has failed: since when it has not done its work. Pure.
 
     Attributes:
         since: When it was first in doubt; None while it is not.
@@ -36,12 +36,12 @@ class Suspicion:
     since: float | None = None
 
     def begin(self, now: float) -> None:
-        """It did not do what was asked of it, or is not there."""
+        """Suspect the broker: it did not do what was asked of it, or is not there."""
         if self.since is None:
             self.since = now
 
     def end(self) -> None:
-        """It did all that mail needs."""
+        """Trust the broker again: it did all that mail needs."""
         self.since = None
 
     def left_s(self, now: float) -> float | None:
@@ -63,21 +63,21 @@ class Bypass:
 
     def __init__(self, relay: OutboxRelay, outbox: OutboxStore, held: HeldShards) -> None:
         self._relay, self._outbox, self._held = relay, outbox, held
-        self._doubt, self._news = Suspicion(), asyncio.Event()
+        self._suspicion, self._news = Suspicion(), asyncio.Event()
         self._now = asyncio.get_running_loop().time
         self.is_open = False
 
     def begin(self) -> None:
         """The broker is in doubt: go round it soon."""
-        self._doubt.begin(self._now())
+        self._suspicion.begin(self._now())
         self._news.set()
 
     def end(self) -> None:
         """The broker is of use; the relay was opened with a connection to it."""
-        self._doubt.end()
+        self._suspicion.end()
         self._news.set()
 
-    def look_again(self) -> None:
+    def refresh(self) -> None:
         """Other shards are ours, or the store may be behind."""
         self._news.set()
 
@@ -85,7 +85,7 @@ class Bypass:
         """Be open while the broker is of no use; to be run as a task until it is cancelled."""
         while True:
             self._news.clear()
-            left_s = self._doubt.left_s(self._now())
+            left_s = self._suspicion.left_s(self._now())
             if left_s is None:
                 await self._news.wait()
             elif left_s > 0:
@@ -99,21 +99,21 @@ class Bypass:
             async with TaskScope() as tasks:
                 self._relay.open(self, tasks, mail_only=True)
                 self.is_open = True
-                while self._doubt.since is not None:
-                    await self._look()
+                while self._suspicion.since is not None:
+                    await self._poll()
         finally:
             self.is_open = False
             self._relay.close(self)
 
-    async def _look(self) -> None:
+    async def _poll(self) -> None:
         self._news.clear()
         try:
-            await self._relay.look_again(self._held.loaded)
+            await self._relay.reload(self._held.loaded)
         except PersistenceError as exc:
-            _log.warning("mail waits for the store", extra={"problem": str(exc)})
+            _log.warning("the outbox could not be read and is retried", extra={"problem": str(exc)})
             await asyncio.sleep(AGAIN_S)
         else:
-            await happens(self._news, within_s=LOOK_S)
+            await happens(self._news, within_s=POLL_S)
 
     async def send(self, row: OutboxRow) -> int:
         """Hand a row over; as `MailConnection.send`, but nothing is stored under a sequence."""

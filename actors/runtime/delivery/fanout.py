@@ -27,12 +27,12 @@ SWEEP_S: Final = 60.0
 PAGE: Final = 1000
 CHUNK: Final = 500
 """Followers in a commit."""
-READY: Final = 250
+BACKLOG_LIMIT: Final = 250
 """If more agents than this are ready and not executing, the next chunk waits, so that other mail need not."""
-MAX_READY: Final = 10_000
+MAX_BACKLOG: Final = 10_000
 """While more agents than this are ready, no post is delivered, however long it has waited."""
-PATIENCE_S: Final = 1.0
-"""Longest pause between two chunks while more than `READY` agents are ready."""
+MAX_PAUSE_S: Final = 1.0
+"""Longest pause between two chunks while more than `BACKLOG_LIMIT` agents are ready."""
 BACK_OFF_S: Final = 0.01
 AGAIN_S: Final = 1.0
 """Pause before a retry after the store could not answer."""
@@ -48,7 +48,7 @@ class PostDelivery:
 
     def __init__(self, worker: Worker, notifications: Notifications) -> None:
         self._posts, self._worker = worker.env.store.posts, worker
-        self._told: set[ShardId] = set()
+        self._pending: set[ShardId] = set()
         self._may_be_more = False
         """True if there may be posts without a notification."""
         self._known: set[tuple[ShardId, int]] = set()
@@ -61,12 +61,12 @@ class PostDelivery:
         if nudge.kind == "life":  # the store may be behind: nothing that was read of it counts
             self._known.clear()
         if nudge.shard is not None:
-            self._told.add(nudge.shard)
+            self._pending.add(nudge.shard)
             self._news.set()
         elif nudge.kind != "fanout":
-            self._look_again()
+            self._request_scan()
 
-    def _look_again(self) -> None:
+    def _request_scan(self) -> None:
         self._may_be_more = True
         self._news.set()
 
@@ -76,20 +76,20 @@ class PostDelivery:
         sweep_at = loop.time() + SWEEP_S
         while True:
             if not await happens(self._news, within_s=SCAN_S):
-                self._look_again()
+                self._request_scan()
             self._news.clear()
             try:
                 await self._learn_lazy()
-                await self._bring_all()
+                await self._deliver_all()
                 if loop.time() >= sweep_at:
                     sweep_at = loop.time() + SWEEP_S
                     self._known.clear()
                     while await self._posts.sweep(limit=PAGE) >= PAGE:
                         pass  # more of them are old
             except ActorsError as exc:
-                _log.warning("posts wait for the store", exc_info=exc)
+                _log.warning("posts could not be delivered and are retried", exc_info=exc)
                 await asyncio.sleep(AGAIN_S)
-                self._look_again()
+                self._request_scan()
 
     async def _learn_lazy(self) -> None:
         """Read which agents of our shards have lazy mail. Only this task makes more of it."""
@@ -105,36 +105,36 @@ class PostDelivery:
                     held.lazy[shard] = None if agents is None else set(agents)
             self._known |= new
 
-    async def _bring_all(self) -> None:
+    async def _deliver_all(self) -> None:
         """Deliver posts to their followers in this host's shards until no post is left."""
-        while self._told or self._may_be_more:
+        while self._pending or self._may_be_more:
             if self._may_be_more:
                 self._may_be_more = False
                 shards = [lease.shard for lease in self._worker.held.loaded]
-                self._told |= await self._posts.behind(shards)
-            await self._some_have_begun()
-            told, self._told = self._told, set()
-            leases = [lease for lease in self._worker.held.loaded if lease.shard in told]
-            brought = await self._posts.expand(leases, limit=CHUNK)
+                self._pending |= await self._posts.behind(shards)
+            await self._wait_for_starts()
+            pending, self._pending = self._pending, set()
+            leases = [lease for lease in self._worker.held.loaded if lease.shard in pending]
+            expanded = await self._posts.expand(leases, limit=CHUNK)
             for lease in leases:
-                if lease.shard in brought.lost:
+                if lease.shard in expanded.lost:
                     self._worker.adoption.lose(lease.shard, epoch=lease.epoch)
-            self._told |= brought.more
-            self._tell(brought)
+            self._pending |= expanded.more
+            self._deliver(expanded)
 
-    async def _some_have_begun(self) -> None:
+    async def _wait_for_starts(self) -> None:
         loop = asyncio.get_running_loop()
-        until = loop.time() + PATIENCE_S
-        while (ready := self._worker.dispatcher.backlog) > READY:
-            if ready <= MAX_READY and loop.time() >= until:
+        until = loop.time() + MAX_PAUSE_S
+        while (backlog := self._worker.dispatcher.backlog) > BACKLOG_LIMIT:
+            if backlog <= MAX_BACKLOG and loop.time() >= until:
                 return
             await asyncio.sleep(BACK_OFF_S)  # nobody says when one begins
 
-    def _tell(self, brought: Expanded) -> None:
+    def _deliver(self, expanded: Expanded) -> None:
         intake = self._worker.intake
-        for shard, lazy in brought.lazy.items():
+        for shard, lazy in expanded.lazy.items():
             # First, so that nobody is given what comes after such a post before it.
             intake.lazy_mail_waits(shard, lazy)
-        for shard, woken in brought.woken.items():
+        for shard, woken in expanded.woken.items():
             for arrived in woken:
                 intake.offer(arrived, shard=shard)

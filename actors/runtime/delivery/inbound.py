@@ -108,7 +108,7 @@ class Inbound:
                 case LeaseLost():
                     self._worker.adoption.lose(shard, epoch=batch.lease.epoch)
                 case StaleStream():
-                    self._on_broken("the mail stream began another life")
+                    self._on_broken("the mail stream has a new epoch")
         except Exception:
             # Else nobody would read this shard until the next connection.
             self._on_broken("mail could not be written")
@@ -126,7 +126,7 @@ class Inbound:
                 return await self._rows.ingest(batch)
             except PersistenceError as exc:
                 _log.warning(
-                    "mail waits for the store",
+                    "messages could not be written and are retried",
                     extra={"shard": batch.lease.shard, "problem": str(exc)},
                 )
                 await asyncio.sleep(AGAIN_S)

@@ -76,9 +76,9 @@ class MailService:
             on_broken=self._broken,
             on_posted=lambda shard: self._publish(Nudge("fanout", shard=shard)),
         )
-        self._doubted = asyncio.Event()
+        self._suspected = asyncio.Event()
         self._relay = OutboxRelay(
-            broker.outbox, may_act=worker.env.may_act, on_doubt=self._doubted.set
+            broker.outbox, may_act=worker.env.may_act, on_suspect=self._suspected.set
         )
         self._bypass = Bypass(self._relay, broker.outbox, worker.held)
         self._is_unsent = False
@@ -112,10 +112,10 @@ class MailService:
             self._posted.set()  # observers at the broker are to see it soon
         elif nudge.kind == "held":
             self._changed.set()  # read what is ours, and only that
-            self._bypass.look_again()
+            self._bypass.refresh()
         else:  # the store may be behind: guard the stream, read from its cursors, send its outbox
             self._over.set()
-            self._bypass.look_again()
+            self._bypass.refresh()
 
     async def run(self) -> None:
         """Be connected, again after every loss; to be run as a task until it is cancelled."""
@@ -141,7 +141,7 @@ class MailService:
                 self._over.clear()
                 self._problem = ""
                 async with self._transport.connect(
-                    deployment=deployment, on_nudge=self._publish, on_doubt=self._doubted.set
+                    deployment=deployment, on_nudge=self._publish, on_suspect=self._suspected.set
                 ) as connection:
                     stream = await guard_stream(connection, self._mail)
                     self._outage.ends()
@@ -175,7 +175,7 @@ class MailService:
             async with TaskScope() as tasks:
                 self._relay.open(connection, tasks)
                 self._bypass.end()
-                self._doubted.clear()
+                self._suspected.clear()
                 tasks.keep(partial(self._prove, connection, tasks), name="leaders of the broker")
                 tasks.start(self._watch(connection), name="broker connection")
                 tasks.keep(partial(self._follow_for_ever, readers), name="shards to read")
@@ -193,8 +193,8 @@ class MailService:
     async def _prove(self, connection: MailConnection, tasks: TaskScope) -> None:
         """Whenever the broker is in doubt, let mail go round it until all leaders answer."""
         while True:
-            await self._doubted.wait()
-            self._doubted.clear()
+            await self._suspected.wait()
+            self._suspected.clear()
             self._bypass.begin()
             await _until_led(connection)
             if self._bypass.is_open:
@@ -235,7 +235,10 @@ class MailService:
             try:
                 await self._relay.load(topics)
             except ActorsError as exc:
-                _log.warning("posts are shown later", extra={"problem": str(exc)})
+                _log.warning(
+                    "posts could not be published to observers and are retried",
+                    extra={"problem": str(exc)},
+                )
 
     async def _keep_up(self, connection: MailConnection, stream: StreamRecord) -> None:
         """Check the outbox and the stream at intervals, and purge messages that every shard has read."""
@@ -247,7 +250,7 @@ class MailService:
             is_read = self._inbound.take_news() or is_due
             try:
                 if is_read or self._relay.is_waiting:  # what was read may have left dead letters
-                    await self._relay.look_again(self._worker.held.loaded)
+                    await self._relay.reload(self._worker.held.loaded)
                 low = await self._mail.low_water(stream) if is_read else 0
                 may_purge = low - purged >= PURGE_AT_LEAST
                 if not may_purge and not is_due:
@@ -282,7 +285,7 @@ async def _until_led(connection: MailConnection) -> None:
     """Return when the mail stream and the cluster answer. If the connection is lost, never return."""
     while True:
         try:
-            await connection.stream_state(only_look=True)
+            await connection.stream_state(read_only=True)
         except ActorsError as exc:
             _log.debug("the broker is in doubt", extra={"problem": str(exc)})
             await asyncio.sleep(AGAIN_S)

@@ -54,7 +54,7 @@ class OutboxRelay:
     Args:
         outbox: The rows to publish.
         may_act: False near the end of a lease that was not renewed: nothing is published then.
-        on_doubt: Called when the broker does not take a row, or not soon.
+        on_suspect: Called when the broker does not take a row, or not soon.
     """
 
     def __init__(
@@ -62,10 +62,10 @@ class OutboxRelay:
         outbox: OutboxStore,
         *,
         may_act: Callable[[], bool],
-        on_doubt: Callable[[], None] = lambda: None,
+        on_suspect: Callable[[], None] = lambda: None,
     ) -> None:
         self._outbox = outbox
-        self._may_act, self._on_doubt = may_act, on_doubt
+        self._may_act, self._on_suspect = may_act, on_suspect
         self._connection: Route | None = None
         self._mail_only = False
         self._tasks: TaskScope | None = None
@@ -140,7 +140,7 @@ class OutboxRelay:
                 self._enqueue(held)
         return found
 
-    async def look_again(self, leases: Sequence[ShardLease]) -> None:
+    async def reload(self, leases: Sequence[ShardLease]) -> None:
         """Load once more, and forget what has left the outbox."""
         before = {*self._sent, *self._repeats}
         for n in before - await self.load(leases):
@@ -187,7 +187,7 @@ class OutboxRelay:
                     if self._queues.get(pair) is queue:
                         self._sent[row.n] = sequence
             except BrokerError as exc:
-                self._on_doubt()
+                self._on_suspect()
                 await asyncio.sleep(AGAIN_S)
                 if self._queues.get(pair) is queue:
                     self._repeat(row, exc)
@@ -204,7 +204,7 @@ class OutboxRelay:
                     self._forget_soon()
 
     async def _sending(self, connection: Route, row: OutboxRow) -> int:
-        slow = asyncio.get_running_loop().call_later(SLOW_S, self._on_doubt)
+        slow = asyncio.get_running_loop().call_later(SLOW_S, self._on_suspect)
         try:
             return await connection.send(row)
         finally:

@@ -44,7 +44,7 @@ from actors.runtime.context.conversation.sessions import Sessions
 from actors.runtime.context.host_services import ExecutionResult
 from actors.runtime.execution.deadline import Deadline
 from actors.runtime.execution.start import key_of_input, pinned
-from actors.runtime.journal.run_log import tell_of_length
+from actors.runtime.journal.run_log import warn_of_length
 from actors.runtime.journal.setbacks import Setback, refusal_of
 from actors.runtime.registry import Registry
 from actors.runtime.replay.continuation import ContinueAsNew
@@ -177,7 +177,7 @@ class Ending:
         attempt = Attempt(
             self.run.history.attempt,
             policy,
-            self.run.log.seq,
+            self.run.log.last_seq,
             self.run.clock.now(),
             self.run.entropy.random(),
             tuple(self.run.history.failures),
@@ -205,7 +205,7 @@ class Ending:
             return ExecutionResult(wake)
         entry = NewEntry(EntryKind.RUN_SUSPENDED, "", {"wake": wake.wake.to_json()})
         ended = await self.write(Verdict((entry,), wake))
-        tell_of_length(self.run.log, self.loaded.entries)
+        warn_of_length(self.run.log, self.loaded.entries)
         return ended
 
     async def write(self, verdict: Verdict, *, again: bool = False) -> ExecutionResult:
@@ -231,7 +231,7 @@ class Ending:
         except RunSuspended:
             return self._broken()
         again = again or committed.wake_now or bool(committed.cycles)
-        refusals = {cycle.position: circle_of(cycle) for cycle in committed.cycles}
+        refusals = {cycle.position: wait_cycle_error(cycle) for cycle in committed.cycles}
         is_rest = isinstance(verdict.then, Finish | Suspend)
         answered = tuple(self.sessions.answered) if is_rest else ()
         return ExecutionResult(verdict.then, again=again, refusals=refusals, answered=answered)
@@ -265,6 +265,6 @@ class Ending:
         )
 
 
-def circle_of(cycle: WaitCycle) -> WaitCycleError:
+def wait_cycle_error(cycle: WaitCycle) -> WaitCycleError:
     """Return the error that a wait in a circle raises."""
     return WaitCycleError([str(agent) for agent in cycle.agents])

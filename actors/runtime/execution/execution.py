@@ -28,10 +28,10 @@ from actors.runtime.context.middleware import Hooks, call_agent
 from actors.runtime.context.run_context import RunContext
 from actors.runtime.context.waits import Waits
 from actors.runtime.execution.deadline import Deadline
-from actors.runtime.execution.ending import Ending, circle_of
+from actors.runtime.execution.ending import Ending, wait_cycle_error
 from actors.runtime.execution.start import inbox_of, meta_of, session_named_in
 from actors.runtime.journal.run_log import RunLog
-from actors.runtime.loop.resting import FEW, stays_s
+from actors.runtime.loop.idle_runs import FEW, idle_limit_s
 from actors.runtime.loop.tasks import start_task
 from actors.runtime.loop.timers import LEAD_S
 from actors.runtime.replay.branch_scheduler import BranchScheduler
@@ -76,9 +76,9 @@ class Execution:
     _ctx: RunContext = field(init=False)
     _ending: Ending = field(init=False)
     known_seq: int = -1
-    """Where the log ends at least, in a store that has forgotten nothing of it; see `doubt`."""
+    """Where the log ends at least, in a store that has forgotten nothing of it; see `invalidate`."""
     _suspend: asyncio.TimerHandle | None = None
-    _is_resting: bool = False
+    _is_idle: bool = False
     _may_stay: bool = True
     _stays_until: float | None = None
     _over: asyncio.Future[None] | None = None
@@ -130,25 +130,25 @@ class Execution:
             sessions,
         )
         if history.started:
-            run.answers.poke()
+            run.answers.invalidate()
         was_waiting = row.parked is not None or (row.wake is not None and row.wake.runs)
         if self.was_running or was_waiting:
             log.known_waits = None
         log.waits_of = waits.rows
 
-    def poke_mail(self) -> bool:
+    def notify_mail(self) -> bool:
         """The agent has new mail; False when the run is leaving memory and did not see it."""
-        self._waits.poke_mail()
+        self._waits.notify_mail()
         return self._ending.wake is None
 
-    def poke_signals(self) -> bool:
+    def notify_signals(self) -> bool:
         """Notify the run of new signals; False if it is leaving memory and did not see them."""
-        self._waits.poke_signals()
+        self._waits.notify_signals()
         return self._ending.wake is None
 
     def fail_wait(self, cycle: WaitCycle) -> bool:
         """Fail a wait that can never end; False if the run is leaving memory and does not see that."""
-        self._waits.fail(cycle.position, circle_of(cycle))
+        self._waits.fail(cycle.position, wait_cycle_error(cycle))
         return self._ending.wake is None
 
     def cancel(self, reason: str) -> None:
@@ -164,7 +164,7 @@ class Execution:
         self._runlog.break_off(CancellationError(why))
         self._arm_abandoning()
 
-    def doubt(self) -> bool:
+    def invalidate(self) -> bool:
         """Check the log again, as the store may be behind; False if nothing of this execution is durable.
 
         Otherwise the execution continues and writes its waits again. That write fails if the log ends
@@ -175,8 +175,8 @@ class Execution:
             return False
         self._runlog.known_waits = None
         self._runlog.show_waits()
-        self.poke_mail()
-        self.poke_signals()
+        self.notify_mail()
+        self.notify_signals()
         return True
 
     def hand_over(self) -> None:
@@ -234,7 +234,7 @@ class Execution:
                 spans.end(ended.then, upto=self._runlog.durable_seq, is_left=is_left)
             return ended
         finally:
-            self._on_move()  # one that was dropped is still counted as resting
+            self._on_move()  # one that was dropped is still counted as idle
             # Freed at once, not by the garbage collector: of many short runs that is half of the time.
             self._scheduler.detach()
             self._runlog.detach()
@@ -269,7 +269,7 @@ class Execution:
         for message in inbox:
             run.give(message)
         ending.sessions.begin(session_named_in(inbox))
-        ending.beginning = self._runlog.seq
+        ending.beginning = self._runlog.last_seq
         if self.refused is not None:
             return await ending.write(parked("store_refused", self.refused))
         blocked = 0 if self.blocking is None else run.history.without_progress(self.blocking.seqs)
@@ -346,45 +346,45 @@ class Execution:
         branch.begun.clear()
 
     def _on_move(self) -> None:
-        if self._is_resting:
-            self._is_resting = False
-            self.env.resting.leave()
+        if self._is_idle:
+            self._is_idle = False
+            self.env.idle.leave()
 
     def _on_idle(self) -> None:
         paused = self._waits.paused
         awaits_others = bool(paused.first("answer") or paused.first("mail"))
-        if not self._is_resting:
-            self._is_resting = True
-            self._may_stay = self.env.resting.enter(awaits_others=awaits_others)
+        if not self._is_idle:
+            self._is_idle = True
+            self._may_stay = self.env.idle.enter(awaits_others=awaits_others)
         hot_s = self.env.suspend_after if self._may_stay else 0.0
         if hot_s > 0 and not awaits_others and len(self._waits.open_waits) <= FEW:
-            hot_s = stays_s(self._wake_set(), self.env.clock.now(), hot_s)
+            hot_s = idle_limit_s(self._wake_set(), self.env.clock.now(), hot_s)
         if hot_s > 0:
             self._runlog.flush_behind()  # timers that were set survive a crash of a hot wait
         loop = asyncio.get_running_loop()
         now = loop.time()
-        rest_s = self._rest_s(hot_s, now)
+        idle_s = self._idle_limit_s(hot_s, now)
         if self._suspend is not None:
-            if self._suspend.when() <= now + rest_s:
+            if self._suspend.when() <= now + idle_s:
                 return
             self._suspend.cancel()
-        self._suspend = loop.call_later(rest_s, self._leave_memory, self._scheduler.live.moves)
+        self._suspend = loop.call_later(idle_s, self._leave_memory, self._scheduler.live.moves)
 
-    def _rest_s(self, rest_s: float, now: float) -> float:
-        """Seconds at rest until the run leaves memory.
+    def _idle_limit_s(self, idle_s: float, now: float) -> float:
+        """Seconds of idling until the run leaves memory.
 
         A moment before its time it stays for that, if all that happened is written: once, for should
         the clock stand still, time does not come.
         """
         unwritten = self._runlog.writes.entries
-        if rest_s >= 2 * LEAD_S or any(e.kind != EntryKind.RUN_RESUMED for e in unwritten):
-            return rest_s
+        if idle_s >= 2 * LEAD_S or any(e.kind != EntryKind.RUN_RESUMED for e in unwritten):
+            return idle_s
         due = self._wake_set().at
         early_s = 0.0 if due is None else (due - self.env.clock.now()).total_seconds()
         if not 0 < early_s <= LEAD_S:
-            return rest_s
+            return idle_s
         self._stays_until = self._stays_until or now + early_s + LEAD_S
-        return max(rest_s, self._stays_until - now)
+        return max(idle_s, self._stays_until - now)
 
     def _leave_memory(self, moves: int) -> None:
         self._suspend = None

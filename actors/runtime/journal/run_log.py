@@ -56,7 +56,7 @@ class RunLog:
     ) -> None:
         self.lease = lease
         self.history = history
-        self.seq = self.durable_seq = history.last_seq
+        self.last_seq = self.durable_seq = history.last_seq
         """The seq of the log's last entry, unwritten ones included; and of the last durable one."""
         self.writes = WriteSet(first=True)
         """The rows of the next flush. It is replaced when that flush begins."""
@@ -74,15 +74,15 @@ class RunLog:
         self._branches: list[tuple[int, int, asyncio.Future[None]]] = []
         """A heap of the branches that wait for a flush under way, by the entry they wait for."""
         self.waits_of: Callable[[bool], tuple[Wait, ...]] = lambda _: ()
-        """Returns the run's open asks, joins and approvals; whether it is at rest is given."""
+        """Returns the run's open asks, joins and approvals; whether it is idle is given."""
         self.known_waits: tuple[Wait, ...] | None = ()
-        """Those that are rows; None: perhaps some of an execution that was broken off."""
+        """The waits that are rows; None: perhaps some of an execution that was broken off."""
 
     def record(self, kind: EntryKind, position: str, payload: dict[str, JsonValue]) -> int:
         """Put an entry at the end of the log, in memory, and return its seq."""
         self.writes.entries.append(NewEntry(kind, position, payload))
-        self.seq += 1
-        return self.seq
+        self.last_seq += 1
+        return self.last_seq
 
     async def durable_unless_refused(
         self, branch: Branch, position: str, refusal: Callable[[str], dict[str, JsonValue]]
@@ -93,7 +93,7 @@ class RunLog:
         """
         self.amendments.refusable[position] = refusal
         try:
-            await self.durable(branch, self.seq)
+            await self.durable(branch, self.last_seq)
         finally:
             del self.amendments.refusable[position]
         return self.amendments.refused.pop(position, None)
@@ -139,11 +139,11 @@ class RunLog:
             if seq > self.durable_seq and self.broken is None:
                 return
 
-    async def _flush(self, *, resting: bool = False) -> None:
+    async def _flush(self, *, idle: bool = False) -> None:
         if self._in_flight or self.broken is not None:
             return  # somebody flushed before this one, beside the run, had its first step
         writes, self.writes = self.writes, WriteSet()
-        waits = self._new_waits(self.waits_of(resting))
+        waits = self._new_waits(self.waits_of(idle))
         self._in_flight = True
         try:
             if writes.is_commit or waits is not None:
@@ -264,7 +264,7 @@ class RunLog:
         """
         writes, gone = self.writes, set(release)
         entries = writes.entries[: max(beginning - self.durable_seq, 0)]
-        self.seq = self.durable_seq + len(entries)
+        self.last_seq = self.durable_seq + len(entries)
         bound = [key for key in writes.bind if entries and key not in gone]
         self.writes = WriteSet(entries, writes.create, bound, first=writes.first)
         self.amendments.received.clear()
@@ -274,14 +274,14 @@ class RunLog:
         is_new = bool(self.writes.entries) or self._new_waits(self.waits_of(True)) is not None
         if is_new and not self._in_flight and self.broken is None:
             self._behind = start_task(
-                self._flush(resting=True), name=f"flush {self.lease.run_id}", done=_is_told
+                self._flush(idle=True), name=f"flush {self.lease.run_id}", done=_ignore_failure
             )
 
     def show_waits(self) -> None:
         """Make open waits, and the questions asked, durable beside the run while others in it work."""
         if self._showing is None or self._showing.done():
             self._showing = start_task(
-                self._show_waits(), name=f"show {self.lease.run_id}", done=_is_told
+                self._show_waits(), name=f"show {self.lease.run_id}", done=_ignore_failure
             )
 
     async def _show_waits(self) -> None:
@@ -307,7 +307,7 @@ class RunLog:
             self.waits_of = lambda _: ()
 
 
-def tell_of_length(log: RunLog, known: Sequence[RunLogEntry]) -> None:
+def warn_of_length(log: RunLog, known: Sequence[RunLogEntry]) -> None:
     """Warn of a log that costs at every wake, when it is a thousand entries longer than `known`."""
     count = log.durable_seq + 1 - (known[0].seq if known else 0)
     if count // LONG_LOG > len(known) // LONG_LOG:
@@ -323,7 +323,7 @@ def _ignore(committed: Committed) -> None:
     """Do nothing: the callback of a log that is detached."""
 
 
-def _is_told(task: asyncio.Task[Any]) -> None:
+def _ignore_failure(task: asyncio.Task[Any]) -> None:
     """A flush beside the run that failed has broken the run off already."""
     if not task.cancelled():
         task.exception()

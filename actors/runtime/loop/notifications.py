@@ -21,10 +21,10 @@ class Notifications:
         self._subscribers: dict[str, list[Callable[[Nudge], None]]] = {}
         self.is_open = False
 
-    def subscribe(self, told: Callable[[Nudge], None], *kinds: str) -> None:
-        """Call `told` with each hint of these kinds, behind those who subscribed before."""
+    def subscribe(self, handler: Callable[[Nudge], None], *kinds: str) -> None:
+        """Call `handler` with each hint of these kinds, behind those who subscribed before."""
         for kind in kinds:
-            self._subscribers.setdefault(kind, []).append(told)
+            self._subscribers.setdefault(kind, []).append(handler)
 
     def publish(self, nudge: Nudge) -> None:
         """Let everybody act on a hint who subscribed to its kind."""
@@ -33,8 +33,8 @@ class Notifications:
         if nudge.kind not in self._subscribers:
             _log.debug("a hint without a name", extra={"kind": nudge.kind})
             return
-        for told in self._subscribers[nudge.kind]:
-            told(nudge)
+        for handler in self._subscribers[nudge.kind]:
+            handler(nudge)
 
     def publish_all(self, nudges: Sequence[Nudge]) -> None:
         """Publish one after the other."""

@@ -33,7 +33,7 @@ async def in_thread(fn: Callable[..., Any], *args: Any, **named: Any) -> Any:
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[Any] = loop.create_future()
 
-    def tell(value: Any, exc: BaseException | None) -> None:
+    def complete(value: Any, exc: BaseException | None) -> None:
         if ended.done():
             return  # nobody waits any more
         if exc is None:
@@ -52,7 +52,7 @@ async def in_thread(fn: Callable[..., Any], *args: Any, **named: Any) -> Any:
         except BaseException as exc:  # noqa: BLE001 - raised where it is waited for
             raised = exc
         with suppress(RuntimeError):  # the loop is closed
-            loop.call_soon_threadsafe(tell, value, raised)
+            loop.call_soon_threadsafe(complete, value, raised)
 
     context = contextvars.copy_context()
     threading.Thread(target=context.run, args=(body,), name="callboard step", daemon=True).start()

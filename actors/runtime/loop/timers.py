@@ -38,9 +38,11 @@ class Alarm:
 
     def _arm(self) -> asyncio.TimerHandle:
         left_s = (self._at - self._clock.now()).total_seconds()
-        return asyncio.get_running_loop().call_later(min(max(left_s, 0.0), MAX_ARM_S), self._look)
+        return asyncio.get_running_loop().call_later(
+            min(max(left_s, 0.0), MAX_ARM_S), self._fire_due
+        )
 
-    def _look(self) -> None:
+    def _fire_due(self) -> None:
         if self._clock.now() < self._at:
             self._handle = self._arm()
         else:

@@ -63,7 +63,7 @@ class MemoryArrivals(MemoryRole, ArrivalStore):
         if not record.log:
             rows.bind(row, record)
         row.submitted_run = record.cause.run_id
-        self._tell(Nudge("run", agent, record.cause.run_id))
+        self._notify(Nudge("run", agent, record.cause.run_id))
         return Submitted(record.cause.run_id, row.arrived())
 
     @override
@@ -87,7 +87,7 @@ class MemoryArrivals(MemoryRole, ArrivalStore):
             return SignalOutcome(accepted=False, agent_id=agent)
         rows.signal_ids.add((run_id, sender, message_id))
         record.signals.append(SignalRow(name, next(rows.signal_numbers), pack(payload), about))
-        self._tell(Nudge("signal", agent, run_id))
+        self._notify(Nudge("signal", agent, run_id))
         return SignalOutcome(accepted=True, agent_id=agent)
 
     @override
@@ -103,7 +103,7 @@ class MemoryArrivals(MemoryRole, ArrivalStore):
             return SignalOutcome(accepted=False, agent_id=agent)
         if keep_answer(self._rows, answer) is None:
             return SignalOutcome(accepted=False, agent_id=agent)
-        self._tell(Nudge("signal", agent, answer.run_id))
+        self._notify(Nudge("signal", agent, answer.run_id))
         return SignalOutcome(accepted=True, agent_id=agent)
 
     def _known_submit(self, new_run: NewRun, message: Message, sender: str) -> Submitted | None:
@@ -116,5 +116,5 @@ class MemoryArrivals(MemoryRole, ArrivalStore):
         flagged = []
         for run in ask_to_stop(self._rows, record, reason):
             flagged.append((run.cause.run_id, run.cause.agent_id))
-            self._tell(Nudge("cancel", run.cause.agent_id, run.cause.run_id))
+            self._notify(Nudge("cancel", run.cause.agent_id, run.cause.run_id))
         return flagged

@@ -1,4 +1,4 @@
-"""Circles of runs that wait for each other, found in the rows of the in-memory store."""
+"""Cycles of runs that wait for each other, found in the rows of the in-memory store."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def cycles_of(rows: MemoryRows, record: RunRecord) -> tuple[WaitCycle, ...]:
 
 
 def young_cycles(rows: MemoryRows, *, younger_than_s: float) -> list[WaitCycle]:
-    """Return every circle with a wait that is younger, once: the wait of its greatest run id."""
+    """Return every cycle with a wait that is younger, once: the wait of its greatest run id."""
     oldest = rows.clock.now() - timedelta(seconds=younger_than_s)
     found: dict[tuple[RunId, str], WaitCycle] = {}
     for record in rows.waiting.values():
@@ -42,9 +42,9 @@ def young_cycles(rows: MemoryRows, *, younger_than_s: float) -> list[WaitCycle]:
     return list(found.values())
 
 
-def _greatest_first(rows: MemoryRows, circle: Sequence[RunRecord]) -> WaitCycle:
-    start = max(range(len(circle)), key=lambda n: circle[n].cause.run_id)
-    turned = [*circle[start:], *circle[:start]]
+def _greatest_first(rows: MemoryRows, cycle: Sequence[RunRecord]) -> WaitCycle:
+    start = max(range(len(cycle)), key=lambda n: cycle[n].cause.run_id)
+    turned = [*cycle[start:], *cycle[:start]]
     following = turned[1 % len(turned)]
     position = next(
         row.wait.position for row, target in _blockers(rows, turned[0]) if target is following
@@ -52,25 +52,25 @@ def _greatest_first(rows: MemoryRows, circle: Sequence[RunRecord]) -> WaitCycle:
     return _cycle(turned, position)
 
 
-def _cycle(circle: Sequence[RunRecord], position: str) -> WaitCycle:
-    first = circle[0].cause
-    agents = tuple(record.cause.agent_id for record in circle)
+def _cycle(cycle: Sequence[RunRecord], position: str) -> WaitCycle:
+    first = cycle[0].cause
+    agents = tuple(record.cause.agent_id for record in cycle)
     return WaitCycle(first.run_id, first.agent_id, position, agents)
 
 
 def _path(rows: MemoryRows, first: RunRecord, last: RunRecord) -> list[RunRecord] | None:
     """Return the runs from `first` up to `last`, without it; None when no way leads there."""
     came_from: dict[RunId, RunRecord | None] = {first.cause.run_id: None}
-    to_look_at = [first]
-    for record in to_look_at:
+    to_visit = [first]
+    for record in to_visit:
         if record is last:
             return _way_to(record, came_from)
-        if len(to_look_at) > _STEPS:
+        if len(to_visit) > _STEPS:
             return None
         for _, target in _blockers(rows, record):
             if target.cause.run_id not in came_from:
                 came_from[target.cause.run_id] = record
-                to_look_at.append(target)
+                to_visit.append(target)
     return None
 
 

@@ -122,7 +122,7 @@ class MemoryInsight(InsightStore):
 
     @override
     async def known_totals(self, *, every_s: float) -> KnownTotals:
-        """Nothing is kept: counting is no more than looking."""
+        """See `InsightStore.known_totals`. Nothing is kept: counting rows in memory is cheap."""
         del every_s
         return KnownTotals(await self.totals(), 0.0)
 

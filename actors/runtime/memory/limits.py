@@ -146,15 +146,15 @@ class MemoryLimits(LimitStore):
 
 
 def _grant(row: _LimitRow, owner: HostIncarnation, claim: Claim, now: datetime) -> Grant:
-    part, places = row.parts[owner], row.limit.max_concurrent
+    part, slots = row.parts[owner], row.limit.max_concurrent
     share, missing = claim.wanted, 0
-    if places is not None:
+    if slots is not None:
         others = [p for host, p in row.parts.items() if host != owner]
         missing = sum(max(p.wanted - p.held, 0) for p in others)
-        share = fair_places({h: (p.wanted, p.got_at) for h, p in row.parts.items()}, places, now)[
+        share = fair_places({h: (p.wanted, p.got_at) for h, p in row.parts.items()}, slots, now)[
             owner
         ]
-        held = min(share, claim.wanted, places - sum(p.held for p in others))
+        held = min(share, claim.wanted, slots - sum(p.held for p in others))
         if held > claim.held:
             part.held, part.got_at = held, now
     starts = _take_starts(row, owner, claim.starts, now) if claim.starts else 0
@@ -171,24 +171,24 @@ def _grant(row: _LimitRow, owner: HostIncarnation, claim: Claim, now: datetime) 
 
 
 def fair_places(
-    wanting: dict[HostIncarnation, tuple[int, datetime]], places: int, now: datetime
+    wanting: dict[HostIncarnation, tuple[int, datetime]], slots: int, now: datetime
 ) -> dict[HostIncarnation, int]:
-    """Return how many places each host may use, as the SQL function of this name does.
+    """Return how many slots each host may use, as the SQL function of this name does.
 
     Args:
         wanting: How many each wants, and when it last got one.
-        places: How many there are.
+        slots: How many there are.
         now: The present.
     """
     shares: dict[HostIncarnation, int] = {}
     left = sorted(wanting, key=lambda host: (wanting[host][0], host))
-    while left and wanting[left[0]][0] * len(left) <= places:
+    while left and wanting[left[0]][0] * len(left) <= slots:
         shares[left[0]] = wanting[left[0]][0]
-        places -= shares[left.pop(0)]
+        slots -= shares[left.pop(0)]
     if left:
-        level, more = divmod(places, len(left))
+        level, more = divmod(slots, len(left))
         left.sort(key=lambda host: (wanting[host][1] <= now - _SHARE, wanting[host][1], host))
-        shares.update({host: level + (place < more) for place, host in enumerate(left)})
+        shares.update({host: level + (index < more) for index, host in enumerate(left)})
     return shares
 
 
@@ -212,8 +212,8 @@ def _take_starts(row: _LimitRow, owner: HostIncarnation, wanted: int, now: datet
     ]
     part = row.parts[owner]
     each, more = divmod(int(row.tokens), len(lately))
-    place = sorted(lately).index((part.started_at, owner))
-    got = min(wanted, each + (place < more))
+    index = sorted(lately).index((part.started_at, owner))
+    got = min(wanted, each + (index < more))
     row.tokens -= got
     part.starts = wanted - got
     if got:

@@ -40,7 +40,7 @@ class MemoryOperators(MemoryRole, OperatorStore):
     async def fork(self, run_id: RunId, *, at_seq: int, copy: int = 0) -> Submitted:
         submitted = _fork(self._rows, run_id, at_seq=at_seq, copy=copy)
         agent = self._rows.record(submitted.run_id).cause.agent_id
-        self._tell(Nudge("run", agent, submitted.run_id))
+        self._notify(Nudge("run", agent, submitted.run_id))
         return submitted
 
     @override
@@ -60,7 +60,7 @@ class MemoryOperators(MemoryRole, OperatorStore):
     async def redrive_run(self, run_id: RunId) -> Submitted:
         submitted = redrive_dead(self._rows, run_id)
         agent = self._rows.record(run_id).cause.agent_id
-        self._tell(Nudge("run", agent, submitted.run_id))
+        self._notify(Nudge("run", agent, submitted.run_id))
         return submitted
 
     @override
@@ -127,7 +127,7 @@ class MemoryRetention(MemoryRole, RetentionStore):
             open_runs = [run for run in rows.open_runs() if run.cause.agent_id == agent_id]
             for stopped in [run for one in open_runs for run in ask_to_stop(rows, one, FORGOTTEN)]:
                 cause = stopped.cause
-                self._tell(Nudge("cancel", cause.agent_id, cause.run_id))
+                self._notify(Nudge("cancel", cause.agent_id, cause.run_id))
             return Forgotten(open_run=holder.cause.run_id, messages=len(waiting), more=True)
         topics = list(rows.follows.by_follower.get(agent_id, ()))
         for topic in topics:

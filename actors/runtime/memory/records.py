@@ -80,9 +80,9 @@ class InboxRow:
     run_id: RunId | None = None
     submitted_run: RunId | None = None
     is_lazy: bool = False
-    """It waits, but nobody is told of it."""
+    """True if the message waits without a notification."""
     is_alone: bool = False
-    """It starts a run by itself."""
+    """True if the message starts a run by itself."""
 
     @classmethod
     def of(cls, key: MessageKey, message: Message, arrival: int, *, at: datetime) -> InboxRow:

@@ -290,13 +290,13 @@ class MemoryRole:
     def __init__(self, rows: MemoryRows, source: object) -> None:
         self._rows, self._source = rows, source
 
-    def _tell(self, nudge: Nudge) -> None:
+    def _notify(self, nudge: Nudge) -> None:
         self._rows.nudge(self._source, nudge)
 
     def _arrive(self, found: Sequence[InboxRow | None]) -> list[Arrived]:
         arrived = [row.arrived() for row in found if row is not None]
         for agent in dict.fromkeys(item.agent_id for item in arrived):
-            self._tell(Nudge("mail", agent))
+            self._notify(Nudge("mail", agent))
         return arrived
 
 

@@ -177,5 +177,5 @@ class InMemorySchedules(ScheduleStore):
 
 
 def _copy(schedule: Schedule) -> Schedule:
-    """Nobody else holds the payload, so nobody can change it."""
+    """Return a copy whose payload no caller holds, so that none can change it."""
     return replace(schedule, payload=unpack(pack(schedule.payload)))

@@ -44,7 +44,7 @@ class MemoryShards(MemoryRole, ShardStore):
 
     @override
     def shard_of(self, agent_id: AgentId) -> ShardId:
-        """There is only one."""
+        """Return the only shard."""
         return MEMORY_SHARD
 
     @override
@@ -67,7 +67,7 @@ class MemoryShards(MemoryRole, ShardStore):
         for lease in leases:
             if (lease.shard, lease.owner, lease.epoch) == (MEMORY_SHARD, shard.owner, shard.epoch):
                 shard.owner = shard.expires_at = None
-                self._tell(Nudge("shards"))
+                self._notify(Nudge("shards"))
 
     @override
     async def heartbeat(self, owner: HostIncarnation, known: Sequence[ShardLease]) -> HostReport:
@@ -116,7 +116,7 @@ class MemoryBacklog(MemoryRole, BacklogStore):
 
     @override
     async def blockings(self, shards: Sequence[ShardId]) -> list[Blocking]:
-        """There is no other host to give anything up for."""
+        """Return nothing: no other host gives shards up."""
         del shards
         return []
 

@@ -49,7 +49,7 @@ def reply(rows: MemoryRows, record: RunRecord, answers: Iterable[Answer]) -> lis
         last_seq = record.last_seq if answer.last_seq < 0 else answer.last_seq
         full = replace(answer, by=answer.by or record.cause.run_id, last_seq=last_seq)
         if keep_answer(rows, full) is not None:
-            nudges += _told(asker)
+            nudges += _nudges_of(asker)
     return nudges
 
 
@@ -79,7 +79,7 @@ def _tell_end(rows: MemoryRows, ended: RunRecord, waiting: RunId, key: str) -> l
         return []
     if keep_answer(rows, _end_of(ended, waiting, key)) is None:
         return []
-    return _told(record)
+    return _nudges_of(record)
 
 
 def _end_of(ended: RunRecord, waiting: RunId, key: str) -> Answer:
@@ -112,7 +112,7 @@ def _was_asked(rows: MemoryRows, record: RunRecord, asker: RunRecord, key: str) 
     return rows.known(agent, f"agent:{asking}", key) is not None
 
 
-def _told(record: RunRecord) -> list[Nudge]:
+def _nudges_of(record: RunRecord) -> list[Nudge]:
     if record.status.is_terminal:
         return []
     return [Nudge("signal", record.cause.agent_id, record.cause.run_id)]
@@ -152,7 +152,7 @@ def _give_again(record: RunRecord, key: str) -> list[Nudge]:
     if row is None or not row.is_taken:
         return []
     row.is_taken = False
-    return _told(record)
+    return _nudges_of(record)
 
 
 def clear_waits(rows: MemoryRows, record: RunRecord) -> None:

@@ -78,7 +78,7 @@ class ComposedCommits(_OfParts, MemoryCommits):
             await self._parts.boot(child, f"spawn:{commit.lease.agent_id}")
         outcome = await super().commit(commit)
         if isinstance(outcome, Committed):
-            await self._parts.tell(commit)
+            await self._parts.notify(commit)
         return outcome
 
     async def _has_older(self, commit: Commit) -> bool:

@@ -116,7 +116,7 @@ class GivenParts:
         if self.mirror is not None and record is not None:
             await self.mirror.executing(record.row(), lease.owner)
 
-    async def tell(self, commit: Commit) -> None:
+    async def notify(self, commit: Commit) -> None:
         """Tell scheduler, signal bus and inbox of a commit that was written."""
         run_id, then = commit.lease.run_id, commit.then
         for child in commit.spawned:
@@ -127,9 +127,9 @@ class GivenParts:
         if self.bus is not None and isinstance(then, Suspend) and then.wake.at is not None:
             await self.bus.timer(run_id, then.wake.at)
         if self.inbox is not None:
-            await self._tell_inbox(self.inbox, commit)
+            await self._notify_inbox(self.inbox, commit)
 
-    async def _tell_inbox(self, inbox: Inbox, commit: Commit) -> None:
+    async def _notify_inbox(self, inbox: Inbox, commit: Commit) -> None:
         run_id, then = commit.lease.run_id, commit.then
         for key in commit.withdraw:
             row = self.rows.inbox.get(key)

@@ -104,7 +104,7 @@ class SupervisorView(StoreView):
         check_text_of("reason of a cancel", reason)
         report = await self._store.arrivals.request_cancel(handle.run_id, reason=reason)
         for run_id, agent_id in report.runs:
-            self._tell(Nudge("cancel", agent_id, run_id))
+            self._notify(Nudge("cancel", agent_id, run_id))
 
     async def children_of(self, run_id: RunId) -> list[RunHandle]:
         """See `Supervisor.children_of`."""
@@ -136,7 +136,7 @@ class SupervisorView(StoreView):
         )
         outcome = await self._store.arrivals.answer(answer)
         if outcome.accepted:
-            self._tell(Nudge("signal", outcome.agent_id, row.parent))
+            self._notify(Nudge("signal", outcome.agent_id, row.parent))
 
     async def _spawn(
         self, agent: AgentId, parent: RunId, supervision: Supervision, boot: Message | None
@@ -178,13 +178,13 @@ class SupervisorView(StoreView):
             spawned=(child,),
         )
         for nudge in committed.nudges:
-            self._tell(nudge)
+            self._notify(nudge)
         if committed.spawned:
-            self._tell(Nudge("run", child.run.agent_id, child.run.run_id))
+            self._notify(Nudge("run", child.run.agent_id, child.run.run_id))
         if committed.wake_now:
-            self._tell(Nudge("signal", parent.agent_id, parent.run_id))
+            self._notify(Nudge("signal", parent.agent_id, parent.run_id))
 
-    def _tell(self, nudge: Nudge) -> None:
+    def _notify(self, nudge: Nudge) -> None:
         if self._follow is not None:
             self._follow(nudge)
 

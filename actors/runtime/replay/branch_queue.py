@@ -27,23 +27,23 @@ class BranchQueue:
         self._takers_together: list[Branch] = []
 
     def add(self, branch: Branch) -> None:
-        """It is to begin."""
+        """Queue a branch that is to begin."""
         if self.new is None:
             self.new = deque()
         self.new.append(branch)
 
     def hit(self, branch: Branch, seq: int, *, is_input: bool = False) -> None:
-        """It goes on with the entry `seq`."""
+        """Queue a branch that goes on with the entry `seq`."""
         branch.resume_seq, branch.has_input = seq, is_input
         heapq.heappush(self.hits, (seq, id(branch), branch))
 
     def miss(self, branch: Branch, on_begin: Callable[[], None] | None) -> None:
-        """It begins something; `on_begin` is called at that moment."""
+        """Queue a branch that begins a call; `on_begin` is called at that moment."""
         branch.on_begin = on_begin
         self._misses.append(branch)
 
     def take(self, branch: Branch, on_taken: Callable[[], None], *, together: bool) -> None:
-        """It consumes something; `on_taken` is called at that moment."""
+        """Queue a branch that consumes an event; `on_taken` is called at that moment."""
         branch.on_begin = on_taken
         if together:
             self._takers_together.append(branch)

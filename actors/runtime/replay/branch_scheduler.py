@@ -118,9 +118,9 @@ class BranchScheduler:
 
     def _watch(self) -> None:
         loop = asyncio.get_running_loop()
-        self._stall_watch = loop.call_later(STALL_S, self._look_for_stall, self.live.moves)
+        self._stall_watch = loop.call_later(STALL_S, self._check_stall, self.live.moves)
 
-    def _look_for_stall(self, moves: int) -> None:
+    def _check_stall(self, moves: int) -> None:
         """Let other branches continue if a branch awaits something that another one may have to provide."""
         self._stall_watch = None
         if not self.groups or self.live.unwinding is not None:
@@ -135,7 +135,7 @@ class BranchScheduler:
                     )
                     branch.overdue = True
                     self.live.running -= 1
-            self._look()
+            self._resume_next()
         self._watch()
 
     async def resume_at(self, branch: Branch, seq: int, verb: str) -> None:
@@ -170,7 +170,7 @@ class BranchScheduler:
         """Second half of `queue_resume`."""
         self.live.leave_work(branch, branch.state)
         self.raise_if_interrupted(branch)
-        self._look()
+        self._resume_next()
         await self.live.wait(branch, verb)
 
     async def take(
@@ -227,27 +227,27 @@ class BranchScheduler:
 
     async def _park(self, branch: Branch, state: BranchState, verb: str) -> None:
         self.live.leave_code(branch, state)
-        self._look()
+        self._resume_next()
         await self.live.wait(branch, verb)
 
     async def _stop_work(self, branch: Branch, state: BranchState, verb: str) -> None:
         self.live.leave_work(branch, state)
-        self._look()
+        self._resume_next()
         await self.live.wait(branch, verb)
 
     def durable_upto(self, seq: int) -> None:
         """Note that the log is durable up to `seq`."""
         self._durable = max(self._durable, seq)
-        self._look()
+        self._resume_next()
 
     def _ended(self, branch: Branch) -> None:
         """Note that a child's code has ended."""
         self._by_task.pop(branch.task, None)
         self.live.leave_code(branch, BranchState.DONE)
         self.groups.end(branch)
-        self._look()
+        self._resume_next()
 
-    def _look(self) -> None:
+    def _resume_next(self) -> None:
         """Let a ready branch continue after a change from outside."""
         while self.live.running == 0 and self._quiet():
             pass  # a branch that had not begun has ended: nobody runs yet
@@ -305,7 +305,7 @@ class BranchScheduler:
         """End all branches, innermost first, with `signal`; ctx calls raise it from now on."""
         if self.live.unwinding is None:
             self.live.unwinding = signal
-            self._look()
+            self._resume_next()
 
     def cancel_running(self) -> None:
         """Cancel agent code that awaits something of its own, and every effect that executes."""

@@ -74,14 +74,14 @@ class Branch:
         self.closed = False
         self.flushing = False
         self.overdue = False
-        """It awaits something the runtime does not know, and the others go on without it."""
+        """True if the branch awaits something the runtime does not know, and the others go on without it."""
         self.resume_seq = -1
         self.has_input = False
         """The entry that it goes on with, if it waits for that."""
         self.group: Group | None = None
         """Whose child it is; None: the root, or on its own."""
         self.groups: list[Group] = []
-        """Those it has opened, the innermost last."""
+        """The groups that the branch has opened, the innermost last."""
         self.begun: dict[str, str] = {}
         """Effects begun here without a result yet: position to name."""
         self.value: Any = None
@@ -94,13 +94,13 @@ class Branch:
         return position
 
     def drop_code(self) -> None:
-        """Its code, if it has not begun, will not."""
+        """Drop the branch's code if it has not begun."""
         coro, self.coro = self.coro, None
         if coro is not None:
             coro.close()
 
     def forget_go(self) -> None:
-        """It was interrupted: that it was let go means nothing to its next wait."""
+        """Forget that the branch was let go: it was interrupted, and its next wait begins anew."""
         self.go, self.thrown = False, None
 
     @property

@@ -129,7 +129,7 @@ class History:
         return history
 
     @property
-    def life(self) -> int:
+    def execution_number(self) -> int:
         """The number of this execution from the beginning, from 1. Every retry and every recovery counts."""
         return self.attempt + self.recoveries
 

@@ -23,7 +23,7 @@ from actors.runtime.worker.worker import Worker
 
 _log = logging.getLogger("callboard.schedules")
 
-LOOK_S: Final = 5.0
+POLL_S: Final = 5.0
 """How often the store is asked for schedules that no nudge told of."""
 
 PAGE: Final = 500
@@ -59,43 +59,45 @@ class ScheduleService:
 
     def __init__(self, worker: Worker, notifications: Notifications) -> None:
         self._store, self._worker, self._clock = worker.env.store, worker, worker.env.clock
-        self._poked = asyncio.Event()
+        self._notified = asyncio.Event()
         self._reviewed: set[tuple[ShardId, int]] = set()
         self._complained: set[tuple[str, str, int]] = set()
         self._forget_at = 0.0
         notifications.subscribe(self._follow, "schedule", "held", "life")
 
     def _follow(self, nudge: Nudge) -> None:
-        """Look at once: a schedule was written, or shards have come."""
+        """Poll at once: a schedule was written, or shards have come."""
         if nudge.kind == "life":  # zones are reviewed again, and nothing read before is fired
             self._reviewed.clear()
-        self._poked.set()
+        self._notified.set()
 
     async def run(self) -> None:
         """Fire until cancelled; to be run as a task. What cannot be written is tried again."""
         while True:
-            self._poked.clear()
+            self._notified.clear()
             try:
                 pause_s = await self._round()
             except ActorsError as exc:
-                _log.warning("schedules wait for the store", extra={"problem": str(exc)})
+                _log.warning(
+                    "schedules could not be fired and are retried", extra={"problem": str(exc)}
+                )
                 pause_s = AWAY_PAUSE_S
             if pause_s > 0:
                 await asyncio.sleep(pause_s)
 
     async def _round(self) -> float:
-        """Look once, fire what becomes due until the next look; return how long to pause then."""
+        """Poll once, fire what becomes due until the next poll; return how long to pause then."""
         leases = self._worker.held.loaded
         if not leases:
-            await self._until(self._clock.monotonic() + LOOK_S)
+            await self._until(self._clock.monotonic() + POLL_S)
             return 0.0
         await self._review(leases)
         shards = [lease.shard for lease in leases]
         page = await self._store.schedules.due(shards, within_s=HORIZON_S, limit=PAGE)
         read_at = self._clock.monotonic()
-        look_at = read_at + LOOK_S
+        poll_at = read_at + POLL_S
         waiting = deque((read_at + one.in_s, one.schedule) for one in page)
-        while not self._poked.is_set():
+        while not self._notified.is_set():
             now = self._clock.monotonic()
             ripe = []
             while waiting and waiting[0][0] <= now:
@@ -104,17 +106,17 @@ class ScheduleService:
                 again_s = await self._fire(leases, ripe, now)
                 if again_s is None:
                     return REFUSED_PAUSE_S
-                look_at = min(look_at, now + again_s)
-            elif now >= look_at or (not waiting and len(page) == PAGE):
+                poll_at = min(poll_at, now + again_s)
+            elif now >= poll_at or (not waiting and len(page) == PAGE):
                 break
             else:
-                await self._until(min(look_at, waiting[0][0]) if waiting else look_at)
+                await self._until(min(poll_at, waiting[0][0]) if waiting else poll_at)
         await self._forget()
         return 0.0
 
     async def _until(self, deadline: float) -> None:
-        """Return at this time of the monotonic clock, or as soon as somebody pokes."""
-        await happens(self._poked, within_s=max(deadline - self._clock.monotonic(), 0.0))
+        """Return at this time of the monotonic clock, or on the next notification."""
+        await happens(self._notified, within_s=max(deadline - self._clock.monotonic(), 0.0))
 
     async def _fire(
         self, leases: Sequence[ShardLease], ripe: Sequence[tuple[float, Schedule]], monotonic: float

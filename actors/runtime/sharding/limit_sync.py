@@ -33,7 +33,7 @@ class Limiting:
         store: The limits of the deployment.
         owner: Who claims.
         dispatcher: Its admission is supplied; starts who waited and is back in the ready queue.
-        notifications: Hints of changes, and of places that are free or wanted elsewhere.
+        notifications: Hints of changes, and of slots that are free or wanted elsewhere.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class Limiting:
         if nudge.kind != "places":  # changed; or the store may be behind: tell it what is used here
             self._read_at = 0.0
             self._changed.set()
-        self._admission.look_again()
+        self._admission.refresh()
 
     async def read_now(self) -> None:
         """Know the limits as they are now, if anything is executed here."""
@@ -85,21 +85,21 @@ class Limiting:
     async def ask_no_more(self) -> None:
         """Claim nothing from now on, and let an exchange under way come to its end.
 
-        Cut off, it could still be executed, behind `stop`: its places would be held for a lease.
+        Cut off, it could still be executed, behind `stop`: its slots would be held for a lease.
         """
         self._is_leaving = True
         await until_free(self._asking, limit_s=LEAVE_LIMIT_S)
 
     async def stop(self) -> None:
         """Give back what is held, when nothing executes any more; else it goes with the lease."""
-        claims = self._admission.farewell()
+        claims = self._admission.release_all()
         if not claims:
             return
         try:
             async with asyncio.timeout(LEAVE_LIMIT_S):
                 await self._store.exchange(self._owner, claims)
         except (ActorsError, TimeoutError) as exc:
-            _log.warning("places are given back with the lease", extra={"problem": str(exc)})
+            _log.warning("slots are released with the lease", extra={"problem": str(exc)})
 
     async def _until_due(self) -> None:
         while True:
@@ -133,7 +133,7 @@ class Limiting:
             try:
                 grants = await self._store.exchange(self._owner, claims)
             except BaseException:
-                self._admission.doubt(claims)
+                self._admission.mark_unanswered(claims)
                 raise
             self._admission.apply(grants)
         self._on_admitted()

@@ -121,7 +121,7 @@ class Ownership:
             if self._is_leaving:
                 return
             await self._recovery.load()
-        self._recovery.look_beside()
+        self._recovery.scan_in_background()
 
     def _meet(self, serves: Serves) -> None:
         """Read anew what this host owned for want of anybody who serves it, and serves itself now."""
@@ -175,8 +175,8 @@ class Ownership:
         if nudge.kind == "life":  # nothing that is remembered of rows is trusted
             self._declared = None
             self._recovery.begin_anew()
-        self._recovery.soon(self._look_again, name=f"nudge {nudge.kind}")
+        self._recovery.soon(self._poll, name=f"nudge {nudge.kind}")
 
-    async def _look_again(self) -> None:
+    async def _poll(self) -> None:
         await self.claim()
         await self._recovery.read_again()

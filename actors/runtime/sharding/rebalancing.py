@@ -20,7 +20,7 @@ _log = logging.getLogger("callboard.sharding")
 DRAIN_S: Final = 30.0
 """How long executions may take to end or suspend before they are handed over."""
 
-LOOK_S: Final = 0.1
+POLL_S: Final = 0.1
 """How often a shard that is to be given back is looked at."""
 
 LEAVE_S: Final = UNWIND_LIMIT_S + 5.0
@@ -114,7 +114,7 @@ class Rebalancer:
             if loop.time() >= ends_at:
                 break
             if left:
-                await asyncio.sleep(LOOK_S)
+                await asyncio.sleep(POLL_S)
         return left
 
     def _tell_to_leave(self, lease: ShardLease) -> bool:

@@ -23,7 +23,7 @@ from actors.runtime.worker.worker import Worker
 
 _log = logging.getLogger("callboard.sharding")
 
-CIRCLE_S: Final = 15.0
+CYCLE_AGE_S: Final = 15.0
 """Age of the waits that a scan looks at for circles which two commits closed at one moment."""
 
 _ANY_AGE_S: Final = 1e9
@@ -52,42 +52,42 @@ class Recovery:
         self._intake, self._adoption = worker.intake, worker.adoption
         self._publish, self._tasks = notifications.publish, tasks
         self._arrival = self._before = self._last = -1
-        self._is_looking = self._is_looking_for_circles = False
-        self._may_have_circles: set[ShardId] = set()
-        self._lives = 0
+        self._is_scanning_mail = self._is_scanning_cycles = False
+        self._may_have_cycles: set[ShardId] = set()
+        self._incarnations = 0
         self._left: list[Callable[[], Awaitable[None]]] = []
         """What could not be read when a hint told of it."""
         notifications.subscribe(self._follow, "run", "cancel")
 
     def begin_anew(self) -> None:
         """The store may be behind: what is being read does not count."""
-        self._lives += 1
-        self._adoption.doubt()
+        self._incarnations += 1
+        self._adoption.invalidate()
 
     async def load(self) -> None:
         """Read what runs in shards that are new here; what failed before is read again."""
         while shards := self._adoption.begin():
-            life = self._lives
+            incarnation = self._incarnations
             # First: what comes for one of them from now on finds it, what came before is in the rows.
             self._adoption.sleep(await self._store.backlog.sleepers(shards))
             for blocking in await self._store.backlog.blockings(shards):
                 self._adoption.gave_up(blocking)
             await self._read_runs(shards)
             await self._read_timers(shards)
-            if life != self._lives:
+            if incarnation != self._incarnations:
                 continue  # what was read first may be forgotten
             self._adoption.loaded(shards)
-            self._may_have_circles.update(shards)
+            self._may_have_cycles.update(shards)
             self._publish(Nudge("held"))
 
-    def look_beside(self) -> None:
+    def scan_in_background(self) -> None:
         """Look, beside what starts in new shards, for mail that waits there and for circles."""
-        if not self._is_looking and self._worker.held.to_look_through:
-            self._is_looking = True
-            self._tasks.start(self._look_through(), name="look for mail")
-        if not self._is_looking_for_circles and self._may_have_circles:
-            self._is_looking_for_circles = True
-            self._tasks.start(self._read_old_circles(), name="look for circles")
+        if not self._is_scanning_mail and self._worker.held.unscanned:
+            self._is_scanning_mail = True
+            self._tasks.start(self._scan_mail(), name="scan for messages")
+        if not self._is_scanning_cycles and self._may_have_cycles:
+            self._is_scanning_cycles = True
+            self._tasks.start(self._scan_old_cycles(), name="scan for wait cycles")
 
     async def read_again(self) -> None:
         """Read what hints told of that nobody heard."""
@@ -105,13 +105,13 @@ class Recovery:
         for read in left:
             self.soon(read, name="what a hint left")
         await self._read_timers(shards)
-        await self._look_for_circles(shards, younger_than_s=CIRCLE_S)
+        await self._scan_cycles(shards, younger_than_s=CYCLE_AGE_S)
         if shards:
             for nudge in await self._store.backlog.unnoticed(shards, younger_than_s=UNNOTICED_S):
                 # Thousands of children of one parent may wait here for their place.
                 if nudge.kind != "run" or not self._adoption.knows(nudge.run_id):
                     self._publish(nudge)
-        if self._is_looking:
+        if self._is_scanning_mail:
             return
         if self._last < 0:
             self._before = self._last = self._arrival
@@ -178,10 +178,10 @@ class Recovery:
             for run in runs:
                 wake = run.wake
                 if run.parked is not None or (wake is not None and (wake.signals or wake.runs)):
-                    scope.start(self._look_for_signals(run), name=f"signals of {run.run_id}")
+                    scope.start(self._check_signals(run), name=f"signals of {run.run_id}")
             await scope.settle(limit_s=_SIGNALS_LIMIT_S)
 
-    async def _look_for_signals(self, run: RunRow) -> None:
+    async def _check_signals(self, run: RunRow) -> None:
         wake = run.wake or WakeSet()
         awaited = (*wake.signals, *wake.runs)
         try:
@@ -196,41 +196,41 @@ class Recovery:
         if any(name in awaited or (is_parked and name.startswith(RESERVED)) for name in found):
             self._intake.signalled(run.run_id, run.agent_id)
 
-    async def _look_for_circles(self, shards: Sequence[ShardId], *, younger_than_s: float) -> None:
+    async def _scan_cycles(self, shards: Sequence[ShardId], *, younger_than_s: float) -> None:
         """Let waits fail that can never end, where no commit has seen that."""
         if shards:
             for cycle in await self._store.backlog.wait_cycles(
                 shards, younger_than_s=younger_than_s
             ):
-                self._intake.in_circle(cycle)
+                self._intake.fail_cycle(cycle)
 
-    async def _read_old_circles(self) -> None:
+    async def _scan_old_cycles(self) -> None:
         try:
-            while shards := tuple(self._may_have_circles):
-                self._may_have_circles.clear()
+            while shards := tuple(self._may_have_cycles):
+                self._may_have_cycles.clear()
                 try:
-                    await self._look_for_circles(shards, younger_than_s=_ANY_AGE_S)
+                    await self._scan_cycles(shards, younger_than_s=_ANY_AGE_S)
                 except ActorsError as exc:
-                    self._may_have_circles.update(shards)
-                    _log.warning("circles are looked for again", exc_info=exc)
+                    self._may_have_cycles.update(shards)
+                    _log.warning("the search for wait cycles is retried", exc_info=exc)
                     await asyncio.sleep(READ_AGAIN_S)
         finally:
-            self._is_looking_for_circles = False
+            self._is_scanning_cycles = False
 
-    async def _look_through(self) -> None:
+    async def _scan_mail(self) -> None:
         try:
-            while leases := self._worker.held.to_look_through:
-                life = self._lives
+            while leases := self._worker.held.unscanned:
+                incarnation = self._incarnations
                 try:
                     await self._read_mail([lease.shard for lease in leases])
                 except ActorsError as exc:
-                    _log.warning("mail is looked through again", exc_info=exc)
+                    _log.warning("the scan for messages is retried", exc_info=exc)
                     await asyncio.sleep(READ_AGAIN_S)
                 else:
-                    if life == self._lives:
-                        self._adoption.looked_through(leases)
+                    if incarnation == self._incarnations:
+                        self._adoption.mail_scanned(leases)
         finally:
-            self._is_looking = False
+            self._is_scanning_mail = False
 
     async def _read_mail(self, shards: Sequence[ShardId], after: int = -1) -> None:
         """Tell the worker which agents have mail; the messages stay where they are.

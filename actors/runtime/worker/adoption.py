@@ -35,8 +35,8 @@ class ShardAdoption:
         self._dispatcher, self._executing = state.dispatcher, state.executing
         self.sleep = state.mailboxes.sleep
         """See `MailboxTable.sleep`: told before the other runs of the shards."""
-        self.looked_through = state.mailboxes.looked_through
-        """See `MailboxTable.looked_through`."""
+        self.mail_scanned = state.mailboxes.mail_scanned
+        """See `MailboxTable.mail_scanned`."""
 
     def grant(self, lease: ShardLease) -> None:
         """Hold a shard; nothing starts in it before its runs were told to `adopt` and `loaded` says so."""
@@ -94,26 +94,26 @@ class ShardAdoption:
         if execution is not None:
             del self._executing[mailbox.run_id]
             execution.drop("the store has forgotten it")
-        self._state.completions.tell(mailbox.run_id, None)
+        self._state.completions.complete(mailbox.run_id, None)
         self._mailboxes.forget(mailbox, keeps_queue=True)
         return self._mailboxes.of(run.agent_id) or mailbox
 
-    def doubt(self) -> None:
+    def invalidate(self) -> None:
         """Read everything again, as the store may have lost its last commits.
 
         An execution with a durable entry continues. Its next write, or `adopt`, shows whether the store
         still has that entry. Other executions have had no effect yet and are dropped.
         """
         for run_id, execution in list(self._executing.items()):
-            if not execution.doubt():
+            if not execution.invalidate():
                 del self._executing[run_id]
                 execution.drop("the store may have forgotten it")
         for lease in self._held.leases:
             self._held.read_anew(lease.shard)
-        self._mailboxes.doubt({e.lease.agent_id for e in self._executing.values()})
+        self._mailboxes.invalidate({e.lease.agent_id for e in self._executing.values()})
         self._state.fresh.clear()
         self._state.refusals.clear()
-        self._state.completions.look_again()
+        self._state.completions.release_all()
 
     def loaded(self, shards: Sequence[ShardId]) -> None:
         """Note that all open runs of these shards were offered, and start what waited for that."""
@@ -121,7 +121,7 @@ class ShardAdoption:
         for mailbox in self._mailboxes.in_shards(shards):
             if mailbox.adoption is Adoption.UNDER_WAY:
                 self._mailboxes.adopted(mailbox)
-                self._dispatcher.look_at(mailbox)
+                self._dispatcher.dispatch(mailbox)
             else:
                 self._mailboxes.forget_empty(mailbox)
 
@@ -149,7 +149,7 @@ class ShardAdoption:
         fresh, shard_of = self._state.fresh, self._state.store.shards.shard_of
         for run_id in [i for i, run in fresh.items() if shard_of(run.agent_id) in shards]:
             del fresh[run_id]
-        self._state.completions.look_again()
+        self._state.completions.release_all()
         self._publish(Nudge("held"))
         return gone
 
@@ -162,6 +162,6 @@ class ShardAdoption:
         mailbox = self._mailboxes.presumed(timer.agent_id, timer.run_id)
         if mailbox is None:
             return
-        if mailbox.presumed and mailbox.is_at_rest:
-            mailbox.rest(mailbox.holding, wake_at=timer.at, wants_mail=False)
+        if mailbox.presumed and mailbox.is_evicted:
+            mailbox.evict(mailbox.holding, wake_at=timer.at, wants_mail=False)
         self._dispatcher.remind(mailbox)

@@ -25,16 +25,16 @@ class Completions:
         """Return True if a caller in this process waits for the end of the run."""
         return run_id in self._waiters
 
-    def tell(self, run_id: RunId, row: RunRow | None) -> None:
+    def complete(self, run_id: RunId, row: RunRow | None) -> None:
         """Complete the run's futures: it has ended, or another host has it now."""
         for waiter in self._waiters.pop(run_id, ()):
             if not waiter.done():
                 waiter.set_result(row)
 
-    def look_again(self) -> None:
+    def release_all(self) -> None:
         """Complete all futures with None, so that each caller reads its run's row and waits there."""
         for run_id in list(self._waiters):
-            self.tell(run_id, None)
+            self.complete(run_id, None)
 
     def _forget(self, run_id: RunId, waiter: asyncio.Future[RunRow | None]) -> None:
         waiters = self._waiters.get(run_id, [])

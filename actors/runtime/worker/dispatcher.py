@@ -15,7 +15,7 @@ from actors.kernel.runtime.scheduler import RunStatus
 from actors.runtime.context.host_services import HostServices
 from actors.runtime.loop.tasks import TaskScope
 from actors.runtime.loop.timers import Timers
-from actors.runtime.worker.admission import Admission, Entry
+from actors.runtime.worker.admission import Admission, Permit
 from actors.runtime.worker.mailbox import Holding, Mailbox, holding_of
 from actors.runtime.worker.mailbox_table import MailboxTable
 from actors.runtime.worker.ready_queue import ReadyQueue
@@ -56,7 +56,7 @@ class Dispatcher:
         tasks: TaskScope,
         *,
         capacity: int,
-        drive: Callable[[Entry[Mailbox]], Coroutine[Any, Any, None]],
+        drive: Callable[[Permit[Mailbox]], Coroutine[Any, Any, None]],
     ) -> None:
         self._store, self._mailboxes, self._clock, self._tasks = (
             env.store,
@@ -64,8 +64,8 @@ class Dispatcher:
             env.clock,
             tasks,
         )
-        self._capacity, self._resting, self._drive = capacity, env.resting, drive
-        env.resting.on_rest = self.start_ready
+        self._capacity, self._idle, self._drive = capacity, env.idle, drive
+        env.idle.on_idle = self.start_ready
         self._ready: ReadyQueue[Mailbox] = ReadyQueue()
         self.admission: Admission[Mailbox] = Admission(
             self._ready, clock=lambda: asyncio.get_running_loop().time()
@@ -80,7 +80,7 @@ class Dispatcher:
         """The number of agents that are ready and do not execute yet."""
         return len(self._ready)
 
-    def look_at(self, mailbox: Mailbox) -> None:
+    def dispatch(self, mailbox: Mailbox) -> None:
         """Start the agent's next run if there is one, as the agent may start now."""
         self.consider(mailbox)
         if mailbox.nudged:
@@ -100,23 +100,23 @@ class Dispatcher:
 
     def wake(self, mailbox: Mailbox) -> None:
         """Let the run that holds the agent go on, if it waits."""
-        if mailbox.is_at_rest:
+        if mailbox.is_evicted:
             self._make_ready(mailbox)
 
     def hold(self, mailbox: Mailbox, run: RunRow) -> None:
         """Note that a started run holds its agent, and waits as its row says."""
         # What came before this was known was a signal, and no decision.
-        is_told, mailbox.nudged = mailbox.nudged, False
+        was_nudged, mailbox.nudged = mailbox.nudged, False
         mailbox.run_id, mailbox.priority = run.run_id, run.priority
         mailbox.recovering = run.status is RunStatus.RUNNING
         wants_mail = run.wake is not None and run.wake.message
-        mailbox.rest(holding_of(run), wake_at=run.wake_at, wants_mail=wants_mail)
+        mailbox.evict(holding_of(run), wake_at=run.wake_at, wants_mail=wants_mail)
         has_mail = wants_mail and (mailbox.has_mail or mailbox.missed)
         if has_mail or mailbox.recovering or run.cancel_requested is not None:
             self.wake(mailbox)
         else:
             self.remind(mailbox)
-        if is_told:
+        if was_nudged:
             self.wake_by_signal(mailbox)
 
     def wake_by_signal(self, mailbox: Mailbox) -> None:
@@ -124,9 +124,9 @@ class Dispatcher:
         if mailbox.holding is Holding.SUSPENDED:
             self.wake(mailbox)
         elif mailbox.holding in (Holding.PARKED, Holding.BACKOFF):
-            self._tasks.start(self._look_for_decision(mailbox), name="look for a decision")
+            self._tasks.start(self._poll_decision(mailbox), name="poll for a decision")
 
-    async def _look_for_decision(self, mailbox: Mailbox) -> None:
+    async def _poll_decision(self, mailbox: Mailbox) -> None:
         """Wake a run that is parked or backs off if an operator's signal is there; others wait with it."""
         run_id, holding = mailbox.run_id, mailbox.holding
         try:
@@ -157,7 +157,7 @@ class Dispatcher:
         run_id, revision = mailbox.run_id, mailbox.revision
         mailbox.holding = Holding.BACKOFF if run_id is not None else Holding.NOTHING
 
-        def look() -> None:
+        def retry() -> None:
             if mailbox.revision != revision:
                 return  # it came to a rest, or ended, meanwhile: what is there now has times of its own
             if run_id is not None:
@@ -165,7 +165,7 @@ class Dispatcher:
             else:
                 self.consider(mailbox)
 
-        asyncio.get_running_loop().call_later(pause_s, look)
+        asyncio.get_running_loop().call_later(pause_s, retry)
 
     def _make_ready(self, mailbox: Mailbox) -> None:
         if not self._mailboxes.may_start(mailbox):
@@ -189,32 +189,32 @@ class Dispatcher:
 
     def start_ready(self) -> None:
         """Start ready agents, as far as the capacity and the limits allow."""
-        while self._ready and self._has_place and self._left and not self.is_stopping:
+        while self._ready and self._has_free_slot and self._left and not self.is_stopping:
             [mailbox] = self._ready.take(1)
             if not self._mailboxes.may_start(mailbox):
                 self.admission.forget(mailbox)
                 mailbox.set_aside()
                 continue
-            entry = self.admission.admit(mailbox)
-            if entry is not None:
+            permit = self.admission.admit(mailbox)
+            if permit is not None:
                 self.load += 1
                 self._left -= 1
                 if not self._left:
                     asyncio.get_running_loop().call_soon(self._begin_again)
-                self._tasks.start(self._drive(entry), name=f"agent {mailbox.agent_id}")
+                self._tasks.start(self._drive(permit), name=f"agent {mailbox.agent_id}")
 
     def _begin_again(self) -> None:
         self._left = STARTS
         self.start_ready()
 
     @property
-    def _has_place(self) -> bool:
-        return self.load - self._resting.count < self._capacity
+    def _has_free_slot(self) -> bool:
+        return self.load - self._idle.count < self._capacity
 
-    def leave(self, entry: Entry[Mailbox]) -> None:
+    def leave(self, permit: Permit[Mailbox]) -> None:
         """Give up the slot of an execution that is over, and start the next ready agents."""
         self.load -= 1
-        self.admission.leave(entry)
+        self.admission.release(permit)
         self.start_ready()
 
     def clear(self) -> None:

@@ -46,7 +46,7 @@ class HeldShards:
         return tuple(lease for lease in self.leases if lease.shard not in self.loading)
 
     @property
-    def to_look_through(self) -> list[ShardLease]:
+    def unscanned(self) -> list[ShardLease]:
         """The leases of loaded shards that may have mail without a notification."""
         return [self._leases[s] for s in self.unread - self.loading if s in self._leases]
 

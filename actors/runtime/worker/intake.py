@@ -15,7 +15,7 @@ from actors.kernel.runtime.scheduler import ShardLease
 from actors.kernel.runtime.waits import WaitCycle
 from actors.runtime.context.conversation.sessions import clears_in_store
 from actors.runtime.context.host_services import HostServices
-from actors.runtime.execution.ending import circle_of
+from actors.runtime.execution.ending import wait_cycle_error
 from actors.runtime.execution.start import place_of_child
 from actors.runtime.loop.notifications import Notifications
 from actors.runtime.replay.history import History
@@ -95,7 +95,7 @@ class Intake:
         if mailbox.holding is Holding.NOTHING and priority is not None:
             mailbox.priority = priority
         if arrived.run_id is None:
-            self._tell_of_mail(mailbox)
+            self._notify_of_mail(mailbox)
         self._dispatcher.consider(mailbox)
 
     def routed(self, arrived: Sequence[Arrived]) -> None:
@@ -139,17 +139,17 @@ class Intake:
 
     def _on_mail_read(self, mailbox: Mailbox) -> None:
         if self._mailboxes.is_known(mailbox):
-            self._tell_of_mail(mailbox)
+            self._notify_of_mail(mailbox)
 
-    def _tell_of_mail(self, mailbox: Mailbox) -> None:
+    def _notify_of_mail(self, mailbox: Mailbox) -> None:
         """Notify the run that holds the agent of a plain message."""
         if mailbox.run_id is None:
             return
-        if mailbox.presumed and mailbox.is_at_rest and mailbox.adoption is Adoption.DONE:
+        if mailbox.presumed and mailbox.is_evicted and mailbox.adoption is Adoption.DONE:
             self._mailboxes.ask(mailbox)  # whether it wants mail is not known
             return
         execution = self._executing.get(mailbox.run_id)
-        if execution is not None and not execution.poke_mail():
+        if execution is not None and not execution.notify_mail():
             mailbox.nudged = True
         if mailbox.holding is Holding.SUSPENDED and mailbox.wants_mail:
             self._dispatcher.wake(mailbox)
@@ -159,14 +159,14 @@ class Intake:
         mailbox = self._mailboxes.presumed(agent_id, run_id)
         execution = self._executing.get(run_id)
         if execution is not None:
-            if not execution.poke_signals() and mailbox is not None:
+            if not execution.notify_signals() and mailbox is not None:
                 mailbox.nudged = True
-        elif mailbox is not None and mailbox.doubts(run_id):
+        elif mailbox is not None and mailbox.may_be_held_by(run_id):
             mailbox.nudged = True
         elif mailbox is not None and mailbox.run_id == run_id:
             self._dispatcher.wake_by_signal(mailbox)
 
-    def in_circle(self, cycle: WaitCycle) -> None:
+    def fail_cycle(self, cycle: WaitCycle) -> None:
         """Fail a run's wait that can never end, in this execution or the next one."""
         mailbox = self._mailboxes.presumed(cycle.agent_id, cycle.run_id)
         if mailbox is None or mailbox.run_id != cycle.run_id:
@@ -174,7 +174,7 @@ class Intake:
         execution = self._executing.get(cycle.run_id)
         if execution is not None and execution.fail_wait(cycle):
             return
-        self._state.refusals[cycle.run_id] = {cycle.position: circle_of(cycle)}
+        self._state.refusals[cycle.run_id] = {cycle.position: wait_cycle_error(cycle)}
         if execution is not None:
             mailbox.nudged = True
         elif mailbox.holding is Holding.SUSPENDED:
@@ -217,7 +217,7 @@ class Intake:
             execution.cancel(found[0].row.cancel_requested or "")
             return
         self._mailboxes.ended(mailbox, run_id)
-        self._state.completions.tell(run_id, None)
+        self._state.completions.complete(run_id, None)
         self.env.on_end(mailbox.agent_id, run_id)
         self._dispatcher.consider(mailbox)
         self._mailboxes.forget_empty(mailbox)
@@ -271,7 +271,7 @@ class WaitingMail:
 
     Args:
         mailbox: The agent's.
-        read_more: Called when few are left here and the store has more; it pokes the run then.
+        read_more: Called when few are left here and the store has more. It notifies the run then.
     """
 
     def __init__(self, mailbox: Mailbox, read_more: Callable[[Mailbox], None]) -> None:

@@ -122,7 +122,7 @@ class Launcher:
         if not found or found[0].row.status.is_terminal:
             mailbox.free()
             # Who was told that it ends here looks at its row.
-            self._state.completions.tell(run_id, None)
+            self._state.completions.complete(run_id, None)
             return await self.go_on(mailbox, ExecutionResult(None))
         loaded = found[0]
         if broke_off and loaded.row.status is RunStatus.PENDING and loaded.row.wake_at is not None:

@@ -1,4 +1,4 @@
-"""This host's share of a limit: its slots or its starts, and the queue for them. Pure."""
+"""Limiters: a host's share of a limit (slots or starts) with the queue for it. Pure."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from actors.kernel.store.limits import Grant
 from actors.runtime.worker.ready_queue import ReadyQueue
 
 POLL_S: Final = 0.5
-"""Pause before places are asked for again that there were not: a nudge says so earlier."""
+"""Pause before slots are asked for again that there were not: a nudge says so earlier."""
 LINGER_S: Final = 0.25
-"""So long a place is kept that nobody here needs, unless others want it."""
+"""So long a slot is kept that nobody here needs, unless others want it."""
 SHARE_S: Final = 0.1
-"""So often a host whose places others want asks what its share is."""
+"""So often a host whose slots others want asks what its share is."""
 REFRESH_S: Final = 5.0
-"""So often a host that has places says so, and hears what a nudge that was lost would have said."""
+"""So often a host that has slots says so, and hears what a nudge that was lost would have said."""
 SHORTEST_WAIT_S: Final = 0.02
 LONGEST_WAIT_S: Final = 1.0
 """Bounds of the pause before starts are asked for again: high rates come in blocks."""
@@ -35,53 +35,53 @@ E = TypeVar("E", bound=Entrant)
 class WaitQueue(Generic[E]):
     """The queue at one limiter: tenants in rotation, inside a tenant by priority, then by arrival.
 
-    Those `called` are back in the ready queue and will find the gate open, if nobody more urgent
-    comes.
+    Items in `notified` are back in the ready queue. The limiter admits them, unless a more urgent item comes
+    first.
     """
 
     def __init__(self, weights: dict[str, int]) -> None:
         self.waiting: ReadyQueue[E] = ReadyQueue()
         self.waiting.weights = weights
-        self.called: set[E] = set()
+        self.notified: set[E] = set()
 
     def __len__(self) -> int:
-        return len(self.waiting) + len(self.called)
+        return len(self.waiting) + len(self.notified)
 
-    def lets(self, item: E, *, free: int) -> bool:
+    def admits(self, item: E, *, free: int) -> bool:
         """Return True if an item may pass: it does not overtake an item that came before it."""
-        return free > 0 and (item in self.called or not self.waiting)
+        return free > 0 and (item in self.notified or not self.waiting)
 
     def put(self, item: E) -> None:
-        """Let an item wait; one that was called in vain is the next of its lane."""
-        was_called = item in self.called
-        self.called.discard(item)
+        """Queue an item. One that was notified in vain is the next of its lane."""
+        was_notified = item in self.notified
+        self.notified.discard(item)
         self.waiting.offer(
-            item, priority=item.priority, tenant=item.agent_id.tenant, first=was_called
+            item, priority=item.priority, tenant=item.agent_id.tenant, first=was_notified
         )
 
-    def call(self, *, free: int) -> list[E]:
-        """Return those who may try now, the next one first."""
-        found = self.waiting.take(max(free - len(self.called), 0))
-        self.called.update(found)
+    def notify(self, *, free: int) -> list[E]:
+        """Return the items that may try now, the next one first."""
+        found = self.waiting.take(max(free - len(self.notified), 0))
+        self.notified.update(found)
         return found
 
     def remove(self, item: E) -> None:
-        """Forget an item: it has passed, or wants to no more."""
-        self.called.discard(item)
+        """Forget an item: it was admitted, or is not to execute any more."""
+        self.notified.discard(item)
         self.waiting.discard(item)
 
-    def dissolve(self) -> list[E]:
-        """Return all who waited, the next one first, and forget them."""
+    def take_all(self) -> list[E]:
+        """Remove and return all waiting items, the next one first."""
         found = self.waiting.take(len(self.waiting))
-        self.called.clear()
+        self.notified.clear()
         return found
 
 
 class Slots(Generic[E]):
-    """The places of one limit that this host holds, and the executions that use them."""
+    """The slots of one limit that this host holds, and the executions that use them."""
 
-    def __init__(self, line: WaitQueue[E]) -> None:
-        self.line = line
+    def __init__(self, queue: WaitQueue[E]) -> None:
+        self.queue = queue
         self.used = 0
         self.held = 0
         """As the store has it; after an answer that was lost, as many as it may have."""
@@ -99,22 +99,22 @@ class Slots(Generic[E]):
 
     @property
     def _demand(self) -> int:
-        return self.used + len(self.line)
+        return self.used + len(self.queue)
 
-    def enter(self) -> None:
-        """An execution begins."""
+    def acquire(self) -> None:
+        """Note that an execution begins."""
         self.used += 1
 
-    def leave(self, now: float) -> None:
-        """An execution has ended, or left memory: places above the share are not used again."""
+    def release(self, now: float) -> None:
+        """Note that an execution has ended, or left memory: slots above the share are not used again."""
         self.used -= 1
         self._spare_since = now
         if self._usable > self._share:
             self._usable = max(self._share, self.used)
 
-    def look_again(self, *, is_changed: bool) -> None:
-        """The limit was changed, or places may be free elsewhere, or be wanted there."""
-        if is_changed or len(self.line):
+    def refresh(self, *, is_changed: bool) -> None:
+        """Note that the limit was changed, or that slots may be free elsewhere, or be wanted there."""
+        if is_changed or len(self.queue):
             self._asked = 0
         self._contended = self._contended or self.held > 0
 
@@ -134,7 +134,7 @@ class Slots(Generic[E]):
         return min(found, default=None)
 
     def claim(self, now: float) -> tuple[int, int]:
-        """Return how many places to go on holding, and how many would be of use, that included."""
+        """Return how many slots to go on holding, and how many would be of use, that included."""
         is_lingering = not self._contended and now < self._spare_since + LINGER_S
         keep = self._usable if is_lingering else min(self._usable, self._demand)
         # Nothing above what is said to be kept may be used before the answer is here.
@@ -149,34 +149,34 @@ class Slots(Generic[E]):
         self.held, self._share, self._contended = grant.held, grant.share, grant.contended
         self._usable = max(min(grant.held, grant.share), self.used)
 
-    def doubt(self) -> None:
-        """The answer to a claim was lost: as much as was wanted may be held."""
+    def mark_unanswered(self) -> None:
+        """Note that the answer to a claim was lost: as many slots as were wanted may be held."""
         self.held = max(self.held, self._asked, self._usable)
 
 
 class TokenBucket(Generic[E]):
     """The starts of one limit that this host was granted and has not used."""
 
-    def __init__(self, line: WaitQueue[E]) -> None:
-        self.line = line
+    def __init__(self, queue: WaitQueue[E]) -> None:
+        self.queue = queue
         self.free = 0
         self.held = 0
-        """Never: a start is over when it has been used."""
+        """Always 0: a start is over when it has been used."""
         self._next_at = 0.0
 
     @property
     def _missing(self) -> int:
-        return len(self.line) - self.free
+        return len(self.queue) - self.free
 
-    def enter(self) -> None:
-        """A run starts."""
+    def acquire(self) -> None:
+        """Note that a run starts."""
         self.free -= 1
 
-    def leave(self, now: float) -> None:
-        """A run that has started gives nothing back."""
+    def release(self, now: float) -> None:
+        """Do nothing: a run that has started gives nothing back."""
 
-    def look_again(self, *, is_changed: bool) -> None:
-        """The limit was changed."""
+    def refresh(self, *, is_changed: bool) -> None:
+        """Ask again at once if the limit was changed."""
         if is_changed:
             self._next_at = 0.0
 
@@ -202,8 +202,8 @@ class TokenBucket(Generic[E]):
             wait_s = min(max(grant.next_start_s, SHORTEST_WAIT_S), LONGEST_WAIT_S)
             self._next_at = max(self._next_at, now + wait_s)
 
-    def doubt(self) -> None:
-        """The answer to a claim was lost, and the starts in it too."""
+    def mark_unanswered(self) -> None:
+        """Do nothing: the starts in a lost answer are lost."""
 
 
-Gate: TypeAlias = Slots[E] | TokenBucket[E]
+Limiter: TypeAlias = Slots[E] | TokenBucket[E]

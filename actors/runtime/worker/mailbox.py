@@ -53,14 +53,14 @@ class Adoption(Enum):
     DONE = auto()
 
 
-class Room:
+class MailboxCapacity:
     """The number of waiting messages that fit into the memory of one worker."""
 
-    __slots__ = ("each", "held", "total")
+    __slots__ = ("each", "total", "used")
 
     def __init__(self, *, each: int = MAILBOX_LIMIT, total: int = WORKER_LIMIT) -> None:
         self.each, self.total = each, total
-        self.held = 0
+        self.used = 0
 
 
 @dataclass(slots=True, eq=False)
@@ -69,7 +69,7 @@ class Mailbox:
 
     agent_id: AgentId
     shard: ShardId
-    room: Room = field(default_factory=Room)
+    capacity: MailboxCapacity = field(default_factory=MailboxCapacity)
     adoption: Adoption = Adoption.DONE
     spilled: bool = False
     """Mail may wait in the store: no new message is kept before that was read."""
@@ -115,7 +115,7 @@ class Mailbox:
             return False
         if self.knows(arrived.arrival) or self._has_begun(arrived):
             return False
-        if arrived.run_id is None and (self._has_unread or not self._has_place):
+        if arrived.run_id is None and (self._has_unread or not self._has_free_slot):
             self.note_mail()
         else:
             self._insert(arrived)
@@ -125,12 +125,12 @@ class Mailbox:
         """Return True if the message is in the queue, or was taken by the run in memory."""
         if self.taken is not None and arrival in self.taken:
             return True
-        place = self._place_of(arrival)
+        index = self._index_of(arrival)
         return self.queue is not None and (
-            place < len(self.queue) and self.queue[place][0] == arrival
+            index < len(self.queue) and self.queue[index][0] == arrival
         )
 
-    def doubts(self, run_id: RunId) -> bool:
+    def may_be_held_by(self, run_id: RunId) -> bool:
         """Return True if this run may hold the agent, and that is not known here yet."""
         is_open = self.adoption is not Adoption.DONE and self.run_id is None
         is_open = (is_open or self.presumed) and self.run_id != run_id
@@ -149,24 +149,24 @@ class Mailbox:
         """Mail waits in the store that is not here."""
         self.spilled = self.missed = True
 
-    def _place_of(self, arrival: int) -> int:
+    def _index_of(self, arrival: int) -> int:
         return 0 if self.queue is None else bisect_left(self.queue, arrival, key=_arrival)
 
     def _insert(self, arrived: Arrived) -> None:
-        place = self._place_of(arrived.arrival)
+        index = self._index_of(arrived.arrival)
         if self.queue is None:
             self.queue = []
-        self.queue.insert(place, (arrived.arrival, arrived))
+        self.queue.insert(index, (arrived.arrival, arrived))
         if arrived.run_id is None:
             self._count(1)
 
     def _count(self, more: int) -> None:
         self.plain += more
-        self.room.held += more
+        self.capacity.used += more
 
     @property
-    def _has_place(self) -> bool:
-        return self.plain < self.room.each and self.room.held < self.room.total
+    def _has_free_slot(self) -> bool:
+        return self.plain < self.capacity.each and self.capacity.used < self.capacity.total
 
     @property
     def is_low(self) -> bool:
@@ -179,7 +179,7 @@ class Mailbox:
 
     @property
     def _enough(self) -> int:
-        return min(MAX_MESSAGES, self.room.each)
+        return min(MAX_MESSAGES, self.capacity.each)
 
     def ask(self) -> int:
         """Return how many of the oldest pending rows to read for `refill`.
@@ -188,7 +188,7 @@ class Mailbox:
         """
         self.missed = self.lazy = False
         known = self.plain + len(self.taken or ())
-        free = min(self.room.each - self.plain, self.room.total - self.room.held)
+        free = min(self.capacity.each - self.plain, self.capacity.total - self.capacity.used)
         return known + max(free, self._enough - self.plain, 1)
 
     def refill(self, page: Sequence[Arrived], *, is_all: bool) -> None:
@@ -200,7 +200,7 @@ class Mailbox:
         for arrived in page:
             if self.knows(arrived.arrival):
                 continue
-            if self.plain >= self._enough and not self._has_place:
+            if self.plain >= self._enough and not self._has_free_slot:
                 is_all = False
                 break
             self._insert(arrived)
@@ -213,7 +213,7 @@ class Mailbox:
             self._count(-self.plain)
         self.note_mail()
 
-    def doubt(self) -> None:
+    def invalidate(self) -> None:
         """The store may be behind what is known here: read it again, but for the run in memory."""
         self.queue = None
         self._count(-self.plain)
@@ -313,7 +313,7 @@ class Mailbox:
         if self.queue is not None and run_id is not None:
             self.queue = [item for item in self.queue if item[1].run_id != run_id] or None
 
-    def rest(self, holding: Holding, *, wake_at: datetime | None, wants_mail: bool) -> None:
+    def evict(self, holding: Holding, *, wake_at: datetime | None, wants_mail: bool) -> None:
         """The run that holds the agent is rows only from now on, to go on at `wake_at`.
 
         One that waits is loaded a moment before, and waits on in memory: see `Execution`.
@@ -349,7 +349,7 @@ class Mailbox:
         self.holding = Holding.BACKOFF if is_held else Holding.NOTHING
 
     @property
-    def is_at_rest(self) -> bool:
+    def is_evicted(self) -> bool:
         """True if a run holds the agent and exists as rows only."""
         return self.holding in (Holding.SUSPENDED, Holding.BACKOFF, Holding.PARKED)
 

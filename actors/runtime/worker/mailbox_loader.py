@@ -111,17 +111,17 @@ class Holders:
                 continue
             if self._latest.get(mailbox) == number:
                 del self._latest[mailbox]
-                self._tell(mailbox, run)
+                self._apply(mailbox, run)
 
-    def _tell(self, mailbox: Mailbox, run: RunRow | None) -> None:
-        """This run holds an agent of which it was only known that one did, or none does any more."""
+    def _apply(self, mailbox: Mailbox, run: RunRow | None) -> None:
+        """Note which run holds the agent; None: none does any more."""
         if not self._mailboxes.is_known(mailbox) or mailbox.adoption is not Adoption.ASKED:
             return
-        is_told = mailbox.nudged
+        was_nudged = mailbox.nudged
         mailbox.free()
         mailbox.adoption = Adoption.DONE
         if run is not None and (run.attempt > 0 or run.status is not RunStatus.PENDING):
             self._dispatcher.hold(mailbox, run)
-        if is_told:
+        if was_nudged:
             self._dispatcher.wake_by_signal(mailbox)
-        self._dispatcher.look_at(mailbox)
+        self._dispatcher.dispatch(mailbox)

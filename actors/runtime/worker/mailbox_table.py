@@ -10,7 +10,7 @@ from actors.kernel.runtime.rows import LoadedRun
 from actors.kernel.runtime.scheduler import RunStatus, ShardLease
 from actors.runtime.context.host_services import HostServices
 from actors.runtime.worker.held_shards import HeldShards
-from actors.runtime.worker.mailbox import Adoption, Holding, Mailbox, Room
+from actors.runtime.worker.mailbox import Adoption, Holding, Mailbox, MailboxCapacity
 
 
 class MailboxTable:
@@ -22,7 +22,7 @@ class MailboxTable:
     Args:
         env: Has the store, which knows an agent's shard, and the agents served here.
         shards: Only their agents have mailboxes.
-        room: Shared by all.
+        capacity: Shared by all.
         on_asked: Called with a mailbox that needs to be told which run holds its agent.
     """
 
@@ -30,12 +30,12 @@ class MailboxTable:
         self,
         env: HostServices,
         shards: HeldShards,
-        room: Room,
+        capacity: MailboxCapacity,
         *,
         on_asked: Callable[[Mailbox], None],
     ) -> None:
         self._store, self._registry, self._clock = env.store, env.agents, env.clock
-        self._shards, self._room, self._on_asked = shards, room, on_asked
+        self._shards, self._capacity, self._on_asked = shards, capacity, on_asked
         self._asleep: dict[ShardId, dict[str, int]] = {}
         self._by_agent: dict[AgentId, Mailbox] = {}
         self._by_shard: dict[ShardId, dict[AgentId, Mailbox]] = {}
@@ -68,7 +68,7 @@ class MailboxTable:
             return mailbox
         mailbox = self._new(agent_id, shard)
         if mailbox.adoption is Adoption.DONE:
-            self._look_who_sleeps(mailbox)
+            self._ask_if_asleep(mailbox)
         return mailbox
 
     def presumed(self, agent_id: AgentId, run_id: RunId) -> Mailbox | None:
@@ -98,7 +98,7 @@ class MailboxTable:
         names = self._shards.lazy.get(shard, ())
         lazy = names is None or (bool(names) and str(agent_id) in names)
         mailbox = Mailbox(
-            agent_id, shard, self._room, adoption=adoption, spilled=spilled, lazy=lazy
+            agent_id, shard, self._capacity, adoption=adoption, spilled=spilled, lazy=lazy
         )
         self._by_agent[agent_id] = mailbox
         self._by_shard.setdefault(shard, {})[agent_id] = mailbox
@@ -113,9 +113,9 @@ class MailboxTable:
     def adopted(self, mailbox: Mailbox) -> None:
         """The runs of its shard are known, but for those that sleep."""
         mailbox.adoption, mailbox.ended = Adoption.DONE, ()
-        self._look_who_sleeps(mailbox)
+        self._ask_if_asleep(mailbox)
 
-    def _look_who_sleeps(self, mailbox: Mailbox) -> None:
+    def _ask_if_asleep(self, mailbox: Mailbox) -> None:
         was_asleep = self._wakes(mailbox.agent_id, mailbox.shard) is not None
         was_asleep = was_asleep and mailbox.holding is not Holding.EXECUTING
         if was_asleep or (mailbox.presumed and mailbox.has_work):
@@ -126,7 +126,7 @@ class MailboxTable:
         return asleep.pop(str(agent_id), None) if asleep else None
 
     def ask(self, mailbox: Mailbox) -> None:
-        """Nothing starts before it is known which run holds the agent."""
+        """Ask which run holds the agent. Nothing starts before the answer."""
         mailbox.adoption = Adoption.ASKED
         self._on_asked(mailbox)
 
@@ -182,7 +182,7 @@ class MailboxTable:
         return [m for shard in shards for m in self._by_shard.get(shard, {}).values()]
 
     def have_lazy_mail(self, shard: ShardId, agents: Collection[str] | None) -> None:
-        """These agents of a shard, or any, have mail in the store that nobody is told of."""
+        """Note that these agents of a shard, or any, have messages in the store without a notification."""
         if shard not in self._shards:
             return
         known, mailboxes = self._shards.lazy.setdefault(shard, set()), self._by_shard.get(shard, {})
@@ -205,7 +205,7 @@ class MailboxTable:
                 found.add(mailbox.shard)
         return found
 
-    def looked_through(self, leases: Iterable[ShardLease]) -> None:
+    def mail_scanned(self, leases: Iterable[ShardLease]) -> None:
         """Note that all waiting messages of these shards were offered: an agent that was not named has none."""
         current = [lease.shard for lease in leases if self._shards.holds(lease)]
         self._shards.unread.difference_update(current)
@@ -236,7 +236,7 @@ class MailboxTable:
             del self._by_shard[mailbox.shard]
 
     def forget_shards(self, shards: Iterable[ShardId]) -> None:
-        """Somebody else acts for these shards."""
+        """Forget the mailboxes of shards that another host serves."""
         for shard in shards:
             self._asleep.pop(shard, None)
             for mailbox in list(self._by_shard.get(shard, {}).values()):
@@ -255,12 +255,12 @@ class MailboxTable:
         if keeps_queue and (anew := self.of(mailbox.agent_id)) is not None:
             anew.queue, anew.priority, mailbox.queue = mailbox.queue, mailbox.priority, None
 
-    def doubt(self, executing: Collection[AgentId]) -> None:
+    def invalidate(self, executing: Collection[AgentId]) -> None:
         """The store may be behind what is known here: keep nothing but who executes these agents."""
         self._asleep.clear()
         for agent_id, mailbox in list(self._by_agent.items()):
             if agent_id in executing:
-                mailbox.doubt()
+                mailbox.invalidate()
             else:
                 self.forget(mailbox)
 

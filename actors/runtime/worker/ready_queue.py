@@ -21,7 +21,7 @@ class ReadyQueue(Generic[T]):
     def __init__(self) -> None:
         self._tenants: OrderedDict[str, dict[int, deque[T]]] = OrderedDict()
         """The next one comes first; the items of each by priority."""
-        self._places: dict[T, tuple[str, int]] = {}
+        self._lane_of: dict[T, tuple[str, int]] = {}
         self.weights: dict[str, int] = {}
         """How many items a tenant takes in each round, where that is not one."""
         self._taken = 0
@@ -29,10 +29,10 @@ class ReadyQueue(Generic[T]):
         self._current: str | None = None
 
     def __len__(self) -> int:
-        return len(self._places)
+        return len(self._lane_of)
 
     def __contains__(self, item: T) -> bool:
-        return item in self._places
+        return item in self._lane_of
 
     def offer(self, item: T, *, priority: int, tenant: str, first: bool = False) -> bool:
         """Put an item at the end of its lane; False (and no change) when it is there already.
@@ -40,9 +40,9 @@ class ReadyQueue(Generic[T]):
         `first` is for an item that was taken and could not be used: its tenant is the next one, and it
         is the next of its priority there.
         """
-        if item in self._places:
+        if item in self._lane_of:
             return False
-        self._places[item] = (tenant, priority)
+        self._lane_of[item] = (tenant, priority)
         items = self._tenants.setdefault(tenant, {}).setdefault(priority, deque())
         if first:
             items.appendleft(item)
@@ -58,7 +58,7 @@ class ReadyQueue(Generic[T]):
             tenant, lanes = next(iter(self._tenants.items()))
             priority = min(lanes)
             taken.append(lanes[priority].popleft())
-            del self._places[taken[-1]]
+            del self._lane_of[taken[-1]]
             if not self.weights or self._has_had_its_share(tenant):
                 self._tenants.move_to_end(tenant)
             self._drop_empty(tenant, priority)
@@ -75,19 +75,19 @@ class ReadyQueue(Generic[T]):
 
     def discard(self, item: T) -> None:
         """Take an item out, if it is in it."""
-        place = self._places.pop(item, None)
-        if place is not None:
-            self._tenants[place[0]][place[1]].remove(item)
-            self._drop_empty(*place)
+        lane = self._lane_of.pop(item, None)
+        if lane is not None:
+            self._tenants[lane[0]][lane[1]].remove(item)
+            self._drop_empty(*lane)
 
     def waiting(self, *, tenant: str | None = None) -> list[T]:
         """Return the items in the order `take` would; of one tenant only, if one is given."""
-        return [i for i in self._in_order() if tenant is None or self._places[i][0] == tenant]
+        return [i for i in self._in_order() if tenant is None or self._lane_of[i][0] == tenant]
 
     def clear(self) -> None:
         """Forget everything."""
         self._tenants.clear()
-        self._places.clear()
+        self._lane_of.clear()
 
     def _in_order(self) -> Iterator[T]:
         rest = [

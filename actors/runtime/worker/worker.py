@@ -21,18 +21,18 @@ from actors.runtime.context.conversation.preparation import Preparation
 from actors.runtime.context.host_services import ExecutionResult, HostServices
 from actors.runtime.execution.execution import UNWIND_LIMIT_S, Execution
 from actors.runtime.loop.notifications import Notifications
-from actors.runtime.worker.admission import Entry
+from actors.runtime.worker.admission import Permit
 from actors.runtime.worker.adoption import ShardAdoption
 from actors.runtime.worker.intake import Intake
 from actors.runtime.worker.launcher import Launcher
-from actors.runtime.worker.mailbox import Adoption, Holding, Mailbox, Room
+from actors.runtime.worker.mailbox import Adoption, Holding, Mailbox, MailboxCapacity
 from actors.runtime.worker.worker_state import WorkerState
 
 _log = logging.getLogger("callboard.worker")
 
 EFFECT_LIMIT_S: Final = 2.0
 """Seconds that a stop waits, behind its drain, for effects that must not happen twice."""
-EFFECT_LOOK_S: Final = 0.02
+EFFECT_POLL_S: Final = 0.02
 """Seconds between two checks whether these effects have ended."""
 
 
@@ -43,7 +43,7 @@ class Worker:
         env: What executions share; what they tell of other agents comes to this worker.
         notifications: Hints for agents here come by them.
         capacity: How many runs execute at once.
-        room: How many waiting messages are in memory at once.
+        mail_capacity: How many waiting messages are in memory at once.
 
     Attributes:
         env: What executions share.
@@ -60,10 +60,12 @@ class Worker:
         notifications: Notifications,
         *,
         capacity: int,
-        room: Room | None = None,
+        mail_capacity: MailboxCapacity | None = None,
     ) -> None:
-        self.room = room or Room()
-        state = self._state = WorkerState(env, self.room, capacity=capacity, drive=self._drive)
+        self.mail_capacity = mail_capacity or MailboxCapacity()
+        state = self._state = WorkerState(
+            env, self.mail_capacity, capacity=capacity, drive=self._drive
+        )
         self._mailboxes, self.dispatcher = state.mailboxes, state.dispatcher
         self.held, self.completions = state.held, state.completions
         self._executing = state.executing
@@ -91,11 +93,11 @@ class Worker:
         """Serve shards again that were to be released."""
         self.held.draining.difference_update(shards)
         for mailbox in self._mailboxes.in_shards(shards):
-            self.dispatcher.look_at(mailbox)
+            self.dispatcher.dispatch(mailbox)
 
-    async def _drive(self, entry: Entry[Mailbox]) -> None:
+    async def _drive(self, permit: Permit[Mailbox]) -> None:
         """Execute what is next for an agent, and everything after it that can go on at once."""
-        mailbox = entry.item
+        mailbox = permit.item
         self.env.counters.wake_s.observe(asyncio.get_running_loop().time() - mailbox.ready_at)
         try:
             execution = await self._launcher.prepare(mailbox)
@@ -125,7 +127,7 @@ class Worker:
             )
             self.dispatcher.try_later(mailbox)
         finally:
-            self.dispatcher.leave(entry)
+            self.dispatcher.leave(permit)
 
     def _is_idle(self, mailbox: Mailbox) -> bool:
         """Return whether an agent that has executed has nothing to do now."""
@@ -138,7 +140,7 @@ class Worker:
         is_in_doubt = execution.known_seq >= 0 and mailbox.adoption is Adoption.UNDER_WAY
         if is_in_doubt and then is None and not ended.lost:
             self._mailboxes.forget(mailbox, keeps_queue=True)  # its row says what is next
-            self.completions.tell(run_id, None)
+            self.completions.complete(run_id, None)
             return
         if ended.refusals:
             self._state.refusals[run_id] = ended.refusals
@@ -153,14 +155,16 @@ class Worker:
             if self.completions.is_awaited(run_id):
                 over = replace(row, status=then.status, result=then.result, error=then.error)
                 # A cancelled run's row holds the reason, which this host may not have read.
-                self.completions.tell(run_id, None if then.status is RunStatus.CANCELLED else over)
+                self.completions.complete(
+                    run_id, None if then.status is RunStatus.CANCELLED else over
+                )
             if row.parent is None:
                 self.env.on_end(row.agent_id, run_id)
             return
         if then is None or ended.again:
             mailbox.wants_mail = isinstance(then, Suspend) and then.wake.message
             return
-        _rest(mailbox, then)
+        _evict(mailbox, then)
         self.dispatcher.remind(mailbox)
         if execution.token.is_cancelled:
             self.intake.cancel(run_id, mailbox.agent_id, execution.token.reason)
@@ -197,7 +201,7 @@ class Worker:
         self.dispatcher.timers.close()
         await self._state.tasks.close()
         self._state.fresh.clear()
-        self.completions.look_again()  # nothing ends here any more
+        self.completions.release_all()  # nothing ends here any more
 
 
 async def _hand_over(executions: Iterable[Execution]) -> None:
@@ -215,17 +219,17 @@ async def _hand_over(executions: Iterable[Execution]) -> None:
             else:
                 execution.hand_over()
         if left := doubtful:
-            await asyncio.sleep(EFFECT_LOOK_S)
+            await asyncio.sleep(EFFECT_POLL_S)
 
 
-def _rest(mailbox: Mailbox, then: Then) -> None:
+def _evict(mailbox: Mailbox, then: Then) -> None:
     """Note that the executed run has left memory, and waits as was written."""
     match then:
         case Suspend(wake):
-            mailbox.rest(Holding.SUSPENDED, wake_at=wake.at, wants_mail=wake.message)
+            mailbox.evict(Holding.SUSPENDED, wake_at=wake.at, wants_mail=wake.message)
         case Retry(at, release=release):
-            mailbox.rest(Holding.BACKOFF, wake_at=at, wants_mail=False)
+            mailbox.evict(Holding.BACKOFF, wake_at=at, wants_mail=False)
             if release:
                 mailbox.spill()  # they wait before what is here
         case _:
-            mailbox.rest(Holding.PARKED, wake_at=None, wants_mail=False)
+            mailbox.evict(Holding.PARKED, wake_at=None, wants_mail=False)

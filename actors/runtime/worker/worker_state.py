@@ -12,17 +12,17 @@ from actors.runtime.context.host_services import HostServices, Refusals
 from actors.runtime.execution.execution import Execution
 from actors.runtime.journal.setbacks import Setbacks
 from actors.runtime.loop.tasks import TaskScope
-from actors.runtime.worker.admission import Entry
+from actors.runtime.worker.admission import Permit
 from actors.runtime.worker.completions import Completions
 from actors.runtime.worker.dispatcher import Dispatcher
 from actors.runtime.worker.held_shards import HeldShards
-from actors.runtime.worker.mailbox import Mailbox, Room
+from actors.runtime.worker.mailbox import Mailbox, MailboxCapacity
 from actors.runtime.worker.mailbox_loader import Holders
 from actors.runtime.worker.mailbox_table import MailboxTable
 
 
 class WorkerState:
-    """Nothing of it is durable: when a shard is claimed all of it is rebuilt from the store.
+    """State of a worker. None of it is durable: it is rebuilt from the store when a shard is claimed.
 
     Attributes:
         store: Has the rows.
@@ -41,16 +41,16 @@ class WorkerState:
     def __init__(
         self,
         env: HostServices,
-        room: Room,
+        mail_capacity: MailboxCapacity,
         *,
         capacity: int,
-        drive: Callable[[Entry[Mailbox]], Coroutine[Any, Any, None]],
+        drive: Callable[[Permit[Mailbox]], Coroutine[Any, Any, None]],
     ) -> None:
         self.store, self.tasks, self.held = env.store, TaskScope(), HeldShards()
         self.mailboxes = MailboxTable(
             env,
             self.held,
-            room,
+            mail_capacity,
             on_asked=lambda mailbox: holders.ask(mailbox),  # noqa: PLW0108 - below
         )
         self.dispatcher = Dispatcher(

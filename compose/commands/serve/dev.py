@@ -110,7 +110,7 @@ class Lines:
         return self
 
     def __exit__(self, *raised: object) -> None:
-        """Nothing is to be put back."""
+        """Do nothing: there is no state to restore."""
 
 
 class Screen:

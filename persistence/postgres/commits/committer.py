@@ -41,10 +41,10 @@ from persistence.postgres.commits.encode import columns
 from persistence.postgres.commits.fast_path import is_usual
 from persistence.postgres.commits.outcomes import (
     SQL_FIND_NUDGES,
-    Told,
+    CommitNudges,
     Verdicts,
     append_error,
-    told_by,
+    nudges_by_unit,
 )
 from persistence.postgres.commits.transcript_rows import ArtifactsOf, put_apart
 from persistence.postgres.commits.unit import (
@@ -251,7 +251,7 @@ class Committer(CommitStore):
         found = Verdicts(units, rows)
         refused = found.refused
         arrivals = self._route(units, found.routed) if found.routed else {}
-        told = told_by(units, found.nudges, self._on_foreign) if found.nudges else {}
+        nudged = nudges_by_unit(units, found.nudges, self._on_foreign) if found.nudges else {}
         if found.posted:
             self._post(units, found.posted)
         for i, unit in enumerate(units, 1):
@@ -263,8 +263,8 @@ class Committer(CommitStore):
             last = Committed(
                 unit.last, cancel, tuple(arrivals.get(i, ())), wake, tuple(found.cycles.get(i, ()))
             )
-            if i in told:
-                nudges, spawned = tuple(told[i].nudges), tuple(told[i].spawned)
+            if i in nudged:
+                nudges, spawned = tuple(nudged[i].nudges), tuple(nudged[i].spawned)
                 last = replace(last, nudges=nudges, spawned=spawned)
             self._committed(unit, last)
         if refused:
@@ -356,19 +356,21 @@ class Committer(CommitStore):
         for i, (unit, row) in enumerate(there, 1):
             cancel, wake = row["cancel_requested"], bool(row["wake"])
             routed_here = tuple(arrivals.get(i, ()))
-            told = tuple(nudges[i].nudges) if i in nudges else ()
-            self._committed(unit, Committed(unit.last, cancel, routed_here, wake, nudges=told))
+            nudged = tuple(nudges[i].nudges) if i in nudges else ()
+            self._committed(unit, Committed(unit.last, cancel, routed_here, wake, nudges=nudged))
         left = set(map(id, units)) - set(map(id, done))
         return [unit for unit in units if id(unit) in left]
 
-    async def _nudges_again(self, connection: Connection, done: list[Unit]) -> dict[int, Told]:
+    async def _nudges_again(
+        self, connection: Connection, done: list[Unit]
+    ) -> dict[int, CommitNudges]:
         """Tell whom the commits concern; circles of waits are found by the owners' next scans."""
         if not done:
             return {}
         runs = [unit.first.lease.run_id for unit in done]
         named = [run_id for unit in done if unit.parts is not None for run_id in unit.parts.named]
         rows = await connection.fetch(SQL_FIND_NUDGES, runs, named, timeout=self._settings.answer_s)
-        return told_by(done, rows, self._on_foreign)
+        return nudges_by_unit(done, rows, self._on_foreign)
 
 
 def _sent_by(units: list[Unit]) -> dict[tuple[str, str, str], tuple[int, Outgoing]]:

@@ -31,7 +31,7 @@ from persistence.postgres.commits.unit import Ended, Unit, Unknown, WriteResult
 from persistence.postgres.connection.link import Row
 from persistence.postgres.connection.listener import nudge_of
 
-# What the first commits would have been told to look after; posts are found by the owners' scans.
+# What the first commits would have been asked to look after; posts are found by the owners' scans.
 SQL_FIND_NUDGES: Final[LiteralString] = """
 with t as (select * from unnest($1::text[]) t(run_id)),
 ended as (
@@ -69,7 +69,7 @@ select 1 as turn, c.kind as detail, r.agent, r.run_id as message_id, null::bigin
 
 
 class Verdicts:
-    """The rows of one group: what was refused, what is to be told, and what became of messages."""
+    """The rows of one group: what was refused, whom to notify, and what became of messages."""
 
     __slots__ = ("cycles", "notes", "nudges", "posted", "refused", "routed")
 
@@ -105,18 +105,18 @@ class Verdicts:
 
 
 @dataclass(slots=True)
-class Told:
+class CommitNudges:
     """The changes of one commit for its own host."""
 
     nudges: dict[Nudge, None] = field(default_factory=dict)
     spawned: list[tuple[Spawned, int]] = field(default_factory=list)
 
 
-def told_by(
+def nudges_by_unit(
     units: list[Unit], rows: list[Row], on_foreign: Callable[[str, Nudge], None]
-) -> dict[int, Told]:
-    """Return what each commit changed for its own host; other owners are told by `on_foreign`."""
-    found: dict[int, Told] = {}
+) -> dict[int, CommitNudges]:
+    """Return what each commit changed for its own host; other owners are notified by `on_foreign`."""
+    found: dict[int, CommitNudges] = {}
     for row in rows:
         owner = row["owner"]
         if owner is None:
@@ -124,13 +124,13 @@ def told_by(
         number: int = row["turn"]
         unit = units[number - 1]
         nudge = nudge_of(row["detail"], row["agent"], row["message_id"])
-        told = found.setdefault(number, Told())
+        nudges = found.setdefault(number, CommitNudges())
         if owner != unit.first.lease.owner:
             on_foreign(owner, nudge)
         elif nudge.kind == "run" and row["arrival"] is not None:
-            told.spawned.append((unit.child(nudge.run_id), row["arrival"]))
+            nudges.spawned.append((unit.child(nudge.run_id), row["arrival"]))
         else:
-            told.nudges[nudge] = None
+            nudges.nudges[nudge] = None
     return found
 
 

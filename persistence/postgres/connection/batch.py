@@ -54,7 +54,7 @@ class Batcher(Generic[A, R]):
         self._flush, self._limit, self._choose = flush, limit, choose
         self._waiting: list[Batched[A, R]] = []
         self._group: list[Batched[A, R]] = []
-        self._resting: list[Batched[A, R]] = []
+        self._deferred: list[Batched[A, R]] = []
         self._wake = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         self._closing = False
@@ -106,7 +106,7 @@ class Batcher(Generic[A, R]):
     @property
     def under_way(self) -> list[Batched[A, R]]:
         """The calls that were not flushed to the end: the present group, waiting calls, and calls to repeat."""
-        return self._group + self._waiting + self._resting
+        return self._group + self._waiting + self._deferred
 
     async def _flush_one(self, group: list[Batched[A, R]]) -> None:
         """Have every call of the group answered; one that is refused does not fail the others."""
@@ -122,18 +122,18 @@ class Batcher(Generic[A, R]):
 
     def put_back(self, calls: list[Batched[A, R]], pause_s: float) -> None:
         """Let calls of the group under way be flushed again after a pause; others go on meanwhile."""
-        if not self._resting:
+        if not self._deferred:
             self._loop.call_later(pause_s, self.flush_again)
-        self._resting += calls
+        self._deferred += calls
 
     @property
     def is_putting_off(self) -> bool:
         """True if calls wait to be flushed again."""
-        return bool(self._resting)
+        return bool(self._deferred)
 
     def flush_again(self) -> None:
         """Flush what was put back now, before all that waits."""
-        self._waiting[:0], self._resting = self._resting, []
+        self._waiting[:0], self._deferred = self._deferred, []
         self._wake.set()
 
     def close(self) -> None:

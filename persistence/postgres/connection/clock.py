@@ -54,7 +54,7 @@ class PostgresClock:
         """See `Clock.monotonic`."""
         return time.monotonic()
 
-    def hear(self, reading: Reading) -> None:
+    def observe(self, reading: Reading) -> None:
         """Agree with what the database's clock showed. A reading that comes late says no less."""
         self._shown = self._shown.agreeing(reading)
 

@@ -115,7 +115,7 @@ class Link:
         self._settings, self._outage, self._extra = settings, outage, extra
         self._connection = first
         self._backend: tuple[int, datetime] | None = None
-        self._life: datetime | None = None
+        self._incarnation: datetime | None = None
         self._opened_at = 0.0
         self._lock = asyncio.Lock()
 
@@ -132,7 +132,7 @@ class Link:
                 which it has let in before, or a pooler has come between.
         """
         backoff = Backoff()
-        if self._life != self._outage.life:
+        if self._incarnation != self._outage.incarnation:
             self._forget()  # of a server whose place another one took
         while self._connection is None or self._connection.is_closed():
             try:
@@ -154,7 +154,7 @@ class Link:
             connection.terminate()
             raise
         self._backend = (row["pid"], row["backend_start"])
-        self._life = row["life"]
+        self._incarnation = row["life"]
         self._outage.ends()
         self._outage.meets(row["life"])
         self._opened_at = asyncio.get_running_loop().time()

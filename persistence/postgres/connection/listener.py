@@ -58,11 +58,11 @@ class Listener:
         gone = asyncio.Event()
         connection.add_termination_listener(lambda _: gone.set())
         for channel in (self._settings.own_channel, self._settings.common_channel):
-            await connection.add_listener(channel, self._heard)
+            await connection.add_listener(channel, self._on_notification)
         self._outage.ends()
         self.listening.set()
         # What was said while nobody listened is lost: let the host look for itself.
-        self.tell(Nudge("shards"))
+        self.publish(Nudge("shards"))
         while not gone.is_set():
             try:
                 async with asyncio.timeout(self._settings.answer_s):
@@ -72,14 +72,16 @@ class Listener:
                 await connection.execute("select 1", timeout=self._settings.answer_s)
         raise ConnectionError("the listening connection was closed")
 
-    def _heard(self, _connection: object, _pid: int, _channel: str, payload: object) -> None:
+    def _on_notification(
+        self, _connection: object, _pid: int, _channel: str, payload: object
+    ) -> None:
         try:
             for kind, agent, name in from_json(str(payload)):
-                self.tell(nudge_of(kind, agent, name))
+                self.publish(nudge_of(kind, agent, name))
         except (ValueError, TypeError, ContractError) as exc:
             _log.warning("a hint could not be read", extra={"problem": str(exc)})
 
-    def tell(self, nudge: Nudge) -> None:
+    def publish(self, nudge: Nudge) -> None:
         """Hand a hint to whoever wants it."""
         if self.hook is not None:
             self.hook(nudge)

@@ -24,8 +24,8 @@ class ServerOutage:
     """The state of an outage of the server: one log line when it begins and one when it ends.
 
     Attributes:
-        life: Which life of the server was met last.
-        on_new_life: Called on the event loop when another one is met, before anything is asked of it.
+        incarnation: Which incarnation of the server was met last.
+        on_new_incarnation: Called on the event loop when another one is met, before anything is asked of it.
             It may be behind: a standby that took over without the last commits.
     """
 
@@ -36,14 +36,14 @@ class ServerOutage:
         self._full_since = 0.0
         self._full: str | None = None
         self._refused: str | None = None
-        self.life: datetime | None = None
-        self.on_new_life: Callable[[], None] = lambda: None
+        self.incarnation: datetime | None = None
+        self.on_new_incarnation: Callable[[], None] = lambda: None
 
-    def meets(self, life: datetime) -> None:
+    def meets(self, incarnation: datetime) -> None:
         """Note whose connection was made."""
-        known, self.life = self.life, life
-        if known not in {None, life}:
-            self.on_new_life()
+        known, self.incarnation = self.incarnation, incarnation
+        if known not in {None, incarnation}:
+            self.on_new_incarnation()
 
     @property
     def trouble(self) -> str | None:

@@ -135,7 +135,7 @@ class PostgresBacklog(BacklogStore):
         rows = await self._links.fetch("reading", SQL_DUE, list(shards), within_s, limit)
         if rows:
             now = max(row["now"] for row in rows)
-            self._clock.hear(Reading(now, asked, self._clock.monotonic()))
+            self._clock.observe(Reading(now, asked, self._clock.monotonic()))
         return [
             Timer(RunId(row["run_id"]), AgentId.parse(row["agent"]), row["wake_at"]) for row in rows
         ]

@@ -43,8 +43,8 @@ BLOCKED_S: Final = 1.0
 HAND_OVER_S: Final = 3.0
 """A loop that is blocked for a lease, and for so long, gives away what other hosts can serve."""
 
-LOOK_EVERY_S: Final = 0.25
-FROZEN_S: Final = 4 * LOOK_EVERY_S
+POLL_S: Final = 0.25
+FROZEN_S: Final = 4 * POLL_S
 """Between two looks of this thread no more than this counts: else the whole process stood still."""
 
 
@@ -87,13 +87,13 @@ class Heartbeat:
         self._thread: threading.Thread | None = None
         self._main: asyncio.AbstractEventLoop | None = None
         self._main_thread = 0
-        self._looked_at = self._blocked_s = 0.0
+        self._checked_at = self._blocked_s = 0.0
         self._tick_asked = False
         self._connection: Connection | None = None
         self._next_beat = 0.0
-        self._told: Unable | None = None
+        self._reported: Unable | None = None
         self._broker = Contact(settings.lease_s)
-        self._is_failing = self._is_named = self._is_telling = False
+        self._is_failing = self._is_named = self._is_reporting = False
         self._report: HostReport | None = None
         self._first, self._stop = threading.Event(), threading.Event()
 
@@ -116,7 +116,7 @@ class Heartbeat:
         """Start the thread and return after its first heartbeat, or its first failure."""
         self._main = asyncio.get_running_loop()
         self._main_thread = threading.get_ident()
-        self._looked_at = time.monotonic()
+        self._checked_at = time.monotonic()
         self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
         self._thread.start()
         while not self._first.is_set():
@@ -136,12 +136,12 @@ class Heartbeat:
     def _run(self) -> None:
         with asyncio.Runner() as runner:
             while not self._stop.is_set():
-                self._look_at_main()
+                self._check_main_loop()
                 unable = self._unable()
-                if time.monotonic() >= self._next_beat or unable != self._told:
+                if time.monotonic() >= self._next_beat or unable != self._reported:
                     self._beat(runner, unable)
                     self._first.set()
-                self._stop.wait(LOOK_EVERY_S)
+                self._stop.wait(POLL_S)
             self._forget()
 
     def _unable(self) -> Unable | None:
@@ -157,7 +157,7 @@ class Heartbeat:
         try:
             report = runner.run(self._renew(unable))
         except Exception as exc:  # noqa: BLE001 - whatever it is, a host without heartbeat is dead
-            self._next_beat = time.monotonic() + LOOK_EVERY_S
+            self._next_beat = time.monotonic() + POLL_S
             self._forget()
             if not self._is_failing:
                 _log.warning(
@@ -167,18 +167,18 @@ class Heartbeat:
             self._is_failing = True
             return
         self._confirmed_at, self._next_beat = asked_at, asked_at + self._settings.heartbeat_s
-        self._told = unable
+        self._reported = unable
         if self._is_failing:
             _log.warning("heartbeat is back", extra={"owner": self._owner})
         self._is_failing = False
         self._report = report
-        if not self._is_telling:
-            self._is_telling = True
+        if not self._is_reporting:
+            self._is_reporting = True
             self._on_main(self._deliver)
 
     async def _renew(self, unable: Unable | None) -> HostReport:
         known = self._host.known()
-        async with asyncio.timeout(max(self._settings.lease_s / 2, LOOK_EVERY_S)):
+        async with asyncio.timeout(max(self._settings.lease_s / 2, POLL_S)):
             if self._connection is None or self._connection.is_closed():
                 self._connection = await connect(self._settings)
             ahead_s = (self._host.machine.now() - self._clock.now()).total_seconds()
@@ -188,7 +188,7 @@ class Heartbeat:
             )
             answered = self._clock.monotonic()
             report = host_report(rows, known)
-            self._clock.hear(Reading(report.now, asked, answered))
+            self._clock.observe(Reading(report.now, asked, answered))
             if unable == "blocked":
                 return await self._act_for_main(self._connection, known, report)
             return report
@@ -198,11 +198,11 @@ class Heartbeat:
             self._connection.terminate()
             self._connection = None
 
-    def _look_at_main(self) -> None:
+    def _check_main_loop(self) -> None:
         """Note for how long the main loop has not answered; ask it again when it has, else say so once."""
         now = time.monotonic()
-        self._blocked_s += min(now - self._looked_at, FROZEN_S)
-        self._looked_at = now
+        self._blocked_s += min(now - self._checked_at, FROZEN_S)
+        self._checked_at = now
         if not self._tick_asked:
             self._blocked_s = 0.0
             self._tick_asked = True
@@ -216,7 +216,7 @@ class Heartbeat:
         self._tick_asked = False
 
     def _deliver(self) -> None:
-        self._is_telling = False  # first: what comes from now on is told again
+        self._is_reporting = False  # first: what comes from now on is told again
         if self._report is not None:
             self._host.on_report(self._report)
 

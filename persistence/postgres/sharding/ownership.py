@@ -152,11 +152,11 @@ class ShardLeases(ShardStore):
             "heartbeat", SQL_HEARTBEAT, owner, self._settings.lease, None, None
         )
         report = host_report(rows, known)
-        self._clock.hear(Reading(report.now, asked, self._clock.monotonic()))
-        self.heard(owner, report)
+        self._clock.observe(Reading(report.now, asked, self._clock.monotonic()))
+        self.apply_report(owner, report)
         return report
 
-    def heard(self, owner: HostIncarnation, report: HostReport) -> None:
+    def apply_report(self, owner: HostIncarnation, report: HostReport) -> None:
         """Note what a heartbeat said: what was lost or dropped here may be claimed again."""
         mine = self._known.get(owner, {})
         for shard in (*report.unknown, *(lease.shard for lease in report.lost)):

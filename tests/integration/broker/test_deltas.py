@@ -66,7 +66,7 @@ async def bus(url: str, namespace: str) -> AsyncGenerator[NatsDeltaBus, None]:
 async def subscribed(*buses: NatsDeltaBus) -> None:
     """Return once the server knows what they want to hear."""
     for one in buses:
-        await until(lambda one=one: one._subscribed.keys() == one._hearers.keys(), "subscribed")  # type: ignore[misc]
+        await until(lambda one=one: one._subscribed.keys() == one._handlers.keys(), "subscribed")  # type: ignore[misc]
         assert one._client is not None
         await one._client.flush()
 
@@ -183,7 +183,9 @@ async def test_a_slow_reader_misses_the_oldest(
         here.publish(delta(0))
         first = await waiting
         seen: list[str] = []
-        there._hear(there._subjects.live(AGENT, RUN), lambda data: seen.append(data.decode()))
+        there._subscribe_local(
+            there._subjects.live(AGENT, RUN), lambda data: seen.append(data.decode())
+        )
         for n in range(1, 51):
             here.publish(delta(n))
         await until(lambda: len(seen) == 50, "all have come")

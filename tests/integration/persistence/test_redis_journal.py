@@ -18,7 +18,7 @@ from actors.errors import ContractError, InvalidNameError
 from actors.kernel.runtime.effects import EffectResult, Journal, ResultCache
 from persistence.redis import RedisJournal, RedisUrlError, line, open_redis, open_redis_journal
 from persistence.redis.client import ANSWER_S
-from persistence.redis.journal import LOOK_LIMIT_S, MAX_VALUE_BYTES
+from persistence.redis.journal import LOOKUP_LIMIT_S, MAX_VALUE_BYTES
 from persistence.redis.line import QUEUE_BYTES, QUEUE_LIMIT
 from tests.harness.proxy import FaultProxy
 from tests.harness.slow import BUSY_S
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 LIMIT_S: Final = 20.0
 PATIENT_S: Final = 5.0
-LOOK: Final = "persistence.redis.journal.LOOK_LIMIT_S"
+LOOK: Final = "persistence.redis.journal.LOOKUP_LIMIT_S"
 ANSWER: Final = "persistence.redis.client.ANSWER_S"
 GONE: Final = "Redis does not take or give results; the log alone holds them until it does"
 BACK: Final = "Redis is back"
@@ -238,7 +238,7 @@ async def test_a_killed_server_is_said_once_and_so_is_its_return(
         journal.keep("before", {"value": 1})
         await until(lambda: journal.counters.kept == 1)
         await asyncio.to_thread(server.kill)
-        patience.setattr(LOOK, LOOK_LIMIT_S)
+        patience.setattr(LOOK, LOOKUP_LIMIT_S)
 
         kept_s = []
         for n in range(5):
@@ -247,7 +247,7 @@ async def test_a_killed_server_is_said_once_and_so_is_its_return(
             kept_s.append(time.perf_counter() - begun)
             begun = time.perf_counter()
             assert await journal.find("before") is None
-            assert time.perf_counter() - begun < LOOK_LIMIT_S + BUSY_S
+            assert time.perf_counter() - begun < LOOKUP_LIMIT_S + BUSY_S
         await until(lambda: journal.counters.dropped)
         await asyncio.to_thread(server.start)
         patience.setattr(LOOK, PATIENT_S)
@@ -268,7 +268,7 @@ async def test_nobody_waits_for_a_frozen_server(
     async with open_redis_journal(server.url) as journal:
         journal.keep("e", {"value": 1})
         await until(lambda: journal.counters.kept == 1)
-        patience.setattr(LOOK, LOOK_LIMIT_S)
+        patience.setattr(LOOK, LOOKUP_LIMIT_S)
         os.kill(server.pid, signal.SIGSTOP)
         try:
             begun = time.perf_counter()
@@ -279,7 +279,7 @@ async def test_nobody_waits_for_a_frozen_server(
             os.kill(server.pid, signal.SIGCONT)
         patience.setattr(LOOK, PATIENT_S)
         assert found is None
-        assert waited_s < LOOK_LIMIT_S + BUSY_S
+        assert waited_s < LOOKUP_LIMIT_S + BUSY_S
         async with asyncio.timeout(LIMIT_S):
             while await journal.find("e") != {"value": 1}:
                 pass

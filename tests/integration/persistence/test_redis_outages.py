@@ -14,7 +14,7 @@ import pytest
 from actors.runtime.loop.clock import SystemClock, SystemEntropy
 from actors.runtime.memory.store import MemoryStore
 from persistence.redis import open_redis_journal
-from persistence.redis.journal import LOOK_LIMIT_S
+from persistence.redis.journal import LOOKUP_LIMIT_S
 from tests.behaviour.agents import greeter
 from tests.behaviour.bed import Bed
 from tests.harness.slow import BUSY_S
@@ -78,7 +78,7 @@ async def test_a_server_killed_in_the_middle_of_a_run_delays_no_effect(
 
     assert result == list(range(60))
     # Of twenty steps without Redis; a busy machine may take its time for a few.
-    assert sum(one_s >= LOOK_LIMIT_S for one_s in spent) < 5
+    assert sum(one_s >= LOOKUP_LIMIT_S for one_s in spent) < 5
     assert journal.counters.kept > 20
 
 
@@ -123,4 +123,4 @@ async def test_a_recovery_waits_a_quarter_second_at_most_for_a_frozen_server(
 
     assert result == [20, "Hello there"]
     assert set(bed.world.count.values()) == {1}
-    assert LOOK_LIMIT_S <= waited_s < LOOK_LIMIT_S + BUSY_S
+    assert LOOKUP_LIMIT_S <= waited_s < LOOKUP_LIMIT_S + BUSY_S

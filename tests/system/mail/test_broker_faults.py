@@ -234,7 +234,7 @@ async def test_a_host_that_finds_much_mail_takes_little_of_it_into_memory(
     before = resident_mib()
     async with load.host() as runtime:
         await until(lambda: load.is_read(count), "all is in rows", patience_s=WAITING / 500)
-        held = runtime._host.worker.room.held
+        held = runtime._host.worker.mail_capacity.used
         rss = resident_mib()
         load.gate.set()
         await load.settle(runtime, patience_s=max(60, WAITING / 250))

@@ -170,7 +170,7 @@ async def test_a_busy_agent_is_met_in_four_ways(bed: Bed, crm: ActorClient) -> N
 def _is_waited_for(bed: Bed, run: RunRef) -> bool:
     bus = bed.runtime._live.bus
     assert isinstance(bus, NatsDeltaBus)
-    return bus._subjects.live_end(AgentId.parse(run.agent), RunId(run.run_id)) in bus._hearers
+    return bus._subjects.live_end(AgentId.parse(run.agent), RunId(run.run_id)) in bus._handlers
 
 
 async def _until_open(crm: ActorClient, run: RunRef) -> None:

@@ -133,14 +133,14 @@ async def test_a_host_without_the_agent_is_told_of_its_end(
 ) -> None:
     """It need not look: who waits, by request or in its process, has the end as soon as it is there."""
     await fleet.serving(SERVES)
-    monkeypatch.setattr("actors.runtime.client.client.FIRST_LOOK_S", 600.0)
+    monkeypatch.setattr("actors.runtime.client.client.FIRST_POLL_S", 600.0)
     bus = bus_of(door)
     asked = asyncio.create_task(crm.ask("waiter/told", Nats_Msg_Id="t"))
     run = run_id_of_submit(AgentId("waiter", "told"), "ext:crm", "t")
     watched = bus._subjects.live_end(AgentId("waiter", "told"), run)
     await until_heard(bus, watched)
     waiting = asyncio.create_task(door.result(run))
-    await until(lambda: len(bus._hearers[watched]) == 2, "both wait")
+    await until(lambda: len(bus._handlers[watched]) == 2, "both wait")
     await crm.api("signal", run=run, name="go", payload="ended elsewhere")
 
     assert (await asked).body == await waiting == "ended elsewhere"

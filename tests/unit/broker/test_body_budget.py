@@ -19,7 +19,7 @@ def garbage(
     return Received(1, agent, sender, "g", Undecodable(problem, data))
 
 
-def test_of_one_sender_so_many_reasons_are_told_in_a_period() -> None:
+def test_of_one_sender_so_many_reasons_are_reported_in_a_period() -> None:
     """All beyond have one reason and no bytes; other senders and messages are none the worse."""
     now = 0.0
     budget = BodyBudget(lambda: now)
@@ -35,7 +35,7 @@ def test_of_one_sender_so_many_reasons_are_told_in_a_period() -> None:
     assert later == came[-1]
 
 
-def test_one_reason_is_told_however_often_it_comes() -> None:
+def test_one_reason_is_reported_however_often_it_comes() -> None:
     """The first one of each agent brings its bytes: the letter that counts the others has them."""
     budget = BodyBudget(lambda: 0.0)
     came = [budget.spare(garbage("ext:bad")) for _ in range(REASONS_OF_ONE + 50)]
@@ -51,4 +51,4 @@ def test_thousands_of_senders_cost_no_memory() -> None:
     for n in range(3 * MAX_SENDERS):
         budget.spare(garbage(f"ext:{n}"))
 
-    assert len(budget._told) <= MAX_SENDERS + 1
+    assert len(budget._reported) <= MAX_SENDERS + 1

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from actors.errors import BrokerError, PersistenceError
-from actors.runtime.delivery.bypass import AFTER_S, AGAIN_S, LOOK_S, Bypass, Suspicion
+from actors.runtime.delivery.bypass import AFTER_S, AGAIN_S, POLL_S, Bypass, Suspicion
 from actors.runtime.delivery.outbox_relay import SLOW_S, OutboxRelay
 from actors.runtime.loop.tasks import TaskScope
 from tests.harness.simloop import SimLoop, simulate
@@ -62,7 +62,7 @@ def gone_round(
 
     async def main(_: SimLoop) -> None:
         store = cast("OutboxStore", rows)
-        relay = OutboxRelay(store, may_act=lambda: True, on_doubt=lambda: doubts.append("doubt"))
+        relay = OutboxRelay(store, may_act=lambda: True, on_suspect=lambda: doubts.append("doubt"))
         held = cast("HeldShards", SimpleNamespace(loaded=LEASES))
         bypass = Bypass(relay, store, held)
         async with TaskScope() as tasks:
@@ -92,7 +92,7 @@ def test_while_the_broker_is_well_the_store_is_asked_nothing() -> None:
     async def act(bypass: Bypass, _: OutboxRelay) -> None:
         await asyncio.sleep(3600)
         bypass.begin()
-        bypass.look_again()
+        bypass.refresh()
         await asyncio.sleep(AFTER_S * 0.9)
         bypass.end()
         await asyncio.sleep(3600)
@@ -126,10 +126,10 @@ def test_nothing_to_hand_over_is_asked_for_now_and_then() -> None:
 
     async def act(bypass: Bypass, _: OutboxRelay) -> None:
         bypass.begin()
-        await asyncio.sleep(AFTER_S + 60 * LOOK_S + 1)
+        await asyncio.sleep(AFTER_S + 60 * POLL_S + 1)
         assert rows.looks == 61
         rows.rows = [row(7)]
-        bypass.look_again()
+        bypass.refresh()
         await asyncio.sleep(0.1)
         assert rows.handed == [7]
 

@@ -16,7 +16,14 @@ from actors.kernel.runtime.ids import AgentId, HostIncarnation, ShardId
 from actors.kernel.runtime.rows import Arrived
 from actors.kernel.runtime.scheduler import ShardLease
 from actors.kernel.store.fanout import Expanded
-from actors.runtime.delivery.fanout import AGAIN_S, CHUNK, MAX_READY, READY, SCAN_S, PostDelivery
+from actors.runtime.delivery.fanout import (
+    AGAIN_S,
+    BACKLOG_LIMIT,
+    CHUNK,
+    MAX_BACKLOG,
+    SCAN_S,
+    PostDelivery,
+)
 from actors.runtime.loop.notifications import Notifications
 from actors.runtime.loop.tasks import TaskScope
 from tests.harness.simloop import SimLoop, simulate
@@ -149,7 +156,13 @@ def test_what_is_left_is_brought_next() -> None:
 
 @pytest.mark.parametrize(
     ("ready", "at"),
-    [(READY, 0.1), (READY + 1, 0.6), (READY + 2, 1.1), (MAX_READY + 1, 0.6), (MAX_READY + 2, None)],
+    [
+        (BACKLOG_LIMIT, 0.1),
+        (BACKLOG_LIMIT + 1, 0.6),
+        (BACKLOG_LIMIT + 2, 1.1),
+        (MAX_BACKLOG + 1, 0.6),
+        (MAX_BACKLOG + 2, None),
+    ],
 )
 def test_followers_are_left_in_the_store_while_others_wait_to_begin(
     ready: int, at: float | None
@@ -160,7 +173,7 @@ def test_followers_are_left_in_the_store_while_others_wait_to_begin(
 
     def act(to: Notifications) -> None:
         tell(ONE)(to)
-        fewer = ready - 1 if ready in (READY + 2, MAX_READY + 2) else READY
+        fewer = ready - 1 if ready in (BACKLOG_LIMIT + 2, MAX_BACKLOG + 2) else BACKLOG_LIMIT
         asyncio.get_running_loop().call_later(0.5, setattr, place, "backlog", fewer)
 
     done = played(place, act, for_s=2.0)

@@ -166,16 +166,16 @@ def test_what_the_broker_has_goes_out_again_only_if_its_receiver_has_read_past_i
     async def act(relay: OutboxRelay, outbox: Outbox, line: Line) -> None:
         await relay.load(LEASES)
         await asyncio.sleep(5)
-        await relay.look_again(LEASES)
+        await relay.reload(LEASES)
         await asyncio.sleep(5)
         assert line.sent == [1], "it is under sequence 101"
         outbox.rows = [row(1, read=100)]
-        await relay.look_again(LEASES)
+        await relay.reload(LEASES)
         await asyncio.sleep(5)
         assert line.sent == [1]
 
         outbox.rows = [row(1, read=101)]
-        await relay.look_again(LEASES)
+        await relay.reload(LEASES)
 
     assert relayed(act, Outbox(row(1))).sent == [1, 1]
 
@@ -188,7 +188,7 @@ def test_what_left_the_outbox_is_waited_for_no_more() -> None:
         await asyncio.sleep(5)
         assert relay.is_waiting
         outbox.rows = []
-        await relay.look_again(LEASES)
+        await relay.reload(LEASES)
         assert not relay.is_waiting
 
     relayed(act, Outbox())
@@ -259,7 +259,7 @@ def test_what_could_not_be_forgotten_goes_out_once_more() -> None:
         await relay.load(LEASES)
         await asyncio.sleep(5)
         assert outbox.forgotten == []
-        await relay.look_again(LEASES)
+        await relay.reload(LEASES)
 
     assert relayed(act, outbox).sent == [1, 1]
     assert outbox.forgotten == [[1]]

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from actors.kernel.store.limits import Claim
-    from actors.runtime.worker.admission import Entry
+    from actors.runtime.worker.admission import Permit
 
 
 @dataclass(eq=False)
@@ -34,7 +34,7 @@ DESK, TENANT_A, ALL = (LimitScope.parse(t) for t in ("type:desk", "tenant:a", "d
 
 
 class Host:
-    """The queue and the gates of one host, on a clock that the test moves."""
+    """The queue and the limiters of one host, on a clock that the test moves."""
 
     def __init__(self, *limits: Limit) -> None:
         self.now = 100.0
@@ -47,17 +47,17 @@ class Host:
         for item in items:
             self.ready.offer(item, priority=item.priority, tenant=item.agent_id.tenant)
 
-    def start(self) -> list[Entry[Item]]:
+    def start(self) -> list[Permit[Item]]:
         """Let all enter that may."""
         found = []
         while self.ready:
             [item] = self.ready.take(1)
-            if (entry := self.admission.admit(item)) is not None:
-                found.append(entry)
+            if (permit := self.admission.admit(item)) is not None:
+                found.append(permit)
         return found
 
     def exchange(self, **grants: Grant | int) -> list[Claim]:
-        """Claim; each claim is granted what it wants, or so many places where the test says so."""
+        """Claim; each claim is granted what it wants, or so many slots where the test says so."""
         claims = self.admission.claims()
         self.admission.apply(_granted(claim, grants) for claim in claims)
         return claims
@@ -77,9 +77,9 @@ def desks(count: int, tenant: str = "default", priority: int = 5) -> list[Item]:
     return [Item(AgentId("desk", f"{tenant}{n}", tenant), priority) for n in range(count)]
 
 
-def items(entries: Iterable[Entry[Item]]) -> list[Item]:
+def items(permits: Iterable[Permit[Item]]) -> list[Item]:
     """Who has entered."""
-    return [entry.item for entry in entries]
+    return [permit.item for permit in permits]
 
 
 @pytest.mark.item(218)
@@ -107,8 +107,8 @@ def test_those_over_a_limit_wait_and_the_others_go_on() -> None:
     assert (claim.held, claim.wanted) == (0, 10)
     first = host.start()
     assert items(first) == waiting[:2]
-    host.admission.leave(first[0])
-    assert items(host.start()) == waiting[2:3], "a place that is free again needs nobody's word"
+    host.admission.release(first[0])
+    assert items(host.start()) == waiting[2:3], "a slot that is free again needs nobody's word"
 
 
 def test_groups_ask_once() -> None:
@@ -120,7 +120,7 @@ def test_groups_ask_once() -> None:
     assert [claim.wanted for claim in host.exchange(desk=0)] == [100]
     assert host.admission.due_at() == host.now + POLL_S
     assert host.admission.claims() == []
-    host.admission.look_again()  # somebody said that places are free
+    host.admission.refresh()  # somebody said that slots are free
     assert [claim.wanted for claim in host.exchange(desk=1)] == [100]
 
 
@@ -131,14 +131,14 @@ def test_places_nobody_needs_are_given_back_after_a_moment() -> None:
     host.start()
     host.exchange()
     inside = host.start()
-    host.admission.leave(inside[0])
+    host.admission.release(inside[0])
     assert host.admission.claims() == []
 
     host.now += LINGER_S
     [claim] = host.exchange()
     assert (claim.held, claim.wanted) == (2, 2)
-    host.admission.look_again()
-    host.admission.leave(inside[1])
+    host.admission.refresh()
+    host.admission.release(inside[1])
     [claim] = host.exchange()
     assert (claim.held, claim.wanted) == (1, 1)
 
@@ -150,17 +150,17 @@ def test_what_is_above_the_share_is_not_used_again() -> None:
     host.start()
     host.exchange(desk=4)
     inside = host.start()
-    host.admission.look_again()
+    host.admission.refresh()
     grant = Grant(scope=DESK, held=4, share=2, contended=True)
     host.now += SHARE_S
     host.exchange(desk=grant)
     held = []
-    for entry in inside[:3]:
-        host.admission.leave(entry)
+    for permit in inside[:3]:
+        host.admission.release(permit)
         inside += host.start()
         held += [claim.held for claim in host.exchange(desk=2)]
 
-    assert len(inside) == 4 + 1, "only the third made place for another one"
+    assert len(inside) == 4 + 1, "only the third freed a slot for another one"
     assert held[:2] == [3, 2]
 
 
@@ -173,8 +173,8 @@ def test_a_lowered_limit_lets_run_out_what_executes_and_a_raised_one_is_asked_fo
     inside = host.start()
     host.admission.define([Limit(scope=DESK, max_concurrent=1)])
     host.exchange(desk=Grant(scope=DESK, held=3, share=1, contended=False))
-    for entry in inside[:2]:
-        host.admission.leave(entry)
+    for permit in inside[:2]:
+        host.admission.release(permit)
     assert host.start() == []
 
     host.exchange(desk=1)
@@ -208,13 +208,13 @@ def test_what_executes_counts_when_a_limit_is_new() -> None:
     [claim] = host.exchange(desk=3)
     assert (claim.held, claim.wanted) == (3, 4)
     assert host.start() == []
-    host.admission.leave(inside[0])
+    host.admission.release(inside[0])
     assert len(host.start()) == 1
 
 
 @pytest.mark.item(218)
 def test_who_waits_at_one_limit_keeps_nothing_of_another() -> None:
-    """Tenant a has one place; its nine others do not sit on places of the type that b can use."""
+    """Tenant a has one slot; its nine others do not sit on slots of the type that b can use."""
     host = Host(Limit(scope=DESK, max_concurrent=4), Limit(scope=TENANT_A, max_concurrent=1))
     host.offer(*desks(9, "a"), *desks(3, "b"))
     host.start()
@@ -222,13 +222,13 @@ def test_who_waits_at_one_limit_keeps_nothing_of_another() -> None:
         host.exchange(desk=4, a=1)
         host.start()
 
-    inside = [entry.item.agent_id.tenant for entry in host.admission._inside]
+    inside = [permit.item.agent_id.tenant for permit in host.admission._permits]
     assert sorted(inside) == ["a", "b", "b", "b"]
 
 
 @pytest.mark.item(218)
 def test_at_a_limit_tenants_take_turns_whatever_their_numbers() -> None:
-    """A thousand of one tenant and one of each other, for one place after the other; who comes last is last."""
+    """A thousand of one tenant and one of each other, for one slot after the other; who comes last is last."""
     host = Host(Limit(scope=ALL, max_concurrent=1))
     host.offer(*desks(1000, "big"), *desks(1, "small"))
     host.start()
@@ -237,9 +237,9 @@ def test_at_a_limit_tenants_take_turns_whatever_their_numbers() -> None:
     order: list[str] = []
     inside = host.start()
     while len(order) < 4:
-        [entry] = inside
-        order.append(entry.item.agent_id.tenant)
-        host.admission.leave(entry)
+        [permit] = inside
+        order.append(permit.item.agent_id.tenant)
+        host.admission.release(permit)
         inside = host.start()
 
     assert order == ["big", "small", "big", "late"]
@@ -282,7 +282,7 @@ def test_after_a_lost_answer_what_may_be_held_is_given_back() -> None:
     host.offer(*waiting)
     host.start()
     claims = host.admission.claims()
-    host.admission.doubt(claims)
+    host.admission.mark_unanswered(claims)
     assert host.start() == []
 
     [claim] = host.exchange(desk=5)

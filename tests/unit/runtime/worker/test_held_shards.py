@@ -62,7 +62,7 @@ def test_only_what_is_loaded_is_served_and_then_looked_through() -> None:
         phase.discard(ShardId("c"))
 
     assert held.loaded == (lease("b"), lease("c"))
-    assert held.to_look_through == [lease("b")]
+    assert held.unscanned == [lease("b")]
 
 
 def test_a_shard_that_was_lost_and_claimed_again_is_another_lease() -> None:
@@ -89,7 +89,7 @@ def test_a_shard_that_is_removed_is_in_no_phase() -> None:
     assert phases(held, "a") == set()
     assert held.get(ShardId("a")) is None
     assert phases(held, "b") == {"draining"}
-    assert held.to_look_through == []
+    assert held.unscanned == []
 
 
 def test_of_several_shards_those_that_are_held_are_found() -> None:
@@ -107,7 +107,7 @@ def test_a_worker_that_forgets_holds_nothing() -> None:
 
     held.clear()
 
-    assert (held.leases, held.to_look_through, phases(held, "a")) == ((), [], set())
+    assert (held.leases, held.unscanned, phases(held, "a")) == ((), [], set())
 
 
 @pytest.mark.parametrize(

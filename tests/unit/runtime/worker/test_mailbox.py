@@ -11,7 +11,14 @@ import pytest
 from actors.kernel.agent.message import Message
 from actors.kernel.runtime.ids import AgentId, RunId, ShardId
 from actors.kernel.runtime.rows import Arrived
-from actors.runtime.worker.mailbox import Adoption, Holding, Mailbox, Room, StartMail, StartRun
+from actors.runtime.worker.mailbox import (
+    Adoption,
+    Holding,
+    Mailbox,
+    MailboxCapacity,
+    StartMail,
+    StartRun,
+)
 
 DESK = AgentId("desk", "1")
 
@@ -23,8 +30,8 @@ def arrived(n: int, run: str | None = None, *, sender: str = "ext:x") -> Arrived
 
 
 def mailbox(*items: Arrived, each: int = 1000, total: int = 1000) -> Mailbox:
-    """Return a mailbox with these messages and so much room."""
-    box = Mailbox(DESK, ShardId("s"), Room(each=each, total=total))
+    """Return a mailbox with these messages and this capacity."""
+    box = Mailbox(DESK, ShardId("s"), MailboxCapacity(each=each, total=total))
     for item in items:
         box.add(item)
     return box
@@ -110,7 +117,7 @@ def test_a_run_that_holds_its_agent_has_no_place_in_its_queue() -> None:
     """A hint of its place may come before the run is known to hold, or after; then it sleeps as rows."""
     box = mailbox(arrived(0, "r"), arrived(1, "next"))
     box.run_id = RunId("r")
-    box.rest(Holding.SUSPENDED, wake_at=None, wants_mail=False)
+    box.evict(Holding.SUSPENDED, wake_at=None, wants_mail=False)
     assert not box.add(arrived(0, "r"))
     box.forget(RunId("next"))
     assert box.may_sleep(datetime.now(UTC))
@@ -132,7 +139,7 @@ def test_a_place_that_is_told_in_vain_is_none_when_the_run_rests() -> None:
     box = mailbox()
     box.run_id, box.holding = RunId("r"), Holding.EXECUTING
     assert box.add(arrived(0, "r"))
-    box.rest(Holding.SUSPENDED, wake_at=None, wants_mail=False)
+    box.evict(Holding.SUSPENDED, wake_at=None, wants_mail=False)
     assert box.may_sleep(datetime.now(UTC))
 
 
@@ -172,20 +179,20 @@ def arrivals(box: Mailbox) -> list[int]:
 
 
 def test_beyond_its_room_a_mailbox_keeps_nothing_new() -> None:
-    """Also not when there is room again: what came before has to be read first."""
+    """Also not when there is a free slot again: what came before has to be read first."""
     box = mailbox(*(arrived(n) for n in range(4)), each=3)
     box.take_mail()
     told = box.add(arrived(4))
 
     assert told
     assert arrivals(box) == [1, 2]
-    assert (box.spilled, box.room.held) == (True, 2)
+    assert (box.spilled, box.capacity.used) == (True, 2)
 
 
 def test_a_worker_holds_so_many_messages_in_all_mailboxes() -> None:
-    """A second mailbox finds no room, yet gets what one turn needs when it asks the store."""
-    room = Room(each=10, total=10)
-    first, second = (Mailbox(AgentId("desk", key), ShardId("s"), room) for key in "12")
+    """A second mailbox finds no free slot, yet gets what one turn needs when it asks the store."""
+    capacity = MailboxCapacity(each=10, total=10)
+    first, second = (Mailbox(AgentId("desk", key), ShardId("s"), capacity) for key in "12")
     for n in range(10):
         first.add(arrived(n))
     second.add(arrived(10))
@@ -194,7 +201,7 @@ def test_a_worker_holds_so_many_messages_in_all_mailboxes() -> None:
 
     assert arrivals(second) == [10, 11]
     assert not second.spilled
-    assert room.held == 12
+    assert capacity.used == 12
 
 
 def test_boot_messages_are_always_kept() -> None:
@@ -302,7 +309,7 @@ def test_every_message_is_taken_once_and_in_its_senders_order(seed: int) -> None
 
     assert sorted(item.arrival for item in got) == [*range(300)]
     assert [in_order(got, name) for name in unsent] == [[*range(k, 300, 7)] for k in range(7)]
-    assert box.room.held == 0
+    assert box.capacity.used == 0
 
 
 def test_lazy_mail_is_no_work_and_comes_before_what_is() -> None:

@@ -8,49 +8,49 @@ from typing import Final
 
 from actors.kernel.runtime.wakeup import WakeSet
 
-ROOM_PER_PLACE: Final = 2
+IDLE_PER_SLOT: Final = 2
 """Runs that may wait in memory, for each run that may execute."""
-ROOM_FOR_SIGNALS: Final = 64
+MAX_IDLE_FOR_SIGNALS: Final = 64
 """How many may while they wait for signals and times alone: people and calendars take long."""
 
-SLEEPER_STAYS_S: Final = 0.1
+SLEEPER_LIMIT_S: Final = 0.1
 """A run that sleeps for long stays so long: what cancels it from outside is seen in memory alone."""
 FEW: Final = 16
-"""Of no more waits it is looked at, whenever a run comes to rest, when they end."""
+"""If a run has no more waits than this, their ends are computed whenever the run becomes idle."""
 
 
-def stays_s(wake: WakeSet, now: datetime, limit_s: float) -> float:
+def idle_limit_s(wake: WakeSet, now: datetime, limit_s: float) -> float:
     """Return how many seconds a run may wait in memory for this: a moment, if it sleeps beyond the limit."""
     if wake.at is None or wake.signals or (wake.at - now).total_seconds() <= limit_s:
         return limit_s
-    return min(limit_s, SLEEPER_STAYS_S)
+    return min(limit_s, SLEEPER_LIMIT_S)
 
 
-class RestingRuns:
+class IdleRuns:
     """The count of a host's runs that wait in memory.
 
     Args:
-        room: How many may. One that comes to rest above that leaves memory at once.
+        limit: How many may. A run above that leaves memory at once.
 
     Attributes:
         count: How many do now.
-        on_rest: Called when one more does: its place is free.
+        on_idle: Called when one more does: its slot is free.
     """
 
-    def __init__(self, room: int = 0) -> None:
-        self._room = room
+    def __init__(self, limit: int = 0) -> None:
+        self._limit = limit
         self.count = 0
-        self.on_rest: Callable[[], None] = lambda: None
+        self.on_idle: Callable[[], None] = lambda: None
 
     def enter(self, *, awaits_others: bool = True) -> bool:
-        """A run comes to rest; return whether it may stay in memory.
+        """Note that a run waits; return True if it may stay in memory.
 
         With `awaits_others` an answer or a message may end the wait, which most often comes soon.
         """
         self.count += 1
-        self.on_rest()
-        room = self._room if awaits_others else min(self._room, ROOM_FOR_SIGNALS)
-        return self.count <= room
+        self.on_idle()
+        limit = self._limit if awaits_others else min(self._limit, MAX_IDLE_FOR_SIGNALS)
+        return self.count <= limit
 
     def leave(self) -> None:
         """Note that a run continues or leaves memory. It needs no slot for that."""

@@ -109,8 +109,9 @@ class MemoryGround:
 
     def copied(self) -> dict[str, Any]:
         """Return all rows as they are, for `go_back`."""
-        kept = ("clock", "hooks", "transcripts", "_now", "_readers")
-        stores = {"": self._first._rows, "transcripts": self._first._rows.transcripts}
+        kept = ("clock", "hooks", "transcripts", "artifacts", "_now", "_readers")
+        rows = self._first._rows
+        stores = {"": rows, "transcripts": rows.transcripts, "artifacts": rows.artifacts}
         return {
             name: deepcopy({key: x for key, x in vars(store).items() if key not in kept})
             for name, store in stores.items()
@@ -120,6 +121,7 @@ class MemoryGround:
         """Another server takes the place of the one with the rows; it has those of some time before."""
         vars(self._first._rows).update(rows[""])
         vars(self._first._rows.transcripts).update(rows["transcripts"])
+        vars(self._first._rows.artifacts).update(rows["artifacts"])
         self._first._rows.nudge(object(), Nudge("life"))
 
     @asynccontextmanager

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from actors.errors import BudgetExhaustedError
+from actors.kernel.agent.llm import GenerationOptions
 from actors.kernel.agent.supervision import ExecutionBudget
 from actors.kernel.runtime.log_entry import EntryKind as K
 from actors.kernel.runtime.scheduler import RetryPolicy, RunStatus
@@ -84,6 +85,49 @@ async def test_tokens_end_a_run_that_does_not_catch_it(bed: Bed) -> None:
     assert (row.status, row.error["status"]) == (RunStatus.FAILED, "budget_exhausted")
     assert model.calls == 2
     assert len(await bed.log(run_id, K.RUN_ATTEMPT_FAILED)) == 0
+
+
+@pytest.mark.parametrize(
+    ("most", "limits"),
+    [(25, [25, 15, 3, None]), (4105, [None, 4095, 3, 4075]), (10_000, [None, None, 3, 9970])],
+)
+async def test_an_answer_is_limited_to_what_the_budget_leaves(
+    bed: Bed, most: int, limits: list[int | None]
+) -> None:
+    """10 tokens a call: each may be as long as asked for and as its tree has left, the host may die between.
+
+    Where nothing was asked for, no limit is named that a provider could refuse. The log names those of the
+    budget. The child's call is refused where nothing is left.
+    """
+    model, after = greeter(), []
+
+    async def ask(ctx: RunContext, inbox: list[Message]) -> str:
+        del inbox
+        return (await ctx.llm("d", options=GenerationOptions(max_tokens=20_000))).text
+
+    child = await bed.serve(ask, model=model)
+
+    async def act(ctx: RunContext, inbox: list[Message]) -> Any:
+        del inbox
+        said = [(await ctx.llm("a")).text, (await ctx.generate("b", session="s")).text]
+        await ctx.step("mark", bed.world.do, "mark")
+        await ctx.sleep_until_signal("go")
+        said.append((await ctx.llm("c", options=GenerationOptions(max_tokens=3))).text)
+        after.append((await ctx.join(await ctx.spawn(child, 1))).status)
+        return said
+
+    agent = await bed.serve(act, model=model)
+    run_id = await bed.submit(agent, execution_budget=ExecutionBudget(max_tokens=most))
+    await bed.marked(run_id)
+    await bed.restart()
+    await bed.runtime.signal(run_id, "go")
+    assert await bed.result(run_id) == ["Hello there"] * 3
+
+    is_refused = limits[-1] is None
+    assert after[-1] == (RunStatus.FAILED if is_refused else RunStatus.COMPLETED)
+    assert [one.options.max_tokens for one in model.asked] == limits[: 3 if is_refused else 4]
+    recorded = [entry.payload.get("max_tokens") for entry in await bed.log(run_id, K.LLM_CALL)]
+    assert recorded == [*limits[:2], None]
 
 
 async def test_what_model_calls_cost_is_counted(bed: Bed) -> None:

@@ -178,6 +178,10 @@ class EffectCall:
     """When a model was asked, by the monotonic clock; None: none was. For meters."""
     tool_call_id: str = ""
     """The model's id of the call that a tool answers; empty: no model asked for it. For traces."""
+    tokens_left: int | None = None
+    """What the budget of the run's tree leaves a counted call that executes now; None: any number."""
+    cap: int | None = None
+    """The limit of the answer that the budget asked for, recorded like the receipt; None: it asked for none."""
     on_recorded: Callable[[dict[str, JsonValue]], None] | None = None
     """Told of the result's payload when it is recorded: rows that are to be durable with it are added."""
 
@@ -187,6 +191,15 @@ class EffectCall:
     def entry(self, **more: JsonValue) -> dict[str, JsonValue]:
         """Return the payload of an entry about this effect."""
         return {"effect": self.verb, "name": self.name, "hash": self.digest, "id": self.id, **more}
+
+    def described(self) -> dict[str, JsonValue]:
+        """Return what an entry tells people of the request, by key."""
+        told: dict[str, JsonValue] = {}
+        if self.receipt is not None:
+            told["receipt"] = {**self.receipt}
+        if self.cap is not None:
+            told["max_tokens"] = self.cap
+        return told
 
     def result_key(self, attempt: int) -> str | None:
         """Return the key under which its result is kept beside the log; None: repeating is cheaper."""

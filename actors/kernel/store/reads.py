@@ -52,6 +52,9 @@ class ReadStore(Protocol):
     async def state_at(self, agent_id: AgentId, key: str) -> StatePart:
         """Return one key of the agent's state if it is there; of a small state all keys."""
 
+    async def tokens_left(self, run_id: RunId) -> int | None:
+        """Return how many tokens the run's tree may still use; None: its budget limits none."""
+
     def entries(self, run_id: RunId, *, from_seq: int = 0) -> AsyncIterator[RunLogEntry]:
         """Yield the log from `from_seq` to its present end."""
 

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from typing import Any, Final, TypeAlias
 
 from actors.errors import ContractError, NonDeterminismError, OtherTenantError
@@ -20,9 +20,11 @@ from actors.kernel.runtime.log_entry import EntryKind, RunLogEntry
 from actors.kernel.runtime.rows import RunRow
 from actors.kernel.storage.blob import ArtifactStore, ArtifactStores
 from actors.kernel.store.operators import agent_scope
+from actors.kernel.store.reads import ReadStore
 from actors.kernel.tracing import TRACE_PARENT
 from actors.runtime.context.buffers import AnswerBuffer, SignalBuffer
 from actors.runtime.context.middleware import Hooks
+from actors.runtime.journal.reading import reading
 from actors.runtime.journal.run_log import RunLog
 from actors.runtime.replay.branch_scheduler import BranchScheduler
 from actors.runtime.replay.failures import record_error
@@ -56,6 +58,8 @@ class RunState:
     """The agent's observers."""
     artifacts: ArtifactStores
     """Those of all agents."""
+    reads: ReadStore
+    """Rows, by id."""
     results: ResultCache | None = None
     """Where results outlive a crash that keeps them from the log."""
     recovering: bool = False
@@ -149,6 +153,13 @@ class RunState:
                 raise ContractError(msg)
             (sender,) = senders
         return key_of_message(self.agent_id, sender, message_id, name)
+
+    async def tokens_left(self) -> int | None:
+        """Return how many tokens the run's tree may still use; None: its budget limits none."""
+        terms = self.row.supervision
+        if terms is None or terms.execution_budget.max_tokens is None:
+            return None
+        return await reading(self.log, partial(self.reads.tokens_left, self.run_id))
 
     async def until_may_act(self) -> None:
         """Return when the lease is good again; a lost one drops the run meanwhile."""

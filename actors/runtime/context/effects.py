@@ -223,6 +223,8 @@ class Effects:
             is_idempotent = call.mode is EffectMode.IDEMPOTENT
             # Nothing outside is touched before what was recorded is durable.
             await run.log.durable(branch, before if is_idempotent else run.log.last_seq)
+            if call.counted:
+                call.tokens_left = await run.tokens_left()
             if not run.may_act():
                 await run.until_may_act()
             run.scheduler.raise_if_interrupted(branch)
@@ -268,8 +270,7 @@ class Effects:
         except (Exception, SystemExit) as exc:  # noqa: BLE001 - recorded, and raised again from there
             payload["error"], payload["status"] = record_error(exc), "error"
         finally:
-            if call.receipt is not None:
-                payload["receipt"] = {**call.receipt}
+            payload |= call.described()
             executing.reset(token)
         self._run.counters.effect(call, payload, now_s=self._run.clock.monotonic())
         if not self._is_late(branch):

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, Self, TypeAlias
+from typing import Any, Final, Literal, Self, TypeAlias
 
 from actors.errors import ContractError, MessageTooLargeError, MiddlewareTermination, RunError
 from actors.kernel.agent.guards import Guard, checked
@@ -46,6 +46,9 @@ from actors.runtime.replay.failures import text_of, type_of
 
 OnPiece: TypeAlias = "Callable[[TextDelta | ReasoningDelta, int], None]"
 """Told of each piece of an answer, with its number."""
+CAP_BELOW: Final = 4096
+"""An answer that its author does not limit is limited by a budget that leaves less: the models in use take
+every limit up to here, and providers refuse one above a model's own."""
 _Kind: TypeAlias = Literal["text.delta", "reasoning.delta", "custom.delta"]
 
 
@@ -100,7 +103,8 @@ class Live:
 
         async def execute(on_piece: OnPiece) -> Any:
             call.asked_at = self._run.clock.monotonic()
-            response = await completed(model, chat, options, on_piece, guards=self.guards)
+            limited = capped(call, options)
+            response = await completed(model, chat, limited, on_piece, guards=self.guards)
             return response.model_dump(mode="json")
 
         call = self.call(model, words, execute)
@@ -143,6 +147,18 @@ def is_counted(supervision: Supervision | None) -> bool:
     budget = supervision.execution_budget
     limits = (budget.max_tokens, budget.max_cost_usd, budget.max_turns)
     return any(limit is not None for limit in limits)
+
+
+def capped(call: EffectCall, options: GenerationOptions | None) -> GenerationOptions | None:
+    """Return the options of a call that executes, its answer limited to what the tree's budget leaves.
+
+    Replay compares the author's options, and has no use for these: it serves the recorded answer.
+    """
+    asked, left = None if options is None else options.max_tokens, call.tokens_left
+    if left is None or left >= (CAP_BELOW if asked is None else asked):
+        return options
+    call.cap = max(1, left)  # a neighbour may have used up the last one since the call began
+    return (options or GenerationOptions()).model_copy(update={"max_tokens": call.cap})
 
 
 async def completed(

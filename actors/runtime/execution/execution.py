@@ -108,6 +108,7 @@ class Execution:
             may_act=env.may_act,
             hooks=Hooks(self.agent, meta, env.clock),
             artifacts=env.store.artifacts,
+            reads=env.store.reads,
             results=env.results,
             counters=env.counters,
             # A later attempt writes nothing before its first effect: it may have begun already.

@@ -19,7 +19,7 @@ from actors.kernel.store.reads import ReadStore, StatePart
 from actors.runtime.memory.records import part_of_state, unpack
 from actors.runtime.memory.rows import MemoryRole
 from actors.runtime.memory.talk import open_waits
-from actors.runtime.memory.tree import children_of
+from actors.runtime.memory.tree import account_of, children_of
 
 
 class MemoryReads(MemoryRole, ReadStore):
@@ -59,6 +59,11 @@ class MemoryReads(MemoryRole, ReadStore):
     @override
     async def state_at(self, agent_id: AgentId, key: str) -> StatePart:
         return part_of_state(self._rows.states.get(agent_id, {}), key)
+
+    @override
+    async def tokens_left(self, run_id: RunId) -> int | None:
+        record = self._rows.runs.get(run_id)
+        return None if record is None else account_of(self._rows, record).tokens_left()
 
     @override
     async def entries(self, run_id: RunId, *, from_seq: int = 0) -> AsyncIterator[RunLogEntry]:

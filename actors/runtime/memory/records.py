@@ -345,6 +345,11 @@ class TreeAccount:
             return f"max_cost_usd {terms.max_cost_usd}"
         return None
 
+    def tokens_left(self) -> int | None:
+        """Return how many tokens may still be used, None for any number."""
+        most = self.execution.max_tokens
+        return None if most is None else max(0, most - self.tokens)
+
     def spend(self, delta: BudgetDelta) -> None:
         """Add what a commit used."""
         self.tokens += delta.tokens

@@ -49,6 +49,11 @@ def spawn(rows: MemoryRows, commit: Commit) -> tuple[tuple[Spawned, int], ...]:
     return tuple((child, rows.runs[child.run.run_id].arrival) for child in commit.spawned)
 
 
+def account_of(rows: MemoryRows, record: RunRecord) -> TreeAccount:
+    """Return the account of the run's tree."""
+    return _account(rows, record.cause.root or record.cause.run_id)
+
+
 def give_place_back(rows: MemoryRows, record: RunRecord) -> None:
     """Let the tree spawn another run in place of one that has ended."""
     root = record.cause.root or record.cause.run_id

@@ -69,6 +69,15 @@ select e.seq, e.kind, e.position, e.payload, e.ts from event_log e
 """
 SQL_RUN: Final[LiteralString] = "select" + RUN_COLUMNS + "from runs r where r.run_id = $1"
 SQL_STARTED_BY: Final[LiteralString] = "select started_by($1) as sender"
+SQL_TOKENS_LEFT: Final[LiteralString] = """
+select greatest(0, coalesce(b.max_tokens - b.tokens,
+    (t.supervision -> 'execution_budget' ->> 'max_tokens')::bigint)) as tokens_left
+  from runs r
+  left join budgets b on b.root = coalesce(r.root, r.run_id)
+  left join runs t on t.run_id = coalesce(r.root, r.run_id)
+  where r.run_id = $1 and coalesce(b.max_tokens,
+    (t.supervision -> 'execution_budget' ->> 'max_tokens')::bigint) is not null
+"""
 
 
 class Reads(ReadStore):
@@ -208,6 +217,11 @@ class Reads(ReadStore):
         doing = "reading who started a run"
         sender: str | None = await self._links.value(doing, SQL_STARTED_BY, run_id)
         return sender
+
+    @override
+    async def tokens_left(self, run_id: RunId) -> int | None:
+        rows = await self._rows(SQL_TOKENS_LEFT, run_id)
+        return rows[0]["tokens_left"] if rows else None
 
 
 def answer_of(row: Row) -> Answer:

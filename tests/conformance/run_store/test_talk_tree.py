@@ -10,7 +10,7 @@ import pytest
 
 from actors.kernel.agent.supervision import ExecutionBudget, HistoryRetention, SpawnBudget
 from actors.kernel.runtime.commit import BudgetDelta, Committed, Conflict, OverBudget
-from actors.kernel.runtime.ids import AgentId
+from actors.kernel.runtime.ids import AgentId, RunId
 from actors.kernel.runtime.scheduler import RunStatus
 from tests.conformance.bed import DESK, child_spawned, message, result
 from tests.conformance.talk import CLERK, answers, row, terms
@@ -331,6 +331,23 @@ async def test_a_call_begins_while_something_is_left(
     assert isinstance(refused, OverBudget)
     assert refused.positions == ("2",)
     assert refused.limit.startswith(limit)
+
+
+async def test_what_a_tree_may_still_use_is_known(bed: Bed) -> None:
+    """The same for all its runs, before and after they use some; never less than nothing."""
+    reads = bed.store.reads
+    root = await bed.begin(supervision=terms(execution=ExecutionBudget(max_tokens=100)))
+    assert await reads.tokens_left(root.run_id) == 100
+    child = await (await root.spawn("c", CLERK)).start()
+    free = await bed.begin(agent=clerk(7))
+    left = []
+
+    for used in (0, 60, 70):
+        await child.commit(child.turn(result(f"{used}"), budget=BudgetDelta(tokens=used)))
+        left.append([await reads.tokens_left(run.run_id) for run in (root, child, free)])
+
+    assert left == [[100, 100, None], [40, 40, None], [0, 0, None]]
+    assert await reads.tokens_left(RunId("unknown")) is None
 
 
 async def test_a_tree_without_limits_spends_what_it_wants(bed: Bed) -> None:

@@ -467,6 +467,7 @@ class Workday:
         await store.reads.load([one.run_id for one in self.runs])
         await asyncio.gather(*(store.reads.state(one.agent) for one in self.runs))
         await store.reads.state_at(run.agent, "k")
+        await store.reads.tokens_left(run.run_id)
         await store.reads.run(run.run_id)
         for agent in (run.agent, WORN):
             await store.lists.find_run_for_agent(agent)

@@ -36,7 +36,7 @@ from actors.runtime.context.conversation.sessions import (
 )
 from actors.runtime.context.conversation.windows import assembled_window, window_parts
 from actors.runtime.context.effects import Effects, effect
-from actors.runtime.context.model_calls import Live, OnPiece, completed
+from actors.runtime.context.model_calls import Live, OnPiece, capped, completed
 from actors.runtime.replay.history import PAID
 
 if TYPE_CHECKING:
@@ -137,6 +137,7 @@ class Generation:
             room = room_for(model, options, turns)
             with reserving(room):
                 window = await asked.window(turns)
+            options = capped(call, options)
             call.receipt, call.asked_at = asked.receipt(window, request), clock.monotonic()
             try:
                 response = await completed(model, window, options, on_piece, guards=guards)

@@ -154,13 +154,6 @@ class RunState:
             (sender,) = senders
         return key_of_message(self.agent_id, sender, message_id, name)
 
-    async def tokens_left(self) -> int | None:
-        """Return how many tokens the run's tree may still use; None: its budget limits none."""
-        terms = self.row.supervision
-        if terms is None or terms.execution_budget.max_tokens is None:
-            return None
-        return await reading(self.log, partial(self.reads.tokens_left, self.run_id))
-
     async def until_may_act(self) -> None:
         """Return when the lease is good again; a lost one drops the run meanwhile."""
         while not self.may_act():  # noqa: ASYNC110 - the lease is renewed by a thread
@@ -170,6 +163,14 @@ class RunState:
     def generation_prefix(self) -> str:
         """The prefix of every position after `continue_as_new`, for example ``2:``; empty before."""
         return f"{self.history.generation}:" if self.history.generation else ""
+
+
+async def tokens_left(run: RunState) -> int | None:
+    """Return how many tokens the run's tree may still use; None: its budget limits none."""
+    terms = run.row.supervision
+    if terms is None or terms.execution_budget.max_tokens is None:
+        return None
+    return await reading(run.log, partial(run.reads.tokens_left, run.run_id))
 
 
 executing: ContextVar[tuple[EffectCall, RunState]] = ContextVar("callboard_effect")

@@ -31,7 +31,7 @@ from actors.kernel.runtime.log_entry import RunLogEntry
 from actors.kernel.runtime.scheduler import RetryPolicy
 from actors.kernel.seconds import check_s
 from actors.kernel.text import check_name_of
-from actors.runtime.context.call import Call, Payload, RunState, executing
+from actors.runtime.context.call import Call, Payload, RunState, executing, tokens_left
 from actors.runtime.context.secrets import Secrets
 from actors.runtime.loop.retrying import bounded
 from actors.runtime.loop.threads import in_thread, refuse_coroutines
@@ -224,7 +224,7 @@ class Effects:
             # Nothing outside is touched before what was recorded is durable.
             await run.log.durable(branch, before if is_idempotent else run.log.last_seq)
             if call.counted:
-                call.tokens_left = await run.tokens_left()
+                call.tokens_left = await tokens_left(run)
             if not run.may_act():
                 await run.until_may_act()
             run.scheduler.raise_if_interrupted(branch)

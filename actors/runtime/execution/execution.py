@@ -356,6 +356,7 @@ class Execution:
         awaits_others = bool(paused.first("answer") or paused.first("mail"))
         if not self._is_idle:
             self._is_idle = True
+            self._ending.sessions.forget()
             self._may_stay = self.env.idle.enter(awaits_others=awaits_others)
         hot_s = self.env.suspend_after if self._may_stay else 0.0
         if hot_s > 0 and not awaits_others and len(self._waits.open_waits) <= FEW:

@@ -27,6 +27,7 @@ from actors.kernel.runtime.effects import EffectCall
 from actors.runtime.context.call import Payload, RunState
 from actors.runtime.context.conversation.paid_calls import RecordedCalls
 from actors.runtime.context.conversation.sessions import (
+    LEAST,
     Sessions,
     WindowSource,
     as_turn,
@@ -205,7 +206,7 @@ class _Window:
             pipeline, [*known, *new], calls, tally=tally
         )
         self.parts = window_parts(window, tally, fresh)
-        self._cut()
+        await self._cut()
         return [without_marks(one) for one in window]
 
     async def smaller(self, turns: Sequence[ChatMessage], room: int) -> list[ChatMessage] | None:
@@ -216,12 +217,18 @@ class _Window:
             window = await self.window(turns)
         return window if self.assembled.tokens < before else None
 
-    def _cut(self) -> None:
+    async def _cut(self) -> None:
         """Let the session's next window begin where this one does, if that leaves much out."""
         assert self.view is not None
         assert self.assembled is not None
         if not self.sessions.is_in_store:
             return
+        steps = self.assembled.steps
+        is_near = any(step.added for step in steps) or sum(step.dropped for step in steps) >= LEAST
+        if (
+            self.view.added and is_near
+        ):  # a cut names ordinals, which turns have once they are stored
+            self.view = await self.sessions.view(self.session, anew=True)
         upto, summary = new_cut(self.view, self.assembled.window)
         if upto != NO_CUT:
             before = NO_CUT if self.view.cut is None else self.view.cut.upto
@@ -229,6 +236,7 @@ class _Window:
             made_by = summarised_by or fingerprint(self.sessions.memory.pipeline)
             cut = NewCut(self.session, upto, before, made_by, summary)
             self.run.log.writes.cuts.append(cut)
+            self.sessions.forget(self.session)
 
     def receipt(
         self, window: Sequence[ChatMessage], request: GenerationRequest
@@ -252,7 +260,7 @@ class _Window:
         ]
         return {
             "session": self.session,
-            "head": max(self.view.ordinals.values(), default=-1),
+            "head": self.view.head,
             "cut": self.view.begin,
             "turns": len(window),
             "tokens": self.assembled.tokens,

@@ -15,7 +15,7 @@ from actors.context.turns import SUMMARY, UPTO
 from actors.kernel.agent.agent import Agent
 from actors.kernel.agent.message import ChatMessage
 from actors.kernel.agent.supervision import HistoryRetention
-from actors.kernel.agent.transcript import NO_CUT, Cut, NewTurn, message_of_turn
+from actors.kernel.agent.transcript import NO_CUT, Cut, NewTurn, message_of_new, message_of_turn
 from actors.kernel.runtime.ids import AgentId
 from actors.kernel.storage.history import HistoryProvider
 from actors.kernel.storage.transcript import TranscriptStore
@@ -26,6 +26,8 @@ _log = logging.getLogger("callboard.context")
 
 FARTHEST: Final = 5_000
 """How many of the newest turns behind the last cut a window is made of, at most."""
+MOST_ADDED: Final = 64
+"""A session is read anew behind so many turns of the run's own."""
 LEAST: Final = 32
 """A cut without a summary moves when so many turns are left out."""
 SLACK: Final = 20
@@ -73,12 +75,25 @@ class WindowSource:
         ordinals: Of stored turns, by id.
         cut: The last cut; None: there is none.
         count: Of turns in the whole session.
+        added: How many turns at the end the run has added since the session was read; they have no ordinals.
     """
 
     messages: list[ChatMessage]
     ordinals: dict[str, int]
     cut: Cut | None = None
     count: int = 0
+    added: int = 0
+
+    @property
+    def head(self) -> int:
+        """The ordinal of the last turn; `NO_CUT`: there is none."""
+        return max(self.ordinals.values(), default=NO_CUT) + self.added
+
+    def with_turns(self, turns: Sequence[NewTurn]) -> WindowSource:
+        """Return the session with turns at its end, those left out that it has."""
+        known = {message.turn for message in self.messages}
+        new = [message_of_new(turn) for turn in turns if turn.id not in known]
+        return replace(self, messages=[*self.messages, *new], added=self.added + len(new))
 
     @property
     def begin(self) -> int:
@@ -127,6 +142,10 @@ class Sessions:
         self._run, self.memory, self._store = run, memory, store
         self._own: dict[str, list[ChatMessage]] = {}
         """With retention NONE: the turns of this run, which are written nowhere but in its log."""
+        self._views: dict[str, WindowSource] = {}
+        """Sessions that were read, with what the run has added since."""
+        self._kept = 0
+        """How often turns were kept: whatever was read meanwhile may lack them."""
         self.answered: dict[str, None] = {}
         """Sessions in which a model has answered in this execution, in order. Not on a replay."""
 
@@ -176,8 +195,12 @@ class Sessions:
         """True if turns are rows of the runtime's own store."""
         return self.is_written and self.memory.history is None
 
-    async def view(self, session: str) -> WindowSource:
+    async def view(self, session: str, *, anew: bool = False) -> WindowSource:
         """Return a session from its last cut on, or all of it where a provider keeps it.
+
+        Args:
+            session: The conversation, within the agent.
+            anew: Read it also if it was read since the run last waited.
 
         Raises:
             RunSuspended: The store could not be read.
@@ -185,12 +208,32 @@ class Sessions:
         if not self.is_written:
             return WindowSource([*self._own.get(session, ())], {})
         read = partial(WindowSource.of, self.memory, self._store, self._run.agent_id, session)
-        return await (reading(self._run.log, read) if self.is_in_store else read())
+        if not self.is_in_store:
+            return await read()
+        known = None if anew else self._views.get(session)
+        if known is None or known.added >= MOST_ADDED:
+            before = self._kept
+            known = await reading(self._run.log, read)
+            self.forget(session)
+            if before == self._kept:
+                self._views[session] = known
+        return known
+
+    def forget(self, session: str | None = None) -> None:
+        """Let a session, or all of them, be read anew."""
+        if session is None:
+            self._views.clear()
+        else:
+            self._views.pop(session, None)
 
     def keep(self, session: str, turns: Sequence[NewTurn]) -> None:
         """Let turns be durable with what was recorded last, or remember them where nothing keeps them."""
-        if self.is_in_store:
-            self._run.log.writes.turns += turns
+        if not self.is_in_store:
+            return
+        self._run.log.writes.turns += turns
+        self._kept += 1
+        if (known := self._views.get(session)) is not None:
+            self._views[session] = known.with_turns(turns)
 
     def remember(self, session: str, messages: Sequence[ChatMessage]) -> None:
         """Remember turns of this run where nothing else keeps them; called on a replay, too."""

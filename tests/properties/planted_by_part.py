@@ -213,7 +213,7 @@ PLANTED: Final = [
     Planted(
         plant=every_reason_is_told,
         found_by=f"{_UNIT}/broker/test_body_budget.py::"
-        "test_of_one_sender_so_many_reasons_are_told_in_a_period",
+        "test_of_one_sender_so_many_reasons_are_reported_in_a_period",
     ),
     Planted(
         plant=the_gateway_believes_its_cache,

@@ -78,6 +78,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
     Tens of thousands of connections to a server of ours, which has no TLS, need not ask for it first.
     """
+    collect_rarely()  # tens of thousands of tests are collected
     item_rows.register(config)
     durations.register(config)
     logging.getLogger().addHandler(_Slips(logging.WARNING))
@@ -108,8 +109,7 @@ def pytest_runtest_call() -> Generator[None, object, object]:
 
 
 def pytest_collection_finish() -> None:
-    """Look for garbage as rarely as a host does, and never among the thousands of collected tests."""
-    collect_rarely()
+    """Never look for garbage among the thousands of collected tests."""
     gc.collect()
     gc.freeze()
 

@@ -11,6 +11,7 @@ import hashlib
 import heapq
 import io
 import random
+import struct
 import threading
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
@@ -59,6 +60,9 @@ _OUTSIDE: Final = (
     "subprocess_exec",
     "subprocess_shell",
 )
+
+
+_STEP: Final = struct.Struct("=QId").pack
 
 
 class OutsideWorldError(RuntimeError):
@@ -119,20 +123,21 @@ class SimLoop(asyncio.BaseEventLoop):
         """Nobody sleeps in a selector, so nobody has to be woken."""
 
     def _run_once(self) -> None:
-        self._collect_due()
-        if not self._ready:
-            return
+        ready, scheduled = self._ready, self._scheduled
+        if not ready or (scheduled and scheduled[0].when() <= self._virtual):
+            self._collect_due()
+            if not ready:
+                return
         self._at_instant += 1
         if self._at_instant > STEPS_PER_INSTANT:
             raise DeadlockError(f"time stands still at {self._virtual:.6f} s\n{self.dump()}")
-        pick = self._choice.randrange(len(self._ready)) if len(self._ready) > 1 else 0
-        self._ready.rotate(-pick)
-        handle = self._ready.popleft()
-        self._ready.rotate(pick)
+        pick = self._choice.randrange(len(ready)) if len(ready) > 1 else 0
+        handle = ready[pick]
+        del ready[pick]
         if handle.cancelled():
             return
         self.steps += 1
-        self._trace.update(b"%d:%d:%a;" % (self.steps, pick, self._virtual))
+        self._trace.update(_STEP(self.steps, pick, self._virtual))
         handle._run()
 
     def _collect_due(self) -> None:

@@ -1,7 +1,12 @@
-"""Random small cases for Hypothesis."""
+"""Random small cases for Hypothesis.
+
+A strategy that is made while a case is drawn is looked at anew, which takes longer than to draw from it:
+whatever depends on little is made once.
+"""
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
@@ -168,6 +173,7 @@ def _led(stmt: tuple[Stmt, Stmt | None]) -> Stmt:
     return talk if lead is None else {"op": "if", "cond": 1, "then": [lead, talk], "else": []}
 
 
+@functools.cache
 def _talk(level: int, *, back: bool = False) -> st.SearchStrategy[Stmt]:
     limit = st.integers(1, 16)
     choices: list[tuple[int, st.SearchStrategy[Any]]] = []
@@ -215,6 +221,12 @@ _budgets = st.fixed_dictionaries(
 )
 
 
+_some_signals = st.lists(st.tuples(st.integers(0, 12), st.sampled_from(SIGNALS)), max_size=2)
+_some_mail = st.lists(st.integers(0, 12), max_size=2)
+_talkers = st.lists(_talker(0), min_size=2, max_size=5)
+_some_budget = _weighted((2, st.just({})), (1, _budgets))
+
+
 @st.composite
 def talking_cases(draw: st.DrawFn, *, even: bool = False) -> Case:
     """Return a small random case of several agents.
@@ -223,11 +235,9 @@ def talking_cases(draw: st.DrawFn, *, even: bool = False) -> Case:
         draw: Draws.
         even: Much coincides, and most cases decide nothing for the model.
     """
-    program = draw(st.lists(_talker(0), min_size=2, max_size=5))
-    signals = draw(st.lists(st.tuples(st.integers(0, 12), st.sampled_from(SIGNALS)), max_size=2))
-    mail = draw(st.lists(st.integers(0, 12), max_size=2))
+    program, signals, mail = draw(_talkers), draw(_some_signals), draw(_some_mail)
     cast = {type_of(level): draw(_parts[level]) for level in range(1, LEVELS)}
-    budget = draw(_weighted((2, st.just({})), (1, _budgets)))
+    budget = draw(_some_budget)
     case = finish(program, signals, mail, draw(_retry), cast=cast, budget=budget)
     return evened(case) if even else case
 
@@ -252,35 +262,48 @@ def _conversing(level: int) -> st.SearchStrategy[Stmt]:
 
 
 _conversing_at = [_conversing(level) for level in range(LEVELS)]
+_conversers = st.lists(_conversing_at[0], min_size=2, max_size=5)
+_conversing_parts = [st.lists(one, max_size=4) for one in _conversing_at]
+_retention = _weighted((3, st.just("permanent")), (1, st.just("run")))
 
 
 @st.composite
 def conversation_cases(draw: st.DrawFn) -> Case:
     """Return a small random case of agents that talk to models, in sessions that outlast their runs."""
-    program = draw(st.lists(_conversing_at[0], min_size=2, max_size=5))
-    signals = draw(st.lists(st.tuples(st.integers(0, 12), st.sampled_from(SIGNALS)), max_size=2))
-    mail = draw(st.lists(st.integers(0, 12), max_size=2))
+    program, signals, mail = draw(_conversers), draw(_some_signals), draw(_some_mail)
     cast = {
-        type_of(level): [draw(_lead), *draw(st.lists(_conversing_at[level], max_size=4))]
-        for level in range(1, LEVELS)
+        type_of(level): [draw(_lead), *draw(_conversing_parts[level])] for level in range(1, LEVELS)
     }
     case = finish(program, signals, mail, draw(_retry), cast=cast)
-    retention = draw(_weighted((3, st.just("permanent")), (1, st.just("run"))))
-    return replace(case, retention=retention)
+    return replace(case, retention=draw(_retention))
+
+
+_replies = st.lists(_stmt("reply", which=st.just(0), value=_value), max_size=2)
+_last_words = st.sampled_from([[], [], [{"op": "raise", "error": "TerminalError"}]])
+
+
+@functools.cache
+def _limited(limit: int) -> tuple[st.SearchStrategy[Stmt], st.SearchStrategy[Stmt | None]]:
+    """A question that waits for so many ticks, and what waits in its place: nothing, or something else."""
+    ask = _stmt("ask", to=st.just("p1/a"), payload=_value, d=st.just(limit), into=_var)
+    waits = _stmt("receive", d=st.just(limit), into=_var), _stmt("signal", name=st.just("go"))
+    return ask, _weighted((3, st.none()), (1, waits[0]), (1, waits[1]))
+
+
+@functools.cache
+def _work_of(ticks: int) -> st.SearchStrategy[Stmt]:
+    return _effect("step", st.just([{"d": ticks, "ok": 1}]))
 
 
 @st.composite
 def limit_cases(draw: st.DrawFn) -> Case:
     """Return a small random case in which a time limit falls on the instant of what it waits for."""
     ticks = draw(st.integers(1, 6))
-    work = _effect("step", st.just([{"d": ticks, "ok": 1}]))
-    reply = _stmt("reply", which=st.just(0), value=_value)
-    rest = st.sampled_from([[], [], [{"op": "raise", "error": "TerminalError"}]])
-    asked = [draw(work), *draw(st.lists(reply, max_size=2)), *draw(rest)]
+    asked = [draw(_work_of(ticks)), *draw(_replies), *draw(_last_words)]
     limit = draw(st.sampled_from([ticks, ticks, ticks + 1]))
-    ask = draw(_stmt("ask", to=st.just("p1/a"), payload=_value, d=st.just(limit), into=_var))
-    waits = _stmt("receive", d=st.just(limit), into=_var), _stmt("signal", name=st.just("go"))
-    body = draw(_weighted((3, st.just(ask)), (1, waits[0]), (1, waits[1])))
+    asks, others = _limited(limit)
+    ask = draw(asks)
+    body = draw(others) or ask
     if body["op"] == "signal" or draw(st.booleans()):
         body = {"op": "select", "branches": [[body], [{"op": "sleep", "d": limit + draw(_value)}]]}
     led = [draw(_lead)] if draw(st.booleans()) else []
@@ -291,14 +314,31 @@ def limit_cases(draw: st.DrawFn) -> Case:
     return evened(case)
 
 
+_once_only = _stmt("step", mode=st.just("at_most_once"), args=st.just([]), outcomes=_good_outcomes)
+_approval = _stmt("approval", d=st.one_of(st.none(), st.integers(1, 16)), into=_var)
+_doubtful = st.lists(
+    _weighted((6, _once_only), (1, _good_step), (2, _raise), (1, _approval), (1, _waits)),
+    min_size=1,
+    max_size=3,
+)
+
+
 @st.composite
 def doubtful_cases(draw: st.DrawFn) -> Case:
     """Return a small random case about which operators have to decide, where its hosts die."""
-    once = _stmt("step", mode=st.just("at_most_once"), args=st.just([]), outcomes=_good_outcomes)
-    approval = _stmt("approval", d=st.one_of(st.none(), st.integers(1, 16)), into=_var)
-    stmt = _weighted((6, once), (1, _good_step), (2, _raise), (1, approval), (1, _waits))
-    program = draw(st.lists(stmt, min_size=1, max_size=3))
-    return finish(program, [(5, "go"), (7, "stop")], [], draw(_retry))
+    return finish(draw(_doubtful), [(5, "go"), (7, "stop")], [], draw(_retry))
+
+
+@functools.cache
+def _asks(to: str) -> st.SearchStrategy[Stmt]:
+    return _stmt("ask", to=st.just(to), payload=_value, d=st.integers(6, 16), into=_var)
+
+
+_round_work = [
+    st.lists(_weighted((2, _lead), (1, _talk(level, back=True))), max_size=2) for level in range(2)
+]
+_up = st.sampled_from(["program/one", "p1/a", "p2/a"])
+_asks_back = _stmt("ask_back", to=_up, d=st.integers(1, 16), into=_var)
 
 
 @st.composite
@@ -306,63 +346,75 @@ def circle_cases(draw: st.DrawFn) -> Case:
     """Return a small random case in which questions close circles; the model knows nothing of them."""
 
     def part(to: str, level: int) -> Block:
-        limit = st.integers(6, 16)
-        ask = draw(_stmt("ask", to=st.just(to), payload=_value, d=limit, into=_var))
-        work = draw(st.lists(_weighted((2, _lead), (1, _talk(level, back=True))), max_size=2))
+        ask, work = draw(_asks(to)), draw(_round_work[level])
         return [*([draw(_lead)] if level else []), ask, *work]
 
-    up = st.sampled_from(["program/one", "p1/a", "p2/a"])
-    back = draw(_stmt("ask_back", to=up, d=st.integers(1, 16), into=_var))
+    back = draw(_asks_back)
     catch: Stmt = {"op": "try", "body": [back], "catch": "Exception", "handler": [], "final": []}
     last = [draw(_lead), draw(st.sampled_from([back, catch])), draw(_lead)]
     return finish(part("p1/a", 0), retry=draw(_retry), cast={"p1": part("p2/a", 1), "p2": last})
 
 
+_sleep = _stmt("sleep", d=st.integers(1, 12))
+_hear = _stmt("receive", d=st.integers(1, 12), into=_var)
+_sleepy = st.lists(
+    _weighted((4, _sleep), (1, _hear), (1, _lead), (1, _bad_step)), min_size=1, max_size=4
+)
+
+
 @st.composite
 def sleeping_cases(draw: st.DrawFn) -> Case:
     """Return a small random case that waits for times."""
-    sleep = _stmt("sleep", d=st.integers(1, 12))
-    receive = _stmt("receive", d=st.integers(1, 12), into=_var)
-    stmt = _weighted((4, sleep), (1, receive), (1, _lead), (1, _bad_step))
-    return finish(draw(st.lists(stmt, min_size=1, max_size=4)), retry=draw(_retry))
+    return finish(draw(_sleepy), retry=draw(_retry))
+
+
+_perhaps_bad = _weighted((2, _value), (1, st.just(BAD)))
+_batch_tell = _stmt("tell", to=st.just("p1/a"), payload=_perhaps_bad)
+_batch_ask = _stmt("ask", to=st.just("p1/a"), payload=_perhaps_bad, d=st.integers(1, 16), into=_var)
+_batch = st.lists(_weighted((4, _batch_tell), (1, _batch_ask), (1, _lead)), min_size=2, max_size=5)
+_look = _stmt("if_bad", error=st.sampled_from(ERRORS))
+_hear_soon = _stmt("receive", d=st.integers(1, 6), into=_var)
+_batch_work = _weighted((2, _lead), (1, _instants), (1, _talk(1)), (1, _hear_soon))
+_batch_before, _batch_after = st.lists(_batch_work, max_size=1), st.lists(_batch_work, max_size=2)
 
 
 @st.composite
 def batch_cases(draw: st.DrawFn) -> Case:
     """Return a small random case in which agents are given several messages at once, some of them bad."""
-    payload = _weighted((2, _value), (1, st.just(BAD)))
-    tell = _stmt("tell", to=st.just("p1/a"), payload=payload)
-    ask = _stmt("ask", to=st.just("p1/a"), payload=payload, d=st.integers(1, 16), into=_var)
-    rest = draw(st.lists(_weighted((4, tell), (1, ask), (1, _lead)), min_size=2, max_size=5))
-    look = _stmt("if_bad", error=st.sampled_from(ERRORS))
-    receive = _stmt("receive", d=st.integers(1, 6), into=_var)
-    work = _weighted((2, _lead), (1, _instants), (1, _talk(1)), (1, receive))
-    before = draw(st.lists(work, max_size=1))
-    part = [*before, draw(look), draw(_lead), *draw(st.lists(work, max_size=2))]
+    rest, before = draw(_batch), draw(_batch_before)
+    part = [*before, draw(_look), draw(_lead), *draw(_batch_after)]
     cast = {"p1": part, "p2": [draw(_lead)]}
-    return finish([draw(tell), draw(_lead), *rest], retry=draw(_retry), cast=cast)
+    return finish([draw(_batch_tell), draw(_lead), *rest], retry=draw(_retry), cast=cast)
+
+
+_wait_for_mail = _stmt("receive", d=st.one_of(st.none(), st.integers(0, 12)), into=_var)
+_mailed = st.lists(
+    _weighted((4, _wait_for_mail), (2, _lead), (1, _waits), (1, _bad_step)), min_size=1, max_size=5
+)
+_much_mail = st.lists(st.integers(0, 12), min_size=2, max_size=6)
+_three_times = st.lists(st.integers(0, 12), max_size=3)
 
 
 @st.composite
 def mail_cases(draw: st.DrawFn) -> Case:
     """Return a small random case in which much mail comes."""
-    receive = _stmt("receive", d=st.one_of(st.none(), st.integers(0, 12)), into=_var)
-    stmt = _weighted((4, receive), (2, _lead), (1, _waits), (1, _bad_step))
-    program = draw(st.lists(stmt, min_size=1, max_size=5))
-    mail = draw(st.lists(st.integers(0, 12), min_size=2, max_size=6))
-    retry, asked = draw(_retry), draw(st.lists(st.integers(0, 12), max_size=3))
+    program, mail = draw(_mailed), draw(_much_mail)
+    retry, asked = draw(_retry), draw(_three_times)
     return finish(program, [(5, "go"), (7, "stop")], mail, retry, asked=asked)
+
+
+_program = st.lists(_twice, min_size=2, max_size=5)
+_more_signals = st.lists(st.tuples(st.integers(0, 12), st.sampled_from(SIGNALS)), max_size=4)
 
 
 @st.composite
 def cases(draw: st.DrawFn) -> Case:
     """Return a small random case."""
-    program = draw(st.lists(_twice, min_size=2, max_size=5))
+    program = draw(_program)
     if draw(st.integers(0, 5)) == 5:
         program = [*program, {"op": "continue", "limit": 1}]
-    signals = draw(st.lists(st.tuples(st.integers(0, 12), st.sampled_from(SIGNALS)), max_size=4))
-    mail = draw(st.lists(st.integers(0, 12), max_size=3))
-    retry, asked = draw(_retry), draw(st.lists(st.integers(0, 12), max_size=2))
+    signals, mail = draw(_more_signals), draw(_three_times)
+    retry, asked = draw(_retry), draw(_some_mail)
     return finish(program, signals, mail, retry, asked=asked)
 
 

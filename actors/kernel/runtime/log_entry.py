@@ -82,7 +82,7 @@ PAYLOADS: Final[Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
     EntryKind.EFFECT_ABANDONED: (("effect",), ()),
     EntryKind.TOOL_CALLED: ((*_EFFECT, "mode"), ("args",)),
     EntryKind.TOOL_RESULT: (_RESULT, ("value", "error")),
-    EntryKind.LLM_CALL: (_RESULT, ("value", "error", "model", "usage", "receipt")),
+    EntryKind.LLM_CALL: (_RESULT, ("value", "error", "model", "usage", "receipt", "max_tokens")),
     EntryKind.TEXT_DELTA: (("text",), ("attempt",)),
     EntryKind.REASONING_DELTA: (("text",), ("attempt",)),
     EntryKind.CHILD_SPAWNED: (("child", "agent"), ("boot", "supervision", "hash")),

@@ -79,7 +79,7 @@ async def test_a_replay_of_fifty_calls_reads_no_history_and_makes_no_window(
         await woken_s(runtime, run_id)
 
         assert live["assemblies"] == REPLAYED
-        assert live["reads"] <= 5  # the run's own turns are added to what was read
+        assert live["reads"] <= 10  # the run's own turns are added to what was read
         assert counts == {}
         calls = [entry async for entry in runtime.entries(run_id) if entry.kind == "llm.call"]
         assert len(calls) == REPLAYED

@@ -70,13 +70,12 @@ select e.seq, e.kind, e.position, e.payload, e.ts from event_log e
 SQL_RUN: Final[LiteralString] = "select" + RUN_COLUMNS + "from runs r where r.run_id = $1"
 SQL_STARTED_BY: Final[LiteralString] = "select started_by($1) as sender"
 SQL_TOKENS_LEFT: Final[LiteralString] = """
-select greatest(0, coalesce(b.max_tokens - b.tokens,
-    (t.supervision -> 'execution_budget' ->> 'max_tokens')::bigint)) as tokens_left
-  from runs r
-  left join budgets b on b.root = coalesce(r.root, r.run_id)
-  left join runs t on t.run_id = coalesce(r.root, r.run_id)
-  where r.run_id = $1 and coalesce(b.max_tokens,
-    (t.supervision -> 'execution_budget' ->> 'max_tokens')::bigint) is not null
+select case when k.tokens < 0 then 0 else k.tokens end as tokens_left
+  from (select coalesce(r.root, r.run_id) as root from runs r where r.run_id = $1) r
+  cross join lateral (select coalesce(
+      (select b.max_tokens - b.tokens from budgets b where b.root = r.root),
+      (select (t.supervision -> 'execution_budget' ->> 'max_tokens')::bigint
+        from runs t where t.run_id = r.root)) as tokens offset 0) k
 """
 
 

@@ -10,7 +10,7 @@ from pydantic_core import PydanticSerializationError, from_json, to_json
 from actors.errors import NotSerializableError
 from actors.kernel.json_data import SCALARS, check_json, check_text
 
-__all__ = ["JsonValue", "canonical_json", "check_json", "recordable", "sized"]
+__all__ = ["JsonValue", "canonical_json", "check_json", "number_of", "recordable", "sized"]
 
 JsonValue: TypeAlias = "bool | int | float | str | list[JsonValue] | dict[str, JsonValue] | None"
 
@@ -61,3 +61,8 @@ def sized(value: object, *, where: str) -> tuple[JsonValue, int]:
     except (PydanticSerializationError, ValueError) as exc:
         raise NotSerializableError(where, type(value).__name__, str(exc)) from exc
     return result, len(text)
+
+
+def number_of(value: object) -> float:
+    """Return a number of JSON data; 0 for anything else."""
+    return float(value) if isinstance(value, int | float) else 0.0

@@ -167,16 +167,8 @@ def instant(option: str, text: str | None) -> datetime | None:
     Raises:
         ContractError: It is neither.
     """
-    if text is None:
-        return None
-    try:
-        if _SPAN.fullmatch(text.strip()):
-            return SystemClock().now() - timedelta(seconds=span_s(text))
-        at = datetime.fromisoformat(text)
-        return at.astimezone(UTC) if at.tzinfo is not None else at.replace(tzinfo=UTC)
-    except (ContractError, ValueError, OverflowError):
-        msg = f"{option} {text!r}: give an instant such as 2026-01-31T08:00, or a span such as 2h"
-        raise ContractError(msg) from None
+    example = "an instant such as 2026-01-31T08:00, or a span such as 2h"
+    return _given(option, text, parse=_instant, ago=lambda at: at, example=example)
 
 
 def day(option: str, text: str | None) -> date | None:
@@ -185,15 +177,31 @@ def day(option: str, text: str | None) -> date | None:
     Raises:
         ContractError: It is neither.
     """
+    example = "a day in UTC such as 2026-01-31, or a span such as 30d"
+    return _given(option, text, parse=date.fromisoformat, ago=datetime.date, example=example)
+
+
+def _given(
+    option: str,
+    text: str | None,
+    *,
+    parse: Callable[[str], T],
+    ago: Callable[[datetime], T],
+    example: str,
+) -> T | None:
     if text is None:
         return None
     try:
         if _SPAN.fullmatch(text.strip()):
-            return (SystemClock().now() - timedelta(seconds=span_s(text))).date()
-        return date.fromisoformat(text)
+            return ago(SystemClock().now() - timedelta(seconds=span_s(text)))
+        return parse(text)
     except (ContractError, ValueError, OverflowError):
-        msg = f"{option} {text!r}: give a day in UTC such as 2026-01-31, or a span such as 30d"
-        raise ContractError(msg) from None
+        raise ContractError(f"{option} {text!r}: give {example}") from None
+
+
+def _instant(text: str) -> datetime:
+    at = datetime.fromisoformat(text)
+    return at.astimezone(UTC) if at.tzinfo is not None else at.replace(tzinfo=UTC)
 
 
 @Parameter(name="*")

@@ -106,3 +106,18 @@ async def many(
     began = time.perf_counter()
     await asyncio.gather(*(bounded(i) for i in range(total)))
     return time.perf_counter() - began
+
+
+async def rests(runtime: Runtime, run_id: RunId) -> None:
+    """Return once the run is suspended."""
+    async for entry in runtime.tail(run_id):
+        if entry.kind == "run.suspended":
+            return
+
+
+async def woken_s(runtime: Runtime, run_id: RunId) -> float:
+    """Return the seconds from the signal that the run waits for to its end: nearly all of it is replay."""
+    began = time.perf_counter()
+    await runtime.signal(run_id, "go")
+    await runtime.result(run_id)
+    return time.perf_counter() - began

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import statistics
-import time
 from typing import TYPE_CHECKING, Any, Final
 
 from typing_extensions import override
 
-from tests.benchmarks.bench import TYPE, agent_id, many, open_runtime, report
+from tests.benchmarks.bench import TYPE, agent_id, many, open_runtime, report, rests, woken_s
 from tests.benchmarks.windows import Talker, fill
 
 if TYPE_CHECKING:
@@ -76,18 +75,8 @@ async def run(url: str, *, scale: float = 1.0) -> None:
 async def suspended(runtime: Runtime, verb: str, agent: AgentId, times: int) -> RunId:
     """Return a run that has asked so often and is rows only."""
     run_id = await runtime.submit(agent, {"verb": verb, "times": times, "waits": True})
-    async for entry in runtime.tail(run_id):
-        if entry.kind == "run.suspended":
-            break
+    await rests(runtime, run_id)
     return run_id
-
-
-async def woken_s(runtime: Runtime, run_id: RunId) -> float:
-    """Return the seconds from the signal to the end: nearly all of it is replay."""
-    began = time.perf_counter()
-    await runtime.signal(run_id, "go")
-    await runtime.result(run_id)
-    return time.perf_counter() - began
 
 
 async def replayed(url: str, *, scale: float = 1.0) -> None:

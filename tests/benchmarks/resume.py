@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import time
 import uuid
 from typing import TYPE_CHECKING, Any
 
 from actors.kernel.runtime.ids import HostIncarnation
 from actors.runtime import Runtime
 from persistence.postgres import open_postgres_store
-from tests.benchmarks.bench import PAYLOAD, TYPE, agent_id, report
+from tests.benchmarks.bench import PAYLOAD, TYPE, agent_id, report, rests, woken_s
 
 if TYPE_CHECKING:
     from actors.kernel.agent.message import Message
-    from actors.kernel.runtime.ids import AgentId, RunId
+    from actors.kernel.runtime.ids import AgentId
 
 SHORT, LONG = 1_000, 10_000
 TIMES = 5
@@ -53,23 +52,10 @@ async def resumed_ms(url: str, *, entries: int, continues: bool) -> tuple[float,
         await runtime.register_type(TYPE, Longwinded)
         order = {"entries": entries, "continues": continues}
         runs = [await runtime.submit(agent_id(n), order) for n in range(TIMES + 1)]
-        await asyncio.gather(*(_rests(runtime, run_id) for run_id in runs))
+        await asyncio.gather(*(rests(runtime, run_id) for run_id in runs))
         (loaded,) = await store.reads.load([runs[0]])
-        times = [await _woken_s(runtime, run_id) for run_id in runs]
+        times = [await woken_s(runtime, run_id) for run_id in runs]
     return sorted(times[1:])[TIMES // 2] * 1000, len(loaded.entries)
-
-
-async def _rests(runtime: Runtime, run_id: RunId) -> None:
-    async for entry in runtime.tail(run_id):
-        if entry.kind == "run.suspended":
-            return
-
-
-async def _woken_s(runtime: Runtime, run_id: RunId) -> float:
-    began = time.perf_counter()
-    await runtime.signal(run_id, "go")
-    await runtime.result(run_id)
-    return time.perf_counter() - began
 
 
 async def run(url: str, *, scale: float = 1.0) -> None:

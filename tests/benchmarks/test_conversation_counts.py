@@ -24,8 +24,8 @@ from actors.kernel.json import canonical_json
 from actors.runtime.context.conversation import generation, windows
 from actors.testing import FunctionModel, ModelReply, ScriptedModel
 from persistence.postgres.features.transcripts import Transcripts
-from tests.benchmarks.bench import TYPE, agent_id, open_runtime
-from tests.benchmarks.generates import LONG, REPLAYED, Caller, suspended, woken_s
+from tests.benchmarks.bench import TYPE, agent_id, open_runtime, woken_s
+from tests.benchmarks.generates import LONG, REPLAYED, Caller, suspended
 from tests.benchmarks.windows import SESSION, fill
 from tests.harness.slow import IS_SLOW
 

@@ -18,14 +18,13 @@ from actors.runtime.context.conversation.sessions import Sessions
 from actors.runtime.replay.history import PAID
 from actors.storage import transcripts as _transcripts
 from actors.storage.transcripts import MemoryTranscripts
-from tests.model.drawing import drawn_cases
 from tests.model.scripted import SESSIONS
 from tests.model.strategies import conversation_cases
 from tests.properties.conversing import CONVERSING
-from tests.properties.test_planted_faults import Look, assert_found
+from tests.properties.test_planted_faults import assert_found, everywhere_in
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from actors.kernel.agent.llm import LLMResponse
     from actors.kernel.agent.transcript import NewCut, SessionView
@@ -169,21 +168,10 @@ PLANTED = [
 ]
 
 
-def everywhere() -> Iterator[Look]:
-    """What CI runs, in small."""
-    for case in CONVERSING.values():
-        yield Look(case, 0.0)
-        yield Look(case, 5.0)
-        for nth in range(16, 40, 4):
-            yield Look(case, 0.0, nth)
-    for case in drawn_cases(conversation_cases(), ENOUGH, 1):
-        yield Look(case, 0.0)
-        yield Look(case, 5.0)
-
-
 @pytest.mark.parametrize("plant", PLANTED, ids=lambda plant: plant.__name__)
 def test_a_planted_fault_is_found(
     plant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With the fault in place the comparison with the model fails."""
-    assert_found(plant, everywhere(), monkeypatch)
+    found_by = everywhere_in(CONVERSING.values(), conversation_cases(), ENOUGH)
+    assert_found(plant, found_by, monkeypatch)

@@ -22,7 +22,9 @@ from tests.model.verdict import differences, play_both
 from tests.properties.corpus import CORPUS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
+
+    from hypothesis.strategies import SearchStrategy
 
     from tests.model.program import Case
 
@@ -141,6 +143,20 @@ def everywhere() -> Iterator[Look]:
             yield Look(case, 0.0, nth, Manner.DIE_BEFORE)
             yield Look(case, 5.0, nth)
     for case in drawn_cases(cases(), ENOUGH, 1):
+        yield Look(case, 0.0)
+        yield Look(case, 5.0)
+
+
+def everywhere_in(
+    corpus: Iterable[Case], programs: SearchStrategy[Case], enough: int
+) -> Iterator[Look]:
+    """What CI runs, in small: a corpus with and without deaths, then random programs; all in both modes."""
+    for case in corpus:
+        yield Look(case, 0.0)
+        yield Look(case, 5.0)
+        for nth in range(16, 40, 4):
+            yield Look(case, 0.0, nth)
+    for case in drawn_cases(programs, enough, 1):
         yield Look(case, 0.0)
         yield Look(case, 5.0)
 

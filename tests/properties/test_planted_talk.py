@@ -14,13 +14,12 @@ from actors.runtime.memory.follow_rows import FollowRows
 from actors.runtime.memory.records import AnswerRow
 from actors.runtime.memory.rows import MemoryRows
 from actors.runtime.replay.history import History
-from tests.model.drawing import drawn_cases
 from tests.model.strategies import talking_cases
 from tests.properties.talking import TALKING
-from tests.properties.test_planted_faults import Look, assert_found
+from tests.properties.test_planted_faults import assert_found, everywhere_in
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from actors.kernel.runtime.waits import Answer
     from actors.runtime.memory.records import RunRecord
@@ -103,21 +102,10 @@ PLANTED = [
 ]
 
 
-def everywhere() -> Iterator[Look]:
-    """What CI runs, in small."""
-    for case in TALKING.values():
-        yield Look(case, 0.0)
-        yield Look(case, 5.0)
-        for nth in range(16, 40, 4):
-            yield Look(case, 0.0, nth)
-    for case in drawn_cases(talking_cases(), ENOUGH, 1):
-        yield Look(case, 0.0)
-        yield Look(case, 5.0)
-
-
 @pytest.mark.parametrize("plant", PLANTED, ids=lambda plant: plant.__name__)
 def test_a_planted_fault_is_found(
     plant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With the fault in place the comparison with the model fails."""
-    assert_found(plant, everywhere(), monkeypatch)
+    found_by = everywhere_in(TALKING.values(), talking_cases(), ENOUGH)
+    assert_found(plant, found_by, monkeypatch)

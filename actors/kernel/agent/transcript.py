@@ -172,14 +172,8 @@ def check_turn(message: ChatMessage) -> None:
         raise MessageTooLargeError(f"turn of the {message.role}", size, MAX_TURN_BYTES)
 
 
-def message_of_new(turn: NewTurn) -> ChatMessage:
-    """Return a turn that a store is given as `message_of_turn` returns it later."""
-    marks = _marks(turn.id, turn.tokens, turn.parent)
-    return turn.message.model_copy(update={"metadata": turn.message.metadata | marks})
-
-
-def message_of_turn(turn: Turn) -> ChatMessage:
-    """Return a stored turn with its id, its parent and its size in the metadata."""
+def message_of_turn(turn: Turn | NewTurn) -> ChatMessage:
+    """Return a turn with its id, its parent and its size in the metadata."""
     marks = _marks(turn.id, turn.tokens, turn.parent)
     return turn.message.model_copy(update={"metadata": marks | turn.message.metadata})
 

@@ -62,7 +62,7 @@ class DeltaBus(Protocol):
     def watch_end(
         self, agent_id: AgentId, run_id: RunId, on_end: Callable[[], None]
     ) -> Callable[[], None]:
-        """Call `told` when another process announces the run's end; return what ends the watch."""
+        """Call `on_end` when another process announces the run's end; return what ends the watch."""
 
     @property
     def is_connected(self) -> bool:

@@ -53,7 +53,7 @@ class LiveEvents:
     def watch_end(
         self, agent_id: AgentId, run_id: RunId, on_end: Callable[[], None]
     ) -> Callable[[], None]:
-        """Call `told` when another host says that the run has ended; return what ends the watch."""
+        """Call `on_end` when another host says that the run has ended; return what ends the watch."""
         return (lambda: None) if self.bus is None else self.bus.watch_end(agent_id, run_id, on_end)
 
     @property

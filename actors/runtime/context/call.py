@@ -177,6 +177,19 @@ executing: ContextVar[tuple[EffectCall, RunState]] = ContextVar("callboard_effec
 """The effect that executes here, and its run."""
 
 
+def executing_effect(asker: str) -> tuple[EffectCall, RunState]:
+    """Return the effect that executes here, and its run; `asker`: the function that an author called.
+
+    Raises:
+        ContractError: No effect is executing here.
+    """
+    try:
+        return executing.get()
+    except LookupError:
+        msg = f"{asker}() is only known inside a function called by ctx.step or a tool"
+        raise ContractError(msg) from None
+
+
 def artifact_store() -> ArtifactStore:
     """Return the artifacts of the agent whose step or tool executes now: large bytes, by their SHA-256.
 
@@ -187,11 +200,7 @@ def artifact_store() -> ArtifactStore:
     Raises:
         ContractError: No effect is executing here.
     """
-    try:
-        _, run = executing.get()
-    except LookupError:
-        msg = "artifact_store() is only known inside a function called by ctx.step or a tool"
-        raise ContractError(msg) from None
+    _, run = executing_effect("artifact_store")
     return run.artifacts.of(run.agent_id.tenant, agent_scope(run.agent_id))
 
 

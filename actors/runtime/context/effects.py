@@ -23,7 +23,7 @@ from actors.errors import (
 )
 from actors.kernel.agent.message import Message
 from actors.kernel.agent.middleware import HookKind as H
-from actors.kernel.json import JsonValue, canonical_json, recordable
+from actors.kernel.json import JsonValue, canonical_json, number_of, recordable
 from actors.kernel.runtime.commit import BudgetDelta
 from actors.kernel.runtime.effects import Effect, EffectCall, EffectMode
 from actors.kernel.runtime.log_entry import EntryKind as K
@@ -31,7 +31,14 @@ from actors.kernel.runtime.log_entry import RunLogEntry
 from actors.kernel.runtime.scheduler import RetryPolicy
 from actors.kernel.seconds import check_s
 from actors.kernel.text import check_name_of
-from actors.runtime.context.call import Call, Payload, RunState, executing, tokens_left
+from actors.runtime.context.call import (
+    Call,
+    Payload,
+    RunState,
+    executing,
+    executing_effect,
+    tokens_left,
+)
 from actors.runtime.context.secrets import Secrets
 from actors.runtime.loop.retrying import bounded
 from actors.runtime.loop.threads import in_thread, refuse_coroutines
@@ -76,11 +83,7 @@ def idempotency_key(message: Message | None = None) -> str:
     Raises:
         ContractError: No effect is executing here.
     """
-    try:
-        call, run = executing.get()
-    except LookupError:
-        msg = "idempotency_key() is only known inside a function called by ctx.step or a tool"
-        raise ContractError(msg) from None
+    call, run = executing_effect("idempotency_key")
     return call.key if message is None else run.key_of(message, call.name)
 
 
@@ -387,9 +390,5 @@ def spent_on(value: object) -> BudgetDelta:
     usage = value.get("usage") if isinstance(value, dict) else None
     if not isinstance(usage, dict):
         return BudgetDelta()
-    tokens = _number(usage.get("input")) + _number(usage.get("output"))
-    return BudgetDelta(tokens=int(tokens), cost_usd=_number(usage.get("cost_usd")))
-
-
-def _number(value: object) -> float:
-    return float(value) if isinstance(value, int | float) else 0.0
+    tokens = number_of(usage.get("input")) + number_of(usage.get("output"))
+    return BudgetDelta(tokens=int(tokens), cost_usd=number_of(usage.get("cost_usd")))

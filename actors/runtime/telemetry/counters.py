@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from actors.kernel.histogram import SECONDS, SIZES, Histogram
-from actors.kernel.json import JsonValue
+from actors.kernel.json import JsonValue, number_of
 from actors.kernel.runtime.commit import Finish, Park, Retry, Suspend, Then
 from actors.kernel.runtime.effects import EffectCall
 from actors.kernel.runtime.scheduler import RunStatus
@@ -99,9 +99,5 @@ class Counters:
         self.calls.called(call.name, payload, now_s - call.asked_at)
         usage = payload.get("usage")
         if isinstance(usage, dict):
-            self.input_tokens += _whole(usage.get("input"))
-            self.output_tokens += _whole(usage.get("output"))
-
-
-def _whole(value: JsonValue) -> int:
-    return int(value) if isinstance(value, int | float) else 0
+            self.input_tokens += int(number_of(usage.get("input")))
+            self.output_tokens += int(number_of(usage.get("output")))

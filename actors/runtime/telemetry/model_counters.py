@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from actors.kernel.histogram import Histogram
-from actors.kernel.json import JsonValue
+from actors.kernel.json import JsonValue, number_of
 from actors.runtime.telemetry.span_attributes import provider_and_model, receipt_steps
 
 TOKENS: Final = tuple(4**n for n in range(14))
@@ -58,27 +58,25 @@ class ModelCounters:
         key = provider_and_model(model)
         if key not in self.models and len(self.models) >= MAX_NAMES:
             key = ("", OTHER)
-        meters = self.models.setdefault(key, ModelMeters())
+        meters = self.models.get(key)
+        if meters is None:
+            meters = self.models[key] = ModelMeters()
         if payload.get("status") != "ok":
             meters.failed_s.observe(took_s)
             return
         meters.duration_s.observe(took_s)
         usage = payload.get("usage")
         if isinstance(usage, dict):
-            given = _number(usage.get("input"))
+            given = number_of(usage.get("input"))
             meters.input.observe(given)
-            meters.output.observe(_number(usage.get("output")))
+            meters.output.observe(number_of(usage.get("output")))
             if given:
-                meters.cache_share.observe(_number(usage.get("cached")) / given)
+                meters.cache_share.observe(number_of(usage.get("cached")) / given)
         receipt = payload.get("receipt")
         if isinstance(receipt, dict):
-            meters.window.observe(_number(receipt.get("tokens")))
+            meters.window.observe(number_of(receipt.get("tokens")))
             for step in receipt_steps(receipt):
                 name = str(step.get("strategy"))
                 if name not in self.compactions and len(self.compactions) >= MAX_NAMES:
                     name = OTHER
                 self.compactions[name] = self.compactions.get(name, 0) + 1
-
-
-def _number(value: JsonValue) -> float:
-    return float(value) if isinstance(value, int | float) else 0.0

@@ -105,7 +105,7 @@ class Committer(CommitStore):
         artifacts_of: ArtifactsOf,
     ) -> None:
         """`on_commit(run_id)`: a log grew. `on_foreign(owner, nudge)`: for another host."""
-        self._artifacts_of, self._lives = artifacts_of, 0
+        self._artifacts_of, self._incarnations = artifacts_of, 0
         self._settings, self._link = settings, Link(settings, outage, KEYED)
         self._outage, self._backoff = outage, Backoff()
         self._on_commit, self._on_foreign = on_commit, on_foreign
@@ -132,9 +132,9 @@ class Committer(CommitStore):
         write = Write(commit.lease, commit.expected_seq, commit.entries, commit)
         write.is_usual = is_usual(commit, brokered=self._settings.brokered)
         if commit.turns:
-            life = self._lives
+            incarnation = self._incarnations
             await self._put_apart(write)
-            if life != self._lives and write.expected < 0:
+            if incarnation != self._incarnations and write.expected < 0:
                 return Conflict(-1)  # see `refuse_beginnings`, which could not know of it
         result = await self._batcher.call(write)
         if isinstance(result, Ended):
@@ -175,7 +175,7 @@ class Committer(CommitStore):
         Those that rest for want of room are written first: were it behind them, their runs could get as
         far again meanwhile, another way.
         """
-        self._lives += 1
+        self._incarnations += 1
         self._refused = {call for call in self._batcher.under_way if call.args.expected < 0}
         for call in self._refused:
             call.answer(Conflict(-1))

@@ -225,9 +225,8 @@ class _Window:
             return
         steps = self.assembled.steps
         is_near = any(step.added for step in steps) or sum(step.dropped for step in steps) >= LEAST
-        if (
-            self.view.added and is_near
-        ):  # a cut names ordinals, which turns have once they are stored
+        if self.view.added and is_near:
+            # A cut names ordinals, which turns have once they are stored.
             self.view = await self.sessions.view(self.session, anew=True)
         upto, summary = new_cut(self.view, self.assembled.window)
         if upto != NO_CUT:

@@ -23,7 +23,8 @@ _log = logging.getLogger("callboard.context")
 MAX_AT_ONCE: Final = 2
 """Agents of a host whose summaries are written at the same time; calls of runs are not among them."""
 MAX_AGENTS: Final = 256
-"""Agents of a host whose summaries are written or wait for that; a further one's are left out."""
+"""Agents of a host whose summaries are written or wait for a slot, a further one's being left out; and as many,
+the newest, whose answers are remembered until they are idle."""
 
 
 class Preparation:
@@ -42,7 +43,7 @@ class Preparation:
         self._scopes: dict[AgentId, TaskScope] = {}
         self._given_up: list[TaskScope] = []
         self._answered: dict[AgentId, tuple[Agent, dict[str, None]]] = {}
-        self._places = asyncio.Semaphore(MAX_AT_ONCE)
+        self._slots = asyncio.Semaphore(MAX_AT_ONCE)
 
     def __len__(self) -> int:
         """Return for how many agents something is prepared now."""
@@ -100,7 +101,7 @@ class Preparation:
                     extra={"agent": str(agent.id)},
                 )
                 return
-            async with self._places:
+            async with self._slots:
                 for session in sessions:
                     await self._prepare_session(agent, memory, session)
         finally:
@@ -110,9 +111,8 @@ class Preparation:
     def _is_met_again(self, agent: Agent, memory: Memory) -> bool:
         """Return whether the agent's next run asks the strategies that would keep the summaries."""
         found = self._agents.find(agent.id)
-        return found is not None and preparing(Memory.of(found).pipeline) == preparing(
-            memory.pipeline
-        )
+        known = preparing(memory.pipeline)
+        return found is not None and preparing(Memory.of(found).pipeline) == known
 
     async def _prepare_session(self, agent: Agent, memory: Memory, session: str) -> None:
         try:

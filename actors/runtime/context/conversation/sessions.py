@@ -15,7 +15,7 @@ from actors.context.turns import SUMMARY, UPTO
 from actors.kernel.agent.agent import Agent
 from actors.kernel.agent.message import ChatMessage
 from actors.kernel.agent.supervision import HistoryRetention
-from actors.kernel.agent.transcript import NO_CUT, Cut, NewTurn, message_of_new, message_of_turn
+from actors.kernel.agent.transcript import NO_CUT, Cut, NewTurn, message_of_turn
 from actors.kernel.runtime.ids import AgentId
 from actors.kernel.storage.history import HistoryProvider
 from actors.kernel.storage.transcript import TranscriptStore
@@ -90,9 +90,8 @@ class WindowSource:
         return max(self.ordinals.values(), default=NO_CUT) + self.added
 
     def with_turns(self, turns: Sequence[NewTurn]) -> WindowSource:
-        """Return the session with turns at its end, those left out that it has."""
-        known = {message.turn for message in self.messages}
-        new = [message_of_new(turn) for turn in turns if turn.id not in known]
+        """Return the session with turns of the run at its end, those left out that were read."""
+        new = [message_of_turn(turn) for turn in turns if turn.id not in self.ordinals]
         return replace(self, messages=[*self.messages, *new], added=self.added + len(new))
 
     @property

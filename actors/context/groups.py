@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from typing import Final, NamedTuple
 
 from actors.context.turns import is_derived, is_pinned
 from actors.kernel.agent.message import ChatMessage, ContentBlock
 
+_TOOL_BLOCKS: Final = frozenset({"tool_call", "tool_result"})
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TurnGroup:
+
+class TurnGroup(NamedTuple):
     """The smallest part of a view that a strategy keeps or drops: one turn, or calls with results.
 
     Attributes:
@@ -59,15 +60,25 @@ def groups_of(view: Sequence[ChatMessage]) -> list[TurnGroup]:
     roots = list(range(len(view)))
     caller: dict[str, int] = {}
     for index, message in enumerate(view):
+        if not has_tool_blocks(message):
+            continue
         callers = [index, *(caller[id_] for id_ in result_ids(message) if id_ in caller)]
         first = min(_root(roots, one) for one in callers)
         for one in callers:
             roots[_root(roots, one)] = first
         caller.update(dict.fromkeys(call_ids(message), index))
     members: dict[int, list[int]] = {}
-    for index in range(len(view)):
-        members.setdefault(_root(roots, index), []).append(index)
+    for index, root in enumerate(roots):
+        members.setdefault(root if root == index else _root(roots, index), []).append(index)
     return [_group(view, indices) for indices in members.values()]
+
+
+def has_tool_blocks(message: ChatMessage) -> bool:
+    """Return whether a turn calls a tool or holds a result of one."""
+    for block in message.content:
+        if block.type in _TOOL_BLOCKS:
+            return True
+    return False
 
 
 def turns_of(view: Sequence[ChatMessage], groups: Iterable[TurnGroup]) -> list[ChatMessage]:
@@ -83,10 +94,11 @@ def _root(roots: list[int], index: int) -> int:
 
 
 def _group(view: Sequence[ChatMessage], indices: Sequence[int]) -> TurnGroup:
-    turns = [view[index] for index in indices]
-    return TurnGroup(
-        indices=tuple(indices),
-        has_calls=any(block.type == "tool_call" for turn in turns for block in turn.content),
-        is_pinned=any(is_pinned(turn) for turn in turns),
-        is_derived=any(is_derived(turn) for turn in turns),
-    )
+    has_calls = pinned = derived = False
+    for index in indices:
+        turn = view[index]
+        for block in turn.content:
+            has_calls = has_calls or block.type == "tool_call"
+        pinned = pinned or is_pinned(turn)
+        derived = derived or is_derived(turn)
+    return TurnGroup(tuple(indices), has_calls, pinned, derived)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from actors.context.groups import id_of
+from actors.context.groups import has_tool_blocks, id_of
 from actors.context.turns import with_content
 from actors.kernel.agent.message import ChatMessage, ContentBlock
 from actors.kernel.agent.tools import ToolResult
@@ -27,6 +27,8 @@ def repaired(view: Sequence[ChatMessage]) -> list[ChatMessage]:
     the second one of a call. A result that other turns separate from its call moves behind the call. A
     view in order is returned as it is, and repairing a second time changes nothing.
     """
+    if not any(map(has_tool_blocks, view)):
+        return [*view]
     matches = _Matches.of(view)
     result: list[ChatMessage] = []
     for index, message in enumerate(view):

@@ -122,13 +122,13 @@ class Tally:
 
     def total(self, messages: Iterable[ChatMessage]) -> int:
         """Return the size of turns together."""
-        return sum(map(self._size, messages))
-
-    def _size(self, message: ChatMessage) -> int:
-        known = self._sizes.get(id(message))
-        if known is None:
-            known = self._sizes[id(message)] = (message, self._counter.count(message))
-        return known[1]
+        sizes, total = self._sizes, 0
+        for message in messages:
+            known = sizes.get(id(message))
+            if known is None:
+                known = sizes[id(message)] = (message, self._counter.count(message))
+            total += known[1]
+        return total
 
 
 def characters(message: ChatMessage) -> int:

@@ -18,6 +18,7 @@ from actors.kernel.agent.transcript import (
     SessionInfo,
     SessionView,
     Turn,
+    message_of_turn,
 )
 from actors.kernel.runtime.ids import AgentId
 from actors.kernel.storage.transcript import TranscriptStore
@@ -110,8 +111,11 @@ class MemoryTranscripts(TranscriptStore):
         known = self._sessions.get((agent, session), _Transcript())
         upto = NO_CUT if known.cut is None or whole else known.cut.upto
         rows = known.rows[-limit:] if limit else []
-        turns = tuple(row.turn() for row in rows if row.ordinal > upto)
-        return SessionView(known.cut, turns, len(known.rows))
+        turns = [row.turn() for row in rows if row.ordinal > upto]
+        messages = tuple(map(message_of_turn, turns))
+        return SessionView(
+            known.cut, messages, {turn.id: turn.ordinal for turn in turns}, len(known.rows)
+        )
 
     @override
     async def page(

@@ -111,10 +111,9 @@ async def _applied(
     except ModelNotAskedError as refused:
         window, would_ask = view, refused.model
     same = {id(message) for message in view}
-    known = {id(message) for message in view if is_derived(message)}
-    unchanged = sum(id(message) in same for message in window)
-    added = sum(is_derived(message) and id(message) not in known for message in window)
-    changed = len(window) - unchanged - added
+    made = [message for message in window if id(message) not in same]
+    added = sum(map(is_derived, made))
+    changed, unchanged = len(made) - added, len(window) - len(made)
     step = CompactionStep(
         name=type(strategy).__name__,
         kept=unchanged + changed,

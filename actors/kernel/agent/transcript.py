@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import secrets
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
@@ -108,16 +109,19 @@ class SessionInfo:
 
 @dataclass(frozen=True, slots=True)
 class SessionView:
-    """A session from its last cut on.
+    """A session from its last cut on, as a window is made of it.
 
     Attributes:
         cut: The last one; None: there is none.
-        turns: The newest ones behind it, oldest first.
-        count: How many there are in the whole session.
+        messages: The newest turns behind it, oldest first, each as `message_of_turn` returns it. Nobody
+            changes one: a store may return the same object again.
+        ordinals: Of these turns, by id.
+        count: How many turns there are in the whole session.
     """
 
     cut: Cut | None
-    turns: tuple[Turn, ...]
+    messages: tuple[ChatMessage, ...]
+    ordinals: Mapping[str, int]
     count: int
 
 
@@ -140,7 +144,7 @@ def new_turn(message: ChatMessage, session_id: str) -> NewTurn:
     """
     check_turn(message)
     turn, tokens, parent = message.turn, stamped_tokens(message), message.parent
-    apart = _marks(turn, tokens, parent).items()
+    apart = marks_of(turn, tokens, parent).items()
     plain = {
         key: said
         for key, said in message.metadata.items()
@@ -174,7 +178,7 @@ def check_turn(message: ChatMessage) -> None:
 
 def message_of_turn(turn: Turn | NewTurn) -> ChatMessage:
     """Return a turn with its id, its parent and its size in the metadata."""
-    marks = _marks(turn.id, turn.tokens, turn.parent)
+    marks = marks_of(turn.id, turn.tokens, turn.parent)
     return turn.message.model_copy(update={"metadata": marks | turn.message.metadata})
 
 
@@ -189,7 +193,7 @@ def check_page(limit: int | None, offset: int) -> None:
         raise ContractError(msg)
 
 
-def _marks(turn: str | None, tokens: int | None, parent: str | None) -> dict[str, str]:
+def marks_of(turn: str | None, tokens: int | None, parent: str | None) -> dict[str, str]:
     """Return what stands in columns of its own, as it stands in a turn's metadata."""
     told = {"turn": turn, "parent": parent, TOKENS: None if tokens is None else str(tokens)}
     return {key: said for key, said in told.items() if said is not None}

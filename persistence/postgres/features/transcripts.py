@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Final, LiteralString
 
 from pydantic_core import from_json
 from typing_extensions import override
 
 from actors.kernel.agent.message import ChatMessage
-from actors.kernel.agent.transcript import NO_CUT, Cut, NewTurn, SessionInfo, SessionView, Turn
+from actors.kernel.agent.transcript import (
+    NO_CUT,
+    Cut,
+    NewTurn,
+    SessionInfo,
+    SessionView,
+    Turn,
+    marks_of,
+)
 from actors.kernel.runtime.ids import AgentId
 from actors.kernel.storage.blob import ArtifactRef
 from actors.kernel.storage.transcript import TranscriptStore
@@ -21,6 +30,11 @@ from persistence.postgres.commits.transcript_rows import (
     turn_rows,
 )
 from persistence.postgres.connection.link import Links, Row
+
+KEPT_TURNS: Final = 2_048
+"""So many decoded turns of all sessions stay in memory, the last ones that windows were made of."""
+KEPT_CHARS: Final = 4_096
+"""Of the JSON of a turn that stays: all of them are a few MiB at most."""
 
 _COLUMNS: Final[LiteralString] = (
     "t.ordinal, t.id, t.run_id, t.parent, t.tokens, t.body, t.at, t.artifact"
@@ -68,9 +82,11 @@ class Transcripts(TranscriptStore):
             "reading a conversation", SQL_VIEW, str(agent), session, limit, whole
         )
         if not rows:
-            return SessionView(None, (), 0)
-        turns = await self._turns(agent, [row for row in rows if row["ordinal"] is not None])
-        return SessionView(_cut(rows[0]), tuple(turns), rows[0]["turns"])
+            return SessionView(None, (), {}, 0)
+        texts = await self._texts(agent, [row for row in rows if row["ordinal"] is not None])
+        messages = [_marked(text, row["id"], row["tokens"], row["parent"]) for row, text in texts]
+        ordinals = {row["id"]: row["ordinal"] for row, _ in texts}
+        return SessionView(_cut(rows[0]), tuple(messages), ordinals, rows[0]["turns"])
 
     @override
     async def page(
@@ -85,7 +101,7 @@ class Transcripts(TranscriptStore):
         rows = await self._links.fetch(
             "reading a conversation", SQL_PAGE, str(agent), session, limit, offset, after
         )
-        return await self._turns(agent, rows)
+        return [_turn(row, text) for row, text in await self._texts(agent, rows)]
 
     @override
     async def count(self, agent: AgentId, session: str) -> int:
@@ -117,9 +133,11 @@ class Transcripts(TranscriptStore):
         rows = await self._links.fetch("listing conversations", SQL_SESSIONS, str(agent), limit)
         return [SessionInfo(*row.values()) for row in rows]
 
-    async def _turns(self, agent: AgentId, rows: Sequence[Row]) -> list[Turn]:
-        """Return the turns of rows. One that was cleared while it was read from apart is left out."""
-        found = []
+    async def _texts(
+        self, agent: AgentId, rows: Sequence[Row]
+    ) -> list[tuple[Row, str | bytes]]:
+        """Return rows, each with its turn as JSON. A turn that was cleared meanwhile is left out."""
+        found: list[tuple[Row, str | bytes]] = []
         for row in rows:
             text: str | bytes = row["body"]
             if row["artifact"] is not None:
@@ -128,12 +146,34 @@ class Transcripts(TranscriptStore):
                     text = await self._artifacts_of(agent.tenant, row["artifact"]).resolve(ref)
                 except KeyError:
                     continue
-            found.append(_turn(row, text))
+            found.append((row, text))
         return found
 
 
 def _message(text: str | bytes) -> ChatMessage:
-    return ChatMessage.model_validate(from_json(text))
+    return ChatMessage.model_validate_json(text)
+
+
+def _marked(
+    text: str | bytes, turn: str, tokens: int | None, parent: str | None
+) -> ChatMessage:
+    """Return a turn as `message_of_turn` does."""
+    if len(text) > KEPT_CHARS:
+        return _decoded(text, turn, tokens, parent)
+    return _known(text, turn, tokens, parent)
+
+
+def _decoded(
+    text: str | bytes, turn: str, tokens: int | None, parent: str | None
+) -> ChatMessage:
+    message = _message(text)
+    for key, mark in marks_of(turn, tokens, parent).items():
+        message.metadata.setdefault(key, mark)
+    return message
+
+
+_known = lru_cache(maxsize=KEPT_TURNS)(_decoded)
+"""The same turns are read for each window of a session."""
 
 
 def _turn(row: Row, text: str | bytes) -> Turn:

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from actors.kernel.agent.message import ChatMessage, ContentBlock
-from actors.kernel.agent.transcript import NO_CUT, NewCut, NewTurn, turn_id
+from actors.kernel.agent.transcript import NO_CUT, NewCut, NewTurn, message_of_turn, turn_id
 from actors.kernel.runtime.commit import Conflict, LeaseLost
 from actors.kernel.runtime.ids import AgentId
 from tests.conformance.bed import DESK, result
 
 if TYPE_CHECKING:
-    from actors.kernel.agent.transcript import Turn
+    from actors.kernel.agent.transcript import SessionView, Turn
     from tests.conformance.bed import Bed
 
 OTHER = AgentId("desk", "2")
@@ -26,9 +26,14 @@ def turn(text: str, session: str = "s", **more: Any) -> NewTurn:
     return NewTurn(session, text, ChatMessage.of("user", text), **more)
 
 
-def texts(turns: list[Turn] | tuple[Turn, ...]) -> list[str]:
+def texts(turns: list[Turn]) -> list[str]:
     """What was said."""
     return [one.message.text for one in turns]
+
+
+def said(view: SessionView) -> list[str]:
+    """What was said in a view's turns."""
+    return [one.text for one in view.messages]
 
 
 @pytest.mark.item(276, 277, 278, 281, 285)
@@ -112,11 +117,14 @@ async def test_a_cut_moves_the_view_and_changes_no_turn(bed: Bed) -> None:
     view = await store.view(DESK, "s", limit=10)
     assert view.cut is not None
     assert (view.cut.upto, view.cut.strategy) == (1, "SummarizationCompaction")
+    behind = (await store.page(DESK, "s"))[2:]
+    assert view.messages == tuple(map(message_of_turn, behind))
+    assert view.ordinals == {one.id: one.ordinal for one in behind}
     assert (view.cut.summary, view.cut.run_id) == (summary, run.run_id)
-    assert (texts(view.turns), view.count) == (["c", "d", "e"], 5)
-    assert texts((await store.view(DESK, "s", limit=2)).turns) == ["d", "e"]
+    assert (said(view), view.count) == (["c", "d", "e"], 5)
+    assert said(await store.view(DESK, "s", limit=2)) == ["d", "e"]
     whole = await store.view(DESK, "s", limit=4, whole=True)
-    assert (whole.cut, texts(whole.turns)) == (view.cut, ["b", "c", "d", "e"])
+    assert (whole.cut, said(whole)) == (view.cut, ["b", "c", "d", "e"])
     assert (await store.page(DESK, "s"))[:4] == before
 
 
@@ -132,7 +140,7 @@ async def test_a_cut_counts_only_behind_the_one_that_its_run_saw(bed: Bed) -> No
     assert view.cut is not None
     assert (view.cut.upto, view.cut.strategy) == (1, "Cut0")
     await run.commit(run.turn(result("9"), cuts=(NewCut("s", 2, 1, "Cut3"),)))
-    assert texts((await store.view(DESK, "s", limit=10)).turns) == ["d"]
+    assert said(await store.view(DESK, "s", limit=10)) == ["d"]
 
 
 @pytest.mark.item(268, 280)
@@ -168,7 +176,7 @@ async def test_a_summary_goes_with_what_it_stands_for(bed: Bed) -> None:
     assert (await store.view(DESK, "s", limit=9)).cut is not None
     await store.clear_run(DESK, "s", "early")
     view = await store.view(DESK, "s", limit=9)
-    assert (view.cut, texts(view.turns), view.count) == (None, ["a", "b"], 2)
+    assert (view.cut, said(view), view.count) == (None, ["a", "b"], 2)
 
 
 async def test_what_was_said_comes_back_as_it_came(bed: Bed) -> None:
@@ -267,8 +275,8 @@ async def test_a_large_turn_comes_back_as_it_came(bed: Bed) -> None:
 
     assert texts(await store.page(DESK, "s")) == ["a", large, "c", huge]
     view = await store.view(DESK, "s", limit=3)
-    assert texts(view.turns) == [large, "c", huge]
-    assert (view.turns[0].tokens, view.turns[2].message.role) == (7, "tool")
+    assert said(view) == [large, "c", huge]
+    assert (view.messages[0].metadata["tokens"], view.messages[2].role) == ("7", "tool")
     assert texts(await store.page(FOREIGN, "s")) == []
     await store.clear_run(DESK, "s", run.run_id)
     assert texts(await store.page(DESK, "s")) == [huge]

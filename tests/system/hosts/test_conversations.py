@@ -52,8 +52,8 @@ async def test_a_host_that_was_frozen_in_mid_stream_writes_no_turn_and_no_cut(
     afterwards = [entry async for entry in client.entries(run_id)]
 
     assert result == answer_of(other.pid)
-    assert [turn.message.text for turn in told.turns[len(OLD) + 1 :]] == [result]
-    assert [turn.ordinal for turn in told.turns] == list(range(len(OLD) + 2))
+    assert [turn.text for turn in told.messages[len(OLD) + 1 :]] == [result]
+    assert [*told.ordinals.values()] == list(range(len(OLD) + 2))
     assert told.cut is not None
     assert told.cut.run_id == run_id
     assert [entry.position for entry in log if entry.kind == K.LLM_CALL] == ["0~0", "0"]

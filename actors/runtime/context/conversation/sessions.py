@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
@@ -79,7 +79,7 @@ class WindowSource:
     """
 
     messages: list[ChatMessage]
-    ordinals: dict[str, int]
+    ordinals: Mapping[str, int]
     cut: Cut | None = None
     count: int = 0
     added: int = 0
@@ -113,11 +113,10 @@ class WindowSource:
         made_by = cut.strategy if cut is not None and cut.summary is None else None
         if made_by not in (None, fingerprint(memory.pipeline)):  # another window may reach farther
             view = await store.view(agent, session, limit=FARTHEST, whole=True)
-        messages = [message_of_turn(turn) for turn in view.turns]
+        messages = [*view.messages]
         if cut is not None and cut.summary is not None:
             messages.insert(0, cut.summary)
-        ordinals = {turn.id: turn.ordinal for turn in view.turns}
-        return cls(messages, ordinals, cut, view.count)
+        return cls(messages, view.ordinals, cut, view.count)
 
 
 def clears_in_store(agent: Agent | None) -> bool:

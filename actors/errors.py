@@ -277,7 +277,7 @@ class OtherTenantError(Facts, ContractError):
 
 
 class WaitCycleError(Facts, ContractError):
-    """Agents wait for each other in a circle, so none of them can ever go on.
+    """Agents wait for each other in a cycle, so none of them can ever go on.
 
     Attributes:
         agents: Each waits for the next, the last one for the first.
@@ -287,9 +287,9 @@ class WaitCycleError(Facts, ContractError):
 
     @override
     def __str__(self) -> str:
-        circle = " waits for ".join([*self.agents, *self.agents[:1]])
+        cycle = " waits for ".join([*self.agents, *self.agents[:1]])
         return (
-            f"{circle}: none of them can go on. Use ctx.send where no answer is needed, or let one "
+            f"{cycle}: none of them can go on. Use ctx.send where no answer is needed, or let one "
             "of them answer in ctx.receive while it waits."
         )
 

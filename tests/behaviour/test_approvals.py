@@ -155,7 +155,7 @@ async def test_another_process_decides(bed: Bed) -> None:
     assert (await bed.result(run_id))["status"] == "approved"
 
 
-async def test_a_decision_comes_before_the_run_rests(bed: Bed) -> None:
+async def test_a_decision_comes_before_the_run_is_idle(bed: Bed) -> None:
     """While another branch still executes: it is kept, also over a crash."""
 
     async def act(ctx: RunContext, inbox: list[Message]) -> object:
@@ -326,8 +326,8 @@ async def test_a_cancelled_run_asks_no_more(bed: Bed) -> None:
         await bed.runtime.approvals.decide(request.id, approve=True, by="Alex")
 
 
-async def test_waiting_for_a_person_is_no_circle(bed: Bed) -> None:
-    """Agents that wait for each other, one of them also for a person, are not told of a circle."""
+async def test_waiting_for_a_person_is_no_cycle(bed: Bed) -> None:
+    """Agents that wait for each other, one of them also for a person, are not told of a cycle."""
     left, right = bed.name(), bed.name()
 
     async def first(ctx: RunContext, inbox: list[Message]) -> object:

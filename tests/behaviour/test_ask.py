@@ -1,4 +1,4 @@
-"""Questions between agents: their four ends, circles, and what a crash or a late answer changes."""
+"""Questions between agents: their four ends, cycles, and what a crash or a late answer changes."""
 
 from __future__ import annotations
 
@@ -279,7 +279,7 @@ async def test_one_question_with_one_key(bed: Bed) -> None:
 
 @pytest.mark.item(85)
 @pytest.mark.parametrize("size", [1, 2])
-async def test_a_circle_of_questions_fails_at_once(bed: Bed, size: int) -> None:
+async def test_a_cycle_of_questions_fails_at_once(bed: Bed, size: int) -> None:
     """Whoever closes it gets the names; caught, its agent goes on and can answer."""
     agents = [bed.name() for _ in range(size)]
 
@@ -316,7 +316,7 @@ async def test_a_circle_of_questions_fails_at_once(bed: Bed, size: int) -> None:
 
 
 @pytest.mark.item(85)
-async def test_a_circle_no_header_shows(bed: Bed) -> None:
+async def test_a_cycle_no_header_shows(bed: Bed) -> None:
     """Two runs that began apart ask each other: one of the two fails, naming both agents."""
     agents = [bed.name(), bed.name()]
     problems: list[list[str]] = []
@@ -347,7 +347,7 @@ async def test_a_circle_no_header_shows(bed: Bed) -> None:
 
 
 @pytest.mark.item(85)
-async def test_a_circle_that_a_scan_finds(bed: Bed) -> None:
+async def test_a_cycle_that_a_scan_finds(bed: Bed) -> None:
     """Hot or out of memory, the wait it names fails, and the log keeps why."""
     target = bed.name()
 

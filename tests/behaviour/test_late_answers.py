@@ -252,7 +252,7 @@ async def busy(bed: Bed) -> AgentId:
     return agent_id
 
 
-async def test_rows_read_before_another_life_break_nothing_off(bed: Bed) -> None:
+async def test_rows_read_before_another_incarnation_break_nothing_off(bed: Bed) -> None:
     """They say less than is known of the run, and not because the store has forgotten it."""
     commits = Faults(method="commit", manner=Manner.HOLD)
     early = Faults(method="open_runs", manner=Manner.LATE_ANSWER)

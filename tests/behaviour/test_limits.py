@@ -96,7 +96,7 @@ async def test_a_limit_set_by_another_process_is_obeyed_at_once(bed: Bed) -> Non
 
 
 @pytest.mark.item(218)
-async def test_a_run_that_leaves_memory_gives_its_place_back(bed: Bed) -> None:
+async def test_a_run_that_leaves_memory_releases_its_slot(bed: Bed) -> None:
     """One waits for a signal, as rows; another one has its place; it goes on when it has one again."""
     if not bed.drops and bed.backend != "memory":
         pytest.skip("a hot wait keeps its place for five seconds, which only virtual time skips")

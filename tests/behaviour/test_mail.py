@@ -371,7 +371,7 @@ async def test_order_and_number_hold_for_many_senders_beyond_the_bound(bed: Bed)
     assert len(got.all) == senders * each
 
 
-async def test_agents_that_find_no_room_get_their_mail_all_the_same(bed: Bed) -> None:
+async def test_agents_beyond_the_capacity_get_their_mail_all_the_same(bed: Bed) -> None:
     """Others that wait for something else fill the worker's memory; nobody starves."""
     bed.runtime._host.worker.mail_capacity.total = 20
     got = Collector()

@@ -57,7 +57,7 @@ async def seeing(bed: Bed) -> AgentId:
     return await bed.serve(act)
 
 
-async def test_a_row_that_nobody_told_of_is_not_overtaken(bed: Bed) -> None:
+async def test_a_row_without_a_hint_is_not_overtaken(bed: Bed) -> None:
     """The commit that binds a message is refused while an older one of its sender waits."""
     agent = await seeing(bed)
     await unheard(bed, agent, "first")

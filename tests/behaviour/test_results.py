@@ -63,7 +63,7 @@ async def waits(ctx: RunContext, inbox: list[Message]) -> object:
     return await ctx.sleep_until_signal("go")
 
 
-async def test_who_waits_elsewhere_is_told_of_the_end(
+async def test_a_caller_on_another_host_is_notified_of_the_end(
     bed: Bed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Everybody, at once and without looking; who does not wait any more hears nothing."""
@@ -84,7 +84,7 @@ async def test_who_waits_elsewhere_is_told_of_the_end(
     assert bus.watches == {run_id: []}
 
 
-async def test_a_wait_ends_without_being_told(bed: Bed) -> None:
+async def test_a_wait_ends_without_a_notification(bed: Bed) -> None:
     """A hint that is lost costs a moment."""
     run_id = await bed.submit(await bed.serve(waits))
     async with bed.client() as client:

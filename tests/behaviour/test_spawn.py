@@ -459,7 +459,7 @@ async def test_depth_is_not_limited(bed: Bed) -> None:
 
 
 @pytest.mark.item(236, 237)
-async def test_max_concurrent_gives_places_back(bed: Bed) -> None:
+async def test_max_concurrent_releases_slots(bed: Bed) -> None:
     """An end makes room for the next child."""
     child = await bed.serve(double)
 

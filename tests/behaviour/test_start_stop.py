@@ -96,7 +96,7 @@ async def test_a_claim_that_is_under_way_leaves_a_stopped_host_no_shards(bed: Be
     assert await bed.result(await bed.submit(agent_id, "served")) == "served"
 
 
-async def test_a_host_that_stops_holds_no_places_of_a_limit(bed: Bed) -> None:
+async def test_a_host_that_stops_holds_no_slots_of_a_limit(bed: Bed) -> None:
     """An exchange that is under way is not executed behind its farewell."""
     if bed.backend == "nats":
         pytest.skip("limits are rows of the store")

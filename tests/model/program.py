@@ -183,7 +183,7 @@ def in_tenant(case: Case, tenant: str) -> Case:
 
 
 BACK: Final = "back"
-"""What the questions say that may close a circle; who gets one calls nobody, so that there is an end."""
+"""What the questions say that may close a cycle; who gets one calls nobody, so that there is an end."""
 BAD: Final = "bad"
 """What a message says on which programs fail that look for it."""
 CALLS_OTHERS: Final = ("ask", "ask_back", "emit", "spawn", "tell")

@@ -205,7 +205,7 @@ def _first_reply(
 
 
 def _refused(observed: Observed, logs: dict[str, list[RunLogEntry]]) -> list[str]:
-    """A question whose asker was told that it closes a circle has no effect from then on."""
+    """A question whose asker was told that it closes a cycle has no effect from then on."""
     del observed
     found: list[str] = []
     for run_id, log in logs.items():
@@ -220,7 +220,7 @@ def _refused(observed: Observed, logs: dict[str, list[RunLogEntry]]) -> list[str
 
 
 def _taken_back(log: Sequence[RunLogEntry]) -> dict[str, datetime]:
-    """Return the questions of a run that closed a circle, and when it was told so."""
+    """Return the questions of a run that closed a cycle, and when it was told so."""
     asked = {e.position: str(e.payload["message_id"]) for e in log if e.kind == "ask.sent"}
     found: dict[str, datetime] = {}
     for entry in log:

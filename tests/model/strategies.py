@@ -154,7 +154,7 @@ _retry = st.fixed_dictionaries(
 )
 
 LEVELS: Final = 3
-"""An agent asks, tells and spawns only those of higher levels: no circles, and an end."""
+"""An agent asks, tells and spawns only those of higher levels: no cycles, and an end."""
 _which = st.integers(0, 2)
 _lead = _effect("step", st.lists(_ok, min_size=1, max_size=1))
 
@@ -342,8 +342,8 @@ _asks_back = _stmt("ask_back", to=_up, d=st.integers(1, 16), into=_var)
 
 
 @st.composite
-def circle_cases(draw: st.DrawFn) -> Case:
-    """Return a small random case in which questions close circles; the model knows nothing of them."""
+def cycle_cases(draw: st.DrawFn) -> Case:
+    """Return a small random case in which questions close cycles; the model knows nothing of them."""
 
     def part(to: str, level: int) -> Block:
         ask, work = draw(_asks(to)), draw(_round_work[level])

@@ -13,6 +13,6 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def collected() -> Iterator[None]:
-    """What a planted fault leaves in circles is freed, and warns, in its own test."""
+    """What a planted fault leaves in cycles is freed, and warns, in its own test."""
     yield
     gc.collect()

@@ -159,7 +159,7 @@ def doubtful_places_are_free(patch: pytest.MonkeyPatch) -> None:
 
 
 def waits_are_shown_to_nobody(patch: pytest.MonkeyPatch) -> None:
-    """A run at rest does not write whose answers it waits for: nobody sees a circle."""
+    """A run at rest does not write whose answers it waits for: nobody sees a cycle."""
     patch.setattr(Waits, "rows", lambda *_: ())
 
 
@@ -329,7 +329,7 @@ PLANTED: Final = [
     Planted(
         plant=lazy_posts_are_noted_late,
         found_by=f"{_UNIT}/delivery/test_fanout.py::"
-        "test_shards_that_were_told_are_brought_their_posts_at_once",
+        "test_posts_of_notified_shards_are_delivered_at_once",
     ),
     Planted(
         plant=one_lazy_follower_makes_all_read,
@@ -363,7 +363,7 @@ PLANTED: Final = [
     Planted(
         plant=places_are_kept,
         found_by=f"{_BEHAVIOUR}/test_limits.py::"
-        "test_a_run_that_leaves_memory_gives_its_place_back[memory-drops]",
+        "test_a_run_that_leaves_memory_releases_its_slot[memory-drops]",
     ),
     Planted(
         plant=late_comers_pass_the_queue,
@@ -377,7 +377,7 @@ PLANTED: Final = [
     ),
     Planted(
         plant=waits_are_shown_to_nobody,
-        found_by=f"{_BEHAVIOUR}/test_ask.py::test_a_circle_no_header_shows[memory-drops]",
+        found_by=f"{_BEHAVIOUR}/test_ask.py::test_a_cycle_no_header_shows[memory-drops]",
     ),
     Planted(
         plant=no_timer_is_set,
@@ -454,7 +454,7 @@ PLANTED: Final = [
     ),
     Planted(
         plant=doubts_begin_anew,
-        found_by=f"{_UNIT}/delivery/test_bypass.py::test_a_doubt_is_waited_for_from_its_beginning",
+        found_by=f"{_UNIT}/delivery/test_bypass.py::test_a_suspicion_is_waited_for_from_its_start",
     ),
     Planted(
         plant=refused_rows_count_as_handed_over,

@@ -29,7 +29,7 @@ from tests.model.signs import TieError
 from tests.model.strategies import (
     batch_cases,
     cases,
-    circle_cases,
+    cycle_cases,
     doubtful_cases,
     limit_cases,
     mail_cases,
@@ -153,7 +153,7 @@ def ends_of_time_overtake_answers(patch: pytest.MonkeyPatch) -> None:
 
 
 def refused_questions_stay(patch: pytest.MonkeyPatch) -> None:
-    """A question that closes a circle is on its way all the same."""
+    """A question that closes a cycle is on its way all the same."""
     patch.setattr(MemoryRows, "withdraw", lambda *_: None)
 
 
@@ -185,7 +185,7 @@ PLANTED: Final[list[tuple[Any, Callable[..., None], tuple[st.SearchStrategy[Any]
     (redriven_letters_are_forgotten, decides_once, (doubtful_cases(), SEEDS, SUSPENDED, ORDERED)),
     (another_server_is_the_same_one, goes_on, (TALK_OR_MAIL, SEEDS, SUSPENDED, BACK)),
     (ends_of_time_overtake_answers, is_one_order, (limit_cases(), SEEDS, SUSPENDED)),
-    (refused_questions_stay, keeps_order, (circle_cases(), SEEDS, SUSPENDED, st.builds(Faults))),
+    (refused_questions_stay, keeps_order, (cycle_cases(), SEEDS, SUSPENDED, st.builds(Faults))),
     (runs_are_not_taken_apart, as_predicted, (batch_cases(), SEEDS, SUSPENDED)),
     (every_error_has_a_text, as_predicted, (cases(), SEEDS, SUSPENDED)),
     (messages_have_any_size, as_predicted, (talking_cases(), SEEDS, SUSPENDED)),

@@ -1,4 +1,4 @@
-"""Random programs in trouble: hints, doors, clocks, instants that coincide, circles, operators.
+"""Random programs in trouble: hints, doors, clocks, instants that coincide, cycles, operators.
 
 Where the model can say everything it does; else no promise is broken. `CALLBOARD_TROUBLES=20000
 CALLBOARD_SEED=7` plays more, other programs.
@@ -21,7 +21,7 @@ from tests.model.promises import early_timers
 from tests.model.signs import TieError
 from tests.model.strategies import (
     batch_cases,
-    circle_cases,
+    cycle_cases,
     doubtful_cases,
     limit_cases,
     mail_cases,
@@ -177,9 +177,9 @@ def test_a_bad_message_takes_no_other_one_with_it(part: int) -> None:
 
 @parts
 def test_a_refused_question_has_no_effect(part: int) -> None:
-    """What closes a circle is refused to who asks, and reaches nobody."""
+    """What closes a cycle is refused to who asks, and reaches nobody."""
     nothing = st.builds(Faults)
-    for_each(part, COUNT, keeps_order, circle_cases(), SEEDS, SUSPENDED, nothing)
+    for_each(part, COUNT, keeps_order, cycle_cases(), SEEDS, SUSPENDED, nothing)
 
 
 _ORDERS: Final = st.lists(

@@ -68,7 +68,7 @@ class RunState:
     unrepeatable: int = 0
     """How many at-most-once effects were begun and have no durable result yet."""
     refusals: dict[str, Exception] = field(default_factory=dict)
-    """Calls that raise, by position, and record that: over budget, or waiting in a circle."""
+    """Calls that raise, by position, and record that: over budget, or waiting in a cycle."""
     session: str | None = None
     """The conversation that the run's first message names."""
     one_model_call: asyncio.Lock = field(default_factory=asyncio.Lock)

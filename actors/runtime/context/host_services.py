@@ -24,7 +24,7 @@ from actors.runtime.telemetry.counters import Counters
 from actors.runtime.telemetry.spans import Tracing
 
 Refusals: TypeAlias = "Mapping[str, Exception]"
-"""Calls, by position, that raise in the next execution and record that: over budget, or in a circle."""
+"""Calls, by position, that raise in the next execution and record that: over budget, or in a cycle."""
 
 
 def _ignore(*_: object) -> None:

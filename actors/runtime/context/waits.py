@@ -225,7 +225,7 @@ class Waits:
     def rows(self, idle: bool) -> tuple[Wait, ...]:
         """Return the waits that others can see, by position.
 
-        Only those of a run at rest can close a circle, and only if nothing else can go on in it.
+        Only those of a run at rest can close a cycle, and only if nothing else can go on in it.
         """
         return self.open_waits.rows(must=idle and not self._run.scheduler.groups.is_selecting)
 

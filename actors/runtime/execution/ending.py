@@ -266,5 +266,5 @@ class Ending:
 
 
 def wait_cycle_error(cycle: WaitCycle) -> WaitCycleError:
-    """Return the error that a wait in a circle raises."""
+    """Return the error that a wait in a cycle raises."""
     return WaitCycleError([str(agent) for agent in cycle.agents])

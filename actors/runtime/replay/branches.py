@@ -288,7 +288,7 @@ class OpenGroups:
     def end(self, branch: Branch) -> None:
         """The code of a branch has ended, or never begins."""
         branch.state = BranchState.DONE
-        group, branch.group = branch.group, None  # no circle that only the collector would free
+        group, branch.group = branch.group, None  # no cycle that only the collector would free
         if group is not None:
             group.child_ended(branch)
             self.touch(group)

@@ -24,7 +24,7 @@ from actors.runtime.worker.worker import Worker
 _log = logging.getLogger("callboard.sharding")
 
 CYCLE_AGE_S: Final = 15.0
-"""Age of the waits that a scan looks at for circles which two commits closed at one moment."""
+"""Age of the waits that a scan looks at for cycles which two commits closed at one moment."""
 
 _ANY_AGE_S: Final = 1e9
 
@@ -81,7 +81,7 @@ class Recovery:
             self._publish(Nudge("held"))
 
     def scan_in_background(self) -> None:
-        """Look, beside what starts in new shards, for mail that waits there and for circles."""
+        """Look, beside what starts in new shards, for mail that waits there and for cycles."""
         if not self._is_scanning_mail and self._worker.held.unscanned:
             self._is_scanning_mail = True
             self._tasks.start(self._scan_mail(), name="scan for messages")

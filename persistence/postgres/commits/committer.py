@@ -364,7 +364,7 @@ class Committer(CommitStore):
     async def _nudges_again(
         self, connection: Connection, done: list[Unit]
     ) -> dict[int, CommitNudges]:
-        """Tell whom the commits concern; circles of waits are found by the owners' next scans."""
+        """Tell whom the commits concern; cycles of waits are found by the owners' next scans."""
         if not done:
             return {}
         runs = [unit.first.lease.run_id for unit in done]

@@ -145,11 +145,11 @@ def _cycle(unit: Unit, row: Row) -> WaitCycle:
 
 
 def _one_run_each(found: dict[int, list[WaitCycle]]) -> dict[int, list[WaitCycle]]:
-    """Return the circles without what several commits of a group say of one: the greatest run fails."""
+    """Return the cycles without what several commits of a group say of one: the greatest run fails."""
     fails: dict[tuple[AgentId, ...], str] = {}
     for cycle in (cycle for cycles in found.values() for cycle in cycles):
-        circle = _from_the_least(cycle.agents)
-        fails[circle] = max(cycle.run_id, fails.get(circle, ""))
+        agents = _from_the_least(cycle.agents)
+        fails[agents] = max(cycle.run_id, fails.get(agents, ""))
     return {
         number: [c for c in cycles if fails[_from_the_least(c.agents)] == c.run_id]
         for number, cycles in found.items()

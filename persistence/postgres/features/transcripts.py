@@ -133,9 +133,7 @@ class Transcripts(TranscriptStore):
         rows = await self._links.fetch("listing conversations", SQL_SESSIONS, str(agent), limit)
         return [SessionInfo(*row.values()) for row in rows]
 
-    async def _texts(
-        self, agent: AgentId, rows: Sequence[Row]
-    ) -> list[tuple[Row, str | bytes]]:
+    async def _texts(self, agent: AgentId, rows: Sequence[Row]) -> list[tuple[Row, str | bytes]]:
         """Return rows, each with its turn as JSON. A turn that was cleared meanwhile is left out."""
         found: list[tuple[Row, str | bytes]] = []
         for row in rows:
@@ -154,18 +152,14 @@ def _message(text: str | bytes) -> ChatMessage:
     return ChatMessage.model_validate_json(text)
 
 
-def _marked(
-    text: str | bytes, turn: str, tokens: int | None, parent: str | None
-) -> ChatMessage:
+def _marked(text: str | bytes, turn: str, tokens: int | None, parent: str | None) -> ChatMessage:
     """Return a turn as `message_of_turn` does."""
     if len(text) > KEPT_CHARS:
         return _decoded(text, turn, tokens, parent)
     return _known(text, turn, tokens, parent)
 
 
-def _decoded(
-    text: str | bytes, turn: str, tokens: int | None, parent: str | None
-) -> ChatMessage:
+def _decoded(text: str | bytes, turn: str, tokens: int | None, parent: str | None) -> ChatMessage:
     message = _message(text)
     for key, mark in marks_of(turn, tokens, parent).items():
         message.metadata.setdefault(key, mark)

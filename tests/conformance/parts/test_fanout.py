@@ -130,7 +130,7 @@ async def test_a_hybrid_writes_once_above_its_threshold(bed: Bed) -> None:
     assert [len(await mail(bed, fan)) for fan in FANS] == [2] * FEW + [1] * (len(FANS) - FEW)
 
 
-async def test_a_host_is_told_of_its_own_shards(bed: Bed) -> None:
+async def test_a_host_is_notified_of_its_own_shards(bed: Bed) -> None:
     """So that it need not wait for its next scan."""
     heard: list[str] = []
     strategy = StoreFanout(bed.store.posts, on_nudge=lambda nudge: heard.append(nudge.kind))

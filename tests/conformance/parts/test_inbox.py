@@ -135,7 +135,7 @@ async def test_a_dead_letter_waits_again_after_a_redrive(source: Source) -> None
 
 
 @pytest.mark.item(120, 195, 203)
-async def test_the_hook_hears_of_each_new_message_once(source: Source) -> None:
+async def test_the_hook_is_notified_of_each_new_message_once(source: Source) -> None:
     """Not of known ones, not with `notify=False`, and not after it was taken away."""
     inbox, heard = source.inbox(), list[AgentId]()
     inbox.set_deliver_hook(heard.append)

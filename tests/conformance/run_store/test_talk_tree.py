@@ -158,7 +158,7 @@ async def test_who_got_a_message_can_be_asked(bed: Bed) -> None:
 
 
 @pytest.mark.item(236, 237)
-async def test_of_more_spawns_than_places_the_first_ones_fit(bed: Bed) -> None:
+async def test_of_more_spawns_than_slots_the_first_ones_fit(bed: Bed) -> None:
     """A turn that is over is refused whole, naming those that do not fit, and the limit."""
     root = await bed.begin(supervision=terms(spawn=SpawnBudget(max_runs=13)))
     children = [root.child(f"{n}", clerk(n), boot=n) for n in range(20)]
@@ -206,7 +206,7 @@ async def test_a_tree_has_one_account(bed: Bed) -> None:
     assert sum(map(len, below)) == 13
 
 
-async def test_a_known_child_needs_no_place(bed: Bed) -> None:
+async def test_a_known_child_needs_no_slot(bed: Bed) -> None:
     """A spawn that is there already counts once."""
     root = await bed.begin(supervision=terms(spawn=SpawnBudget(max_runs=2)))
     children = [root.child(f"{n}", clerk(n)) for n in range(3)]
@@ -265,7 +265,7 @@ async def test_a_child_cannot_bring_its_own_budget(bed: Bed) -> None:
     assert second == OverBudget(("1",), "max_runs 2")
 
 
-async def test_an_end_gives_its_place_back(bed: Bed) -> None:
+async def test_an_end_releases_its_slot(bed: Bed) -> None:
     """Open runs are counted: one that ends, however it ends, makes room for one more."""
     root = await bed.begin(supervision=terms(spawn=SpawnBudget(max_runs=9, max_concurrent=2)))
     first, second = [await root.spawn(f"{n}", clerk(n)) for n in range(2)]

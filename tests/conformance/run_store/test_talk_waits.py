@@ -1,4 +1,4 @@
-"""The contract of every `RunStore`: open waits as others see them, and circles of them."""
+"""The contract of every `RunStore`: open waits as others see them, and cycles of them."""
 
 from __future__ import annotations
 
@@ -208,7 +208,7 @@ def next_of(runs: list[Turns], n: int) -> Turns:
 
 
 @pytest.mark.parametrize("size", [1, 2, 5])
-async def test_the_turn_that_closes_a_circle_is_told(bed: Bed, size: int) -> None:
+async def test_the_commit_that_closes_a_cycle_is_notified(bed: Bed, size: int) -> None:
     """Asks of agents whose runs wait for each other: the last one learns who waits for whom."""
     runs = await ring(bed, size)
 
@@ -224,7 +224,7 @@ async def test_the_turn_that_closes_a_circle_is_told(bed: Bed, size: int) -> Non
 
 
 @pytest.mark.parametrize("size", [1, 2, 5])
-async def test_joins_make_circles_too(bed: Bed, size: int) -> None:
+async def test_joins_make_cycles_too(bed: Bed, size: int) -> None:
     """Of runs that have started: each joins the next."""
     runs = await ring(bed, size)
 
@@ -251,7 +251,7 @@ async def test_a_join_of_a_queued_run_waits_for_who_holds_its_agent(bed: Bed) ->
     assert [(c.agents, c.position) for c in behind_itself.cycles] == [((joiner.agent,), "5")]
 
 
-async def test_no_circle_where_somebody_can_go_on(bed: Bed) -> None:
+async def test_no_cycle_where_another_run_can_go_on(bed: Bed) -> None:
     """Who can receive mail, has another branch, is not started, or has its answer, breaks it."""
     first, second = await ring(bed, 2)
 
@@ -270,8 +270,8 @@ async def test_no_circle_where_somebody_can_go_on(bed: Bed) -> None:
 
 
 @pytest.mark.parametrize("is_known", [False, True])
-async def test_a_circle_is_closed_by_who_takes_an_answer(bed: Bed, is_known: bool) -> None:
-    """Before that it could go on: who waited for it was in no circle yet. Nothing new is waited for."""
+async def test_a_cycle_is_closed_by_who_takes_an_answer(bed: Bed, is_known: bool) -> None:
+    """Before that it could go on: who waited for it was in no cycle yet. Nothing new is waited for."""
     parent = await bed.begin()
     children = [await parent.spawn(f"{n}", AgentId("desk", f"child-{n}")) for n in range(20)]
     first, second = children[:2]
@@ -298,7 +298,7 @@ async def test_a_circle_is_closed_by_who_takes_an_answer(bed: Bed, is_known: boo
     assert [cycle.agents for cycle in closes.cycles] == [(parent.agent, second.agent)]
 
 
-async def test_no_circle_over_a_wait_that_is_answered(bed: Bed) -> None:
+async def test_no_cycle_over_a_wait_that_is_answered(bed: Bed) -> None:
     """A run whose answer is there goes on as soon as it is executed."""
     asker = await bed.begin()
     target = await asked(asker)
@@ -313,7 +313,7 @@ async def test_no_circle_over_a_wait_that_is_answered(bed: Bed) -> None:
     assert outcome.cycles == ()
 
 
-async def test_no_circle_over_a_run_that_an_operator_holds(bed: Bed) -> None:
+async def test_no_cycle_over_a_run_that_an_operator_holds(bed: Bed) -> None:
     """A parked run waits for a person first; its old waits say nothing."""
     first, second = await ring(bed, 2)
     await rest(first, ask_wait("a", second.agent))
@@ -326,8 +326,8 @@ async def test_no_circle_over_a_run_that_an_operator_holds(bed: Bed) -> None:
     assert (await row(bed, first)).parked == "in_doubt"
 
 
-async def test_a_circle_ends_with_a_wait(bed: Bed) -> None:
-    """When one gives up waiting the others are in no circle any more."""
+async def test_a_cycle_ends_with_a_wait(bed: Bed) -> None:
+    """When one gives up waiting the others are in no cycle any more."""
     first, second = await ring(bed, 2)
     await rest(first, ask_wait("a", second.agent))
     closed = await rest(second, ask_wait("b", first.agent))
@@ -341,7 +341,7 @@ async def test_a_circle_ends_with_a_wait(bed: Bed) -> None:
 
 
 @pytest.mark.parametrize("size", [2, 5])
-async def test_a_circle_closed_by_all_at_once_is_found_once(bed: Bed, size: int) -> None:
+async def test_a_cycle_closed_by_all_at_once_is_found_once(bed: Bed, size: int) -> None:
     """Whoever missed whom, the scan names the wait of the greatest run id, and no other."""
     runs = await ring(bed, size)
     await asyncio.gather(
@@ -357,7 +357,7 @@ async def test_a_circle_closed_by_all_at_once_is_found_once(bed: Bed, size: int)
     ]
 
 
-async def test_the_scan_looks_at_its_shards_and_at_young_waits(bed: Bed) -> None:
+async def test_the_scan_reads_its_shards_and_young_waits(bed: Bed) -> None:
     """Of others it says nothing."""
     first, second = await ring(bed, 2)
     await rest(first, join_wait(second))
@@ -370,7 +370,7 @@ async def test_the_scan_looks_at_its_shards_and_at_young_waits(bed: Bed) -> None
     assert len(await bed.store.backlog.wait_cycles(bed.shards, younger_than_s=15)) == 1
 
 
-async def test_two_circles_are_two(bed: Bed) -> None:
+async def test_two_cycles_are_two(bed: Bed) -> None:
     """Each has its own wait that has to fail."""
     for pair in ("a", "b"):
         first = await bed.begin(agent=AgentId("desk", f"{pair}1"))

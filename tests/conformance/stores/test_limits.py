@@ -80,7 +80,7 @@ async def test_a_limit_is_kept_as_it_was_set_until_it_is_replaced_or_deleted(bed
 
 
 @pytest.mark.item(218)
-async def test_places_are_never_more_than_the_limit_and_free_ones_go_to_whoever_wants(
+async def test_slots_are_never_more_than_the_limit_and_free_ones_go_to_hosts_that_want_them(
     bed: Bed,
 ) -> None:
     """One host has all six; what it gives back the other gets, and no more."""
@@ -122,7 +122,7 @@ async def test_where_hosts_want_more_than_there_is_each_has_its_share(bed: Bed) 
 
 
 @pytest.mark.item(218)
-async def test_a_single_place_goes_from_host_to_host(bed: Bed) -> None:
+async def test_a_single_slot_goes_from_host_to_host(bed: Bed) -> None:
     """After a turn of 100 ms it is the other's."""
     await bed.store.limits.set(Limit(scope=DESK, max_concurrent=1))
     async with two_hosts(bed) as hosts:
@@ -144,7 +144,7 @@ async def test_a_single_place_goes_from_host_to_host(bed: Bed) -> None:
 
 
 @pytest.mark.item(218)
-async def test_places_of_a_dead_host_are_free(bed: Bed) -> None:
+async def test_slots_of_a_dead_host_are_free(bed: Bed) -> None:
     """When its lease has run out, and not before; a host without a lease gets none."""
     await bed.store.limits.set(Limit(scope=DESK, max_concurrent=2))
     async with two_hosts(bed) as (one, other):
@@ -208,7 +208,7 @@ async def test_starts_are_divided_between_hosts_that_want_some(bed: Bed) -> None
 
 
 @pytest.mark.item(218)
-async def test_others_hear_of_limits_and_of_places(bed: Bed) -> None:
+async def test_others_are_notified_of_limits_and_of_slots(bed: Bed) -> None:
     """A changed limit, a host that begins to want others' places, and places given back to it."""
     bed.needs("nudges")
     heard: asyncio.Queue[str] = asyncio.Queue()

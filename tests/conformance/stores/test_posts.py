@@ -314,7 +314,7 @@ async def test_a_small_post_does_not_wait_for_a_large_one_of_another_shard(bed: 
     assert {shard: len(rows) for shard, rows in chunk.woken.items()} == dict.fromkeys(shards, 1)
 
 
-async def test_a_lazy_follower_has_the_post_and_is_not_told(bed: Bed) -> None:
+async def test_a_lazy_follower_has_the_post_and_is_not_notified(bed: Bed) -> None:
     """It waits as mail of the agent, which is not among what the owner starts runs for."""
     lazy, eager = DESK, AgentId("desk", "2")
     await follow(bed, [lazy], mode="lazy")
@@ -375,7 +375,7 @@ async def test_a_new_owner_goes_on_where_the_last_one_stopped(bed: Bed) -> None:
 
 
 @pytest.mark.item(242)
-async def test_the_owner_of_followers_hears_of_posts_of_others(bed: Bed) -> None:
+async def test_the_owner_of_followers_is_notified_of_posts_of_others(bed: Bed) -> None:
     """A hint names the shard; without it the next scan finds the same."""
     bed.needs("hosts")
     await follow(bed, [DESK])

@@ -121,7 +121,7 @@ async def test_a_write_in_place_of_another_revision_changes_nothing(bed: Bed) ->
     assert again.revision not in (first.revision, second.revision)
 
 
-async def test_the_owner_is_told_of_a_schedule_that_another_process_wrote(bed: Bed) -> None:
+async def test_the_owner_is_notified_of_a_schedule_that_another_process_wrote(bed: Bed) -> None:
     """By a nudge that names the agent."""
     bed.needs("nudges")
     heard: asyncio.Queue[Nudge] = asyncio.Queue()

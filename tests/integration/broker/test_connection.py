@@ -127,7 +127,7 @@ async def test_a_full_stream_refuses_with_the_servers_words(own_nats: OwnNats) -
     assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
 
 
-async def test_the_state_of_the_stream_names_its_life(
+async def test_the_state_of_the_stream_names_its_epoch(
     nats_server: TestNats, namespace: str
 ) -> None:
     """Name, deployment, sequences and creation time are told; the time does not change."""

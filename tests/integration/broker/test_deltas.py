@@ -100,7 +100,7 @@ async def test_pieces_reach_who_listens_elsewhere_in_order_and_not_their_sender(
     assert [first, *rest] == [delta(n) for n in range(100)]
 
 
-async def test_an_end_is_told_to_who_watches_for_it(nats_server: TestNats, namespace: str) -> None:
+async def test_an_end_is_notified_to_its_watchers(nats_server: TestNats, namespace: str) -> None:
     """And to nobody after that."""
     told: list[str] = []
     async with bus(nats_server.url, namespace) as here, bus(nats_server.url, namespace) as there:

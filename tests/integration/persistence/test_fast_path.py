@@ -290,8 +290,8 @@ def _shown(outcome: object) -> str:
     if isinstance(outcome, Committed):
         routed = [(str(one.agent_id), one.message.id) for one in outcome.routed]
         told = sorted(str(nudge) for nudge in outcome.nudges)
-        circles = sorted(str(cycle) for cycle in outcome.cycles)
-        return f"{outcome.last_seq} {outcome.wake_now} {routed} {told} {circles}"
+        cycles = sorted(str(cycle) for cycle in outcome.cycles)
+        return f"{outcome.last_seq} {outcome.wake_now} {routed} {told} {cycles}"
     assert isinstance(outcome, Conflict | Missing) or outcome is not None
     return repr(outcome)
 

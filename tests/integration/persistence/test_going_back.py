@@ -51,7 +51,7 @@ async def test_an_epoch_that_was_forgotten_is_not_given_again(server: PostgresSe
 
 
 @pytest.mark.parametrize("is_behind", [True, False])
-async def test_a_turn_that_begins_a_run_is_not_written_to_another_life(
+async def test_a_commit_that_begins_a_run_is_not_written_to_another_incarnation(
     server: PostgresServer, *, is_behind: bool
 ) -> None:
     """It was made by what the life before said; one that goes on says where its log ends."""
@@ -92,7 +92,7 @@ async def test_numbers_that_were_forgotten_are_not_given_again(server: PostgresS
     assert first.arrival > last[-1].arrival
 
 
-async def test_a_host_is_told_once_of_another_life_and_before_anything_is_asked_of_it(
+async def test_a_host_is_notified_once_of_another_incarnation_and_before_anything_is_asked_of_it(
     server: PostgresServer,
 ) -> None:
     """A connection that is made again to the same life tells nothing."""

@@ -84,7 +84,7 @@ async def test_mail_of_a_commit_behind_it_waits_for_nothing(postgres_dsn: str, s
     assert await sql(postgres_dsn, schema, "select 1 from outbox") == []
 
 
-async def test_the_owner_is_told_in_the_commit_and_an_old_one_reads_no_more(post: Post) -> None:
+async def test_the_owner_is_notified_in_the_commit_and_an_old_one_reads_no_more(post: Post) -> None:
     """A shard that moved: its new owner has the message, and hears of it; a batch of the old one is refused."""
     await post.send(await post.begin(), "a", "b")
     row, other = await post.outbox()

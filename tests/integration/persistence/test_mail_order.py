@@ -139,7 +139,7 @@ async def test_a_batch_under_a_lost_lease_writes_nothing(post: Post) -> None:
     assert await post.cursor() == 0
 
 
-async def test_a_batch_of_an_older_life_of_the_stream_writes_nothing(post: Post) -> None:
+async def test_a_batch_of_an_older_epoch_of_the_stream_writes_nothing(post: Post) -> None:
     """Somebody began another epoch since it was read."""
     await post.send(await post.begin(), "a")
     batch = post.batch(post.read("a"))

@@ -146,7 +146,7 @@ async def test_a_target_shard_that_moves_first_makes_the_turn_send_it_there(
     assert await post.inbox() == []
 
 
-async def test_the_hook_hears_of_outbox_rows_before_the_turn_is_answered(
+async def test_the_hook_is_notified_of_outbox_rows_before_the_commit_is_answered(
     postgres_dsn: str, schema: str
 ) -> None:
     """In the order of `n`, with the very messages of the commit."""

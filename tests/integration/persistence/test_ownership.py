@@ -175,7 +175,9 @@ async def test_what_is_being_given_up_is_not_claimed_again_as_a_lost_answer(
     assert [lease.shard for lease in taken] == [given.shard]
 
 
-async def test_the_owner_is_told_what_others_do(bed: Bed, postgres_dsn: str, schema: str) -> None:
+async def test_the_owner_is_notified_of_changes_by_others(
+    bed: Bed, postgres_dsn: str, schema: str
+) -> None:
     """Submit, mail, mail by a turn, signal and cancel of another process call the hook, with keys."""
     heard: asyncio.Queue[Nudge] = asyncio.Queue()
     run, odd = await bed.begin(), 'it\'s "\u00e9\\" {1}'
@@ -200,7 +202,7 @@ async def test_the_owner_is_told_what_others_do(bed: Bed, postgres_dsn: str, sch
     assert Nudge("shards") in nudges
 
 
-async def test_what_a_host_does_itself_is_not_told_to_it(bed: Bed) -> None:
+async def test_a_host_is_not_notified_of_its_own_changes(bed: Bed) -> None:
     """Its own calls return what they did."""
     heard: list[Nudge] = []
     await store_of(bed).listening()

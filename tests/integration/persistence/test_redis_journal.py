@@ -105,7 +105,7 @@ async def test_what_was_kept_is_found_by_another_host(
         assert await stranger.find("e:1") is None
 
 
-async def test_a_look_sees_what_was_kept_before_it(journal: RedisJournal) -> None:
+async def test_a_lookup_sees_what_was_kept_before_it(journal: RedisJournal) -> None:
     """Also when nothing has been sent yet; the value is that of the call, whatever changes it later."""
     value: list[Any] = [1]
     payload: dict[str, Any] = {"value": value}
@@ -215,7 +215,7 @@ async def test_a_full_queue_drops_its_oldest(redis_server: TestRedis, space: str
             assert await journal.find("l:39") == large
 
 
-async def test_many_recoveries_look_at_once(journal: RedisJournal) -> None:
+async def test_many_recoveries_look_up_at_once(journal: RedisJournal) -> None:
     """Many runs that come back in the same moment all find theirs within the limit, on a busy machine too."""
     for n in range(100):
         journal.keep(f"e:{n}", {"value": n})

@@ -81,7 +81,7 @@ async def asked_far(asker: Turns, far: Bed, id: str = "ask-1") -> Turns:  # noqa
 
 @pytest.mark.item(128, 231, 232)
 @pytest.mark.parametrize("how", ["reply", "end"])
-async def test_the_owner_of_a_waiting_run_hears_of_its_answer(
+async def test_the_owner_of_a_waiting_run_is_notified_of_its_answer(
     near: Bed, far: Bed, how: str
 ) -> None:
     """It is written under the answering host's fence, and is no nudge for that host."""
@@ -274,10 +274,10 @@ def _end(run: Turns) -> Commit:
     return run.turn(completed(run.run_id), then=Finish(RunStatus.COMPLETED, run.run_id))
 
 
-async def test_a_take_over_follows_no_wait_of_which_there_can_be_no_circle(
+async def test_a_take_over_follows_no_wait_of_which_there_can_be_no_cycle(
     near: Bed, postgres_dsn: str, schema: str
 ) -> None:
-    """Fifty runs sleep until a child has slept; two in a circle of theirs are found, and only they followed."""
+    """Fifty runs sleep until a child has slept; two in a cycle of theirs are found, and only they followed."""
     async with (
         asyncpg.create_pool(
             postgres_dsn, min_size=1, max_size=1, server_settings={"search_path": schema}

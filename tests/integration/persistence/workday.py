@@ -106,7 +106,7 @@ class Workday:
             self.signals,
             self.families,
             self.questions,
-            self.circles,
+            self.cycles,
             self.failures,
             self.topics,
             self.broker,
@@ -279,7 +279,7 @@ class Workday:
         key = MessageKey(sent.target, sent.sender, sent.message.id)
         await run.commit(run.turn(result("2"), withdraw=(key,), unless_answered=("q",)))
 
-    async def circles(self) -> None:
+    async def cycles(self) -> None:
         """Pairs that wait for each other."""
         one, two = await self.begin("one"), await self.begin("two")
         await self.all(lambda n: rest(one[n], join_wait(two[n])))
@@ -291,7 +291,7 @@ class Workday:
             lambda n: self.bed.store.arrivals.request_cancel(one[n].run_id, reason="stop")
         )
         for runs in (one, two):
-            await asyncio.gather(*(run.cancel("circle") for run in runs))
+            await asyncio.gather(*(run.cancel("cycle") for run in runs))
 
     async def failures(self) -> None:
         """A run of several messages is taken apart; one is given up."""

@@ -210,9 +210,7 @@ async def host_of_workers(url: str) -> AsyncIterator[Runtime]:
         yield runtime
 
 
-async def test_places_and_ticks_that_are_forgotten_are_given_again(
-    postgres: PostgresServer,
-) -> None:
+async def test_slots_and_ticks_that_are_forgotten_are_given_again(postgres: PostgresServer) -> None:
     """Every run under a limit comes to its end, every tick of a schedule is one message, in order."""
     ticker = AgentId("ticker", "a")
     rows = Load("", postgres.url, "failover")

@@ -91,7 +91,7 @@ async def test_a_limit_is_changed_while_hosts_run(
 
 
 @pytest.mark.item(218)
-async def test_places_of_a_killed_host_are_free_when_its_lease_ends(
+async def test_slots_of_a_killed_host_are_free_when_its_lease_ends(
     hosts: Hosts, client: Runtime, rows: Rows, tmp_path: Path
 ) -> None:
     """One host dies with places that its runs never leave; the other one then has all of them."""

@@ -128,7 +128,7 @@ async def test_a_run_is_watched_over_the_deaths_of_its_hosts(
     assert (await asking).body == "".join(PIECES)
 
 
-async def test_a_host_without_the_agent_is_told_of_its_end(
+async def test_a_host_without_the_agent_is_notified_of_its_end(
     fleet: Hosts, crm: Outside, door: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It need not look: who waits, by request or in its process, has the end as soon as it is there."""

@@ -188,8 +188,8 @@ def test_rows_stand_by_position_and_stay_until_something_changes() -> None:
     assert waits.rows(must=False) == (tenth.row, other.row)
 
 
-def test_no_row_is_a_must_while_a_branch_looks() -> None:
-    """A run closes a circle only if nothing else can go on in it."""
+def test_no_row_is_a_must_while_a_branch_polls() -> None:
+    """A run closes a cycle only if nothing else can go on in it."""
     waits, (first, _) = _waits("0.0.0", "0.1.0")
     waits.paused.remove(first)
 

@@ -73,7 +73,7 @@ def gone_round(
     return rows
 
 
-def test_a_doubt_is_waited_for_from_its_beginning() -> None:
+def test_a_suspicion_is_waited_for_from_its_start() -> None:
     """Those that come later change nothing, and what ends it ends all of them."""
     doubt = Suspicion()
     assert doubt.left_s(5) is None
@@ -215,7 +215,7 @@ class Late:
 @pytest.mark.parametrize(
     ("line", "count"), [(Late(SLOW_S * 0.9, 0), 0), (Late(SLOW_S * 1.1, 0), 1), (Late(0.1, 2), 2)]
 )
-def test_a_row_that_is_refused_or_not_taken_soon_is_a_doubt(line: Late, count: int) -> None:
+def test_a_row_that_is_refused_or_not_taken_soon_is_a_suspicion(line: Late, count: int) -> None:
     """One that is taken is none."""
 
     async def act(_: Bypass, relay: OutboxRelay) -> None:

@@ -125,7 +125,7 @@ def tell(*shards: ShardId) -> Callable[[Notifications], None]:
     return lambda to: to.publish_all([Nudge("fanout", shard=shard) for shard in shards])
 
 
-def test_shards_that_were_told_are_brought_their_posts_at_once() -> None:
+def test_posts_of_notified_shards_are_delivered_at_once() -> None:
     """In one call; a shard of another host is left out; lazy ones are noted before anybody is told."""
     place = Place(Expanded({ONE: rows(ONE, 2), TWO: rows(TWO, 1)}, lazy={TWO: ["two/9"]}))
 
@@ -200,7 +200,7 @@ def test_what_failed_is_looked_for_in_all_shards() -> None:
     assert done == [f"expand one {CHUNK}", "behind one two", f"expand one {CHUNK}"]
 
 
-def test_a_scan_finds_what_no_hint_told_of() -> None:
+def test_a_scan_finds_rows_without_a_hint() -> None:
     """By a read; only shards that have something are asked to bring it."""
     place = Place(behind=[TWO])
 

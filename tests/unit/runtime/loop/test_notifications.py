@@ -6,7 +6,7 @@ from actors.kernel.runtime.hints import Nudge
 from actors.runtime.loop.notifications import Notifications
 
 
-def test_nobody_is_told_before_the_host_executes() -> None:
+def test_no_subscriber_is_notified_before_the_host_executes() -> None:
     """What was published before is not kept: the host reads all that is durable when it begins."""
     told: list[Nudge] = []
     notifications = Notifications()
@@ -18,7 +18,7 @@ def test_nobody_is_told_before_the_host_executes() -> None:
     assert told == []
 
 
-def test_those_who_subscribed_to_a_kind_are_told_in_their_order() -> None:
+def test_subscribers_of_a_kind_are_notified_in_their_order() -> None:
     """Others are not."""
     told: list[str] = []
     notifications = Notifications()

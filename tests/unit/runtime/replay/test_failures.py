@@ -231,7 +231,7 @@ def test_the_nearest_recorded_error_counts_and_a_cause_before_a_context() -> Non
     assert origin_of(near) == Provenance(3, may_repeat=True)
 
 
-def test_a_circle_of_causes_ends_the_search() -> None:
+def test_a_cycle_of_causes_ends_the_search() -> None:
     """So does an error on which nothing can be remembered."""
     one, other = ValueError(), KeyError()
     one.__context__, other.__context__ = other, one

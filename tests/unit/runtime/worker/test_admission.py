@@ -124,7 +124,7 @@ def test_groups_ask_once() -> None:
     assert [claim.wanted for claim in host.exchange(desk=1)] == [100]
 
 
-def test_places_nobody_needs_are_given_back_after_a_moment() -> None:
+def test_slots_that_no_run_needs_are_released_after_a_moment() -> None:
     """At once when others want them."""
     host = Host(Limit(scope=DESK, max_concurrent=5))
     host.offer(*desks(3))
@@ -245,7 +245,7 @@ def test_at_a_limit_tenants_take_turns_whatever_their_numbers() -> None:
     assert order == ["big", "small", "big", "late"]
 
 
-def test_starts_are_for_runs_that_begin_and_places_for_all() -> None:
+def test_starts_are_for_runs_that_begin_and_slots_for_all() -> None:
     """A run that goes on needs no start, and does not wait behind those who do."""
     host = Host(Limit(scope=DESK, rate_per_s=1, burst=1))
     new = desks(2)

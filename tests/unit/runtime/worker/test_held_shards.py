@@ -52,7 +52,7 @@ def test_a_shard_that_is_granted_has_to_be_read() -> None:
     assert held.loaded == ()
 
 
-def test_only_what_is_loaded_is_served_and_then_looked_through() -> None:
+def test_only_what_is_loaded_is_served_and_then_scanned() -> None:
     """Mail nobody has heard of is looked for when the runs are known, and once."""
     held = HeldShards()
     for name in ("a", "b", "c"):

@@ -73,7 +73,7 @@ def test_nobody_passes_while_somebody_waits_or_nothing_is_free() -> None:
     assert not queue.admits(early, free=0)
 
 
-def test_no_more_are_called_than_there_is_room_for() -> None:
+def test_no_more_are_notified_than_there_are_slots_for() -> None:
     """Those who were notified and have not come yet have their room."""
     queue: WaitQueue[Item] = WaitQueue({})
     one, two, three = (Item(f"t{n}") for n in range(3))
@@ -114,7 +114,7 @@ def test_a_limit_that_is_gone_lets_all_go_in_order() -> None:
     assert len(queue) == 0
 
 
-def test_places_that_are_used_and_held_are_confirmed_now_and_then() -> None:
+def test_slots_that_are_used_and_held_are_confirmed_now_and_then() -> None:
     """A lost nudge is heard of after five seconds; where others want slots, much sooner."""
     limiter = slots(2, used=2)
     assert limiter.due_at(1.0) == REFRESH_S
@@ -134,7 +134,7 @@ def test_one_who_waits_is_asked_for_at_once_and_then_now_and_then() -> None:
     assert limiter.due_at(0.3) == 0.2 + POLL_S
 
 
-def test_a_place_that_nobody_needs_lingers() -> None:
+def test_a_slot_that_no_run_needs_lingers() -> None:
     """It is kept for a moment, and given back then; another run may have it meanwhile."""
     limiter = slots(2, used=2)
     limiter.release(1.0)
@@ -146,7 +146,7 @@ def test_a_place_that_nobody_needs_lingers() -> None:
     assert limiter.free == 0
 
 
-def test_a_place_that_others_want_does_not_linger() -> None:
+def test_a_slot_that_others_want_does_not_linger() -> None:
     """It is given back at once."""
     limiter = slots(2, used=2)
     limiter.claim(1.0)
@@ -167,7 +167,7 @@ def test_what_is_given_back_is_not_used_before_the_answer() -> None:
     assert (limiter.free, limiter.held) == (0, 1)
 
 
-def test_above_the_share_no_place_is_used_twice() -> None:
+def test_above_the_share_no_slot_is_used_twice() -> None:
     """What executes goes on; who leaves makes no room until the share is reached."""
     limiter = slots(3, used=3, waiting=1)
     limiter.apply(grant(3, share=1, contended=True), 0.0)

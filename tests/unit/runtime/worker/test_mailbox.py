@@ -178,7 +178,7 @@ def arrivals(box: Mailbox) -> list[int]:
     return [arrival for arrival, _ in box.queue or ()]
 
 
-def test_beyond_its_room_a_mailbox_keeps_nothing_new() -> None:
+def test_beyond_its_capacity_a_mailbox_keeps_nothing_new() -> None:
     """Also not when there is a free slot again: what came before has to be read first."""
     box = mailbox(*(arrived(n) for n in range(4)), each=3)
     box.take_mail()

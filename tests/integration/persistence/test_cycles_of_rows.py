@@ -1,4 +1,4 @@
-"""Circles of waits as the SQL functions find them in rows: exactly those that are there, at the cost of few."""
+"""Cycles of waits as the SQL functions find them in rows: exactly those that are there, at the cost of few."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ class Rows:
             if wait.taken is None and target is not None and not target.is_over:
                 yield wait.position, target
 
-    def circles(self, run: Run) -> list[tuple[list[str], list[str], list[str]]]:
+    def cycles(self, run: Run) -> list[tuple[list[str], list[str], list[str]]]:
         """Of each wait that leads back the shortest way: positions, runs, agents."""
         return [
             way
@@ -217,19 +217,19 @@ async def rows(postgres_dsn: str, schema: str) -> AsyncIterator[Connection]:
         await change.rollback()
 
 
-async def test_circles_are_those_of_the_rows(rows: Connection) -> None:
+async def test_cycles_are_those_of_the_rows(rows: Connection) -> None:
     """Of runs drawn at random, with questions, joins, queues and answers, each has the ways that are there."""
-    circles = 0
+    cycles = 0
     for seed in range(SEEDS):
         what = drawn(seed)
         await rows.execute("delete from runs; delete from waits; delete from completions")
         await put(rows, what)
         for run in what.runs.values():
-            wanted = what.circles(run)
-            circles += len(wanted)
+            wanted = what.cycles(run)
+            cycles += len(wanted)
             assert await found(rows, run) == wanted, f"seed {seed}"
 
-    assert circles > SEEDS
+    assert cycles > SEEDS
 
 
 def tree(width: int, *, back: int | None) -> Rows:
@@ -263,13 +263,13 @@ def service(clients: int, *, back: int | None) -> Rows:
 
 
 @pytest.mark.parametrize("back", [None, 0, 499])
-async def test_a_circle_of_one_among_many(rows: Connection, back: int | None) -> None:
-    """A parent of five hundred, or an agent that five hundred wait for: whoever closes a circle finds it."""
+async def test_a_cycle_of_one_among_many(rows: Connection, back: int | None) -> None:
+    """A parent of five hundred, or an agent that five hundred wait for: whoever closes a cycle finds it."""
     for what in (tree(500, back=back), service(500, back=back)):
         await rows.execute("delete from runs; delete from waits")
         await put(rows, what)
         for run in what.runs.values():
-            wanted = what.circles(run)
+            wanted = what.cycles(run)
             assert await found(rows, run) == wanted
             assert back is not None or not wanted
 

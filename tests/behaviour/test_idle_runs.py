@@ -1,4 +1,4 @@
-"""Runs that wait in memory hold no place of their host, and only so many of them stay there."""
+"""Runs that wait in memory hold no slot of their host, and only so many of them stay there."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LONG_S = 600.0
 """Nobody leaves memory because the time for waiting there is over."""
 
 
-async def test_a_chain_of_asks_needs_no_more_places_than_there_are(bed: Bed) -> None:
+async def test_a_chain_of_asks_needs_no_more_slots_than_there_are(bed: Bed) -> None:
     """Fifty agents that ask each the next one, on a host of eight places, all get their answer."""
     await bed.restart(capacity=8, suspend_after=LONG_S)
     type_ = bed.name().type
@@ -38,7 +38,7 @@ async def test_a_chain_of_asks_needs_no_more_places_than_there_are(bed: Bed) -> 
     assert await bed.result(await bed.submit(AgentId(type_, "1"))) == 50
 
 
-async def test_who_waits_in_memory_holds_no_place(bed: Bed) -> None:
+async def test_an_idle_run_holds_no_slot(bed: Bed) -> None:
     """Beside two runs that wait, a host of one place executes a third; they go on beside a fourth."""
     await bed.restart(capacity=1, suspend_after=LONG_S)
     waiting = [await bed.submit(await bed.serve(_wait)) for _ in range(2)]
@@ -63,7 +63,7 @@ async def test_who_waits_in_memory_holds_no_place(bed: Bed) -> None:
     assert bed.runtime._host.worker.env.idle.count == 0
 
 
-async def test_who_finds_no_room_to_wait_leaves_memory_at_once(bed: Bed) -> None:
+async def test_a_run_above_the_limit_of_idle_runs_leaves_memory_at_once(bed: Bed) -> None:
     """Of five runs that wait, a host of one place keeps two in memory; all of them can be woken."""
     await bed.restart(capacity=1, suspend_after=LONG_S)
     runs = [await bed.submit(await bed.serve(_wait)) for _ in range(5)]
@@ -96,7 +96,7 @@ async def test_who_sleeps_for_long_leaves_memory_in_a_moment(bed: Bed) -> None:
     assert not await bed.log(short, EntryKind.RUN_SUSPENDED)
 
 
-async def test_who_waits_for_a_signal_finds_less_room_than_who_waits_for_an_answer(
+async def test_fewer_runs_may_idle_for_a_signal_than_for_an_answer(
     bed: Bed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """People take long. Three that wait for them beside a room of one: two leave, an asker stays."""

@@ -1,4 +1,4 @@
-"""Agents that wait for each other: exactly one of the waits fails, whoever closed the circle when."""
+"""Agents that wait for each other: exactly one of the waits fails, whoever closed the cycle when."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Pair:
     def __init__(self, bed: Bed) -> None:
         self._bed = bed
         self.agents = [bed.name(), bed.name()]
-        self.circles: list[list[str]] = []
+        self.cycles: list[list[str]] = []
 
     def agent(self, index: int) -> Acting:
         """One of the two."""
@@ -47,9 +47,9 @@ class Pair:
             except WaitCycleError as exc:
                 if not await ctx.state.get("told"):
                     await ctx.state.set("told", True)
-                    self.circles.append(sorted(exc.agents))
+                    self.cycles.append(sorted(exc.agents))
                 await ctx.send(other, "after")
-                return "circle"
+                return "cycle"
 
         return Acting(self.agents[index], act)
 
@@ -66,7 +66,7 @@ class Pair:
 
 async def taken_back(bed: Bed, agents: list[AgentId], outputs: list[Any]) -> None:
     """Return when a message behind the refused question is handled: the question was not, the other was."""
-    refused, answered = (agents[outputs.index(said)] for said in ("circle", "answered"))
+    refused, answered = (agents[outputs.index(said)] for said in ("cycle", "answered"))
     await bed.until(lambda: bed.world.count[f"after agent:{refused}"])
     got = {text: n for text, n in bed.world.count.items() if text.startswith(("q ", "after "))}
     assert got == {f"after agent:{refused}": 1, f"q agent:{answered}": 1}
@@ -82,7 +82,7 @@ async def refused_waits(bed: Bed, run_id: RunId) -> int:
 @pytest.mark.item(85)
 @pytest.mark.parametrize("hosts", [1, 2])
 async def test_two_that_ask_each_other_at_once(bed: Bed, hosts: int) -> None:
-    """One of them is told of the circle, the other one gets its answer; on one host and on two."""
+    """One of them is told of the cycle, the other one gets its answer; on one host and on two."""
     if hosts == 2 and bed.backend == "memory":
         pytest.skip("the hosts of one memory share a shard")
     pair = Pair(bed)
@@ -93,9 +93,9 @@ async def test_two_that_ask_each_other_at_once(bed: Bed, hosts: int) -> None:
         outputs = [await bed.result(run_id) for run_id in runs]
         refused = [await refused_waits(bed, run_id) for run_id in runs]
         await taken_back(bed, pair.agents, outputs)
-    assert sorted(outputs) == ["answered", "circle"]
+    assert sorted(outputs) == ["answered", "cycle"]
     assert sorted(refused) == [0, 1]
-    assert pair.circles == [sorted(map(str, pair.agents))]
+    assert pair.cycles == [sorted(map(str, pair.agents))]
 
 
 def lock_of(schema: str) -> int:
@@ -107,7 +107,7 @@ def lock_of(schema: str) -> int:
 async def held_commits(url: str, schema: str) -> AsyncIterator[asyncio.Event]:
     """Let every turn that writes a wait stop at its commit until the event is set.
 
-    Each has looked for circles by then, and none sees what the others have written.
+    Each has looked for cycles by then, and none sees what the others have written.
     """
     release, key = asyncio.Event(), lock_of(schema)
     guard = await asyncpg.connect(url)
@@ -149,8 +149,8 @@ async def stopped_commits(url: str, schema: str, count: int) -> None:
 
 
 @pytest.mark.item(85)
-async def test_a_circle_that_no_commit_sees(bed: Bed, request: pytest.FixtureRequest) -> None:
-    """Both commits are under way before either counts: the scan finds the circle, one wait fails."""
+async def test_a_cycle_that_no_commit_sees(bed: Bed, request: pytest.FixtureRequest) -> None:
+    """Both commits are under way before either counts: the scan finds the cycle, one wait fails."""
     if bed.backend == "memory":
         pytest.skip("commits of one process follow each other")
     url = request.getfixturevalue("postgres_server").url
@@ -166,9 +166,9 @@ async def test_a_circle_that_no_commit_sees(bed: Bed, request: pytest.FixtureReq
         refused = {run_id: await refused_waits(bed, run_id) for run_id in runs}
         await taken_back(bed, pair.agents, list(outputs.values()))
     greatest = max(runs)
-    assert outputs == {min(runs): "answered", greatest: "circle"}
+    assert outputs == {min(runs): "answered", greatest: "cycle"}
     assert refused == {min(runs): 0, greatest: 1}
-    assert pair.circles == [sorted(map(str, pair.agents))]
+    assert pair.cycles == [sorted(map(str, pair.agents))]
 
 
 @pytest.mark.parametrize("anew", [False, True])
@@ -189,7 +189,7 @@ async def test_a_refused_question_is_asked_again(bed: Bed, *, anew: bool) -> Non
             try:
                 await ctx.ask(first, "back", timeout=60, idempotency_key="k")
             except WaitCycleError:
-                got.append("circle")
+                got.append("cycle")
             await ctx.reply(inbox[0], "later")
             if anew:
                 await ctx.continue_as_new("again")
@@ -201,12 +201,12 @@ async def test_a_refused_question_is_asked_again(bed: Bed, *, anew: bool) -> Non
     assert await bed.result(await bed.submit(first, "begin")) == "later"
     [row] = await bed.runtime.store.lists.runs(agent=second)
     assert await bed.result(row.run_id) == "fine"
-    assert set(got) == {"circle"}
+    assert set(got) == {"cycle"}
     assert len(await bed.runtime.store.lists.runs(agent=first)) == 2
 
 
 @pytest.mark.item(83, 129)
-async def test_a_circle_through_a_queued_child(bed: Bed) -> None:
+async def test_a_cycle_through_a_queued_child(bed: Bed) -> None:
     """A child queued behind its grandparent cannot begin: whoever joins it is told, and goes on."""
     top, middle = bed.name(), bed.name()
 

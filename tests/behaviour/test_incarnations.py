@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from tests.behaviour.bed import Bed
 
 
-def another_life(bed: Bed) -> None:
+def new_incarnation(bed: Bed) -> None:
     """What a store says when another server, or another life of it, answers."""
     bed.runtime._host.notifications.publish(Nudge("life"))
 
@@ -37,10 +37,10 @@ async def test_effects_under_way_happen_once(bed: Bed) -> None:
     runs = [await bed.submit(agent_id, number) for number in range(3)]
     await bed.until(lambda: bed.world.count["pay 0"])
     for _ in range(3):
-        another_life(bed)
+        new_incarnation(bed)
         await asyncio.sleep(0.01)
     bed.world.gates["gate"].set()
-    another_life(bed)
+    new_incarnation(bed)
 
     assert [await bed.result(run_id) for run_id in runs] == [0, 1, 2]
     assert bed.world.order == [
@@ -87,13 +87,13 @@ async def test_what_waits_goes_on(bed: Bed) -> None:
     run_id = await bed.submit(agent_id)
     await bed.seen(run_id, EntryKind.CHILD_SPAWNED)
     for n in range(3):
-        another_life(bed)
+        new_incarnation(bed)
         await bed.runtime.send(agent_id, n)
         await asyncio.sleep(0.01)
-    another_life(bed)
+    new_incarnation(bed)
     await bed.runtime.signal(run_id, "go", "now")
     bed.world.gates["gate"].set()
-    another_life(bed)
+    new_incarnation(bed)
 
     assert await bed.result(run_id) == ["yes", "grown", "now", [0, 1, 2]]
     assert bed.world.count == {"work": 1}

@@ -75,10 +75,7 @@ def groups_of(view: Sequence[ChatMessage]) -> list[TurnGroup]:
 
 def has_tool_blocks(message: ChatMessage) -> bool:
     """Return whether a turn calls a tool or holds a result of one."""
-    for block in message.content:
-        if block.type in _TOOL_BLOCKS:
-            return True
-    return False
+    return not _TOOL_BLOCKS.isdisjoint([block.type for block in message.content])
 
 
 def turns_of(view: Sequence[ChatMessage], groups: Iterable[TurnGroup]) -> list[ChatMessage]:

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from tests.model.drive import Observed
     from tests.model.program import Case
 
-COUNT: Final = int(os.environ.get("CALLBOARD_TROUBLES", "240" if IS_SLOW else "160"))
+COUNT: Final = int(os.environ.get("CALLBOARD_TROUBLES", "240" if IS_SLOW else "120"))
 LIMITS: Final = COUNT * 3 // 2
 """An answer and the end of its time seldom fall on one instant: fewer find no planted fault."""
 UNTIL_S: Final = 25.0

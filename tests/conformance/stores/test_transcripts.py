@@ -31,7 +31,7 @@ def texts(turns: list[Turn]) -> list[str]:
     return [one.message.text for one in turns]
 
 
-def said(view: SessionView) -> list[str]:
+def shown(view: SessionView) -> list[str]:
     """What was said in a view's turns."""
     return [one.text for one in view.messages]
 
@@ -121,10 +121,10 @@ async def test_a_cut_moves_the_view_and_changes_no_turn(bed: Bed) -> None:
     assert view.messages == tuple(map(message_of_turn, behind))
     assert view.ordinals == {one.id: one.ordinal for one in behind}
     assert (view.cut.summary, view.cut.run_id) == (summary, run.run_id)
-    assert (said(view), view.count) == (["c", "d", "e"], 5)
-    assert said(await store.view(DESK, "s", limit=2)) == ["d", "e"]
+    assert (shown(view), view.count) == (["c", "d", "e"], 5)
+    assert shown(await store.view(DESK, "s", limit=2)) == ["d", "e"]
     whole = await store.view(DESK, "s", limit=4, whole=True)
-    assert (whole.cut, said(whole)) == (view.cut, ["b", "c", "d", "e"])
+    assert (whole.cut, shown(whole)) == (view.cut, ["b", "c", "d", "e"])
     assert (await store.page(DESK, "s"))[:4] == before
 
 
@@ -140,7 +140,7 @@ async def test_a_cut_counts_only_behind_the_one_that_its_run_saw(bed: Bed) -> No
     assert view.cut is not None
     assert (view.cut.upto, view.cut.strategy) == (1, "Cut0")
     await run.commit(run.turn(result("9"), cuts=(NewCut("s", 2, 1, "Cut3"),)))
-    assert said(await store.view(DESK, "s", limit=10)) == ["d"]
+    assert shown(await store.view(DESK, "s", limit=10)) == ["d"]
 
 
 @pytest.mark.item(268, 280)
@@ -176,7 +176,7 @@ async def test_a_summary_goes_with_what_it_stands_for(bed: Bed) -> None:
     assert (await store.view(DESK, "s", limit=9)).cut is not None
     await store.clear_run(DESK, "s", "early")
     view = await store.view(DESK, "s", limit=9)
-    assert (view.cut, said(view), view.count) == (None, ["a", "b"], 2)
+    assert (view.cut, shown(view), view.count) == (None, ["a", "b"], 2)
 
 
 async def test_what_was_said_comes_back_as_it_came(bed: Bed) -> None:
@@ -275,7 +275,7 @@ async def test_a_large_turn_comes_back_as_it_came(bed: Bed) -> None:
 
     assert texts(await store.page(DESK, "s")) == ["a", large, "c", huge]
     view = await store.view(DESK, "s", limit=3)
-    assert said(view) == [large, "c", huge]
+    assert shown(view) == [large, "c", huge]
     assert (view.messages[0].metadata["tokens"], view.messages[2].role) == ("7", "tool")
     assert texts(await store.page(FOREIGN, "s")) == []
     await store.clear_run(DESK, "s", run.run_id)

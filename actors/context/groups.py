@@ -57,6 +57,8 @@ def groups_of(view: Sequence[ChatMessage]) -> list[TurnGroup]:
     A result belongs to the last call before it that has its id. A turn with results of several turns
     joins their groups. A result without a call is a group of its own.
     """
+    if not any(map(has_tool_blocks, view)):
+        return [_alone(index, message) for index, message in enumerate(view)]
     roots = list(range(len(view)))
     caller: dict[str, int] = {}
     for index, message in enumerate(view):
@@ -88,6 +90,10 @@ def _root(roots: list[int], index: int) -> int:
         roots[index] = roots[roots[index]]
         index = roots[index]
     return index
+
+
+def _alone(index: int, message: ChatMessage) -> TurnGroup:
+    return TurnGroup((index,), False, is_pinned(message), is_derived(message))
 
 
 def _group(view: Sequence[ChatMessage], indices: Sequence[int]) -> TurnGroup:

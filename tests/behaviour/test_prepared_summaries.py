@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 BY_TENS = TokenCounter(lambda _: 6)
 """Each turn of one block has ten tokens."""
 BUDGET = 100
-AHEAD = 0.5
+AHEAD = 0.65
 SUMMARY_TOKENS = 5_000
 """The cost of a summary; an answer costs less than a tenth of it."""
 
@@ -177,8 +177,8 @@ async def test_a_message_gives_up_what_is_prepared(bed: Bed) -> None:
 
     await ask(bed, agent, "one")
     await bed.until(lambda: desk.asked[1:] == ["summary"])
-    desk.gate.set()
     second = await ask(bed, agent, "two")
+    desk.gate.set()
     await desk.is_over(bed, requests=2)
     third = await ask(bed, agent, "three")
 

@@ -58,7 +58,7 @@ async def opened(runtime: Runtime, verb: str, total: int) -> int:
     before = _resident_bytes()
 
     async def one(index: int) -> None:
-        order = {"verb": verb, "times": 1, "waits": True}
+        order = {"verb": verb, "times": 1, "waits": "mail"}
         run_id = await runtime.submit(agent_id(f"{verb}{index}"), order)
         async for entry in runtime.tail(run_id):
             if entry.kind == "llm.call":

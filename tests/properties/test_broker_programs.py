@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from tests.model.program import Case
     from tests.model.verdict import Played
 
-COUNT: Final = int(os.environ.get("CALLBOARD_BROKER_PROGRAMS", "15" if IS_SLOW else "8"))
+COUNT: Final = int(os.environ.get("CALLBOARD_BROKER_PROGRAMS", "15" if IS_SLOW else "6"))
 FAULTS: Final = 45
 """So many calls of the store a short case makes."""
 brief = settings(profile, max_examples=COUNT)

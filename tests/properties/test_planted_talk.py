@@ -36,7 +36,7 @@ pytestmark = [
 
 def places_are_not_given_back(patch: pytest.MonkeyPatch) -> None:
     """A child that has ended still counts as open."""
-    patch.setattr(_commit, "give_place_back", lambda *_: None)
+    patch.setattr(_commit, "release_slot", lambda *_: None)
 
 
 def ends_answer_nobody(patch: pytest.MonkeyPatch) -> None:

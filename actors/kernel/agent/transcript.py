@@ -165,6 +165,8 @@ def check_turn(message: ChatMessage) -> None:
     Raises:
         MessageTooLargeError: It has more than `MAX_TURN_BYTES` as JSON.
     """
+    if _is_short(message):
+        return
     found = message_json(message)
     if _at_most(found) <= MAX_TURN_BYTES:
         return
@@ -197,6 +199,18 @@ def marks_of(turn: str | None, tokens: int | None, parent: str | None) -> dict[s
     """Return what stands in columns of its own, as it stands in a turn's metadata."""
     told = {"turn": turn, "parent": parent, TOKENS: None if tokens is None else str(tokens)}
     return {key: said for key, said in told.items() if said is not None}
+
+
+def _is_short(message: ChatMessage) -> bool:
+    """Return whether a turn is plain texts, far below the limit: nearly all are."""
+    if message.metadata or message.name is not None:
+        return False
+    size = 0
+    for block in message.content:
+        if block.model_extra:
+            return False
+        size += len(block.text or "")
+    return 8 * size < MAX_TURN_BYTES  # a character has at most six bytes as JSON
 
 
 def _at_most(value: JsonValue) -> int:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine
 from datetime import UTC, datetime
+from functools import cached_property
 from typing import Any, NoReturn, TypeVar, Unpack, overload
+
+from typing_extensions import override
 
 from actors.errors import DeadlineExceededError
 from actors.kernel.agent.agent import Agent, RunMeta
@@ -17,14 +20,12 @@ from actors.kernel.runtime.ids import AgentId, RunId, TopicId
 from actors.kernel.runtime.scheduler import RetryPolicy
 from actors.kernel.runtime.supervisor import RunHandle, RunResult
 from actors.runtime.context.call import RunState, instant
-from actors.runtime.context.conversation.generation import Generation
-from actors.runtime.context.conversation.history import ConversationHistory
 from actors.runtime.context.conversation.sessions import Sessions
 from actors.runtime.context.conversation.verbs import Conversations, ConversationVerbs
 from actors.runtime.context.effects import Effects, EffectWord, Reconcile, StepOptions
 from actors.runtime.context.host_services import HostServices
 from actors.runtime.context.messaging import Messaging
-from actors.runtime.context.model_calls import Live, ToolCalls, Toolkit
+from actors.runtime.context.model_calls import ToolCalls, Toolkit
 from actors.runtime.context.question import Questions
 from actors.runtime.context.scopes import Scope, Scopes
 from actors.runtime.context.spawning import Child, ChildTerms, spawn
@@ -56,7 +57,8 @@ class RunContext(ConversationVerbs):
     ) -> None:
         self.meta = meta
         self.state = AgentState(run, env.store)
-        self._run = run
+        self._run, self._env = run, env
+        self._agent, self._sessions = agent, sessions
         self._effects = Effects(run, env.secrets)
         self._scopes = Scopes(run)
         self._waits = waits
@@ -65,21 +67,26 @@ class RunContext(ConversationVerbs):
             run, waits, self._effects, store=env.store, on_cancel=env.on_cancel
         )
         self._following = Following(run, self._effects, env.foreign_topics)
-        self._tools = ToolCalls(
-            Toolkit.of(agent), self._effects, self._questions.approval, env.secrets
-        )
-        self._live = Live(run, env.on_delta, getattr(agent, "guards", None) or ())
-        self._conversations = Conversations(
-            agent,
-            sessions,
-            ConversationHistory(run, self._effects, sessions, env.store.transcripts),
-            Generation(
-                run, self._effects, self._live, sessions, model=getattr(agent, "model", None)
-            ),
+        self._patches: dict[str, bool] = {}
+
+    @cached_property  # as below: many runs are short and need none
+    def _tools(self) -> ToolCalls:
+        toolkit = Toolkit.of(self._agent)
+        return ToolCalls(toolkit, self._effects, self._questions.approval, self._env.secrets)
+
+    @cached_property
+    @override
+    def _conversations(self) -> Conversations:
+        return Conversations(
+            self._agent,
+            self._sessions,
+            run=self._run,
+            effects=self._effects,
+            on_delta=self._env.on_delta,
+            transcripts=self._env.store.transcripts,
             scopes=self._scopes,
             tools=self._tools,
         )
-        self._patches: dict[str, bool] = {}
 
     @property
     def run_id(self) -> RunId:
@@ -329,7 +336,7 @@ class RunContext(ConversationVerbs):
             NotSerializableError: It is not JSON data.
             MessageTooLargeError: There is too much of it.
         """
-        self._live.emit(data)
+        self._conversations.live.emit(data)
 
     async def spawn(
         self,

@@ -43,7 +43,7 @@ from actors.runtime.memory.follows import change_and_post
 from actors.runtime.memory.records import InboxRow, RunRecord, pack
 from actors.runtime.memory.rows import MemoryRole, MemoryRows, check_entries
 from actors.runtime.memory.talk import answer_end, clear_waits, reply, set_waits
-from actors.runtime.memory.tree import give_place_back, over_budget, resolve_orphans, spawn
+from actors.runtime.memory.tree import over_budget, release_slot, resolve_orphans, spawn
 
 
 class MemoryCommits(MemoryRole, CommitStore):
@@ -143,7 +143,7 @@ def _settle_with_others(rows: MemoryRows, record: RunRecord, commit: Commit) -> 
         return [] if commit.waits is None else set_waits(rows, record, commit.waits)
     clear_waits(rows, record)
     nudges = answer_end(rows, record)
-    give_place_back(rows, record)
+    release_slot(rows, record)
     nudges += resolve_orphans(rows, record, commit.orphans)
     rows.end_run(record, dead_letter=commit.then.dead_letter)
     return nudges

@@ -54,7 +54,7 @@ def account_of(rows: MemoryRows, record: RunRecord) -> TreeAccount:
     return _account(rows, record.cause.root or record.cause.run_id)
 
 
-def give_place_back(rows: MemoryRows, record: RunRecord) -> None:
+def release_slot(rows: MemoryRows, record: RunRecord) -> None:
     """Let the tree spawn another run in place of one that has ended."""
     root = record.cause.root or record.cause.run_id
     account = rows.accounts.get(root)

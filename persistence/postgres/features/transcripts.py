@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 from functools import lru_cache
-from typing import Final, LiteralString
+from operator import itemgetter
+from typing import Any, Final, LiteralString
 
 from pydantic_core import from_json
 from typing_extensions import override
@@ -40,16 +42,20 @@ _COLUMNS: Final[LiteralString] = (
     "t.ordinal, t.id, t.run_id, t.parent, t.tokens, t.body, t.at, t.artifact"
 )
 
-SQL_VIEW: Final[LiteralString] = f"""
-select s.turns, s.cut_upto, s.cut_strategy, s.cut_run, s.cut_summary, s.cut_at, {_COLUMNS}
-from transcripts s
-left join lateral (
-  select t.* from transcript_turns t
-    where t.agent = s.agent and t.session = s.session and t.ordinal > case when $4 then -1 else s.cut_upto end
-    order by t.ordinal desc limit $3) t on true
-where s.agent = $1 and s.session = $2
-order by t.ordinal
-"""  # noqa: S608 - constants only
+SQL_VIEW: Final[LiteralString] = """
+with s as materialized (
+  select turns, cut_upto, cut_strategy, cut_run, cut_summary, cut_at from transcripts
+    where agent = $1 and session = $2)
+select null::int as ordinal, null as id, null::int as tokens, null as parent, row_to_json(s) as body,
+    null as artifact
+  from s
+union all (
+  select t.ordinal, t.id, t.tokens, t.parent, t.body, t.artifact from s cross join lateral (
+    select n.* from transcript_turns n
+      where n.agent = $1 and n.session = $2 and n.ordinal > case when $4 then -1 else s.cut_upto end
+      order by n.ordinal desc limit $3) t)
+"""
+"""The session's own row, whose ordinal is null, and turns: narrow rows, for each window is made of some."""
 SQL_PAGE: Final[LiteralString] = f"""
 select {_COLUMNS} from transcript_turns t
   where t.agent = $1 and t.session = $2 and t.ordinal > $5 order by t.ordinal limit $3 offset $4
@@ -83,10 +89,12 @@ class Transcripts(TranscriptStore):
         )
         if not rows:
             return SessionView(None, (), {}, 0)
-        texts = await self._texts(agent, [row for row in rows if row["ordinal"] is not None])
+        [own] = [from_json(row["body"]) for row in rows if row["ordinal"] is None]
+        turns = sorted((row for row in rows if row["ordinal"] is not None), key=itemgetter(0))
+        texts = await self._texts(agent, turns)
         messages = [_marked(text, row["id"], row["tokens"], row["parent"]) for row, text in texts]
         ordinals = {row["id"]: row["ordinal"] for row, _ in texts}
-        return SessionView(_cut(rows[0]), tuple(messages), ordinals, rows[0]["turns"])
+        return SessionView(_cut(own), tuple(messages), ordinals, own["turns"])
 
     @override
     async def page(
@@ -182,14 +190,14 @@ def _turn(row: Row, text: str | bytes) -> Turn:
     )
 
 
-def _cut(row: Row) -> Cut | None:
-    if row["cut_upto"] < 0:
+def _cut(session: dict[str, Any]) -> Cut | None:
+    if session["cut_upto"] < 0:
         return None
-    summary = row["cut_summary"]
+    summary = session["cut_summary"]
     return Cut(
-        row["cut_upto"],
-        row["cut_strategy"],
-        row["cut_run"],
-        None if summary is None else _message(summary),
-        row["cut_at"],
+        session["cut_upto"],
+        session["cut_strategy"],
+        session["cut_run"],
+        None if summary is None else ChatMessage.model_validate(summary),
+        datetime.fromisoformat(session["cut_at"]),
     )

@@ -9,7 +9,10 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
+
+from pydantic_core import PydanticSerializationError, to_json
 
 from actors.context.compaction.steps import Assembled
 from actors.context.errors import WindowTooSmallError
@@ -21,7 +24,7 @@ from actors.errors import ContractError, ModelError
 from actors.kernel.agent.llm import GenerationOptions, LLMClient, LLMResponse, Usage
 from actors.kernel.agent.message import ChatMessage, ContentBlock
 from actors.kernel.agent.tools import ToolSpec
-from actors.kernel.agent.transcript import NO_CUT, NewCut, check_turn, turn_id
+from actors.kernel.agent.transcript import NO_CUT, TOKENS, NewCut, check_turn, turn_id
 from actors.kernel.json import JsonValue, canonical_json
 from actors.kernel.runtime.effects import EffectCall
 from actors.runtime.context.call import Payload, RunState
@@ -43,7 +46,6 @@ from actors.runtime.replay.history import PAID
 if TYPE_CHECKING:
     from actors.kernel.storage.history import HistoryProvider
 
-_counter = TokenCounter()
 SMALLER: Final = 0.7
 """Of a window that a provider calls too long, so much is sent in a second request, once."""
 
@@ -110,11 +112,13 @@ class Generation:
         name = self._sessions.name_of(session)
         call = self._call(model, turns, request, session=session, name=name)
         response = LLMResponse.model_validate(await self._effects.perform(call))
-        said = [*turns, response.message()]
-        self._sessions.remember(name, said)
-        history = self._sessions.memory.history
-        if history is not None and self._sessions.is_written:
-            await self._append(history, call, name, said)
+        sessions = self._sessions
+        if not sessions.is_in_store:
+            said = [*turns, response.message()]
+            sessions.remember(name, said)
+            history = sessions.memory.history
+            if history is not None and sessions.is_written:
+                await self._append(history, call, name, said)
         return response
 
     def _call(
@@ -130,20 +134,22 @@ class Generation:
         options = request.options
         chosen = options.model_dump(mode="json", exclude_defaults=True) if options else None
         words: list[JsonValue] = ["generate", session, dumped, chosen]
-        clock = self._run.clock
+        clock, counter = self._run.clock, self._sessions.memory.pipeline.counter
+        new = _NewTurns(turns, counter)
 
         async def execute(on_piece: OnPiece) -> Any:
             options, guards = request.merged(), self._live.guards
-            asked = _Window(self._run, self._sessions, call, name)
-            room = room_for(model, options, turns)
+            room = reserved_tokens(model, options, sum(new.sizes), counter)
+            marked = new.marked(ids_of(call, self._run.run_id, len(turns)))
+            asked = _Window(self._run, self._sessions, call, name, marked)
             with reserving(room):
-                window = await asked.window(turns)
+                window = await asked.window()
             options = capped(call, options)
             call.receipt, call.asked_at = asked.receipt(window, request), clock.monotonic()
             try:
                 response = await completed(model, window, options, on_piece, guards=guards)
             except ModelError as exc:
-                smaller = await asked.smaller(turns, room) if _is_too_long(exc) else None
+                smaller = await asked.smaller(room) if _is_too_long(exc) else None
                 if smaller is None:
                     raise
                 call.receipt, call.asked_at = asked.receipt(smaller, request), clock.monotonic()
@@ -151,13 +157,14 @@ class Generation:
             return with_call_ids(response, call.position).model_dump(mode="json")
 
         def on_recorded(payload: Payload) -> None:
-            said = list(turns)
+            said, tokens = [*turns], [*new.sizes]
             if payload["status"] == "ok":
-                said.append(LLMResponse.model_validate(payload["value"]).message())
+                answer = LLMResponse.model_validate(payload["value"]).message()
+                said.append(answer)
+                tokens.append(_reported_size(payload) or counter.count(answer))
                 self._sessions.answered[name] = None
             ids = ids_of(call, self._run.run_id, len(said))
-            sizes = _sizes(said, payload)
-            kept = zip(said, ids, sizes, strict=True)
+            kept = zip(said, ids, tokens, strict=True)
             self._sessions.keep(name, [as_turn(one, name, id_, size) for one, id_, size in kept])
 
         call = self._live.call(model, words, execute)
@@ -180,41 +187,64 @@ class Generation:
         await self._effects.perform(append_call, beside=f"{call.position}{PAID}append")
 
 
+@dataclass(frozen=True)
+class _NewTurns:
+    """The turns that a call adds. They are counted once, and not on a replay."""
+
+    turns: list[ChatMessage]
+    counter: TokenCounter
+
+    @cached_property
+    def sizes(self) -> list[int]:
+        """Their tokens."""
+        return [self.counter.count(turn) for turn in self.turns]
+
+    def marked(self, ids: Sequence[str]) -> list[ChatMessage]:
+        """Return them as strategies are given them: no strategy drops one."""
+        return [
+            with_id(turn, id_, tokens=size, pinned=True)
+            for turn, id_, size in zip(self.turns, ids, self.sizes, strict=True)
+        ]
+
+
 @dataclass(slots=True)
 class _Window:
-    """The window of a call, and its receipt."""
+    """The window of a call, and its receipt.
+
+    Attributes:
+        new: The turns that the call adds, each with its marks.
+    """
 
     run: RunState
     sessions: Sessions
     call: EffectCall
     session: str
+    new: list[ChatMessage]
     view: WindowSource | None = None
     assembled: Assembled | None = None
     parts: dict[str, int] = field(default_factory=dict)
 
-    async def window(self, turns: Sequence[ChatMessage]) -> list[ChatMessage]:
+    async def window(self) -> list[ChatMessage]:
         """Return what the model is to see. New turns stay whatever a strategy does."""
-        ids = ids_of(self.call, self.run.run_id, len(turns))
         self.view = await self.sessions.view(self.session)
-        fresh = set(ids)
+        fresh = {one.metadata["turn"] for one in self.new}
         known = [one for one in self.view.messages if one.turn not in fresh]
-        new = [with_id(turn, id_, pinned=True) for turn, id_ in zip(turns, ids, strict=True)]
         calls = RecordedCalls(self.run, self.call.position, self.session)
         pipeline = self.sessions.memory.pipeline
         tally = Tally(pipeline.counter)
         self.assembled, window = await assembled_window(
-            pipeline, [*known, *new], calls, tally=tally
+            pipeline, [*known, *self.new], calls, tally=tally
         )
         self.parts = window_parts(window, tally, fresh)
         await self._cut()
         return [without_marks(one) for one in window]
 
-    async def smaller(self, turns: Sequence[ChatMessage], room: int) -> list[ChatMessage] | None:
+    async def smaller(self, room: int) -> list[ChatMessage] | None:
         """Return a window of 0.7 of the last one's size; None: the strategies make none that is smaller."""
         assert self.assembled is not None
         before = self.assembled.tokens
         with reserving(room, at_most=SMALLER * before):
-            window = await self.window(turns)
+            window = await self.window()
         return window if self.assembled.tokens < before else None
 
     async def _cut(self) -> None:
@@ -244,8 +274,7 @@ class _Window:
         assert self.view is not None
         assert self.assembled is not None
         options = request.merged()
-        shown = [message.model_dump(mode="json") for message in window]
-        tools = [tool.model_dump(mode="json") for tool in (options.tools if options else ())]
+        tools = options.tools if options else ()
         steps: list[JsonValue] = [
             {
                 "strategy": step.name,
@@ -265,15 +294,21 @@ class _Window:
             "tokens": self.assembled.tokens,
             "parts": {**self.parts},
             "steps": steps,
-            "window": _digest(shown),
+            "window": _digest(window),
             "tools": _digest(tools) if tools else None,
         }
 
 
-def room_for(
-    model: LLMClient, options: GenerationOptions | None, turns: Sequence[ChatMessage]
+def reserved_tokens(
+    model: LLMClient, options: GenerationOptions | None, new: int, counter: TokenCounter
 ) -> int:
     """Return how many tokens are to be left free beside the turns.
+
+    Args:
+        model: Its context size counts, if it is known.
+        options: Of the call.
+        new: Tokens of the new turns.
+        counter: Counts the rest.
 
     Raises:
         WindowTooSmallError: The model's window is known, and too small for what cannot be left out.
@@ -281,12 +316,12 @@ def room_for(
     options = options or GenerationOptions()
     schemas = [tool.model_dump(mode="json") for tool in options.tools]
     parts = {
-        "instructions": _counter.text(options.system_instructions or ""),
-        "tools": _counter.text(canonical_json(schemas)) if schemas else 0,
+        "instructions": counter.text(options.system_instructions or ""),
+        "tools": counter.text(canonical_json(schemas)) if schemas else 0,
         "max_tokens": options.max_tokens or 0,
     }
     reserved = sum(parts.values())
-    parts["new turns"] = _counter.total(turns)
+    parts["new turns"] = new
     size = context_size_of_client(model)
     if size is not None and sum(parts.values()) > size:
         table = ", ".join(f"{name} {tokens}" for name, tokens in parts.items() if tokens)
@@ -303,9 +338,13 @@ def ids_of(call: EffectCall, run_id: str, count: int) -> list[str]:
     return [turn_id(run_id, f"{call.position} {call.digest}", n) for n in range(count)]
 
 
-def with_id(message: ChatMessage, turn: str, *, pinned: bool = False) -> ChatMessage:
-    """Return a message marked as the turn with this id."""
+def with_id(
+    message: ChatMessage, turn: str, *, tokens: int | None = None, pinned: bool = False
+) -> ChatMessage:
+    """Return a message marked as the turn with this id, and of this size."""
     marks = {"turn": turn} | ({PINNED: "1"} if pinned else {})
+    if tokens is not None:
+        marks[TOKENS] = str(tokens)
     return message.model_copy(update={"metadata": message.metadata | marks})
 
 
@@ -328,15 +367,16 @@ def with_call_ids(response: LLMResponse, position: str) -> LLMResponse:
     return response if same else response.model_copy(update={"content": content})
 
 
-def _sizes(said: Sequence[ChatMessage], payload: Payload) -> list[int]:
-    """Return the sizes of turns: the provider's own count of its answer, if it gave one."""
-    sizes = [_counter.count(message) for message in said]
+def _reported_size(payload: Payload) -> int:
+    """Return the provider's own count of its answer's tokens; 0: it gave none."""
     usage = payload.get("usage")
-    if payload["status"] == "ok" and isinstance(usage, dict):
-        counted = Usage.model_validate(usage).output
-        sizes[-1] = counted or sizes[-1]
-    return sizes
+    return Usage.model_validate(usage).output if isinstance(usage, dict) else 0
 
 
-def _digest(value: list[Any]) -> str:
-    return hashlib.sha256(canonical_json(value).encode(errors="surrogatepass")).hexdigest()
+def _digest(models: Sequence[ChatMessage | ToolSpec]) -> str:
+    try:
+        text = to_json(models)
+    except PydanticSerializationError:  # half a surrogate pair
+        shown = [one.model_dump(mode="json") for one in models]
+        text = canonical_json(shown).encode(errors="surrogatepass")
+    return hashlib.sha256(text).hexdigest()

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from actors.context.store_history import StoreHistory
-from actors.context.tokens import TokenCounter
 from actors.errors import MessageTooLargeError
 from actors.kernel.agent.message import ChatMessage
 from actors.kernel.agent.transcript import check_turn, turn_id
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
 
 MAX_READ_BYTES: Final = 256 * 1024
 """Of turns that `get` returns, as JSON: they are recorded."""
-_counter = TokenCounter()
 
 
 class ConversationHistory:
@@ -66,8 +64,9 @@ class ConversationHistory:
         place = f"{call.position} {call.digest}"
         ids = [turn_id(run.run_id, place, n) for n in range(len(said))]
         call.record(K.EFFECT_RESULT, call.returned(None))
+        counter = sessions.memory.pipeline.counter
         turns = [
-            as_turn(message, name, id_, _counter.count(message))
+            as_turn(message, name, id_, counter.count(message))
             for message, id_ in zip(said, ids, strict=True)
         ]
         sessions.keep(name, turns)

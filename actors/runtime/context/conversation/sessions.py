@@ -32,6 +32,7 @@ LEAST: Final = 32
 """A cut without a summary moves when so many turns are left out."""
 SLACK: Final = 20
 """Of the window of an agent that has no context: its beginning moves in steps of so many turns."""
+_DEFAULT: Final = CompactionPipeline([SlidingWindowCompaction(slack=SLACK)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +57,9 @@ class Memory:
         context: Any = getattr(agent, "context", None)
         history = getattr(context, "history", None)
         pipeline = getattr(context, "pipeline", None)
-        if pipeline is None:
-            pipeline = CompactionPipeline([SlidingWindowCompaction(slack=SLACK)])
         return cls(
             None if isinstance(history, StoreHistory) else history,
-            pipeline,
+            _DEFAULT if pipeline is None else pipeline,
             getattr(context, "retention", None) or HistoryRetention.PERMANENT,
             getattr(agent, "session", None),
         )

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Callable, Sequence
+from functools import cached_property, partial
 from typing import Any, TypeVar, overload
 
 from actors.kernel.agent.agent import Agent
 from actors.kernel.agent.llm import GenerationOptions, LLMClient, LLMResponse
 from actors.kernel.agent.message import ChatMessage
+from actors.kernel.runtime.live import Delta
+from actors.kernel.storage.transcript import TranscriptStore
+from actors.runtime.context.call import RunState
 from actors.runtime.context.conversation.chat import ChatLoop, ChatResult, Output
 from actors.runtime.context.conversation.generation import Generation, GenerationRequest
 from actors.runtime.context.conversation.history import ConversationHistory
 from actors.runtime.context.conversation.sessions import Sessions
-from actors.runtime.context.model_calls import ToolCalls
+from actors.runtime.context.effects import Effects
+from actors.runtime.context.model_calls import Live, ToolCalls
 from actors.runtime.context.scopes import Scopes
 
 T = TypeVar("T")
@@ -25,6 +29,7 @@ class Conversations:
     Attributes:
         sessions: Names and reads them.
         history: See `RunContext.history`.
+        live: Live events of the run.
         model: The agent's; None: it has none.
     """
 
@@ -32,15 +37,19 @@ class Conversations:
         self,
         agent: Agent,
         sessions: Sessions,
-        history: ConversationHistory,
-        generation: Generation,
         *,
+        run: RunState,
+        effects: Effects,
+        on_delta: Callable[[Delta], None],
+        transcripts: TranscriptStore,
         scopes: Scopes,
         tools: ToolCalls,
     ) -> None:
         self.model: LLMClient | None = getattr(agent, "model", None)
-        self.sessions, self.history = sessions, history
-        self.generation, self._scopes, self._tools = generation, scopes, tools
+        self.sessions, self._scopes, self._tools = sessions, scopes, tools
+        self.history = ConversationHistory(run, effects, sessions, transcripts)
+        self.live = Live(run, on_delta, getattr(agent, "guards", None) or ())
+        self.generation = Generation(run, effects, self.live, sessions, model=self.model)
         self._instructions: str | None = getattr(agent, "instructions", None)
 
     async def generate(
@@ -76,7 +85,9 @@ class Conversations:
 class ConversationVerbs:
     """The part of `RunContext` that is about conversations with a model."""
 
-    _conversations: Conversations
+    @cached_property
+    def _conversations(self) -> Conversations:
+        raise NotImplementedError
 
     async def llm(
         self, messages: Sequence[ChatMessage] | str, *, options: GenerationOptions | None = None

@@ -42,6 +42,8 @@ async def test_a_count_that_takes_long_is_no_silent_database(
 ) -> None:
     """The page shows what was counted before, with its age, and the count goes on beside it."""
     monkeypatch.setattr(metrics, "TOTALS_EVERY_S", 0)
+    monkeypatch.setattr(metrics, "ANSWER_LIMIT_S", 60)
+    monkeypatch.setattr(metrics, "COUNT_WAIT_S", 60)
     probes = HostProbes(SystemClock())
     settings = Settings(postgres_url=postgres_dsn, db_schema=schema)
     async with build_postgres_runtime(postgres_dsn, settings=settings) as runtime:
@@ -59,7 +61,7 @@ async def test_a_count_that_takes_long_is_no_silent_database(
                 other = await runtime.store.insight.known_totals(every_s=0)
         finally:
             await connection.close()
-        await probes._tasks.settle(limit_s=20)
+        await probes._tasks.settle(limit_s=60)
         after, _ = await probes.metrics()
 
     assert numbers(first)["callboard_totals_up"] == 1

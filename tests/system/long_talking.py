@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 HERE: Final = "tests.system.long_talking"
 TRIGGER: Final = 0.8
 """Part of the window above which a summary is written."""
+RECENT: Final = 76
+"""Tokens that a summary leaves as they are: the model finds a fact in a short window only."""
 _FACT: Final = re.compile(r"Remember: [^\n]*")
 
 
@@ -121,9 +123,7 @@ class Pupil:
         self.id, window = agent_id, int(agent_id.key)
         self.model = WatchedModel(model(window))
         writer = SummarizationCompaction(
-            FunctionModel(facts, model="facts"),
-            recent_token_budget=window * 3 // 10,
-            min_old_tokens=window // 10,
+            FunctionModel(facts, model="facts"), recent_token_budget=RECENT, min_old_tokens=25
         )
         budget = TokenBudgetComposedStrategy(
             [writer, SlidingWindowCompaction(40)], int(window * TRIGGER), target_tokens=window // 2

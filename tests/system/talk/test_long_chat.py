@@ -13,6 +13,7 @@ import pytest
 
 from actors.kernel.agent.llm import LLMResponse
 from actors.kernel.runtime.ids import AgentId
+from tests.harness.slow import IS_SLOW
 from tests.system.long_talking import HERE, TRIGGER, noted
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ class Talk:
 
     Attributes:
         window: Tokens of the model's window.
-        notes: Messages before the question.
+        notes: Messages before the question, or a few more.
         deaths: When a host dies: once a call is ``asked``, in mid-stream, or once it is ``answered``.
             The deaths are evenly spread.
         unchanged: Part of the requests that have the whole request before them as their beginning.
@@ -63,49 +64,69 @@ class Talk:
         parts = len(self.deaths) + 1
         return {self.notes * n // parts: death for n, death in enumerate(self.deaths, 1)}
 
-    def job(self, n: int, ledger: str) -> dict[str, Any]:
-        """Return message `n`, from 1."""
-        is_question = n > self.notes
-        text = QUESTION if is_question else FACT if n == 3 else NOTE.format(n=n)
-        tokens = 16 if is_question else 2
+    def job(self, n: int, ledger: str, *, asks: bool) -> dict[str, Any]:
+        """Return message `n`, from 1: a note, the fact, or the question."""
+        text = QUESTION if asks else FACT if n == 3 else NOTE.format(n=n)
         dies = self.dying.get(n, "")
-        return {"n": n, "text": text, "tokens": tokens, "ledger": ledger, "dies": dies}
+        return {"n": n, "text": text, "tokens": 16 if asks else 2, "ledger": ledger, "dies": dies}
 
 
 SHORT: Final = Talk(window=256, notes=7, deaths=("answered",), unchanged=0.7)
+LONG: Final = Talk(
+    window=2_048,
+    notes=300,
+    deaths=("answered", "asked", "answered", "asked", "answered"),
+    unchanged=0.9,
+)
 
 
-async def said(client: Runtime, fleet: Hosts, talk: Talk, ledger: str) -> list[RunId]:
-    """Send each message once the one before is answered, and start a host for each that dies."""
+@dataclass(frozen=True, slots=True)
+class Said:
+    """A message, and the payload of its run's one call of the model, calls for summaries aside."""
+
+    text: str
+    call: dict[str, Any]
+
+    @property
+    def answer(self) -> str:
+        """The text that the model answered."""
+        return LLMResponse.model_validate(self.call["value"]).text
+
+
+async def said(client: Runtime, fleet: Hosts, talk: Talk, ledger: str) -> list[Said]:
+    """Send each message once the one before is answered, and start a host for each that dies.
+
+    The question comes behind a note whose window was compacted: this model finds a fact in a short window.
+    """
     host = await fleet.serving(SERVES)
-    runs: list[RunId] = []
-    for n in range(1, talk.notes + 2):
-        runs.append(await client.submit(talk.agent, talk.job(n, ledger)))
+    done: list[Said] = []
+    asks = False
+    while not asks:
+        n = len(done) + 1
+        asks = n > talk.notes and bool(done[-1].call["receipt"]["steps"])
+        job = talk.job(n, ledger, asks=asks)
+        run_id = await client.submit(talk.agent, job)
         if n in talk.dying:
             assert await host.exit_code() == -signal.SIGKILL
             host = await fleet.serving(SERVES)
         async with asyncio.timeout(PATIENCE_S):
-            await client.result(runs[-1])
-    return runs
+            await client.result(run_id)
+        done.append(Said(job["text"], await call_of(client, run_id)))
+    return done
 
 
 async def call_of(client: Runtime, run_id: RunId) -> dict[str, Any]:
-    """Return the payload of a run's one call of its model, calls for summaries aside."""
+    """Return the payload of `Said.call`."""
     entries = [entry async for entry in client.entries(run_id)]
     [call] = [e for e in entries if e.kind == "llm.call" and "~" not in e.position]
     return dict(call.payload)
 
 
-def answer_of(call: dict[str, Any]) -> str:
-    """Return the text that the model answered."""
-    return LLMResponse.model_validate(call["value"]).text
-
-
-def transcript(talk: Talk, calls: list[dict[str, Any]]) -> list[str]:
+def transcript(talk: Talk, done: list[Said]) -> list[str]:
     """Return the conversation with its receipts: how each window was made, and what the provider counted."""
     lines = []
-    for n, call in enumerate(calls, 1):
-        receipt, usage = call["receipt"], call["usage"]
+    for n, one in enumerate(done, 1):
+        receipt, usage = one.call["receipt"], one.call["usage"]
         steps = [
             f"; {s['strategy']}: dropped {s['dropped']}, added {s['added']}, {s['tokens']} tokens left"
             for s in receipt["steps"]
@@ -116,8 +137,7 @@ def transcript(talk: Talk, calls: list[dict[str, Any]]) -> list[str]:
             f"{receipt['tokens']} tokens{''.join(steps)}; provider: input {usage['input']}, cached "
             f"{usage['cached']}, output {usage['output']}; SHA-256 {receipt['window'][:16]}{death}"
         )
-        text = talk.job(n, "")["text"]
-        lines += [f"{n} user: {text}", f"{n} assistant: {answer_of(call)!r}", made]
+        lines += [f"{n} user: {one.text}", f"{n} assistant: {one.answer!r}", made]
     return lines
 
 
@@ -137,24 +157,37 @@ def unchanged(calls: list[dict[str, Any]], pids: dict[int, int]) -> list[bool]:
 @pytest.mark.skipif(
     bool(MISSING), reason=f"not installed: {MISSING}; `python3 dev.py` installs them"
 )
+@pytest.mark.parametrize(
+    "talk",
+    [
+        pytest.param(SHORT, id="8 messages"),
+        pytest.param(
+            LONG,
+            id="300 messages",
+            marks=[
+                pytest.mark.slow,
+                pytest.mark.timeout(1_800),
+                pytest.mark.skipif(not IS_SLOW, reason="takes minutes: CALLBOARD_TEST_SLOW=1"),
+            ],
+        ),
+    ],
+)
 async def test_a_conversation_longer_than_its_window_ends_and_knows_its_third_turn(
-    fleet: Hosts, client: Runtime, tmp_path: Path
+    fleet: Hosts, client: Runtime, tmp_path: Path, talk: Talk
 ) -> None:
     """Hosts die. No turn is missing or double, no request is too long, no recorded call is asked again."""
-    talk, ledger = SHORT, str(tmp_path / "ledger")
-    runs = await said(client, fleet, talk, ledger)
-    calls = [await call_of(client, run_id) for run_id in runs]
-    print(*transcript(talk, calls), sep="\n")  # noqa: T201 - shown by `-s`
+    ledger = str(tmp_path / "ledger")
+    done = await said(client, fleet, talk, ledger)
+    print(*transcript(talk, done), sep="\n")  # noqa: T201 - shown by `-s`
 
+    calls = [one.call for one in done]
     turns = await client.store.transcripts.page(talk.agent, "main")
-    assert [turn.ordinal for turn in turns] == list(range(2 * len(runs)))
-    assert [turn.message.text for turn in turns[::2]] == [
-        talk.job(n, "")["text"] for n in range(1, talk.notes + 2)
-    ]
-    assert [turn.message.text for turn in turns[1::2]] == [answer_of(call) for call in calls]
+    assert [turn.ordinal for turn in turns] == list(range(2 * len(done)))
+    assert [turn.message.text for turn in turns[::2]] == [one.text for one in done]
+    assert [turn.message.text for turn in turns[1::2]] == [one.answer for one in done]
     assert max(call["receipt"]["tokens"] for call in calls) <= talk.window * TRIGGER
     assert max(call["usage"]["input"] + call["usage"]["output"] for call in calls) <= talk.window
-    _knows_by_summary(await client.store.transcripts.view(talk.agent, "main", limit=1), calls[-1])
+    _knows_by_summary(await client.store.transcripts.view(talk.agent, "main", limit=1), done[-1])
     lines = noted(ledger)
     assert {n: pid for n, event, pid in lines if event == "died"}.keys() == talk.dying.keys()
     assert [host.is_alive for host in fleet.started] == [False] * len(talk.deaths) + [True]
@@ -166,10 +199,10 @@ async def test_a_conversation_longer_than_its_window_ends_and_knows_its_third_tu
     assert sum(same) >= talk.unchanged * len(same)
 
 
-def _knows_by_summary(view: SessionView, last: dict[str, Any]) -> None:
+def _knows_by_summary(view: SessionView, last: Said) -> None:
     """Check that the last window began behind the third message, and that the answer has the fact."""
-    assert last["receipt"]["cut"] > 4
+    assert last.call["receipt"]["cut"] > 4
     assert view.cut is not None
     assert view.cut.summary is not None
     assert FACT in view.cut.summary.text
-    assert "Biscuit" in answer_of(last)
+    assert "Biscuit" in last.answer

@@ -26,9 +26,9 @@ _SEEDS: Final = 2**32
 
 
 def workers() -> list[str]:
-    """How the gate spreads its tests: pytest's options in the task `ci`, up to its own reports."""
+    """How the gate spreads its tests: pytest's options in the task `tests`, up to its own reports."""
     tasks = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["poe"]["tasks"]
-    command: str = tasks["ci"]["sequence"][-1]["cmd"]
+    command: str = tasks["tests"]["cmd"]
     return [word for word in command.split()[1:] if not word.startswith("--slowest")]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.harness.repeat import failed_tests, table
+from tests.harness.repeat import failed_tests, table, workers
 
 OUTPUT = """
 ....F.E
@@ -30,3 +30,8 @@ def test_the_table_begins_with_what_failed_most_often() -> None:
         "1 of 5  a  seeds 3",
         "1 of 5  b  seeds 1",
     ]
+
+
+def test_rounds_spread_tests_as_the_gate_does() -> None:
+    """The options are those of the task `tests` in pyproject.toml, without its reports."""
+    assert workers() == ["-n", "4", "--dist", "worksteal"]

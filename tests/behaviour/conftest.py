@@ -17,8 +17,8 @@ import pytest
 
 from actors.runtime.loop.clock import SystemClock, SystemEntropy
 from actors.runtime.memory.store import MemoryStore
-from persistence.postgres import StoreSettings, open_postgres_store, open_store
-from tests.behaviour.bed import Bed
+from persistence.postgres import StoreSettings, open_store
+from tests.behaviour.bed import Bed, OpenStore
 from tests.harness import servers
 from tests.harness.simloop import SimClock, SimEntropy, SimLoop
 from tests.harness.slow import IS_SLOW
@@ -230,27 +230,34 @@ def _memory_bed(loop: SimLoop, suspend_after: float, seed: int) -> Bed:
 
 
 def _postgres_bed(url: str, schema: str, suspend_after: float) -> Bed:
-    @asynccontextmanager
-    async def open_store(owner: HostIncarnation) -> AsyncIterator[RunStore]:
-        opened = open_postgres_store(url, schema=schema, owner=owner, lease_s=60)
-        async with opened as store:
-            await store.listening()
-            yield store
-
-    return Bed("postgres", suspend_after, open_store, SystemClock(), SystemEntropy())
+    opening = _opening(url, schema, is_brokered=False)
+    return Bed("postgres", suspend_after, opening, SystemClock(), SystemEntropy())
 
 
 def _nats_bed(nats: str, namespace: str, *, url: str, schema: str, suspend_after: float) -> Bed:
+    opening = _opening(url, schema, is_brokered=True)
+    return Bed("nats", suspend_after, opening, SystemClock(), SystemEntropy(), (nats, namespace))
+
+
+def _opening(url: str, schema: str, *, is_brokered: bool) -> OpenStore:
+    """Return a function that opens stores with one connection for reads: each new one costs CPU."""
+
     @asynccontextmanager
-    async def open_host(owner: HostIncarnation) -> AsyncIterator[RunStore]:
+    async def opened(owner: HostIncarnation) -> AsyncIterator[RunStore]:
         settings = StoreSettings(
-            url=url, schema=schema, owner=owner, lease_s=60, brokered=True, local_delivery=False
+            url=url,
+            schema=schema,
+            owner=owner,
+            lease_s=60,
+            readers=1,
+            brokered=is_brokered,
+            local_delivery=not is_brokered,
         )
         async with open_store(settings) as store:
             await store.listening()
             yield store
 
-    return Bed("nats", suspend_after, open_host, SystemClock(), SystemEntropy(), (nats, namespace))
+    return opened
 
 
 def _undertaker(observer: Observer, schema: str) -> Callable[[HostIncarnation], Awaitable[object]]:

@@ -71,7 +71,7 @@ class Talk:
         return {"n": n, "text": text, "tokens": 16 if asks else 2, "ledger": ledger, "dies": dies}
 
 
-SHORT: Final = Talk(window=256, notes=7, deaths=("answered",), unchanged=0.7)
+SHORT: Final = Talk(window=256, notes=7, deaths=("answered",), unchanged=0.6)
 LONG: Final = Talk(
     window=2_048,
     notes=300,

@@ -77,7 +77,10 @@ def groups_of(view: Sequence[ChatMessage]) -> list[TurnGroup]:
 
 def has_tool_blocks(message: ChatMessage) -> bool:
     """Return whether a turn calls a tool or holds a result of one."""
-    return not _TOOL_BLOCKS.isdisjoint([block.type for block in message.content])
+    for block in message.content:  # noqa: SIM110 - half the time of `any`, for each turn of a window
+        if block.type in _TOOL_BLOCKS:
+            return True
+    return False
 
 
 def turns_of(view: Sequence[ChatMessage], groups: Iterable[TurnGroup]) -> list[ChatMessage]:

@@ -26,7 +26,7 @@ MAX_DOCUMENTS: Final = 2_000
 MAX_CONTENT_BYTES: Final = 10 * 1024 * 1024
 """The longest content of a document, in UTF-8."""
 MAX_BATCH_BYTES: Final = 64 * 1024 * 1024
-"""Contents and metadata of one call together."""
+"""Contents and metadata of one call together, in characters."""
 MAX_EMBEDDED_TEXTS: Final = 256
 """Texts of one call of an `EmbeddingClient`."""
 MAX_HITS: Final = 1_000
@@ -104,28 +104,28 @@ async def checked_documents(
         NotSerializableError: Metadata cannot be kept.
     """
     check_count(len(documents), "documents")
-    kept: dict[str, CheckedDocument] = {}
-    size = 0
-    for document in documents:
-        checked = _checked(document)
-        size += len(checked.content) + len(checked.metadata)
-        if is_last_kept or checked.id not in kept:
-            kept[checked.id] = checked
+    checked = list(map(_checked, documents))
+    size = sum(len(one.content) + len(one.metadata) for one in checked)
     if size > MAX_BATCH_BYTES:
         problem = f"{size} characters in one call, more than {MAX_BATCH_BYTES}: use several calls"
         raise InvalidDocumentError("documents", problem)
+    _check_alike([one for one in checked if one.unit])
+    kept: dict[str, CheckedDocument] = {}
+    for one in checked:
+        if is_last_kept or one.id not in kept:
+            kept[one.id] = one
     missing = [one for one in kept.values() if not one.unit]
-    if missing and embedder is None:
+    if not missing:
+        return list(kept.values())
+    if embedder is None:
         problem = "it has no embedding, and the store has no embedder: give one of them"
         raise InvalidDocumentError(f"document {missing[0].id!r}", problem)
-    if embedder is not None:
-        for at in range(0, len(missing), MAX_EMBEDDED_TEXTS):
-            batch = missing[at : at + MAX_EMBEDDED_TEXTS]
-            vectors = await embedder.embed([one.content for one in batch])
-            kept |= {one.id: one for one in _embedded(batch, vectors)}
+    for at in range(0, len(missing), MAX_EMBEDDED_TEXTS):
+        batch = missing[at : at + MAX_EMBEDDED_TEXTS]
+        vectors = await embedder.embed([one.content for one in batch])
+        kept |= {one.id: one for one in _embedded(batch, vectors)}
     found = list(kept.values())
-    for one in found:
-        check_dimensions(one, len(found[0].unit), f"that of document {found[0].id!r}")
+    _check_alike(found)
     return found
 
 
@@ -199,6 +199,11 @@ def check_ids(ids: Sequence[str]) -> None:
     check_count(len(ids), "ids")
     for one in ids:
         check_name_of("id of a document", one)
+
+
+def _check_alike(documents: Sequence[CheckedDocument]) -> None:
+    for one in documents:
+        check_dimensions(one, len(documents[0].unit), f"that of document {documents[0].id!r}")
 
 
 def _checked(document: VectorDocument) -> CheckedDocument:

@@ -71,7 +71,7 @@ class VectorStore(Protocol):
             ValueError: `InvalidDocumentError`: a document has no embedding and the store has no client; an
                 embedding is zero, has a number that is not finite, or is not of the collection's length;
                 the client returned another number of vectors than it got texts; or there are more than
-                2,000 documents or 64 MiB in one call.
+                2,000 documents or 64 Mi characters in one call.
             ContractError: A content or metadata cannot be kept.
         """
 

@@ -41,7 +41,7 @@ class StoreTables:
         name: Of the file in `schema/stores` that makes the tables.
     """
 
-    def __init__(self, links: Links, name: Literal["graphs", "vectors"]) -> None:
+    def __init__(self, links: Links, name: Literal["boards", "files", "graphs", "vectors"]) -> None:
         self._links, self._name = links, name
         self._are_made = False
 

@@ -120,7 +120,7 @@ async def test_a_first_use_that_fails_leaves_nothing(
     url = postgres_server.url
     async with open_postgres_vectors(url, schema=new_schema) as store:
         await sql(url, new_schema, "create table vector_documents (mine int)")
-        with pytest.raises(RefusedError, match="making tables of vectors.*already exists"):
+        with pytest.raises(RefusedError, match=r"making tables of vectors.*already exists"):
             await store.add([DOCUMENT])
         assert await tables_of(url, new_schema) == "vector_documents"
         await sql(url, new_schema, "drop table vector_documents")
@@ -150,7 +150,7 @@ async def test_a_user_without_the_right_to_make_tables_uses_those_there(
             await store.upsert([DOCUMENT.model_copy(update={"id": "b"})])
             assert [hit.id for hit in await store.search([1, 2])] == ["a", "b"]
             graph = PostgresGraphStore(StoreTables(links, "graphs"), tenant="acme")
-            with pytest.raises(RefusedError, match="making tables of graphs.*permission denied"):
+            with pytest.raises(RefusedError, match=r"making tables of graphs.*permission denied"):
                 await graph.get_entity("a")
     finally:
         async with connected(url, new_schema) as connection:

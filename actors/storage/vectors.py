@@ -25,7 +25,7 @@ from actors.kernel.storage.vector import EmbeddingClient, SearchResult, VectorDo
 
 
 @dataclass(frozen=True, slots=True)
-class _Kept:
+class _SearchedDocument:
     """A document, and its metadata once more, to be compared with filters."""
 
     document: CheckedDocument
@@ -35,7 +35,7 @@ class _Kept:
 @dataclass(slots=True)
 class _Collection:
     dimensions: int
-    kept: dict[str, _Kept] = field(default_factory=dict)
+    kept: dict[str, _SearchedDocument] = field(default_factory=dict)
 
 
 class InMemoryVectorStore(VectorStore):
@@ -108,7 +108,7 @@ class InMemoryVectorStore(VectorStore):
         check_dimensions(first, found.dimensions, f"those of collection {collection!r}")
         for one in checked:
             if is_last_kept or one.id not in found.kept:
-                found.kept[one.id] = _Kept(one, from_json(one.metadata))
+                found.kept[one.id] = _SearchedDocument(one, from_json(one.metadata))
 
 
 def _result(document: CheckedDocument, score: float) -> SearchResult:

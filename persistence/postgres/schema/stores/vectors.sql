@@ -2,8 +2,7 @@
 -- are; the writer of the first document makes it, in the statement that writes the documents.
 -- Embeddings are pgvector's `vector`, where the database has the extension or the user may create it, else `real[]`.
 -- All that differs is the column's type and the two functions at the end. Their bodies are read when they are
--- made: the extension may be in any schema. With `alter table vector_documents alter column embedding type vector`
--- and the other form of the functions, arrays become vectors later.
+-- made: the extension may be in any schema. Tables keep the form that they began with.
 -- A search reads every embedding of its collection. So these stay in their rows, with the metadata; contents,
 -- which only hits need, are moved out of rows of more than 2 KB.
 
@@ -53,13 +52,13 @@ begin
       language sql immutable strict parallel safe return 1 - (one <=> other);
   else
     alter table vector_documents add column embedding real[] not null;
-    create function embedding_of(numbers real[]) returns real[]
-      language sql immutable strict parallel safe return numbers;
-    create function cosine_of(one real[], other real[]) returns float8
+    create function embedding_of(numbers real[]) returns float8[]
+      language sql immutable strict parallel safe return numbers::float8[];
+    -- Embeddings have length 1. Two functions in one list go in step, faster than `unnest` of both.
+    create function cosine_of(one real[], other float8[]) returns float8
       language sql immutable strict parallel safe
-      return (select greatest(-1, least(1,
-          sum(n.a::float8 * n.b) / sqrt(sum(n.a::float8 * n.a) * sum(n.b::float8 * n.b))))
-        from unnest(one, other) n(a, b));
+      return (select greatest(-1, least(1, sum(n.a * n.b)))
+        from (select unnest(one) as a, unnest(other) as b) n);
   end if;
   alter table vector_documents alter column embedding set storage main;
 end $$;

@@ -80,8 +80,9 @@ def unit_vector(values: Sequence[float], *, what: str) -> array[float]:
 
 def cosine(one: array[float], other: array[float]) -> float:
     """Return the cosine of the angle between two vectors of one length, from -1 to 1."""
+    product: float = sum(map(mul, one, other))
     lengths = math.sqrt(sum(map(mul, one, one)) * sum(map(mul, other, other)))
-    return max(-1.0, min(1.0, sum(map(mul, one, other)) / lengths))
+    return max(-1.0, min(1.0, product / lengths))
 
 
 async def checked_documents(
@@ -166,7 +167,7 @@ def check_collection(collection: str) -> None:
     check_name_of("name of a collection", collection)
 
 
-def check_hits(limit: int) -> None:
+def check_hits(limit: object) -> None:
     """Return if so many hits can be asked for.
 
     Raises:

@@ -63,7 +63,7 @@ def check_relationship_id(relationship_id: str) -> None:
     check_name_of("id of a relationship", relationship_id)
 
 
-def check_walk(depth: int, relationship_types: Sequence[str] | None) -> None:
+def check_walk(depth: object, relationship_types: Sequence[str] | None) -> None:
     """Return if neighbours can be asked for at this depth and by these types.
 
     Raises:

@@ -76,7 +76,7 @@ async def test_schemas_have_tables_of_their_own_and_share_the_extension(
         async with open_postgres_vectors(url, schema=new_schema) as here:
             assert await here.search([1, 2, 3]) == []
         home = "select extnamespace::regnamespace::text from pg_extension where extname = 'vector'"
-        assert await sql(url, other, home) == [("public",)]
+        assert [tuple(row) for row in await sql(url, other, home)] == [("public",)]
         async with connected(url, "public") as connection:
             await connection.execute(f"drop schema {new_schema} cascade")
         async with open_postgres_vectors(url, schema=other) as there:

@@ -83,10 +83,10 @@ class InMemoryGraphStore(GraphStore):
         level = {entity_id} & self._entities.keys()
         reached, walked = dict.fromkeys(level), dict[str, None]()
         for _ in range(depth):
-            found = sorted(self._edges(level, types) - walked.keys())
+            found = self._edges(level, types) - walked.keys()
             if len(walked) + len(found) > MAX_RELATIONSHIPS:
                 raise SubGraphTooLargeError(entity_id, depth, MAX_RELATIONSHIPS)
-            walked |= dict.fromkeys(found)
+            walked |= dict.fromkeys(sorted(found))
             level = {end for one in found for end in self._ends(one)} - reached.keys()
             reached |= dict.fromkeys(sorted(level))
         return SubGraph(

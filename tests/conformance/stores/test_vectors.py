@@ -290,6 +290,9 @@ async def test_large_documents_are_kept(store: VectorStore) -> None:
     assert len(hit.content) == MAX_CONTENT_BYTES
     assert hit.score == pytest.approx(1, abs=1e-6)
     assert len(await ids(store, 1, 0, collection="many")) == MAX_HITS
+    huge = [doc(f"{n}", 1, content="x" * MAX_CONTENT_BYTES) for n in range(7)]
+    with pytest.raises(ValueError, match=r"73400334 characters in one call.*use several"):
+        await store.add(huge, collection="huge")
     for refused in (store.add([*many, doc("y", 1, 2)]), store.delete(["x"] * 2001)):
         with pytest.raises(ValueError, match="2001 in one call, more than 2000: use several"):
             await refused
@@ -382,7 +385,8 @@ def any_json(rnd: random.Random, depth: int = 2) -> JsonValue:
     """A value among few, so that equal ones are met."""
     kind = rnd.random()
     if depth == 0 or kind < 0.5:
-        return rnd.choice(ATOMS)
+        atom: JsonValue = rnd.choice(ATOMS)
+        return atom
     if kind < 0.75:
         return [any_json(rnd, depth - 1) for _ in range(rnd.randrange(3))]
     return {rnd.choice("abc"): any_json(rnd, depth - 1) for _ in range(rnd.randrange(3))}

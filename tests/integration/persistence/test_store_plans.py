@@ -132,7 +132,10 @@ async def test_stores_find_their_rows_by_keys(
 async def test_stores_find_their_rows_in_large_tables(
     postgres_dsn: str, new_schema: str, book: PlanBook
 ) -> None:
-    """Whether plans are kept or made each time. 100,000 relationships of one entity are not read."""
+    """Whether plans are kept or made each time. 100,000 relationships of one entity are not read.
+
+    They go with it when it is deleted.
+    """
     place = Place(postgres_dsn, new_schema)
     await make(place)
     await write(place.url, place.schema, dict.fromkeys(ROWS, (LARGE,)), "well")
@@ -152,3 +155,6 @@ async def test_stores_find_their_rows_in_large_tables(
         "select count(*) as n from graph_relationships where source_id = 'e10'",
     )
     assert rows[0]["n"] > 90_000
+    async with open_postgres_graph(place.url, schema=place.schema, tenant="acme") as graph:
+        await graph.delete_entity("e10")
+        assert await graph.get_relationship("r100000") is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from copy import deepcopy
 from typing import TypeVar
 
 from typing_extensions import override
@@ -115,4 +116,4 @@ class InMemoryGraphStore(GraphStore):
 
 def _copy(kept: T) -> T:
     """Return an equal value whose properties nobody else can change."""
-    return kept.model_copy(deep=True)
+    return kept.model_copy(update={"properties": deepcopy(kept.properties)})

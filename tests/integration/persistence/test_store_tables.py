@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit, urlunsplit
@@ -22,6 +23,8 @@ from tests.harness.servers import drop_schema
 from tests.integration.persistence.hosts import connected, sql
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tests.harness.servers import OwnPostgres, TestPostgres
 
 DOCUMENT = VectorDocument(id="a", content="text", embedding=(1.0, 2.0))
@@ -110,6 +113,25 @@ async def test_an_extension_is_used_wherever_an_operator_made_it(
             await connection.execute("drop schema tools cascade; drop schema open cascade")
 
     assert columns == ["_float4", "_float4", "vector", "_float4"]
+
+
+@pytest.mark.item(318)
+async def test_a_server_that_has_no_pgvector_keeps_arrays(
+    postgres_server: TestPostgres, tmp_path: Path
+) -> None:
+    """Nobody can make an extension whose files are not there."""
+    name = f"bare_{secrets.token_hex(6)}"
+    url = urlunsplit(urlsplit(postgres_server.url)._replace(path=f"/{name}"))
+    async with connected(postgres_server.url, "public") as connection:
+        if connection.get_server_version().major < 18:
+            pytest.skip("only PostgreSQL 18 can be told where extensions are")
+        await connection.execute(f"create database {name}")
+        try:
+            nowhere = f"set extension_control_path = '{tmp_path}'"
+            await connection.execute(f"alter database {name} {nowhere}")
+            assert await make(Place(url, "callboard")) == "_float4"
+        finally:
+            await connection.execute(f"drop database {name} with (force)")
 
 
 @pytest.mark.item(318)

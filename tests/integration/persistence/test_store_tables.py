@@ -152,6 +152,25 @@ async def test_a_first_use_that_fails_leaves_nothing(
 
 
 @pytest.mark.item(318)
+async def test_tables_that_a_database_lost_are_made_again(
+    postgres_server: TestPostgres, new_schema: str
+) -> None:
+    """By the store that has used them: a standby that takes over may not have its last commits."""
+    url = postgres_server.url
+    async with open_postgres_vectors(url, schema=new_schema) as store:
+        await store.add([DOCUMENT])
+        async with connected(url, new_schema) as connection:
+            await connection.execute(
+                "drop table vector_documents, vector_collections, store_tables;"
+                "drop function embedding_of, cosine_of"
+            )
+        assert await store.search([1, 2]) == []
+        await store.add([DOCUMENT])
+
+        assert [hit.id for hit in await store.search([1, 2])] == ["a"]
+
+
+@pytest.mark.item(318)
 async def test_a_user_without_the_right_to_make_tables_uses_those_there(
     postgres_server: TestPostgres, new_schema: str, plain_database: str
 ) -> None:

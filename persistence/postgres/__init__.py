@@ -1,26 +1,34 @@
-"""RunStore on PostgreSQL, and the history of conversations that it holds."""
+"""RunStore on PostgreSQL, the history of conversations that it holds, and stores of agents' data."""
 
 from persistence.postgres.connection.settings import StoreSettings
 from persistence.postgres.features.history import PostgresHistoryProvider
 from persistence.postgres.opening import (
     catch_up_beside_work,
+    open_postgres_graph,
     open_postgres_history,
     open_postgres_store,
+    open_postgres_vectors,
     open_store,
 )
 from persistence.postgres.sharding.heartbeat import Heartbeat, Host
 from persistence.postgres.sharding.takeover import Takeover
 from persistence.postgres.store import PostgresStore
+from persistence.postgres.stores.graphs import PostgresGraphStore
+from persistence.postgres.stores.vectors import PgVectorStore
 
 __all__ = [
     "Heartbeat",
     "Host",
+    "PgVectorStore",
+    "PostgresGraphStore",
     "PostgresHistoryProvider",
     "PostgresStore",
     "StoreSettings",
     "Takeover",
     "catch_up_beside_work",
+    "open_postgres_graph",
     "open_postgres_history",
     "open_postgres_store",
+    "open_postgres_vectors",
     "open_store",
 ]

@@ -28,13 +28,13 @@ def check_name_of(what: str, value: object) -> None:
     _check(what, value, MAX_NAME_BYTES, "use a shorter one, for example a hash of it")
 
 
-def check_text_of(what: str, value: object) -> None:
+def check_text_of(what: str, value: object, *, limit_bytes: int = MAX_TEXT_BYTES) -> None:
     """Return if this is text that can be kept beside something.
 
     Raises:
         InvalidTextError: As for `check_name_of`.
     """
-    _check(what, value, MAX_TEXT_BYTES, "shorten it, or keep it in a store of yours")
+    _check(what, value, limit_bytes, "shorten it, or keep it in a store of yours")
 
 
 def is_name(value: object) -> bool:

@@ -34,7 +34,19 @@ TASK_TRANSITIONS: Final[dict[TaskStatus, frozenset[TaskStatus]]] = {
 
 
 class Task(BaseModel):
-    """A card of a board. `order` counts from 0."""
+    """A card of a board.
+
+    Attributes:
+        id: Unique within its board; at most 128 bytes.
+        title: At most 512 bytes.
+        description: At most 4,096 bytes.
+        status: See `TASK_TRANSITIONS`.
+        note: The reason of the present status; at most 2,048 bytes.
+        order: Its place on the board, from 0. The store numbers tasks.
+        retry_count: Retries since the task was made, or since a person forced one.
+        max_retries: The limit of `TaskStore.increment_retry`.
+        updated_at: The instant of the last change, by the store's clock.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -62,7 +74,15 @@ class TaskList(BaseModel):
 
 @runtime_checkable
 class TaskStore(Protocol):
-    """Boards by conversation and agent. Each call is atomic: concurrent ones lose nothing."""
+    """The boards of one tenant, by conversation and agent.
+
+    Each call is atomic: concurrent ones lose nothing. Every call refuses bad input before it changes anything.
+
+    Raises:
+        ContractError: A text cannot be kept or is too long, two tasks have one id, or a board would have
+            more than 1,000 tasks.
+        OtherTenantError: The agent is another tenant's.
+    """
 
     async def create_task_list(
         self, conversation_id: str, agent_id: AgentId, tasks: Sequence[Task], *, title: str = ""
@@ -84,7 +104,7 @@ class TaskStore(Protocol):
         status: TaskStatus,
         note: str = "",
     ) -> Task:
-        """Change the status of one task and return the task.
+        """Change the status of one task and return the task. An empty note leaves the earlier one.
 
         Raises:
             KeyError: There is no such board or task.
@@ -98,15 +118,17 @@ class TaskStore(Protocol):
 
         Raises:
             KeyError: There is no such board.
+            ContractError: The board has a task with one of these ids.
         """
 
     async def increment_retry(
         self, conversation_id: str, agent_id: AgentId, task_id: str
     ) -> Task | None:
-        """Count one more retry and put the task in progress. At its limit return None.
+        """Count one more retry and put the task in progress. At its limit return None and change nothing.
 
         Raises:
             KeyError: There is no such board or task.
+            ContractError: The task has succeeded.
         """
 
     async def force_retry(self, conversation_id: str, agent_id: AgentId, task_id: str) -> Task:
@@ -118,4 +140,12 @@ class TaskStore(Protocol):
         """
 
     async def settle_conversation(self, conversation_id: str) -> list[TaskList]:
-        """Turn tasks in progress to succeeded after a success, and return the boards that changed."""
+        """Turn tasks in progress to succeeded after a success, and return the boards that changed, by agent."""
+
+
+@runtime_checkable
+class TaskStores(Protocol):
+    """The boards of all tenants of one deployment."""
+
+    def of(self, tenant: str) -> TaskStore:
+        """Return the boards of one tenant."""

@@ -1,0 +1,63 @@
+"""Boards on PostgreSQL: answers that are lost, and tables that two programs make at once."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
+from actors.kernel.runtime.ids import AgentId, HostIncarnation
+from actors.kernel.storage.task import Task, TaskStatus
+from persistence.postgres.connection.link import Links
+from persistence.postgres.connection.outage import ServerOutage
+from persistence.postgres.connection.settings import StoreSettings
+from persistence.postgres.stores.boards import PgTaskBoards
+from tests.harness.proxy import FaultProxy
+from tests.integration.persistence.hosts import host
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from actors.kernel.storage.task import TaskStore
+
+DESK, CLERK = AgentId("desk", "1"), AgentId("clerk", "1")
+BUSY = TaskStatus.IN_PROGRESS
+CALLS: dict[str, Callable[[TaskStore], Awaitable[object]]] = {
+    "retry": lambda store: store.increment_retry("lost", DESK, "a"),
+    "status": lambda store: store.update_status("lost", DESK, "a", status=BUSY, note="x"),
+    "add": lambda store: store.add_tasks("lost", DESK, [Task(id="new", title="new")]),
+    "settle": lambda store: store.settle_conversation("lost"),
+    "create": lambda store: store.create_task_list("lost", DESK, [Task(id="n", title="n")]),
+}
+
+
+@pytest.mark.item(333)
+async def test_a_call_whose_answer_is_lost_counts_once(postgres_dsn: str, schema: str) -> None:
+    """It is sent again, and returns what the first try has done; two programs make the tables at once."""
+    async with FaultProxy.to(postgres_dsn) as proxy, host(postgres_dsn, schema):
+        settings = StoreSettings(
+            url=proxy.through(postgres_dsn), owner=HostIncarnation("test"), schema=schema
+        )
+        links = Links(settings, ServerOutage(settings), 2)
+        one, other = PgTaskBoards(links).of("default"), PgTaskBoards(links).of("default")
+        busy = [Task(id="a", title="a", status=BUSY)]
+        try:
+            await asyncio.gather(
+                one.create_task_list("known", DESK, []), other.create_task_list("known", CLERK, [])
+            )
+            counts = []
+            for name, call in CALLS.items():
+                await other.create_task_list("lost", DESK, busy)
+                loss = proxy.lose_response(request_has=b"lost")
+                told = await call(one)
+                board = await other.get_task_list("lost", DESK)
+                assert board is not None
+                assert loss.happened.is_set(), name
+                counts.append((board.tasks[0].retry_count, len(board.tasks)))
+                if name == "settle":
+                    assert told == [board]
+        finally:
+            await links.close()
+
+    assert counts == [(1, 1), (0, 1), (0, 2), (0, 1), (0, 1)]

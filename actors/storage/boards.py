@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
-from typing import ClassVar, TypeAlias
+from typing import ClassVar, TypeAlias, TypeVar
 
 from typing_extensions import override
 
@@ -17,9 +18,16 @@ from actors.kernel.storage import boards
 from actors.kernel.storage.task import Task, TaskList, TaskStatus, TaskStore, TaskStores
 from actors.storage.identity import current_agent_id
 
-_Change: TypeAlias = "Callable[[TaskList], TaskList | None]"
-_Key: TypeAlias = tuple[str, str, str]
+T = TypeVar("T")
+_Place: TypeAlias = tuple[str, str, str]
 """Tenant, conversation, agent."""
+
+
+@dataclass(frozen=True, slots=True)
+class _KeptBoard:
+    board: TaskList
+    keys: tuple[str, ...]
+    """Of its last changes, the newest first."""
 
 
 def _utc_now() -> datetime:
@@ -35,7 +43,7 @@ class InMemoryTaskBoards(TaskStores):
 
     def __init__(self, now: Callable[[], datetime] = _utc_now) -> None:
         self.now = now
-        self.kept: dict[_Key, TaskList] = {}
+        self.kept: dict[_Place, _KeptBoard] = {}
         self.lock = asyncio.Lock()
 
     @override
@@ -59,23 +67,28 @@ class InMemoryTaskStore(TaskStore):
 
     @override
     async def create_task_list(
-        self, conversation_id: str, agent_id: AgentId, tasks: Sequence[Task], *, title: str = ""
+        self,
+        conversation_id: str,
+        agent_id: AgentId,
+        tasks: Sequence[Task],
+        *,
+        title: str = "",
+        key: str = "",
     ) -> TaskList:
-        key = self._key(conversation_id, agent_id)
+        place = self._place(conversation_id, agent_id)
         now = self._boards.now()
         board = boards.created(conversation_id, agent_id, tasks, title=title, now=now)
-        async with self._boards.lock:
-            self._boards.kept[key] = board
-        return board
+        return _sure(await self._changed(place, lambda _: board, key))
 
     @override
     async def get_task_list(self, conversation_id: str, agent_id: AgentId) -> TaskList | None:
-        return self._boards.kept.get(self._key(conversation_id, agent_id))
+        kept = self._boards.kept.get(self._place(conversation_id, agent_id))
+        return None if kept is None else kept.board
 
     @override
     async def get_boards(self, conversation_id: str) -> list[TaskList]:
         boards.check_conversation(conversation_id)
-        return [board for _, board in self._of_conversation(conversation_id)]
+        return [self._boards.kept[place].board for place in self._places_of(conversation_id)]
 
     @override
     async def update_status(
@@ -86,74 +99,93 @@ class InMemoryTaskStore(TaskStore):
         *,
         status: TaskStatus,
         note: str = "",
+        key: str = "",
     ) -> Task:
-        boards.check_task_id(task_id)
         boards.check_note(note)
-        change = partial(
-            boards.with_status, task_id=task_id, status=status, note=note, now=self._boards.now()
-        )
-        return boards.task_of(await self._change(conversation_id, agent_id, change), task_id)
+        change = partial(boards.with_status, status=status, note=note)
+        return _sure(await self._change_task(conversation_id, agent_id, task_id, change, key=key))
 
     @override
     async def add_tasks(
-        self, conversation_id: str, agent_id: AgentId, tasks: Sequence[Task]
+        self, conversation_id: str, agent_id: AgentId, tasks: Sequence[Task], *, key: str = ""
     ) -> TaskList:
         boards.numbered(tasks, first=0, now=None)
+        place = self._place(conversation_id, agent_id)
         change = partial(boards.with_tasks, tasks=tasks, now=self._boards.now())
-        return await self._change(conversation_id, agent_id, change)
+        return _sure(await self._change(place, change, key))
 
     @override
     async def increment_retry(
-        self, conversation_id: str, agent_id: AgentId, task_id: str
+        self, conversation_id: str, agent_id: AgentId, task_id: str, *, key: str = ""
+    ) -> Task | None:
+        change = boards.with_retry
+        return await self._change_task(conversation_id, agent_id, task_id, change, key=key)
+
+    @override
+    async def force_retry(
+        self, conversation_id: str, agent_id: AgentId, task_id: str, *, key: str = ""
+    ) -> Task:
+        change = boards.with_forced_retry
+        return _sure(await self._change_task(conversation_id, agent_id, task_id, change, key=key))
+
+    @override
+    async def settle_conversation(self, conversation_id: str, *, key: str = "") -> list[TaskList]:
+        boards.check_conversation(conversation_id)
+        change = partial(boards.settled, now=self._boards.now())
+        found = [
+            await self._change(place, change, key) for place in self._places_of(conversation_id)
+        ]
+        return [board for board in found if board is not None]
+
+    async def _change_task(
+        self,
+        conversation_id: str,
+        agent_id: AgentId,
+        task_id: str,
+        change: Callable[..., TaskList | None],
+        *,
+        key: str,
     ) -> Task | None:
         boards.check_task_id(task_id)
-        change = partial(boards.with_retry, task_id=task_id, now=self._boards.now())
-        board = await self._changed(conversation_id, agent_id, change)
+        place = self._place(conversation_id, agent_id)
+        made = partial(change, task_id=task_id, now=self._boards.now())
+        board = await self._change(place, made, key)
         return None if board is None else boards.task_of(board, task_id)
 
-    @override
-    async def force_retry(self, conversation_id: str, agent_id: AgentId, task_id: str) -> Task:
-        boards.check_task_id(task_id)
-        change = partial(boards.with_forced_retry, task_id=task_id, now=self._boards.now())
-        return boards.task_of(await self._change(conversation_id, agent_id, change), task_id)
+    async def _change(
+        self, place: _Place, change: Callable[[TaskList], TaskList | None], key: str
+    ) -> TaskList | None:
+        def of_kept(board: TaskList | None) -> TaskList | None:
+            if board is None:
+                _, conversation_id, agent = place
+                raise boards.no_board(conversation_id, AgentId.parse(agent))
+            return change(board)
 
-    @override
-    async def settle_conversation(self, conversation_id: str) -> list[TaskList]:
-        boards.check_conversation(conversation_id)
-        changed: list[TaskList] = []
-        async with self._boards.lock:
-            for key, board in self._of_conversation(conversation_id):
-                new = boards.settled(board, now=self._boards.now())
-                if new is not None:
-                    self._boards.kept[key] = new
-                    changed.append(new)
-        return changed
-
-    async def _change(self, conversation_id: str, agent_id: AgentId, change: _Change) -> TaskList:
-        board = await self._changed(conversation_id, agent_id, change)
-        assert board is not None, "only a retry at its limit changes nothing"
-        return board
+        return await self._changed(place, of_kept, key)
 
     async def _changed(
-        self, conversation_id: str, agent_id: AgentId, change: _Change
+        self, place: _Place, change: Callable[[TaskList | None], TaskList | None], key: str
     ) -> TaskList | None:
-        key = self._key(conversation_id, agent_id)
+        """Return the board as it is after the change; None: the change has nothing to do."""
+        boards.check_key(key)
         async with self._boards.lock:
-            board = self._boards.kept.get(key)
-            if board is None:
-                raise boards.no_board(conversation_id, agent_id)
-            new = change(board)
-            if new is not None:
-                self._boards.kept[key] = new
-        return new
+            kept = self._boards.kept.get(place)
+            keys = () if kept is None else kept.keys
+            if kept is not None and key and key in keys:
+                return kept.board
+            board = change(None if kept is None else kept.board)
+            if board is not None:
+                known = (key, *keys)[: boards.MAX_KEYS] if key else keys
+                self._boards.kept[place] = _KeptBoard(board, known)
+        return board
 
-    def _key(self, conversation_id: str, agent_id: AgentId) -> _Key:
+    def _place(self, conversation_id: str, agent_id: AgentId) -> _Place:
         boards.check_place(self.tenant, conversation_id, agent_id)
         return self.tenant, conversation_id, str(agent_id)
 
-    def _of_conversation(self, conversation_id: str) -> list[tuple[_Key, TaskList]]:
-        found = self._boards.kept.items()
-        return sorted(one for one in found if one[0][:2] == (self.tenant, conversation_id))
+    def _places_of(self, conversation_id: str) -> list[_Place]:
+        conversation = self.tenant, conversation_id
+        return sorted(place for place in self._boards.kept if place[:2] == conversation)
 
 
 class GlobalTaskStore:
@@ -221,3 +253,8 @@ class _OneStore(TaskStores):
 
 def _stores_of(store: TaskStore | TaskStores) -> TaskStores:
     return store if isinstance(store, TaskStores) else _OneStore(store)
+
+
+def _sure(changed: T | None) -> T:
+    assert changed is not None, "only a retry at its limit changes nothing"
+    return changed

@@ -86,11 +86,11 @@ async def test_a_child_knows_the_agent_that_spawned_it(bed: Bed) -> None:
     parent = await bed.submit(agent)
     spawned = [await bed.seen(parent, K.CHILD_SPAWNED, times=n) for n in (1, 2)]
     for entry, helper in zip(spawned, helpers, strict=True):
-        run_id = str(entry.payload["child"])
+        run_id = RunId(str(entry.payload["child"]))
         for _ in range(2):
             await bed.runtime.signal(run_id, "go")
         name = str(helper)
-        assert await bed.result(RunId(run_id)) == [[run_id, name, name, str(agent)]] * 2
+        assert await bed.result(run_id) == [[run_id, name, name, str(agent)]] * 2
 
 
 @pytest.mark.item(339)
@@ -120,9 +120,10 @@ async def test_the_session_of_a_message_lasts_over_continue_as_new(bed: Bed) -> 
     """The run's thread, and its turns, stay in the conversation that its first message named."""
 
     async def act(ctx: RunContext, inbox: list[Message]) -> Any:
-        await ctx.history.append(f"turn {inbox[0].payload}")
-        if inbox[0].payload < 3:
-            await ctx.continue_as_new(inbox[0].payload + 1)
+        n: Any = inbox[0].payload
+        await ctx.history.append(f"turn {n}")
+        if n < 3:
+            await ctx.continue_as_new(n + 1)
         return current_thread_id.get()
 
     agent = await bed.serve(act)

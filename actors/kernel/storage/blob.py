@@ -8,6 +8,8 @@ from typing import Protocol, runtime_checkable
 from pydantic import BaseModel, ConfigDict, Field
 
 from actors.errors import ContractError
+from actors.kernel.seconds import check_s
+from actors.kernel.text import check_name_of
 
 
 class ArtifactRef(BaseModel):
@@ -108,9 +110,36 @@ class ArtifactStores(ArtifactRetention, Protocol):
         """Return the artifacts of one tenant and one scope within it, for example of an agent."""
 
 
+def check_file_key(key: str) -> None:
+    """Return if this can be the key of a file: a relative path of 1 to 1,024 bytes.
+
+    Raises:
+        InvalidTextError: No store takes it as text.
+        ContractError: It is empty, begins with ``/``, or has a part ``.`` or ``..``.
+    """
+    check_name_of("key of a file", key)
+    if not key or key.startswith("/") or not {".", ".."}.isdisjoint(key.split("/")):
+        msg = f"{key!r} is no key of a file: give a relative path without '.' and '..', for example a/b.txt"
+        raise ContractError(msg)
+
+
+def check_expiry_s(expires_s: float) -> None:
+    """Return if a URL may be valid for so many seconds.
+
+    Raises:
+        ContractError: It is no length of time above 0, of ten years at most.
+    """
+    if check_s("expires_s of a URL", expires_s) == 0:
+        raise ContractError(f"a URL cannot be valid for {expires_s} s: give seconds above 0")
+
+
 @runtime_checkable
 class FileStore(Protocol):
-    """Files by key."""
+    """Files by key. A file becomes visible as a whole. For keys see `check_file_key`.
+
+    Raises:
+        ContractError: A key or a media type cannot be kept.
+    """
 
     async def connect(self) -> None:
         """Make the store ready. A store without a server has nothing to do. Idempotent."""
@@ -136,7 +165,8 @@ class FileStore(Protocol):
     async def presign_url(self, key: str, *, expires_s: float = 3600.0) -> str:
         """Return a URL that reads the file for `expires_s` seconds.
 
-        One that starts with ``memory://`` cannot be fetched: use `download`.
+        If its scheme is not ``https`` or ``http``, for example ``memory://``, it cannot be fetched: use
+        `download`. Nobody checks that there is such a file.
         """
 
 

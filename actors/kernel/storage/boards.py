@@ -22,6 +22,8 @@ MAX_TITLE_BYTES: Final = 512
 MAX_DESCRIPTION_BYTES: Final = 4_096
 MAX_NOTE_BYTES: Final = 2_048
 """Texts of one task, in UTF-8. A whole board is below 7 MB then."""
+MAX_KEYS: Final = 32
+"""Keys of its last changes that a board remembers."""
 
 RETRIED_FROM: Final = frozenset(
     status for status, to in TASK_TRANSITIONS.items() if TaskStatus.IN_PROGRESS in to
@@ -59,6 +61,15 @@ def check_conversation(conversation_id: str) -> None:
         raise ContractError(
             "the id of a conversation is empty: give its name, for example a session"
         )
+
+
+def check_key(key: str) -> None:
+    """Return if this can be the key of a call.
+
+    Raises:
+        InvalidTextError: It cannot be kept, or is too long.
+    """
+    check_text_of("key of a call", key, limit_bytes=MAX_ID_BYTES)
 
 
 def check_task_id(task_id: str) -> None:

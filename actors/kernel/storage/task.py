@@ -77,6 +77,8 @@ class TaskStore(Protocol):
     """The boards of one tenant, by conversation and agent.
 
     Each call is atomic: concurrent ones lose nothing. Every call refuses bad input before it changes anything.
+    A call with the `key` of one of the last 32 changes of its board changes nothing: it was made already. It
+    returns what is there. Without a key each call counts.
 
     Raises:
         ContractError: A text cannot be kept or is too long, two tasks have one id, or a board would have
@@ -85,7 +87,13 @@ class TaskStore(Protocol):
     """
 
     async def create_task_list(
-        self, conversation_id: str, agent_id: AgentId, tasks: Sequence[Task], *, title: str = ""
+        self,
+        conversation_id: str,
+        agent_id: AgentId,
+        tasks: Sequence[Task],
+        *,
+        title: str = "",
+        key: str = "",
     ) -> TaskList:
         """Make the board, in place of an earlier one. Tasks are numbered in their order."""
 
@@ -103,6 +111,7 @@ class TaskStore(Protocol):
         *,
         status: TaskStatus,
         note: str = "",
+        key: str = "",
     ) -> Task:
         """Change the status of one task and return the task. An empty note leaves the earlier one.
 
@@ -112,7 +121,7 @@ class TaskStore(Protocol):
         """
 
     async def add_tasks(
-        self, conversation_id: str, agent_id: AgentId, tasks: Sequence[Task]
+        self, conversation_id: str, agent_id: AgentId, tasks: Sequence[Task], *, key: str = ""
     ) -> TaskList:
         """Put tasks at the end of the board, with the next numbers.
 
@@ -122,7 +131,7 @@ class TaskStore(Protocol):
         """
 
     async def increment_retry(
-        self, conversation_id: str, agent_id: AgentId, task_id: str
+        self, conversation_id: str, agent_id: AgentId, task_id: str, *, key: str = ""
     ) -> Task | None:
         """Count one more retry and put the task in progress. At its limit return None and change nothing.
 
@@ -131,7 +140,9 @@ class TaskStore(Protocol):
             ContractError: The task has succeeded.
         """
 
-    async def force_retry(self, conversation_id: str, agent_id: AgentId, task_id: str) -> Task:
+    async def force_retry(
+        self, conversation_id: str, agent_id: AgentId, task_id: str, *, key: str = ""
+    ) -> Task:
         """Put a failed or abandoned task in progress with a counter of 0, for a person.
 
         Raises:
@@ -139,7 +150,7 @@ class TaskStore(Protocol):
             ContractError: The task is neither failed nor abandoned.
         """
 
-    async def settle_conversation(self, conversation_id: str) -> list[TaskList]:
+    async def settle_conversation(self, conversation_id: str, *, key: str = "") -> list[TaskList]:
         """Turn tasks in progress to succeeded after a success, and return the boards that changed, by agent."""
 
 

@@ -26,12 +26,12 @@ TRIES: Final = 8
 
 SQL_PUT_BOARD: Final[LiteralString] = """
 insert into task_boards as b (tenant, conversation, agent, title, tasks, calls)
-  select $1, $2, $3, $4, coalesce(jsonb_object_agg(n.task ->> 'id',
-      n.task || jsonb_build_object('order', n.i - 1, 'updated_at', clock_timestamp())), '{}'), array[$6]
-    from jsonb_array_elements($5::jsonb) with ordinality n (task, i)
+  select $1, $2, $3, $5, coalesce(jsonb_object_agg(n.task ->> 'id',
+      n.task || jsonb_build_object('order', n.i - 1, 'updated_at', clock_timestamp())), '{}'), array[$4]
+    from jsonb_array_elements($6::jsonb) with ordinality n (task, i)
   on conflict (tenant, conversation, agent) do update
-    set title = excluded.title, tasks = excluded.tasks, calls = (array_prepend($6, b.calls))[1:32]
-    where not $6 = any(b.calls)
+    set title = excluded.title, tasks = excluded.tasks, calls = (array_prepend($4, b.calls))[1:32]
+    where not $4 = any(b.calls)
   returning b.conversation, b.agent, b.title, b.tasks::text
 """
 SQL_SELECT_BOARD: Final[LiteralString] = """
@@ -40,7 +40,7 @@ select b.conversation, b.agent, b.title, b.tasks::text, $4::text = any(b.calls) 
 """
 SQL_SELECT_BOARDS: Final[LiteralString] = """
 select b.conversation, b.agent, b.title, b.tasks::text from task_boards b
-  where b.tenant = $1 and b.conversation = $2 order by b.agent collate "C"
+  where b.tenant = $1 and b.conversation = $2 order by b.agent
 """
 SQL_CHANGE_TASK: Final[LiteralString] = """
 update task_boards b
@@ -98,6 +98,8 @@ select b.conversation, b.agent, b.title, b.tasks::text from task_boards b
 """
 
 _T = TypeVar("_T")
+_Place: TypeAlias = tuple[str, str, str, str]
+"""Tenant, conversation, agent, and the mark of the call."""
 _Explain: TypeAlias = "Callable[[TaskList], TaskList | None]"
 """Raises why a change of this board is refused; None: the change has nothing to do."""
 
@@ -110,41 +112,45 @@ class PgTaskBoards(TaskStores):
     """
 
     def __init__(self, links: Links) -> None:
-        self._links, self._tables = links, StoreTables(links, "boards")
+        self._tables = StoreTables(links, "boards")
 
     @override
     def of(self, tenant: str) -> PgTaskStore:
-        return PgTaskStore(self._links, self._tables, tenant)
+        return PgTaskStore(self._tables, tenant)
 
 
 class PgTaskStore(TaskStore):
     """A `TaskStore` of one tenant on PostgreSQL. Made by `PgTaskBoards.of`.
 
-    What a call has returned is durable. A call whose answer was lost is sent again and counts once, unless
+    A change is durable when its call returns. A call whose answer was lost is sent again and counts once, unless
     32 others have changed the board meanwhile.
     """
 
-    def __init__(self, links: Links, tables: StoreTables, tenant: str) -> None:
-        self._links, self._tables, self.tenant = links, tables, tenant
+    def __init__(self, tables: StoreTables, tenant: str) -> None:
+        self._tables, self.tenant = tables, tenant
 
     @override
     async def create_task_list(
-        self, conversation_id: str, agent_id: AgentId, tasks: Sequence[Task], *, title: str = ""
+        self,
+        conversation_id: str,
+        agent_id: AgentId,
+        tasks: Sequence[Task],
+        *,
+        title: str = "",
+        key: str = "",
     ) -> TaskList:
-        place = self._place(conversation_id, agent_id)
+        place = self._place(conversation_id, agent_id, key)
         boards.created(conversation_id, agent_id, tasks, title=title, now=None)
-        call = _new_call()
-        rows = await self._fetch(
-            "creating a board", SQL_PUT_BOARD, *place, title, _rows(tasks), call
-        )
-        if not rows:  # an earlier try has done it
-            rows = await self._fetch("reading a board", SQL_SELECT_BOARD, *place, call)
+        args = *place, title, _rows(tasks)
+        rows = await self._tables.fetch("creating a board", SQL_PUT_BOARD, *args)
+        if not rows:  # it was made already
+            rows = await self._tables.fetch("reading a board", SQL_SELECT_BOARD, *place)
         return _board(rows[0])
 
     @override
     async def get_task_list(self, conversation_id: str, agent_id: AgentId) -> TaskList | None:
-        place = self._place(conversation_id, agent_id)
-        rows = await self._fetch("reading a board", SQL_SELECT_BOARD, *place, "")
+        place = self._place(conversation_id, agent_id, "")
+        rows = await self._tables.fetch("reading a board", SQL_SELECT_BOARD, *place)
         return _board(rows[0]) if rows else None
 
     @override
@@ -152,7 +158,8 @@ class PgTaskStore(TaskStore):
         boards.check_conversation(conversation_id)
         args = self.tenant, conversation_id
         return [
-            _board(row) for row in await self._fetch("reading boards", SQL_SELECT_BOARDS, *args)
+            _board(row)
+            for row in await self._tables.fetch("reading boards", SQL_SELECT_BOARDS, *args)
         ]
 
     @override
@@ -164,19 +171,20 @@ class PgTaskStore(TaskStore):
         *,
         status: TaskStatus,
         note: str = "",
+        key: str = "",
     ) -> Task:
         boards.check_note(note)
         patch = _patch(status, note=note) if note else _patch(status)
         explain = partial(boards.with_status, task_id=task_id, status=status, note=note, now=None)
         args = patch, [*boards.allowed_from(status)]
-        place = self._place(conversation_id, agent_id)
+        place = self._place(conversation_id, agent_id, key)
         return _sure(await self._change_task(SQL_CHANGE_TASK, place, task_id, explain, *args))
 
     @override
     async def add_tasks(
-        self, conversation_id: str, agent_id: AgentId, tasks: Sequence[Task]
+        self, conversation_id: str, agent_id: AgentId, tasks: Sequence[Task], *, key: str = ""
     ) -> TaskList:
-        place = self._place(conversation_id, agent_id)
+        place = self._place(conversation_id, agent_id, key)
         boards.numbered(tasks, first=0, now=None)
         explain = partial(boards.with_tasks, tasks=tasks, now=None)
         args = _rows(tasks), [task.id for task in tasks], boards.MAX_TASKS
@@ -184,34 +192,31 @@ class PgTaskStore(TaskStore):
 
     @override
     async def increment_retry(
-        self, conversation_id: str, agent_id: AgentId, task_id: str
+        self, conversation_id: str, agent_id: AgentId, task_id: str, *, key: str = ""
     ) -> Task | None:
         explain = partial(boards.with_retry, task_id=task_id, now=None)
         args = _patch(TaskStatus.IN_PROGRESS), [*boards.RETRIED_FROM]
-        place = self._place(conversation_id, agent_id)
+        place = self._place(conversation_id, agent_id, key)
         return await self._change_task(SQL_COUNT_RETRY, place, task_id, explain, *args)
 
     @override
-    async def force_retry(self, conversation_id: str, agent_id: AgentId, task_id: str) -> Task:
+    async def force_retry(
+        self, conversation_id: str, agent_id: AgentId, task_id: str, *, key: str = ""
+    ) -> Task:
         explain = partial(boards.with_forced_retry, task_id=task_id, now=None)
         args = _patch(TaskStatus.IN_PROGRESS, retry_count=0), [*boards.FORCED_FROM]
-        place = self._place(conversation_id, agent_id)
+        place = self._place(conversation_id, agent_id, key)
         return _sure(await self._change_task(SQL_CHANGE_TASK, place, task_id, explain, *args))
 
     @override
-    async def settle_conversation(self, conversation_id: str) -> list[TaskList]:
+    async def settle_conversation(self, conversation_id: str, *, key: str = "") -> list[TaskList]:
         boards.check_conversation(conversation_id)
-        args = self.tenant, conversation_id, _new_call()
-        rows = await self._fetch("settling boards", SQL_SETTLE, *args)
+        args = self.tenant, conversation_id, _call(key)
+        rows = await self._tables.fetch("settling boards", SQL_SETTLE, *args)
         return sorted(map(_board, rows), key=lambda board: board.agent_id)
 
     async def _change_task(
-        self,
-        sql: LiteralString,
-        place: tuple[str, str, str],
-        task_id: str,
-        explain: _Explain,
-        *args: object,
+        self, sql: LiteralString, place: _Place, task_id: str, explain: _Explain, *args: object
     ) -> Task | None:
         boards.check_task_id(task_id)
 
@@ -225,38 +230,35 @@ class PgTaskStore(TaskStore):
     async def _change(
         self,
         sql: LiteralString,
-        place: tuple[str, str, str],
+        place: _Place,
         explain: _Explain,
         found: Callable[[Row], _T],
         *args: object,
     ) -> _T | None:
         """Return what a statement has changed, or None as `explain` does."""
-        call = _new_call()
         for _ in range(TRIES):
-            if rows := await self._fetch("changing a board", sql, *place, call, *args):
+            if rows := await self._tables.fetch("changing a board", sql, *place, *args):
                 return found(rows[0])
-            rows = await self._fetch("reading a board", SQL_SELECT_BOARD, *place, call)
+            rows = await self._tables.fetch("reading a board", SQL_SELECT_BOARD, *place)
             if not rows:
-                _, conversation, agent = place
+                _, conversation, agent, _ = place
                 raise boards.no_board(conversation, AgentId.parse(agent))
-            if rows[0]["is_done"]:  # an earlier try has done it
+            if rows[0]["is_done"]:  # it was made already
                 return found(rows[0])
             if explain(_board(rows[0])) is None:
                 return None
         msg = f"the board of {place[2]} changes so fast that {TRIES} tries failed: call again"
         raise ConflictError(msg)
 
-    async def _fetch(self, doing: str, sql: LiteralString, *args: object) -> list[Row]:
-        await self._tables.ready()
-        return await self._links.fetch(doing, sql, *args)
-
-    def _place(self, conversation_id: str, agent_id: AgentId) -> tuple[str, str, str]:
+    def _place(self, conversation_id: str, agent_id: AgentId, key: str) -> _Place:
         boards.check_place(self.tenant, conversation_id, agent_id)
-        return self.tenant, conversation_id, str(agent_id)
+        return self.tenant, conversation_id, str(agent_id), _call(key)
 
 
-def _new_call() -> str:
-    return secrets.token_hex(8)
+def _call(key: str) -> str:
+    """Return the call's mark: its key, else one that no other call has."""
+    boards.check_key(key)
+    return key or secrets.token_hex(16)
 
 
 def _rows(tasks: Sequence[Task]) -> str:

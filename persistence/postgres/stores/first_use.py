@@ -1,68 +1,60 @@
-"""Tables of stores, made when a program uses them first.
-
-They are apart from the runtime's migrations: a deployment that has no boards has no table for them.
-"""
+"""Tables of stores that are made when a store is first used, apart from the migrations of the runtime."""
 
 from __future__ import annotations
 
-import asyncio
-import hashlib
 from importlib import resources
-from typing import Final, LiteralString, cast
+from typing import Final, Literal
 
-from persistence.postgres.connection.link import Links
+from persistence.postgres.connection.link import Links, Row
 
-_APPLY: Final = """
-do $first_use$ begin
-  perform pg_advisory_xact_lock(hashtext('callboard stores'), hashtext(current_setting('search_path')));
+TABLES_VERSION: Final = 1
+"""Of all files in `schema/stores`."""
+_FIRST_USE: Final = """
+do $first_use$
+declare is_made boolean := false;
+begin
+  if to_regclass('store_tables') is not null then
+    execute 'select exists (select from store_tables s where s.name = ''{name}'')' into is_made;
+  end if;
+  if is_made then return; end if;
+  perform pg_advisory_xact_lock(hashtext('callboard store tables'));
   create table if not exists store_tables (
-    name text primary key, checksum text not null, applied_at timestamptz not null default clock_timestamp());
-  if not exists (select from store_tables t where t.name = '{name}' and t.checksum = '{checksum}') then
-{sql}
-    insert into store_tables (name, checksum) values ('{name}', '{checksum}')
-      on conflict (name) do update set checksum = excluded.checksum, applied_at = clock_timestamp();
+    name text primary key, version int not null, made_at timestamptz not null default clock_timestamp());
+  if not exists (select from store_tables s where s.name = '{name}') then
+    execute $tables$ {tables} $tables$;
+    insert into store_tables (name, version) values ('{name}', {version});
   end if;
 end $first_use$
 """
 
 
 class StoreTables:
-    """Tables of one kind of store.
+    """Links to the tables of one store, which the first statement makes when they are missing.
+
+    They are made in one transaction, with a row of `store_tables` that says so: after a crash they are there
+    as a whole, or not. Any number of processes may be first at once: one of them makes the tables, under an
+    advisory lock of the database, and the others wait. A user without the right to create tables may use
+    those that are there.
 
     Args:
-        links: To the schema that gets them.
-        name: Of the file in ``schema/stores``, without its suffix. Its statements may be repeated
-            (``create … if not exists``).
+        links: For one statement at a time. Their schema has been migrated.
+        name: Of the file in `schema/stores` that makes the tables.
     """
 
-    def __init__(self, links: Links, name: str) -> None:
+    def __init__(self, links: Links, name: Literal["boards", "files", "graphs", "vectors"]) -> None:
         self._links, self._name = links, name
-        self._lock = asyncio.Lock()
-        self._is_ready = False
+        self._are_made = False
 
-    async def ready(self) -> None:
-        """Return when the tables are there. Executes a statement once, and nothing after that.
-
-        Several processes may do it at the same time. A crash leaves all tables or none.
-
-        Raises:
-            RefusedError: The server refused it, for example because the user may not create tables.
-            DatabaseUnreachableError: See `Link.fetch`.
-        """
-        if self._is_ready:
-            return
-        async with (
-            self._lock
-        ):  # calls of one process wait for the first one, and not for the server
-            if not self._is_ready:
-                sql = cast("LiteralString", statement_of(self._name))
-                await self._links.fetch(f"making the tables of {self._name}", sql)
-                self._is_ready = True
+    async def fetch(self, doing: str, sql: str, *args: object) -> list[Row]:
+        """Return the rows of a statement on the tables. See `Link.fetch`, also for errors."""
+        if not self._are_made:
+            await self._links.fetch(f"making tables of {self._name}", first_use(self._name))
+            self._are_made = True
+        return await self._links.fetch(doing, sql, *args)
 
 
-def statement_of(name: str) -> str:
-    """Return the statement that makes the tables of a file, unless its text is recorded as applied."""
-    file = resources.files("persistence.postgres").joinpath("schema", "stores", f"{name}.sql")
-    sql = file.read_text("utf-8").replace("\r\n", "\n")
-    checksum = hashlib.sha256(sql.encode()).hexdigest()
-    return _APPLY.format(name=name, checksum=checksum, sql=sql)
+def first_use(name: str) -> str:
+    """Return the statement that makes a store's tables unless they are there."""
+    folder = resources.files("persistence.postgres").joinpath("schema", "stores")
+    tables = folder.joinpath(f"{name}.sql").read_text("utf-8")
+    return _FIRST_USE.format(name=name, tables=tables, version=TABLES_VERSION)

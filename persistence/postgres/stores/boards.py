@@ -122,7 +122,7 @@ class PgTaskBoards(TaskStores):
 class PgTaskStore(TaskStore):
     """A `TaskStore` of one tenant on PostgreSQL. Made by `PgTaskBoards.of`.
 
-    A change is durable when its call returns. A call whose answer was lost is sent again and counts once, unless
+    A change is durable when its call returns. If its answer is lost, it is sent again and counts once, unless
     32 others have changed the board meanwhile.
     """
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Annotated, Any, Final, Literal, TypeAlias
+from typing import Annotated, Any, Final, Literal, TypeAlias, assert_never
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -82,6 +82,8 @@ async def manage_tasks(  # noqa: PLR0917 - the arguments of a tool, by name
                 shown = await _retry(task_id)
             case "list":
                 shown = _view(await _board())
+            case _:
+                assert_never(action)
     except KeyError as exc:  # its own text is in quotes
         return InvocationResult(status="error", text=str(exc.args[0]))
     except ContractError as exc:

@@ -30,6 +30,7 @@ from persistence.postgres.features.history import PostgresHistoryProvider
 from persistence.postgres.features.transcripts import Transcripts
 from persistence.postgres.store import PostgresStore
 from persistence.postgres.stores.artifacts import PostgresArtifacts
+from persistence.postgres.stores.files import PostgresFiles
 
 _log = logging.getLogger("callboard.postgres")
 SAY_EVERY_S: Final = 3.0
@@ -89,6 +90,22 @@ async def open_store(settings: StoreSettings) -> AsyncIterator[PostgresStore]:
 
 
 @asynccontextmanager
+async def open_postgres_files(
+    url: str,
+    *,
+    schema: str = "callboard",
+    outage_s: float = 60.0,
+    start_wait_s: float | None = None,
+) -> AsyncIterator[PostgresFiles]:
+    """Yield the files that a schema holds, for programs with or without a runtime.
+
+    The arguments and errors are those of `open_postgres_history`.
+    """
+    async with _links_to(url, schema, outage_s, start_wait_s) as links:
+        yield PostgresFiles(links)
+
+
+@asynccontextmanager
 async def open_postgres_history(
     url: str,
     *,
@@ -106,6 +123,15 @@ async def open_postgres_history(
         outage_s: How long calls wait for a server that went away.
         start_wait_s: How long to wait for a server that is not there yet; None = for ever.
     """
+    async with _links_to(url, schema, outage_s, start_wait_s) as links:
+        yield PostgresHistoryProvider(Transcripts(links, PostgresArtifacts(links).of))
+
+
+@asynccontextmanager
+async def _links_to(
+    url: str, schema: str, outage_s: float, start_wait_s: float | None
+) -> AsyncIterator[Links]:
+    """Yield links to a schema that has been brought to what hosts need."""
     settings = StoreSettings(
         url=url,
         owner=HostIncarnation("history"),
@@ -116,7 +142,7 @@ async def open_postgres_history(
     async with _migrated(settings):
         links = Links(settings, ServerOutage(settings), settings.readers)
     try:
-        yield PostgresHistoryProvider(Transcripts(links, PostgresArtifacts(links).of))
+        yield links
     finally:
         await links.close()
 

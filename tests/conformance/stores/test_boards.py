@@ -213,12 +213,12 @@ async def test_changes_at_once_lose_nothing(stores: TaskStores) -> None:
     store, ids = stores.of("acme"), [f"t{n}" for n in range(25)]
     await store.create_task_list("c", DESK, [*tasks(*ids), *tasks("retried", max_retries=20)])
 
-    retries = [store.increment_retry("c", DESK, "retried") for _ in range(50)]
-    retried, *_ = await asyncio.gather(
-        asyncio.gather(*retries),
+    retrying = asyncio.gather(*(store.increment_retry("c", DESK, "retried") for _ in range(50)))
+    await asyncio.gather(
         *(store.update_status("c", DESK, id_, status=S.IN_PROGRESS, note=id_) for id_ in ids),
         *(store.add_tasks("c", DESK, tasks(f"new{n}", f"more{n}")) for n in range(25)),
     )
+    retried = await retrying
     board = await store.get_task_list("c", DESK)
     assert board is not None
     found = {task.id: task for task in board.tasks}

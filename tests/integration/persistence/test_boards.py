@@ -1,4 +1,4 @@
-"""Boards on PostgreSQL: answers that are lost, and tables that two programs make at once."""
+"""Boards and files on PostgreSQL: lost answers, tables that two programs make at once, and openings."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 
 from actors.kernel.runtime.ids import AgentId, HostIncarnation
 from actors.kernel.storage.task import Task, TaskStatus
+from persistence.postgres import open_postgres_files
 from persistence.postgres.connection.link import Links
 from persistence.postgres.connection.outage import ServerOutage
 from persistence.postgres.connection.settings import StoreSettings
@@ -61,3 +62,15 @@ async def test_a_call_whose_answer_is_lost_counts_once(postgres_dsn: str, schema
             await links.close()
 
     assert counts == [(1, 1), (0, 1), (0, 2), (0, 1), (0, 1)]
+
+
+@pytest.mark.item(307, 310)
+async def test_files_are_kept_without_a_runtime(postgres_dsn: str, schema: str) -> None:
+    """Another program that opens the schema later finds them, each tenant its own."""
+    async with open_postgres_files(postgres_dsn, schema=schema) as files:
+        await files.of("acme", "reports").upload("may.txt", b"All is well.")
+    async with open_postgres_files(postgres_dsn, schema=schema) as files:
+        assert await files.of("acme", "reports").download("may.txt") == b"All is well."
+        for place in (("bolt", "reports"), ("acme", "letters")):
+            with pytest.raises(KeyError):
+                await files.of(*place).download("may.txt")

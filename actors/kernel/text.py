@@ -37,6 +37,19 @@ def check_text_of(what: str, value: object, *, limit_bytes: int = MAX_TEXT_BYTES
     _check(what, value, limit_bytes, "shorten it, or keep it in a store of yours")
 
 
+def check_file_key(key: str) -> None:
+    """Return if this can be the key of a file: a relative path of 1 to 1,024 bytes.
+
+    Raises:
+        InvalidTextError: No store takes it as text.
+        ContractError: It is empty, begins with ``/``, or has a part ``.`` or ``..``.
+    """
+    check_name_of("key of a file", key)
+    if not key or key.startswith("/") or not {".", ".."}.isdisjoint(key.split("/")):
+        msg = f"{key!r} is no key of a file: give a relative path without '.' and '..', for example a/b.txt"
+        raise ContractError(msg)
+
+
 def is_name(value: object) -> bool:
     """Return True if the value can be the name, key or id of anything."""
     return _problem(value, MAX_NAME_BYTES, "") is None

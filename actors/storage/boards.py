@@ -13,8 +13,8 @@ from typing import ClassVar, TypeAlias, TypeVar
 from typing_extensions import override
 
 from actors.errors import OtherTenantError
+from actors.kernel import boards
 from actors.kernel.runtime.ids import DEFAULT_TENANT, AgentId
-from actors.kernel.storage import boards
 from actors.kernel.storage.task import Task, TaskList, TaskStatus, TaskStore, TaskStores
 from actors.storage.identity import current_agent_id
 

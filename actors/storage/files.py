@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing_extensions import override
 
-from actors.kernel.storage.blob import FileStore, check_expiry_s, check_file_key
-from actors.kernel.text import check_name_of
+from actors.kernel.seconds import check_expiry_s
+from actors.kernel.storage.blob import FileStore
+from actors.kernel.text import check_file_key, check_name_of
 
 
 class InMemoryFileStore(FileStore):

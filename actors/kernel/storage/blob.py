@@ -8,8 +8,6 @@ from typing import Protocol, runtime_checkable
 from pydantic import BaseModel, ConfigDict, Field
 
 from actors.errors import ContractError
-from actors.kernel.seconds import check_s
-from actors.kernel.text import check_name_of
 
 
 class ArtifactRef(BaseModel):
@@ -110,32 +108,11 @@ class ArtifactStores(ArtifactRetention, Protocol):
         """Return the artifacts of one tenant and one scope within it, for example of an agent."""
 
 
-def check_file_key(key: str) -> None:
-    """Return if this can be the key of a file: a relative path of 1 to 1,024 bytes.
-
-    Raises:
-        InvalidTextError: No store takes it as text.
-        ContractError: It is empty, begins with ``/``, or has a part ``.`` or ``..``.
-    """
-    check_name_of("key of a file", key)
-    if not key or key.startswith("/") or not {".", ".."}.isdisjoint(key.split("/")):
-        msg = f"{key!r} is no key of a file: give a relative path without '.' and '..', for example a/b.txt"
-        raise ContractError(msg)
-
-
-def check_expiry_s(expires_s: float) -> None:
-    """Return if a URL may be valid for so many seconds.
-
-    Raises:
-        ContractError: It is no length of time above 0, of ten years at most.
-    """
-    if check_s("expires_s of a URL", expires_s) == 0:
-        raise ContractError(f"a URL cannot be valid for {expires_s} s: give seconds above 0")
-
-
 @runtime_checkable
 class FileStore(Protocol):
-    """Files by key. A file becomes visible as a whole. For keys see `check_file_key`.
+    """Files by key, a relative path: see `actors.kernel.text.check_file_key`.
+
+    A file becomes visible as a whole.
 
     Raises:
         ContractError: A key or a media type cannot be kept.

@@ -8,7 +8,9 @@ from urllib.parse import quote
 from typing_extensions import override
 
 from actors.errors import ConflictError
-from actors.kernel.storage.blob import FileStore, check_expiry_s, check_file_key
+from actors.kernel.seconds import check_expiry_s
+from actors.kernel.storage.blob import FileStore
+from actors.kernel.text import check_file_key
 from persistence.postgres.connection.link import Links
 from persistence.postgres.stores.artifacts import PostgresArtifacts
 from persistence.postgres.stores.first_use import StoreTables

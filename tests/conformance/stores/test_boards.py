@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import pytest
 
 from actors.errors import ContractError, InvalidTextError, OtherTenantError
+from actors.kernel import boards as rules
 from actors.kernel.runtime.ids import AgentId
-from actors.kernel.storage import boards as rules
 from actors.kernel.storage.task import Task, TaskList, TaskStatus, TaskStore, TaskStores
 from actors.storage.boards import InMemoryTaskBoards
 from persistence.postgres.stores.boards import PgTaskBoards

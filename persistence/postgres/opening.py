@@ -12,7 +12,7 @@ from typing import Final
 
 from actors.errors import ActorsError
 from actors.kernel.backoff import Backoff
-from actors.kernel.runtime.ids import HostIncarnation
+from actors.kernel.runtime.ids import DEFAULT_TENANT, HostIncarnation
 from persistence.errors import (
     DRIVER_ERRORS,
     DatabaseUnreachableError,
@@ -30,7 +30,7 @@ from persistence.postgres.features.history import PostgresHistoryProvider
 from persistence.postgres.features.transcripts import Transcripts
 from persistence.postgres.store import PostgresStore
 from persistence.postgres.stores.artifacts import PostgresArtifacts
-from persistence.postgres.stores.files import PostgresFiles
+from persistence.postgres.stores.files import PostgresFiles, PostgresFileStore
 
 _log = logging.getLogger("callboard.postgres")
 SAY_EVERY_S: Final = 3.0
@@ -90,22 +90,6 @@ async def open_store(settings: StoreSettings) -> AsyncIterator[PostgresStore]:
 
 
 @asynccontextmanager
-async def open_postgres_files(
-    url: str,
-    *,
-    schema: str = "callboard",
-    outage_s: float = 60.0,
-    start_wait_s: float | None = None,
-) -> AsyncIterator[PostgresFiles]:
-    """Yield the files that a schema holds, for programs with or without a runtime.
-
-    The arguments and errors are those of `open_postgres_history`.
-    """
-    async with _links_to(url, schema, outage_s, start_wait_s) as links:
-        yield PostgresFiles(links)
-
-
-@asynccontextmanager
 async def open_postgres_history(
     url: str,
     *,
@@ -123,15 +107,6 @@ async def open_postgres_history(
         outage_s: How long calls wait for a server that went away.
         start_wait_s: How long to wait for a server that is not there yet; None = for ever.
     """
-    async with _links_to(url, schema, outage_s, start_wait_s) as links:
-        yield PostgresHistoryProvider(Transcripts(links, PostgresArtifacts(links).of))
-
-
-@asynccontextmanager
-async def _links_to(
-    url: str, schema: str, outage_s: float, start_wait_s: float | None
-) -> AsyncIterator[Links]:
-    """Yield links to a schema that has been brought to what hosts need."""
     settings = StoreSettings(
         url=url,
         owner=HostIncarnation("history"),
@@ -139,6 +114,46 @@ async def _links_to(
         outage_s=outage_s,
         start_wait_s=start_wait_s,
     )
+    async with _open_links(settings) as links:
+        yield PostgresHistoryProvider(Transcripts(links, PostgresArtifacts(links).of))
+
+
+@asynccontextmanager
+async def open_postgres_files(
+    url: str,
+    *,
+    tenant: str = DEFAULT_TENANT,
+    scope: str = "main",
+    schema: str = "callboard",
+    outage_s: float = 60.0,
+    start_wait_s: float | None = None,
+) -> AsyncIterator[PostgresFileStore]:
+    """Yield the files of one tenant and one scope within it, for programs with or without a runtime.
+
+    The schema is brought up to date as hosts do it; the table of files is made on first use.
+
+    Args:
+        url: See `open_postgres_store`, whose errors it raises; so for the others.
+        tenant: Owner of the files.
+        scope: A name within the tenant, for example of an application; 1,000 bytes at most.
+        schema: Made when it is missing.
+        outage_s: How long calls wait for a server that went away.
+        start_wait_s: How long to wait for a server that is not there yet; None = for ever.
+    """
+    settings = StoreSettings(
+        url=url,
+        owner=HostIncarnation("files"),
+        schema=schema,
+        outage_s=outage_s,
+        start_wait_s=start_wait_s,
+    )
+    async with _open_links(settings) as links:
+        yield PostgresFiles(links).of(tenant, scope)
+
+
+@asynccontextmanager
+async def _open_links(settings: StoreSettings) -> AsyncIterator[Links]:
+    """Yield links to a schema that has been brought to what hosts need."""
     async with _migrated(settings):
         links = Links(settings, ServerOutage(settings), settings.readers)
     try:

@@ -8,12 +8,16 @@ from urllib.parse import quote
 from typing_extensions import override
 
 from actors.errors import ConflictError
+from actors.kernel.runtime.ids import check_name
 from actors.kernel.seconds import check_expiry_s
 from actors.kernel.storage.blob import FileStore
-from actors.kernel.text import check_file_key
+from actors.kernel.text import check_file_key, check_text_of
 from persistence.postgres.connection.link import Links
 from persistence.postgres.stores.artifacts import PostgresArtifacts
 from persistence.postgres.stores.first_use import StoreTables
+
+MAX_SCOPE_BYTES: Final = 1_000
+"""With tenant, key or owner of a pin it is part of an index, whose rows have 2,704 bytes."""
 
 SQL_PUT_FILE: Final[LiteralString] = "select put_file($1, $2, $3, $4) as is_there"
 SQL_SELECT_FILE: Final[LiteralString] = """
@@ -33,7 +37,13 @@ class PostgresFiles:
         self._tables, self._artifacts = StoreTables(links, "files"), PostgresArtifacts(links)
 
     def of(self, tenant: str, scope: str) -> PostgresFileStore:
-        """Return the files of one tenant and one scope within it, for example of an application."""
+        """Return the files of one tenant and one scope within it, for example of an application.
+
+        Raises:
+            ContractError: One of them cannot be a name.
+        """
+        check_name("tenant", tenant)
+        check_text_of("scope of files", scope, limit_bytes=MAX_SCOPE_BYTES)
         return PostgresFileStore(self._tables, self._artifacts, tenant, f"files:{scope}")
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from actors.errors import InvalidTextError
 from actors.kernel.runtime.ids import AgentId, HostIncarnation
 from actors.kernel.storage.task import Task, TaskStatus
 from persistence.postgres import open_postgres_files
@@ -67,10 +68,21 @@ async def test_a_call_whose_answer_is_lost_counts_once(postgres_dsn: str, schema
 @pytest.mark.item(307, 310)
 async def test_files_are_kept_without_a_runtime(postgres_dsn: str, schema: str) -> None:
     """Another program that opens the schema later finds them, each tenant its own."""
-    async with open_postgres_files(postgres_dsn, schema=schema) as files:
-        await files.of("acme", "reports").upload("may.txt", b"All is well.")
-    async with open_postgres_files(postgres_dsn, schema=schema) as files:
-        assert await files.of("acme", "reports").download("may.txt") == b"All is well."
-        for place in (("bolt", "reports"), ("acme", "letters")):
-            with pytest.raises(KeyError):
-                await files.of(*place).download("may.txt")
+    key, found = "x" * 1_024, list[bytes | None]()
+    async with open_postgres_files(
+        postgres_dsn, tenant="acme", scope="s" * 1_000, schema=schema
+    ) as files:
+        await files.upload(key, b"All is well.")
+    for tenant, scope in (("acme", "s" * 1_000), ("bolt", "s" * 1_000), ("acme", "main")):
+        async with open_postgres_files(
+            postgres_dsn, tenant=tenant, scope=scope, schema=schema
+        ) as files:
+            try:
+                found.append(await files.download(key))
+            except KeyError:
+                found.append(None)
+
+    assert found == [b"All is well.", None, None]
+    with pytest.raises(InvalidTextError, match="scope of files"):
+        async with open_postgres_files(postgres_dsn, scope="\x00", schema=schema):
+            pass

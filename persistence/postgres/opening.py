@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from functools import partial
@@ -34,6 +34,8 @@ from persistence.postgres.stores.files import PostgresFiles, PostgresFileStore
 
 _log = logging.getLogger("callboard.postgres")
 SAY_EVERY_S: Final = 3.0
+_BY_INDEX: Final = {"enable_seqscan": "off"}
+"""For stores that read a part of a table by its key, whatever the planner thinks of the table's size."""
 CATCH_UP_AGAIN_S: Final = 60.0
 
 
@@ -147,15 +149,17 @@ async def open_postgres_files(
         outage_s=outage_s,
         start_wait_s=start_wait_s,
     )
-    async with _open_links(settings) as links:
+    async with _open_links(settings, _BY_INDEX) as links:
         yield PostgresFiles(links).of(tenant, scope)
 
 
 @asynccontextmanager
-async def _open_links(settings: StoreSettings) -> AsyncIterator[Links]:
+async def _open_links(
+    settings: StoreSettings, extra: Mapping[str, str] | None = None
+) -> AsyncIterator[Links]:
     """Yield links to a schema that has been brought to what hosts need."""
     async with _migrated(settings):
-        links = Links(settings, ServerOutage(settings), settings.readers)
+        links = Links(settings, ServerOutage(settings), settings.readers, extra)
     try:
         yield links
     finally:

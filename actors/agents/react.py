@@ -39,7 +39,8 @@ class ReActAgent:
         name: Its type, or its whole id. A name alone is the agent ``name/main``.
         model: Answers. See `compose.models`, or `actors.testing` for one that needs no network.
         instructions: In front of every window.
-        tools: Called as recorded effects; risky ones wait for a person, see `ApprovalPolicy`.
+        tools: Called as recorded effects; risky ones wait for a person, see `ApprovalPolicy`. With a
+            `TaskManagerTool` a run that ends with an answer settles the agent's board, see there.
         context: History, window and retention. By default turns are kept in the runtime's store for good,
             and the window is compacted at 80 % of the model's context down to 50 %.
         session: The conversation of runs that name none.

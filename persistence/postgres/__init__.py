@@ -4,6 +4,7 @@ from persistence.postgres.connection.settings import StoreSettings
 from persistence.postgres.features.history import PostgresHistoryProvider
 from persistence.postgres.opening import (
     catch_up_beside_work,
+    open_postgres_files,
     open_postgres_graph,
     open_postgres_history,
     open_postgres_store,
@@ -26,6 +27,7 @@ __all__ = [
     "StoreSettings",
     "Takeover",
     "catch_up_beside_work",
+    "open_postgres_files",
     "open_postgres_graph",
     "open_postgres_history",
     "open_postgres_store",

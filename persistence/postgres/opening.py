@@ -31,6 +31,7 @@ from persistence.postgres.features.history import PostgresHistoryProvider
 from persistence.postgres.features.transcripts import Transcripts
 from persistence.postgres.store import PostgresStore
 from persistence.postgres.stores.artifacts import PostgresArtifacts
+from persistence.postgres.stores.files import PostgresFiles, PostgresFileStore
 from persistence.postgres.stores.first_use import StoreTables
 from persistence.postgres.stores.graphs import PostgresGraphStore
 from persistence.postgres.stores.vectors import PgVectorStore
@@ -175,6 +176,37 @@ async def open_postgres_graph(
     )
     async with _open_links(settings, _BY_INDEX) as links:
         yield PostgresGraphStore(StoreTables(links, "graphs"), tenant=tenant)
+
+
+@asynccontextmanager
+async def open_postgres_files(
+    url: str,
+    *,
+    tenant: str = DEFAULT_TENANT,
+    scope: str = "main",
+    schema: str = "callboard",
+    outage_s: float = 60.0,
+    start_wait_s: float | None = None,
+) -> AsyncIterator[PostgresFileStore]:
+    """Yield the files of one tenant and one scope within it. See `open_postgres_vectors`.
+
+    Args:
+        url: See `open_postgres_store`, whose errors it raises; so for the others.
+        tenant: Owner of the files.
+        scope: A name within the tenant, for example of an application; 1,000 bytes at most.
+        schema: Made when it is missing.
+        outage_s: How long calls wait for a server that went away.
+        start_wait_s: How long to wait for a server that is not there yet; None = for ever.
+    """
+    settings = StoreSettings(
+        url=url,
+        owner=HostIncarnation("files"),
+        schema=schema,
+        outage_s=outage_s,
+        start_wait_s=start_wait_s,
+    )
+    async with _open_links(settings, _BY_INDEX) as links:
+        yield PostgresFiles(links).of(tenant, scope)
 
 
 @asynccontextmanager

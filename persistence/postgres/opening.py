@@ -12,8 +12,7 @@ from typing import Final
 
 from actors.errors import ActorsError
 from actors.kernel.backoff import Backoff
-from actors.kernel.runtime.ids import DEFAULT_TENANT, HostIncarnation
-from actors.kernel.storage.vector import EmbeddingClient
+from actors.kernel.runtime.ids import HostIncarnation
 from persistence.errors import (
     DRIVER_ERRORS,
     DatabaseUnreachableError,
@@ -31,14 +30,10 @@ from persistence.postgres.features.history import PostgresHistoryProvider
 from persistence.postgres.features.transcripts import Transcripts
 from persistence.postgres.store import PostgresStore
 from persistence.postgres.stores.artifacts import PostgresArtifacts
-from persistence.postgres.stores.files import PostgresFiles, PostgresFileStore
-from persistence.postgres.stores.first_use import StoreTables
-from persistence.postgres.stores.graphs import PostgresGraphStore
-from persistence.postgres.stores.vectors import PgVectorStore
 
 _log = logging.getLogger("callboard.postgres")
 SAY_EVERY_S: Final = 3.0
-_BY_INDEX: Final = {"enable_seqscan": "off"}
+BY_INDEX: Final = {"enable_seqscan": "off"}
 """For stores that read a part of a table by its key, whatever the planner thinks of the table's size."""
 CATCH_UP_AGAIN_S: Final = 60.0
 
@@ -120,97 +115,12 @@ async def open_postgres_history(
         outage_s=outage_s,
         start_wait_s=start_wait_s,
     )
-    async with _open_links(settings) as links:
+    async with open_links(settings) as links:
         yield PostgresHistoryProvider(Transcripts(links, PostgresArtifacts(links).of))
 
 
 @asynccontextmanager
-async def open_postgres_vectors(
-    url: str,
-    *,
-    tenant: str = DEFAULT_TENANT,
-    embedder: EmbeddingClient | None = None,
-    schema: str = "callboard",
-    outage_s: float = 60.0,
-    start_wait_s: float | None = None,
-) -> AsyncIterator[PgVectorStore]:
-    """Yield the vector store of one tenant, for programs with or without a runtime.
-
-    The schema is brought up to date as hosts do it; the store's tables are made on first use.
-
-    Args:
-        url: See `open_postgres_store`, whose errors it raises; so for the others.
-        tenant: Owner of all that the store reads and writes.
-        embedder: Computes embeddings of documents that have none.
-        schema: Made when it is missing.
-        outage_s: How long calls wait for a server that went away.
-        start_wait_s: How long to wait for a server that is not there yet; None = for ever.
-    """
-    settings = StoreSettings(
-        url=url,
-        owner=HostIncarnation("vectors"),
-        schema=schema,
-        outage_s=outage_s,
-        start_wait_s=start_wait_s,
-    )
-    async with _open_links(settings, _BY_INDEX) as links:
-        yield PgVectorStore(StoreTables(links, "vectors"), tenant=tenant, embedder=embedder)
-
-
-@asynccontextmanager
-async def open_postgres_graph(
-    url: str,
-    *,
-    tenant: str = DEFAULT_TENANT,
-    schema: str = "callboard",
-    outage_s: float = 60.0,
-    start_wait_s: float | None = None,
-) -> AsyncIterator[PostgresGraphStore]:
-    """Yield the graph of one tenant, for programs with or without a runtime. See `open_postgres_vectors`."""
-    settings = StoreSettings(
-        url=url,
-        owner=HostIncarnation("graph"),
-        schema=schema,
-        outage_s=outage_s,
-        start_wait_s=start_wait_s,
-    )
-    async with _open_links(settings, _BY_INDEX) as links:
-        yield PostgresGraphStore(StoreTables(links, "graphs"), tenant=tenant)
-
-
-@asynccontextmanager
-async def open_postgres_files(
-    url: str,
-    *,
-    tenant: str = DEFAULT_TENANT,
-    scope: str = "main",
-    schema: str = "callboard",
-    outage_s: float = 60.0,
-    start_wait_s: float | None = None,
-) -> AsyncIterator[PostgresFileStore]:
-    """Yield the files of one tenant and one scope within it. See `open_postgres_vectors`.
-
-    Args:
-        url: See `open_postgres_store`, whose errors it raises; so for the others.
-        tenant: Owner of the files.
-        scope: A name within the tenant, for example of an application; 1,000 bytes at most.
-        schema: Made when it is missing.
-        outage_s: How long calls wait for a server that went away.
-        start_wait_s: How long to wait for a server that is not there yet; None = for ever.
-    """
-    settings = StoreSettings(
-        url=url,
-        owner=HostIncarnation("files"),
-        schema=schema,
-        outage_s=outage_s,
-        start_wait_s=start_wait_s,
-    )
-    async with _open_links(settings, _BY_INDEX) as links:
-        yield PostgresFiles(links).of(tenant, scope)
-
-
-@asynccontextmanager
-async def _open_links(
+async def open_links(
     settings: StoreSettings, extra: Mapping[str, str] | None = None
 ) -> AsyncIterator[Links]:
     """Yield links to a schema that has been brought to what hosts need."""

@@ -10,9 +10,11 @@ import asyncpg
 import pytest
 
 from actors.kernel.json import JsonValue
+from actors.kernel.storage.vector import VectorDocument
 from broker import JetStreamTransport
 from compose.diagnosis.finding import is_this_machine
 from compose.diagnosis.postgres import _encryption, _role
+from persistence.postgres import open_postgres_vectors
 from persistence.schema_files import LATER, NO_TRANSACTION, Migration, known_migrations
 from tests.harness.servers import freeze, thaw
 from tests.harness.tools import postgres
@@ -402,6 +404,29 @@ async def test_the_role_of_the_compose_file_owns_its_schema_only(
     assert "owns the schema" in superuser["remedy"]
     assert (found["role"]["role"], found["role"]["superuser"]) == ("callboard", False)
     assert (found["schema"]["level"], found["encryption"]["level"]) == ("ok", "ok")
+
+
+def test_embeddings_are_looked_at_where_a_store_keeps_some(
+    cli: Cli, plain_database: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Arrays are a note: the tables were made while nobody could have pgvector."""
+    plain = Cli(plain_database, "callboard", capsys)
+    for one in (cli, plain):
+        one("migrate")
+        assert "embeddings" not in checks(one)
+
+    asyncio.run(_keep_a_document(cli.url, cli.schema))
+    asyncio.run(_keep_a_document(plain_database, "callboard"))
+
+    assert checks(cli)["embeddings"]["found"].startswith("pgvector ")
+    found = checks(plain)["embeddings"]
+    assert (found["level"], found["arrays"]) == ("note", ["vector_documents"])
+    assert "create extension vector" in found["remedy"]
+
+
+async def _keep_a_document(url: str, schema: str) -> None:
+    async with open_postgres_vectors(url, schema=schema) as vectors:
+        await vectors.add([VectorDocument(id="a", content="north", embedding=(0.0, 1.0))])
 
 
 def test_a_server_elsewhere_is_judged_harder() -> None:

@@ -121,6 +121,13 @@ def postgres_server() -> Iterator[TestPostgres]:
         yield server
 
 
+@pytest.fixture(scope="session")
+def plain_database(postgres_server: TestPostgres) -> Iterator[str]:
+    """The URL of a database of the session's PostgreSQL whose user may not make extensions."""
+    with servers.plain_database(postgres_server) as url:
+        yield url
+
+
 @pytest.fixture
 def postgres_dsn(postgres_server: TestPostgres) -> str:
     """The URL of the session's PostgreSQL."""

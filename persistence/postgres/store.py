@@ -36,6 +36,7 @@ from persistence.postgres.reads.reads import Reads
 from persistence.postgres.sharding.backlog import PostgresBacklog
 from persistence.postgres.sharding.ownership import ShardLeases
 from persistence.postgres.stores.artifacts import PostgresArtifacts
+from persistence.postgres.stores.memories import PostgresLongTermMemories
 
 _log = logging.getLogger("callboard.postgres")
 
@@ -83,6 +84,7 @@ class PostgresStore(RunStore):
         self.limits = PostgresLimits(links)
         self.transcripts = Transcripts(links, artifacts.of)
         self.usage = PostgresUsage(links)
+        self.memories = PostgresLongTermMemories(links)
         self.mail = Mail(settings, links, mailing, on_foreign=self.arrivals.nudge)
         self.outbox = Outbox(links, self.commits, limit=settings.group_limit)
         self.group_size = self.commits.group_size

@@ -9,7 +9,15 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
 
 class VectorDocument(BaseModel):
-    """A text. Without an embedding the store computes it, if it has an `EmbeddingClient`."""
+    """A text. Without an embedding the store computes it, if it has an `EmbeddingClient`.
+
+    Attributes:
+        id: Names the document in its collection; at most 1,024 bytes.
+        content: At most 10 MiB, without NUL and half surrogate pairs.
+        embedding: 1 to 16,000 finite numbers, not all of them 0. A store keeps its direction only, in
+            numbers of 32 bits.
+        metadata: JSON data, at most 64 KiB.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -20,7 +28,11 @@ class VectorDocument(BaseModel):
 
 
 class SearchResult(BaseModel):
-    """A hit. `score` is the cosine similarity: 1.0 for the same direction."""
+    """A hit.
+
+    Attributes:
+        score: Cosine similarity, exact to 1e-6: 1.0 for the same direction, -1.0 for the opposite one.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -32,7 +44,7 @@ class SearchResult(BaseModel):
 
 @runtime_checkable
 class EmbeddingClient(Protocol):
-    """A model that turns texts into vectors of one length."""
+    """A model that turns texts into vectors of one length. A store gives it at most 256 texts a call."""
 
     async def embed(self, texts: Sequence[str]) -> list[tuple[float, ...]]:
         """Return one vector for each text, in their order."""
@@ -40,16 +52,27 @@ class EmbeddingClient(Protocol):
 
 @runtime_checkable
 class VectorStore(Protocol):
-    """Documents in collections that do not see each other."""
+    """Documents in collections that do not see each other.
+
+    A collection begins with its first document, whose embedding fixes its length for good, even when all
+    documents are deleted. All documents are checked, and all missing embeddings are computed, before
+    anything is written: an embedder that fails leaves nothing behind, and its error comes as it is.
+    Every method refuses names and ids that cannot be kept with `InvalidTextError`.
+    """
 
     async def add(
         self, documents: Sequence[VectorDocument], *, collection: str = "default"
     ) -> None:
         """Keep documents whose id is new. Known ones stay as they are. All or none.
 
+        Of several documents with one id the first counts. Embeddings are computed for known ids, too.
+
         Raises:
-            ValueError: A document has no embedding and the store has no client, or the embedding's
-                length is not the collection's.
+            ValueError: `InvalidDocumentError`: a document has no embedding and the store has no client; an
+                embedding is zero, has a number that is not finite, or is not of the collection's length;
+                the client returned another number of vectors than it got texts; or there are more than
+                2,000 documents or 64 Mi characters in one call.
+            ContractError: A content or metadata cannot be kept.
         """
 
     async def upsert(
@@ -57,8 +80,11 @@ class VectorStore(Protocol):
     ) -> None:
         """Keep documents, in place of those with the same id. All or none.
 
+        Of several documents with one id the last counts.
+
         Raises:
             ValueError: See `add`.
+            ContractError: See `add`.
         """
 
     async def search(
@@ -69,14 +95,20 @@ class VectorStore(Protocol):
         limit: int = 5,
         filter: Mapping[str, JsonValue] | None = None,  # noqa: A002 - the sources' name
     ) -> list[SearchResult]:
-        """Return the nearest documents, best first, equal scores by id.
+        """Return the nearest documents, best first, equal scores by id. A new collection has none.
 
         Args:
             query_embedding: Vector of the collection's length.
             collection: Searched alone.
-            limit: Maximum number of hits.
-            filter: Each key must be in a document's metadata, with an equal value.
+            limit: Maximum number of hits, 0 to 1,000.
+            filter: Each key must be in a document's metadata, with a value that is equal as JSON: 1 is 1.0
+                and not true, a list has the same values in the same order, and an object has the same keys
+                and no others. Null is a value. `limit` documents that match are found if there are so many.
+
+        Raises:
+            ValueError: `InvalidDocumentError`: the query is zero, not finite or of another length.
+            ContractError: `limit` is out of range, or the filter is not JSON data.
         """
 
     async def delete(self, ids: Sequence[str], *, collection: str = "default") -> None:
-        """Remove documents. Unknown ids are ignored."""
+        """Remove documents, at most 2,000 in one call. Unknown ids are ignored."""

@@ -2,6 +2,7 @@
 
 from tests.harness.servers.faults import copy_of, fail_over, freeze, thaw, wipe
 from tests.harness.servers.nats import NATS, OwnNats, TestNats, drop_namespace, own_nats_factory
+from tests.harness.servers.plain import plain_database
 from tests.harness.servers.postgres import (
     POSTGRES,
     NewClusters,
@@ -46,6 +47,7 @@ __all__ = [
     "own_nats_factory",
     "own_postgres_factory",
     "own_redis_factory",
+    "plain_database",
     "refuse",
     "server_directory",
     "thaw",

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+from importlib import resources
 from typing import TYPE_CHECKING, Final
 
 import pytest
 from pydantic_core import from_json, to_json
 
 import persistence
+from persistence.postgres.stores.first_use import first_use
 from tests.conformance.bed import DESK, result
 from tests.integration.persistence.hosts import connected, host, sql
 
@@ -31,8 +33,10 @@ def statements() -> Iterator[tuple[str, str]]:
 
 
 async def test_every_statement_prepares(postgres_dsn: str, schema: str) -> None:
-    """On the schema that the migrations make."""
+    """On the schema that the migrations make, with the tables of stores."""
     async with host(postgres_dsn, schema), connected(postgres_dsn, schema) as connection:
+        for file in resources.files("persistence.postgres").joinpath("schema", "stores").iterdir():
+            await connection.execute(first_use(file.name.removesuffix(".sql")))
         prepared = []
         for name, text in statements():
             await connection.prepare(text)

@@ -26,7 +26,7 @@ from actors.kernel.agent.supervision import HistoryRetention
 from actors.kernel.agent.transcript import Cut
 from actors.kernel.runtime.ids import AgentId
 from actors.kernel.storage.transcript import TranscriptStore
-from actors.runtime.context.conversation.sessions import Memory, WindowSource, without_marks
+from actors.runtime.context.conversation.sessions import SessionTerms, WindowSource, without_marks
 from actors.runtime.context.model_calls import Toolkit
 
 
@@ -147,7 +147,7 @@ async def window_report(
     Raises:
         ContractError: No session is given, and the agent has none of its own.
     """
-    memory = Memory.of(agent)
+    memory = SessionTerms.of(agent)
     name = session or memory.session
     if name is None:
         remedy = f"name one; `callboard history list {agent.id}` lists those that there are"
@@ -179,7 +179,7 @@ async def window_report(
 
 
 async def prepare_window(
-    agent: Agent, memory: Memory, store: TranscriptStore, session: str
+    agent: Agent, memory: SessionTerms, store: TranscriptStore, session: str
 ) -> None:
     """Make the window of `window_report` ahead: strategies keep what they ask models for it.
 

@@ -1,0 +1,25 @@
+"""Refusals of the stores: values that no backend keeps, and answers that are too large to be given whole."""
+
+from __future__ import annotations
+
+from actors.errors import ContractError, Facts
+
+
+class InvalidDocumentError(Facts, ContractError, ValueError):
+    """A document, a vector or a batch of them cannot be kept or searched for. Nothing was changed."""
+
+    text = "{what}: {problem}"
+    what: str
+    problem: str
+
+
+class SubGraphTooLargeError(Facts, ContractError, ValueError):
+    """The neighbours of an entity are more than one answer holds."""
+
+    text = (
+        "the part of the graph up to {depth} edges from {entity_id!r} has more than {limit} relationships: "
+        "ask for a smaller depth, or for some relationship_types only"
+    )
+    entity_id: str
+    depth: int
+    limit: int

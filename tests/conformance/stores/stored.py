@@ -1,0 +1,33 @@
+"""Links to a schema, for the suites of stores that are bound to no run."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+from actors.kernel.runtime.ids import HostIncarnation
+from persistence.postgres import open_postgres_history
+from persistence.postgres.connection.link import Links
+from persistence.postgres.connection.outage import ServerOutage
+from persistence.postgres.connection.settings import StoreSettings
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    import pytest
+
+    from tests.harness.servers import Schemas
+
+
+@asynccontextmanager
+async def lent_links(request: pytest.FixtureRequest, count: int = 2) -> AsyncIterator[Links]:
+    """Connections to a schema that belongs to this test."""
+    url = request.getfixturevalue("postgres_server").url
+    schemas: Schemas = request.getfixturevalue("schemas")
+    async with schemas.lent() as schema, open_postgres_history(url, schema=schema):
+        settings = StoreSettings(url=url, owner=HostIncarnation("test"), schema=schema)
+        links = Links(settings, ServerOutage(settings), count)
+        try:
+            yield links
+        finally:
+            await links.close()

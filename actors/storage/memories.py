@@ -135,7 +135,7 @@ class InMemoryLongTermMemory(LongTermMemory):
         return 0 if slot is None else len(self._kept[about].slots.pop(slot))
 
     @override
-    async def list(
+    async def page(
         self, *, about: str | None = None, limit: int = 100, offset: int = 0
     ) -> list[Memory]:
         check_page(limit, offset)

@@ -163,7 +163,7 @@ class LongTermMemory(Protocol):
             LeaseLostError: See `put`.
         """
 
-    async def list(
+    async def page(
         self, *, about: str | None = None, limit: int = 100, offset: int = 0
     ) -> list[Memory]:
         """Return present memories of a scope, or of all, behind the first `offset`; the newest first."""

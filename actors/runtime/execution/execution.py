@@ -107,8 +107,8 @@ class Execution:
             entropy=env.entropy,
             may_act=env.may_act,
             hooks=Hooks(self.agent, meta, env.clock),
-            artifacts=env.store.artifacts,
-            reads=env.store.reads,
+            store=env.store,
+            embedder=getattr(self.agent, "embedder", None),
             results=env.results,
             counters=env.counters,
             # A later attempt writes nothing before its first effect: it may have begun already.

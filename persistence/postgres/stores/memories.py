@@ -160,7 +160,7 @@ class PostgresLongTermMemory(LongTermMemory):
         return int(row["removed"])
 
     @override
-    async def list(
+    async def page(
         self, *, about: str | None = None, limit: int = 100, offset: int = 0
     ) -> list[Memory]:
         check_page(limit, offset)

@@ -73,7 +73,7 @@ def store(memories: LongTermMemories) -> LongTermMemory:
 def new(text: str, id_: str = "", **parts: Any) -> NewMemory:
     """A text to be kept about a user."""
     return NewMemory(
-        **{"id": id_ or f"id of {ascii(text[:40])}", "about": "user:7", "text": text, **parts}
+        **{"id": id_ or f"id of {text[:40]!a}", "about": "user:7", "text": text, **parts}
     )
 
 
@@ -97,7 +97,7 @@ async def test_a_text_of_a_key_has_versions(store: LongTermMemory) -> None:
     assert present == second
     assert before == first.model_copy(update={"valid_until": second.updated_at})
     assert present.created_at == first.created_at < present.updated_at
-    assert [one.text for one in await store.list()] == ["imperial"]
+    assert [one.text for one in await store.page()] == ["imperial"]
 
 
 async def test_a_request_is_done_once(store: LongTermMemory) -> None:
@@ -108,7 +108,7 @@ async def test_a_request_is_done_once(store: LongTermMemory) -> None:
 
     assert (again.id, again.text) == (first.id, "metric")
     assert again.valid_until is not None
-    assert [one.text for one in await store.list(about="user:7")] == ["imperial"]
+    assert [one.text for one in await store.page(about="user:7")] == ["imperial"]
 
 
 async def test_a_text_without_a_key_is_kept_once_in_a_scope(store: LongTermMemory) -> None:
@@ -117,7 +117,7 @@ async def test_a_text_without_a_key_is_kept_once_in_a_scope(store: LongTermMemor
     ids.append((await store.put(new("likes tea", "x", about="user:8"))).id)
 
     assert ids == ["0", "0", "0", "x"]
-    assert {one.about for one in await store.list()} == {"user:7", "user:8"}
+    assert {one.about for one in await store.page()} == {"user:7", "user:8"}
 
 
 async def test_of_equal_writers_at_once_one_is_kept(store: LongTermMemory) -> None:
@@ -132,7 +132,7 @@ async def test_of_equal_writers_at_once_one_is_kept(store: LongTermMemory) -> No
     kept = [one for one in done if isinstance(one, Memory)]
     assert len(kept) == 1
     assert all(isinstance(one, Memory | MemoryConflictError) for one in done)
-    assert len(await store.list(limit=1000)) == 2
+    assert len(await store.page(limit=1000)) == 2
     assert [one.text for one in await store.versions("k", about="user:7")] == [kept[0].text, "tea"]
 
 
@@ -149,7 +149,7 @@ async def test_a_writer_who_expects_another_version_is_told_the_text(store: Long
         await store.put(new("x", key="other", expected=4))
     assert found.value.present is None
     assert [one.version for one in await store.versions("k", about="user:7")] == [2, 1]
-    assert [one.text for one in await store.list()] == ["two"]
+    assert [one.text for one in await store.page()] == ["two"]
 
 
 async def test_a_forgotten_memory_is_gone_with_its_versions(store: LongTermMemory) -> None:
@@ -164,7 +164,7 @@ async def test_a_forgotten_memory_is_gone_with_its_versions(store: LongTermMemor
     assert removed == [0, 3, 0]
     assert await store.forget("a1", about="user:7") == 2
     assert await store.versions("b1", about="user:7") == []
-    assert [one.text for one in await store.list()] == ["other"]
+    assert [one.text for one in await store.page()] == ["other"]
     assert (await store.put(new("0", "id0", key="k"))).version == 1
 
 
@@ -188,8 +188,8 @@ async def test_tenants_and_scopes_do_not_see_each_other(memories: LongTermMemori
     assert await texts(acme, "tea milk") == ["tea"]
     assert await texts(bolt, "tea milk") == ["milk"]
     assert await bolt.forget("k", about="user:7") == 2
-    assert len(await acme.list()) == 2
-    assert await bolt.list() == []
+    assert len(await acme.page()) == 2
+    assert await bolt.page() == []
 
 
 async def test_words_find_texts(store: LongTermMemory) -> None:
@@ -284,10 +284,10 @@ async def test_what_cannot_be_kept_or_asked_is_refused(store: LongTermMemory) ->
     for parts, problem in queries:
         with pytest.raises(ContractError, match=problem):
             await store.search(replace(query, **parts))
-    for call in (store.list(limit=1001), store.list(offset=-1), store.forget("a\x00", about="u")):
+    for call in (store.page(limit=1001), store.page(offset=-1), store.forget("a\x00", about="u")):
         with pytest.raises(ContractError):
             await call
-    assert await store.list() == []
+    assert await store.page() == []
 
 
 async def test_the_largest_texts_are_kept(store: LongTermMemory) -> None:
@@ -320,7 +320,7 @@ async def test_a_host_that_lost_its_lease_writes_no_memory(bed: Bed) -> None:
         with pytest.raises(LeaseLostError):
             await call
 
-    [found] = await store.list()
+    [found] = await store.page()
     assert found.text == ("before" if bed.backend == "composed" else "after")
 
 
@@ -371,5 +371,5 @@ async def test_random_operations_do_what_a_small_model_does(
                     kept[slot] = [*versions, (text, unit)]
                 assert (memory.text, memory.version) == (text, len(kept[slot]))
     for (tenant, about), kept in model.items():
-        present = [one.text for one in await memories.of(tenant).list(about=about, limit=1000)]
+        present = [one.text for one in await memories.of(tenant).page(about=about, limit=1000)]
         assert sorted(present) == sorted(own[-1][0] for own in kept.values())

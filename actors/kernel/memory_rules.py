@@ -109,7 +109,7 @@ def checked_memory(new: NewMemory, embedding: Sequence[float] | None) -> Checked
             f"source of a memory is one of {get_args(MemorySource)}: {new.source!r}"
         )
     if new.expected is not None:
-        _check_range("expected version of a memory", new.expected, 0, MAX_INT)
+        check_expected(new.expected)
     return CheckedMemory(
         new=new,
         slot=slot_of(new.key, new.text),
@@ -156,6 +156,15 @@ def check_key(key: str) -> None:
     check_name_of("key of a memory", key)
     if not key.strip():
         raise InvalidTextError("key of a memory", "is empty: give it a name, or leave it out")
+
+
+def check_expected(version: object) -> None:
+    """Return if this can be an expected version.
+
+    Raises:
+        ContractError: It cannot.
+    """
+    _check_range("expected version of a memory", version, 0, MAX_INT)
 
 
 def check_page(limit: int, offset: int) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
+from typing import Final
 
 from pydantic import JsonValue
 from pydantic_core import from_json
@@ -38,6 +39,8 @@ from actors.kernel.storage.memory import (
     MemoryQuery,
     NewMemory,
 )
+
+_LATER: Final = timedelta(microseconds=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +151,8 @@ class InMemoryLongTermMemory(LongTermMemory):
         self, checked: CheckedMemory, version: int, versions: list[_KeptMemory]
     ) -> _KeptMemory:
         new, now = checked.new, self._now()
+        if versions:  # the clock may stand still, or go back
+            now = max(now, versions[-1].memory.updated_at + _LATER)
         memory = Memory(
             id=new.id,
             key=new.key,

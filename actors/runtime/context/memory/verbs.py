@@ -9,8 +9,8 @@ from typing import Any, Final
 
 from actors.errors import MessageTooLargeError
 from actors.kernel.json import JsonValue, sized
-from actors.kernel.memory_rules import check_key
-from actors.kernel.storage.memory import Memory, MemorySource, NewMemory, RecallMode
+from actors.kernel.memory_rules import check_expected, check_key
+from actors.kernel.storage.memory import Memory, MemoryQuery, MemorySource, NewMemory, RecallMode
 from actors.runtime.context.call import RunState
 from actors.runtime.context.effects import Effects, effect
 from actors.runtime.context.memory.access import OWN, MemoryAccess, MemoryBlock
@@ -96,18 +96,19 @@ class AgentMemory:
             ContractError: The query cannot be meant, or means ``meaning`` and the agent has no `embedder`.
             MessageTooLargeError: The hits have more than 256 KiB as JSON: use a smaller `limit`.
         """
-        self._check_query(query, about, limit, mode, filter, as_of, sources)
+        asked = MemoryQuery(
+            text=query,
+            about=about,
+            limit=limit,
+            mode=mode,
+            filter=filter,
+            sources=None if sources is None else tuple(sources),
+            as_of=as_of,
+        )
+        self._access.check(asked)
 
         async def recall() -> list[Any]:
-            found = await self._access.recall(
-                query,
-                about=about,
-                limit=limit,
-                mode=mode,
-                where=filter,
-                as_of=as_of,
-                sources=sources,
-            )
+            found = await self._access.recall(asked)
             value = [memory.model_dump(mode="json") for memory in found]
             size_bytes = sized(value, where="ctx.memory.recall")[1]
             if size_bytes > MAX_RECALL_BYTES:
@@ -167,6 +168,7 @@ class AgentMemory:
             ContractError: A limit is exceeded, or a text cannot be kept.
         """
         check_key(label)
+        check_expected(expected)
         self._access.check(NewMemory(id="", about=OWN, text=text, key=label, expected=expected))
 
         async def write() -> dict[str, Any]:

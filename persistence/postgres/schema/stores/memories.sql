@@ -132,7 +132,8 @@ begin
     elsif p_expected <> coalesce(known.version, 0) then
       outcome := 'conflict';
     else
-      this := clock_timestamp();
+      -- The clock may have gone back.
+      this := greatest(clock_timestamp(), known.updated_at + interval '1 microsecond');
       place := p_id;
       update memories m set valid_until = this
         where m.tenant = p_tenant and m.about = p_about and m.slot = p_slot and m.version = known.version;

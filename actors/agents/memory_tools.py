@@ -34,7 +34,7 @@ def memory_tools(*, about: str = OWN) -> list[Tool]:
 
 
 class _ModelMemory:
-    """One scope, as a model uses it."""
+    """Memories of a scope, as a model uses them."""
 
     def __init__(self, about: str) -> None:
         self._about = about

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Final, TypeAlias
 
 from pydantic import JsonValue
 from pydantic_core import from_json
@@ -55,10 +55,8 @@ class _KeptMemory:
         return self.memory.model_copy(update={"metadata": from_json(self.metadata)})
 
 
-@dataclass(slots=True)
-class _Scope:
-    slots: dict[str, list[_KeptMemory]] = field(default_factory=dict)
-    """Versions, the present one last."""
+_Slots: TypeAlias = dict[str, list[_KeptMemory]]
+"""Versions by slot, the present one last."""
 
 
 class InMemoryLongTermMemories(LongTermMemories):
@@ -71,7 +69,7 @@ class InMemoryLongTermMemories(LongTermMemories):
 
     def __init__(self, now: Callable[[], datetime], is_held: Callable[[Lease], bool]) -> None:
         self._now, self._is_held = now, is_held
-        self._kept: dict[str, dict[str, _Scope]] = {}
+        self._kept: dict[str, dict[str, _Slots]] = {}
 
     @override
     def of(self, tenant: str) -> InMemoryLongTermMemory:
@@ -86,7 +84,7 @@ class InMemoryLongTermMemory(LongTermMemory):
     """
 
     def __init__(
-        self, kept: dict[str, _Scope], now: Callable[[], datetime], is_held: Callable[[Lease], bool]
+        self, kept: dict[str, _Slots], now: Callable[[], datetime], is_held: Callable[[Lease], bool]
     ) -> None:
         self._kept, self._now, self._is_held = kept, now, is_held
 
@@ -100,7 +98,7 @@ class InMemoryLongTermMemory(LongTermMemory):
     ) -> Memory:
         checked = checked_memory(new, embedding)
         self._check(fence)
-        versions = self._kept.setdefault(new.about, _Scope()).slots.get(checked.slot, [])
+        versions = self._kept.setdefault(new.about, {}).get(checked.slot, [])
         known = next((one for one in self._all() if one.memory.id == new.id), None)
         if known is not None:
             return known.told()
@@ -116,7 +114,7 @@ class InMemoryLongTermMemory(LongTermMemory):
             versions[-1] = _KeptMemory(memory, present.metadata, present.unit)
         versions.append(kept)
         del versions[: -KEPT_VERSIONS - 1]
-        self._kept[new.about].slots[checked.slot] = versions
+        self._kept[new.about][checked.slot] = versions
         return kept.told()
 
     @override
@@ -128,14 +126,14 @@ class InMemoryLongTermMemory(LongTermMemory):
     @override
     async def versions(self, key_or_id: str, *, about: str) -> list[Memory]:
         slot = self._slot(key_or_id, about)
-        found = [] if slot is None else self._kept[about].slots[slot]
+        found = [] if slot is None else self._kept[about][slot]
         return [one.told() for one in reversed(found)]
 
     @override
     async def forget(self, key_or_id: str, *, about: str, fence: Lease | None = None) -> int:
         self._check(fence)
         slot = self._slot(key_or_id, about)
-        return 0 if slot is None else len(self._kept[about].slots.pop(slot))
+        return 0 if slot is None else len(self._kept[about].pop(slot))
 
     @override
     async def page(
@@ -173,7 +171,7 @@ class InMemoryLongTermMemory(LongTermMemory):
 
     def _slot(self, key_or_id: str, about: str) -> str | None:
         _, place, _ = named(key_or_id, about)
-        slots = self._kept[about].slots if about in self._kept else {}
+        slots = self._kept.get(about, {})
         if place in slots:
             return place
         of_id = (
@@ -189,9 +187,9 @@ class InMemoryLongTermMemory(LongTermMemory):
     def _in(self, about: str | None) -> Iterator[_KeptMemory]:
         if about is not None:
             check_about(about)
-        for name, scope in self._kept.items():
+        for name, slots in self._kept.items():
             if about in (None, name):
-                for versions in scope.slots.values():
+                for versions in slots.values():
                     yield from versions
 
 

@@ -12,6 +12,7 @@ from actors.agents import memory_tools
 from actors.context.turns import data_of, recalled_turn
 from actors.errors import ContractError, InvalidTextError, MessageTooLargeError
 from actors.kernel.agent.tools import ToolCall
+from actors.kernel.runtime.ids import HostIncarnation
 from actors.kernel.runtime.log_entry import EntryKind as K
 from actors.kernel.storage.memory import MemoryConflictError, NewMemory
 from actors.testing import ModelReply, ScriptedModel
@@ -180,6 +181,33 @@ async def test_a_memory_is_kept_once_whenever_the_host_dies(bed: Bed, manner: Ma
         assert [(one.text, one.version) for one in versions] == [("two", 2), ("one", 1)]
         assert versions[1].id == first
         assert {one.run_id for one in versions} == {run_id}
+
+
+async def test_a_host_frozen_past_its_lease_keeps_no_memory(bed: Bed) -> None:
+    """Its write comes when the shard has another epoch: it is refused, and the run is loaded again."""
+    embedder = Embedder()
+
+    async def act(ctx: RunContext, inbox: list[Message]) -> str:
+        del inbox
+        return await ctx.memory.remember("one", key="k")
+
+    faults = Faults(nth=0, manner=Manner.HOLD, method="put")
+    bed.go_wrong(faults)
+    await bed.restart()
+    agent = await bed.serve(act, embedder=embedder)
+    run_id = await bed.submit(agent)
+    await faults.held.wait()
+    leases = bed.runtime._host.worker.held.leases
+    async with bed.open_store(HostIncarnation("undertaker")) as store:
+        await store.shards.release(leases)
+        memories = store.memories.of("default")
+        faults.release.set()
+        found = await bed.result(run_id)
+        [kept] = await memories.versions("k", about=f"agent:{agent}")
+
+    assert kept.id == found
+    assert faults.calls.count("put") == 2
+    assert len(embedder.texts) == 2
 
 
 async def test_an_embedder_that_fails_keeps_nothing(bed: Bed) -> None:

@@ -55,19 +55,20 @@ def test_the_readme_conversation_runs_as_it_stands(tmp_path: Path) -> None:
     assert readme_prints(tmp_path, 2) == "{'claims': ['water is wet']}\n"
 
 
-async def test_the_blocks_about_context_run_in_order() -> None:
+@pytest.mark.parametrize(("page", "count"), [("docs/context.md", 6), ("docs/memory.md", 8)])
+async def test_the_blocks_of_a_page_run_in_order(page: str, count: int) -> None:
     """They go on from each other, and await as a prompt of `python -m asyncio` does."""
-    found = blocks("docs/context.md", "python")
+    found = blocks(page, "python")
     names: dict[str, object] = {}
 
     for number, block in enumerate(found):
-        name = f"docs/context.md, block {number}"
+        name = f"{page}, block {number}"
         code = compile(block, name, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
         done = eval(code, names)
         if inspect.iscoroutine(done):
             await done
 
-    assert len(found) >= 6
+    assert len(found) >= count
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ RecallMode: TypeAlias = Literal["hybrid", "meaning", "words"]
 
 
 class Memory(BaseModel):
-    """One version of a kept text.
+    """A version of a kept text.
 
     Attributes:
         id: 32 hexadecimal digits; each version has its own.

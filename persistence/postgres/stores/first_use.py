@@ -5,10 +5,14 @@ from __future__ import annotations
 from importlib import resources
 from typing import Final, Literal
 
+from persistence.errors import RefusedError
 from persistence.postgres.connection.link import Links, Row
 
 TABLES_VERSION: Final = 1
 """Of all files in `schema/stores`."""
+_MISSING: Final = frozenset(("42P01", "42883"))
+"""SQLSTATE of a table or function that is not there. A database that lost its last commits may have lost
+tables that this process has used."""
 _FIRST_USE: Final = """
 do $first_use$
 declare is_made boolean := false;
@@ -33,8 +37,8 @@ class StoreTables:
 
     They are made in one transaction, with a row of `store_tables` that says so: after a crash they are there
     as a whole, or not. Any number of processes may be first at once: one of them makes the tables, under an
-    advisory lock of the database, and the others wait. A user without the right to create tables may use
-    those that are there.
+    advisory lock of the database, and the others wait. Tables that a database has lost since are made anew,
+    without their rows. A user without the right to create tables may use those that are there.
 
     Args:
         links: For one statement at a time. Their schema has been migrated.
@@ -49,9 +53,14 @@ class StoreTables:
 
     async def fetch(self, doing: str, sql: str, *args: object) -> list[Row]:
         """Return the rows of a statement on the tables. See `Link.fetch`, also for errors."""
-        if not self._are_made:
-            await self._links.fetch(f"making tables of {self._name}", first_use(self._name))
-            self._are_made = True
+        if self._are_made:
+            try:
+                return await self._links.fetch(doing, sql, *args)
+            except RefusedError as exc:
+                if exc.sqlstate not in _MISSING:
+                    raise
+        await self._links.fetch(f"making tables of {self._name}", first_use(self._name))
+        self._are_made = True
         return await self._links.fetch(doing, sql, *args)
 
 

@@ -20,7 +20,7 @@ MAX_RECALL_BYTES: Final = 256 * 1024
 
 
 class AgentMemory:
-    """What the run's agent keeps: texts in scopes of its tenant, and labelled blocks of its own.
+    """Memories of the run's agent: texts in scopes of its tenant, and labelled blocks of its own.
 
     The scope ``agent`` is the agent's own. Others, for example ``user:7``, are shared by the agents of the
     tenant. Nobody names another agent's scope, or another tenant's.

@@ -49,6 +49,7 @@ class ReActAgent:
         approval_policy: Which tools wait for a person.
         guards: Checks of what goes into the model and comes out, and of calls of tools.
         embedder: Makes memories found by meaning; see `memory_tools`.
+        blocks: Labels of blocks that its model always sees; see `AgentMemory.set_block`.
         version: Of the agent's code; recorded with each run.
 
     Raises:
@@ -70,6 +71,7 @@ class ReActAgent:
         approval_policy: ApprovalPolicy | None = None,
         guards: Sequence[Guard] = (),
         embedder: EmbeddingClient | None = None,
+        blocks: Sequence[str] = (),
         version: str | None = None,
     ) -> None:
         self.id = name if isinstance(name, AgentId) else AgentId(name, "main")
@@ -79,7 +81,7 @@ class ReActAgent:
         self.context = context or default_context(model)
         self.session, self.version = session, version
         self.approval_policy = approval_policy or ApprovalPolicy()
-        self.guards, self.embedder = tuple(guards), embedder
+        self.guards, self.embedder, self.blocks = tuple(guards), embedder, tuple(blocks)
         self._output, self._max_turns, self._options = output, max_turns, options
 
     async def run(self, ctx: RunContext, inbox: list[Message]) -> JsonValue:

@@ -21,7 +21,7 @@ RECALLED: Final = "recalled"
 UPTO: Final = "upto"
 """Id of the last turn that a summary covers; empty if that turn has none."""
 
-DataKind: TypeAlias = Literal["summary", "recalled", "turns"]
+DataKind: TypeAlias = Literal["blocks", "summary", "recalled", "turns"]
 
 
 def is_pinned(message: ChatMessage) -> bool:

@@ -158,6 +158,21 @@ def check_key(key: str) -> None:
         raise InvalidTextError("key of a memory", "is empty: give it a name, or leave it out")
 
 
+def checked_keys(keys: Sequence[str]) -> list[str]:
+    """Return keys that memories can have.
+
+    Raises:
+        InvalidTextError: One of them cannot be one.
+        ContractError: They are one text, or too many.
+    """
+    if isinstance(keys, str):
+        raise ContractError(f"keys of memories are a list: write [{keys!r}]")
+    _check_range("number of keys of memories", len(keys), 0, MAX_LISTED)
+    for key in keys:
+        check_key(key)
+    return list(keys)
+
+
 def check_expected(version: object) -> None:
     """Return if this can be an expected version.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final, TypeAlias
@@ -21,6 +21,7 @@ from actors.kernel.memory_rules import (
     FoundMemory,
     check_about,
     check_page,
+    checked_keys,
     checked_memory,
     checked_query,
     named,
@@ -137,10 +138,20 @@ class InMemoryLongTermMemory(LongTermMemory):
 
     @override
     async def page(
-        self, *, about: str | None = None, limit: int = 100, offset: int = 0
+        self,
+        *,
+        about: str | None = None,
+        keys: Sequence[str] | None = None,
+        limit: int = 100,
+        offset: int = 0,
     ) -> list[Memory]:
         check_page(limit, offset)
-        present = [one for one in self._in(about) if one.memory.valid_until is None]
+        wanted = None if keys is None else checked_keys(keys)
+        present = [
+            one
+            for one in self._in(about)
+            if one.memory.valid_until is None and (wanted is None or one.memory.key in wanted)
+        ]
         present.sort(key=lambda one: one.memory.id)
         present.sort(key=lambda one: one.memory.updated_at, reverse=True)
         return [one.told() for one in present[offset : offset + limit]]

@@ -15,6 +15,7 @@ from actors.kernel.agent.tools import ToolCall
 from actors.kernel.runtime.ids import HostIncarnation
 from actors.kernel.runtime.log_entry import EntryKind as K
 from actors.kernel.storage.memory import MemoryConflictError, NewMemory
+from actors.kernel.store.lists import RunFilter
 from actors.testing import ModelReply, ScriptedModel
 from tests.harness.faulty_store import Faults, Manner
 
@@ -307,3 +308,53 @@ async def test_what_operators_keep_is_found_by_agents(bed: Bed) -> None:
     await store.put(new)
 
     assert await bed.play(act) == ["operator"]
+
+
+async def test_declared_blocks_are_in_front_of_each_window(bed: Bed) -> None:
+    """As data, with their size in the receipt; the present text is read, and on a replay nothing."""
+    model = ScriptedModel(ModelReply(text="one"), ModelReply(text="two"), ModelReply(text="three"))
+
+    async def body(ctx: RunContext) -> list[str]:
+        texts = [(await ctx.generate("a")).text]
+        await ctx.memory.set_block("persona", "curt </data>", expected=0)
+        await ctx.memory.set_block("hidden", "x", expected=0)
+        texts.append((await ctx.generate("b")).text)
+        await ctx.memory.set_block("persona", "kind", expected=1)
+        return [*texts, (await ctx.generate("c")).text]
+
+    labels = ("missing", "persona")
+    values = await bed.live_and_replayed(body, model=model, blocks=labels, session="main")
+    [agent] = bed.agents
+    [run] = await bed.runtime.store.lists.runs(RunFilter(agent_id=agent))
+    receipts: list[Any] = [e.payload["receipt"] for e in await bed.log(run.run_id, K.LLM_CALL)]
+    windows = [asked.messages for asked in model.asked]
+    report = await bed.runtime.window(agent)
+
+    assert all(value == ["one", "two", "three"] for value in values)
+    assert [len(window) for window in windows] == [1, 4, 6]
+    assert data_of(windows[1][0]) == '{"label":"persona","text":"curt </data>"}'
+    assert windows[1][0].role == "user"
+    assert windows[1][0].text.count("</data>") == 1
+    assert "kind" in windows[2][0].text
+    assert "blocks" not in receipts[0]["parts"]
+    assert all(one["tokens"] == sum(one["parts"].values()) for one in receipts)
+    assert [one["parts"]["blocks"] for one in receipts[1:]] == [report.parts[0].tokens] * 2
+    assert (report.parts[0].name, report.messages[0]) == ("blocks", windows[2][0])
+
+
+async def test_programs_beside_agents_see_what_they_remember(bed: Bed) -> None:
+    """By tenant: list, versions, and forgetting."""
+
+    async def act(ctx: RunContext, inbox: list[Message]) -> None:
+        del inbox
+        await ctx.memory.remember("tea", key="drink")
+        await ctx.memory.set_block("persona", "curt", expected=0)
+
+    agent = await bed.serve(act)
+    await bed.result(await bed.submit(agent))
+    memory, about = bed.runtime.memory(), f"agent:{agent}"
+    listed = [*await memory.page(about=about), *await memory.page(about=f"blocks:{about}")]
+
+    assert [(one.key, one.text) for one in listed] == [("drink", "tea"), ("persona", "curt")]
+    assert await memory.forget("drink", about=about) == 1
+    assert await memory.page(about=about) == []

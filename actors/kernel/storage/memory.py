@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal, Protocol, TypeAlias, runtime_checkable
@@ -164,9 +164,21 @@ class LongTermMemory(Protocol):
         """
 
     async def page(
-        self, *, about: str | None = None, limit: int = 100, offset: int = 0
+        self,
+        *,
+        about: str | None = None,
+        keys: Sequence[str] | None = None,
+        limit: int = 100,
+        offset: int = 0,
     ) -> list[Memory]:
-        """Return present memories of a scope, or of all, behind the first `offset`; the newest first."""
+        """Return present memories, the newest first: at most `limit`, behind the first `offset`.
+
+        Args:
+            about: Their scope; None: those of all scopes, blocks included.
+            keys: Only those that have one of these keys; None: all.
+            limit: At most 1,000.
+            offset: How many are left out.
+        """
 
 
 @runtime_checkable

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final, LiteralString
 
 from pydantic_core import from_json, to_json
@@ -15,6 +16,7 @@ from actors.kernel.memory_rules import (
     FoundMemory,
     check_about,
     check_page,
+    checked_keys,
     checked_memory,
     checked_query,
     conflict,
@@ -83,6 +85,7 @@ SQL_LIST_MEMORIES: Final[LiteralString] = """
 select m.id, m.key, m.about, m.text, m.source, m.run_id, m.turn, m.metadata, m.version, m.created_at,
     m.updated_at, m.valid_until
   from memories m where m.tenant = $1 and ($2::text is null or m.about = $2) and m.valid_until is null
+    and ($5::text[] is null or m.key = any($5))
   order by m.updated_at desc, m.id limit $3 offset $4
 """
 
@@ -161,12 +164,17 @@ class PostgresLongTermMemory(LongTermMemory):
 
     @override
     async def page(
-        self, *, about: str | None = None, limit: int = 100, offset: int = 0
+        self,
+        *,
+        about: str | None = None,
+        keys: Sequence[str] | None = None,
+        limit: int = 100,
+        offset: int = 0,
     ) -> list[Memory]:
         check_page(limit, offset)
         if about is not None:
             check_about(about)
-        args = (self._tenant, about, limit, offset)
+        args = (self._tenant, about, limit, offset, None if keys is None else checked_keys(keys))
         rows = await self._tables.fetch("listing memories", SQL_LIST_MEMORIES, *args)
         return [_memory(row) for row in rows]
 

@@ -44,12 +44,14 @@ class SessionTerms:
         pipeline: Makes windows.
         retention: What becomes of a run's turns when it ends.
         session: The session of runs that name none.
+        blocks: Labels of blocks that are in front of every window.
     """
 
     history: HistoryProvider | None
     pipeline: CompactionPipeline
     retention: HistoryRetention
     session: str | None
+    blocks: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, agent: Agent) -> SessionTerms:
@@ -62,6 +64,7 @@ class SessionTerms:
             _DEFAULT if pipeline is None else pipeline,
             getattr(context, "retention", None) or HistoryRetention.PERMANENT,
             getattr(agent, "session", None),
+            tuple(getattr(agent, "blocks", ())),
         )
 
 

@@ -73,12 +73,12 @@ class WindowPart:
     """A part of a request.
 
     Attributes:
-        name: ``instructions``, ``summary``, ``recalled``, ``history`` or ``tools``.
+        name: ``instructions``, ``blocks``, ``summary``, ``recalled``, ``history`` or ``tools``.
         count: Of its texts, turns or tools.
         tokens: Its size.
     """
 
-    name: Literal["instructions", "summary", "recalled", "history", "tools"]
+    name: Literal["instructions", "blocks", "summary", "recalled", "history", "tools"]
     count: int
     tokens: int
 
@@ -135,7 +135,11 @@ class WindowReport:
 
 
 async def window_report(
-    agent: Agent, store: TranscriptStore, session: str | None = None
+    agent: Agent,
+    store: TranscriptStore,
+    session: str | None = None,
+    *,
+    blocks: Sequence[ChatMessage] = (),
 ) -> WindowReport:
     """Return the window that a call of the agent's model would be sent now. See `Runtime.window`.
 
@@ -143,6 +147,7 @@ async def window_report(
         agent: Its code.
         store: Where turns are, if the agent brings no history.
         session: By default the agent's attribute `session`.
+        blocks: The turn with the agent's blocks; see `block_turns`.
 
     Raises:
         ContractError: No session is given, and the agent has none of its own.
@@ -156,7 +161,8 @@ async def window_report(
     if memory.retention is not HistoryRetention.NONE:
         source = await WindowSource.of(memory, store, agent.id, name)
     tally = Tally(memory.pipeline.counter)
-    beside = sum(part.tokens for part in _parts(agent, (), tally, memory.pipeline.counter))
+    counter = memory.pipeline.counter
+    beside = sum(part.tokens for part in _parts(agent, (), tally, counter, blocks=blocks))
     with reserving(beside):
         made, window = await assembled_window(
             memory.pipeline, source.messages, RefusedCalls(), tally=tally
@@ -171,10 +177,10 @@ async def window_report(
         turns=source.count,
         read=sum(not is_derived(message) for message in source.messages),
         cut=source.cut,
-        parts=tuple(_parts(agent, window, tally, memory.pipeline.counter)),
+        parts=tuple(_parts(agent, window, tally, counter, blocks=blocks)),
         steps=made.steps,
         budget=min(_budgets(memory.pipeline), key=lambda one: one.tokens, default=None),
-        messages=tuple(map(without_marks, window)),
+        messages=(*blocks, *map(without_marks, window)),
     )
 
 
@@ -197,12 +203,19 @@ async def prepare_window(
 
 
 def _parts(
-    agent: Agent, window: Sequence[ChatMessage], tally: Tally, counter: TokenCounter
+    agent: Agent,
+    window: Sequence[ChatMessage],
+    tally: Tally,
+    counter: TokenCounter,
+    *,
+    blocks: Sequence[ChatMessage] = (),
 ) -> Iterator[WindowPart]:
     """Yield the parts of a request that are not empty."""
     instructions: str | None = getattr(agent, "instructions", None)
     if instructions:
         yield WindowPart(name="instructions", count=1, tokens=counter.text(instructions))
+    if blocks:
+        yield WindowPart(name="blocks", count=len(blocks), tokens=tally.total(blocks))
     summaries = [message for message in window if is_summary(message)]
     recalled = [message for message in window if is_recalled(message)]
     history = [message for message in window if not is_derived(message)]

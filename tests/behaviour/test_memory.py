@@ -15,7 +15,6 @@ from actors.kernel.agent.tools import ToolCall
 from actors.kernel.runtime.ids import HostIncarnation
 from actors.kernel.runtime.log_entry import EntryKind as K
 from actors.kernel.storage.memory import MemoryConflictError, NewMemory
-from actors.kernel.store.lists import RunFilter
 from actors.testing import ModelReply, ScriptedModel
 from tests.harness.faulty_store import Faults, Manner
 
@@ -325,7 +324,7 @@ async def test_declared_blocks_are_in_front_of_each_window(bed: Bed) -> None:
     labels = ("missing", "persona")
     values = await bed.live_and_replayed(body, model=model, blocks=labels, session="main")
     [agent] = bed.agents
-    [run] = await bed.runtime.store.lists.runs(RunFilter(agent_id=agent))
+    [run] = await bed.runtime.store.lists.runs(agent=agent)
     receipts: list[Any] = [e.payload["receipt"] for e in await bed.log(run.run_id, K.LLM_CALL)]
     windows = [asked.messages for asked in model.asked]
     report = await bed.runtime.window(agent)

@@ -337,7 +337,8 @@ async def test_declared_blocks_are_in_front_of_each_window(bed: Bed) -> None:
     assert "kind" in windows[2][0].text
     assert "blocks" not in receipts[0]["parts"]
     assert all(one["tokens"] == sum(one["parts"].values()) for one in receipts)
-    assert [one["parts"]["blocks"] for one in receipts[1:]] == [report.parts[0].tokens] * 2
+    assert receipts[1]["parts"]["blocks"] > 0
+    assert receipts[2]["parts"]["blocks"] == report.parts[0].tokens
     assert (report.parts[0].name, report.messages[0]) == ("blocks", windows[2][0])
 
 

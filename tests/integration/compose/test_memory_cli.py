@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.integration.compose.commandline import Cli
 
 from actors import AgentId
 from actors.kernel.storage.memory import NewMemory
 from compose.commands.output import Exit
+from tests.integration.compose.commandline import Cli
 
 if TYPE_CHECKING:
     from tests.harness.servers import TestPostgres

@@ -21,6 +21,7 @@ from actors.kernel.agent.message import ChatMessage, Message
 from actors.kernel.agent.tools import ApprovalPolicy, Tool, check_tools
 from actors.kernel.json import JsonValue, canonical_json
 from actors.kernel.runtime.ids import AgentId
+from actors.kernel.storage.vector import EmbeddingClient
 from actors.runtime import RunContext
 
 MAX_RESULT_CHARS: Final = 2_000
@@ -49,6 +50,8 @@ class ReActAgent:
         options: For the model.
         approval_policy: Which tools wait for a person.
         guards: Checks of what goes into the model and comes out, and of calls of tools.
+        embedder: Makes memories found by meaning; see `memory_tools`.
+        blocks: Labels of blocks that its model always sees; see `AgentMemory.set_block`.
         version: Of the agent's code; recorded with each run.
 
     Raises:
@@ -69,6 +72,8 @@ class ReActAgent:
         options: GenerationOptions | None = None,
         approval_policy: ApprovalPolicy | None = None,
         guards: Sequence[Guard] = (),
+        embedder: EmbeddingClient | None = None,
+        blocks: Sequence[str] = (),
         version: str | None = None,
     ) -> None:
         self.id = name if isinstance(name, AgentId) else AgentId(name, "main")
@@ -79,7 +84,7 @@ class ReActAgent:
         self.context = context or default_context(model)
         self.session, self.version = session, version
         self.approval_policy = approval_policy or ApprovalPolicy()
-        self.guards = tuple(guards)
+        self.guards, self.embedder, self.blocks = tuple(guards), embedder, tuple(blocks)
         self._output, self._max_turns, self._options = output, max_turns, options
 
     async def run(self, ctx: RunContext, inbox: list[Message]) -> JsonValue:

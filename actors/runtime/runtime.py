@@ -13,12 +13,13 @@ from actors.kernel.agent.agent import Agent
 from actors.kernel.clock import Clock, Entropy
 from actors.kernel.runtime.effects import Journal, ResultCache
 from actors.kernel.runtime.hints import Nudge
-from actors.kernel.runtime.ids import AgentId, HostIncarnation
+from actors.kernel.runtime.ids import DEFAULT_TENANT, AgentId, HostIncarnation
 from actors.kernel.runtime.inbox import Inbox
 from actors.kernel.runtime.log_entry import EventLog
 from actors.kernel.runtime.scheduler import Scheduler
 from actors.kernel.runtime.supervisor import Supervisor
 from actors.kernel.runtime.wakeup import SignalBus
+from actors.kernel.storage.memory import LongTermMemory
 from actors.kernel.storage.usage import EACH, UsageBy, UsageFilter, UsageTotal
 from actors.kernel.store.fanout import FanoutStrategy
 from actors.kernel.store.follow_graph import FollowGraph
@@ -28,6 +29,7 @@ from actors.runtime.client.approvals import Approvals
 from actors.runtime.client.client import Client
 from actors.runtime.client.gateway_api import RuntimeFront
 from actors.runtime.client.live_events import LiveEvents
+from actors.runtime.context.conversation.blocks import block_turns
 from actors.runtime.context.conversation.windows import WindowReport, window_report
 from actors.runtime.context.host_services import HostServices
 from actors.runtime.context.topics import ForeignTopics
@@ -211,6 +213,14 @@ class Runtime(Client):
         """
         return StoreHistory(self._store.transcripts)
 
+    def memory(self, tenant: str = DEFAULT_TENANT) -> LongTermMemory:
+        """Return the long-term memory of a tenant, for programs beside its agents.
+
+        An agent's own memories are about ``agent:`` and its id, its blocks about ``blocks:agent:`` and its id.
+        Here nothing is recorded and no text is embedded: give `put` an embedding, or have words only.
+        """
+        return self._store.memories.of(tenant)
+
     async def window(self, agent: AgentId, session: str | None = None) -> WindowReport:
         """Return the window that a call of the agent's model would be sent now, before a new turn.
 
@@ -229,7 +239,9 @@ class Runtime(Client):
         if found is None:
             remedy = "register it, or ask a process that does; its code makes its windows"
             raise ContractError(f"{agent} is not registered in this process: {remedy}")
-        return await window_report(found, self._store.transcripts, session)
+        labels = getattr(found, "blocks", ())
+        blocks = await block_turns(self._store.memories, agent, labels)
+        return await window_report(found, self._store.transcripts, session, blocks=blocks)
 
     async def usage(
         self,

@@ -42,6 +42,7 @@ agents = App(name="agents", help="Who has something to do, and what it waits for
 history = App(
     name="history", help="What agents and their users said: sessions and turns.", group=LOOK
 )
+memory = App(name="memory", help="Texts that agents keep beyond conversations.", group=LOOK)
 limits = App(
     name="limits", help="How many runs execute at once and start per second.", group=DECIDE
 )
@@ -78,13 +79,14 @@ _PARTS: Final = (
     (runs, "runs.again", "retry fork redrive"),
     (agents, "inspect.agents", "list=list_agents inbox state forget"),
     (history, "inspect.history", "list=list_sessions show export"),
+    (memory, "inspect.memory", "list=list_memories show forget"),
     (approvals, "messages.approvals", "list=list_approvals approve deny"),
     (schedules, "operate.schedules", "create list=list_schedules show pause resume trigger delete"),
     (limits, "operate.limits", "list=list_limits set=set_limit delete=delete_limit"),
     (dlq, "operate.dlq", "list=list_letters show redrive discard"),
 )
 """The part, the module, and its commands, as NAME or NAME=FUNCTION."""
-_APPS: Final = (runs, agents, history, dlq, limits, schedules, approvals)
+_APPS: Final = (runs, agents, history, memory, dlq, limits, schedules, approvals)
 
 
 def _add(part: App, module: str, commands: str, group: Group | None = None) -> None:

@@ -37,6 +37,7 @@ from persistence.postgres.sharding.backlog import PostgresBacklog
 from persistence.postgres.sharding.ownership import ShardLeases
 from persistence.postgres.stores.artifacts import PostgresArtifacts
 from persistence.postgres.stores.boards import PgTaskBoards
+from persistence.postgres.stores.memories import PostgresLongTermMemories
 
 _log = logging.getLogger("callboard.postgres")
 
@@ -86,6 +87,7 @@ class PostgresStore(RunStore):
         self.usage = PostgresUsage(links)
         self._board_links = Links(settings, outage, settings.readers, KEYED)
         self.boards = PgTaskBoards(self._board_links)
+        self.memories = PostgresLongTermMemories(links)
         self.mail = Mail(settings, links, mailing, on_foreign=self.arrivals.nudge)
         self.outbox = Outbox(links, self.commits, limit=settings.group_limit)
         self.group_size = self.commits.group_size

@@ -90,6 +90,9 @@ NO_VALUES: Final = {
     *("ContentBlock", "GenerationOptions", "LLMClient", "LLMResponse", "StreamEvent"),
 }
 CALLED: Final = {
+    "AgentMemory": "actors/runtime/context/memory/verbs.py",
+    "InMemoryLongTermMemory": "actors/storage/memories.py",
+    "PostgresLongTermMemory": "persistence/postgres/stores/memories.py",
     "Client": "actors/runtime/client/client.py",
     "RunContext": "actors/runtime/context/run_context.py",
     "Schedules": "actors/runtime/schedules/api.py",

@@ -112,6 +112,11 @@ _IN_MEMORY = frozenset(
         "cleanup_executes_no_effect_when_the_run_suspends",
         "code_that_depends_on_chance_is_found_out",
         "swallowing_the_suspension_fails_the_run",
+        # memory: what is decided above its store, whose suite runs on PostgreSQL
+        "a_model_keeps_and_finds_facts_by_tools",
+        "a_trace_names_what_is_remembered_and_recalled",
+        "an_embedder_that_fails_keeps_nothing",
+        "recalled_text_reaches_the_model_as_marked_data",
         # divergence: all but the timer that a row keeps while its run is parked
         "changed_code_is_parked_and_goes_on_once_it_is_mended",
         "code_that_catches_everything_is_parked_all_the_same",

@@ -14,7 +14,7 @@ from actors import ChatMessage, CompactionPipeline, ContextConfig, StoreHistory
 from actors.context import SlidingWindowCompaction
 from actors.context.paid_calls import RefusedCalls
 from actors.kernel.agent.transcript import NewTurn
-from actors.runtime.context.conversation.sessions import Memory, WindowSource
+from actors.runtime.context.conversation.sessions import SessionTerms, WindowSource
 from actors.runtime.context.conversation.windows import assembled_window
 from actors.testing import FunctionModel
 from persistence.postgres import PostgresStore
@@ -77,7 +77,7 @@ async def measured(one: Callable[[], Awaitable[Any]], times: list[float]) -> Any
 
 async def window_of(runtime: Runtime, agent: AgentId) -> list[ChatMessage]:
     """Return a window as `ctx.generate` makes it on a miss."""
-    memory = Memory.of(Talker(agent))
+    memory = SessionTerms.of(Talker(agent))
     source = await WindowSource.of(memory, runtime.store.transcripts, agent, SESSION)
     _, window = await assembled_window(memory.pipeline, source.messages, RefusedCalls())
     return window

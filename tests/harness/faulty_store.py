@@ -165,10 +165,11 @@ class FaultyStore:
     def __getattr__(self, name: str) -> Any:
         member = getattr(self._store, name)
         if name in _ROLES:
-            role = FaultyStore(member, self._faults, self._die)
-            self._roles.append(role)
+            role = self._role(member)
             setattr(self, name, role)
             return role
+        if name == "of":  # those of one tenant
+            return lambda *args: self._role(member(*args))
         if not inspect.iscoroutinefunction(member):
             return member
 
@@ -176,6 +177,12 @@ class FaultyStore:
             return await self._call(name, member, args, kwargs)
 
         return call
+
+    def _role(self, member: Any) -> FaultyStore:
+        role = FaultyStore(member, self._faults, self._die)
+        role._dead = self._dead
+        self._roles.append(role)
+        return role
 
     async def _call(self, name: str, member: Any, args: Any, kwargs: Any) -> Any:
         if self._dead:

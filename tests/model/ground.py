@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import asynccontextmanager
 from copy import deepcopy
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from actors.kernel.agent.message import Message
 from actors.kernel.runtime.hints import Nudge
@@ -35,6 +35,10 @@ def run_of(agent: AgentId, payload: dict[str, Any], id: str) -> tuple[NewRun, Me
     """Return a run that the outsider submits, and its message."""
     run = NewRun(run_id_of_submit(agent, SENDER, id), agent)
     return run, message_of(agent, payload, id)
+
+
+_APART: Final = ("transcripts", "artifacts", "memories")
+"""Rows in memory that are values of their own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,9 +113,18 @@ class MemoryGround:
 
     def copied(self) -> dict[str, Any]:
         """Return all rows as they are, for `go_back`."""
-        kept = ("clock", "hooks", "transcripts", "artifacts", "_now", "_readers")
+        kept = (
+            "clock",
+            "hooks",
+            "transcripts",
+            "artifacts",
+            "memories",
+            "_now",
+            "_is_held",
+            "_readers",
+        )
         rows = self._first._rows
-        stores = {"": rows, "transcripts": rows.transcripts, "artifacts": rows.artifacts}
+        stores = {"": rows} | {name: getattr(rows, name) for name in _APART}
         return {
             name: deepcopy({key: x for key, x in vars(store).items() if key not in kept})
             for name, store in stores.items()
@@ -120,8 +133,8 @@ class MemoryGround:
     def go_back(self, rows: dict[str, Any]) -> None:
         """Another server takes the place of the one with the rows; it has those of some time before."""
         vars(self._first._rows).update(rows[""])
-        vars(self._first._rows.transcripts).update(rows["transcripts"])
-        vars(self._first._rows.artifacts).update(rows["artifacts"])
+        for name in _APART:
+            vars(getattr(self._first._rows, name)).update(rows[name])
         self._first._rows.nudge(object(), Nudge("life"))
 
     @asynccontextmanager

@@ -12,6 +12,7 @@ from typing import Protocol
 
 from actors.kernel.runtime.hints import Nudge
 from actors.kernel.storage.blob import ArtifactStores
+from actors.kernel.storage.memory import LongTermMemories
 from actors.kernel.storage.transcript import TranscriptStore
 from actors.kernel.storage.usage import UsageStore
 from actors.kernel.store.arrivals import ArrivalStore
@@ -60,6 +61,8 @@ class RunStore(Protocol):
     """Conversations of agents."""
     artifacts: ArtifactStores
     """Large bytes, by tenant and scope."""
+    memories: LongTermMemories
+    """Texts that agents keep, by tenant."""
     usage: UsageStore
     """Totals of what model calls used and cost."""
 

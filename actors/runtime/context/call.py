@@ -18,9 +18,10 @@ from actors.kernel.runtime.effects import EffectCall, ResultCache, args_hash, ke
 from actors.kernel.runtime.ids import AgentId, RunId, TopicId, message_id_of_run
 from actors.kernel.runtime.log_entry import EntryKind, RunLogEntry
 from actors.kernel.runtime.rows import RunRow
-from actors.kernel.storage.blob import ArtifactStore, ArtifactStores
+from actors.kernel.storage.blob import ArtifactStore
+from actors.kernel.storage.vector import EmbeddingClient
 from actors.kernel.store.operators import agent_scope
-from actors.kernel.store.reads import ReadStore
+from actors.kernel.store.store import RunStore
 from actors.kernel.tracing import TRACE_PARENT
 from actors.runtime.context.buffers import AnswerBuffer, SignalBuffer
 from actors.runtime.context.middleware import Hooks
@@ -56,10 +57,10 @@ class RunState:
     """False near the end of a lease that was not renewed: nothing outside is touched then."""
     hooks: Hooks
     """The agent's observers."""
-    artifacts: ArtifactStores
-    """Those of all agents."""
-    reads: ReadStore
-    """Rows, by id."""
+    store: RunStore
+    """Rows of all agents. What a run writes goes through `log`."""
+    embedder: EmbeddingClient | None = None
+    """The agent's; None: its memories are found by their words."""
     results: ResultCache | None = None
     """Where results outlive a crash that keeps them from the log."""
     recovering: bool = False
@@ -177,7 +178,7 @@ async def tokens_left(run: RunState) -> int | None:
     terms = run.row.supervision
     if terms is None or terms.execution_budget.max_tokens is None:
         return None
-    return await reading(run.log, partial(run.reads.tokens_left, run.run_id))
+    return await reading(run.log, partial(run.store.reads.tokens_left, run.run_id))
 
 
 executing: ContextVar[tuple[EffectCall, RunState]] = ContextVar("callboard_effect")
@@ -208,7 +209,7 @@ def artifact_store() -> ArtifactStore:
         ContractError: No effect is executing here.
     """
     _, run = executing_effect("artifact_store")
-    return run.artifacts.of(run.agent_id.tenant, agent_scope(run.agent_id))
+    return run.store.artifacts.of(run.agent_id.tenant, agent_scope(run.agent_id))
 
 
 class Call:

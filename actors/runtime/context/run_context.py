@@ -24,6 +24,7 @@ from actors.runtime.context.conversation.sessions import Sessions
 from actors.runtime.context.conversation.verbs import Conversations, ConversationVerbs
 from actors.runtime.context.effects import Effects, EffectWord, Reconcile, StepOptions
 from actors.runtime.context.host_services import HostServices
+from actors.runtime.context.memory.verbs import MemoryVerbs
 from actors.runtime.context.messaging import Messaging
 from actors.runtime.context.model_calls import ToolCalls, Toolkit
 from actors.runtime.context.question import Questions
@@ -37,7 +38,7 @@ from actors.runtime.replay.branches import Selected
 T = TypeVar("T")
 
 
-class RunContext(ConversationVerbs):
+class RunContext(ConversationVerbs, MemoryVerbs):
     """The toolkit and notebook of one run. Built anew for every execution.
 
     Attributes:

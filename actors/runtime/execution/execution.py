@@ -22,7 +22,7 @@ from actors.kernel.runtime.wakeup import WakeSet
 from actors.kernel.store.blocking import Blocking
 from actors.runtime.context.buffers import AnswerBuffer, SignalBuffer
 from actors.runtime.context.call import RunState
-from actors.runtime.context.conversation.sessions import Memory, Sessions
+from actors.runtime.context.conversation.sessions import Sessions, SessionTerms
 from actors.runtime.context.host_services import ExecutionResult, HostServices, Refusals
 from actors.runtime.context.middleware import Hooks, call_agent
 from actors.runtime.context.run_context import RunContext
@@ -106,15 +106,15 @@ class Execution:
             entropy=env.entropy,
             may_act=env.may_act,
             hooks=Hooks(self.agent, meta, env.clock),
-            artifacts=env.store.artifacts,
-            reads=env.store.reads,
+            store=env.store,
+            embedder=getattr(self.agent, "embedder", None),
             results=env.results,
             counters=env.counters,
             # A later attempt writes nothing before its first effect: it may have begun already.
             recovering=history.started and row.status is not RunStatus.SUSPENDED,
         )
         waits = self._waits = Waits(run, env.mail_of(row.agent_id))
-        sessions = Sessions(run, Memory.of(self.agent), env.store.transcripts)
+        sessions = Sessions(run, SessionTerms.of(self.agent), env.store.transcripts)
         self._ctx = RunContext(run, meta, env=env, waits=waits, agent=self.agent, sessions=sessions)
         self._runlog, self._run_state = log, run
         deadline = Deadline(row, getattr(self.agent, "deadline_s", None), env.clock)

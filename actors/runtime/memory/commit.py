@@ -77,8 +77,7 @@ class MemoryCommits(MemoryRole, CommitStore):
 
 def fenced(rows: MemoryRows, lease: Lease) -> bool:
     """Return whether the lease still is the shard's: owner and epoch, not its expiry."""
-    shard = rows.shard
-    return shard.owner == lease.owner and shard.epoch == lease.epoch
+    return rows.shard.is_held_by(lease)
 
 
 def write_commit(rows: MemoryRows, commit: Commit) -> CommitOutcome:

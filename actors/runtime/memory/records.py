@@ -20,7 +20,7 @@ from actors.kernel.runtime.decisions import decided_seq, to_decide
 from actors.kernel.runtime.ids import HostIncarnation, RunId
 from actors.kernel.runtime.log_entry import TERMINAL_KINDS, RunLogEntry
 from actors.kernel.runtime.rows import Arrived, LoadedRun, NewRun, RunRow, SignalOutcome, Timer
-from actors.kernel.runtime.scheduler import RunStatus
+from actors.kernel.runtime.scheduler import Lease, RunStatus
 from actors.kernel.runtime.waits import Answer, AnswerStatus, OpenWait, Wait
 from actors.kernel.runtime.wakeup import WakeSet
 from actors.kernel.store.reads import SMALL_STATE_BYTES, SMALL_STATE_KEYS, StatePart
@@ -292,6 +292,10 @@ class ShardRow:
     owner: HostIncarnation | None = None
     epoch: int = 0
     expires_at: datetime | None = None
+
+    def is_held_by(self, lease: Lease) -> bool:
+        """Return True if the lease still is the shard's: owner and epoch, not its expiry."""
+        return self.owner == lease.owner and self.epoch == lease.epoch
 
 
 def decide(record: RunRecord, name: str, payload: bytes, message_id: str) -> int | SignalOutcome:

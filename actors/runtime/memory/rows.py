@@ -21,6 +21,7 @@ from actors.kernel.runtime.hints import Nudge
 from actors.kernel.runtime.ids import AgentId, HostIncarnation, RunId, ShardId
 from actors.kernel.runtime.log_entry import EntryKind, NewEntry, check_entry
 from actors.kernel.runtime.rows import Arrived, DeadLetter, NewRun, Timer
+from actors.kernel.runtime.scheduler import Lease
 from actors.kernel.store.lists import RunFilter
 from actors.kernel.store.shards import Serves
 from actors.runtime.memory.follow_rows import FollowRows
@@ -33,6 +34,7 @@ from actors.runtime.memory.records import (
     unpack,
 )
 from actors.storage.artifacts import InMemoryArtifacts
+from actors.storage.memories import InMemoryLongTermMemories
 from actors.storage.transcripts import MemoryTranscripts
 from actors.storage.usage import UsageRows, count_usage
 
@@ -41,6 +43,9 @@ MEMORY_SHARD: Final = ShardId("memory")
 
 class MemoryRows:
     """The rows of one in-memory store, shared by its siblings."""
+
+    def _is_held(self, lease: Lease) -> bool:
+        return self.shard.is_held_by(lease)  # another row may take the shard's place
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
@@ -62,6 +67,7 @@ class MemoryRows:
         self.follows = FollowRows()
         self.transcripts = MemoryTranscripts(clock.now)
         self.artifacts = InMemoryArtifacts(clock.now)
+        self.memories = InMemoryLongTermMemories(clock.now, self._is_held)
         self.usage: UsageRows = {}
         self.states: defaultdict[AgentId, dict[str, bytes]] = defaultdict(dict)
         self.dead: dict[int, tuple[DeadLetter, InboxRow]] = {}

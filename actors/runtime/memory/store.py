@@ -62,6 +62,7 @@ class MemoryStore(RunStore):
         self.schedules = InMemorySchedules(clock, rows, schedules, source=self)
         self.transcripts = rows.transcripts
         self.artifacts = rows.artifacts
+        self.memories = rows.memories
         self.usage = MemoryUsage(lambda: rows.usage)
         self.limits = MemoryLimits(limits, partial(rows.nudge, self))
 

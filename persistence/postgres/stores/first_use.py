@@ -45,7 +45,9 @@ class StoreTables:
         name: Of the file in `schema/stores` that makes the tables.
     """
 
-    def __init__(self, links: Links, name: Literal["boards", "files", "graphs", "vectors"]) -> None:
+    def __init__(
+        self, links: Links, name: Literal["boards", "files", "graphs", "memories", "vectors"]
+    ) -> None:
         self._links, self._name = links, name
         self._are_made = False
 

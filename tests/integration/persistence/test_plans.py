@@ -117,6 +117,12 @@ SELDOM: Final = frozenset(
         "SQL_COUNT_NOW",
         "SQL_KEEP_TOTALS",
         "SQL_KNOWN_TOTALS",
+        # of the memories, which are made on first use: see test_memory_plans.py
+        "SQL_FORGET_MEMORY",
+        "SQL_LIST_MEMORIES",
+        "SQL_PUT_MEMORY",
+        "SQL_SEARCH_MEMORIES",
+        "SQL_SELECT_VERSIONS",
         # of tables that are made on first use: see test_store_plans.py
         "SQL_DELETE_DOCUMENTS",
         "SQL_DELETE_ENTITY",

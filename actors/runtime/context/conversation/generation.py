@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Final
 
 from pydantic_core import PydanticSerializationError, to_json
@@ -28,6 +28,7 @@ from actors.kernel.agent.transcript import NO_CUT, TOKENS, NewCut, check_turn, t
 from actors.kernel.json import JsonValue, canonical_json
 from actors.kernel.runtime.effects import EffectCall
 from actors.runtime.context.call import Payload, RunState
+from actors.runtime.context.conversation.blocks import block_turns
 from actors.runtime.context.conversation.paid_calls import RecordedCalls
 from actors.runtime.context.conversation.sessions import (
     LEAST,
@@ -41,6 +42,7 @@ from actors.runtime.context.conversation.sessions import (
 from actors.runtime.context.conversation.windows import assembled_window, window_parts
 from actors.runtime.context.effects import Effects, effect
 from actors.runtime.context.model_calls import Live, OnPiece, capped, completed
+from actors.runtime.journal.reading import reading
 from actors.runtime.replay.history import PAID
 
 if TYPE_CHECKING:
@@ -142,6 +144,7 @@ class Generation:
             room = reserved_tokens(model, options, sum(new.sizes), counter)
             marked = new.marked(ids_of(call, self._run.run_id, len(turns)))
             asked = _Window(self._run, self._sessions, call, name, marked)
+            room += await asked.read_blocks()
             with reserving(room):
                 window = await asked.window()
             options = capped(call, options)
@@ -223,6 +226,16 @@ class _Window:
     view: WindowSource | None = None
     assembled: Assembled | None = None
     parts: dict[str, int] = field(default_factory=dict)
+    blocks: list[ChatMessage] = field(default_factory=list)
+
+    async def read_blocks(self) -> int:
+        """Read the agent's blocks, if it declares some, and return their tokens."""
+        labels = self.sessions.memory.blocks
+        if not labels:
+            return 0
+        memories, agent = self.run.store.memories, self.run.agent_id
+        self.blocks = await reading(self.run.log, partial(block_turns, memories, agent, labels))
+        return sum(map(self.sessions.memory.pipeline.counter.count, self.blocks))
 
     async def window(self) -> list[ChatMessage]:
         """Return what the model is to see. New turns stay whatever a strategy does."""
@@ -236,8 +249,10 @@ class _Window:
             pipeline, [*known, *self.new], calls, tally=tally
         )
         self.parts = window_parts(window, tally, fresh)
+        if self.blocks:
+            self.parts = {"blocks": tally.total(self.blocks), **self.parts}
         await self._cut()
-        return [without_marks(one) for one in window]
+        return [*self.blocks, *(without_marks(one) for one in window)]
 
     async def smaller(self, room: int) -> list[ChatMessage] | None:
         """Return a window of 0.7 of the last one's size; None: the strategies make none that is smaller."""
@@ -291,7 +306,7 @@ class _Window:
             "head": self.view.head,
             "cut": self.view.begin,
             "turns": len(window),
-            "tokens": self.assembled.tokens,
+            "tokens": self.assembled.tokens + self.parts.get("blocks", 0),
             "parts": {**self.parts},
             "steps": steps,
             "window": _digest(window),

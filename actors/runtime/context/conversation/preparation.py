@@ -13,7 +13,7 @@ from actors.kernel.agent.agent import Agent
 from actors.kernel.agent.supervision import HistoryRetention
 from actors.kernel.runtime.ids import AgentId
 from actors.kernel.storage.transcript import TranscriptStore
-from actors.runtime.context.conversation.sessions import Memory
+from actors.runtime.context.conversation.sessions import SessionTerms
 from actors.runtime.context.conversation.windows import prepare_window
 from actors.runtime.loop.tasks import TaskScope
 from actors.runtime.registry import Registry
@@ -52,7 +52,7 @@ class Preparation:
     def note(self, agent: Agent, sessions: Iterable[str]) -> None:
         """Remember sessions in which an answer is out, until the agent has nothing to do."""
         named = dict.fromkeys(sessions)
-        memory = Memory.of(agent) if named else None
+        memory = SessionTerms.of(agent) if named else None
         if memory is None or memory.retention is not HistoryRetention.PERMANENT:
             return
         if preparing(memory.pipeline):
@@ -68,7 +68,7 @@ class Preparation:
             return
         self.give_up(agent_id)
         scope = self._scopes[agent_id] = TaskScope()
-        work = self._prepare(agent, Memory.of(agent), tuple(sessions), scope)
+        work = self._prepare(agent, SessionTerms.of(agent), tuple(sessions), scope)
         scope.start(work, name=f"prepare summaries of {agent_id}")
 
     def give_up(self, agent_id: AgentId) -> None:
@@ -91,7 +91,7 @@ class Preparation:
             await scope.close()
 
     async def _prepare(
-        self, agent: Agent, memory: Memory, sessions: tuple[str, ...], scope: TaskScope
+        self, agent: Agent, memory: SessionTerms, sessions: tuple[str, ...], scope: TaskScope
     ) -> None:
         try:
             if not self._is_met_again(agent, memory):
@@ -108,13 +108,13 @@ class Preparation:
             if self._scopes.get(agent.id) is scope:
                 del self._scopes[agent.id]
 
-    def _is_met_again(self, agent: Agent, memory: Memory) -> bool:
+    def _is_met_again(self, agent: Agent, memory: SessionTerms) -> bool:
         """Return whether the agent's next run asks the strategies that would keep the summaries."""
         found = self._agents.find(agent.id)
         known = preparing(memory.pipeline)
-        return found is not None and preparing(Memory.of(found).pipeline) == known
+        return found is not None and preparing(SessionTerms.of(found).pipeline) == known
 
-    async def _prepare_session(self, agent: Agent, memory: Memory, session: str) -> None:
+    async def _prepare_session(self, agent: Agent, memory: SessionTerms, session: str) -> None:
         try:
             await prepare_window(agent, memory, self._store, session)
         except ActorsError as exc:

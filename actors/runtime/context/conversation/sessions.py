@@ -36,7 +36,7 @@ _DEFAULT: Final = CompactionPipeline([SlidingWindowCompaction(slack=SLACK)])
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
+class SessionTerms:
     """An agent's declarations about its conversations, with the defaults for what it does not.
 
     Attributes:
@@ -44,15 +44,17 @@ class Memory:
         pipeline: Makes windows.
         retention: What becomes of a run's turns when it ends.
         session: The session of runs that name none.
+        blocks: Labels of blocks that are in front of every window.
     """
 
     history: HistoryProvider | None
     pipeline: CompactionPipeline
     retention: HistoryRetention
     session: str | None
+    blocks: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, agent: Agent) -> Memory:
+    def of(cls, agent: Agent) -> SessionTerms:
         """Return what this agent declares."""
         context: Any = getattr(agent, "context", None)
         history = getattr(context, "history", None)
@@ -62,6 +64,7 @@ class Memory:
             _DEFAULT if pipeline is None else pipeline,
             getattr(context, "retention", None) or HistoryRetention.PERMANENT,
             getattr(agent, "session", None),
+            tuple(getattr(agent, "blocks", ())),
         )
 
 
@@ -101,7 +104,7 @@ class WindowSource:
 
     @classmethod
     async def of(
-        cls, memory: Memory, store: TranscriptStore, agent: AgentId, session: str
+        cls, memory: SessionTerms, store: TranscriptStore, agent: AgentId, session: str
     ) -> WindowSource:
         """Return a session from its last cut on, or all of it where a provider keeps it."""
         if memory.history is not None:
@@ -122,7 +125,7 @@ def clears_in_store(agent: Agent | None) -> bool:
     """Return whether the store forgets the turns of this agent's runs when they end."""
     if agent is None:
         return False
-    memory = Memory.of(agent)
+    memory = SessionTerms.of(agent)
     return memory.history is None and memory.retention is HistoryRetention.RUN
 
 
@@ -135,7 +138,7 @@ class Sessions:
         store: Where turns are, if the agent brings no history.
     """
 
-    def __init__(self, run: RunState, memory: Memory, store: TranscriptStore) -> None:
+    def __init__(self, run: RunState, memory: SessionTerms, store: TranscriptStore) -> None:
         self._run, self.memory, self._store = run, memory, store
         self._own: dict[str, list[ChatMessage]] = {}
         """With retention NONE: the turns of this run, which are written nowhere but in its log."""

@@ -26,7 +26,7 @@ from actors.kernel.agent.supervision import HistoryRetention
 from actors.kernel.agent.transcript import Cut
 from actors.kernel.runtime.ids import AgentId
 from actors.kernel.storage.transcript import TranscriptStore
-from actors.runtime.context.conversation.sessions import Memory, WindowSource, without_marks
+from actors.runtime.context.conversation.sessions import SessionTerms, WindowSource, without_marks
 from actors.runtime.context.model_calls import Toolkit
 
 
@@ -73,12 +73,12 @@ class WindowPart:
     """A part of a request.
 
     Attributes:
-        name: ``instructions``, ``summary``, ``recalled``, ``history`` or ``tools``.
+        name: ``instructions``, ``blocks``, ``summary``, ``recalled``, ``history`` or ``tools``.
         count: Of its texts, turns or tools.
         tokens: Its size.
     """
 
-    name: Literal["instructions", "summary", "recalled", "history", "tools"]
+    name: Literal["instructions", "blocks", "summary", "recalled", "history", "tools"]
     count: int
     tokens: int
 
@@ -135,7 +135,11 @@ class WindowReport:
 
 
 async def window_report(
-    agent: Agent, store: TranscriptStore, session: str | None = None
+    agent: Agent,
+    store: TranscriptStore,
+    session: str | None = None,
+    *,
+    blocks: Sequence[ChatMessage] = (),
 ) -> WindowReport:
     """Return the window that a call of the agent's model would be sent now. See `Runtime.window`.
 
@@ -143,11 +147,12 @@ async def window_report(
         agent: Its code.
         store: Where turns are, if the agent brings no history.
         session: By default the agent's attribute `session`.
+        blocks: The turn with the agent's blocks; see `block_turns`.
 
     Raises:
         ContractError: No session is given, and the agent has none of its own.
     """
-    memory = Memory.of(agent)
+    memory = SessionTerms.of(agent)
     name = session or memory.session
     if name is None:
         remedy = f"name one; `callboard history list {agent.id}` lists those that there are"
@@ -156,7 +161,8 @@ async def window_report(
     if memory.retention is not HistoryRetention.NONE:
         source = await WindowSource.of(memory, store, agent.id, name)
     tally = Tally(memory.pipeline.counter)
-    beside = sum(part.tokens for part in _parts(agent, (), tally, memory.pipeline.counter))
+    counter = memory.pipeline.counter
+    beside = sum(part.tokens for part in _parts(agent, (), tally, counter, blocks=blocks))
     with reserving(beside):
         made, window = await assembled_window(
             memory.pipeline, source.messages, RefusedCalls(), tally=tally
@@ -171,15 +177,15 @@ async def window_report(
         turns=source.count,
         read=sum(not is_derived(message) for message in source.messages),
         cut=source.cut,
-        parts=tuple(_parts(agent, window, tally, memory.pipeline.counter)),
+        parts=tuple(_parts(agent, window, tally, counter, blocks=blocks)),
         steps=made.steps,
         budget=min(_budgets(memory.pipeline), key=lambda one: one.tokens, default=None),
-        messages=tuple(map(without_marks, window)),
+        messages=(*blocks, *map(without_marks, window)),
     )
 
 
 async def prepare_window(
-    agent: Agent, memory: Memory, store: TranscriptStore, session: str
+    agent: Agent, memory: SessionTerms, store: TranscriptStore, session: str
 ) -> None:
     """Make the window of `window_report` ahead: strategies keep what they ask models for it.
 
@@ -197,12 +203,19 @@ async def prepare_window(
 
 
 def _parts(
-    agent: Agent, window: Sequence[ChatMessage], tally: Tally, counter: TokenCounter
+    agent: Agent,
+    window: Sequence[ChatMessage],
+    tally: Tally,
+    counter: TokenCounter,
+    *,
+    blocks: Sequence[ChatMessage] = (),
 ) -> Iterator[WindowPart]:
     """Yield the parts of a request that are not empty."""
     instructions: str | None = getattr(agent, "instructions", None)
     if instructions:
         yield WindowPart(name="instructions", count=1, tokens=counter.text(instructions))
+    if blocks:
+        yield WindowPart(name="blocks", count=len(blocks), tokens=tally.total(blocks))
     summaries = [message for message in window if is_summary(message)]
     recalled = [message for message in window if is_recalled(message)]
     history = [message for message in window if not is_derived(message)]

@@ -1,0 +1,5 @@
+"""`ctx.memory`: what an agent keeps beyond its conversations.
+
+`access` reads and writes the store, bound to the tenant, the scope and the lease of one run; `verbs` records
+that. Stores are below, by the Protocols of `actors.kernel.storage.memory`.
+"""

@@ -1,0 +1,375 @@
+"""The contract of every `LongTermMemory`: one present text of a key, versions, ranks, two tenants."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from array import array
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from actors.errors import ContractError, InvalidTextError, LeaseLostError, NotSerializableError
+from actors.kernel.embedding import cosine, unit_vector
+from actors.kernel.memory_rules import KEPT_VERSIONS, MAX_MEMORY_BYTES
+from actors.kernel.storage.memory import (
+    LongTermMemories,
+    LongTermMemory,
+    Memory,
+    MemoryConflictError,
+    MemoryQuery,
+    NewMemory,
+)
+from actors.storage.memories import InMemoryLongTermMemories
+from persistence.postgres.stores.memories import PostgresLongTermMemories
+from tests.conformance.bed import DESK
+from tests.conformance.clock import ManualClock
+from tests.conformance.stores.stored import lent_links
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from tests.conformance.bed import Bed
+
+NAN = float("nan")
+
+
+@asynccontextmanager
+async def in_memory(request: pytest.FixtureRequest) -> AsyncIterator[LongTermMemories]:
+    """Memories of this process, on a clock that moves with each look."""
+    del request
+    clock = ManualClock()
+
+    def now() -> datetime:
+        clock.advance(1)
+        return clock.now()
+
+    yield InMemoryLongTermMemories(now, lambda _: False)
+
+
+@asynccontextmanager
+async def in_postgres(request: pytest.FixtureRequest) -> AsyncIterator[LongTermMemories]:
+    """Memories of a schema."""
+    async with lent_links(request) as links:
+        yield PostgresLongTermMemories(links)
+
+
+@pytest.fixture(params=[in_memory, pytest.param(in_postgres, marks=pytest.mark.postgres)])
+async def memories(request: pytest.FixtureRequest) -> AsyncIterator[LongTermMemories]:
+    """No memories on each backend."""
+    async with request.param(request) as opened:
+        yield opened
+
+
+@pytest.fixture
+def store(memories: LongTermMemories) -> LongTermMemory:
+    """Those of one tenant."""
+    return memories.of("acme")
+
+
+def new(text: str, id_: str = "", **parts: Any) -> NewMemory:
+    """A text to be kept about a user."""
+    return NewMemory(
+        **{"id": id_ or f"id of {text[:40]!a}", "about": "user:7", "text": text, **parts}
+    )
+
+
+async def texts(store: LongTermMemory, query: str, **parts: Any) -> list[str]:
+    """The texts that are found about a user."""
+    asked = MemoryQuery(**{"text": query, "about": "user:7", "mode": "words", **parts})
+    return [one.text for one in await store.search(asked)]
+
+
+async def test_a_text_of_a_key_has_versions(store: LongTermMemory) -> None:
+    """An equal one changes nothing; another one takes its place, and the earlier one says until when."""
+    first = await store.put(new("metric", "a", key="units", source="model", turn="3", run_id="r"))
+    again = await store.put(new("metric", "b", key="units"))
+    second = await store.put(new("imperial", "c", key="units", metadata={"n": [1, 1e22]}))
+    present, before = await store.versions("units", about="user:7")
+
+    assert again == first
+    assert (first.id, first.version, first.valid_until, first.score) == ("a", 1, None, None)
+    assert (first.source, first.turn, first.run_id, first.key) == ("model", "3", "r", "units")
+    assert (present.text, present.version, present.metadata) == ("imperial", 2, {"n": [1, 1e22]})
+    assert present == second
+    assert before == first.model_copy(update={"valid_until": second.updated_at})
+    assert present.created_at == first.created_at < present.updated_at
+    assert [one.text for one in await store.page()] == ["imperial"]
+
+
+async def test_a_request_is_done_once(store: LongTermMemory) -> None:
+    """Sent again it returns what it has kept, also if another text has come since."""
+    first = await store.put(new("metric", "a", key="units"))
+    await store.put(new("imperial", "b", key="units"))
+    again = await store.put(new("metric", "a", key="units", expected=0))
+
+    assert (again.id, again.text) == (first.id, "metric")
+    assert again.valid_until is not None
+    assert [one.text for one in await store.page(about="user:7")] == ["imperial"]
+
+
+async def test_a_text_without_a_key_is_kept_once_in_a_scope(store: LongTermMemory) -> None:
+    """Whoever keeps it; another scope has its own."""
+    ids = [(await store.put(new("likes tea", f"{n}"))).id for n in range(3)]
+    ids.append((await store.put(new("likes tea", "x", about="user:8"))).id)
+
+    assert ids == ["0", "0", "0", "x"]
+    assert {one.about for one in await store.page()} == {"user:7", "user:8"}
+
+
+async def test_of_equal_writers_at_once_one_is_kept(store: LongTermMemory) -> None:
+    """A hundred of them, with and without a key; of a hundred that expect one version one succeeds."""
+    await asyncio.gather(*(store.put(new("tea", f"t{n}")) for n in range(100)))
+    await asyncio.gather(*(store.put(new("tea", f"k{n}", key="k")) for n in range(100)))
+    done = await asyncio.gather(
+        *(store.put(new(f"{n}", f"c{n}", key="k", expected=1)) for n in range(100)),
+        return_exceptions=True,
+    )
+
+    kept = [one for one in done if isinstance(one, Memory)]
+    assert len(kept) == 1
+    assert all(isinstance(one, Memory | MemoryConflictError) for one in done)
+    assert len(await store.page(limit=1000)) == 2
+    assert [one.text for one in await store.versions("k", about="user:7")] == [kept[0].text, "tea"]
+
+
+async def test_a_writer_who_expects_another_version_is_told_the_text(store: LongTermMemory) -> None:
+    """And changes nothing; version 0 is that of what is not there."""
+    await store.put(new("one", key="k", expected=0))
+    await store.put(new("two", key="k", expected=1))
+
+    for expected in (0, 1, 3):
+        with pytest.raises(MemoryConflictError, match="version 2, not") as found:
+            await store.put(new("three", key="k", expected=expected))
+        assert (found.value.present, found.value.version) == ("two", 2)
+    with pytest.raises(MemoryConflictError, match="version 0, not 4") as found:
+        await store.put(new("x", key="other", expected=4))
+    assert found.value.present is None
+    assert [one.version for one in await store.versions("k", about="user:7")] == [2, 1]
+    assert [one.text for one in await store.page()] == ["two"]
+
+
+async def test_a_forgotten_memory_is_gone_with_its_versions(store: LongTermMemory) -> None:
+    """By its key, or by the id of any version; not in another scope; it may begin anew."""
+    for n in range(3):
+        await store.put(new(f"{n}", f"id{n}", key="k"))
+    await store.put(new("other", "o", key="k", about="user:8"))
+    removed = [await store.forget(name, about="user:7") for name in ("o", "k", "k")]
+    await store.put(new("a", "a1", key="j"))
+    await store.put(new("b", "b1", key="j"))
+
+    assert removed == [0, 3, 0]
+    assert await store.forget("a1", about="user:7") == 2
+    assert await store.versions("b1", about="user:7") == []
+    assert [one.text for one in await store.page()] == ["other"]
+    assert (await store.put(new("0", "id0", key="k"))).version == 1
+
+
+async def test_the_newest_earlier_versions_stay(store: LongTermMemory) -> None:
+    """As many as the limit says, and the present one."""
+    for n in range(KEPT_VERSIONS + 3):
+        await store.put(new(f"{n}", key="k"))
+
+    found = [one.version for one in await store.versions("k", about="user:7")]
+    assert found == [*range(KEPT_VERSIONS + 3, 2, -1)]
+
+
+async def test_tenants_and_scopes_do_not_see_each_other(memories: LongTermMemories) -> None:
+    """The same id, key and text of two tenants are two memories."""
+    acme, bolt = memories.of("acme"), memories.of("bolt")
+    await acme.put(new("tea", "a", key="k"), embedding=(1.0, 0.0))
+    await bolt.put(new("tea", "a", key="k"))
+    await bolt.put(new("milk", "b", key="k"))
+    await acme.put(new("tea", "c", about="user:8"))
+
+    assert await texts(acme, "tea milk") == ["tea"]
+    assert await texts(bolt, "tea milk") == ["milk"]
+    assert await bolt.forget("k", about="user:7") == 2
+    assert len(await acme.page()) == 2
+    assert await bolt.page() == []
+
+
+async def test_words_find_texts(store: LongTermMemory) -> None:
+    """More words first, then newer ones; a misspelled word finds its neighbour; no word finds nothing."""
+    for text in ("likes green tea", "Tea at five", "hates coffee, loud rooms", "ÄRGER über Größe"):
+        await store.put(new(text))
+
+    assert await texts(store, "green tea?") == ["likes green tea", "Tea at five"]
+    assert await texts(store, "TEA") == ["Tea at five", "likes green tea"]
+    assert await texts(store, "coffe") == ["hates coffee, loud rooms"]
+    assert await texts(store, "größe") == ["ÄRGER über Größe"]
+    for nothing in ("", "?!", "xylophone", "' & | :*"):
+        assert await texts(store, nothing) == [], nothing
+    assert await texts(store, "tea", limit=1) == ["Tea at five"]
+    assert await texts(store, "tea", limit=0) == []
+
+
+async def test_meaning_finds_texts(store: LongTermMemory) -> None:
+    """By direction; those with a vector of another length, or none, are found by words only."""
+    await store.put(new("near", "n"), embedding=(2.0, 0.1))
+    await store.put(new("far", "f"), embedding=(-1.0, 0.0))
+    await store.put(new("long tea", "l"), embedding=(1.0, 0.0, 0.0))
+    await store.put(new("bare tea", "b"))
+
+    by_meaning = MemoryQuery(text="tea", about="user:7", embedding=(1.0, 0.0), mode="meaning")
+    hits = await store.search(by_meaning)
+    assert [hit.text for hit in hits] == ["near", "far"]
+    assert hits[0].score == pytest.approx(0.9988, abs=1e-4)
+    hybrid = await texts(store, "tea near", embedding=(1.0, 0.0), mode="hybrid")
+    assert hybrid[0] == "near"
+    assert sorted(hybrid) == ["bare tea", "far", "long tea", "near"]
+    assert await texts(store, "tea", embedding=None, mode="hybrid") == ["bare tea", "long tea"]
+
+
+async def test_a_search_is_narrowed(store: LongTermMemory) -> None:
+    """By metadata equal as JSON, by sources, and by the instant; as many hits as match are found."""
+    for n in range(30):
+        await store.put(new(f"tea {n}", metadata={"kind": "far"}), embedding=(1.0, n / 100))
+    await store.put(new("tea x", metadata={"kind": "near", "n": 1}, source="model"))
+    old = await store.put(new("tea y", key="y", metadata={"kind": "near", "n": True}))
+    await store.put(new("milk", key="y", metadata={"kind": "near"}))
+    asked: Any = {"text": "tea", "about": "user:7", "mode": "words", "filter": {"kind": "near"}}
+
+    async def found(**parts: Any) -> list[str]:
+        return [one.text for one in await store.search(MemoryQuery(**{**asked, **parts}))]
+
+    assert await found() == ["tea x"]
+    assert await found(filter={"n": 1.0}) == ["tea x"]
+    assert await found(as_of=old.updated_at) == ["tea y", "tea x"]
+    assert await found(as_of=old.updated_at, filter={"n": True}) == ["tea y"]
+    assert await found(as_of=datetime(1990, 1, 1, tzinfo=UTC)) == []
+    assert await found(sources=("model", "tool"), filter=None) == ["tea x"]
+    assert await found(sources=(), filter=None) == []
+    assert len(await found(filter=None, limit=31)) == 31
+
+
+async def test_what_cannot_be_kept_or_asked_is_refused(store: LongTermMemory) -> None:
+    """With its name and a remedy, and nothing is changed."""
+    wrong: list[tuple[NewMemory, type[Exception], str]] = [
+        (new("x" * (MAX_MEMORY_BYTES + 1)), InvalidTextError, "as an artifact"),
+        (new("a\x00"), InvalidTextError, "text of a memory has a NUL at 1"),
+        (new("a\ud800", "x"), InvalidTextError, "half a surrogate"),
+        (new(" "), InvalidTextError, "use forget"),
+        (new("a", key="k\x00"), InvalidTextError, "key of a memory has a NUL"),
+        (new("a", key="k" * 1025), InvalidTextError, "1025 bytes"),
+        (new("a", key=""), InvalidTextError, "is empty"),
+        (new("a", about=""), InvalidTextError, "scope of a memory"),
+        (new("a", about="x" * 1301), InvalidTextError, "1301 bytes"),
+        (new("a", metadata={"a": NAN}), NotSerializableError, "metadata of a memory"),
+        (new("a", source="nobody"), ContractError, "source of a memory"),
+        (new("a", expected=-1), ContractError, "expected version"),
+        (new("a", expected=True), ContractError, "expected version"),
+    ]
+    for bad, error, problem in wrong:
+        with pytest.raises(error, match=problem):
+            await store.put(bad)
+    for vector in ((), (0.0, 0.0), (NAN, 1.0)):
+        with pytest.raises(ContractError, match="embedding"):
+            await store.put(new("a"), embedding=vector)
+    query = MemoryQuery(text="a", about="user:7")
+    queries: list[tuple[Any, str]] = [
+        ({"limit": 101}, "0 to 100: 101"),
+        ({"limit": True}, "0 to 100"),
+        ({"mode": "best"}, "mode of a search"),
+        ({"mode": "meaning"}, "embedder"),
+        ({"as_of": datetime(2026, 1, 1)}, "aware"),  # noqa: DTZ001 - what is refused
+        ({"sources": ("x",)}, "sources"),
+        ({"filter": {"a": NAN}}, "filter of a search"),
+        ({"embedding": (0.0,)}, "zero"),
+        ({"text": "\x00"}, "query of a memory"),
+    ]
+    for parts, problem in queries:
+        with pytest.raises(ContractError, match=problem):
+            await store.search(replace(query, **parts))
+    for call in (store.page(limit=1001), store.page(offset=-1), store.forget("a\x00", about="u")):
+        with pytest.raises(ContractError):
+            await call
+    assert await store.page() == []
+
+
+async def test_the_largest_texts_are_kept(store: LongTermMemory) -> None:
+    """With the longest key and scope, and words of any length."""
+    text, key, about = "ä" * (MAX_MEMORY_BYTES // 2), "k" * 1024, "u" * 1300
+    await store.put(NewMemory(id="a", about=about, text=text, key=key))
+
+    assert [one.text for one in await store.versions(key, about=about)] == [text]
+
+
+async def test_a_host_that_lost_its_lease_writes_no_memory(bed: Bed) -> None:
+    """The statement looks at the shard's owner and epoch; what it would forget stays, too."""
+    run = await bed.begin()
+    old, store = run.lease, bed.store.memories.of("acme")
+    await store.put(new("before", "a", key="k"), fence=old)
+    if bed.backend == "composed":
+        lost = replace(old, epoch=old.epoch - 1)
+    else:
+        async with bed.rival() as rival:
+            await bed.lose_to(rival)
+            lost, taken = old, rival.lease_of(DESK)
+            assert taken is not None
+            held = replace(old, owner=taken.owner, epoch=taken.epoch)
+            await rival.store.memories.of("acme").put(new("after", key="k"), fence=held)
+    for call in (
+        store.put(new("late", key="k"), fence=lost),
+        store.put(new("before", "a", key="k"), fence=lost),
+        store.forget("k", about="user:7", fence=lost),
+    ):
+        with pytest.raises(LeaseLostError):
+            await call
+
+    [found] = await store.page()
+    assert found.text == ("before" if bed.backend == "composed" else "after")
+
+
+@pytest.mark.parametrize("seed", range(2))
+async def test_random_operations_do_what_a_small_model_does(
+    memories: LongTermMemories, seed: int
+) -> None:
+    """Of two tenants with two scopes each: texts with and without keys, expectations, removals, searches."""
+    rnd = random.Random(seed)
+    model: dict[tuple[str, str], dict[str, list[tuple[str, array[float]]]]] = {}
+    for step in range(120):
+        tenant, about = rnd.choice(("acme", "bolt")), rnd.choice(("user:1", "user:2"))
+        store, kept = memories.of(tenant), model.setdefault((tenant, about), {})
+        key, text = rnd.choice(["a", "b", None]), f"{rnd.choice('uvwxyz')} text"
+        slot = f"t{text}" if key is None else key
+        versions = kept.get(slot, [])
+        match rnd.choice(("put", "put", "expect", "forget", "search")):
+            case "forget":
+                gone = kept.pop("a", [])
+                assert await store.forget("a", about=about) == len(gone)
+            case "search":
+                vector = unit_vector([rnd.gauss(0, 1) for _ in range(3)], what="x")
+                asked = MemoryQuery(
+                    text="?", about=about, embedding=tuple(vector), mode="meaning", limit=3
+                )
+                best = sorted(
+                    (
+                        (-cosine(vector, unit), name)
+                        for own in kept.values()
+                        for name, unit in own[-1:]
+                    )
+                )
+                found = [hit.text for hit in await store.search(asked)]
+                assert found == [name for _, name in best[:3]]
+            case what:
+                expected = rnd.randrange(3) if what == "expect" else None
+                unit = unit_vector([rnd.gauss(0, 1) for _ in range(3)], what="x")
+                wanted = NewMemory(
+                    id=f"{tenant}{step}", about=about, text=text, key=key, expected=expected
+                )
+                is_same = bool(versions) and versions[-1][0] == text
+                if not is_same and expected not in (None, len(versions)):
+                    with pytest.raises(MemoryConflictError):
+                        await store.put(wanted, embedding=tuple(unit))
+                    continue
+                memory = await store.put(wanted, embedding=tuple(unit))
+                if not is_same:
+                    kept[slot] = [*versions, (text, unit)]
+                assert (memory.text, memory.version) == (text, len(kept[slot]))
+    for (tenant, about), kept in model.items():
+        present = [one.text for one in await memories.of(tenant).page(about=about, limit=1000)]
+        assert sorted(present) == sorted(own[-1][0] for own in kept.values())

@@ -39,8 +39,8 @@ _PROBE: Final = "callboard.probe"
 class Bucket:
     """Objects by name, of a bucket or a folder. Its client is made when it is needed.
 
-    Calls raise `BucketRefusedError` and `BucketUnreachableError`. Cancelling a call that changes an object leaves
-    the object as it was, or changed as a whole.
+    Calls raise `BucketRefusedError` and `BucketUnreachableError`. Cancelling a call that changes an object
+    leaves the object as it was, or changed as a whole.
 
     Args:
         make: Makes a client; it opens no connection yet.

@@ -11,7 +11,7 @@ from actors.errors import Facts, PersistenceError, StoreUnreachableError
 
 
 class BucketUnreachableError(Facts, StoreUnreachableError):
-    """No answer from the server of a bucket, or one that it is too busy; what was under way may have happened."""
+    """No answer from the server of a bucket, or that it is too busy; what was under way may have happened."""
 
     text = (
         "{doing}: {where} gave no answer ({problem}); the outcome is unknown, and the same may be sent "

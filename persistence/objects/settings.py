@@ -21,6 +21,8 @@ _PREFIX: Final = re.compile(r"[A-Za-z0-9_./-]{1,200}")
 LONGEST_WAIT_S: Final = 300.0
 """Of one request: its signature is valid for 15 minutes, and covers its retries."""
 
+MOST_RETRIES: Final = 10
+
 
 class BucketSettingsError(ContractError):
     """A bucket cannot be used as the settings say; waiting does not help. It never shows a key."""
@@ -81,8 +83,8 @@ class S3Settings:
         for name in ("request_s", "retry_s"):
             if not 0 < getattr(self, name) <= LONGEST_WAIT_S:
                 self._refuse(name, f"give seconds above 0, up to {LONGEST_WAIT_S:g}")
-        if not 0 <= self.retries <= 10:
-            self._refuse("retries", "give a number from 0 to 10")
+        if not 0 <= self.retries <= MOST_RETRIES:
+            self._refuse("retries", f"give a number from 0 to {MOST_RETRIES}")
         self._check_endpoint()
 
     def _check_endpoint(self) -> None:

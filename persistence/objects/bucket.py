@@ -40,7 +40,7 @@ class Bucket:
     """Objects by name, of a bucket or a folder. Its client is made when it is needed.
 
     Calls raise `BucketRefusedError` and `BucketUnreachableError`. Cancelling a call that changes an object
-    leaves the object as it was, or changed as a whole.
+    leaves it as it was, or changed as a whole, at once or a moment later: the request may be on its way.
 
     Args:
         make: Makes a client; it opens no connection yet.
@@ -60,7 +60,7 @@ class Bucket:
     async def probe(self) -> None:
         """Ask for an object that is not there, so that a wrong setting is seen now."""
         with suppress(KeyError), self._doing("connecting", _PROBE) as client:
-            await obstore.head_async(client, _PROBE)
+            await obstore.get_async(client, _PROBE)  # HEAD would not say that it is the bucket
 
     async def put(self, name: str, data: bytes, content_type: str) -> None:
         """Keep an object in the place of an earlier one, which stays if this fails."""

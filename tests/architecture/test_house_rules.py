@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("actors", "broker", "persistence", "compose")
 MODULE_LINES = 600
 FUNCTION_LINES = 70
-DRIVERS = {"asyncpg", "msgpack", "nats", "redis"}
+DRIVERS = {"asyncpg", "msgpack", "nats", "obstore", "redis"}
 CORE_DEPENDENCIES = {
     # pydantic and opentelemetry-api, with what they bring along.
     "annotated_types",

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import tempfile
+import urllib.request
 from contextlib import asynccontextmanager
+from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
 
@@ -14,10 +17,13 @@ from actors.kernel.storage.blob import BlobStore, FileStore
 from actors.storage.artifacts import InMemoryArtifacts
 from actors.storage.blobs import ComposedBlobStore
 from actors.storage.files import InMemoryFileStore
+from persistence.objects import FolderFileStore, S3FileStore
 from persistence.postgres.stores.artifacts import PostgresArtifacts
 from persistence.postgres.stores.files import PostgresFiles
 from tests.conformance.clock import ManualClock
 from tests.conformance.stores.stored import lent_links
+from tests.harness import servers
+from tests.harness.slow import IS_SLOW
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -51,6 +57,33 @@ async def in_memory(request: pytest.FixtureRequest) -> AsyncIterator[Blobs]:
 
 
 @asynccontextmanager
+async def in_folder(request: pytest.FixtureRequest) -> AsyncIterator[Blobs]:
+    """Files in a folder, beside artifacts of this process."""
+    del request
+    artifacts = InMemoryArtifacts(ManualClock().now)
+    with tempfile.TemporaryDirectory() as folder:
+        yield Blobs(
+            lambda tenant: ComposedBlobStore(
+                FolderFileStore(Path(folder, "not/yet"), tenant=tenant), artifacts.of(tenant, "s")
+            ),
+            artifacts,
+        )
+
+
+@asynccontextmanager
+async def in_s3(request: pytest.FixtureRequest) -> AsyncIterator[Blobs]:
+    """Files in a bucket, beside artifacts of this process."""
+    bucket = await servers.new_bucket(request.getfixturevalue("s3_server"))
+    artifacts = InMemoryArtifacts(ManualClock().now)
+    yield Blobs(
+        lambda tenant: ComposedBlobStore(
+            S3FileStore(bucket, tenant=tenant), artifacts.of(tenant, "s")
+        ),
+        artifacts,
+    )
+
+
+@asynccontextmanager
 async def in_postgres(request: pytest.FixtureRequest) -> AsyncIterator[Blobs]:
     """Stores of a schema."""
     async with lent_links(request) as links:
@@ -61,14 +94,24 @@ async def in_postgres(request: pytest.FixtureRequest) -> AsyncIterator[Blobs]:
         )
 
 
-@pytest.fixture(params=[in_memory, pytest.param(in_postgres, marks=pytest.mark.postgres)])
+IN_PROCESS: list[Any] = [in_memory, in_folder]
+ON_SERVERS = [
+    pytest.param(in_postgres, marks=pytest.mark.postgres),
+    pytest.param(in_s3, marks=pytest.mark.s3),
+]
+"""The gate plays one test on S3: see `GATE`."""
+GATE = IN_PROCESS + (ON_SERVERS if IS_SLOW else ON_SERVERS[:1])
+
+
+@pytest.fixture(params=GATE)
 async def blobs(request: pytest.FixtureRequest) -> AsyncIterator[Blobs]:
     """No blobs on each backend."""
     async with request.param(request) as opened:
         yield opened
 
 
-@pytest.mark.item(307, 308, 309)
+@pytest.mark.item(307, 308, 309, 311)
+@pytest.mark.parametrize("blobs", IN_PROCESS + ON_SERVERS, indirect=True)
 async def test_a_file_comes_back_until_it_is_deleted(blobs: Blobs) -> None:
     """A later upload replaces it; to delete nothing is no error; connecting twice does nothing."""
     store, other = blobs.of("acme"), blobs.of("bolt")
@@ -80,9 +123,9 @@ async def test_a_file_comes_back_until_it_is_deleted(blobs: Blobs) -> None:
     for data in (b"", b"\x00\xff", LARGE, LARGE, b"last"):
         await store.upload("a/b ü.txt", data, content_type="text/plain")
         assert await store.download("a/b ü.txt") == data
+    await store.upload("a/b ü.txt", b"last", content_type="text/plain")
     await other.upload("a/b ü.txt", b"of another tenant")
-    url = await store.presign_url("a/b.txt", expires_s=1)
-    assert url.partition("://")[0] not in {"http", "https"}
+    await check_url(store, "a/b ü.txt", b"last")
     assert await store.download("a/b ü.txt") == b"last"
     for _ in range(2):
         await store.delete("a/b ü.txt")
@@ -93,7 +136,7 @@ async def test_a_file_comes_back_until_it_is_deleted(blobs: Blobs) -> None:
         await store.disconnect()
 
 
-@pytest.mark.item(307, 308)
+@pytest.mark.item(307, 308, 311)
 async def test_keys_that_name_no_file_are_refused(blobs: Blobs) -> None:
     """By each call, as are media types that no store takes and URLs that are valid for no time."""
     store = blobs.of("acme")
@@ -112,7 +155,7 @@ async def test_keys_that_name_no_file_are_refused(blobs: Blobs) -> None:
         await store.download("k")
 
 
-@pytest.mark.item(310)
+@pytest.mark.item(310, 311)
 async def test_files_and_artifacts_of_equal_bytes_keep_apart(blobs: Blobs) -> None:
     """A discarded artifact leaves the file, and a deleted file the artifact; neither is collected."""
     store = blobs.of("acme")
@@ -132,7 +175,7 @@ async def test_files_and_artifacts_of_equal_bytes_keep_apart(blobs: Blobs) -> No
     assert await blobs.collect(grace_s=0) == 0
 
 
-@pytest.mark.item(310)
+@pytest.mark.item(310, 311)
 async def test_the_last_of_many_uploads_stays(blobs: Blobs) -> None:
     """Of uploads and deletions at once one whole file is left, or none; other bytes are collected."""
     store, bodies = blobs.of("acme"), [bytes([n]) * 1_000 for n in range(12)]
@@ -150,7 +193,22 @@ async def test_the_last_of_many_uploads_stays(blobs: Blobs) -> None:
     assert await blobs.collect(grace_s=0) == 0
 
 
-@pytest.mark.item(307, 310)
+@pytest.mark.item(307, 309, 311)
+async def test_an_upload_that_is_cancelled_leaves_a_whole_file(blobs: Blobs) -> None:
+    """The earlier one or its own; the store can be used on."""
+    store = blobs.of("acme")
+    await store.upload("k", b"earlier")
+    for pauses in (0, 1, 2, 5, 20):
+        uploading = asyncio.ensure_future(store.upload("k", LARGE))
+        for _ in range(pauses):
+            await asyncio.sleep(0)
+        uploading.cancel()
+        await asyncio.wait([uploading])
+
+        assert await store.download("k") in {b"earlier", LARGE}
+
+
+@pytest.mark.item(307, 310, 311)
 async def test_any_calls_leave_the_files_that_a_mapping_has(blobs: Blobs) -> None:
     """Random calls of two tenants, with equal bytes under several keys."""
     draw, known = Random(5), dict[tuple[str, str], bytes]()
@@ -167,6 +225,20 @@ async def test_any_calls_leave_the_files_that_a_mapping_has(blobs: Blobs) -> Non
             await blobs.collect(grace_s=0)
 
         assert await found(store, key) == known.get((tenant, key))
+
+
+async def check_url(store: FileStore, key: str, expected: bytes) -> None:
+    """Read a URL of the web; others cannot be fetched."""
+    url = await store.presign_url(key, expires_s=59.5)
+    if url.startswith("http"):
+        assert await asyncio.to_thread(read_url, url) == ("text/plain", expected)
+    assert url.startswith(("http", "memory:", "callboard:"))
+
+
+def read_url(url: str) -> tuple[str, bytes]:
+    """Media type and content, as anybody reads it."""
+    with urllib.request.urlopen(url, timeout=20) as answer:
+        return answer.headers["Content-Type"], answer.read()
 
 
 async def found(store: FileStore, key: str) -> Any:

@@ -12,6 +12,7 @@ from tests.harness.servers.postgres import (
     own_postgres_factory,
 )
 from tests.harness.servers.redis import REDIS, OwnRedis, TestRedis, own_redis_factory
+from tests.harness.servers.s3 import S3, new_bucket
 from tests.harness.servers.schemas import Observer, Schemas
 from tests.harness.servers.sources import (
     Kind,
@@ -26,6 +27,7 @@ __all__ = [
     "NATS",
     "POSTGRES",
     "REDIS",
+    "S3",
     "Kind",
     "NewClusters",
     "Observer",
@@ -44,6 +46,7 @@ __all__ = [
     "drop_schema",
     "fail_over",
     "freeze",
+    "new_bucket",
     "own_nats_factory",
     "own_postgres_factory",
     "own_redis_factory",

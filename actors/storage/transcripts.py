@@ -104,6 +104,24 @@ class MemoryTranscripts(TranscriptStore):
         for key in [key for key in self._sessions if key[0] == agent]:
             del self._sessions[key]
 
+    def kept(self) -> list[tuple[AgentId, str]]:
+        """Return the sessions that there are, by agent and name."""
+        return sorted(self._sessions)
+
+    def turns_of(self, agent: AgentId, session: str) -> list[tuple[str, str]]:
+        """Return id and run of each turn, the oldest first."""
+        known = self._sessions.get((agent, session), _Transcript())
+        return [(row.id, row.run_id) for row in known.rows]
+
+    def forget_turn(self, agent: AgentId, session: str, turn: str) -> None:
+        """Remove a turn and the cut, whose summary may stand for it; a session without turns goes."""
+        known = self._sessions[agent, session]
+        known.rows = [row for row in known.rows if row.id != turn]
+        known.ids.discard(turn)
+        known.cut = None
+        if not known.rows:
+            del self._sessions[agent, session]
+
     @override
     async def view(
         self, agent: AgentId, session: str, *, limit: int, whole: bool = False

@@ -18,6 +18,7 @@ from actors.kernel.store.commits import CommitStore
 from actors.kernel.store.store import RunStore
 from actors.runtime.memory.arrivals import MemoryArrivals
 from actors.runtime.memory.commit import MemoryCommits
+from actors.runtime.memory.erasure import MemoryErasure
 from actors.runtime.memory.follows import MemoryFollows
 from actors.runtime.memory.insight import MemoryInsight
 from actors.runtime.memory.limits import LimitRows, MemoryLimits
@@ -57,6 +58,7 @@ class MemoryStore(RunStore):
         self.lists = MemoryLists(rows, self)
         self.operators = MemoryOperators(rows, self)
         self.retention = MemoryRetention(rows, self)
+        self.erasure = MemoryErasure(rows, schedules)
         self.insight = MemoryInsight(rows, lease_s=lease_s)
         self.follows = self.posts = MemoryFollows(rows, self)
         self.schedules = InMemorySchedules(clock, rows, schedules, source=self)

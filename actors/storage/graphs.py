@@ -18,7 +18,6 @@ from actors.kernel.graph_limits import (
     relationship_properties,
 )
 from actors.kernel.runtime.ids import DEFAULT_TENANT
-from actors.kernel.storage.errors import SubGraphTooLargeError
 from actors.kernel.storage.erasure import (
     ERASE_BATCH,
     Erasable,
@@ -26,6 +25,7 @@ from actors.kernel.storage.erasure import (
     EraseRequest,
     is_of_subject,
 )
+from actors.kernel.storage.errors import SubGraphTooLargeError
 from actors.kernel.storage.graph import Entity, GraphStore, Relationship, SubGraph
 
 T = TypeVar("T", Entity, Relationship)

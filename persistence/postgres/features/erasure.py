@@ -77,7 +77,7 @@ class PostgresErasure(ErasureStore):
             _Part(links, "mail", _OF_AGENTS, _erase_mail),
             _Part(links, "conversations", _OF_SESSIONS, _erase_turns),
             _Part(links, "runs", _OF_AGENTS, _erase_runs),
-            _Part(links, "agents", _OF_AGENTS, partial(_erase_agents, retention)),
+            _Part(links, "agents", _OF_AGENTS, partial(_erase_agents, retention=retention)),
             _Part(links, "boards", _OF_SESSIONS, _erase_boards),
             _Part(links, "files", _ALONE, _erase_files),
             _Part(links, "artifacts", _OF_AGENTS, _erase_artifacts),
@@ -157,7 +157,7 @@ async def _erase_runs(
 
 
 async def _erase_agents(
-    retention: RetentionStore, links: Links, what: EraseRequest, cursor: str | None, limit: int
+    links: Links, what: EraseRequest, cursor: str | None, limit: int, *, retention: RetentionStore
 ) -> EraseCount:
     """Remove state, follows and mailboxes; see `RetentionStore.forget_agent`."""
     found = _agent(what) or await _next_agent(links, what.tenant, cursor)

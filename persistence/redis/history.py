@@ -100,6 +100,8 @@ class RedisHistoryProvider(HistoryProvider, Erasable):
         self._seen: OrderedDict[tuple[AgentId, str], _Sight] = OrderedDict()
         self._room = asyncio.Semaphore(CALLS_AT_ONCE)
 
+    erased_as = "redis history"
+
     def keys_of(self, agent_id: AgentId, session_id: str) -> tuple[str, str]:
         """Return the keys of a session: of its turns, and of its mark. A cluster keeps both in one place.
 
@@ -169,18 +171,13 @@ class RedisHistoryProvider(HistoryProvider, Erasable):
         reply = await self._ask("counting turns", self._read, (agent_id, session_id), *words)
         return int(reply[_COUNT])
 
-    @property
-    def erased_as(self) -> str:
-        """See `Erasable`."""
-        return "redis history"
-
     @override
     async def erase(
         self, what: EraseRequest, *, cursor: str | None = None, limit: int = ERASE_BATCH
     ) -> EraseCount:
         """See `Erasable.erase`: sessions that Redis holds go, and their marks say that this was asked for.
 
-        Keys are found by SCAN, about `limit` at a time; the cursor is Redis's. A mark, whose key has the names of agent
+        Keys are found by SCAN, about `limit` at a time. A mark, whose key has the names of agent
         and session, stays for twice the TTL.
         """
         found, after = await self._scan(what, cursor, limit)

@@ -111,9 +111,8 @@ class Erasable(Protocol):
     A store that keeps nothing of a scope returns an empty count. It never touches another tenant's data.
     """
 
-    @property
-    def erased_as(self) -> str:
-        """Name of the store in a report."""
+    erased_as: str
+    """Name of the store in a report."""
 
     async def erase(
         self, what: EraseRequest, *, cursor: str | None = None, limit: int = ERASE_BATCH

@@ -128,7 +128,7 @@ class MemoryErasure(ErasureStore):
                 yield "artifacts", remove
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Part(Erasable):
     """Rows of one kind of store.
 

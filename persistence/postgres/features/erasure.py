@@ -94,7 +94,7 @@ class PostgresErasure(ErasureStore):
         return [(RunId(row["run_id"]), AgentId.parse(row["agent"])) for row in rows]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Part(Erasable):
     """A store of the schema.
 

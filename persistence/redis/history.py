@@ -84,6 +84,8 @@ class RedisHistoryProvider(HistoryProvider, Erasable):
         InvalidNameError: `namespace` is not a name.
     """
 
+    erased_as = "redis history"
+
     def __init__(
         self, redis: Redis, *, namespace: str = "callboard", ttl_s: float = HISTORY_TTL_S
     ) -> None:
@@ -99,8 +101,6 @@ class RedisHistoryProvider(HistoryProvider, Erasable):
         self._clear_run = redis.register_script(CLEAR_RUN)
         self._seen: OrderedDict[tuple[AgentId, str], _Sight] = OrderedDict()
         self._room = asyncio.Semaphore(CALLS_AT_ONCE)
-
-    erased_as = "redis history"
 
     def keys_of(self, agent_id: AgentId, session_id: str) -> tuple[str, str]:
         """Return the keys of a session: of its turns, and of its mark. A cluster keeps both in one place.

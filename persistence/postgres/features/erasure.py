@@ -77,10 +77,10 @@ class PostgresErasure(ErasureStore):
             _Part(links, "mail", _OF_AGENTS, _erase_mail),
             _Part(links, "conversations", _OF_SESSIONS, _erase_turns),
             _Part(links, "runs", _OF_AGENTS, _erase_runs),
-            _Part(links, "agents", _OF_AGENTS, partial(_erase_agents, retention=retention)),
             _Part(links, "boards", _OF_SESSIONS, _erase_boards),
             _Part(links, "files", _ALONE, _erase_files),
             _Part(links, "artifacts", _OF_AGENTS, _erase_artifacts),
+            _Part(links, "agents", _OF_AGENTS, partial(_erase_agents, retention=retention)),
             _Part(links, "documents", _OF_SUBJECTS, _erase_documents),
             _Part(links, "graph", _OF_SUBJECTS, _erase_graph),
         )

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from actors.errors import ContractError, UnknownRunError
+from actors.errors import ContractError
 from actors.kernel.agent.message import ChatMessage
 from actors.kernel.agent.transcript import NO_CUT, NewCut, NewTurn
 from actors.kernel.runtime.ids import AgentId, RunId, TopicId
@@ -87,7 +87,7 @@ class Home:
         runs, store = {}, self.bed.store
         for agent in AGENTS:
             runs[agent] = await self.live(agent)
-            await store.follows.follow(TopicId("news", tenant=agent.tenant), agent)
+            await store.follows.follow(agent, TopicId("news", tenant=agent.tenant))
             await store.artifacts.of(agent.tenant, agent_scope(agent)).store(b"words")
             await self.boards.of(agent.tenant).create_task_list(
                 "s", agent, [Task(id="1", title="w")]
@@ -129,11 +129,7 @@ class Home:
 
     async def is_there(self, run_id: RunId) -> bool:
         """Return True if the run has a row."""
-        try:
-            await self.bed.store.reads.run(run_id)
-        except UnknownRunError:
-            return False
-        return True
+        return await self.bed.store.reads.run(run_id) is not None
 
     async def subjects(self, tenant: str) -> tuple[list[str], list[str], list[str]]:
         """Return ids of documents, entities and relationships."""

@@ -63,10 +63,11 @@ async def tables_with(url: str, schema: str, text: str) -> set[str]:
     return found
 
 
-async def spread(url: str, schema: str, runtime: Runtime, agent: AgentId, text: str) -> None:
+async def spread(runtime: Runtime, agent: AgentId, text: str) -> None:
     """Bring the text into every store of the agent's tenant; no run stays open."""
     tenant, store = agent.tenant, runtime.store
     assert isinstance(store, PostgresStore)
+    url, schema = store.settings.url, store.settings.schema
     run = await runtime.submit(agent, text)
     await runtime.signal(run, "go", text)
     await runtime.wait(run)
@@ -85,7 +86,7 @@ async def spread(url: str, schema: str, runtime: Runtime, agent: AgentId, text: 
     await store.boards.of(tenant).create_task_list(
         f"{text} session", agent, [Task(id="1", title=text)]
     )
-    await runtime.follow(agent, "news", text, tenant=tenant)
+    await runtime.follow(agent, "news", text)
     await runtime.schedules.create(f"daily-{tenant}", agent, {"say": text}, delay_s=86_400.0)
     async with open_postgres_vectors(url, tenant=tenant, schema=schema) as vectors:
         about = {"about": text}
@@ -109,7 +110,7 @@ async def test_a_canary_is_nowhere_after_an_erase(
     url, cli = postgres_server.url, Cli(postgres_server.url, schema, capsys)
     async with cli.host("waiter", "failing") as runtime:
         for agent, text in ((OURS, CANARY), (THEIRS, "stays-1"), (FOREIGN, "stays-2")):
-            await spread(url, schema, runtime, agent, text)
+            await spread(runtime, agent, text)
         await runtime.wait(await runtime.submit(FAILING, CANARY))
         before = await tables_with(url, schema, CANARY)
         others = [await tables_with(url, schema, text) for text in ("stays-1", "stays-2")]

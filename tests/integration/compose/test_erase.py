@@ -50,17 +50,17 @@ async def tables_with(url: str, schema: str, text: str) -> set[str]:
         " where c.relkind = 'r' and c.relnamespace = $1::regnamespace",
         schema,
     )
-    found = set()
+    in_bytes, in_text = "position($1::bytea in {})", "strpos({}::text, convert_from($1, 'UTF8'))"
+    conditions: dict[str, list[str]] = {}
     for name, col, is_bytes in columns:
-        has = (
-            "position($1::bytea in {})"
-            if is_bytes
-            else "strpos({}::text, convert_from($1, 'UTF8'))"
-        )
-        statement = f"select count(*) as n from {name} where {has.format(col)} > 0"
-        if (await sql(url, schema, statement, text.encode()))[0]["n"]:
-            found.add(name)
-    return found
+        condition = (in_bytes if is_bytes else in_text).format(col)
+        conditions.setdefault(name, []).append(f"{condition} > 0")
+    parts = [
+        f"select '{name}' as name where exists (select from {name} where {' or '.join(any_of)})"
+        for name, any_of in conditions.items()
+    ]
+    rows = await sql(url, schema, " union all ".join(parts), text.encode())
+    return {row["name"] for row in rows}
 
 
 async def spread(runtime: Runtime, agent: AgentId, text: str) -> None:

@@ -146,7 +146,7 @@ class ErasureStore(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Unreached:
-    """Something that an erase cannot remove.
+    """A place that an erase cannot clear.
 
     Attributes:
         name: The place.

@@ -18,11 +18,10 @@ from actors.kernel.store.commits import CommitStore
 from actors.kernel.store.store import RunStore
 from actors.runtime.memory.arrivals import MemoryArrivals
 from actors.runtime.memory.commit import MemoryCommits
-from actors.runtime.memory.erasure import MemoryErasure
 from actors.runtime.memory.follows import MemoryFollows
 from actors.runtime.memory.insight import MemoryInsight
 from actors.runtime.memory.limits import LimitRows, MemoryLimits
-from actors.runtime.memory.operators import MemoryOperators, MemoryRetention
+from actors.runtime.memory.operators import MemoryErasure, MemoryOperators, MemoryRetention
 from actors.runtime.memory.reads import MemoryLists, MemoryReads
 from actors.runtime.memory.rows import MemoryRows
 from actors.runtime.memory.schedules import InMemorySchedules, ScheduleRows

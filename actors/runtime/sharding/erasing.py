@@ -86,7 +86,7 @@ def unreached(what: EraseRequest, now: datetime) -> tuple[Unreached, ...]:
 
 @dataclass(slots=True)
 class Erasing:
-    """One erase.
+    """An erase under way.
 
     Attributes:
         store: The rows.

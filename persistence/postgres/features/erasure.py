@@ -74,15 +74,15 @@ class PostgresErasure(ErasureStore):
     def __init__(self, links: Links, retention: RetentionStore) -> None:
         self._links = links
         self.parts: Sequence[Erasable] = (
-            _Part(links, "mail", _OF_AGENTS, _erase_mail),
-            _Part(links, "conversations", _OF_SESSIONS, _erase_turns),
-            _Part(links, "runs", _OF_AGENTS, _erase_runs),
-            _Part(links, "boards", _OF_SESSIONS, _erase_boards),
-            _Part(links, "files", _ALONE, _erase_files),
-            _Part(links, "artifacts", _OF_AGENTS, _erase_artifacts),
-            _Part(links, "agents", _OF_AGENTS, partial(_erase_agents, retention=retention)),
-            _Part(links, "documents", _OF_SUBJECTS, _erase_documents),
-            _Part(links, "graph", _OF_SUBJECTS, _erase_graph),
+            _PostgresPart(links, "mail", _OF_AGENTS, _erase_mail),
+            _PostgresPart(links, "conversations", _OF_SESSIONS, _erase_turns),
+            _PostgresPart(links, "runs", _OF_AGENTS, _erase_runs),
+            _PostgresPart(links, "boards", _OF_SESSIONS, _erase_boards),
+            _PostgresPart(links, "files", _ALONE, _erase_files),
+            _PostgresPart(links, "artifacts", _OF_AGENTS, _erase_artifacts),
+            _PostgresPart(links, "agents", _OF_AGENTS, partial(_erase_agents, retention=retention)),
+            _PostgresPart(links, "documents", _OF_SUBJECTS, _erase_documents),
+            _PostgresPart(links, "graph", _OF_SUBJECTS, _erase_graph),
         )
 
     @override
@@ -95,7 +95,7 @@ class PostgresErasure(ErasureStore):
 
 
 @dataclass(slots=True)
-class _Part(Erasable):
+class _PostgresPart(Erasable):
     """A store of the schema.
 
     Attributes:

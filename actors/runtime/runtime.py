@@ -19,6 +19,7 @@ from actors.kernel.runtime.log_entry import EventLog
 from actors.kernel.runtime.scheduler import Scheduler
 from actors.kernel.runtime.supervisor import Supervisor
 from actors.kernel.runtime.wakeup import SignalBus
+from actors.kernel.storage.erasure import Erasable, EraseProgress, EraseReport, EraseRequest
 from actors.kernel.storage.memory import LongTermMemory
 from actors.kernel.storage.usage import EACH, UsageBy, UsageFilter, UsageTotal
 from actors.kernel.store.fanout import FanoutStrategy
@@ -41,9 +42,11 @@ from actors.runtime.parts import SupervisorView
 from actors.runtime.parts.assembly import Foreign, Parts
 from actors.runtime.registry import Registry
 from actors.runtime.schedules.api import Schedules
+from actors.runtime.sharding.erasing import Erasing
 from actors.runtime.sharding.limit_sync import Limits
 from actors.runtime.telemetry.counters import Counters
 from actors.runtime.telemetry.spans import Tracing
+from actors.storage.boards import GlobalTaskStore
 
 
 class Runtime(Client):
@@ -269,6 +272,51 @@ class Runtime(Client):
             tenant=tenant, type_=type_, agent_id=agent, model=model, since=since, until=until
         )
         return await self._store.usage.totals(wanted, by=by)
+
+    async def erase(  # noqa: PLR0913 - the parts of a request, and how it is done
+        self,
+        *,
+        tenant: str,
+        agent: AgentId | None = None,
+        session: str | None = None,
+        about: str | None = None,
+        cancel: bool = False,
+        dry_run: bool = False,
+        also: Sequence[Erasable] = (),
+        wait_s: float = 30.0,
+        on_progress: EraseProgress | None = None,
+    ) -> EraseReport:
+        """Remove what the deployment keeps of a tenant, an agent, a session or a subject.
+
+        In batches, each durable when it is done. An erase that dies half-way is called again: it finds what is
+        left. What is written meanwhile may stay. Totals of usage stay. Other tenants are never touched.
+
+        Args:
+            tenant: The owner. Alone: everything of the tenant.
+            agent: Everything of this agent.
+            session: With `agent`: only this conversation, its boards, and the ended runs that wrote it.
+            about: Alone: memories, documents and entities of this subject.
+            cancel: Cancel open runs first, and what waits for their agents; by default they are refused.
+            dry_run: Remove nothing; the counts say what would go.
+            also: Stores that the runtime does not know, such as a `RedisHistoryProvider`.
+            wait_s: Seconds until cancelled runs must have ended.
+            on_progress: Called after each batch with the number of rows so far.
+
+        Raises:
+            ContractError: The combination means nothing.
+            OpenRunsError: Runs are open; it names up to 10. With `cancel`: they are, still, after `wait_s`.
+            PersistenceError: A store could not be asked; what was removed stays removed.
+        """
+        erasing = Erasing(
+            self._store,
+            EraseRequest(tenant=tenant, agent=agent, session=session, about=about),
+            also=(*GlobalTaskStore.erasable(), *also),
+            cancel=partial(self.cancel, reason="its data is erased") if cancel else None,
+            wait_s=wait_s,
+            on_progress=on_progress,
+        )
+        now = self._clock.now()
+        return await (erasing.preview(now) if dry_run else erasing.run(now))
 
     @property
     def owner(self) -> HostIncarnation:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import AsyncIterable, Callable
+from collections.abc import AsyncIterable, Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import partial
 
 from typing_extensions import override
 
@@ -39,6 +40,13 @@ class InMemoryArtifacts(ArtifactStores):
     def forget(self, tenant: str, scope: str) -> None:
         """Remove all artifacts of one scope, pinned ones too."""
         self._kept.get((tenant, scope), {}).clear()
+
+    def removals(self, tenant: str, scope: str | None) -> Iterator[Callable[[], object]]:
+        """Yield a call for each artifact of a scope, or of the tenant, that removes it."""
+        for place, held in self._kept.items():
+            if place[0] == tenant and scope in (None, place[1]):
+                for id_ in held:
+                    yield partial(held.pop, id_, None)
 
     @override
     async def collect(self, *, grace_s: float, limit: int = 200) -> int:

@@ -15,6 +15,7 @@ from typing_extensions import override
 from actors.errors import OtherTenantError
 from actors.kernel import boards
 from actors.kernel.runtime.ids import DEFAULT_TENANT, AgentId
+from actors.kernel.storage.erasure import ERASE_BATCH, Erasable, EraseCount, EraseRequest
 from actors.kernel.storage.task import Task, TaskList, TaskStatus, TaskStore, TaskStores
 from actors.storage.identity import current_agent_id
 
@@ -34,12 +35,14 @@ def _utc_now() -> datetime:
     return datetime.now(UTC)  # noqa: TID251 - boards of a process stand beside any host's clock
 
 
-class InMemoryTaskBoards(TaskStores):
+class InMemoryTaskBoards(TaskStores, Erasable):
     """The boards of all tenants of one process, which are lost with it.
 
     Args:
         now: Stamps tasks; the machine's clock by default.
     """
+
+    erased_as = "boards"
 
     def __init__(self, now: Callable[[], datetime] = _utc_now) -> None:
         self.now = now
@@ -49,6 +52,31 @@ class InMemoryTaskBoards(TaskStores):
     @override
     def of(self, tenant: str) -> InMemoryTaskStore:
         return InMemoryTaskStore(tenant, boards=self)
+
+    @override
+    async def erase(
+        self, what: EraseRequest, *, cursor: str | None = None, limit: int = ERASE_BATCH
+    ) -> EraseCount:
+        """See `Erasable.erase`. A conversation is a session."""
+        del cursor
+        async with self.lock:
+            found = self._meant(what)[:limit]
+            for place in found:
+                del self.kept[place]
+        return EraseCount({"boards": len(found)}, "+" if len(found) == limit else None)
+
+    @override
+    async def count(self, what: EraseRequest) -> dict[str, int]:
+        return {"boards": len(self._meant(what))}
+
+    def _meant(self, what: EraseRequest) -> list[_Place]:
+        return [
+            place
+            for place in self.kept
+            if place[0] == what.tenant
+            and what.covers(AgentId.parse(place[2]))
+            and what.session in (None, place[1])
+        ]
 
 
 class InMemoryTaskStore(TaskStore):
@@ -209,6 +237,12 @@ class GlobalTaskStore:
         agent = current_agent_id.get("")
         tenant = AgentId.parse(agent).tenant if agent else DEFAULT_TENANT
         return (cls._given[-1][1] if cls._given else cls._default).of(tenant)
+
+    @classmethod
+    def erasable(cls) -> list[Erasable]:
+        """Return the stores of this process that can be erased here, for `Runtime.erase`."""
+        stores = [cls._default, *(one for _, one in cls._given)]
+        return [one for one in stores if isinstance(one, Erasable)]
 
     @classmethod
     def set(cls, store: TaskStore | TaskStores | None) -> None:

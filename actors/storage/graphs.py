@@ -17,16 +17,33 @@ from actors.kernel.graph_limits import (
     missing_end,
     relationship_properties,
 )
+from actors.kernel.runtime.ids import DEFAULT_TENANT
+from actors.kernel.storage.erasure import (
+    ERASE_BATCH,
+    Erasable,
+    EraseCount,
+    EraseRequest,
+    is_of_subject,
+)
 from actors.kernel.storage.errors import SubGraphTooLargeError
 from actors.kernel.storage.graph import Entity, GraphStore, Relationship, SubGraph
 
 T = TypeVar("T", Entity, Relationship)
 
 
-class InMemoryGraphStore(GraphStore):
-    """A `GraphStore` of one tenant, which is lost with the process. It does not run Cypher."""
+class InMemoryGraphStore(GraphStore, Erasable):
+    """A `GraphStore` of one tenant, which is lost with the process. It does not run Cypher.
 
-    def __init__(self) -> None:
+    `Runtime.erase` takes it by `also=`.
+
+    Args:
+        tenant: The owner of the graph.
+    """
+
+    erased_as = "graph"
+
+    def __init__(self, *, tenant: str = DEFAULT_TENANT) -> None:
+        self._tenant = tenant
         self._entities: dict[str, Entity] = {}
         self._relationships: dict[str, Relationship] = {}
         self._touching: dict[str, set[str]] = {}
@@ -94,6 +111,41 @@ class InMemoryGraphStore(GraphStore):
             entities=[_copy(self._entities[one]) for one in reached],
             relationships=[_copy(self._relationships[one]) for one in walked],
         )
+
+    @override
+    async def erase(
+        self, what: EraseRequest, *, cursor: str | None = None, limit: int = ERASE_BATCH
+    ) -> EraseCount:
+        """See `Erasable.erase`. Relationships of what goes are removed before it."""
+        del cursor
+        edges, nodes = self._meant(what)
+        edges, nodes = edges[:limit], nodes[:limit] if len(edges) < limit else []
+        for one in edges:
+            self._remove(one)
+        for one in nodes:
+            self._touching.pop(one, None)
+            del self._entities[one]
+        is_done = max(len(edges), len(nodes)) < limit
+        rows = {"entities": len(nodes), "relationships": len(edges)}
+        return EraseCount(rows, None if is_done else "+")
+
+    @override
+    async def count(self, what: EraseRequest) -> dict[str, int]:
+        edges, nodes = self._meant(what)
+        return {"entities": len(nodes), "relationships": len(edges)}
+
+    def _meant(self, what: EraseRequest) -> tuple[list[str], list[str]]:
+        """Return relationships and entities of the request."""
+        if what.tenant != self._tenant:
+            return [], []
+        kept = self._entities.items(), self._relationships.items()
+        nodes, edges = (
+            {id_: None for id_, one in group if is_of_subject(what, one.properties)}
+            for group in kept
+        )
+        for one in nodes:
+            edges |= dict.fromkeys(self._touching[one])
+        return list(edges), list(nodes)
 
     def _edges(self, entities: Iterable[str], types: frozenset[str] | None) -> set[str]:
         return {

@@ -54,6 +54,12 @@ class _Transcript:
         self.ids.add(new.id)
         self.next_ordinal += 1
 
+    def remove_turn(self, id_: str) -> None:
+        """Remove a turn, and the cut, whose summary may stand for it."""
+        self.rows = [row for row in self.rows if row.id != id_]
+        self.ids.discard(id_)
+        self.cut = None
+
     def remove_run(self, run_id: str) -> None:
         gone = [row for row in self.rows if row.run_id == run_id]
         if not gone:
@@ -73,7 +79,7 @@ class MemoryTranscripts(TranscriptStore):
 
     def __init__(self, now: Callable[[], datetime]) -> None:
         self._now = now
-        self._sessions: dict[tuple[AgentId, str], _Transcript] = {}
+        self.kept: dict[tuple[AgentId, str], _Transcript] = {}
         self._of_runs: dict[str, set[tuple[AgentId, str]]] = {}
 
     def write(
@@ -83,11 +89,11 @@ class MemoryTranscripts(TranscriptStore):
         at = self._now()
         for new in turns:
             key = (agent, new.session)
-            self._sessions.setdefault(key, _Transcript()).add(new, run_id, at)
+            self.kept.setdefault(key, _Transcript()).add(new, run_id, at)
             if run_id:
                 self._of_runs.setdefault(run_id, set()).add(key)
         for cut in cuts:
-            known = self._sessions.get((agent, cut.session))
+            known = self.kept.get((agent, cut.session))
             if known is None:
                 continue
             last = NO_CUT if known.cut is None else known.cut.upto
@@ -101,14 +107,14 @@ class MemoryTranscripts(TranscriptStore):
 
     def forget_agent(self, agent: AgentId) -> None:
         """Forget all sessions of an agent."""
-        for key in [key for key in self._sessions if key[0] == agent]:
-            del self._sessions[key]
+        for key in [key for key in self.kept if key[0] == agent]:
+            del self.kept[key]
 
     @override
     async def view(
         self, agent: AgentId, session: str, *, limit: int, whole: bool = False
     ) -> SessionView:
-        known = self._sessions.get((agent, session), _Transcript())
+        known = self.kept.get((agent, session), _Transcript())
         upto = NO_CUT if known.cut is None or whole else known.cut.upto
         rows = known.rows[-limit:] if limit else []
         turns = [row.turn() for row in rows if row.ordinal > upto]
@@ -127,13 +133,13 @@ class MemoryTranscripts(TranscriptStore):
         offset: int = 0,
         after: int = NO_CUT,
     ) -> list[Turn]:
-        rows = self._sessions.get((agent, session), _Transcript()).rows
+        rows = self.kept.get((agent, session), _Transcript()).rows
         first = offset + bisect_right(rows, after, key=lambda row: row.ordinal)
         return [row.turn() for row in rows[first:][:limit]]
 
     @override
     async def count(self, agent: AgentId, session: str) -> int:
-        return len(self._sessions.get((agent, session), _Transcript()).rows)
+        return len(self.kept.get((agent, session), _Transcript()).rows)
 
     @override
     async def append(self, agent: AgentId, turns: Sequence[NewTurn], *, run_id: str = "") -> None:
@@ -141,7 +147,7 @@ class MemoryTranscripts(TranscriptStore):
 
     @override
     async def clear(self, agent: AgentId, session: str) -> None:
-        self._sessions.pop((agent, session), None)
+        self.kept.pop((agent, session), None)
 
     @override
     async def clear_run(self, agent: AgentId, session: str, run_id: str) -> None:
@@ -158,14 +164,14 @@ class MemoryTranscripts(TranscriptStore):
                 known.rows[0].at,
                 known.rows[-1].at,
             )
-            for (owner, name), known in self._sessions.items()
+            for (owner, name), known in self.kept.items()
             if owner == agent and known.rows
         ]
         return sorted(found, key=lambda one: one.last_at, reverse=True)[:limit]
 
     def _remove(self, key: tuple[AgentId, str], run_id: str) -> None:
-        known = self._sessions.get(key)
+        known = self.kept.get(key)
         if known is not None:
             known.remove_run(run_id)
             if not known.rows:
-                del self._sessions[key]
+                del self.kept[key]

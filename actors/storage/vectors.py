@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 
 from pydantic import JsonValue
 from pydantic_core import from_json
@@ -21,6 +22,14 @@ from actors.kernel.embedding import (
     unit_vector,
 )
 from actors.kernel.metadata import checked_filter, matches
+from actors.kernel.runtime.ids import DEFAULT_TENANT
+from actors.kernel.storage.erasure import (
+    ERASE_BATCH,
+    Erasable,
+    EraseCount,
+    EraseRequest,
+    is_of_subject,
+)
 from actors.kernel.storage.vector import EmbeddingClient, SearchResult, VectorDocument, VectorStore
 
 
@@ -38,18 +47,23 @@ class _Collection:
     kept: dict[str, _SearchedDocument] = field(default_factory=dict)
 
 
-class InMemoryVectorStore(VectorStore):
-    """A `VectorStore` of one tenant, which is lost with the process.
+class InMemoryVectorStore(VectorStore, Erasable):
+    """A `VectorStore` of one tenant, which is lost with the process. `Runtime.erase` takes it by `also=`.
 
     A search compares the query with each document of the collection on the event loop: some ten thousand
     documents take it a second.
 
     Args:
         embedder: Computes embeddings of documents that have none.
+        tenant: The owner of the documents.
     """
 
-    def __init__(self, *, embedder: EmbeddingClient | None = None) -> None:
-        self._embedder = embedder
+    erased_as = "documents"
+
+    def __init__(
+        self, *, embedder: EmbeddingClient | None = None, tenant: str = DEFAULT_TENANT
+    ) -> None:
+        self._embedder, self._tenant = embedder, tenant
         self._collections: dict[str, _Collection] = {}
 
     @override
@@ -95,6 +109,29 @@ class InMemoryVectorStore(VectorStore):
         if (found := self._collections.get(collection)) is not None:
             for one in ids:
                 found.kept.pop(one, None)
+
+    @override
+    async def erase(
+        self, what: EraseRequest, *, cursor: str | None = None, limit: int = ERASE_BATCH
+    ) -> EraseCount:
+        """See `Erasable.erase`: of a subject go documents whose metadata has it as ``about``."""
+        del cursor
+        found = list(islice(self._meant(what), limit))
+        for collection, id_ in found:
+            del self._collections[collection].kept[id_]
+        return EraseCount({"documents": len(found)}, "+" if len(found) == limit else None)
+
+    @override
+    async def count(self, what: EraseRequest) -> dict[str, int]:
+        return {"documents": sum(1 for _ in self._meant(what))}
+
+    def _meant(self, what: EraseRequest) -> Iterator[tuple[str, str]]:
+        if what.tenant != self._tenant:
+            return
+        for name, collection in self._collections.items():
+            for id_, one in collection.kept.items():
+                if is_of_subject(what, one.metadata):
+                    yield name, id_
 
     async def _keep(
         self, documents: Sequence[VectorDocument], collection: str, *, is_last_kept: bool

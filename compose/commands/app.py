@@ -65,6 +65,7 @@ _COMMANDS: Final = (
     (LOOK, "inspect.usage", "usage"),
     (LOOK, "inspect.describe", "describe"),
     (LOOK, "inspect.export", "export replay"),
+    (DECIDE, "operate.erase", "erase"),
     (SET_UP, "operate.migrate", "migrate"),
     (SET_UP, "operate.doctor", "doctor"),
     (SET_UP, "operate.nats_config", "nats-config"),

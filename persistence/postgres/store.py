@@ -20,6 +20,7 @@ from persistence.postgres.connection.link import KEYED, Link, Links
 from persistence.postgres.connection.listener import Listener
 from persistence.postgres.connection.outage import ServerOutage
 from persistence.postgres.connection.settings import StoreSettings
+from persistence.postgres.features.erasure import PostgresErasure
 from persistence.postgres.features.follows import Follows
 from persistence.postgres.features.limits import PostgresLimits
 from persistence.postgres.features.retention import Retention
@@ -79,6 +80,7 @@ class PostgresStore(RunStore):
         self.backlog = PostgresBacklog(links, answering, clock)
         self.operators = Operators(settings.owner, links, answering, self.reads)
         self.retention = Retention(settings.owner, links)
+        self.erasure = PostgresErasure(links, self.retention)
         self.insight = Insight(settings, links)
         self.follows = self.posts = follows = Follows(settings, links, following, expanding)
         self.schedules = PostgresSchedules(settings, links)

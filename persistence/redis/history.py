@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from pydantic_core import PydanticSerializationError, from_json, to_json
 from typing_extensions import override
@@ -21,7 +21,14 @@ from typing_extensions import override
 from actors.errors import MAX_WAIT_S, ContractError, HistoryLostError, NotSerializableError
 from actors.kernel.agent.message import ChatMessage
 from actors.kernel.agent.transcript import check_page, message_json
-from actors.kernel.runtime.ids import AgentId, check_name
+from actors.kernel.runtime.ids import DEFAULT_TENANT, AgentId, check_name
+from actors.kernel.storage.erasure import (
+    ERASE_BATCH,
+    Erasable,
+    EraseCount,
+    EraseRequest,
+    EraseScope,
+)
 from actors.kernel.storage.history import HistoryProvider
 from actors.kernel.text import check_name_of
 from persistence.redis.client import open_redis
@@ -62,7 +69,7 @@ class _Sight:
     expires: int = 0
 
 
-class RedisHistoryProvider(HistoryProvider):
+class RedisHistoryProvider(HistoryProvider, Erasable):
     """A fast `HistoryProvider` whose sessions live for `ttl_s` after their last append.
 
     What has no id is kept once for each call, also if its answer is lost and it is sent again.
@@ -77,6 +84,8 @@ class RedisHistoryProvider(HistoryProvider):
         InvalidNameError: `namespace` is not a name.
     """
 
+    erased_as = "redis history"
+
     def __init__(
         self, redis: Redis, *, namespace: str = "callboard", ttl_s: float = HISTORY_TTL_S
     ) -> None:
@@ -85,6 +94,7 @@ class RedisHistoryProvider(HistoryProvider):
             raise ContractError(msg)
         self.namespace = check_name("namespace", namespace)
         self._ttl_ms = int(ttl_s * 1000)
+        self._redis = redis
         self._append = redis.register_script(APPEND)
         self._read = redis.register_script(READ)
         self._clear = redis.register_script(CLEAR)
@@ -160,6 +170,58 @@ class RedisHistoryProvider(HistoryProvider):
         words = (0, 0, 0, 0, 0)
         reply = await self._ask("counting turns", self._read, (agent_id, session_id), *words)
         return int(reply[_COUNT])
+
+    @override
+    async def erase(
+        self, what: EraseRequest, *, cursor: str | None = None, limit: int = ERASE_BATCH
+    ) -> EraseCount:
+        """See `Erasable.erase`: sessions that Redis holds go, and their marks say that this was asked for.
+
+        Keys are found by SCAN, about `limit` at a time. A mark, whose key has the names of agent
+        and session, stays for twice the TTL.
+        """
+        found, after = await self._scan(what, cursor, limit)
+        for agent_id, session_id in found:
+            await self.clear(agent_id, session_id=session_id)
+        return EraseCount({"sessions": len(found)}, after)
+
+    @override
+    async def count(self, what: EraseRequest) -> dict[str, int]:
+        count, cursor, is_done = 0, None, False
+        while not is_done:
+            found, cursor = await self._scan(what, cursor, ERASE_BATCH)
+            count, is_done = count + len(found), cursor is None
+        return {"sessions": count}
+
+    async def _scan(
+        self, what: EraseRequest, cursor: str | None, limit: int
+    ) -> tuple[list[tuple[AgentId, str]], str | None]:
+        """Return sessions of the request, and where the scan goes on."""
+        if what.scope is EraseScope.SUBJECT:
+            return [], None
+        if what.agent is not None and what.session is not None:
+            session = (what.agent, what.session)
+            there = await self._redis_call(
+                "looking for a session", "EXISTS", self.keys_of(*session)[0]
+            )
+            return ([session] if there else []), None
+        stem = f"{self.namespace}:history:{{"
+        named = "" if what.tenant == DEFAULT_TENANT else f"{what.tenant}%3A"
+        agent = named if what.agent is None else f"{quote(str(what.agent), safe='/')}:"
+        words = (cursor or "0", "MATCH", f"{stem}{agent}*:turns", "COUNT", limit)
+        after, keys = await self._redis_call("looking for sessions", "SCAN", *words)
+        tags = (key.decode().removeprefix(stem).removesuffix("}:turns") for key in keys)
+        parts = (tag.partition(":") for tag in tags)
+        sessions = [(AgentId.parse(unquote(one)), unquote(name)) for one, _, name in parts]
+        after = int(after)
+        return [one for one in sessions if what.covers(one[0])], str(after) if after else None
+
+    async def _redis_call(self, doing: str, *words: str | int) -> Any:
+        try:
+            async with self._room:
+                return await self._redis.execute_command(*words)  # type: ignore[no-untyped-call]
+        except REDIS_ERRORS as exc:
+            raise translate_redis(exc, doing) from exc
 
     @property
     def _kept_ms(self) -> int:

@@ -23,3 +23,18 @@ class SubGraphTooLargeError(Facts, ContractError, ValueError):
     entity_id: str
     depth: int
     limit: int
+
+
+class OpenRunsError(Facts, ContractError):
+    """An erase was refused: runs that hold the data are open.
+
+    Attributes:
+        what: What was to be erased.
+        runs: Ids of at most 10 of the open runs.
+        remedy: How to go on.
+    """
+
+    text = "{what} has open runs: {runs}; {remedy}"
+    what: str
+    runs: str
+    remedy: str

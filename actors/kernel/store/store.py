@@ -12,6 +12,7 @@ from typing import Protocol
 
 from actors.kernel.runtime.hints import Nudge
 from actors.kernel.storage.blob import ArtifactStores
+from actors.kernel.storage.erasure import ErasureStore
 from actors.kernel.storage.memory import LongTermMemories
 from actors.kernel.storage.transcript import TranscriptStore
 from actors.kernel.storage.usage import UsageStore
@@ -65,6 +66,8 @@ class RunStore(Protocol):
     """Texts that agents keep, by tenant."""
     usage: UsageStore
     """Totals of what model calls used and cost."""
+    erasure: ErasureStore
+    """The parts of an erase."""
 
     def set_nudge_hook(self, hook: Callable[[Nudge], None] | None) -> None:
         """Call `hook` on the event loop for changes made by other processes. Hints: may be lost."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from functools import partial
 from itertools import islice
-from typing import Final
+from typing import Final, TypeAlias
 
 from typing_extensions import override
 
@@ -16,6 +18,14 @@ from actors.kernel.runtime.fold import fold
 from actors.kernel.runtime.hints import Nudge
 from actors.kernel.runtime.ids import AgentId, RunId, derive_id, run_id_of_fork
 from actors.kernel.runtime.rows import Arrived, ForkPoint, RunRow
+from actors.kernel.storage.erasure import (
+    ERASE_BATCH,
+    Erasable,
+    EraseCount,
+    EraseRequest,
+    EraseScope,
+    ErasureStore,
+)
 from actors.kernel.store.arrivals import Submitted
 from actors.kernel.store.forgotten import Forgotten
 from actors.kernel.store.operators import (
@@ -26,11 +36,17 @@ from actors.kernel.store.operators import (
 )
 from actors.runtime.memory.records import RunRecord
 from actors.runtime.memory.rows import MemoryRole, MemoryRows
+from actors.runtime.memory.schedules import ScheduleRows
 from actors.runtime.memory.tree import ask_to_stop, begun_anew, redrive_dead
 
 FORGOTTEN: Final = "its agent is forgotten"
 LEAST_S: Final = 8 * 86_400.0
 """So long a tombstone and a dead letter stay at least."""
+
+_Removal: TypeAlias = tuple[str, Callable[[], object]]
+"""The kind of a row, and a call that removes it."""
+_OF_AGENTS: Final = (EraseScope.TENANT, EraseScope.AGENT)
+_AGAIN: Final = "+"
 
 
 class MemoryOperators(MemoryRole, OperatorStore):
@@ -148,6 +164,138 @@ class MemoryRetention(MemoryRole, RetentionStore):
             runs=len(runs),
             more=max(len(waiting), len(letters), len(runs)) == limit,
         )
+
+
+class MemoryErasure(ErasureStore):
+    """The parts of an erase in memory. Each batch is done without an await in the middle.
+
+    Args:
+        rows: Runs, mail, conversations and artifacts.
+        schedules: Those of the same store.
+    """
+
+    def __init__(self, rows: MemoryRows, schedules: ScheduleRows) -> None:
+        self._rows, self._schedules = rows, schedules
+        self.parts: Sequence[Erasable] = (
+            _MemoryPart("mail", self._mail),
+            _MemoryPart("conversations", self._conversations),
+            _MemoryPart("runs", self._runs),
+            _MemoryPart("agents", self._agents),
+            _MemoryPart("artifacts", self._artifacts),
+        )
+
+    @override
+    async def open_runs(self, what: EraseRequest, *, limit: int) -> list[tuple[RunId, AgentId]]:
+        found = sorted(
+            (run.cause.run_id, run.cause.agent_id)
+            for run in self._rows.open_runs()
+            if what.covers(run.cause.agent_id)
+        )
+        return found[:limit]
+
+    def _mail(self, what: EraseRequest) -> Iterator[_Removal]:
+        """Yield schedules, posts on their way and dead letters."""
+        if what.scope not in _OF_AGENTS:
+            return
+        kept, dead, follows = self._schedules.kept, self._rows.dead, self._rows.follows
+        for place, schedule in kept.items():
+            if what.covers(schedule.agent_id):
+                yield "schedules", partial(kept.pop, place, None)
+        for number, (letter, _) in dead.items():
+            if what.covers(letter.agent_id):
+                yield "letters", partial(dead.pop, number, None)
+        if what.scope is EraseScope.TENANT:
+            for seq, work in follows.work.items():
+                if work.topic.tenant == what.tenant:
+                    yield "posts", partial(follows.work.pop, seq, None)
+
+    def _conversations(self, what: EraseRequest) -> Iterator[_Removal]:
+        """Yield turns, the oldest first; of a named session the ended runs that wrote them before."""
+        transcripts = self._rows.transcripts
+        for (agent, session), kept in transcripts.kept.items():
+            if not what.covers(agent) or what.session not in (None, session):
+                continue
+            turns = [(row.id, row.run_id) for row in kept.rows]
+            if what.session is not None:
+                found = (self._rows.runs.get(RunId(run_id)) for _, run_id in turns)
+                yield from self._dropped(run for run in found if run and run.status.is_terminal)
+            for turn, run_id in turns:
+                run = self._rows.runs.get(RunId(run_id))
+                if what.session is None or run is None or run.status.is_terminal:
+                    yield "turns", partial(self._forget_turn, agent, session, turn)
+
+    def _forget_turn(self, agent: AgentId, session: str, turn: str) -> None:
+        """Remove a turn; a session without turns goes with its last one."""
+        kept = self._rows.transcripts.kept
+        kept[agent, session].remove_turn(turn)
+        if not kept[agent, session].rows:
+            del kept[agent, session]
+
+    def _runs(self, what: EraseRequest) -> Iterator[_Removal]:
+        if what.scope in _OF_AGENTS:
+            yield from self._dropped(
+                run
+                for run in self._rows.runs.values()
+                if what.covers(run.cause.agent_id) and run.status.is_terminal
+            )
+
+    def _dropped(self, runs: Iterable[RunRecord]) -> Iterator[_Removal]:
+        for run_id in dict.fromkeys(run.cause.run_id for run in runs):
+            letters = [n for n, (one, _) in self._rows.dead.items() if one.run_id == run_id]
+            for number in letters:
+                yield "letters", partial(self._rows.dead.pop, number, None)
+            yield "runs", partial(self._rows.drop_run, self._rows.runs[run_id])
+
+    def _agents(self, what: EraseRequest) -> Iterator[_Removal]:
+        """Yield waiting mail, follows and state."""
+        if what.scope not in _OF_AGENTS:
+            return
+        rows = self._rows
+        for row in (one for group in rows.pending.values() for one in group.values()):
+            if what.covers(row.key.agent):
+                yield "messages", partial(rows.withdraw, row.key)
+        for follower, topics in rows.follows.by_follower.items():
+            if what.covers(follower):
+                for topic in topics:
+                    yield "follows", partial(rows.follows.unfollow, follower, topic)
+        for agent, state in rows.states.items():
+            if what.covers(agent):
+                for key in state:
+                    yield "state", partial(state.pop, key, None)
+
+    def _artifacts(self, what: EraseRequest) -> Iterator[_Removal]:
+        if what.scope in _OF_AGENTS:
+            scope = None if what.agent is None else agent_scope(what.agent)
+            for remove in self._rows.artifacts.removals(what.tenant, scope):
+                yield "artifacts", remove
+
+
+@dataclass(slots=True)
+class _MemoryPart(Erasable):
+    """Rows of one kind of store.
+
+    Attributes:
+        erased_as: See `Erasable`.
+        found: Yields what is to go.
+    """
+
+    erased_as: str
+    found: Callable[[EraseRequest], Iterator[_Removal]]
+
+    @override
+    async def erase(
+        self, what: EraseRequest, *, cursor: str | None = None, limit: int = ERASE_BATCH
+    ) -> EraseCount:
+        del cursor
+        batch = list(islice(self.found(what), limit))
+        for _, remove in batch:
+            remove()
+        counts = Counter(kind for kind, _ in batch)
+        return EraseCount(counts, _AGAIN if len(batch) == limit else None)
+
+    @override
+    async def count(self, what: EraseRequest) -> Mapping[str, int]:
+        return Counter(kind for kind, _ in self.found(what))
 
 
 def _fork(rows: MemoryRows, run_id: RunId, *, at_seq: int, copy: int) -> Submitted:

@@ -21,7 +21,7 @@ from actors.runtime.memory.commit import MemoryCommits
 from actors.runtime.memory.follows import MemoryFollows
 from actors.runtime.memory.insight import MemoryInsight
 from actors.runtime.memory.limits import LimitRows, MemoryLimits
-from actors.runtime.memory.operators import MemoryOperators, MemoryRetention
+from actors.runtime.memory.operators import MemoryErasure, MemoryOperators, MemoryRetention
 from actors.runtime.memory.reads import MemoryLists, MemoryReads
 from actors.runtime.memory.rows import MemoryRows
 from actors.runtime.memory.schedules import InMemorySchedules, ScheduleRows
@@ -57,6 +57,7 @@ class MemoryStore(RunStore):
         self.lists = MemoryLists(rows, self)
         self.operators = MemoryOperators(rows, self)
         self.retention = MemoryRetention(rows, self)
+        self.erasure = MemoryErasure(rows, schedules)
         self.insight = MemoryInsight(rows, lease_s=lease_s)
         self.follows = self.posts = MemoryFollows(rows, self)
         self.schedules = InMemorySchedules(clock, rows, schedules, source=self)

@@ -548,3 +548,31 @@ async def test_a_run_whose_session_is_lost_asks_no_model(
 
     kept = await history.get_messages(Tutor.id, session_id="s")
     assert [turn.text for turn in kept] == ["c", "two"]
+
+
+async def test_an_erase_reaches_sessions_in_redis(
+    redis: Redis, history: RedisHistoryProvider, space: str
+) -> None:
+    """Given by `also=`: a session, an agent, a tenant; others keep theirs, and no key has the text."""
+    runtime, clerk = Runtime(), AgentId("desk", "1:2 *", "acme")
+    for agent, name in ((DESK, "s"), (ACME, "s"), (ACME, "t:*"), (clerk, "s")):
+        await history.append(agent, ChatMessage.of("user", "canary"), session_id=name)
+
+    async def left() -> list[int]:
+        places = ((DESK, "s"), (ACME, "s"), (ACME, "t:*"), (clerk, "s"))
+        return [await history.count_messages(who, session_id=name) for who, name in places]
+
+    found = await runtime.erase(tenant="acme", dry_run=True, also=[history])
+    assert found.counts["redis history"] == {"sessions": 3}
+    await runtime.erase(tenant="acme", agent=ACME, session="t:*", also=[history])
+    assert await left() == [1, 1, 0, 1]
+    await runtime.erase(tenant="acme", agent=ACME, also=[history])
+    assert await left() == [1, 0, 0, 1]
+    await runtime.erase(tenant="acme", also=[history])
+    assert await left() == [1, 0, 0, 0]
+    await runtime.erase(tenant="default", also=[history])
+    assert await left() == [0, 0, 0, 0]
+    keys = [key async for key in redis.scan_iter(f"{space}:*")]
+    values = [value for key in keys for value in await redis.hvals(key)]
+    assert keys
+    assert not any("canary" in str(value) for value in values)

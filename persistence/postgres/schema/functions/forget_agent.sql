@@ -40,8 +40,8 @@ begin
   delete from dead_letters d where d.id = any(array(
     select l.id from dead_letters l where l.agent = p_agent limit most for update));
   get diagnostics letters = row_count;
-  ids := array(select r.run_id from runs r where r.agent = p_agent and r.ended_at is not null
-    limit most for update);
+  ids := array(select r.run_id from runs r
+    where r.hash = p_hash and r.agent = p_agent and r.ended_at is not null limit most for update);
   runs := drop_runs(ids);
   -- Conversations, and what is counted of them once no turn is left.
   delete from transcript_turns t where t.ctid = any(array(

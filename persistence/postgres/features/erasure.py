@@ -1,0 +1,248 @@
+"""Erasure on PostgreSQL: each batch is one statement, whose rows are bounded by the functions `erase_…`."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Final, LiteralString, TypeAlias
+
+from pydantic_core import from_json, to_json
+from typing_extensions import override
+
+from actors.kernel.runtime.ids import AgentId, RunId, partition_hash
+from actors.kernel.storage.erasure import (
+    ERASE_BATCH,
+    Erasable,
+    EraseCount,
+    EraseRequest,
+    EraseScope,
+    ErasureStore,
+)
+from actors.kernel.storage.errors import OpenRunsError
+from actors.kernel.store.operators import RetentionStore, agent_scope
+from persistence.postgres.connection.link import Links, Row
+
+SQL_ERASE_MAIL: Final[LiteralString] = (
+    "select schedules, posts, messages, letters, after from erase_mail($1, $2, $3, $4)"
+)
+SQL_ERASE_RUNS: Final[LiteralString] = (
+    "select runs, entries, letters, more from erase_runs($1, $2, $3, null, $4)"
+)
+SQL_ERASE_TURNS: Final[LiteralString] = (
+    "select sessions, turns, runs, entries, letters, more from erase_turns($1, $2, $3)"
+)
+SQL_ERASE_ARTIFACTS: Final[LiteralString] = (
+    "select artifacts, chunks, more from erase_artifacts($1, $2, $3)"
+)
+SQL_ERASE_BOARDS: Final[LiteralString] = "select erase_boards($1, $2, $3, $4) as boards"
+SQL_ERASE_FILES: Final[LiteralString] = "select erase_files($1, $2) as files"
+SQL_ERASE_DOCUMENTS: Final[LiteralString] = (
+    "select documents, collection, id, more from erase_documents($1, $2, $3, $4, $5)"
+)
+SQL_ERASE_GRAPH: Final[LiteralString] = (
+    "select entities, relationships, step, after from erase_graph($1, $2, $3, $4, $5)"
+)
+SQL_AGENTS_TO_ERASE: Final[LiteralString] = "select agents_to_erase($1, $2, 1) as agent"
+SQL_PREVIEW_ERASE: Final[LiteralString] = (
+    "select kind, n from preview_erase($1, $2, $3, $4, $5) where store = $6"
+)
+SQL_OPEN_RUNS_TO_ERASE: Final[LiteralString] = """
+select r.run_id, r.agent from runs r
+  where r.open and r.ended_at is null and r.tenant = $1 and ($2::text is null or r.agent = $2)
+  order by r.run_id limit $3
+"""
+
+_AGAIN: Final = "+"
+"""The cursor of a store that needs none, as long as there is more."""
+_Step: TypeAlias = Callable[[Links, EraseRequest, str | None, int], Awaitable[EraseCount]]
+"""Removes one batch: behind a cursor, at most so many rows of each kind."""
+_ALONE: Final = (EraseScope.TENANT,)
+_OF_AGENTS: Final = (EraseScope.TENANT, EraseScope.AGENT)
+_OF_SESSIONS: Final = (*_OF_AGENTS, EraseScope.SESSION)
+_OF_SUBJECTS: Final = (EraseScope.TENANT, EraseScope.SUBJECT)
+
+
+class PostgresErasure(ErasureStore):
+    """The parts of an erase on PostgreSQL. Tables that no store has made yet are left out.
+
+    Args:
+        links: For one statement at a time.
+        retention: Forgets single agents.
+    """
+
+    def __init__(self, links: Links, retention: RetentionStore) -> None:
+        self._links = links
+        self.parts: Sequence[Erasable] = (
+            _PostgresPart(links, "mail", _OF_AGENTS, _erase_mail),
+            _PostgresPart(links, "conversations", _OF_SESSIONS, _erase_turns),
+            _PostgresPart(links, "runs", _OF_AGENTS, _erase_runs),
+            _PostgresPart(links, "boards", _OF_SESSIONS, _erase_boards),
+            _PostgresPart(links, "files", _ALONE, _erase_files),
+            _PostgresPart(links, "artifacts", _OF_AGENTS, _erase_artifacts),
+            _PostgresPart(links, "agents", _OF_AGENTS, partial(_erase_agents, retention=retention)),
+            _PostgresPart(links, "documents", _OF_SUBJECTS, _erase_documents),
+            _PostgresPart(links, "graph", _OF_SUBJECTS, _erase_graph),
+        )
+
+    @override
+    async def open_runs(self, what: EraseRequest, *, limit: int) -> list[tuple[RunId, AgentId]]:
+        if what.scope is EraseScope.SUBJECT:
+            return []
+        args = (what.tenant, _agent(what), limit)
+        rows = await self._links.fetch("looking for open runs", SQL_OPEN_RUNS_TO_ERASE, *args)
+        return [(RunId(row["run_id"]), AgentId.parse(row["agent"])) for row in rows]
+
+
+@dataclass(slots=True)
+class _PostgresPart(Erasable):
+    """A store of the schema.
+
+    Attributes:
+        links: For one statement at a time.
+        erased_as: See `Erasable`.
+        scopes: What it keeps anything of.
+        step: Removes a batch of these.
+    """
+
+    links: Links
+    erased_as: str
+    scopes: tuple[EraseScope, ...]
+    step: _Step
+
+    @override
+    async def erase(
+        self, what: EraseRequest, *, cursor: str | None = None, limit: int = ERASE_BATCH
+    ) -> EraseCount:
+        if what.scope not in self.scopes:
+            return EraseCount()
+        return await self.step(self.links, what, cursor, limit)
+
+    @override
+    async def count(self, what: EraseRequest) -> Mapping[str, int]:
+        args = (what.tenant, _agent(what), _hash(what), what.session, what.about, self.erased_as)
+        rows = await self.links.fetch("counting what is erased", SQL_PREVIEW_ERASE, *args)
+        return {row["kind"]: row["n"] for row in rows}
+
+
+async def _erase_mail(
+    links: Links, what: EraseRequest, cursor: str | None, limit: int
+) -> EraseCount:
+    args = (what.tenant, _agent(what), int(cursor or 0), limit)
+    [row] = await links.fetch("erasing mail", SQL_ERASE_MAIL, *args)
+    after = row["after"]
+    rows = _rows(row, "schedules posts messages letters")
+    return EraseCount(rows, None if after is None else str(after))
+
+
+async def _erase_turns(
+    links: Links, what: EraseRequest, cursor: str | None, limit: int
+) -> EraseCount:
+    """Remove turns; those of a tenant go agent by agent."""
+    agent = _agent(what) or await _next_agent(links, what.tenant, cursor)
+    if agent is None:
+        return EraseCount()
+    [row] = await links.fetch("erasing turns", SQL_ERASE_TURNS, agent, what.session, limit)
+    rows = _rows(row, "sessions turns runs entries letters")
+    return EraseCount(rows, _behind(agent, what, cursor, more=row["more"]))
+
+
+async def _erase_runs(
+    links: Links, what: EraseRequest, cursor: str | None, limit: int
+) -> EraseCount:
+    del cursor
+    args = (what.tenant, _agent(what), _hash(what), limit)
+    [row] = await links.fetch("erasing runs", SQL_ERASE_RUNS, *args)
+    return EraseCount(_rows(row, "runs entries letters"), _AGAIN if row["more"] else None)
+
+
+async def _erase_agents(
+    links: Links, what: EraseRequest, cursor: str | None, limit: int, *, retention: RetentionStore
+) -> EraseCount:
+    """Remove state, follows and mailboxes; see `RetentionStore.forget_agent`."""
+    found = _agent(what) or await _next_agent(links, what.tenant, cursor)
+    if found is None:
+        return EraseCount()
+    agent = AgentId.parse(found)
+    gone = await retention.forget_agent(agent, limit=limit)
+    if gone.open_run is not None:
+        remedy = "it began during the erase: erase again to finish, with cancel=True to stop it"
+        raise OpenRunsError(str(agent), gone.open_run, remedy)
+    rows = {
+        "state": gone.state,
+        "follows": gone.follows,
+        "messages": gone.messages,
+        "letters": gone.letters,
+        "runs": gone.runs,
+    }
+    return EraseCount(rows, _behind(found, what, cursor, more=gone.more))
+
+
+async def _erase_boards(
+    links: Links, what: EraseRequest, cursor: str | None, limit: int
+) -> EraseCount:
+    del cursor
+    args = (what.tenant, _agent(what), what.session, limit)
+    [row] = await links.fetch("erasing boards", SQL_ERASE_BOARDS, *args)
+    return EraseCount(_rows(row, "boards"), _AGAIN if row["boards"] == limit else None)
+
+
+async def _erase_files(
+    links: Links, what: EraseRequest, cursor: str | None, limit: int
+) -> EraseCount:
+    del cursor
+    [row] = await links.fetch("erasing files", SQL_ERASE_FILES, what.tenant, limit)
+    return EraseCount(_rows(row, "files"), _AGAIN if row["files"] == limit else None)
+
+
+async def _erase_artifacts(
+    links: Links, what: EraseRequest, cursor: str | None, limit: int
+) -> EraseCount:
+    del cursor
+    scope = None if what.agent is None else agent_scope(what.agent)
+    [row] = await links.fetch("erasing artifacts", SQL_ERASE_ARTIFACTS, what.tenant, scope, limit)
+    return EraseCount(_rows(row, "artifacts"), _AGAIN if row["more"] else None)
+
+
+async def _erase_documents(
+    links: Links, what: EraseRequest, cursor: str | None, limit: int
+) -> EraseCount:
+    collection, id_ = ("", "") if cursor is None else from_json(cursor)
+    args = (what.tenant, what.about, collection, id_, limit)
+    [row] = await links.fetch("erasing documents", SQL_ERASE_DOCUMENTS, *args)
+    place = to_json((row["collection"] or "", row["id"] or "")).decode()
+    return EraseCount(_rows(row, "documents"), place if row["more"] else None)
+
+
+async def _erase_graph(
+    links: Links, what: EraseRequest, cursor: str | None, limit: int
+) -> EraseCount:
+    step, after = ("e", "") if cursor is None else (cursor[0], cursor[1:])
+    args = (what.tenant, what.about, step, after, limit)
+    [row] = await links.fetch("erasing a graph", SQL_ERASE_GRAPH, *args)
+    rows = _rows(row, "entities relationships")
+    return EraseCount(rows, None if row["step"] is None else row["step"] + row["after"])
+
+
+def _behind(agent: str, what: EraseRequest, cursor: str | None, *, more: bool) -> str | None:
+    """Return the cursor behind an agent; one that has more is met again."""
+    if what.agent is not None:
+        return _AGAIN if more else None
+    return cursor or "" if more else agent
+
+
+def _agent(what: EraseRequest) -> str | None:
+    return None if what.agent is None else str(what.agent)
+
+
+def _hash(what: EraseRequest) -> int | None:
+    return None if what.agent is None else partition_hash(what.agent)
+
+
+def _rows(row: Row, names: str) -> dict[str, int]:
+    return {name: row[name] for name in names.split()}
+
+
+async def _next_agent(links: Links, tenant: str, after: str | None) -> str | None:
+    rows = await links.fetch("finding agents to erase", SQL_AGENTS_TO_ERASE, tenant, after or "")
+    return rows[0]["agent"] if rows else None

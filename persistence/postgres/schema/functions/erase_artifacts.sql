@@ -1,0 +1,38 @@
+-- Take artifacts of a tenant away, or of one scope, with their pins. Nobody sees an artifact from then on; its chunks go
+-- at most `most` at a time, as those of an upload that died long ago: if nobody calls this again a collector takes them.
+create or replace function erase_artifacts(p_tenant text, p_scope text, most int)
+returns table (artifacts int, chunks int, more boolean)
+language plpgsql set search_path from current set enable_seqscan = off as $$
+#variable_conflict use_column
+declare keys artifacts[]; one artifacts; pinned int;
+begin
+  artifacts := 0; chunks := 0;
+  keys := array(select a from artifacts a
+    where a.tenant = p_tenant and (p_scope is null or a.scope = p_scope)
+    order by a.tenant, a.scope, a.id limit most for update);
+  foreach one in array keys loop
+    delete from artifact_pins p where p.ctid = any(array(
+      select n.ctid from artifact_pins n
+        where n.tenant = one.tenant and n.scope = one.scope and n.id = one.id limit most));
+    get diagnostics pinned = row_count;
+    if pinned = most then  -- it goes with the next batch
+      artifacts := artifacts + 1;
+      exit;
+    end if;
+    insert into artifact_uploads (upload, at) values (one.upload, '-infinity')
+      on conflict (upload) do update set at = excluded.at;
+    delete from artifacts a where a.tenant = one.tenant and a.scope = one.scope and a.id = one.id;
+    artifacts := artifacts + 1;
+  end loop;
+  delete from artifact_chunks c where c.ctid = any(array(
+    select o.place from (select u.upload from artifact_uploads u where u.at = '-infinity') d
+      cross join lateral (select n.ctid as place from artifact_chunks n where n.upload = d.upload limit most) o
+      limit most));
+  get diagnostics chunks = row_count;
+  if chunks < most then
+    delete from artifact_uploads u where u.upload = any(array(
+      select o.upload from artifact_uploads o where o.at = '-infinity' for update skip locked));
+  end if;
+  more := artifacts > 0 or chunks = most;
+  return next;
+end $$;

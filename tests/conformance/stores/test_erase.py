@@ -1,0 +1,319 @@
+"""Erase: everything of a session, an agent, a tenant or a subject goes, in batches, and nothing of others."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from actors.errors import ContractError
+from actors.kernel.agent.message import ChatMessage
+from actors.kernel.agent.transcript import NO_CUT, NewCut, NewTurn
+from actors.kernel.runtime.ids import AgentId, RunId, TopicId
+from actors.kernel.storage.erasure import EraseRequest
+from actors.kernel.storage.errors import OpenRunsError
+from actors.kernel.storage.graph import Entity, Relationship
+from actors.kernel.storage.task import Task
+from actors.kernel.storage.vector import VectorDocument
+from actors.kernel.store.operators import agent_scope
+from actors.runtime.sharding.erasing import Erasing
+from actors.storage.boards import InMemoryTaskBoards
+from actors.storage.graphs import InMemoryGraphStore
+from actors.storage.vectors import InMemoryVectorStore
+from persistence.postgres import PostgresStore, open_postgres_graph, open_postgres_vectors
+from tests.conformance.bed import DESK, message, result
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Mapping
+
+    from actors.kernel.storage.erasure import Erasable, EraseReport
+    from actors.kernel.storage.graph import GraphStore
+    from actors.kernel.storage.task import TaskStores
+    from actors.kernel.storage.vector import VectorStore
+    from tests.conformance.bed import Bed
+
+OTHER = AgentId("desk", "2")
+FOREIGN = AgentId("desk", "1", "acme")
+AGENTS = (DESK, OTHER, FOREIGN)
+NOW = datetime(2030, 1, 1, tzinfo=UTC)
+TENANTS = ("default", "acme")
+
+
+@dataclass
+class Home:
+    """A store with data of two tenants, and the stores beside it."""
+
+    bed: Bed
+    boards: TaskStores
+    vectors: Mapping[str, VectorStore]
+    graphs: Mapping[str, GraphStore]
+    also: tuple[Erasable, ...]
+
+    async def erase(self, **wanted: Any) -> EraseReport:
+        """Erase from all of them."""
+        what = EraseRequest(**wanted)
+        return await Erasing(self.bed.store, what, also=self.also).run(NOW)
+
+    async def preview(self, **wanted: Any) -> EraseReport:
+        """Count what `erase` would remove."""
+        what = EraseRequest(**wanted)
+        return await Erasing(self.bed.store, what, also=self.also).preview(NOW)
+
+    async def live(self, agent: AgentId, *, session: str = "s", turns: int = 3) -> RunId:
+        """Let a run of the agent speak in a session, keep state and end."""
+        run = await self.bed.begin(agent=agent)
+        said = [
+            NewTurn(session, f"{run.run_id}-{n}", ChatMessage.of("user", f"words {n}"))
+            for n in range(turns)
+        ]
+        summary = ChatMessage.of("user", "all words")
+        last = await self.bed.store.transcripts.page(agent, session)
+        upto = last[-1].ordinal if last else NO_CUT
+        cut = NewCut(session=session, previous=NO_CUT, upto=upto + 1, strategy="x", summary=summary)
+        cuts = () if last else (cut,)
+        await run.commit(
+            run.turn(result("0", "words"), turns=tuple(said), cuts=cuts, state={"key": "words"})
+        )
+        await run.complete("words")
+        return run.run_id
+
+    async def furnish(self) -> dict[AgentId, RunId]:
+        """Give each agent, and each tenant, something in every store."""
+        runs, store = {}, self.bed.store
+        for agent in AGENTS:
+            runs[agent] = await self.live(agent)
+            await store.follows.follow(agent, TopicId("news", tenant=agent.tenant))
+            await store.artifacts.of(agent.tenant, agent_scope(agent)).store(b"words")
+            await self.boards.of(agent.tenant).create_task_list(
+                "s", agent, [Task(id="1", title="w")]
+            )
+        for tenant in TENANTS:
+            await self.vectors[tenant].add(
+                [
+                    VectorDocument(
+                        id=f"{n}",
+                        content="w",
+                        embedding=(1.0, 2.0),
+                        metadata={"about": f"user:{n}"},
+                    )
+                    for n in range(3)
+                ]
+            )
+            graph = self.graphs[tenant]
+            for n in range(3):
+                about = {"about": f"user:{n}"}
+                await graph.add_entity(Entity(id=f"{n}", type="p", properties=about))
+            for n in range(2):
+                ends = {"source_id": f"{n}", "target_id": f"{n + 1}"}
+                await graph.add_relationship(Relationship(id=f"{n}", type="knows", **ends))
+        return runs
+
+    async def left(self, agent: AgentId, session: str = "s") -> tuple[int, ...]:
+        """Return how much there is of the agent: turns, keys of state, follows, artifacts, boards."""
+        store = self.bed.store
+        boards = await self.boards.of(agent.tenant).get_boards(session)
+        place = store.artifacts.of(agent.tenant, agent_scope(agent))
+        kept = await place.stat(WORDS)
+        return (
+            await store.transcripts.count(agent, session),
+            len(await store.reads.state(agent)),
+            len(await store.follows.following(agent)),
+            int(kept is not None),
+            sum(board.agent_id == str(agent) for board in boards),
+        )
+
+    async def is_there(self, run_id: RunId) -> bool:
+        """Return True if the run has a row."""
+        return await self.bed.store.reads.run(run_id) is not None
+
+    async def subjects(self, tenant: str) -> tuple[list[str], list[str], list[str]]:
+        """Return ids of documents, entities and relationships."""
+        found = await self.vectors[tenant].search((1.0, 2.0), limit=100)
+        graph, ids = self.graphs[tenant], [f"{n}" for n in range(3)]
+        return (
+            sorted(one.id for one in found),
+            [id_ for id_ in ids if await graph.get_entity(id_) is not None],
+            [id_ for id_ in ids if await graph.get_relationship(id_) is not None],
+        )
+
+
+WORDS = hashlib.sha256(b"words").hexdigest()
+WHOLE = (3, 1, 1, 1, 1)
+NOTHING = (0, 0, 0, 0, 0)
+ALL_SUBJECTS = (["0", "1", "2"], ["0", "1", "2"], ["0", "1"])
+
+
+@asynccontextmanager
+async def home_of(bed: Bed) -> AsyncIterator[Home]:
+    """The stores beside the bed's, of the same kind."""
+    store = bed.store
+    if not isinstance(store, PostgresStore):
+        boards = InMemoryTaskBoards()
+        vectors = {name: InMemoryVectorStore(tenant=name) for name in TENANTS}
+        graphs = {name: InMemoryGraphStore(tenant=name) for name in TENANTS}
+        yield Home(bed, boards, vectors, graphs, (boards, *vectors.values(), *graphs.values()))
+        return
+    url, schema = store.settings.url, store.settings.schema
+    async with AsyncExitStack() as stack:
+        opened = {
+            name: (
+                await stack.enter_async_context(
+                    open_postgres_vectors(url, tenant=name, schema=schema)
+                ),
+                await stack.enter_async_context(
+                    open_postgres_graph(url, tenant=name, schema=schema)
+                ),
+            )
+            for name in TENANTS
+        }
+        documents = {name: pair[0] for name, pair in opened.items()}
+        yield Home(bed, store.boards, documents, {n: pair[1] for n, pair in opened.items()}, ())
+
+
+@pytest.fixture
+async def home(bed: Bed) -> AsyncIterator[Home]:
+    """A store with stores beside it, on each backend."""
+    async with home_of(bed) as found:
+        yield found
+
+
+async def test_a_session_goes_with_the_runs_that_wrote_it(home: Home) -> None:
+    """Another session of the agent stays, its state and its artifacts too; the next turn begins anew."""
+    runs = await home.furnish()
+    kept = await home.live(DESK, session="t")
+    preview = await home.preview(tenant="default", agent=DESK, session="s")
+    report = await home.erase(tenant="default", agent=DESK, session="s")
+
+    assert await home.left(DESK) == (0, 1, 1, 1, 0)
+    assert await home.left(DESK, "t") == (3, 1, 1, 1, 0)
+    assert [await home.is_there(one) for one in (runs[DESK], kept)] == [False, True]
+    assert [await home.left(agent) for agent in (OTHER, FOREIGN)] == [WHOLE, WHOLE]
+    assert report.counts["conversations"]["turns"] == 3
+    assert preview.counts["conversations"]["turns"] == 3
+    view = await home.bed.store.transcripts.view(DESK, "s", limit=9)
+    assert (view.cut, view.messages) == (None, ())
+    await home.live(DESK, turns=1)
+    assert [one.ordinal for one in await home.bed.store.transcripts.page(DESK, "s")] == [0]
+
+
+async def test_an_agent_goes_whole(home: Home) -> None:
+    """Turns, state, follows, mail, artifacts, boards and ended runs; other agents stay, of both tenants."""
+    runs = await home.furnish()
+    await home.bed.store.arrivals.deliver([message("words", to=DESK, id="waits")])
+    await home.erase(tenant="default", agent=DESK)
+    again = await home.erase(tenant="default", agent=DESK)
+
+    assert await home.left(DESK) == NOTHING
+    assert await home.bed.store.insight.inbox(DESK) == []
+    assert [await home.is_there(run) for run in runs.values()] == [False, True, True]
+    assert [await home.left(agent) for agent in (OTHER, FOREIGN)] == [WHOLE, WHOLE]
+    assert [await home.subjects(tenant) for tenant in TENANTS] == [ALL_SUBJECTS, ALL_SUBJECTS]
+    assert again.total == 0
+
+
+@pytest.mark.parametrize("tenant", TENANTS)
+async def test_a_tenant_goes_and_the_other_one_stays(home: Home, tenant: str) -> None:
+    """The default tenant's agents lie between those of others, and none of these is touched."""
+    runs = await home.furnish()
+    preview = await home.preview(tenant=tenant)
+    report = await home.erase(tenant=tenant)
+
+    for agent in AGENTS:
+        is_ours = agent.tenant == tenant
+        assert await home.left(agent) == (NOTHING if is_ours else WHOLE)
+        assert await home.is_there(runs[agent]) is not is_ours
+    gone: tuple[list[str], ...] = ([], [], [])
+    for name in TENANTS:
+        assert await home.subjects(name) == (gone if name == tenant else ALL_SUBJECTS)
+    for store, kinds in preview.counts.items():
+        for kind, number in kinds.items():
+            if (store, kind) != ("agents", "messages"):
+                assert report.counts[store].get(kind, 0) == number, (store, kind)
+    assert (await home.erase(tenant=tenant)).total == 0
+
+
+async def test_a_subject_goes_from_documents_and_entities(home: Home) -> None:
+    """A document with this metadata; an entity with its relationships. The other tenant's subject stays."""
+    await home.furnish()
+    report = await home.erase(tenant="acme", about="user:1")
+
+    assert await home.subjects("acme") == (["0", "2"], ["0", "2"], [])
+    assert await home.subjects("default") == ALL_SUBJECTS
+    assert [await home.left(agent) for agent in AGENTS] == [WHOLE] * 3
+    counted = report.counts["documents"]["documents"], report.counts["graph"]["entities"]
+    assert counted == (1, 1)
+    assert any("conversations" in one.name for one in report.unreached)
+
+
+async def test_batches_are_small(home: Home) -> None:
+    """Of each kind no batch removes more rows than it is told, and its cursor leads to the end."""
+    await home.furnish()
+    what = EraseRequest(tenant="default")
+    for part in (*home.bed.store.erasure.parts, *home.also):
+        cursor, is_done, batches = None, False, 0
+        while not is_done:
+            done = await part.erase(what, cursor=cursor, limit=2)
+            assert max(done.rows.values(), default=0) <= 2, part.erased_as
+            cursor, is_done, batches = done.cursor, done.cursor is None, batches + 1
+            assert batches < 100, part.erased_as
+
+    assert [await home.left(agent) for agent in AGENTS] == [NOTHING, NOTHING, WHOLE]
+    assert (await home.erase(tenant="default")).total == 0
+
+
+async def test_a_killed_erase_is_called_again(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cancelled between two batches, whichever: what it removed is gone, and the next call ends the work."""
+    monkeypatch.setattr("actors.runtime.sharding.erasing.ERASE_BATCH", 2)
+    for step in (1, 2, 4, 7):
+        await home.furnish() if step == 1 else await home.live(DESK)
+        batches = 0
+
+        def die(_: int, last: int = step) -> None:
+            nonlocal batches
+            batches += 1
+            if batches == last:
+                raise asyncio.CancelledError
+
+        what = EraseRequest(tenant="default")
+        with pytest.raises(asyncio.CancelledError):
+            await Erasing(home.bed.store, what, also=home.also, on_progress=die).run(NOW)
+        await home.erase(tenant="default")
+        assert [await home.left(agent) for agent in AGENTS] == [NOTHING, NOTHING, WHOLE]
+
+
+async def test_open_runs_are_named_and_refused(home: Home) -> None:
+    """Nothing is removed before they have ended; an agent's own, and those of its tenant."""
+    await home.furnish()
+    run = await home.bed.begin(agent=DESK)
+    for wanted in ({"agent": DESK}, {"agent": DESK, "session": "s"}, {}):
+        with pytest.raises(OpenRunsError, match=run.run_id) as refused:
+            await home.erase(tenant="default", **wanted)
+        assert "cancel=True" in str(refused.value)
+    assert await home.left(DESK) == WHOLE
+
+    await home.erase(tenant="default", agent=OTHER)
+    await home.erase(tenant="default", about="user:0")
+    await home.erase(tenant="acme")
+    assert [await home.left(agent) for agent in AGENTS] == [WHOLE, NOTHING, NOTHING]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "remedy"),
+    [
+        ({"session": "s"}, "agent="),
+        ({"about": "user:1", "agent": DESK}, "alone"),
+        ({"agent": FOREIGN}, "tenant='acme'"),
+        ({"agent": DESK, "session": ""}, "empty"),
+        ({"about": "nul \x00"}, "NUL"),
+        ({"tenant": "a:b"}, "letter"),
+    ],
+)
+def test_requests_that_mean_nothing_are_refused(wanted: dict[str, Any], remedy: str) -> None:
+    """The message says what to write instead."""
+    with pytest.raises(ContractError, match="(?i)" + remedy):
+        EraseRequest(**{"tenant": "default", **wanted})

@@ -1,0 +1,188 @@
+"""`callboard erase` on a real server: after it a text that was everywhere is nowhere."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from actors.kernel.agent.message import ChatMessage
+from actors.kernel.runtime.ids import AgentId
+from actors.kernel.storage.graph import Entity, Relationship
+from actors.kernel.storage.task import Task
+from actors.kernel.storage.vector import VectorDocument
+from actors.kernel.store.operators import agent_scope
+from persistence.postgres import (
+    PostgresStore,
+    open_postgres_files,
+    open_postgres_graph,
+    open_postgres_vectors,
+)
+from tests.integration.compose.commandline import Cli
+from tests.integration.persistence.hosts import sql
+
+if TYPE_CHECKING:
+    from actors.runtime import Runtime
+    from tests.harness.servers import TestPostgres
+
+pytestmark = pytest.mark.postgres
+CANARY: Final = "canary-7f3a"
+OURS, FAILING = AgentId("waiter", "a", "acme"), AgentId("failing", "a", "acme")
+THEIRS, FOREIGN = AgentId("waiter", "a"), AgentId("waiter", "a", "zoo")
+HOLDERS: Final = frozenset(
+    {
+        *("agent_state", "artifact_chunks", "dead_letters", "event_log", "files", "follows"),
+        *("graph_entities", "graph_relationships", "inbox", "runs", "schedules", "task_boards"),
+        *("transcript_turns", "transcripts", "vector_documents"),
+    }
+)
+"""Tables that have the text before the erase."""
+
+
+async def tables_with(url: str, schema: str, text: str) -> set[str]:
+    """Tables of which a column of any type has the text; bytes are searched as such."""
+    columns = await sql(
+        url,
+        schema,
+        "select c.relname as name, a.attname as col, a.atttypid = 'bytea'::regtype as is_bytes"
+        " from pg_class c join pg_attribute a on a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped"
+        " where c.relkind = 'r' and c.relnamespace = $1::regnamespace",
+        schema,
+    )
+    in_bytes, in_text = "position($1::bytea in {})", "strpos({}::text, convert_from($1, 'UTF8'))"
+    conditions: dict[str, list[str]] = {}
+    for name, col, is_bytes in columns:
+        condition = (in_bytes if is_bytes else in_text).format(col)
+        conditions.setdefault(name, []).append(f"{condition} > 0")
+    parts = [
+        f"select '{name}' as name where exists (select from {name} where {' or '.join(any_of)})"
+        for name, any_of in conditions.items()
+    ]
+    rows = await sql(url, schema, " union all ".join(parts), text.encode())
+    return {row["name"] for row in rows}
+
+
+async def spread(runtime: Runtime, agent: AgentId, text: str) -> None:
+    """Bring the text into every store of the agent's tenant; no run stays open."""
+    tenant, store = agent.tenant, runtime.store
+    assert isinstance(store, PostgresStore)
+    url, schema = store.settings.url, store.settings.schema
+    run = await runtime.submit(agent, text)
+    await runtime.signal(run, "go", text)
+    await runtime.wait(run)
+    for kept in (ChatMessage.of("user", text), ChatMessage.of("user", text * 30_000)):
+        await runtime.history.append(agent, kept, session_id=f"{text} session", run_id=run)
+    await sql(
+        url,
+        schema,
+        "update transcripts set cut_upto = 0, cut_summary = to_json($2::text) where agent = $1",
+        *(str(agent), text),
+    )
+    await sql(
+        url, schema, "insert into agent_state select $1, 'key', to_json($2::text)", str(agent), text
+    )
+    await store.artifacts.of(tenant, agent_scope(agent)).store(text.encode() * 30_000)
+    await store.boards.of(tenant).create_task_list(
+        f"{text} session", agent, [Task(id="1", title=text)]
+    )
+    await runtime.follow(agent, "news", text)
+    await runtime.schedules.create(f"daily-{tenant}", agent, {"say": text}, delay_s=86_400.0)
+    async with open_postgres_vectors(url, tenant=tenant, schema=schema) as vectors:
+        about = {"about": text}
+        one = VectorDocument(id=text, content=text, embedding=(1.0, 0.5), metadata=about)
+        await vectors.add([one], collection=text)
+    async with open_postgres_graph(url, tenant=tenant, schema=schema) as graph:
+        for name in (text, "other"):
+            await graph.add_entity(Entity(id=name, type="person", properties={"about": text}))
+        ends = {"source_id": text, "target_id": "other"}
+        edge = Relationship(id=text, type="knows", properties={"why": text}, **ends)
+        await graph.add_relationship(edge)
+    async with open_postgres_files(url, tenant=tenant, schema=schema) as files:
+        await files.upload(f"{text}.txt", text.encode())
+
+
+@pytest.mark.parametrize("scope", ["tenant", "agent"])
+async def test_a_canary_is_nowhere_after_an_erase(
+    postgres_server: TestPostgres, schema: str, capsys: pytest.CaptureFixture[str], scope: str
+) -> None:
+    """In no column of any type of any table; what two other tenants have stays row by row."""
+    url, cli = postgres_server.url, Cli(postgres_server.url, schema, capsys)
+    async with cli.host("waiter", "failing") as runtime:
+        for agent, text in ((OURS, CANARY), (THEIRS, "stays-1"), (FOREIGN, "stays-2")):
+            await spread(runtime, agent, text)
+        await runtime.wait(await runtime.submit(FAILING, CANARY))
+        before = await tables_with(url, schema, CANARY)
+        others = [await tables_with(url, schema, text) for text in ("stays-1", "stays-2")]
+        named = (
+            ("--tenant", "acme")
+            if scope == "tenant"
+            else ("--tenant", "acme", "--agent", "waiter/a")
+        )
+        dry = await cli.call("erase", *named, "--dry-run", "--json")
+        unchanged = await tables_with(url, schema, CANARY)
+        done = await cli.call("erase", *named, "--yes", "--json")
+        if scope == "agent":
+            await cli.call("erase", "--tenant", "acme", "--agent", "acme:failing/a", "--yes")
+        after = await tables_with(url, schema, CANARY)
+        shown = await cli.call("erase", *named, "--yes")
+
+    assert before >= HOLDERS - {"inbox"}
+    assert unchanged == before
+    # Files, documents and the graph are the tenant's, not the agent's.
+    theirs = {"files", "artifact_chunks", "vector_documents", "vector_collections"}
+    left = (
+        set()
+        if scope == "tenant"
+        else theirs | {"graph_entities", "graph_relationships", "artifact_pins"}
+    )
+    assert after == left & before
+    assert [await tables_with(url, schema, text) for text in ("stays-1", "stays-2")] == others
+    assert dry.data["counts"]["conversations"]["turns"] == 2
+    assert done.data["counts"]["conversations"]["turns"] == 2
+    assert {"stream EDGE", "back-ups, replicas, WAL"} <= {
+        one["name"] for one in done.data["unreached"]
+    }
+    assert shown.code == 0
+    assert "erased 0 row(s)" in shown.out
+    assert "stream EDGE" in shown.out
+
+
+async def test_open_runs_are_refused_or_cancelled(
+    postgres_server: TestPostgres, schema: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A refusal names the run; `--cancel` stops it, and the message behind it begins nothing."""
+    cli = Cli(postgres_server.url, schema, capsys)
+    async with cli.host("waiter") as runtime:
+        held = await runtime.submit(OURS, CANARY)
+        queued = await runtime.submit(OURS, CANARY)
+        kept = await runtime.submit(THEIRS, "stays")
+        refused = await cli.call("erase", "--tenant", "acme", "--agent", "waiter/a", "--yes")
+        done = await cli.call("erase", "--tenant", "acme", "--cancel", "--yes", "--json")
+        again = await runtime.submit(OURS, "anew")
+        await runtime.signal(again, "go", "well")
+        async with asyncio.timeout(20):
+            assert await runtime.result(again) == "well"
+        await runtime.signal(kept, "go", "there")
+        async with asyncio.timeout(20):
+            assert await runtime.result(kept) == "there"
+
+    assert refused.code == 2
+    assert held in refused.err
+    assert "--cancel" in refused.err
+    assert set(done.data["cancelled"]) == {held, queued}
+
+
+async def test_what_nobody_confirmed_or_means_nothing_is_refused(
+    postgres_server: TestPostgres, schema: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With the way out, before anything is asked of the server."""
+    cli = Cli(postgres_server.url, schema, capsys)
+    unsure = await cli.call("erase", "--tenant", "acme")
+    odd = await cli.call("erase", "--tenant", "acme", "--session", "s", "--yes")
+    foreign = await cli.call("erase", "--tenant", "acme", "--agent", "zoo:waiter/a", "--yes")
+
+    assert [one.code for one in (unsure, odd, foreign)] == [2, 2, 2]
+    assert "--yes" in unsure.err
+    assert "agent=" in odd.err
+    assert "tenant='zoo'" in foreign.err

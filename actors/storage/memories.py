@@ -6,6 +6,7 @@ from array import array
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Final, TypeAlias
 
 from pydantic import JsonValue
@@ -76,6 +77,19 @@ class InMemoryLongTermMemories(LongTermMemories):
     def of(self, tenant: str) -> InMemoryLongTermMemory:
         kept = self._kept.setdefault(check_name("tenant", tenant), {})
         return InMemoryLongTermMemory(kept, self._now, self._is_held)
+
+    def removals(self, tenant: str, abouts: Sequence[str] | None) -> Iterator[Callable[[], object]]:
+        """Yield a function for each version of a tenant's memories that removes it.
+
+        Args:
+            tenant: Owner of the memories.
+            abouts: Scopes; None: all.
+        """
+        for about, slots in self._kept.get(tenant, {}).items():
+            if abouts is None or about in abouts:
+                for slot, versions in slots.items():
+                    for version in versions:
+                        yield partial(_remove, slots, slot, version)
 
 
 class InMemoryLongTermMemory(LongTermMemory):
@@ -221,3 +235,10 @@ def _found(one: _KeptMemory, checked: CheckedQuery) -> FoundMemory:
     meaning = cosine(checked.unit, one.unit) if is_comparable else None
     words = word_score(checked.words, words_of(one.memory.text)) if checked.words else 0.0
     return FoundMemory(memory=one.told(), meaning=meaning, words=words or None)
+
+
+def _remove(slots: _Slots, slot: str, version: _KeptMemory) -> None:
+    """Remove a version; a slot without versions goes with its last one."""
+    slots[slot].remove(version)
+    if not slots[slot]:
+        del slots[slot]

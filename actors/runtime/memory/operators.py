@@ -33,6 +33,7 @@ from actors.kernel.store.operators import (
     OperatorStore,
     RetentionStore,
     agent_scope,
+    memory_scopes,
 )
 from actors.runtime.memory.records import RunRecord
 from actors.runtime.memory.rows import MemoryRole, MemoryRows
@@ -182,6 +183,7 @@ class MemoryErasure(ErasureStore):
             _MemoryPart("runs", self._runs),
             _MemoryPart("agents", self._agents),
             _MemoryPart("artifacts", self._artifacts),
+            _MemoryPart("memories", self._memories),
         )
 
     @override
@@ -268,6 +270,11 @@ class MemoryErasure(ErasureStore):
             scope = None if what.agent is None else agent_scope(what.agent)
             for remove in self._rows.artifacts.removals(what.tenant, scope):
                 yield "artifacts", remove
+
+    def _memories(self, what: EraseRequest) -> Iterator[_Removal]:
+        if what.scope is not EraseScope.SESSION:
+            for remove in self._rows.memories.removals(what.tenant, memory_scopes(what)):
+                yield "versions", remove
 
 
 @dataclass(slots=True)

@@ -20,7 +20,7 @@ from actors.kernel.storage.erasure import (
     ErasureStore,
 )
 from actors.kernel.storage.errors import OpenRunsError
-from actors.kernel.store.operators import RetentionStore, agent_scope
+from actors.kernel.store.operators import RetentionStore, agent_scope, memory_scopes
 from persistence.postgres.connection.link import Links, Row
 
 SQL_ERASE_MAIL: Final[LiteralString] = (
@@ -36,6 +36,7 @@ SQL_ERASE_ARTIFACTS: Final[LiteralString] = (
     "select artifacts, chunks, more from erase_artifacts($1, $2, $3)"
 )
 SQL_ERASE_BOARDS: Final[LiteralString] = "select erase_boards($1, $2, $3, $4) as boards"
+SQL_ERASE_MEMORIES: Final[LiteralString] = "select erase_memories($1, $2, $3) as versions"
 SQL_ERASE_FILES: Final[LiteralString] = "select erase_files($1, $2) as files"
 SQL_ERASE_DOCUMENTS: Final[LiteralString] = (
     "select documents, collection, id, more from erase_documents($1, $2, $3, $4, $5)"
@@ -61,6 +62,7 @@ _ALONE: Final = (EraseScope.TENANT,)
 _OF_AGENTS: Final = (EraseScope.TENANT, EraseScope.AGENT)
 _OF_SESSIONS: Final = (*_OF_AGENTS, EraseScope.SESSION)
 _OF_SUBJECTS: Final = (EraseScope.TENANT, EraseScope.SUBJECT)
+_OF_MEMORIES: Final = (*_OF_AGENTS, EraseScope.SUBJECT)
 
 
 class PostgresErasure(ErasureStore):
@@ -81,6 +83,7 @@ class PostgresErasure(ErasureStore):
             _PostgresPart(links, "files", _ALONE, _erase_files),
             _PostgresPart(links, "artifacts", _OF_AGENTS, _erase_artifacts),
             _PostgresPart(links, "agents", _OF_AGENTS, partial(_erase_agents, retention=retention)),
+            _PostgresPart(links, "memories", _OF_MEMORIES, _erase_memories),
             _PostgresPart(links, "documents", _OF_SUBJECTS, _erase_documents),
             _PostgresPart(links, "graph", _OF_SUBJECTS, _erase_graph),
         )
@@ -202,6 +205,15 @@ async def _erase_artifacts(
     scope = None if what.agent is None else agent_scope(what.agent)
     [row] = await links.fetch("erasing artifacts", SQL_ERASE_ARTIFACTS, what.tenant, scope, limit)
     return EraseCount(_rows(row, "artifacts"), _AGAIN if row["more"] else None)
+
+
+async def _erase_memories(
+    links: Links, what: EraseRequest, cursor: str | None, limit: int
+) -> EraseCount:
+    del cursor
+    args = (what.tenant, memory_scopes(what), limit)
+    [row] = await links.fetch("erasing memories", SQL_ERASE_MEMORIES, *args)
+    return EraseCount(_rows(row, "versions"), _AGAIN if row["versions"] == limit else None)
 
 
 async def _erase_documents(

@@ -18,6 +18,7 @@ from actors.kernel.runtime.ids import AgentId, RunId, TopicId
 from actors.kernel.storage.erasure import EraseRequest
 from actors.kernel.storage.errors import OpenRunsError
 from actors.kernel.storage.graph import Entity, Relationship
+from actors.kernel.storage.memory import NewMemory
 from actors.kernel.storage.task import Task
 from actors.kernel.storage.vector import VectorDocument
 from actors.kernel.store.operators import agent_scope
@@ -248,6 +249,30 @@ async def test_a_subject_goes_from_documents_and_entities(home: Home) -> None:
     counted = report.counts["documents"]["documents"], report.counts["graph"]["entities"]
     assert counted == (1, 1)
     assert any("conversations" in one.name for one in report.unreached)
+
+
+async def test_memories_go_by_their_scopes(home: Home) -> None:
+    """With all versions: a subject's, an agent's own with its blocks, or those of a whole tenant."""
+    memories = home.bed.store.memories
+    own, scopes = agent_scope(DESK), ("user:1", "user:2", agent_scope(DESK), agent_scope(OTHER))
+    for tenant in TENANTS:
+        for about in (*scopes, f"blocks:{own}"):
+            for n in range(3):
+                new = NewMemory(id=f"{about}{n}", about=about, text=f"words {n}", key="k")
+                await memories.of(tenant).put(new)
+
+    async def left(tenant: str) -> set[str]:
+        return {one.about for one in await memories.of(tenant).page()}
+
+    subject = await home.erase(tenant="default", about="user:1")
+    assert await left("default") == {*scopes[1:], f"blocks:{own}"}
+    assert subject.counts["memories"] == {"versions": 3}
+    preview = await home.preview(tenant="default", agent=DESK)
+    agent = await home.erase(tenant="default", agent=DESK)
+    assert await left("default") == {"user:2", agent_scope(OTHER)}
+    assert agent.counts["memories"] == preview.counts["memories"] == {"versions": 6}
+    await home.erase(tenant="default")
+    assert (await left("default"), len(await left("acme"))) == (set(), 5)
 
 
 async def test_batches_are_small(home: Home) -> None:

@@ -151,6 +151,7 @@ SELDOM: Final = frozenset(
         "agents_to_erase",
         "erase_artifacts",
         "erase_boards",
+        "erase_memories",
         "erase_documents",
         "erase_files",
         "erase_graph",

@@ -45,6 +45,11 @@ begin
   if in_tenant and to_regclass('files') is not null then
     return query select 'files', 'files', count(*) from files f where f.tenant = p_tenant;
   end if;
+  if p_session is null and to_regclass('memories') is not null then
+    return query select 'memories', 'versions', count(*) from memories m where m.tenant = p_tenant
+      and (p_about is null or m.about = p_about)
+      and (p_agent is null or m.about in ('agent:' || p_agent, 'blocks:agent:' || p_agent));
+  end if;
   if p_agent is null and to_regclass('vector_documents') is not null then
     return query select 'documents', 'documents', count(*) from vector_documents d
       where d.tenant = p_tenant and (p_about is null or d.filterable -> 'about' = to_jsonb(p_about));

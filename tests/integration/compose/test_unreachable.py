@@ -49,6 +49,7 @@ ORDERS: dict[str, list[str]] = {
     "memory list": [],
     "memory show": ["units", "--about", "user:7"],
     "memory forget": ["units", "--about", "user:7"],
+    "erase": ["--tenant", "acme", "--yes"],
     "context": ["desk/a"],
     "usage": [],
     "approvals list": [],

@@ -166,6 +166,7 @@ SELDOM: Final = frozenset(
         "SQL_ERASE_FILES",
         "SQL_ERASE_GRAPH",
         "SQL_ERASE_MAIL",
+        "SQL_ERASE_MEMORIES",
         "SQL_ERASE_RUNS",
         "SQL_ERASE_TURNS",
         "SQL_OPEN_RUNS_TO_ERASE",

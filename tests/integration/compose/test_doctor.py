@@ -410,13 +410,13 @@ def test_embeddings_are_looked_at_where_a_store_keeps_some(
     cli: Cli, plain_database: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Arrays are a note: the tables were made while nobody could have pgvector."""
-    plain = Cli(plain_database, "callboard", capsys)
+    plain = Cli(plain_database, "doctor", capsys)
     for one in (cli, plain):
         one("migrate")
         assert "embeddings" not in checks(one)
 
     asyncio.run(_keep_a_document(cli.url, cli.schema))
-    asyncio.run(_keep_a_document(plain_database, "callboard"))
+    asyncio.run(_keep_a_document(plain_database, "doctor"))
 
     assert checks(cli)["embeddings"]["found"].startswith("pgvector ")
     found = checks(plain)["embeddings"]

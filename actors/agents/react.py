@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from pydantic import TypeAdapter
 
+from actors.agents.tasks import TaskManagerTool, settle_own_board
 from actors.context.compaction.sliding_window import SlidingWindowCompaction
 from actors.context.compaction.token_budget import TokenBudgetComposedStrategy
 from actors.context.compaction.tool_results import ToolResultCompactionStrategy
@@ -39,7 +40,8 @@ class ReActAgent:
         name: Its type, or its whole id. A name alone is the agent ``name/main``.
         model: Answers. See `compose.models`, or `actors.testing` for one that needs no network.
         instructions: In front of every window.
-        tools: Called as recorded effects; risky ones wait for a person, see `ApprovalPolicy`.
+        tools: Called as recorded effects; risky ones wait for a person, see `ApprovalPolicy`. With a
+            `TaskManagerTool` a run that ends with an answer settles the agent's board, see there.
         context: History, window and retention. By default turns are kept in the runtime's store for good,
             and the window is compacted at 80 % of the model's context down to 50 %.
         session: The conversation of runs that name none.
@@ -77,6 +79,7 @@ class ReActAgent:
         self.id = name if isinstance(name, AgentId) else AgentId(name, "main")
         self.model, self.instructions, self.tools = model, instructions, tuple(tools)
         check_tools(self.tools, self.id)
+        self._settles = any(isinstance(one, TaskManagerTool) and one.settles for one in self.tools)
         installed_tokenizer()  # takes most of a second, once: not in the event loop, in an answer
         self.context = context or default_context(model)
         self.session, self.version = session, version
@@ -90,6 +93,8 @@ class ReActAgent:
         reply = await ctx.chat(
             *turns, output=self._output, max_turns=self._max_turns, options=self._options
         )
+        if reply.stopped == "end" and self._settles:
+            await ctx.step("settle_tasks", settle_own_board)
         if self._output is None or reply.output is None:
             return reply.text
         adapter: TypeAdapter[Any] = TypeAdapter(self._output)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import Final, NamedTuple
 
-from actors.context.turns import is_derived, is_pinned
+from actors.context.turns import has_no_marks, is_derived, is_pinned
 from actors.kernel.agent.message import ChatMessage, ContentBlock
 
 _TOOL_BLOCKS: Final = frozenset({"tool_call", "tool_result"})
@@ -58,7 +59,10 @@ def groups_of(view: Sequence[ChatMessage]) -> list[TurnGroup]:
     joins their groups. A result without a call is a group of its own.
     """
     if not any(map(has_tool_blocks, view)):
-        return [_alone(index, message) for index, message in enumerate(view)]
+        return [
+            _plain(index) if has_no_marks(message) else _group(view, [index])
+            for index, message in enumerate(view)
+        ]
     roots = list(range(len(view)))
     caller: dict[str, int] = {}
     for index, message in enumerate(view):
@@ -77,7 +81,10 @@ def groups_of(view: Sequence[ChatMessage]) -> list[TurnGroup]:
 
 def has_tool_blocks(message: ChatMessage) -> bool:
     """Return whether a turn calls a tool or holds a result of one."""
-    return not _TOOL_BLOCKS.isdisjoint([block.type for block in message.content])
+    for block in message.content:  # noqa: SIM110 - half the time of `any`, for each turn of a window
+        if block.type in _TOOL_BLOCKS:
+            return True
+    return False
 
 
 def turns_of(view: Sequence[ChatMessage], groups: Iterable[TurnGroup]) -> list[ChatMessage]:
@@ -92,8 +99,9 @@ def _root(roots: list[int], index: int) -> int:
     return index
 
 
-def _alone(index: int, message: ChatMessage) -> TurnGroup:
-    return TurnGroup((index,), False, is_pinned(message), is_derived(message))
+@lru_cache(maxsize=8_192)
+def _plain(index: int) -> TurnGroup:
+    return TurnGroup((index,), False, False, False)
 
 
 def _group(view: Sequence[ChatMessage], indices: Sequence[int]) -> TurnGroup:

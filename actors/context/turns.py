@@ -24,6 +24,14 @@ UPTO: Final = "upto"
 DataKind: TypeAlias = Literal["blocks", "summary", "recalled", "turns"]
 
 
+_MARKS: Final = frozenset({PINNED, SUMMARY, RECALLED})
+
+
+def has_no_marks(message: ChatMessage) -> bool:
+    """Return whether the turn is neither pinned nor derived, at the cost of one look: nearly all are."""
+    return _MARKS.isdisjoint(message.metadata)
+
+
 def is_pinned(message: ChatMessage) -> bool:
     """Return whether no strategy may drop or replace the turn."""
     return bool(message.metadata.get(PINNED))

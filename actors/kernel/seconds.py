@@ -8,7 +8,7 @@ from typing import Final, TypeGuard
 
 from actors.errors import MAX_WAIT_S, ContractError
 
-__all__ = ["MAX_WAIT_S", "bounded_s", "check_s", "instant_of", "is_length"]
+__all__ = ["MAX_WAIT_S", "bounded_s", "check_expiry_s", "check_s", "instant_of", "is_length"]
 
 _DAY: Final = timedelta(days=1)
 _FIRST: Final = datetime.min.replace(tzinfo=UTC) + _DAY
@@ -49,3 +49,13 @@ def check_s(what: str, value: float) -> float:
         msg = f"{what} is {said}: give a number of seconds, up to {MAX_WAIT_S:.0f} (ten years)"
         raise ContractError(msg)
     return max(0.0, number)
+
+
+def check_expiry_s(expires_s: float) -> None:
+    """Return if a URL may be valid for so many seconds.
+
+    Raises:
+        ContractError: It is no length of time above 0, of ten years at most.
+    """
+    if check_s("expires_s of a URL", expires_s) == 0:
+        raise ContractError(f"a URL cannot be valid for {expires_s} s: give seconds above 0")

@@ -28,13 +28,26 @@ def check_name_of(what: str, value: object) -> None:
     _check(what, value, MAX_NAME_BYTES, "use a shorter one, for example a hash of it")
 
 
-def check_text_of(what: str, value: object) -> None:
+def check_text_of(what: str, value: object, *, limit_bytes: int = MAX_TEXT_BYTES) -> None:
     """Return if this is text that can be kept beside something.
 
     Raises:
         InvalidTextError: As for `check_name_of`.
     """
-    _check(what, value, MAX_TEXT_BYTES, "shorten it, or keep it in a store of yours")
+    _check(what, value, limit_bytes, "shorten it, or keep it in a store of yours")
+
+
+def check_file_key(key: str) -> None:
+    """Return if this can be the key of a file: a relative path of 1 to 1,024 bytes.
+
+    Raises:
+        InvalidTextError: No store takes it as text.
+        ContractError: It is empty, begins with ``/``, or has a part ``.`` or ``..``.
+    """
+    check_name_of("key of a file", key)
+    if not key or key.startswith("/") or not {".", ".."}.isdisjoint(key.split("/")):
+        msg = f"{key!r} is no key of a file: give a relative path without '.' and '..', for example a/b.txt"
+        raise ContractError(msg)
 
 
 def is_name(value: object) -> bool:

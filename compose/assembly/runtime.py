@@ -27,6 +27,7 @@ from actors.runtime.runtime import host_of
 from actors.runtime.sharding.retention import sweep_for_ever
 from actors.runtime.telemetry.spans import Tracing
 from actors.runtime.worker.blocking import blocker_in
+from actors.storage.boards import GlobalTaskStore
 from compose.assembly.settings import NATS_LOGIN, Settings, read_settings
 from persistence.postgres import (
     Heartbeat,
@@ -179,6 +180,10 @@ async def _assemble(settings: Settings, *, client: str, serve: bool) -> AsyncIte
     owner = HostIncarnation(SystemEntropy().token())
     async with AsyncExitStack() as stack:
         store = await stack.enter_async_context(open_store(_store_settings(settings, owner)))
+        if settings.runtime_backend == "postgres":
+            stack.enter_context(
+                GlobalTaskStore.using(store.boards)
+            )  # until the runtime has stopped
         tracing = results = None
         if serve:
             tracing = await stack.enter_async_context(_tracing(settings, owner))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final, Literal, Self
 
 from pydantic import AliasChoices, Field, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -37,6 +37,9 @@ class Settings(BaseSettings):
         nats_tls_cert: Path of the certificate that this process shows NATS; `CALLBOARD_NATS_TLS_CERT`.
         nats_tls_key: Path of that certificate's key; `CALLBOARD_NATS_TLS_KEY`.
         nats_replicas: Copies of each stream: 1, or 3 on a cluster; `CALLBOARD_NATS_REPLICAS`.
+        runtime_backend: Where task boards of this process are kept while a runtime is open, see
+            `GlobalTaskStore`: ``memory``, or ``postgres`` for the runtime's own database;
+            `RUNTIME_BACKEND`.
         secrets_dir: Folder with one file per secret, named like it; left out, secrets come from
             variables `CALLBOARD_SECRET_<NAME>`; `CALLBOARD_SECRETS_DIR`.
         redis_url: ``redis://:password@host:port/0``; may be left out; `CALLBOARD_REDIS_URL`.
@@ -83,6 +86,9 @@ class Settings(BaseSettings):
     nats_tls_cert: Path | None = None
     nats_tls_key: Path | None = None
     nats_replicas: int = Field(default=1, ge=1, le=5)
+    runtime_backend: Literal["memory", "postgres"] = Field(
+        default="memory", validation_alias="RUNTIME_BACKEND"
+    )
     secrets_dir: Path | None = None
     redis_url: str | None = Field(default=None, repr=False)
     data_dir: Path | None = None
@@ -141,6 +147,7 @@ def read_settings(**given: Any) -> Settings:
 
 def _complaint(error: Any) -> str:
     place = "".join(str(part) for part in error["loc"])
-    name = place if place.startswith("CALLBOARD_") else f"CALLBOARD_{place.upper()}"
+    is_whole = place.startswith("CALLBOARD_") or place == "RUNTIME_BACKEND"
+    name = place if is_whole else f"CALLBOARD_{place.upper()}"
     given = "" if not place else f"{name}={error['input']!r}: "
     return given + str(error["msg"]).removeprefix("Value error, ")

@@ -1,5 +1,10 @@
-"""RunStore on PostgreSQL, and the history of conversations that it holds."""
+"""RunStore on PostgreSQL, the history of conversations that it holds, and stores of agents' data."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from actors.exports import lazy_exports
 from persistence.postgres.connection.settings import StoreSettings
 from persistence.postgres.features.history import PostgresHistoryProvider
 from persistence.postgres.opening import (
@@ -12,15 +17,43 @@ from persistence.postgres.sharding.heartbeat import Heartbeat, Host
 from persistence.postgres.sharding.takeover import Takeover
 from persistence.postgres.store import PostgresStore
 
+if TYPE_CHECKING:
+    from persistence.postgres.opening_stores import (
+        open_postgres_files,
+        open_postgres_graph,
+        open_postgres_vectors,
+    )
+    from persistence.postgres.stores.graphs import PostgresGraphStore
+    from persistence.postgres.stores.vectors import PgVectorStore
+
 __all__ = [
     "Heartbeat",
     "Host",
+    "PgVectorStore",
+    "PostgresGraphStore",
     "PostgresHistoryProvider",
     "PostgresStore",
     "StoreSettings",
     "Takeover",
     "catch_up_beside_work",
+    "open_postgres_files",
+    "open_postgres_graph",
     "open_postgres_history",
     "open_postgres_store",
+    "open_postgres_vectors",
     "open_store",
 ]
+
+if not TYPE_CHECKING:
+    __getattr__ = lazy_exports(
+        __name__,
+        {
+            "persistence.postgres.opening_stores": (
+                "open_postgres_files",
+                "open_postgres_graph",
+                "open_postgres_vectors",
+            ),
+            "persistence.postgres.stores.graphs": ("PostgresGraphStore",),
+            "persistence.postgres.stores.vectors": ("PgVectorStore",),
+        },
+    )

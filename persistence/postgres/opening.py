@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from functools import partial
@@ -33,6 +33,8 @@ from persistence.postgres.stores.artifacts import PostgresArtifacts
 
 _log = logging.getLogger("callboard.postgres")
 SAY_EVERY_S: Final = 3.0
+BY_INDEX: Final = {"enable_seqscan": "off"}
+"""For stores that read a part of a table by its key, whatever the planner thinks of the table's size."""
 CATCH_UP_AGAIN_S: Final = 60.0
 
 
@@ -113,10 +115,19 @@ async def open_postgres_history(
         outage_s=outage_s,
         start_wait_s=start_wait_s,
     )
-    async with _migrated(settings):
-        links = Links(settings, ServerOutage(settings), settings.readers)
-    try:
+    async with open_links(settings) as links:
         yield PostgresHistoryProvider(Transcripts(links, PostgresArtifacts(links).of))
+
+
+@asynccontextmanager
+async def open_links(
+    settings: StoreSettings, extra: Mapping[str, str] | None = None
+) -> AsyncIterator[Links]:
+    """Yield links to a schema that has been brought to what hosts need."""
+    async with _migrated(settings):
+        links = Links(settings, ServerOutage(settings), settings.readers, extra)
+    try:
+        yield links
     finally:
         await links.close()
 

@@ -36,6 +36,7 @@ from persistence.postgres.reads.reads import Reads
 from persistence.postgres.sharding.backlog import PostgresBacklog
 from persistence.postgres.sharding.ownership import ShardLeases
 from persistence.postgres.stores.artifacts import PostgresArtifacts
+from persistence.postgres.stores.boards import PgTaskBoards
 from persistence.postgres.stores.memories import PostgresLongTermMemories
 
 _log = logging.getLogger("callboard.postgres")
@@ -84,6 +85,8 @@ class PostgresStore(RunStore):
         self.limits = PostgresLimits(links)
         self.transcripts = Transcripts(links, artifacts.of)
         self.usage = PostgresUsage(links)
+        self._board_links = Links(settings, outage, settings.readers, KEYED)
+        self.boards = PgTaskBoards(self._board_links)
         self.memories = PostgresLongTermMemories(links)
         self.mail = Mail(settings, links, mailing, on_foreign=self.arrivals.nudge)
         self.outbox = Outbox(links, self.commits, limit=settings.group_limit)
@@ -117,6 +120,7 @@ class PostgresStore(RunStore):
             for link in self._keyed:
                 await link.close()
             await self._links.close()
+            await self._board_links.close()
 
     def _on_new_incarnation(self) -> None:
         """Have what this host remembers of rows read again: first, so that it begins nothing by it."""

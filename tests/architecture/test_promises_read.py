@@ -83,6 +83,7 @@ NO_VALUES: Final = {
     *("CompactionPipeline", "ContextConfig", "InMemoryHistoryProvider", "RecallStrategy"),
     *("SelectiveToolCallCompactionStrategy", "SlidingWindowCompaction", "SummarizationCompaction"),
     *("PostgresHistoryProvider", "RedisHistoryProvider", "StoreHistory"),
+    *("PgVectorStore", "PostgresGraphStore"),
     *("TokenBudgetComposedStrategy", "ToolResultCompactionStrategy", "TruncationStrategy"),
     # What authors and their models' clients tell each other; a response is recorded whole.
     *("CompactionStrategy", "HistoryProvider", "ToolResult"),
@@ -103,6 +104,10 @@ CALLED: Final = {
     "StoreHistory": "actors/context/store_history.py",
     "PostgresHistoryProvider": "persistence/postgres/features/history.py",
     "RedisHistoryProvider": "persistence/redis/history.py",
+    "InMemoryGraphStore": "actors/storage/graphs.py",
+    "InMemoryVectorStore": "actors/storage/vectors.py",
+    "PgVectorStore": "persistence/postgres/stores/vectors.py",
+    "PostgresGraphStore": "persistence/postgres/stores/graphs.py",
     "RecallStrategy": "actors/context/compaction/recall.py",
     "SelectiveToolCallCompactionStrategy": "actors/context/compaction/tool_groups.py",
     "SlidingWindowCompaction": "actors/context/compaction/sliding_window.py",

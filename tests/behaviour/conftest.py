@@ -66,6 +66,7 @@ _WITHOUT_MAIL = frozenset(
         "fairness",
         "fork",
         "housekeeping",
+        "identity",
         "idle_runs",
         "in_doubt",
         "life_cycle",
@@ -120,6 +121,8 @@ _IN_MEMORY = frozenset(
         "code_that_catches_everything_is_parked_all_the_same",
         "more_code_behind_the_recorded_part_is_fine",
         "other_runs_of_the_agent_wait_behind_a_parked_one",
+        # task_tool: boards of the process; those of PostgreSQL are in conformance, and with the tool in compose
+        "task_tool",
         # usage: its neighbour plays it with the broker
         "totals_are_the_sums_of_logs",
         # odd_errors: all but instants that a row has to hold

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 EACH = 20
 """Questions of one run, one after the other."""
 ASKER = "asker"
+CROWD = 2_000
+"""Runs that ask at once, twice as many as a host's capacity."""
 PEERS = {1: 187, 64: 555}
 """Restate, the best durable peer, on one host: asks per second, measured on a machine like this."""
 GOALS = {1: 370, 64: 2200}
@@ -220,7 +222,8 @@ async def plain(url: str, *, runs: int, at_once: int) -> float:
 
 
 async def run(servers: Servers, *, scale: float = 1.0) -> None:
-    """Print a line for one host and two, each with 1 and 64 in flight."""
+    """Print a line for one host and two, each with 1 and 64 in flight, and for a crowd on one host."""
+    rate = 0.0
     for at_once in (1, 64):
         runs = max(2, int((10 if at_once == 1 else 256) * scale))
         least = await plain(servers.postgres_url, runs=runs, at_once=at_once)
@@ -236,6 +239,17 @@ async def run(servers: Servers, *, scale: float = 1.0) -> None:
             goal_per_s=GOALS[at_once],
             times_restate=round(rate / PEERS[at_once], 1),
         )
+    runs = max(2, int(CROWD * scale))
+    crowded = await ours(servers, runs=runs, at_once=runs, two=False)
+    report(
+        benchmark="asks",
+        between="one host",
+        in_flight=runs,
+        asks=runs * EACH,
+        asks_per_s=round(crowded),
+        of_64=round(crowded / rate, 3),
+        goal=0.8,
+    )
     for at_once in (1, 64):
         runs = max(2, int((10 if at_once == 1 else 256) * scale))
         base = await floor_of_two(servers, runs=runs, at_once=at_once)

@@ -31,6 +31,8 @@ class SlidingWindowCompaction:
 
     async def compact(self, raw_history: list[ChatMessage]) -> list[ChatMessage]:
         """See `CompactionStrategy.compact`."""
+        if len(raw_history) <= self.max_messages:
+            return raw_history
         groups = groups_of(raw_history)
         plain = [group for group in groups if group.is_plain]
         excess = sum(len(group.indices) for group in plain) - self.max_messages

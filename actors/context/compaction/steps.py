@@ -110,8 +110,10 @@ async def _applied(
         window = await strategy.compact(view)
     except ModelNotAskedError as refused:
         window, would_ask = view, refused.model
-    same = {id(message) for message in view}
-    made = [message for message in window if id(message) not in same]
+    made: list[ChatMessage] = []
+    if window is not view:
+        same = {id(message) for message in view}
+        made = [message for message in window if id(message) not in same]
     added = sum(map(is_derived, made))
     changed, unchanged = len(made) - added, len(window) - len(made)
     step = CompactionStep(

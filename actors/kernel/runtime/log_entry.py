@@ -73,7 +73,10 @@ PAYLOADS: Final[Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
     EntryKind.RUN_ATTEMPT_FAILED: (("attempt", "error", "retry_from", "at"), ("ending", "kept")),
     EntryKind.RUN_FAILED: (("status", "error"), ("attempt",)),
     EntryKind.RUN_CANCELLED: (("reason",), ()),
-    EntryKind.RUN_CONTINUED: (("generation", "input"), ("version", "retry", "refused")),
+    EntryKind.RUN_CONTINUED: (
+        ("generation", "input"),
+        ("version", "retry", "refused", "session", "parent"),
+    ),
     EntryKind.RUN_PARKED: (("reason",), ("detail", "at")),
     EntryKind.MSG_RECEIVED: (("message",), ("arrival", "hash")),
     EntryKind.MSG_SENT: (("message_id", "target", "hash"), ()),

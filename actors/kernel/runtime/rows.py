@@ -33,6 +33,8 @@ class NewRun:
         retry_policy: The run's one retry counter follows it. None: nobody gave one, so it is the
             `retry` of the agent that begins the run, as its first entry tells, else the default.
         parent: The spawning run.
+        parent_agent: The agent of that run. Nothing stores it: it is for a run that begins on the host
+            that made it. See `RunRow`.
         root: Root of the tree; the run itself when it has no parent.
         depth: 0 for a root.
         deadline_at: When it has to have ended.
@@ -55,6 +57,7 @@ class NewRun:
     trace: str | None = None
     supervision: Supervision | None = None
     fork: ForkPoint | None = None
+    parent_agent: AgentId | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +108,8 @@ class RunRow:
     """A tombstone: ended long ago, its log, result and messages are gone."""
     fork: ForkPoint | None = None
     """Whose log it began with, or will when its agent is free."""
+    parent_agent: AgentId | None = None
+    """The agent of its present parent, in a row that was loaded to be executed. Other rows have None."""
 
 
 @dataclass(frozen=True, slots=True)

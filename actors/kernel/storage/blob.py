@@ -110,7 +110,13 @@ class ArtifactStores(ArtifactRetention, Protocol):
 
 @runtime_checkable
 class FileStore(Protocol):
-    """Files by key."""
+    """Files by key, a relative path: see `actors.kernel.text.check_file_key`.
+
+    A file becomes visible as a whole.
+
+    Raises:
+        ContractError: A key or a media type cannot be kept.
+    """
 
     async def connect(self) -> None:
         """Make the store ready. A store without a server has nothing to do. Idempotent."""
@@ -136,7 +142,8 @@ class FileStore(Protocol):
     async def presign_url(self, key: str, *, expires_s: float = 3600.0) -> str:
         """Return a URL that reads the file for `expires_s` seconds.
 
-        One that starts with ``memory://`` cannot be fetched: use `download`.
+        If its scheme is not ``https`` or ``http``, for example ``memory://``, it cannot be fetched: use
+        `download`. Nobody checks that there is such a file.
         """
 
 

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
 
 class Entity(BaseModel):
-    """A node."""
+    """A node. Its properties have at most 64 KiB as JSON."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -19,7 +19,10 @@ class Entity(BaseModel):
 
 
 class Relationship(BaseModel):
-    """An edge. It has a direction, but neighbours are found both ways."""
+    """An edge. It has a direction, but neighbours are found both ways. It may lead back to its source.
+
+    Several may have the same ends and type: they differ by id. Properties have at most 64 KiB as JSON.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -31,7 +34,7 @@ class Relationship(BaseModel):
 
 
 class SubGraph(BaseModel):
-    """A part of a graph: the entities reached, and the relationships walked."""
+    """A part of a graph: the entities reached, and the relationships walked. Both ends of each are in it."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -41,10 +44,18 @@ class SubGraph(BaseModel):
 
 @runtime_checkable
 class GraphStore(Protocol):
-    """Entities and relationships by id."""
+    """Entities and relationships by id.
+
+    A relationship exists only while both of its ends do. Ids and types have at most 1,024 bytes; each method
+    refuses others, and those with a NUL or half a surrogate pair, with `InvalidTextError`.
+    """
 
     async def add_entity(self, entity: Entity) -> None:
-        """Keep an entity, in place of the one with its id."""
+        """Keep an entity, in place of the one with its id, whose relationships stay.
+
+        Raises:
+            ContractError: Its properties are not JSON data, or too large.
+        """
 
     async def get_entity(self, entity_id: str) -> Entity | None:
         """Return an entity, or None."""
@@ -53,10 +64,11 @@ class GraphStore(Protocol):
         """Remove an entity and every relationship that touches it. Unknown ids are ignored."""
 
     async def add_relationship(self, relationship: Relationship) -> None:
-        """Keep a relationship, in place of the one with its id.
+        """Keep a relationship, in place of the one with its id, whatever that one's ends were.
 
         Raises:
             KeyError: One of its ends does not exist.
+            ContractError: Its properties are not JSON data, or too large.
         """
 
     async def get_relationship(self, relationship_id: str) -> Relationship | None:
@@ -70,8 +82,20 @@ class GraphStore(Protocol):
     ) -> SubGraph:
         """Return the part of the graph at most `depth` edges away, breadth first, walked both ways.
 
-        Each entity is in it once, also in a cycle. With `relationship_types` only edges of these
-        types are walked.
+        Its entities are those at a distance of at most `depth`, the given one first; its relationships are
+        those with an end at a distance of less than `depth`. So one between two entities that are both
+        `depth` away is not in it, and depth 0 is the entity alone. Each is in it once, also in a cycle.
+        Entities are ordered by distance, then by id; relationships by the distance of their nearer end,
+        then by id. An unknown entity has an empty part.
+
+        Args:
+            entity_id: Start of the walk.
+            depth: Edges, 0 to 16.
+            relationship_types: Only edges of these types are walked; of none, if it is empty.
+
+        Raises:
+            ValueError: `SubGraphTooLargeError`: the part has more than 10,000 relationships.
+            ContractError: `depth` is out of range, or `relationship_types` is no list of types.
         """
 
 

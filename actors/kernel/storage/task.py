@@ -34,7 +34,19 @@ TASK_TRANSITIONS: Final[dict[TaskStatus, frozenset[TaskStatus]]] = {
 
 
 class Task(BaseModel):
-    """A card of a board. `order` counts from 0."""
+    """A card of a board.
+
+    Attributes:
+        id: Unique within its board; at most 128 bytes.
+        title: At most 512 bytes.
+        description: At most 4,096 bytes.
+        status: See `TASK_TRANSITIONS`.
+        note: The reason of the present status; at most 2,048 bytes.
+        order: Its place on the board, from 0. The store numbers tasks.
+        retry_count: Retries since the task was made, or since a person forced one.
+        max_retries: The limit of `TaskStore.increment_retry`.
+        updated_at: The instant of the last change, by the store's clock.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -62,10 +74,26 @@ class TaskList(BaseModel):
 
 @runtime_checkable
 class TaskStore(Protocol):
-    """Boards by conversation and agent. Each call is atomic: concurrent ones lose nothing."""
+    """The boards of one tenant, by conversation and agent.
+
+    Each call is atomic: concurrent ones lose nothing. Every call refuses bad input before it changes anything.
+    A call with the `key` of one of the last 32 changes of its board changes nothing: it was made already. It
+    returns what is there. Without a key each call counts.
+
+    Raises:
+        ContractError: A text cannot be kept or is too long, two tasks have one id, or a board would have
+            more than 1,000 tasks.
+        OtherTenantError: The agent is another tenant's.
+    """
 
     async def create_task_list(
-        self, conversation_id: str, agent_id: AgentId, tasks: Sequence[Task], *, title: str = ""
+        self,
+        conversation_id: str,
+        agent_id: AgentId,
+        tasks: Sequence[Task],
+        *,
+        title: str = "",
+        key: str = "",
     ) -> TaskList:
         """Make the board, in place of an earlier one. Tasks are numbered in their order."""
 
@@ -83,8 +111,9 @@ class TaskStore(Protocol):
         *,
         status: TaskStatus,
         note: str = "",
+        key: str = "",
     ) -> Task:
-        """Change the status of one task and return the task.
+        """Change the status of one task and return the task. An empty note leaves the earlier one.
 
         Raises:
             KeyError: There is no such board or task.
@@ -92,24 +121,28 @@ class TaskStore(Protocol):
         """
 
     async def add_tasks(
-        self, conversation_id: str, agent_id: AgentId, tasks: Sequence[Task]
+        self, conversation_id: str, agent_id: AgentId, tasks: Sequence[Task], *, key: str = ""
     ) -> TaskList:
         """Put tasks at the end of the board, with the next numbers.
 
         Raises:
             KeyError: There is no such board.
+            ContractError: The board has a task with one of these ids.
         """
 
     async def increment_retry(
-        self, conversation_id: str, agent_id: AgentId, task_id: str
+        self, conversation_id: str, agent_id: AgentId, task_id: str, *, key: str = ""
     ) -> Task | None:
-        """Count one more retry and put the task in progress. At its limit return None.
+        """Count one more retry and put the task in progress. At its limit return None and change nothing.
 
         Raises:
             KeyError: There is no such board or task.
+            ContractError: The task has succeeded.
         """
 
-    async def force_retry(self, conversation_id: str, agent_id: AgentId, task_id: str) -> Task:
+    async def force_retry(
+        self, conversation_id: str, agent_id: AgentId, task_id: str, *, key: str = ""
+    ) -> Task:
         """Put a failed or abandoned task in progress with a counter of 0, for a person.
 
         Raises:
@@ -117,5 +150,13 @@ class TaskStore(Protocol):
             ContractError: The task is neither failed nor abandoned.
         """
 
-    async def settle_conversation(self, conversation_id: str) -> list[TaskList]:
-        """Turn tasks in progress to succeeded after a success, and return the boards that changed."""
+    async def settle_conversation(self, conversation_id: str, *, key: str = "") -> list[TaskList]:
+        """Turn tasks in progress to succeeded after a success, and return the boards that changed, by agent."""
+
+
+@runtime_checkable
+class TaskStores(Protocol):
+    """The boards of all tenants of one deployment."""
+
+    def of(self, tenant: str) -> TaskStore:
+        """Return the boards of one tenant."""

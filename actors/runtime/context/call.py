@@ -72,6 +72,8 @@ class RunState:
     """Calls that raise, by position, and record that: over budget, or waiting in a cycle."""
     session: str | None = None
     """The conversation that the run's first message names."""
+    parent_agent: str | None = None
+    """The agent that spawned the run."""
     one_model_call: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held while a model call is counted against the tree's budget: a commit begins one at most."""
     diverged: NonDeterminismError | None = None
@@ -130,9 +132,14 @@ class RunState:
         refused = self.history.refused
         refused[key] = refused.get(key, 0) + 1
 
-    def refused(self) -> Payload:
-        """Return what the next generation has to know of that."""
-        return {"refused": {**self.history.refused}} if self.history.refused else {}
+    def bequest(self) -> Payload:
+        """Return the facts that the next generation has to know of this one."""
+        known: Payload = {"refused": {**self.history.refused}} if self.history.refused else {}
+        if self.session is not None:
+            known["session"] = self.session
+        if self.parent_agent is not None:
+            known["parent"] = self.parent_agent
+        return known
 
     def give(self, message: Message) -> None:
         """Note that the code is given this message."""

@@ -179,6 +179,7 @@ def _child_of(parent: RunRow, agent_id: AgentId, place: str, given: ChildTerms) 
         deadline_at=parent.deadline_at,
         trace=parent.trace,
         supervision=terms,
+        parent_agent=parent.agent_id,
     )
 
 

@@ -138,7 +138,7 @@ class Ending:
 
     def _continued(self, signal: ContinueAsNew) -> NewEntry:
         """Return the entry that begins a generation, with the newest version of the agent."""
-        payload = self.run.refused()
+        payload = self.run.bequest()
         payload |= {"generation": self.run.history.generation + 1, "input": signal.input}
         if (newest := self.agents.find(self.loaded.row.agent_id)) is not None:
             payload |= pinned(newest, self.loaded.row)

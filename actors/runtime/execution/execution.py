@@ -29,7 +29,7 @@ from actors.runtime.context.run_context import RunContext
 from actors.runtime.context.waits import Waits
 from actors.runtime.execution.deadline import Deadline
 from actors.runtime.execution.ending import Ending, wait_cycle_error
-from actors.runtime.execution.start import inbox_of, meta_of, session_named_in
+from actors.runtime.execution.start import begin_session, enter_code, inbox_of, meta_of
 from actors.runtime.journal.run_log import RunLog
 from actors.runtime.loop.idle_runs import FEW, idle_limit_s
 from actors.runtime.loop.tasks import start_task
@@ -39,7 +39,6 @@ from actors.runtime.replay.failures import presentable
 from actors.runtime.replay.history import History
 from actors.runtime.replay.verdict import late, parked
 from actors.runtime.telemetry.spans import ExecutionSpans
-from actors.runtime.telemetry.trace_context import executing
 
 _log = logging.getLogger("callboard.execution")
 
@@ -269,7 +268,7 @@ class Execution:
         )
         for message in inbox:
             run.give(message)
-        ending.sessions.begin(session_named_in(inbox))
+        begin_session(run, ending.sessions, inbox)
         ending.beginning = self._runlog.last_seq
         if self.refused is not None:
             return await ending.write(parked("store_refused", self.refused))
@@ -298,9 +297,7 @@ class Execution:
         outcome: list[BaseException | None] = []
 
         async def body() -> None:
-            executing.set(self._ctx.meta)
-            if self._run_state.spans is not None:
-                self._run_state.spans.enter()
+            enter_code(self._run_state, self._ctx.meta, self._ending.sessions)
             self._scheduler.adopt_root(self._run_state.generation_prefix)
             try:
                 self._ending.output = await call_agent(self.agent, self._ctx, inbox)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Final
 
 from actors.kernel.agent.agent import Agent, RunMeta
 from actors.kernel.agent.cancellation import CancellationToken
@@ -17,9 +18,15 @@ from actors.kernel.runtime.rows import Arrived, LoadedRun, NewRun, RunRow
 from actors.kernel.runtime.scheduler import RunStatus
 from actors.kernel.tracing import trace_id_of
 from actors.runtime.context.call import RunState
+from actors.runtime.context.conversation.sessions import Sessions
 from actors.runtime.context.waits import message_of, message_payload
 from actors.runtime.registry import retry_of, version_of
 from actors.runtime.replay.history import History, retry_in
+from actors.runtime.telemetry.trace_context import executing
+from actors.storage.identity import AgentIdentity
+
+_SPAWNED_BY: Final = "spawn:"
+"""How senders of first messages begin that `ctx.spawn` has written."""
 
 
 def meta_of(row: RunRow, attempt: int, token: CancellationToken) -> RunMeta:
@@ -58,10 +65,13 @@ def inbox_of(
     if not history.started:
         payload = {"agent": str(loaded.row.agent_id), **pinned(agent, loaded.row)}
         history.retry = retry_in(payload)
+        arrived = mail or loaded.messages
+        parent_agent = loaded.row.parent_agent
+        if parent_agent is not None and not _tells_parent([item.message for item in arrived]):
+            payload["parent"] = history.parent_agent = str(parent_agent)
         log.record(EntryKind.RUN_STARTED, "", payload)
         if create is not None:
             log.writes.create = create
-        arrived = mail or loaded.messages
         for index, item in enumerate(arrived):
             log.record(EntryKind.MSG_RECEIVED, f"in.{index}", message_payload(item))
             if item.run_id is None:
@@ -88,6 +98,33 @@ def session_named_in(inbox: Sequence[Message]) -> str | None:
     return name if publisher is None else f"{publisher}/{name}"
 
 
+def begin_session(run: RunState, sessions: Sessions, inbox: Sequence[Message]) -> None:
+    """Note the run's conversation and the agent that spawned it, from its log, so that replay finds the same.
+
+    The sender of a run's first message tells who spawned it. If there is none, or the log of that message is
+    history, the first entry of the generation does.
+    """
+    run.parent_agent = run.history.parent_agent
+    if run.parent_agent is None and _tells_parent(inbox):
+        run.parent_agent = str(inbox[0].sender).removeprefix(_SPAWNED_BY)
+    sessions.begin(session_named_in(inbox))
+
+
+def enter_code(run: RunState, meta: RunMeta, sessions: Sessions) -> None:
+    """Set the context variables of the present task, in which the agent's code is called next."""
+    executing.set(meta)
+    identity = AgentIdentity(
+        agent_id=run.agent_id, thread_id=sessions.name_of(None), parent_agent_id=run.parent_agent
+    )
+    identity.enter()
+    if run.spans is not None:
+        run.spans.enter()
+
+
+def _tells_parent(inbox: Sequence[Message]) -> bool:
+    return bool(inbox) and (inbox[0].sender or "").startswith(_SPAWNED_BY)
+
+
 def pinned(agent: Agent, run: RunRow) -> dict[str, JsonValue]:
     """Return what a run keeps of the agent that begins it, whatever is registered later."""
     found: dict[str, JsonValue] = {}
@@ -101,7 +138,7 @@ def pinned(agent: Agent, run: RunRow) -> dict[str, JsonValue]:
 def _recorded_inbox(history: History, loaded: LoadedRun) -> list[Message]:
     continued = history.continued
     if continued is not None:
-        row = loaded.row
+        row, session = loaded.row, continued.payload.get("session")
         return [
             Message(
                 id=derive_id("continued", row.run_id, history.generation),
@@ -109,6 +146,7 @@ def _recorded_inbox(history: History, loaded: LoadedRun) -> list[Message]:
                 payload=continued.payload["input"],
                 sender=f"agent:{row.agent_id}",
                 created_at=continued.ts,
+                metadata={} if session is None else {"session": str(session)},
             )
         ]
     found = (message_of(entry.payload) for entry in history.inputs)

@@ -241,6 +241,7 @@ class RunRecord:
             supervision=cause.supervision,
             swept=self.swept,
             fork=cause.fork,
+            parent_agent=cause.parent_agent,
         )
 
     def sweep(self) -> None:

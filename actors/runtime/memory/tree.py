@@ -194,6 +194,7 @@ def begun_anew(
         deadline_at=None if limit_s is None else rows.clock.now() + timedelta(seconds=limit_s),
         supervision=terms,
         fork=fork,
+        parent_agent=None,
     )
 
 

@@ -201,6 +201,7 @@ def _child_of(parent: RunRow, run_id: RunId, agent: AgentId, supervision: Superv
         depth=depth,
         deadline_at=parent.deadline_at,
         supervision=supervision.model_copy(update=place),
+        parent_agent=parent.agent_id,
     )
 
 

@@ -81,6 +81,7 @@ class History:
         refused: How often a question was refused, by its idempotency key, in this generation and before.
         version: Of the agent that began this generation; None: it has none.
         retry: That agent's policy, where who started the run gave none.
+        parent_agent: The agent that spawned the run, as far as the generation's first entry tells.
     """
 
     places: dict[str, Place] = field(default_factory=dict)
@@ -101,6 +102,7 @@ class History:
     refused: dict[str, int] = field(default_factory=dict)
     version: str | None = None
     retry: RetryPolicy | None = None
+    parent_agent: str | None = None
     _limits: list[tuple[int, int]] = field(default_factory=list)
 
     @classmethod
@@ -116,6 +118,8 @@ class History:
         version = current[0].payload.get("version")
         history.version = None if version is None else str(version)
         history.retry = retry_in(current[0].payload)
+        parent_agent = current[0].payload.get("parent")
+        history.parent_agent = None if parent_agent is None else str(parent_agent)
         failed = [e for e in current if e.kind == K.RUN_ATTEMPT_FAILED]
         history.attempt = 1 + len(failed)
         history.failures = [e.ts for e in failed if "kept" not in e.payload]

@@ -25,7 +25,8 @@ _STATUS: Final = {status.value: status for status in RunStatus}
 
 
 def run_of(row: Row) -> RunRow:
-    """Return a row of RUN_COLUMNS."""
+    """Return a row of RUN_COLUMNS, perhaps with its `parent_agent`."""
+    parent_agent = row.get("parent_agent")
     policy, wake, result, error = row["retry_policy"], row["wake"], row["result"], row["error"]
     terms = row["supervision"]
     return RunRow(
@@ -54,6 +55,7 @@ def run_of(row: Row) -> RunRow:
         supervision=None if terms is None else Supervision.model_validate_json(terms),
         swept=row["swept"],
         fork=None if row["fork_of"] is None else ForkPoint(row["fork_of"], row["fork_seq"]),
+        parent_agent=None if parent_agent is None else AgentId.parse(parent_agent),
     )
 
 

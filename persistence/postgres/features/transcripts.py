@@ -50,10 +50,10 @@ select null::int as ordinal, null as id, null::int as tokens, null as parent, ro
     null as artifact
   from s
 union all (
-  select t.ordinal, t.id, t.tokens, t.parent, t.body, t.artifact from s cross join lateral (
-    select n.* from transcript_turns n
-      where n.agent = $1 and n.session = $2 and n.ordinal > case when $4 then -1 else s.cut_upto end
-      order by n.ordinal desc limit $3) t)
+  select t.ordinal, t.id, t.tokens, t.parent, t.body, t.artifact from transcript_turns t
+    where t.agent = $1 and t.session = $2
+      and t.ordinal > (select case when $4 then -1 else s.cut_upto end from s)
+    order by t.ordinal desc limit $3)
 """
 """The session's own row, whose ordinal is null, and turns: narrow rows, for each window is made of some."""
 SQL_PAGE: Final[LiteralString] = f"""
@@ -89,11 +89,16 @@ class Transcripts(TranscriptStore):
         )
         if not rows:
             return SessionView(None, (), {}, 0)
-        [own] = [from_json(row["body"]) for row in rows if row["ordinal"] is None]
-        turns = sorted((row for row in rows if row["ordinal"] is not None), key=itemgetter(0))
-        texts = await self._texts(agent, turns)
-        messages = [_marked(text, row["id"], row["tokens"], row["parent"]) for row, text in texts]
-        ordinals = {row["id"]: row["ordinal"] for row, _ in texts}
+        [own] = [from_json(row["body"]) for row in rows if row[0] is None]
+        turns = sorted((row for row in rows if row[0] is not None), key=itemgetter(0))
+        messages, ordinals = list[ChatMessage](), dict[str, int]()
+        for row in turns:
+            ordinal, turn, tokens, parent, text, artifact = row  # twice as fast as by their names
+            if artifact is not None and (text := await self._text(agent, text, artifact)) is None:
+                continue
+            decode = _known if len(text) <= KEPT_CHARS else _decoded
+            messages.append(decode(text, turn, tokens, parent))
+            ordinals[turn] = ordinal
         return SessionView(_cut(own), tuple(messages), ordinals, own["turns"])
 
     @override
@@ -109,7 +114,14 @@ class Transcripts(TranscriptStore):
         rows = await self._links.fetch(
             "reading a conversation", SQL_PAGE, str(agent), session, limit, offset, after
         )
-        return [_turn(row, text) for row, text in await self._texts(agent, rows)]
+        turns = list[Turn]()
+        for row in rows:
+            text: str | bytes | None = row["body"]
+            if row["artifact"] is not None:
+                text = await self._text(agent, row["body"], row["artifact"])
+            if text is not None:
+                turns.append(_turn(row, text))
+        return turns
 
     @override
     async def count(self, agent: AgentId, session: str) -> int:
@@ -141,33 +153,21 @@ class Transcripts(TranscriptStore):
         rows = await self._links.fetch("listing conversations", SQL_SESSIONS, str(agent), limit)
         return [SessionInfo(*row.values()) for row in rows]
 
-    async def _texts(self, agent: AgentId, rows: Sequence[Row]) -> list[tuple[Row, str | bytes]]:
-        """Return rows, each with its turn as JSON. A turn that was cleared meanwhile is left out."""
-        found: list[tuple[Row, str | bytes]] = []
-        for row in rows:
-            text: str | bytes = row["body"]
-            if row["artifact"] is not None:
-                ref = ArtifactRef.model_validate(from_json(text)["artifact"])
-                try:
-                    text = await self._artifacts_of(agent.tenant, row["artifact"]).resolve(ref)
-                except KeyError:
-                    continue
-            found.append((row, text))
-        return found
+    async def _text(self, agent: AgentId, body: str, scope: str) -> bytes | None:
+        """Return a turn that is an artifact as JSON; None: it was cleared meanwhile."""
+        ref = ArtifactRef.model_validate(from_json(body)["artifact"])
+        try:
+            return await self._artifacts_of(agent.tenant, scope).resolve(ref)
+        except KeyError:
+            return None
 
 
 def _message(text: str | bytes) -> ChatMessage:
     return ChatMessage.model_validate_json(text)
 
 
-def _marked(text: str | bytes, turn: str, tokens: int | None, parent: str | None) -> ChatMessage:
-    """Return a turn as `message_of_turn` does."""
-    if len(text) > KEPT_CHARS:
-        return _decoded(text, turn, tokens, parent)
-    return _known(text, turn, tokens, parent)
-
-
 def _decoded(text: str | bytes, turn: str, tokens: int | None, parent: str | None) -> ChatMessage:
+    """Return a turn as `message_of_turn` does."""
     message = _message(text)
     for key, mark in marks_of(turn, tokens, parent).items():
         message.metadata.setdefault(key, mark)

@@ -27,7 +27,8 @@ TAIL_POLL_S: Final = 0.5
 SQL_LOAD_RUNS: Final[LiteralString] = (
     "select"  # noqa: S608 - constants only
     + RUN_COLUMNS
-    + """, l.seqs, l.kinds, l.positions, l.payloads, l.stamps, m.arrivals, m.senders, m.bodies
+    + """, l.seqs, l.kinds, l.positions, l.payloads, l.stamps, m.arrivals, m.senders, m.bodies,
+  (select p.agent from runs p where p.run_id = r.parent) as parent_agent
 from runs r
 left join lateral (
   select array_agg(e.seq) as seqs, array_agg(e.kind) as kinds, array_agg(e.position) as positions,

@@ -5,24 +5,21 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pytest
+from typing_extensions import override
 
 from actors.errors import ContractError, InvalidTextError
-from actors.kernel.runtime.ids import HostIncarnation
 from actors.storage.artifacts import InMemoryArtifacts
-from persistence.postgres import open_postgres_history
-from persistence.postgres.connection.link import Links
-from persistence.postgres.connection.outage import ServerOutage
-from persistence.postgres.connection.settings import StoreSettings
+from actors.storage.blobs import ComposedBlobStore
+from actors.storage.files import InMemoryFileStore
 from persistence.postgres.stores.artifacts import CHUNK_BYTES, PostgresArtifacts
 from tests.conformance.clock import ManualClock
+from tests.conformance.stores.stored import lent_links
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
-
-    from tests.harness.servers import Schemas
 
 Artifacts: TypeAlias = "InMemoryArtifacts | PostgresArtifacts"
 HOUR_S = 3600.0
@@ -39,18 +36,28 @@ async def in_memory(request: pytest.FixtureRequest) -> AsyncIterator[Artifacts]:
 @asynccontextmanager
 async def in_postgres(request: pytest.FixtureRequest) -> AsyncIterator[Artifacts]:
     """Artifacts of a schema."""
-    url = request.getfixturevalue("postgres_server").url
-    schemas: Schemas = request.getfixturevalue("schemas")
-    async with schemas.lent() as schema, open_postgres_history(url, schema=schema):
-        settings = StoreSettings(url=url, owner=HostIncarnation("test"), schema=schema)
-        links = Links(settings, ServerOutage(settings), 2)
-        try:
-            yield PostgresArtifacts(links)
-        finally:
-            await links.close()
+    async with lent_links(request) as links:
+        yield PostgresArtifacts(links)
 
 
-@pytest.fixture(params=[in_memory, pytest.param(in_postgres, marks=pytest.mark.postgres)])
+class ComposedArtifacts(InMemoryArtifacts):
+    """Artifacts of this process behind stores that keep files, too."""
+
+    @override
+    def of(self, tenant: str, scope: str) -> Any:
+        return ComposedBlobStore(InMemoryFileStore(), super().of(tenant, scope))
+
+
+@asynccontextmanager
+async def in_blob_stores(request: pytest.FixtureRequest) -> AsyncIterator[Artifacts]:
+    """The same, as blob stores have them."""
+    del request
+    yield ComposedArtifacts(ManualClock().now)
+
+
+@pytest.fixture(
+    params=[in_memory, in_blob_stores, pytest.param(in_postgres, marks=pytest.mark.postgres)]
+)
 async def artifacts(request: pytest.FixtureRequest) -> AsyncIterator[Artifacts]:
     """No artifacts on each backend."""
     async with request.param(request) as opened:

@@ -1,0 +1,197 @@
+"""The tool by which a model plans: tasks on the board of the agent that calls it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Annotated, Any, Final, Literal, TypeAlias, assert_never
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from actors.errors import ContractError
+from actors.kernel.agent.tools import InvocationResult, Tool
+from actors.kernel.json import JsonValue
+from actors.kernel.runtime.ids import AgentId
+from actors.kernel.storage.task import Task, TaskList, TaskStatus
+from actors.runtime import idempotency_key
+from actors.storage.boards import GlobalTaskStore
+from actors.storage.identity import current_agent_id, current_thread_id
+
+MAX_SHOWN: Final = 100
+"""Tasks that a model is shown at once. Of a longer board it sees those that are open."""
+_TRIES: Final = 8
+"""Numbers are drawn anew so often if other calls add tasks at the same time."""
+_OPEN: Final = frozenset((TaskStatus.PENDING, TaskStatus.IN_PROGRESS, TaskStatus.FAILED))
+_DESCRIPTION: Final = (
+    "Your task board in this conversation. create_list starts a new plan in place of the old one, add_tasks "
+    "puts tasks at its end, update_status moves one task, retry puts a failed task in progress again as often "
+    "as its limit allows, list shows the board."
+)
+
+_Action: TypeAlias = Literal["create_list", "add_tasks", "update_status", "retry", "list"]
+
+
+class PlannedTask(BaseModel):
+    """A task as a model gives it. The board numbers it: its number is its id."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    title: str
+    description: str = ""
+
+
+class TaskManagerTool(Tool):
+    """A tool that writes to the board of the agent and the conversation whose run calls it.
+
+    It finds them by the variables of `actors.storage.identity`, and the board in `GlobalTaskStore`. A call is
+    recorded as that of any tool. After a crash it may be executed again, and changes the board once all the
+    same. What goes wrong is a result that the model reads.
+
+    Args:
+        name: The tool's name for the model.
+        settles: A `ReActAgent` that has this tool turns the tasks in progress on its own board to succeeded
+            when a run of it ends with an answer, as a recorded step.
+    """
+
+    settles: bool
+
+    def __init__(self, name: str = "tasks", *, settles: bool = True) -> None:
+        super().__init__(name, _DESCRIPTION, manage_tasks, idempotent=True)
+        object.__setattr__(self, "settles", settles)
+
+
+async def manage_tasks(  # noqa: PLR0917 - the arguments of a tool, by name
+    action: _Action,
+    tasks: Annotated[
+        list[PlannedTask] | None, Field(description="For create_list, add_tasks.")
+    ] = None,
+    title: Annotated[str, Field(description="For create_list: of the plan.")] = "",
+    task_id: Annotated[str, Field(description="For update_status, retry.")] = "",
+    status: Annotated[TaskStatus | None, Field(description="For update_status.")] = None,
+    note: Annotated[str, Field(description="For update_status: the reason or result.")] = "",
+) -> InvocationResult:
+    """Do one action on the board of the agent whose tool this is. See `TaskManagerTool`."""
+    try:
+        match action:
+            case "create_list":
+                shown = await _create(tasks or [], title)
+            case "add_tasks":
+                shown = await _add(tasks or [])
+            case "update_status":
+                shown = await _move(task_id, status, note)
+            case "retry":
+                shown = await _retry(task_id)
+            case "list":
+                shown = _view(await _board())
+            case _:
+                assert_never(action)
+    except KeyError as exc:  # its own text is in quotes
+        return InvocationResult(status="error", text=str(exc.args[0]))
+    except ContractError as exc:
+        return InvocationResult(status="error", text=str(exc))
+    return InvocationResult(status="ok", structured=shown)
+
+
+async def settle_own_board() -> int:
+    """Turn the tasks in progress on the board of the agent that executes to succeeded; return their number.
+
+    For use inside a function given to `ctx.step`, at the end of a run. Boards of other agents in the
+    conversation stay as they are: `TaskStore.settle_conversation` settles all.
+    """
+    place, store = _place(), GlobalTaskStore.get()
+    board = await store.get_task_list(*place)
+    found = (
+        []
+        if board is None
+        else [one for one in board.tasks if one.status is TaskStatus.IN_PROGRESS]
+    )
+    for task in found:
+        await store.update_status(*place, task.id, status=TaskStatus.SUCCEEDED)
+    return len(found)
+
+
+async def _create(planned: list[PlannedTask], title: str) -> JsonValue:
+    store, tasks = GlobalTaskStore.get(), _numbered(planned, 0)
+    key = idempotency_key()
+    return _view(await store.create_task_list(*_place(), tasks, title=title, key=key))
+
+
+async def _add(planned: list[PlannedTask]) -> JsonValue:
+    store, place, key = GlobalTaskStore.get(), _place(), idempotency_key()
+    for tries_left in reversed(range(_TRIES)):
+        known = await _board()
+        try:
+            numbers = (int(task.id) for task in known.tasks if task.id.isdecimal())
+            tasks = _numbered(planned, max(len(known.tasks), *numbers, 0))
+            return _view(await store.add_tasks(*place, tasks, key=key))
+        except ContractError:
+            board = await _board()
+            if not tries_left or len(board.tasks) == len(known.tasks):
+                raise
+    raise AssertionError("the last try raises")
+
+
+async def _move(task_id: str, status: TaskStatus | None, note: str) -> JsonValue:
+    if status is None:
+        raise ContractError("update_status needs a status: give one")
+    key = idempotency_key()
+    task = await GlobalTaskStore.get().update_status(
+        *_place(), task_id, status=status, note=note, key=key
+    )
+    return _shown(task)
+
+
+async def _retry(task_id: str) -> JsonValue:
+    task = await GlobalTaskStore.get().increment_retry(*_place(), task_id, key=idempotency_key())
+    if task is None:
+        msg = f"task {task_id!r} has had all its retries: abandon it, or ask a person"
+        raise ContractError(msg)
+    return _shown(task)
+
+
+async def _board() -> TaskList:
+    board = await GlobalTaskStore.get().get_task_list(*_place())
+    if board is None:
+        raise KeyError("there is no board in this conversation yet: create_list makes one")
+    return board
+
+
+def _place() -> tuple[str, AgentId]:
+    """Return the conversation and the agent whose code executes here.
+
+    Raises:
+        ContractError: This is no agent's code.
+    """
+    try:
+        return current_thread_id.get(), AgentId.parse(current_agent_id.get())
+    except LookupError:
+        raise ContractError(
+            "task boards are written by the code of agents: there is none here"
+        ) from None
+
+
+def _numbered(planned: list[PlannedTask], first: int) -> list[Task]:
+    return [
+        Task(id=str(number), title=one.title, description=one.description)
+        for number, one in enumerate(planned, first + 1)
+    ]
+
+
+def _view(board: TaskList) -> JsonValue:
+    tasks = board.tasks
+    if len(tasks) > MAX_SHOWN:
+        tasks = tuple(task for task in tasks if task.status in _OPEN)[:MAX_SHOWN]
+    counts = Counter(task.status.value for task in board.tasks)
+    view: dict[str, Any] = {"title": board.title, "counts": dict(counts)}
+    view["tasks"] = [_shown(task) for task in tasks]
+    return view
+
+
+def _shown(task: Task) -> dict[str, JsonValue]:
+    shown: dict[str, JsonValue] = {"id": task.id, "title": task.title, "status": task.status.value}
+    if task.description:
+        shown["description"] = task.description
+    if task.note:
+        shown["note"] = task.note
+    if task.retry_count:
+        shown["retries"] = f"{task.retry_count} of {task.max_retries}"
+    return shown

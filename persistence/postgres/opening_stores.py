@@ -1,0 +1,100 @@
+"""Opening the stores of one tenant, for programs with or without a runtime."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from actors.kernel.runtime.ids import DEFAULT_TENANT, HostIncarnation
+from actors.kernel.storage.vector import EmbeddingClient
+from persistence.postgres.connection.settings import StoreSettings
+from persistence.postgres.opening import BY_INDEX, open_links
+from persistence.postgres.stores.files import PostgresFiles, PostgresFileStore
+from persistence.postgres.stores.first_use import StoreTables
+from persistence.postgres.stores.graphs import PostgresGraphStore
+from persistence.postgres.stores.vectors import PgVectorStore
+
+
+@asynccontextmanager
+async def open_postgres_vectors(
+    url: str,
+    *,
+    tenant: str = DEFAULT_TENANT,
+    embedder: EmbeddingClient | None = None,
+    schema: str = "callboard",
+    outage_s: float = 60.0,
+    start_wait_s: float | None = None,
+) -> AsyncIterator[PgVectorStore]:
+    """Yield the vector store of one tenant, for programs with or without a runtime.
+
+    The schema is brought up to date as hosts do it; the store's tables are made on first use.
+
+    Args:
+        url: See `open_postgres_store`, whose errors it raises; so for the others.
+        tenant: Owner of all that the store reads and writes.
+        embedder: Computes embeddings of documents that have none.
+        schema: Made when it is missing.
+        outage_s: How long calls wait for a server that went away.
+        start_wait_s: How long to wait for a server that is not there yet; None = for ever.
+    """
+    settings = StoreSettings(
+        url=url,
+        owner=HostIncarnation("vectors"),
+        schema=schema,
+        outage_s=outage_s,
+        start_wait_s=start_wait_s,
+    )
+    async with open_links(settings, BY_INDEX) as links:
+        yield PgVectorStore(StoreTables(links, "vectors"), tenant=tenant, embedder=embedder)
+
+
+@asynccontextmanager
+async def open_postgres_graph(
+    url: str,
+    *,
+    tenant: str = DEFAULT_TENANT,
+    schema: str = "callboard",
+    outage_s: float = 60.0,
+    start_wait_s: float | None = None,
+) -> AsyncIterator[PostgresGraphStore]:
+    """Yield the graph of one tenant, for programs with or without a runtime. See `open_postgres_vectors`."""
+    settings = StoreSettings(
+        url=url,
+        owner=HostIncarnation("graph"),
+        schema=schema,
+        outage_s=outage_s,
+        start_wait_s=start_wait_s,
+    )
+    async with open_links(settings, BY_INDEX) as links:
+        yield PostgresGraphStore(StoreTables(links, "graphs"), tenant=tenant)
+
+
+@asynccontextmanager
+async def open_postgres_files(
+    url: str,
+    *,
+    tenant: str = DEFAULT_TENANT,
+    scope: str = "main",
+    schema: str = "callboard",
+    outage_s: float = 60.0,
+    start_wait_s: float | None = None,
+) -> AsyncIterator[PostgresFileStore]:
+    """Yield the files of one tenant and one scope within it. See `open_postgres_vectors`.
+
+    Args:
+        url: See `open_postgres_store`, whose errors it raises; so for the others.
+        tenant: Owner of the files.
+        scope: A name within the tenant, for example of an application; 1,000 bytes at most.
+        schema: Made when it is missing.
+        outage_s: How long calls wait for a server that went away.
+        start_wait_s: How long to wait for a server that is not there yet; None = for ever.
+    """
+    settings = StoreSettings(
+        url=url,
+        owner=HostIncarnation("files"),
+        schema=schema,
+        outage_s=outage_s,
+        start_wait_s=start_wait_s,
+    )
+    async with open_links(settings, BY_INDEX) as links:
+        yield PostgresFiles(links).of(tenant, scope)

@@ -1,0 +1,47 @@
+-- Files by key, apart by tenant and scope. Their bytes are artifacts of that scope, which the file pins.
+
+create table files (
+  tenant text collate "C" not null,
+  scope text collate "C" not null,
+  key text collate "C" not null,
+  artifact text collate "C" not null,
+  primary key (tenant, scope, key)
+);
+
+-- Puts an artifact that was stored just now in the place of a file. Returns false, and changes nothing, if the
+-- artifact is not there. The lock of the file's row puts two of these in order.
+create function put_file(p_tenant text, p_scope text, p_key text, p_artifact text) returns boolean
+language plpgsql set search_path from current set enable_seqscan = off as $$
+declare was text;
+begin
+  insert into files (tenant, scope, key, artifact) values (p_tenant, p_scope, p_key, '')
+    on conflict do nothing;
+  select f.artifact into was from files f
+    where f.tenant = p_tenant and f.scope = p_scope and f.key = p_key for update;
+  if not found then  -- it was deleted in between
+    return put_file(p_tenant, p_scope, p_key, p_artifact);
+  end if;
+  if not pin_artifact(p_tenant, p_scope, p_artifact, 'file:' || p_key) then
+    delete from files f
+      where f.tenant = p_tenant and f.scope = p_scope and f.key = p_key and f.artifact = '';
+    return false;
+  end if;
+  update files f set artifact = p_artifact
+    where f.tenant = p_tenant and f.scope = p_scope and f.key = p_key;
+  if was not in ('', p_artifact) then
+    perform unpin_artifact(p_tenant, p_scope, was, 'file:' || p_key);
+  end if;
+  return true;
+end $$;
+
+-- Takes a file away, if there is one. Its bytes go with the next collection, after their grace time.
+create function delete_file(p_tenant text, p_scope text, p_key text) returns void
+language plpgsql set search_path from current set enable_seqscan = off as $$
+declare was text;
+begin
+  delete from files f where f.tenant = p_tenant and f.scope = p_scope and f.key = p_key
+    returning f.artifact into was;
+  if found then
+    perform unpin_artifact(p_tenant, p_scope, was, 'file:' || p_key);
+  end if;
+end $$;

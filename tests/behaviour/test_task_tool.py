@@ -1,0 +1,214 @@
+"""The tool by which a model plans, in conversations of several agents."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from typing_extensions import override
+
+from actors.agents import ReActAgent, TaskManagerTool
+from actors.errors import OtherTenantError
+from actors.kernel.agent.tools import ToolCall
+from actors.kernel.runtime.ids import AgentId
+from actors.kernel.runtime.log_entry import EntryKind as K
+from actors.kernel.storage.task import Task, TaskStatus
+from actors.storage.boards import GlobalTaskStore, InMemoryTaskBoards, InMemoryTaskStore
+from actors.testing import ModelReply, ScriptedModel
+from tests.behaviour.agents import Acting
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from actors.kernel.agent.message import Message
+    from actors.kernel.storage.task import TaskList, TaskStore
+    from actors.runtime import RunContext
+    from tests.behaviour.bed import Bed
+
+S = TaskStatus
+
+
+def calls(*arguments: dict[str, Any]) -> ModelReply:
+    """An answer that calls the tool, once for each of these."""
+    found = [ToolCall(id=str(n), name="tasks", arguments=one) for n, one in enumerate(arguments)]
+    return ModelReply(calls=found)
+
+
+def plan(*titles: str) -> dict[str, Any]:
+    """The arguments that make a plan."""
+    tasks = [{"title": title} for title in titles]
+    return {"action": "create_list", "title": "plan", "tasks": tasks}
+
+
+def move(task_id: str, status: str, note: str = "") -> dict[str, Any]:
+    """The arguments that move a task."""
+    return {"action": "update_status", "task_id": task_id, "status": status, "note": note}
+
+
+def shown(board: TaskList | None) -> list[tuple[str, str, str, str]]:
+    """A board's tasks, in short."""
+    assert board is not None
+    return [(task.id, task.title, task.status.value, task.note) for task in board.tasks]
+
+
+@pytest.fixture(autouse=True)
+async def boards() -> AsyncIterator[InMemoryTaskBoards]:
+    """The boards of this test, in the place of the process's own."""
+    held = InMemoryTaskBoards()
+    with GlobalTaskStore.using(held):
+        yield held
+
+
+async def react(bed: Bed, *script: Any, **tool: Any) -> tuple[AgentId, ScriptedModel]:
+    """Serve an agent with this script and the tool."""
+    model = ScriptedModel(*script)
+    agent = ReActAgent(bed.name(), model=model, tools=[TaskManagerTool(**tool)])
+    bed.agents[agent.id] = agent
+    await bed.runtime.register(agent)
+    return agent.id, model
+
+
+def results(model: ScriptedModel) -> list[str]:
+    """What the model was told by the tool, in its last request."""
+    messages = model.asked[-1].messages
+    return [str(one.content[0].text) for one in messages if one.role == "tool"]
+
+
+@pytest.mark.item(331, 334, 339)
+async def test_conversations_at_once_plan_on_their_own_boards(bed: Bed) -> None:
+    """Of two agents in two conversations; a run that ends well has nothing in progress on its own board."""
+    agents = []
+    for name in "ab":
+        one = (
+            calls(plan(f"{name}-first", "second")),
+            calls(move("1", "in_progress", name)),
+            "done",
+        )
+        agents.append((await react(bed, *one, *one))[0])
+    other = AgentId("other", "1")
+    await GlobalTaskStore.get().create_task_list(
+        "talk-0", other, [Task(id="o", title="", status=S.IN_PROGRESS)]
+    )
+
+    runs = [
+        await bed.submit(agent, "plan", session_id=f"talk-{n}")
+        for n in range(2)
+        for agent in agents
+    ]
+    assert [await bed.result(run_id) for run_id in runs] == ["done"] * 4
+    store = GlobalTaskStore.get()
+    for n in range(2):
+        for agent, name in zip(agents, "ab", strict=True):
+            assert shown(await store.get_task_list(f"talk-{n}", agent)) == [
+                ("1", f"{name}-first", "succeeded", name),
+                ("2", "second", "pending", ""),
+            ]
+    assert shown(await store.get_task_list("talk-0", other)) == [("o", "", "in_progress", "")]
+    assert await store.get_boards("default") == []
+
+
+@pytest.mark.item(334)
+async def test_a_model_reads_what_the_board_says(bed: Bed) -> None:
+    """Views of the board, and of each refusal its reason; tasks added at once have different numbers."""
+    more = {"action": "add_tasks", "tasks": [{"title": "more", "description": "d"}]}
+    agent, model = await react(
+        bed,
+        calls({"action": "list"}, more),
+        calls(plan("one", "two")),
+        calls(more, more),
+        calls(move("1", "succeeded"), move("9", "failed"), {"action": "update_status"}),
+        calls(move("1", "in_progress")),
+        calls(move("1", "failed", "no luck")),
+        *[calls({"action": "retry", "task_id": "1"})] * 4,
+        calls(plan("x" * 600), {"action": "list"}),
+        calls({"action": "dance"}),
+        "done",
+        settles=False,
+    )
+
+    assert await bed.result(await bed.submit(agent, "plan", session_id="talk")) == "done"
+    told = results(model)
+    assert all("create_list makes one" in one for one in told[:2])
+    assert '"id":"2"' in told[2]
+    assert "is pending and cannot become succeeded" in told[5]
+    assert "no task '9'" in told[6]
+    assert "needs a status" in told[7]
+    assert '"retries":"3 of 3"' in told[12]
+    assert "has had all its retries" in told[13]
+    assert "title of a task has 600 bytes" in told[14]
+    assert '"counts":{' in told[15]
+    assert "action" in told[16]
+    board = await GlobalTaskStore.get().get_task_list("talk", agent)
+    assert [(one[0], one[2]) for one in shown(board)] == [
+        ("1", "in_progress"),
+        ("2", "pending"),
+        ("3", "pending"),
+        ("4", "pending"),
+    ]
+
+
+class HeldStore(InMemoryTaskStore):
+    """Boards whose first retry is held when it was made, before its caller hears of it."""
+
+    def __init__(self, boards: InMemoryTaskBoards) -> None:
+        super().__init__(boards=boards)
+        self.made, self.gate = asyncio.Event(), asyncio.Event()
+
+    @override
+    async def increment_retry(self, *args: Any, **named: Any) -> Task | None:
+        task = await super().increment_retry(*args, **named)
+        if not self.made.is_set():
+            self.made.set()
+            await self.gate.wait()
+        return task
+
+
+@pytest.mark.item(334)
+async def test_a_call_that_a_crash_repeats_counts_once(
+    bed: Bed, boards: InMemoryTaskBoards
+) -> None:
+    """The host dies when the board has changed and the log does not know; a replay writes nothing more."""
+    store = HeldStore(boards)
+    agent, model = await react(
+        bed,
+        calls(plan("one"), {"action": "list"}),
+        calls(move("1", "in_progress")),
+        calls({"action": "retry", "task_id": "1"}),
+        "done",
+        settles=False,
+    )
+
+    with GlobalTaskStore.using(store):
+        run_id = await bed.submit(agent, "plan", session_id="talk")
+        await store.made.wait()
+        await bed.restart()
+        assert await bed.result(run_id) == "done"
+    board = await store.get_task_list("talk", agent)
+    assert board is not None
+    assert board.tasks[0].retry_count == 1
+    assert model.calls == 4
+    assert len(await bed.log(run_id, K.TOOL_RESULT)) == 4
+
+
+@pytest.mark.item(332)
+async def test_the_global_store_serves_the_tenant_that_asks(bed: Bed) -> None:
+    """Outside of agents it is the default tenant's; a store of one tenant refuses the others."""
+
+    async def act(ctx: RunContext, inbox: list[Message]) -> str:
+        del ctx, inbox
+        store: TaskStore = GlobalTaskStore.get()
+        await store.create_task_list("c", AgentId("desk", "1", "acme"), [])
+        return "made"
+
+    name = bed.name()
+    agent = AgentId(name.type, name.key, "acme")
+    bed.agents[agent] = Acting(agent, act)
+    await bed.runtime.register(bed.agents[agent])
+    assert await bed.result(await bed.submit(agent)) == "made"
+    assert await GlobalTaskStore.get().get_boards("c") == []
+
+    with GlobalTaskStore.using(InMemoryTaskStore("default")):
+        row = await bed.ended(await bed.submit(agent, max_retries=0))
+    assert row.error is not None
+    assert OtherTenantError.__name__ in str(row.error["type"])

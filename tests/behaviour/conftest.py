@@ -114,6 +114,7 @@ _IN_MEMORY = frozenset(
         "swallowing_the_suspension_fails_the_run",
         # memory: what is decided above its store, whose suite runs on PostgreSQL
         "a_model_keeps_and_finds_facts_by_tools",
+        "a_trace_names_what_is_remembered_and_recalled",
         "an_embedder_that_fails_keeps_nothing",
         "recalled_text_reaches_the_model_as_marked_data",
         # divergence: all but the timer that a row keeps while its run is parked

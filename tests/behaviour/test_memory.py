@@ -16,6 +16,7 @@ from actors.kernel.runtime.ids import HostIncarnation
 from actors.kernel.runtime.log_entry import EntryKind as K
 from actors.kernel.storage.memory import MemoryConflictError, NewMemory
 from actors.testing import ModelReply, ScriptedModel
+from tests.behaviour.test_traces import CANARY, Backend
 from tests.harness.faulty_store import Faults, Manner
 
 if TYPE_CHECKING:
@@ -358,3 +359,27 @@ async def test_programs_beside_agents_see_what_they_remember(bed: Bed) -> None:
     assert [(one.key, one.text) for one in listed] == [("drink", "tea"), ("persona", "curt")]
     assert await memory.forget("drink", about=about) == 1
     assert await memory.page(about=about) == []
+
+
+async def test_a_trace_names_what_is_remembered_and_recalled(bed: Bed) -> None:
+    """By OpenTelemetry's names of the operations; a refusal's text, which has the present one, is not told."""
+    backend = Backend()
+    await bed.stop()
+    await bed.start(tracing=backend.tracing)
+
+    async def act(ctx: RunContext, inbox: list[Message]) -> None:
+        del inbox
+        await ctx.memory.remember(f"{CANARY} text")
+        await ctx.memory.recall(CANARY)
+        await ctx.memory.set_block("persona", CANARY, expected=0)
+        with pytest.raises(MemoryConflictError):
+            await ctx.memory.set_block("persona", "b", expected=0)
+
+    run_id = await bed.submit(await bed.serve(act))
+    await bed.result(run_id)
+    await backend.told(bed, run_id)
+    spans = [backend.one(f"step memory.{verb}") for verb in ("remember", "recall")]
+    names = [(span.attributes or {})["gen_ai.operation.name"] for span in spans]
+
+    assert names == ["upsert_memory", "search_memory"]
+    assert all(CANARY not in span.to_json() for span in backend.spans)

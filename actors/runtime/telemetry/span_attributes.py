@@ -23,6 +23,8 @@ Attributes: TypeAlias = "dict[str, AttributeValue]"
 RUN_ID: Final = "callboard.run.id"
 
 _OPERATIONS: Final = {"llm": "chat", "tool": "execute_tool"}
+_MEMORY: Final = {"memory.recall": "search_memory", "memory.remember": "upsert_memory"}
+"""Operations of `ctx.memory`, by the names of their effects."""
 _INPUTS: Final = {"llm": "gen_ai.input.messages", "tool": "gen_ai.tool.call.arguments"}
 _PROVIDERS: Final = {
     "azure": "azure.ai.openai",
@@ -113,6 +115,8 @@ def of_effect(row: RunRow, call: EffectCall, *, session: str | None) -> Attribut
             "gen_ai.tool.type": "function",
             "gen_ai.tool.call.id": call.tool_call_id or call.id,
         }
+    elif (operation := _MEMORY.get(call.name)) is not None:
+        found |= {**_agent(row, session), "gen_ai.operation.name": operation}
     return found
 
 

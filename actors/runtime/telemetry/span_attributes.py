@@ -127,9 +127,9 @@ def of_hits(call: EffectCall, value: object) -> Attributes:
     return {"callboard.memory.hits": len(value)}
 
 
-def of_embedding(model: str) -> tuple[str, Attributes]:
+def of_embedding(row: RunRow, model: str, *, session: str | None) -> tuple[str, Attributes]:
     """Return the name of the span of a request to an embedder, and what it says; "": nobody knows the model."""
-    found: Attributes = {"gen_ai.operation.name": "embeddings"}
+    found: Attributes = {**_agent(row, session), "gen_ai.operation.name": "embeddings"}
     provider, name = provider_and_model(model)
     if name:
         found["gen_ai.request.model"] = name

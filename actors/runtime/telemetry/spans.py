@@ -321,13 +321,8 @@ class ExecutionSpans:
         if not self._span.is_recording():
             yield
             return
-        name, said = facts.of_embedding(model)
-        span = self._tracing.start(
-            name,
-            self._clock.now(),
-            attributes=said | {facts.RUN_ID: self._loaded.row.run_id},
-            kind=SpanKind.CLIENT,
-        )
+        name, said = facts.of_embedding(self._loaded.row, model, session=self.session)
+        span = self._tracing.start(name, self._clock.now(), attributes=said, kind=SpanKind.CLIENT)
         try:
             with trace.use_span(span, record_exception=False, set_status_on_exception=False):
                 yield

@@ -139,7 +139,7 @@ def test_the_library_answers_from_files_and_names_them(
     paths = [str(tmp_path / name) for name in ("home.txt", "drinks.txt")]
     for path, text in zip(paths, (flat, orders), strict=True):
         Path(path).write_text(text, encoding="utf-8")
-    question = "In which city is her home?" if is_meant else "Where is the tea?"
+    question = "In which city does Anna live?" if is_meant else "Where is the tea?"
     options = [*place, "--ask", question, *([] if is_meant else ["--words"])]
 
     printed = run("rag", *paths, *options)

@@ -1,8 +1,9 @@
 """Clients of language models, and tools of MCP servers: the only room that imports their SDKs.
 
 `model(name)` opens a client by name. `FallbackModel`, `Router`, `SemanticCache` and `RetryingModel` are
-clients made of clients and need no SDK; an SDK is imported at the first call that needs it. Extras:
-``models``, ``mcp``, ``local-model``, ``tokens``.
+clients made of clients and need no SDK; an SDK is imported at the first call that needs it.
+`embedder(name)` and `local_embedder()` turn texts into vectors. Extras:
+``models``, ``mcp``, ``local-model``, ``embedder``, ``tokens``.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from typing import TYPE_CHECKING
 from actors.exports import lazy_exports
 
 if TYPE_CHECKING:
+    from compose.models.embedders.offline import LocalEmbedder, local_embedder
+    from compose.models.embedders.provider import ProviderEmbedder, embedder
     from compose.models.fallback_model import FallbackModel
     from compose.models.local_model import LocalModel, local
     from compose.models.mcp.session import McpServerError
@@ -27,11 +30,13 @@ else:
         __name__,
         {
             "compose.models.fallback_model": ("FallbackModel",),
+            "compose.models.embedders.offline": ("LocalEmbedder", "local_embedder"),
             "compose.models.local_model": ("LocalModel", "local"),
             "compose.models.mcp.session": ("McpServerError",),
             "compose.models.mcp.toolset": ("McpTools", "mcp_tools"),
             "compose.models.opening": ("model",),
             "compose.models.pricing": ("known_models",),
+            "compose.models.embedders.provider": ("ProviderEmbedder", "embedder"),
             "compose.models.provider_model": ("ProviderModel",),
             "compose.models.retrying_model": ("RetryingModel", "TryLimits"),
             "compose.models.router": ("Router",),
@@ -41,16 +46,20 @@ else:
 
 __all__ = [
     "FallbackModel",
+    "LocalEmbedder",
     "LocalModel",
     "McpServerError",
     "McpTools",
+    "ProviderEmbedder",
     "ProviderModel",
     "RetryingModel",
     "Router",
     "SemanticCache",
     "TryLimits",
+    "embedder",
     "known_models",
     "local",
+    "local_embedder",
     "mcp_tools",
     "model",
 ]

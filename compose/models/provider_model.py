@@ -7,7 +7,7 @@ import re
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 from actors.context.tokens import TokenCounter
 from actors.errors import ContractError, ModelError
@@ -25,6 +25,9 @@ from actors.kernel.agent.model_registry import ModelRegistry
 
 if TYPE_CHECKING:
     from pydantic_ai.models import Model
+
+
+Made = TypeVar("Made")
 
 
 class ProviderModel:
@@ -141,29 +144,36 @@ _KEY: Final = re.compile(r"\b[A-Z][A-Z0-9_]*_(?:API_)?KEY\b")
 
 
 def _inferred(name: str, login: Mapping[str, str]) -> Model:
-    """Return the SDK's model of this name.
+    from pydantic_ai.models import infer_model  # noqa: PLC0415 - imports the SDK
+
+    return inferred(f"model {name!r}", login, partial(infer_model, name))
+
+
+def inferred(
+    what: str, login: Mapping[str, str], infer: Callable[[Callable[[str], Any]], Made]
+) -> Made:
+    """Return what the SDK makes for a name, given the function that opens its provider.
 
     Raises:
         ModelError: The provider has no key.
         ContractError: The provider is not known, or its SDK is not installed.
     """
     from pydantic_ai.exceptions import UserError  # noqa: PLC0415 - imports the SDK
-    from pydantic_ai.models import infer_model  # noqa: PLC0415
     from pydantic_ai.providers import infer_provider, infer_provider_class  # noqa: PLC0415
 
     def provider(kind: str) -> Any:
         return infer_provider_class(kind)(**login) if login else infer_provider(kind)
 
     try:
-        return infer_model(name, provider)
+        return infer(provider)
     except UserError as exc:
         if (variable := _KEY.search(str(exc))) is not None:
-            said = f"no key: set {variable[0]}, or give api_key= to model()"
+            said = f"no key: set {variable[0]}, or give api_key="
             remedy = f"{said}. actors.testing.ScriptedModel needs none"
-            raise ModelError("auth", problem=f"{name}: {remedy}") from exc
-        msg = f"model {name!r}: {exc}"
+            raise ModelError("auth", problem=f"{what}: {remedy}") from exc
+        msg = f"{what}: {exc}"
         raise ContractError(msg) from exc
     except (ImportError, TypeError, ValueError) as exc:
         known = "a provider stands before the colon, such as anthropic, openai, google or mistral"
-        msg = f"model {name!r} cannot be opened: {exc}; {known}"
+        msg = f"{what} cannot be opened: {exc}; {known}"
         raise ContractError(msg) from exc

@@ -18,6 +18,7 @@ from tests.benchmarks import (
     generates,
     idle,
     latency,
+    memories,
     outside,
     posts,
     resume,
@@ -41,6 +42,7 @@ ON_POSTGRES = {
     "generates": generates.run,
     "replayed_generates": generates.replayed,
     "chats_open": chats_open.run,
+    "memories": memories.run,
 }
 ON_BROKER = {
     "outside": outside.run,

@@ -17,6 +17,7 @@ from tests.benchmarks import (
     generates,
     idle,
     latency,
+    memories,
     outside,
     posts,
     profile,
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
         (generates.run, 0.005),
         (generates.replayed, 0.01),
         (chats_open.run, 0.01),
+        (memories.run, 0.002),
     ],
 )
 @pytest.mark.timeout(120)

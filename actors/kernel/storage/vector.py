@@ -51,6 +51,14 @@ class EmbeddingClient(Protocol):
 
 
 @runtime_checkable
+class QueryEmbeddingClient(EmbeddingClient, Protocol):
+    """A model that embeds a question in another way than the texts that answer it."""
+
+    async def embed_queries(self, texts: Sequence[str]) -> list[tuple[float, ...]]:
+        """Return one vector for each question, in their order, as long as those of `embed`."""
+
+
+@runtime_checkable
 class VectorStore(Protocol):
     """Documents in collections that do not see each other.
 

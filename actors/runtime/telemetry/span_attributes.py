@@ -120,6 +120,24 @@ def of_effect(row: RunRow, call: EffectCall, *, session: str | None) -> Attribut
     return found
 
 
+def of_hits(call: EffectCall, value: object) -> Attributes:
+    """Return how many memories a search found; nothing for other effects."""
+    if call.verb != "step" or call.name != "memory.recall" or not isinstance(value, list):
+        return {}
+    return {"callboard.memory.hits": len(value)}
+
+
+def of_embedding(row: RunRow, model: str, *, session: str | None) -> tuple[str, Attributes]:
+    """Return the name of the span of a request to an embedder, and what it says; "": nobody knows the model."""
+    found: Attributes = {**_agent(row, session), "gen_ai.operation.name": "embeddings"}
+    provider, name = provider_and_model(model)
+    if name:
+        found["gen_ai.request.model"] = name
+    if provider:
+        found["gen_ai.provider.name"] = provider
+    return f"embeddings {name}".rstrip(), found
+
+
 def of_window(receipt: Mapping[str, JsonValue]) -> Attributes:
     """Return what the receipt of a window tells: numbers and names, nothing of what was said."""
     found: Attributes = {}

@@ -302,6 +302,7 @@ class ExecutionSpans:
             if self._tracing.show is not None:
                 self._tracing.content(span, *facts.input_of(call))
             value = await call.execute()
+            span.set_attributes(facts.of_hits(call, value))
             self._show_result(span, call.verb, value)
         except BaseException as exc:
             self._tracing.failed(span, type(exc).__qualname__, str(exc))
@@ -313,6 +314,23 @@ class ExecutionSpans:
                 span.add_event("callboard.window", facts.of_window(call.receipt), now)
             span.end(now)
         return value
+
+    @contextmanager
+    def embedding(self, model: str) -> Iterator[None]:
+        """Tell a request to an embedder, below the effect that makes it."""
+        if not self._span.is_recording():
+            yield
+            return
+        name, said = facts.of_embedding(self._loaded.row, model, session=self.session)
+        span = self._tracing.start(name, self._clock.now(), attributes=said, kind=SpanKind.CLIENT)
+        try:
+            with trace.use_span(span, record_exception=False, set_status_on_exception=False):
+                yield
+        except BaseException as exc:
+            self._tracing.failed(span, type(exc).__qualname__, str(exc))
+            raise
+        finally:
+            span.end(nanoseconds(self._clock.now()))
 
     def _show_result(self, span: Span, verb: str, value: Any) -> None:
         if verb == "llm" and isinstance(value, dict):

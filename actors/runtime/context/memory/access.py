@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Final, TypeVar
@@ -29,6 +30,7 @@ from actors.kernel.storage.memory import (
     MemoryQuery,
     NewMemory,
 )
+from actors.kernel.storage.vector import QueryEmbeddingClient
 from actors.kernel.store.operators import agent_scope
 from actors.runtime.context.call import RunState, executing_effect
 from actors.runtime.journal.reading import reading
@@ -74,14 +76,14 @@ class MemoryAccess:
             given: Its scope is as an author writes it; id, run and turn are those of the effect that executes.
         """
         scope, fence = self.scope(given.about)
-        embedding = await self._embedding(given.text)
+        embedding = await self._embedding(given.text, is_query=False)
         new = _stamped(given, scope)
         return await self._asked(partial(self._store.put, new, embedding=embedding, fence=fence))
 
     async def recall(self, query: MemoryQuery) -> list[Memory]:
         """Search. See `AgentMemory.recall`; the query has the author's scope and no embedding."""
         is_meant = query.mode != "words" and bool(query.text.strip())
-        embedding = await self._embedding(query.text) if is_meant else None
+        embedding = await self._embedding(query.text, is_query=True) if is_meant else None
         asked = replace(query, about=self.scope(query.about)[0], embedding=embedding)
         return await self._asked(partial(self._store.search, asked))
 
@@ -137,12 +139,17 @@ class MemoryAccess:
     def _store(self) -> LongTermMemory:
         return self._run.store.memories.of(self._run.agent_id.tenant)
 
-    async def _embedding(self, text: str) -> tuple[float, ...] | None:
+    async def _embedding(self, text: str, *, is_query: bool) -> tuple[float, ...] | None:
         embedder = self._run.embedder
         if embedder is None:
             return None
-        async with asyncio.timeout(EMBEDDING_TIMEOUT_S):
-            vectors = await embedder.embed([text])
+        ask = embedder.embed
+        if is_query and isinstance(embedder, QueryEmbeddingClient):
+            ask = embedder.embed_queries
+        spans, name = self._run.spans, str(getattr(embedder, "model", ""))
+        with nullcontext() if spans is None else spans.embedding(name):
+            async with asyncio.timeout(EMBEDDING_TIMEOUT_S):
+                vectors = await ask([text])
         if len(vectors) != 1:
             problem = f"it returned {len(vectors)} vectors for one text: one is needed"
             raise InvalidDocumentError("embedder", problem)

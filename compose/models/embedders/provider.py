@@ -1,0 +1,134 @@
+"""Embedders of providers, over pydantic-ai."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, Final, Literal, cast
+
+from actors.errors import ContractError, ModelError
+from compose.models.embedders.texts import check_embeddable
+from compose.models.provider_model import inferred
+
+if TYPE_CHECKING:
+    from pydantic_ai.embeddings import EmbeddingModel, EmbeddingSettings
+    from pydantic_ai.providers import Provider
+
+BATCH: Final = 64
+"""Texts of one request: every provider takes so many."""
+MAX_BYTES: Final = 64 * 1024
+"""Of one text; providers refuse shorter ones, each by its own limit of tokens."""
+
+
+def embedder(
+    name: str,
+    *,
+    api_key: str | None = None,
+    base_url: str | None = None,
+    settings: Mapping[str, Any] | None = None,
+) -> ProviderEmbedder:
+    """Return an embedder of a provider; see `EmbeddingClient`. Nothing is opened before the first call.
+
+    Args:
+        name: ``provider:model`` as pydantic-ai names them, such as ``openai:text-embedding-3-small``.
+        api_key: The provider's key; None: that of the environment, such as ``OPENAI_API_KEY``.
+        base_url: Address of the provider's API, for a proxy; None: the provider's own.
+        settings: Of each request, as pydantic-ai names them, for example ``{"dimensions": 384}``.
+
+    Raises:
+        ContractError: The name has no provider, or the extra ``models`` is not installed.
+    """
+    provider, colon, rest = name.partition(":")
+    if not (provider and colon and rest):
+        msg = f"embedder {name!r}: give provider:model, such as 'openai:text-embedding-3-small'"
+        raise ContractError(msg)
+    if find_spec("pydantic_ai") is None:
+        msg = f"embedder {name!r} needs an extra: pip install 'callboard[models]'"
+        raise ContractError(msg)
+    given = {"api_key": api_key, "base_url": base_url}
+    login = {key: value for key, value in given.items() if value is not None}
+    return ProviderEmbedder(name, login, settings or {})
+
+
+class ProviderEmbedder:
+    """A `QueryEmbeddingClient` of a provider; see `embedder`. One request for 64 texts, without retries."""
+
+    def __init__(self, name: str, login: Mapping[str, str], settings: Mapping[str, Any]) -> None:
+        self.model, self._login = name, dict(login)
+        self._settings = cast("EmbeddingSettings", dict(settings))
+        self._made: tuple[asyncio.AbstractEventLoop, _Opened] | None = None
+
+    async def embed(self, texts: Sequence[str]) -> list[tuple[float, ...]]:
+        """Return vectors of texts to be found. Cancelling it closes the connection to the provider.
+
+        Raises:
+            ModelError: There is no answer.
+            ContractError: A text has more than 64 KiB, NUL or half a surrogate pair; or no such provider.
+        """
+        return await self._embedded(texts, "document")
+
+    async def embed_queries(self, texts: Sequence[str]) -> list[tuple[float, ...]]:
+        """Return vectors of questions. See `embed`."""
+        return await self._embedded(texts, "query")
+
+    async def _embedded(
+        self, texts: Sequence[str], kind: Literal["query", "document"]
+    ) -> list[tuple[float, ...]]:
+        from compose.models.provider_errors import model_error  # noqa: PLC0415 - imports the SDK
+
+        check_embeddable(texts, limit_bytes=MAX_BYTES)
+        found: list[tuple[float, ...]] = []
+        try:
+            for start in range(0, len(texts), BATCH):
+                given = list(texts[start : start + BATCH])
+                answer = await self._sdk().embed(given, input_type=kind, settings=self._settings)
+                found += [tuple(vector) for vector in answer.embeddings]
+        except (ContractError, ModelError):
+            raise
+        except Exception as exc:
+            error = model_error(exc, self.model)
+            if error is None:
+                raise
+            raise error from exc
+        return found
+
+    async def aclose(self) -> None:
+        """Close the connections to the provider. The next call opens others."""
+        if self._made is not None:
+            opened, self._made = self._made[1], None
+            async with opened.provider:
+                pass
+
+    def _sdk(self) -> EmbeddingModel:
+        """Return the SDK's model of the running event loop, to which its connections belong."""
+        loop = asyncio.get_running_loop()
+        if self._made is None or self._made[0] is not loop:
+            self._made = (loop, _opened(self.model, self._login))
+        return self._made[1].model
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Opened:
+    model: EmbeddingModel
+    provider: Provider[Any]
+
+
+def _opened(name: str, login: Mapping[str, str]) -> _Opened:
+    """Return the SDK's model, whose client does not ask again by itself, as far as it can be told so."""
+    from pydantic_ai.embeddings import infer_embedding_model  # noqa: PLC0415 - imports the SDK
+
+    found: list[Provider[Any]] = []
+
+    def infer(open_provider: Callable[[str], Any]) -> EmbeddingModel:
+        def once(kind: str) -> Any:
+            found.append(open_provider(kind))
+            if hasattr(client := found[0].client, "max_retries"):
+                client.max_retries = 0
+            return found[0]
+
+        return infer_embedding_model(name, provider_factory=once)
+
+    model = inferred(f"embedder {name!r}", login, infer)
+    return _Opened(model=model, provider=found[0])

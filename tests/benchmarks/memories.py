@@ -54,7 +54,7 @@ def vector_of(text: str) -> tuple[float, ...]:
 
 
 class Keeper:
-    """An agent that keeps or finds the texts that its message names; it returns how long each took, in seconds."""
+    """An agent that keeps or finds the texts that its message names, and returns the seconds of each."""
 
     embedder = Embedder()
 

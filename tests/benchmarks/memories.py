@@ -27,7 +27,8 @@ SQL_FILL: Final = """
 insert into {schema}.memories (tenant, about, slot, version, id, key, text, source, run_id, turn, metadata,
     dimensions, embedding, created_at, updated_at)
   select $1, $2, 'k' || n, 1, md5(n::text), 'k' || n, 'text ' || n, 'user', '', '', '{{}}', $3,
-      {schema}.memory_meaning((select array_agg((random() - 0.5)::real) from generate_series(1, $3) where n > 0)::real[]),
+      {schema}.memory_meaning(
+        (select array_agg((random() - 0.5)::real) from generate_series(1, $3) where n > 0)::real[]),
       now(), now()
     from generate_series(1, $4::int) n
 """

@@ -27,7 +27,8 @@ SQL_FILL: Final = """
 insert into {schema}.memories (tenant, about, slot, version, id, key, text, source, run_id, turn, metadata,
     dimensions, embedding, created_at, updated_at)
   select $1, $2, 'k' || n, 1, md5(n::text), 'k' || n, 'text ' || n, 'user', '', '', '{{}}', $3,
-      {schema}.memory_meaning((select array_agg(random()::real - 0.5) from generate_series(1, $3) where n > 0)),
+      {schema}.memory_meaning(
+        (select array_agg((random() - 0.5)::real) from generate_series(1, $3) where n > 0)::real[]),
       now(), now()
     from generate_series(1, $4::int) n
 """
@@ -54,7 +55,7 @@ def vector_of(text: str) -> tuple[float, ...]:
 
 
 class Keeper:
-    """An agent that keeps or finds the texts that its message names, and returns the seconds of each."""
+    """An agent that keeps or finds the texts of its message, and returns the seconds of each recall."""
 
     embedder = Embedder()
 
@@ -87,9 +88,7 @@ async def run(url: str, *, scale: float = 1.0) -> None:
         await runtime.result(await runtime.submit(agent, first))  # makes the tables
         schema, tenant = store.settings.schema, agent.tenant
         connection = await asyncpg.connect(url)
-        await connection.execute("set jit = off")
         fill = SQL_FILL.format(schema=schema)
-        await connection.execute(f"analyze {schema}.memories")
         await connection.fetch(fill, tenant, SCOPE, DIMENSIONS, count)
         await connection.execute(f"vacuum analyze {schema}.memories")
         floor = await connection.prepare(SQL_FLOOR.format(schema=schema))

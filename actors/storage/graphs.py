@@ -18,13 +18,7 @@ from actors.kernel.graph_limits import (
     relationship_properties,
 )
 from actors.kernel.runtime.ids import DEFAULT_TENANT
-from actors.kernel.storage.erasure import (
-    ERASE_BATCH,
-    Erasable,
-    EraseCount,
-    EraseRequest,
-    is_of_subject,
-)
+from actors.kernel.storage.erasure import ERASE_BATCH, Erasable, EraseCount, EraseRequest
 from actors.kernel.storage.errors import SubGraphTooLargeError
 from actors.kernel.storage.graph import Entity, GraphStore, Relationship, SubGraph
 
@@ -140,8 +134,7 @@ class InMemoryGraphStore(GraphStore, Erasable):
             return [], []
         kept = self._entities.items(), self._relationships.items()
         nodes, edges = (
-            {id_: None for id_, one in group if is_of_subject(what, one.properties)}
-            for group in kept
+            {id_: None for id_, one in group if what.is_about(one.properties)} for group in kept
         )
         for one in nodes:
             edges |= dict.fromkeys(self._touching[one])

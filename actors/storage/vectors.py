@@ -23,13 +23,7 @@ from actors.kernel.embedding import (
 )
 from actors.kernel.metadata import checked_filter, matches
 from actors.kernel.runtime.ids import DEFAULT_TENANT
-from actors.kernel.storage.erasure import (
-    ERASE_BATCH,
-    Erasable,
-    EraseCount,
-    EraseRequest,
-    is_of_subject,
-)
+from actors.kernel.storage.erasure import ERASE_BATCH, Erasable, EraseCount, EraseRequest
 from actors.kernel.storage.vector import EmbeddingClient, SearchResult, VectorDocument, VectorStore
 
 
@@ -130,7 +124,7 @@ class InMemoryVectorStore(VectorStore, Erasable):
             return
         for name, collection in self._collections.items():
             for id_, one in collection.kept.items():
-                if is_of_subject(what, one.metadata):
+                if what.is_about(one.metadata):
                     yield name, id_
 
     async def _keep(

@@ -83,12 +83,11 @@ class EraseRequest:
             return False
         return self.agent in (None, agent)
 
-
-def is_of_subject(what: EraseRequest, data: Mapping[str, JsonValue]) -> bool:
-    """Return True if metadata or properties are in a request's scope: all of a tenant, or its subject's."""
-    if what.scope is EraseScope.SUBJECT:
-        return data.get(SUBJECT_KEY) == what.about
-    return what.scope is EraseScope.TENANT
+    def is_about(self, data: Mapping[str, JsonValue]) -> bool:
+        """Return True if metadata or properties are in the scope: all of a tenant, or its subject's."""
+        if self.scope is EraseScope.SUBJECT:
+            return data.get(SUBJECT_KEY) == self.about
+        return self.scope is EraseScope.TENANT
 
 
 @dataclass(frozen=True, slots=True)

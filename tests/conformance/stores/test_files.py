@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import tempfile
 import urllib.request
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -59,15 +58,15 @@ async def in_memory(request: pytest.FixtureRequest) -> AsyncIterator[Blobs]:
 @asynccontextmanager
 async def in_folder(request: pytest.FixtureRequest) -> AsyncIterator[Blobs]:
     """Files in a folder, beside artifacts of this process."""
-    del request
+    # It outlives the test: a cancelled upload may still write.
+    folder: Path = request.getfixturevalue("tmp_path")
     artifacts = InMemoryArtifacts(ManualClock().now)
-    with tempfile.TemporaryDirectory() as folder:
-        yield Blobs(
-            lambda tenant: ComposedBlobStore(
-                FolderFileStore(Path(folder, "not/yet"), tenant=tenant), artifacts.of(tenant, "s")
-            ),
-            artifacts,
-        )
+    yield Blobs(
+        lambda tenant: ComposedBlobStore(
+            FolderFileStore(folder / "not/yet", tenant=tenant), artifacts.of(tenant, "s")
+        ),
+        artifacts,
+    )
 
 
 @asynccontextmanager

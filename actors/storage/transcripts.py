@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
+from typing import TypeAlias
 
 from typing_extensions import override
 
@@ -33,10 +34,18 @@ class _Row:
     tokens: int | None
     parent: str | None
     at: datetime
+    follows: int | None = None
+    """Ordinal of the turn before it on its path, where a branch begins with it."""
 
     def turn(self) -> Turn:
         message = ChatMessage.model_validate_json(self.message)
         return Turn(self.ordinal, self.id, self.run_id, message, self.tokens, self.parent, self.at)
+
+    @property
+    def is_visible(self) -> bool:
+        """True if a user sees the turn: it is a text of the user or the assistant."""
+        message = ChatMessage.model_validate_json(self.message)
+        return message.role in ("user", "assistant") and bool(message.text)
 
 
 @dataclass(slots=True)
@@ -45,20 +54,69 @@ class _Transcript:
     ids: set[str] = field(default_factory=set)
     next_ordinal: int = 0
     cut: Cut | None = None
+    cuts: list[Cut] = field(default_factory=list)
+    """All cuts, in the order they were made: each holds for the paths that its last turn is on."""
+    head: int | None = None
+    """Ordinal of the active turn, if it is not the last one on the path."""
+    path: Path | None = None
+    """The turns of the active path; None: all turns are on it."""
 
     def add(self, new: NewTurn, run_id: str, at: datetime) -> None:
         if new.id in self.ids:
             return
-        text = new.message.model_dump_json(exclude_defaults=True).encode()
-        self.rows.append(_Row(self.next_ordinal, new.id, run_id, text, new.tokens, new.parent, at))
+        text, ordinal = (
+            new.message.model_dump_json(exclude_defaults=True).encode(),
+            self.next_ordinal,
+        )
+        row = _Row(ordinal, new.id, run_id, text, new.tokens, new.parent, at, self.head)
+        if self.head is not None:
+            assert self.path is not None, "set with the head"
+            self.path, self.head = (*self.path, (ordinal, None)), None
+        self.rows.append(row)
         self.ids.add(new.id)
         self.next_ordinal += 1
+
+    def on_path(self, ordinal: int) -> bool:
+        """Return whether a turn is on the active path."""
+        return self.path is None or is_on(self.path, ordinal)
+
+    def on_active_path(self) -> list[_Row]:
+        """Return the turns of the active path, oldest first. Nobody changes the list."""
+        if self.path is None:
+            return self.rows
+        return [row for row in self.rows if is_on(self.path, row.ordinal)]
+
+    def active(self) -> _Row | None:
+        """Return the active turn."""
+        if self.head is None:
+            return self.rows[-1] if self.rows else None
+        return next((row for row in reversed(self.rows) if row.ordinal <= self.head), None)
+
+    def move(self, ordinal: int) -> None:
+        """Make a turn the active one, and the last cut on its path the one that counts."""
+        at_end = self.rows[-1].ordinal == ordinal
+        if at_end and self.on_path(ordinal):
+            return
+        self.path, self.head = self._path_to(ordinal), ordinal
+        on_path = [cut for cut in self.cuts if is_on(self.path, cut.upto)]
+        self.cut = max(on_path, key=lambda cut: cut.upto, default=None)
+
+    def _path_to(self, ordinal: int) -> Path:
+        found: list[tuple[int, int | None]] = []
+        begins = {row.ordinal: row.follows for row in self.rows if row.follows is not None}
+        upto: int | None = ordinal
+        while upto is not None:
+            first = max((begin for begin in begins if begin <= upto), default=0)
+            found.append((first, upto))
+            upto = begins.get(first)
+        return tuple(reversed(found))
 
     def remove_turn(self, id_: str) -> None:
         """Remove a turn, and the cut, whose summary may stand for it."""
         self.rows = [row for row in self.rows if row.id != id_]
         self.ids.discard(id_)
         self.cut = None
+        self.cuts.clear()
 
     def remove_run(self, run_id: str) -> None:
         gone = [row for row in self.rows if row.run_id == run_id]
@@ -66,8 +124,18 @@ class _Transcript:
             return
         self.rows = [row for row in self.rows if row.run_id != run_id]
         self.ids.difference_update(row.id for row in gone)
+        self.cuts = [cut for cut in self.cuts if cut.upto < gone[0].ordinal]
         if self.cut is not None and gone[0].ordinal <= self.cut.upto:
             self.cut = None
+
+
+Path: TypeAlias = tuple[tuple[int, int | None], ...]
+"""Ranges of ordinals, both ends included, oldest first; None as an end: all that come."""
+
+
+def is_on(path: Path, ordinal: int) -> bool:
+    """Return whether a turn is on a path."""
+    return any(first <= ordinal and (last is None or ordinal <= last) for first, last in path)
 
 
 class MemoryTranscripts(TranscriptStore):
@@ -97,13 +165,49 @@ class MemoryTranscripts(TranscriptStore):
             if known is None:
                 continue
             last = NO_CUT if known.cut is None else known.cut.upto
-            if last == cut.previous and cut.upto < known.next_ordinal:
+            is_there = cut.upto < known.next_ordinal and known.on_path(cut.upto)
+            if last == cut.previous and is_there:
                 known.cut = Cut(cut.upto, cut.strategy, run_id, cut.summary, at)
+                known.cuts.append(known.cut)
 
     def forget_run(self, run_id: str) -> None:
         """Forget a run's turns, in all sessions."""
         for key in self._of_runs.pop(run_id, ()):
             self._remove(key, run_id)
+
+    def move_head(self, agent: AgentId, session: str, node: str) -> bool:
+        """Make a turn the active one; False: the session has no such turn."""
+        known = self.kept.get((agent, session))
+        found = [] if known is None else [row for row in known.rows if row.id == node]
+        if known is None or not found:
+            return False
+        known.move(found[0].ordinal)
+        return True
+
+    def settle_head(self, agent: AgentId, session: str, run_id: str) -> None:
+        """Make the last turn of a run that a user sees the active one, if there is one."""
+        known = self.kept.get((agent, session))
+        own = [] if known is None else [row for row in known.rows if row.run_id == run_id]
+        seen = next((row for row in reversed(own) if row.is_visible), None)
+        if known is not None and seen is not None:
+            known.move(seen.ordinal)
+
+    def head(self, agent: AgentId, session: str) -> str | None:
+        """Return the id of the active turn."""
+        known = self.kept.get((agent, session))
+        active = None if known is None else known.active()
+        return None if active is None else active.id
+
+    def with_parents(self, agent: AgentId, session: str, *, branches: bool = False) -> list[Turn]:
+        """Return the turns of the active path, or all, each with the id of the turn that it follows."""
+        known = self.kept.get((agent, session), _Transcript())
+        parents, last = dict[int, str](), ""
+        ids = {row.ordinal: row.id for row in known.rows}
+        for row in known.rows:
+            parents[row.ordinal] = last if row.follows is None else ids.get(row.follows, "")
+            last = row.id
+        rows = known.rows if branches else known.on_active_path()
+        return [replace(row.turn(), parent=parents[row.ordinal] or None) for row in rows]
 
     def forget_agent(self, agent: AgentId) -> None:
         """Forget all sessions of an agent."""
@@ -116,12 +220,11 @@ class MemoryTranscripts(TranscriptStore):
     ) -> SessionView:
         known = self.kept.get((agent, session), _Transcript())
         upto = NO_CUT if known.cut is None or whole else known.cut.upto
-        rows = known.rows[-limit:] if limit else []
-        turns = [row.turn() for row in rows if row.ordinal > upto]
+        newest = known.on_active_path()[-limit:] if limit else []
+        turns = [row.turn() for row in newest if row.ordinal > upto]
         messages = tuple(map(message_of_turn, turns))
-        return SessionView(
-            known.cut, messages, {turn.id: turn.ordinal for turn in turns}, len(known.rows)
-        )
+        ordinals = {turn.id: turn.ordinal for turn in turns}
+        return SessionView(known.cut, messages, ordinals, len(known.rows))
 
     @override
     async def page(
@@ -132,14 +235,16 @@ class MemoryTranscripts(TranscriptStore):
         limit: int | None = None,
         offset: int = 0,
         after: int = NO_CUT,
+        branches: bool = False,
     ) -> list[Turn]:
-        rows = self.kept.get((agent, session), _Transcript()).rows
+        known = self.kept.get((agent, session), _Transcript())
+        rows = known.rows if branches else known.on_active_path()
         first = offset + bisect_right(rows, after, key=lambda row: row.ordinal)
         return [row.turn() for row in rows[first:][:limit]]
 
     @override
     async def count(self, agent: AgentId, session: str) -> int:
-        return len(self.kept.get((agent, session), _Transcript()).rows)
+        return len(self.kept.get((agent, session), _Transcript()).on_active_path())
 
     @override
     async def append(self, agent: AgentId, turns: Sequence[NewTurn], *, run_id: str = "") -> None:

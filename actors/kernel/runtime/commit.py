@@ -19,6 +19,7 @@ from actors.kernel.runtime.rows import Arrived, NewRun
 from actors.kernel.runtime.scheduler import Lease, RunStatus
 from actors.kernel.runtime.waits import Answer, Wait, WaitCycle
 from actors.kernel.runtime.wakeup import WakeSet
+from actors.kernel.storage.session import SessionChange
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +176,7 @@ class Commit:
             left out.
         cuts: Where windows of its sessions begin from now on, behind the turns of this commit.
         clear_turns: All turns of the run go, those of this commit too, from all sessions.
+        session: What it means for the session that its agent is.
     """
 
     lease: Lease
@@ -201,6 +203,7 @@ class Commit:
     turns: tuple[NewTurn, ...] = ()
     cuts: tuple[NewCut, ...] = ()
     clear_turns: bool = False
+    session: SessionChange | None = None
 
 
 @dataclass(frozen=True, slots=True)

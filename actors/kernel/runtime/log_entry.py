@@ -75,7 +75,7 @@ PAYLOADS: Final[Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
     EntryKind.RUN_CANCELLED: (("reason",), ()),
     EntryKind.RUN_CONTINUED: (
         ("generation", "input"),
-        ("version", "retry", "refused", "session", "parent"),
+        ("version", "retry", "refused", "session", "parent", "mode"),
     ),
     EntryKind.RUN_PARKED: (("reason",), ("detail", "at")),
     EntryKind.MSG_RECEIVED: (("message",), ("arrival", "hash")),

@@ -12,6 +12,7 @@ from actors.kernel.runtime.ids import AgentId, RunId, ShardId
 from actors.kernel.runtime.log_entry import RunLogEntry
 from actors.kernel.runtime.scheduler import RetryPolicy, RunStatus, ShardLease
 from actors.kernel.runtime.wakeup import WakeSet
+from actors.kernel.storage.session import NewSession
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,7 @@ class NewRun:
         supervision: Its terms, where they are not the defaults; the budgets of a root's count for the
             whole tree, those of others are copies.
         fork: Whose log it begins with; None: an empty one.
+        session: Set if its submit is a fact of a session.
     """
 
     run_id: RunId
@@ -58,6 +60,7 @@ class NewRun:
     supervision: Supervision | None = None
     fork: ForkPoint | None = None
     parent_agent: AgentId | None = None
+    session: NewSession | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from actors.errors import ContractError, Facts
+from actors.errors import ConflictError, ContractError, Facts
 
 
 class InvalidDocumentError(Facts, ContractError, ValueError):
@@ -38,3 +38,40 @@ class OpenRunsError(Facts, ContractError):
     what: str
     runs: str
     remedy: str
+
+
+class SessionActiveError(Facts, ConflictError):
+    """A session has runs that have not ended, so it cannot be changed or deleted. Nothing was changed.
+
+    Attributes:
+        session: The session's agent.
+        runs: How many of its runs are open; 0: the session is being deleted.
+        code: ``session_active``.
+    """
+
+    code = "session_active"
+    text = "session {session} is active: {runs} of its runs are open. Cancel them, wait for their end, and call again"
+    session: str
+    runs: int
+
+
+class SessionDeletingError(Facts, ConflictError):
+    """A session is being deleted, so it takes no run."""
+
+    text = "session {session} is being deleted: wait until that is done, or delete it again if its process died"
+    session: str
+
+
+class UnknownSessionError(Facts, ContractError):
+    """There is no such session."""
+
+    text = "there is no session {session}: `callboard sessions list` shows those that there are"
+    session: str
+
+
+class UnknownNodeError(Facts, ContractError):
+    """A session has no such node."""
+
+    text = "session {session} has no node {node!r}: `callboard sessions nodes` lists its nodes"
+    session: str
+    node: str

@@ -18,7 +18,9 @@ class TranscriptStore(Protocol):
     async def view(
         self, agent: AgentId, session: str, *, limit: int, whole: bool = False
     ) -> SessionView:
-        """Return the session from its last cut on: at most the `limit` newest turns, oldest first.
+        """Return the session's active path from its last cut on: at most the `limit` newest turns, oldest first.
+
+        A cut holds for the paths that its last turn is on.
 
         With `whole` the cut is told, and turns before it are returned, too.
         """
@@ -31,15 +33,19 @@ class TranscriptStore(Protocol):
         limit: int | None = None,
         offset: int = 0,
         after: int = NO_CUT,
+        branches: bool = False,
     ) -> list[Turn]:
         """Return turns, oldest first: at most `limit`, after the first `offset` behind the ordinal `after`.
+
+        Those of the active path, unless `branches` asks for all. A conversation has other paths only if it is
+        the one of a session, see `SessionStore.switch`.
 
         Reading on behind the last ordinal of a page costs the same for each page, and leaves no turn out
         when others are cleared meanwhile.
         """
 
     async def count(self, agent: AgentId, session: str) -> int:
-        """Return how many turns the session has."""
+        """Return how many turns the session's active path has."""
 
     async def append(self, agent: AgentId, turns: Sequence[NewTurn], *, run_id: str = "") -> None:
         """Put turns at the end of their sessions, in their order, all or none; known ids are left out.

@@ -14,6 +14,7 @@ from actors.kernel.runtime.hints import Nudge
 from actors.kernel.storage.blob import ArtifactStores
 from actors.kernel.storage.erasure import ErasureStore
 from actors.kernel.storage.memory import LongTermMemories
+from actors.kernel.storage.session import SessionStore
 from actors.kernel.storage.transcript import TranscriptStore
 from actors.kernel.storage.usage import UsageStore
 from actors.kernel.store.arrivals import ArrivalStore
@@ -60,6 +61,8 @@ class RunStore(Protocol):
     """How many runs execute at once and start per second, over all hosts."""
     transcripts: TranscriptStore
     """Conversations of agents."""
+    sessions: SessionStore
+    """Facts and heads of sessions."""
     artifacts: ArtifactStores
     """Large bytes, by tenant and scope."""
     memories: LongTermMemories

@@ -74,6 +74,8 @@ class RunState:
     """The conversation that the run's first message names."""
     parent_agent: str | None = None
     """The agent that spawned the run."""
+    mode: str | None = None
+    """The mode of a session's run; None: its agent is no session."""
     one_model_call: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held while a model call is counted against the tree's budget: a commit begins one at most."""
     diverged: NonDeterminismError | None = None
@@ -139,6 +141,8 @@ class RunState:
             known["session"] = self.session
         if self.parent_agent is not None:
             known["parent"] = self.parent_agent
+        if self.mode is not None:
+            known["mode"] = self.mode
         return known
 
     def give(self, message: Message) -> None:

@@ -217,6 +217,8 @@ class Ending:
             self.run.log.record(entry.kind, entry.position, entry.payload)
         if isinstance(verdict.then, Finish):
             await self.sessions.clear()
+            if self.run.mode is not None:
+                self.run.log.writes.facts.append("ended")
         try:
             # Attempts count from 1 again after continue_as_new, the only verdict that continues.
             attempt = 1 if verdict.then is CONTINUE else None

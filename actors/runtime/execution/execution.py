@@ -22,13 +22,14 @@ from actors.kernel.runtime.wakeup import WakeSet
 from actors.kernel.store.blocking import Blocking
 from actors.runtime.context.buffers import AnswerBuffer, SignalBuffer
 from actors.runtime.context.call import RunState
-from actors.runtime.context.conversation.sessions import Sessions, SessionTerms
+from actors.runtime.context.conversation.sessions import Sessions
 from actors.runtime.context.host_services import ExecutionResult, HostServices, Refusals
 from actors.runtime.context.middleware import Hooks, call_agent
 from actors.runtime.context.run_context import RunContext
 from actors.runtime.context.waits import Waits
 from actors.runtime.execution.deadline import Deadline
 from actors.runtime.execution.ending import Ending, wait_cycle_error
+from actors.runtime.execution.modes import agent_of_run, terms_of
 from actors.runtime.execution.start import begin_session, enter_code, inbox_of, meta_of
 from actors.runtime.journal.run_log import RunLog
 from actors.runtime.loop.idle_runs import FEW, idle_limit_s
@@ -84,7 +85,8 @@ class Execution:
 
     def __post_init__(self) -> None:
         env, row, history = self.env, self.loaded.row, History.of(self.loaded.entries)
-        self.agent, misfit = env.agents.fitting(row.agent_id, self.agent, history.version)
+        agent, misfit = env.agents.fitting(row.agent_id, self.agent, history.version)
+        self.agent, mode = agent_of_run(agent, history, self.loaded, self.mail)
         self.lease = replace(self.lease, attempt=history.attempt)
         scheduler = self._scheduler = BranchScheduler(
             durable=history.last_seq,
@@ -112,9 +114,10 @@ class Execution:
             counters=env.counters,
             # A later attempt writes nothing before its first effect: it may have begun already.
             recovering=history.started and row.status is not RunStatus.SUSPENDED,
+            mode=mode,
         )
         waits = self._waits = Waits(run, env.mail_of(row.agent_id))
-        sessions = Sessions(run, SessionTerms.of(self.agent), env.store.transcripts)
+        sessions = Sessions(run, terms_of(self.agent, mode, row.agent_id), env.store.transcripts)
         self._ctx = RunContext(run, meta, env=env, waits=waits, agent=self.agent, sessions=sessions)
         self._runlog, self._run_state = log, run
         deadline = Deadline(row, getattr(self.agent, "deadline_s", None), env.clock)

@@ -9,6 +9,7 @@ from typing import Final
 from actors.kernel.agent.agent import Agent, RunMeta
 from actors.kernel.agent.cancellation import CancellationToken
 from actors.kernel.agent.message import Message, MessageKey
+from actors.kernel.agent.modes import PARENT_NODE_KEY
 from actors.kernel.agent.supervision import Supervision
 from actors.kernel.json import JsonValue
 from actors.kernel.runtime.commit import Spawned
@@ -70,6 +71,10 @@ def inbox_of(
         if parent_agent is not None and not _tells_parent([item.message for item in arrived]):
             payload["parent"] = history.parent_agent = str(parent_agent)
         log.record(EntryKind.RUN_STARTED, "", payload)
+        if run.mode is not None:
+            log.writes.facts.append("started")
+            if arrived:
+                log.writes.head = arrived[0].message.metadata.get(PARENT_NODE_KEY)
         if create is not None:
             log.writes.create = create
         for index, item in enumerate(arrived):

@@ -266,7 +266,9 @@ class RunLog:
         entries = writes.entries[: max(beginning - self.durable_seq, 0)]
         self.last_seq = self.durable_seq + len(entries)
         bound = [key for key in writes.bind if entries and key not in gone]
-        self.writes = WriteSet(entries, writes.create, bound, first=writes.first)
+        self.writes = WriteSet(
+            entries, writes.create, bound, facts=writes.facts, head=writes.head, first=writes.first
+        )
         self.amendments.received.clear()
 
     def flush_behind(self) -> None:

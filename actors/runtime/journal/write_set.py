@@ -23,6 +23,7 @@ from actors.kernel.runtime.log_entry import EntryKind, NewEntry
 from actors.kernel.runtime.rows import NewRun
 from actors.kernel.runtime.scheduler import Lease
 from actors.kernel.runtime.waits import Answer, Wait
+from actors.kernel.storage.session import FactKind, SessionChange
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +63,9 @@ class WriteSet:
     turns: list[NewTurn] = field(default_factory=list)
     cuts: list[NewCut] = field(default_factory=list)
     clear_turns: bool = False
+    facts: list[FactKind] = field(default_factory=list)
+    head: str | None = None
+    """The node of its session that the run goes on from."""
     first: bool = False
     """The run's row has to become RUNNING."""
 
@@ -83,6 +87,7 @@ class WriteSet:
             or self.unless_answered
             or self.turns
             or self.cuts
+            or self.facts
             or self.create
         )
 
@@ -132,4 +137,5 @@ class WriteSet:
             turns=tuple(self.turns),
             cuts=tuple(self.cuts),
             clear_turns=self.clear_turns,
+            session=SessionChange(tuple(self.facts), self.head) if self.facts else None,
         )

@@ -47,6 +47,8 @@ class MemoryArrivals(MemoryRole, ArrivalStore):
         known = self._known_submit(new_run, message, sender)
         if known is not None:
             return known
+        if new_run.session is not None:
+            rows.sessions.check_open(agent)
         busy = rows.holder(agent)
         is_foreign = busy is not None and is_apart and rows.started_by(busy) != sender
         refuses = on_conflict == "reject" or (on_conflict != "queue" and is_foreign)
@@ -60,6 +62,8 @@ class MemoryArrivals(MemoryRole, ArrivalStore):
             record = busy
         else:
             record = rows.create_run(new_run, arrival=row.arrival)
+            if new_run.session is not None:
+                rows.sessions.queued(agent, new_run.run_id, new_run.session)
         if not record.log:
             rows.bind(row, record)
         row.submitted_run = record.cause.run_id

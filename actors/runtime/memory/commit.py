@@ -114,6 +114,10 @@ def write_commit(rows: MemoryRows, commit: Commit) -> CommitOutcome:
     routed = _route(rows, commit)
     settle(rows, record, commit)
     nudges += _settle_with_others(rows, record, commit)
+    if commit.session is not None:
+        is_success = record.status is RunStatus.COMPLETED
+        lease = commit.lease
+        rows.sessions.change(lease.agent_id, lease.run_id, commit.session, is_success=is_success)
     for question in commit.withdraw:
         rows.withdraw(question)
     return Committed(

@@ -35,6 +35,7 @@ from actors.runtime.memory.records import (
 )
 from actors.storage.artifacts import InMemoryArtifacts
 from actors.storage.memories import InMemoryLongTermMemories
+from actors.storage.sessions import InMemorySessions
 from actors.storage.transcripts import MemoryTranscripts
 from actors.storage.usage import UsageRows, count_usage
 
@@ -46,6 +47,9 @@ class MemoryRows:
 
     def _is_held(self, lease: Lease) -> bool:
         return self.shard.is_held_by(lease)  # another row may take the shard's place
+
+    def _open_runs_of(self, agent: AgentId) -> int:
+        return len(self.open_by_agent.get(agent, ()))
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
@@ -66,6 +70,7 @@ class MemoryRows:
         """By root, since its tree's first spawn."""
         self.follows = FollowRows()
         self.transcripts = MemoryTranscripts(clock.now)
+        self.sessions = InMemorySessions(clock.now, self.transcripts, self._open_runs_of)
         self.artifacts = InMemoryArtifacts(clock.now)
         self.memories = InMemoryLongTermMemories(clock.now, self._is_held)
         self.usage: UsageRows = {}

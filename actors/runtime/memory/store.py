@@ -62,6 +62,7 @@ class MemoryStore(RunStore):
         self.follows = self.posts = MemoryFollows(rows, self)
         self.schedules = InMemorySchedules(clock, rows, schedules, source=self)
         self.transcripts = rows.transcripts
+        self.sessions = rows.sessions
         self.artifacts = rows.artifacts
         self.memories = rows.memories
         self.usage = MemoryUsage(lambda: rows.usage)

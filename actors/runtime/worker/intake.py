@@ -16,6 +16,7 @@ from actors.kernel.runtime.waits import WaitCycle
 from actors.runtime.context.conversation.sessions import clears_in_store
 from actors.runtime.context.host_services import HostServices
 from actors.runtime.execution.ending import wait_cycle_error
+from actors.runtime.execution.modes import ENDED, is_session
 from actors.runtime.execution.start import place_of_child
 from actors.runtime.loop.notifications import Notifications
 from actors.runtime.replay.history import History
@@ -222,15 +223,15 @@ class Intake:
         self._dispatcher.consider(mailbox)
         self._mailboxes.forget_empty(mailbox)
 
-    def _clears_turns(self, agent_id: AgentId) -> bool:
-        """Return whether the turns of an agent's runs go when they end, as far as its factory can say."""
+    def _agent(self, agent_id: AgentId) -> Agent | None:
+        """Return the agent, if its factory can make it."""
         try:
-            return clears_in_store(self.env.agents.find(agent_id))
+            return self.env.agents.find(agent_id)
         except Exception:  # noqa: BLE001 - a factory of the author's
             _log.warning(
                 "an agent could not be made", extra={"agent": str(agent_id)}, exc_info=True
             )
-            return False
+            return None
 
     async def _end_cancelled(self, lease: ShardLease, found: LoadedRun) -> bool:
         """Write the terminal entry of a run without its code; False when the run has changed meanwhile."""
@@ -240,6 +241,7 @@ class Intake:
         policy = run.supervision.retention if run.supervision is not None else HistoryRetention.RUN
         left_behind = History.of(found.entries).left_behind
         verdict = with_orphans(cancelled(run.cancel_requested or ""), policy, left_behind)
+        agent = self._agent(run.agent_id)
         outcome = await self._store.commits.commit(
             Commit(
                 run_lease(lease, run),
@@ -248,7 +250,8 @@ class Intake:
                 verdict.then,
                 attempt=run.attempt,
                 orphans=policy,
-                clear_turns=self._clears_turns(run.agent_id),
+                clear_turns=clears_in_store(agent),
+                session=ENDED if is_session(agent) else None,
             )
         )
         if not isinstance(outcome, Committed):

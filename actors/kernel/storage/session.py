@@ -1,0 +1,145 @@
+"""Sessions of one store: the facts of their runs that no log has, and the node that the next run goes on from.
+
+A session is a serial agent; its conversation has the name of the agent's key. Its nodes are the turns of that
+conversation, see `TranscriptStore`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final, Literal, Protocol, TypeAlias
+
+from actors.kernel.agent.transcript import Turn
+from actors.kernel.runtime.ids import AgentId, RunId
+
+FactKind: TypeAlias = Literal["queued", "started", "ended"]
+
+NO_FACT: Final = 0
+"""The number before the first fact of a session."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewSession:
+    """What a submit says of its session. The first one creates the session.
+
+    Attributes:
+        project: A label that lists show, such as the path of a folder.
+    """
+
+    project: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionChange:
+    """The part of a run's commit that is about its session.
+
+    Attributes:
+        facts: What the commit means for the run, in order. One that ends without success moves the session's
+            head to the last node of the run that a user sees.
+        head: Id of the node that the run goes on from; None: from where the session's head is.
+    """
+
+    facts: tuple[FactKind, ...] = ()
+    head: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SessionFact:
+    """A change of a session's runs.
+
+    Attributes:
+        number: Counts from 1 within its session, in commit order, without gaps.
+        kind: ``queued``: the run was submitted. ``started`` and ``ended``: its first and its last entry were
+            written. One that is cancelled before it began has no ``started``.
+        run_id: The run.
+        ahead: Of ``queued``: how many open runs of the session were before it.
+        at: When it was written, aware UTC.
+    """
+
+    number: int
+    kind: FactKind
+    run_id: RunId
+    ahead: int
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class SessionRow:
+    """A session, as lists show it.
+
+    Attributes:
+        agent_id: The session's agent; its key is the session's id.
+        project: The label that its first submit gave.
+        last_fact: Number of its last fact.
+        open_runs: How many of its runs have not ended, queued ones included.
+        head: Id of the active node; None: there is none.
+        created_at: When its first run was submitted.
+        last_at: When its last fact was written.
+    """
+
+    agent_id: AgentId
+    project: str
+    last_fact: int
+    open_runs: int
+    head: str | None
+    created_at: datetime
+    last_at: datetime
+
+
+class SessionStore(Protocol):
+    """The sessions. What runs change is part of their commits (`Commit.session`), of submits (`NewRun.session`)."""
+
+    async def get(self, agent: AgentId) -> SessionRow | None:
+        """Return a session; None: there is none, or it was deleted."""
+
+    async def list(
+        self, tenant: str, type_: str, *, limit: int = 100, before: datetime | None = None
+    ) -> list[SessionRow]:
+        """Return sessions of an app, the one that changed last first.
+
+        Args:
+            tenant: The owner.
+            type_: The type of the sessions' agents.
+            limit: How many at most.
+            before: Only sessions whose last fact is older.
+        """
+
+    async def facts(
+        self, agent: AgentId, *, after: int = NO_FACT, limit: int = 1000
+    ) -> list[SessionFact]:
+        """Return facts behind the number `after`, oldest first. Of an unknown session there are none."""
+
+    def tail(self, agent: AgentId, *, after: int = NO_FACT) -> AsyncIterator[SessionFact]:
+        """Yield facts behind `after`, then new ones as they come, until closed. May begin before the session."""
+
+    async def path(self, agent: AgentId) -> list[Turn]:
+        """Return the nodes from the first one to the active one, each with its parent's id, oldest first."""
+
+    async def nodes(self, agent: AgentId, ids: Sequence[str]) -> list[Turn]:
+        """Return those of these nodes that the session has, oldest first, each with its parent's id."""
+
+    async def switch(self, agent: AgentId, node: str) -> None:
+        """Make a node the active one: the next run goes on from it. The nodes behind it stay.
+
+        Raises:
+            UnknownSessionError: There is no such session.
+            UnknownNodeError: The session has no such node.
+            SessionActiveError: A run of the session is open.
+        """
+
+    async def begin_delete(self, agent: AgentId) -> bool:
+        """Refuse new runs of the session from now on; False: there is no such session.
+
+        Safe to call again, after a crash, too: a session whose deletion began stays refused until it is done.
+
+        Raises:
+            SessionActiveError: A run of the session is open.
+        """
+
+    async def finish_delete(self, agent: AgentId) -> int:
+        """Remove the session and its facts; return how many rows. A tombstone keeps the number of its last fact.
+
+        A later submit begins the session anew, and its facts go on counting from there.
+        """

@@ -1,0 +1,70 @@
+"""The mode of a run: which of a session's agents executes it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+from actors.errors import ContractError
+from actors.kernel.agent.agent import Agent
+from actors.kernel.agent.message import Message
+from actors.kernel.agent.modes import DEFAULT_MODE, MODE_KEY, ModalAgent
+from actors.kernel.runtime.ids import AgentId
+from actors.kernel.runtime.rows import Arrived, LoadedRun
+from actors.kernel.storage.session import SessionChange
+from actors.runtime.context.conversation.sessions import SessionTerms
+from actors.runtime.context.waits import message_of
+from actors.runtime.replay.history import History
+
+ENDED: Final = SessionChange(("ended",))
+
+
+def agent_of_run(
+    agent: Agent, history: History, loaded: LoadedRun, mail: Sequence[Arrived]
+) -> tuple[Agent, str | None]:
+    """Return the agent that executes a run, and the run's mode, as its first message or its log names it.
+
+    The agent itself, and None, unless it is a session. Where the session has no such mode, the run fails with
+    the error that says so.
+    """
+    if not is_session(agent) or not isinstance(agent, ModalAgent):
+        return agent, None
+    mode = _mode_of(history, loaded, mail) or DEFAULT_MODE
+    try:
+        return agent.of_mode(mode), mode
+    except ContractError as exc:
+        return _NoAgent(agent.id, exc), mode
+
+
+def _mode_of(history: History, loaded: LoadedRun, mail: Sequence[Arrived]) -> str | None:
+    if history.continued is not None:
+        mode = history.continued.payload.get("mode")
+        return None if mode is None else str(mode)
+    first: Message | None = None
+    if history.inputs:
+        first = message_of(history.inputs[0].payload)
+    elif arrived := mail or loaded.messages:
+        first = arrived[0].message
+    return None if first is None else first.metadata.get(MODE_KEY)
+
+
+def terms_of(agent: Agent, mode: str | None, agent_id: AgentId) -> SessionTerms:
+    """Return what an agent declares about its conversations; that of a session has the name of its key."""
+    terms = SessionTerms.of(agent)
+    return terms if mode is None else replace(terms, session=agent_id.key)
+
+
+def is_session(agent: Agent | None) -> bool:
+    """Return whether an agent is a session."""
+    return getattr(agent, "of_mode", None) is not None
+
+
+class _NoAgent:
+    """Fails every run."""
+
+    def __init__(self, id_: AgentId, error: ContractError) -> None:
+        self.id, self._error = id_, error
+
+    async def run(self, ctx: Any, inbox: list[Message]) -> None:
+        raise self._error

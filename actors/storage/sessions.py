@@ -1,0 +1,212 @@
+"""Sessions in one process."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from typing_extensions import override
+
+from actors.kernel.agent.transcript import Turn
+from actors.kernel.runtime.ids import AgentId, RunId
+from actors.kernel.storage.errors import (
+    SessionActiveError,
+    SessionDeletingError,
+    UnknownNodeError,
+    UnknownSessionError,
+)
+from actors.kernel.storage.session import (
+    NO_FACT,
+    FactKind,
+    NewSession,
+    SessionChange,
+    SessionFact,
+    SessionRow,
+    SessionStore,
+)
+from actors.storage.transcripts import MemoryTranscripts
+
+
+@dataclass(slots=True)
+class _Session:
+    """A session, or the tombstone of one: `created_at` is None then."""
+
+    project: str = ""
+    created_at: datetime | None = None
+    last_at: datetime | None = None
+    first_fact: int = 1
+    facts: list[SessionFact] = field(default_factory=list)
+    is_deleting: bool = False
+
+    @property
+    def last_fact(self) -> int:
+        return self.first_fact + len(self.facts) - 1
+
+
+class InMemorySessions(SessionStore):
+    """A `SessionStore` that forgets everything with its process.
+
+    Args:
+        now: Stamps facts.
+        transcripts: Where nodes are.
+        open_runs: Returns how many runs of an agent have not ended.
+    """
+
+    def __init__(
+        self,
+        now: Callable[[], datetime],
+        transcripts: MemoryTranscripts,
+        open_runs: Callable[[AgentId], int],
+    ) -> None:
+        self._now, self._transcripts, self._open_runs = now, transcripts, open_runs
+        self._sessions: defaultdict[AgentId, _Session] = defaultdict(_Session)
+        self._readers: defaultdict[AgentId, set[asyncio.Event]] = defaultdict(set)
+
+    def check_open(self, agent: AgentId) -> None:
+        """Return if the session takes runs.
+
+        Raises:
+            SessionDeletingError: It is being deleted.
+        """
+        known = self._sessions.get(agent)
+        if known is not None and known.is_deleting:
+            raise SessionDeletingError(str(agent))
+
+    def queued(self, agent: AgentId, run_id: RunId, new: NewSession) -> None:
+        """Write that a run was submitted, without an await; the run is open already."""
+        known = self._known(agent, new.project)
+        self._add(agent, known, "queued", run_id, ahead=self._open_runs(agent) - 1)
+
+    def change(
+        self, agent: AgentId, run_id: RunId, change: SessionChange, *, is_success: bool
+    ) -> None:
+        """Write what a commit means for the session, without an await; its turns are written."""
+        known = self._known(agent)
+        for kind in change.facts:
+            self._add(agent, known, kind, run_id)
+        if change.head is not None:
+            self._transcripts.move_head(agent, agent.key, change.head)
+        if "ended" in change.facts and not is_success:
+            self._transcripts.settle_head(agent, agent.key, run_id)
+
+    def forget(self, agent: AgentId) -> None:
+        """Forget a session and its number, as an erase does."""
+        self._sessions.pop(agent, None)
+
+    def _known(self, agent: AgentId, project: str = "") -> _Session:
+        known = self._sessions[agent]
+        if known.created_at is None:
+            known.created_at, known.project = self._now(), project
+        return known
+
+    def _add(
+        self, agent: AgentId, known: _Session, kind: FactKind, run_id: RunId, *, ahead: int = 0
+    ) -> None:
+        at = known.last_at = self._now()
+        known.facts.append(SessionFact(known.last_fact + 1, kind, run_id, ahead, at))
+        for event in self._readers.get(agent, ()):
+            event.set()
+
+    @override
+    async def get(self, agent: AgentId) -> SessionRow | None:
+        known = self._sessions.get(agent)
+        return None if known is None else self._row(agent, known)
+
+    @override
+    async def list(
+        self, tenant: str, type_: str, *, limit: int = 100, before: datetime | None = None
+    ) -> list[SessionRow]:
+        rows = [
+            row
+            for agent, known in self._sessions.items()
+            if (agent.tenant, agent.type) == (tenant, type_)
+            and (row := self._row(agent, known)) is not None
+            and (before is None or row.last_at < before)
+        ]
+        return sorted(rows, key=lambda row: row.last_at, reverse=True)[:limit]
+
+    @override
+    async def facts(
+        self, agent: AgentId, *, after: int = NO_FACT, limit: int = 1000
+    ) -> list[SessionFact]:
+        known = self._sessions.get(agent)
+        if known is None:
+            return []
+        return known.facts[max(after - known.first_fact + 1, 0) :][:limit]
+
+    @override
+    async def tail(self, agent: AgentId, *, after: int = NO_FACT) -> AsyncIterator[SessionFact]:
+        news = asyncio.Event()
+        self._readers[agent].add(news)
+        try:
+            while True:
+                news.clear()
+                for fact in await self.facts(agent, after=after):
+                    yield fact
+                    after = fact.number
+                if not news.is_set():
+                    await news.wait()
+        finally:
+            self._readers[agent].discard(news)
+            if not self._readers[agent]:
+                del self._readers[agent]
+
+    @override
+    async def path(self, agent: AgentId) -> list[Turn]:
+        return self._transcripts.with_parents(agent, agent.key)
+
+    @override
+    async def nodes(self, agent: AgentId, ids: Sequence[str]) -> list[Turn]:
+        wanted = set(ids)
+        turns = self._transcripts.with_parents(agent, agent.key, branches=True)
+        return [turn for turn in turns if turn.id in wanted]
+
+    @override
+    async def switch(self, agent: AgentId, node: str) -> None:
+        known = self._sessions.get(agent)
+        if known is None or known.created_at is None:
+            raise UnknownSessionError(str(agent))
+        self._refuse_open(agent, known)
+        if not self._transcripts.move_head(agent, agent.key, node):
+            raise UnknownNodeError(str(agent), node)
+
+    @override
+    async def begin_delete(self, agent: AgentId) -> bool:
+        known = self._sessions.get(agent)
+        if known is None or known.created_at is None:
+            return False
+        if not known.is_deleting:
+            self._refuse_open(agent, known)
+        known.is_deleting = True
+        return True
+
+    @override
+    async def finish_delete(self, agent: AgentId) -> int:
+        known = self._sessions.get(agent)
+        if known is None or known.created_at is None:
+            return 0
+        rows = len(known.facts) + 1
+        self._sessions[agent] = _Session(first_fact=known.last_fact + 1)
+        return rows
+
+    def _refuse_open(self, agent: AgentId, known: _Session) -> None:
+        open_runs = self._open_runs(agent)
+        if open_runs or known.is_deleting:
+            raise SessionActiveError(str(agent), open_runs)
+
+    def _row(self, agent: AgentId, known: _Session) -> SessionRow | None:
+        if known.created_at is None or known.last_at is None or known.is_deleting:
+            return None
+        head = self._transcripts.head(agent, agent.key)
+        return SessionRow(
+            agent,
+            known.project,
+            known.last_fact,
+            self._open_runs(agent),
+            head,
+            known.created_at,
+            known.last_at,
+        )

@@ -10,6 +10,7 @@ from datetime import datetime
 
 from typing_extensions import override
 
+from actors.kernel.agent.session import FactKind, NewSession, SessionChange
 from actors.kernel.agent.transcript import Turn
 from actors.kernel.runtime.ids import AgentId, RunId
 from actors.kernel.storage.errors import (
@@ -18,15 +19,7 @@ from actors.kernel.storage.errors import (
     UnknownNodeError,
     UnknownSessionError,
 )
-from actors.kernel.storage.session import (
-    NO_FACT,
-    FactKind,
-    NewSession,
-    SessionChange,
-    SessionFact,
-    SessionRow,
-    SessionStore,
-)
+from actors.kernel.storage.session import NO_FACT, SessionFact, SessionRow, SessionStore
 from actors.storage.transcripts import MemoryTranscripts
 
 
@@ -75,12 +68,12 @@ class InMemorySessions(SessionStore):
         if known is not None and known.is_deleting:
             raise SessionDeletingError(str(agent))
 
-    def queued(self, agent: AgentId, run_id: RunId, new: NewSession) -> None:
+    def write_queued(self, agent: AgentId, run_id: RunId, new: NewSession) -> None:
         """Write that a run was submitted, without an await; the run is open already."""
         known = self._known(agent, new.project)
         self._add(agent, known, "queued", run_id, ahead=self._open_runs(agent) - 1)
 
-    def change(
+    def write_change(
         self, agent: AgentId, run_id: RunId, change: SessionChange, *, is_success: bool
     ) -> None:
         """Write what a commit means for the session, without an await; its turns are written."""
@@ -136,6 +129,12 @@ class InMemorySessions(SessionStore):
         if known is None:
             return []
         return known.facts[max(after - known.first_fact + 1, 0) :][:limit]
+
+    @override
+    async def queued(self, agent: AgentId, run_id: RunId) -> SessionFact | None:
+        known = self._sessions.get(agent)
+        facts = [] if known is None else known.facts
+        return next((one for one in facts if one.run_id == run_id and one.kind == "queued"), None)
 
     @override
     async def tail(self, agent: AgentId, *, after: int = NO_FACT) -> AsyncIterator[SessionFact]:

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Final, NamedTuple, TypeAlias
 
 from actors.kernel.agent.message import Message, MessageKey
+from actors.kernel.agent.session import SessionChange
 from actors.kernel.agent.supervision import HistoryRetention
 from actors.kernel.agent.transcript import NewCut, NewTurn
 from actors.kernel.json import JsonValue
@@ -19,7 +20,6 @@ from actors.kernel.runtime.rows import Arrived, NewRun
 from actors.kernel.runtime.scheduler import Lease, RunStatus
 from actors.kernel.runtime.waits import Answer, Wait, WaitCycle
 from actors.kernel.runtime.wakeup import WakeSet
-from actors.kernel.storage.session import SessionChange
 
 
 @dataclass(frozen=True, slots=True)

@@ -190,6 +190,8 @@ class EffectCall:
 
     def entry(self, **more: JsonValue) -> dict[str, JsonValue]:
         """Return the payload of an entry about this effect."""
+        if self.tool_call_id:
+            more["call"] = self.tool_call_id
         return {"effect": self.verb, "name": self.name, "hash": self.digest, "id": self.id, **more}
 
     def described(self) -> dict[str, JsonValue]:

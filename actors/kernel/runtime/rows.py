@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from actors.kernel.agent.message import Message
+from actors.kernel.agent.session import NewSession
 from actors.kernel.agent.supervision import Supervision
 from actors.kernel.json import JsonValue
 from actors.kernel.runtime.ids import AgentId, RunId, ShardId
 from actors.kernel.runtime.log_entry import RunLogEntry
 from actors.kernel.runtime.scheduler import RetryPolicy, RunStatus, ShardLease
 from actors.kernel.runtime.wakeup import WakeSet
-from actors.kernel.storage.session import NewSession
 
 
 @dataclass(frozen=True, slots=True)

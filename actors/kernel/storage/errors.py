@@ -50,7 +50,10 @@ class SessionActiveError(Facts, ConflictError):
     """
 
     code = "session_active"
-    text = "session {session} is active: {runs} of its runs are open. Cancel them, wait for their end, and call again"
+    text = (
+        "session {session} is active: {runs} of its runs are open. Cancel them, wait for their end, "
+        "and call again"
+    )
     session: str
     runs: int
 

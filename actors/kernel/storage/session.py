@@ -9,40 +9,14 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final, Literal, Protocol, TypeAlias
+from typing import Final, Protocol
 
+from actors.kernel.agent.session import FactKind
 from actors.kernel.agent.transcript import Turn
 from actors.kernel.runtime.ids import AgentId, RunId
 
-FactKind: TypeAlias = Literal["queued", "started", "ended"]
-
 NO_FACT: Final = 0
 """The number before the first fact of a session."""
-
-
-@dataclass(frozen=True, slots=True)
-class NewSession:
-    """What a submit says of its session. The first one creates the session.
-
-    Attributes:
-        project: A label that lists show, such as the path of a folder.
-    """
-
-    project: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class SessionChange:
-    """The part of a run's commit that is about its session.
-
-    Attributes:
-        facts: What the commit means for the run, in order. One that ends without success moves the session's
-            head to the last node of the run that a user sees.
-        head: Id of the node that the run goes on from; None: from where the session's head is.
-    """
-
-    facts: tuple[FactKind, ...] = ()
-    head: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +63,7 @@ class SessionRow:
 
 
 class SessionStore(Protocol):
-    """The sessions. What runs change is part of their commits (`Commit.session`), of submits (`NewRun.session`)."""
+    """The sessions. What runs change rides in commits (`Commit.session`) and submits (`NewRun.session`)."""
 
     async def get(self, agent: AgentId) -> SessionRow | None:
         """Return a session; None: there is none, or it was deleted."""
@@ -111,8 +85,14 @@ class SessionStore(Protocol):
     ) -> list[SessionFact]:
         """Return facts behind the number `after`, oldest first. Of an unknown session there are none."""
 
+    async def queued(self, agent: AgentId, run_id: RunId) -> SessionFact | None:
+        """Return the fact that a run was submitted; None: it began by a message, or there is no such run."""
+
     def tail(self, agent: AgentId, *, after: int = NO_FACT) -> AsyncIterator[SessionFact]:
-        """Yield facts behind `after`, then new ones as they come, until closed. May begin before the session."""
+        """Yield facts behind `after`, then new ones as they come, until closed.
+
+        May begin before the session is there.
+        """
 
     async def path(self, agent: AgentId) -> list[Turn]:
         """Return the nodes from the first one to the active one, each with its parent's id, oldest first."""
@@ -139,7 +119,8 @@ class SessionStore(Protocol):
         """
 
     async def finish_delete(self, agent: AgentId) -> int:
-        """Remove the session and its facts; return how many rows. A tombstone keeps the number of its last fact.
+        """Remove the session and its facts; return how many rows.
 
-        A later submit begins the session anew, and its facts go on counting from there.
+        A tombstone keeps the number of its last fact: a later submit begins the session anew, and its facts
+        go on counting from there.
         """

@@ -18,7 +18,7 @@ class TranscriptStore(Protocol):
     async def view(
         self, agent: AgentId, session: str, *, limit: int, whole: bool = False
     ) -> SessionView:
-        """Return the session's active path from its last cut on: at most the `limit` newest turns, oldest first.
+        """Return the active path from its last cut on: at most the `limit` newest turns, oldest first.
 
         A cut holds for the paths that its last turn is on.
 

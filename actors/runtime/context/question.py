@@ -75,9 +75,11 @@ class Question(AnswerWait):
         self.run.answers.invalidate()
         return True
 
-    def ask(self) -> None:
-        """Record the question."""
+    def ask(self, request: JsonValue = None) -> None:
+        """Record the question; of one to a person also what it asks for."""
         entry: Payload = {"target": self.target, "message_id": self.key}
+        if request is not None:
+            entry["request"] = request
         if self._timeout_s is not None:
             self.at = self.run.clock.now() + timedelta(seconds=self._timeout_s)
             entry |= {"timeout_s": self._timeout_s, "at": self.at.isoformat()}
@@ -132,9 +134,9 @@ class Ask(Question):
             self.ask()
 
     @override
-    def ask(self) -> None:
+    def ask(self, request: JsonValue = None) -> None:
         """Record the question; it leaves with the next flush."""
-        super().ask()
+        super().ask(request)
         run = self.run
         post(run, "ask", run.message(self.key, self._agent_id, self._content, is_question=True))
 
@@ -272,7 +274,7 @@ class Questions:
             return _approval_of(known.seq, known.payload)
         question = ApprovalQuestion(call, request, timeout)
         if not question.resume():
-            question.ask()
+            question.ask(request)
         self._run.answers.invalidate()
         await call.begin()
         return _approval_of(*await self._waits.answer(question))

@@ -69,6 +69,7 @@ class Execution:
     """Why the run has to be parked without its code: the store takes nothing that comes next."""
     blocking: Blocking | None = None
     token: CancellationToken = field(default_factory=CancellationToken)
+    _code: Agent = field(init=False)
     _scheduler: BranchScheduler = field(init=False)
     _runlog: RunLog = field(init=False)
     _run_state: RunState = field(init=False)
@@ -85,8 +86,8 @@ class Execution:
 
     def __post_init__(self) -> None:
         env, row, history = self.env, self.loaded.row, History.of(self.loaded.entries)
-        agent, misfit = env.agents.fitting(row.agent_id, self.agent, history.version)
-        self.agent, mode = agent_of_run(agent, history, self.loaded, self.mail)
+        self.agent, misfit = env.agents.fitting(row.agent_id, self.agent, history.version)
+        self._code, mode = agent_of_run(self.agent, history, self.loaded, self.mail)
         self.lease = replace(self.lease, attempt=history.attempt)
         scheduler = self._scheduler = BranchScheduler(
             durable=history.last_seq,
@@ -107,9 +108,9 @@ class Execution:
             clock=env.clock,
             entropy=env.entropy,
             may_act=env.may_act,
-            hooks=Hooks(self.agent, meta, env.clock),
+            hooks=Hooks(self._code, meta, env.clock),
             store=env.store,
-            embedder=getattr(self.agent, "embedder", None),
+            embedder=getattr(self._code, "embedder", None),
             results=env.results,
             counters=env.counters,
             # A later attempt writes nothing before its first effect: it may have begun already.
@@ -117,10 +118,10 @@ class Execution:
             mode=mode,
         )
         waits = self._waits = Waits(run, env.mail_of(row.agent_id))
-        sessions = Sessions(run, terms_of(self.agent, mode, row.agent_id), env.store.transcripts)
-        self._ctx = RunContext(run, meta, env=env, waits=waits, agent=self.agent, sessions=sessions)
+        sessions = Sessions(run, terms_of(self._code, mode, row.agent_id), env.store.transcripts)
+        self._ctx = RunContext(run, meta, env=env, waits=waits, agent=self._code, sessions=sessions)
         self._runlog, self._run_state = log, run
-        deadline = Deadline(row, getattr(self.agent, "deadline_s", None), env.clock)
+        deadline = Deadline(row, getattr(self._code, "deadline_s", None), env.clock)
         self._ending = Ending(
             run,
             self.loaded,
@@ -281,8 +282,7 @@ class Execution:
             return await ending.write(parked("blocked", detail))
         if ending.deadline.has_passed and not self.token.is_cancelled:
             return await ending.write(late(ending.deadline.error(), run.history.attempt))
-        hooks = run.hooks
-        if hooks:
+        if hooks := run.hooks:
             await hooks.dispatch(HookKind.RUN_START)
         error = await self._call(inbox)
         ended = await ending.close(error, is_in_doubt=self.known_seq >= 0)
@@ -303,7 +303,7 @@ class Execution:
             enter_code(self._run_state, self._ctx.meta, self._ending.sessions)
             self._scheduler.adopt_root(self._run_state.generation_prefix)
             try:
-                self._ending.output = await call_agent(self.agent, self._ctx, inbox)
+                self._ending.output = await call_agent(self._code, self._ctx, inbox)
                 outcome.append(None)
             except BaseException as exc:  # noqa: BLE001 - judged by Ending.close
                 outcome.append(presentable(exc))

@@ -10,9 +10,9 @@ from actors.errors import ContractError
 from actors.kernel.agent.agent import Agent
 from actors.kernel.agent.message import Message
 from actors.kernel.agent.modes import DEFAULT_MODE, MODE_KEY, ModalAgent
+from actors.kernel.agent.session import SessionChange
 from actors.kernel.runtime.ids import AgentId
 from actors.kernel.runtime.rows import Arrived, LoadedRun
-from actors.kernel.storage.session import SessionChange
 from actors.runtime.context.conversation.sessions import SessionTerms
 from actors.runtime.context.waits import message_of
 from actors.runtime.replay.history import History

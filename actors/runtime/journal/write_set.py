@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from actors.kernel.agent.message import MessageKey
+from actors.kernel.agent.session import FactKind, SessionChange
 from actors.kernel.agent.supervision import HistoryRetention
 from actors.kernel.agent.transcript import NewCut, NewTurn
 from actors.kernel.json import JsonValue
@@ -23,7 +24,6 @@ from actors.kernel.runtime.log_entry import EntryKind, NewEntry
 from actors.kernel.runtime.rows import NewRun
 from actors.kernel.runtime.scheduler import Lease
 from actors.kernel.runtime.waits import Answer, Wait
-from actors.kernel.storage.session import FactKind, SessionChange
 
 
 @dataclass(frozen=True, slots=True)

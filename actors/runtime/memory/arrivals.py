@@ -63,7 +63,7 @@ class MemoryArrivals(MemoryRole, ArrivalStore):
         else:
             record = rows.create_run(new_run, arrival=row.arrival)
             if new_run.session is not None:
-                rows.sessions.queued(agent, new_run.run_id, new_run.session)
+                rows.sessions.write_queued(agent, new_run.run_id, new_run.session)
         if not record.log:
             rows.bind(row, record)
         row.submitted_run = record.cause.run_id

@@ -117,7 +117,9 @@ def write_commit(rows: MemoryRows, commit: Commit) -> CommitOutcome:
     if commit.session is not None:
         is_success = record.status is RunStatus.COMPLETED
         lease = commit.lease
-        rows.sessions.change(lease.agent_id, lease.run_id, commit.session, is_success=is_success)
+        rows.sessions.write_change(
+            lease.agent_id, lease.run_id, commit.session, is_success=is_success
+        )
     for question in commit.withdraw:
         rows.withdraw(question)
     return Committed(

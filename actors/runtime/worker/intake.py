@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from actors.kernel.agent.agent import Agent
 from actors.kernel.agent.supervision import HistoryRetention
 from actors.kernel.runtime.commit import Commit, Committed, Finish
 from actors.kernel.runtime.hints import Nudge

@@ -1,0 +1,33 @@
+"""Sessions as runs know them: what a submit and a commit say of the session that their agent is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+FactKind: TypeAlias = Literal["queued", "started", "ended"]
+
+
+@dataclass(frozen=True, slots=True)
+class NewSession:
+    """What a submit says of its session. The first one creates the session.
+
+    Attributes:
+        project: A label that lists show, such as the path of a folder.
+    """
+
+    project: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionChange:
+    """The part of a run's commit that is about its session.
+
+    Attributes:
+        facts: What the commit means for the run, in order. One that ends without success moves the session's
+            head to the last node of the run that a user sees.
+        head: Id of the node that the run goes on from; None: from where the session's head is.
+    """
+
+    facts: tuple[FactKind, ...] = ()
+    head: str | None = None

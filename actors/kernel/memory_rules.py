@@ -15,6 +15,7 @@ from pydantic import JsonValue
 from actors.errors import ContractError, InvalidTextError
 from actors.kernel.embedding import unit_vector
 from actors.kernel.metadata import checked_filter, metadata_text
+from actors.kernel.storage.erasure import EraseRequest
 from actors.kernel.storage.memory import (
     Memory,
     MemoryConflictError,
@@ -23,6 +24,7 @@ from actors.kernel.storage.memory import (
     NewMemory,
     RecallMode,
 )
+from actors.kernel.store.operators import agent_scope
 from actors.kernel.text import MAX_INT, check_name_of, check_text_of
 
 MAX_MEMORY_BYTES: Final = 64 * 1024
@@ -244,6 +246,19 @@ def named(key_or_id: str, about: str) -> tuple[str, str, str]:
 def blocks_of(about: str) -> str:
     """Return the scope of the blocks of a scope."""
     return BLOCKS + about
+
+
+def memory_scopes(what: EraseRequest) -> list[str] | None:
+    """Return the scopes of the memories that an erase removes; None: all of the tenant.
+
+    Not for a session, to which no memory belongs.
+    """
+    if what.about is not None:
+        return [what.about]
+    if what.agent is None:
+        return None
+    own = agent_scope(what.agent)
+    return [own, blocks_of(own)]
 
 
 def next_version(new: NewMemory, present: Memory | None) -> int | None:

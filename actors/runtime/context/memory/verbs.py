@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
-from functools import cached_property, partial
+from functools import partial
 from typing import Any, Final
 
 from actors.errors import MessageTooLargeError
@@ -183,15 +183,3 @@ class AgentMemory:
     ) -> JsonValue:
         name = f"memory.{verb}"
         return await self._effects.perform(effect("step", name, [name, *words], partial(work)))
-
-
-class MemoryVerbs:
-    """The part of `RunContext` that is about long-term memory."""
-
-    _run: RunState
-    _effects: Effects
-
-    @cached_property
-    def memory(self) -> AgentMemory:
-        """Texts that the agent keeps beyond its conversations, found by words and by meaning."""
-        return AgentMemory(self._run, self._effects)

@@ -237,15 +237,11 @@ class Runtime(Client):
         Raises:
             ContractError: The agent is not registered here, or no session is given and it has none.
         """
-        from actors.runtime.context.conversation.blocks import block_turns  # noqa: PLC0415 - few use it
-
         found = self._registry.find(agent)
         if found is None:
             remedy = "register it, or ask a process that does; its code makes its windows"
             raise ContractError(f"{agent} is not registered in this process: {remedy}")
-        labels = getattr(found, "blocks", ())
-        blocks = await block_turns(self._store.memories, agent, labels)
-        return await window_report(found, self._store.transcripts, session, blocks=blocks)
+        return await window_report(found, self._store, session)
 
     async def usage(
         self,

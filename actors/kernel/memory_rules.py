@@ -29,6 +29,9 @@ from actors.kernel.text import MAX_INT, check_name_of, check_text_of
 
 MAX_MEMORY_BYTES: Final = 64 * 1024
 """The longest text of a memory, in UTF-8."""
+MAX_EMBEDDED_BYTES: Final = 16 * 1024
+"""The part of a text that is embedded, from its head. Every embedder of `compose.models` takes so much; the
+models behind them read less. The whole text is found by its words."""
 MAX_ABOUT_BYTES: Final = 1_300
 """The longest scope: a word of the author's, or an agent's id with a prefix."""
 MAX_RECALLED: Final = 100
@@ -224,6 +227,12 @@ def checked_query(query: MemoryQuery) -> CheckedQuery:
         filter=checked_filter(query.filter, what="filter of a search"),
         candidates=max(20, 4 * query.limit) if query.limit else 0,
     )
+
+
+def embedded_head(text: str) -> str:
+    """Return the part of a text or of a query that is embedded: its head, as whole characters."""
+    head = text.encode()[:MAX_EMBEDDED_BYTES]
+    return head.decode(errors="ignore")
 
 
 def slot_of(key: str | None, text: str) -> str:

@@ -42,8 +42,8 @@ class AgentMemory:
         """Keep a text and return the id of the memory that holds it. Durable when it returns, once.
 
         An equal text changes nothing. Another text of a known key takes its place, and the earlier version
-        says until when it was valid. With the agent's `embedder` the text is found by meaning, too. A crash
-        may embed again; it keeps nothing twice.
+        says until when it was valid. With the agent's `embedder` the text is found by meaning, too: by that of
+        its first 16 KiB. A crash may embed again; it keeps nothing twice.
 
         Args:
             text: At most 64 KiB in UTF-8.

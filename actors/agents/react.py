@@ -113,7 +113,12 @@ def default_context(model: LLMClient) -> ContextConfig:
 
 
 def turn_of(payload: JsonValue) -> ChatMessage:
-    """Return a message's payload as the user's turn."""
+    """Return a message's payload as the user's turn.
+
+    One with ``text`` and ``content``, as messages of sessions have it, is the blocks of its content.
+    """
+    if isinstance(payload, dict) and payload.keys() == {"text", "content"}:
+        return ChatMessage.model_validate({"role": "user", "content": payload["content"]})
     if isinstance(payload, dict) and isinstance(payload.get("text"), str):
         payload = payload["text"]
     text = payload if isinstance(payload, str) else canonical_json(payload)

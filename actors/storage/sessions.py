@@ -123,7 +123,7 @@ class InMemorySessions(SessionStore):
         return None if known is None else self._row(agent, known)
 
     @override
-    async def list(
+    async def recent(
         self, tenant: str, type_: str, *, limit: int = 100, before: datetime | None = None
     ) -> list[SessionRow]:
         rows = [

@@ -15,7 +15,9 @@ from actors.kernel.json import JsonValue, sized
 from actors.kernel.runtime.ids import AgentId, RunId, TopicId
 
 SCHEMA_VERSION: Final = 1
-SenderKind: TypeAlias = Literal["agent", "ext", "client", "topic", "submit", "spawn", "schedule"]
+SenderKind: TypeAlias = Literal[
+    "agent", "ext", "client", "topic", "submit", "spawn", "schedule", "session"
+]
 _SENDER_KINDS: Final = tuple(f"{kind}:" for kind in get_args(SenderKind))
 
 MAX_PAYLOAD_BYTES: Final = 256 * 1024
@@ -81,7 +83,7 @@ class Message:
         id: Unique per (agent, sender); sending the same id again is a no-op for at least 8 days.
         target: Who gets it.
         sender: Typed sender (``agent:type/key``, ``ext:…``, ``client:…``, ``topic:…``, ``submit:…``,
-            ``spawn:<parent agent>``, ``schedule:…``) or None before it is sent.
+            ``spawn:<parent agent>``, ``schedule:…``, ``session:…``) or None before it is sent.
         payload: JSON data. A registered payload kind is a dict with a ``kind`` key.
         reply_to: The asking run, if this is an ask.
         correlation_id: Connects an ask and its reply: the ask's own id.

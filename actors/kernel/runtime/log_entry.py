@@ -65,7 +65,7 @@ PAYLOADS: Final[Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
     # kind: (required keys, optional keys)
     EntryKind.RUN_STARTED: (
         ("agent",),
-        ("version", "priority", "parent", "root", "trace", "retry"),
+        ("version", "priority", "parent", "root", "trace", "retry", "mode"),
     ),
     EntryKind.RUN_RESUMED: (("reason",), ()),
     EntryKind.RUN_SUSPENDED: (("wake",), ()),

@@ -68,7 +68,7 @@ class SessionStore(Protocol):
     async def get(self, agent: AgentId) -> SessionRow | None:
         """Return a session; None: there is none, or it was deleted."""
 
-    async def list(
+    async def recent(
         self, tenant: str, type_: str, *, limit: int = 100, before: datetime | None = None
     ) -> list[SessionRow]:
         """Return sessions of an app, the one that changed last first.

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping
 
+    from actors.kernel.agent.message import SenderKind
+    from actors.kernel.agent.session import NewSession
     from actors.kernel.json import JsonValue
     from actors.kernel.runtime.communication import FollowMode, RunStatusSummary
     from actors.kernel.runtime.ids import AgentId, RunId, TopicId
@@ -30,6 +32,7 @@ class Caller:
     Attributes:
         tenant: Nothing of another one is found.
         publisher: The outside service.
+        kind: Of the sender that its messages have, so that ids of one kind are not those of another.
         sees: ``own``: the runs that it started, and theirs. ``tenant``: all of its tenant, and it may
             give its runs any priority.
     """
@@ -37,6 +40,7 @@ class Caller:
     tenant: str
     publisher: str
     sees: Sight = "own"
+    kind: SenderKind = "ext"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +54,7 @@ class Order:
         on_conflict: See `Runtime.submit`.
         priority: Lower first.
         metadata: Small text values for the message: trace context, attributes of a CloudEvent.
+        session: Set if the agent is a session.
     """
 
     agent_id: AgentId
@@ -58,6 +63,7 @@ class Order:
     on_conflict: OnConflict = "queue"
     priority: int = 5
     metadata: Mapping[str, str]
+    session: NewSession | None = None
 
 
 EventKind: TypeAlias = Literal["entry", "delta", "end"]

@@ -87,7 +87,7 @@ class RuntimeFront:
         agent_id = order.agent_id
         if agent_id.tenant != caller.tenant:
             raise _foreign(caller, agent_id)
-        sender = sender_of("ext", caller.publisher)
+        sender = sender_of(caller.kind, caller.publisher)
         await self._refuse_unserved(agent_id, sender, order.message_id)
         message = Message(
             id=order.message_id,
@@ -98,7 +98,9 @@ class RuntimeFront:
         )
         check_message(message)
         trace = caused_by(order.metadata)
-        run = self._writer.new_run(message, agent_id, priority=order.priority, trace=trace)
+        run = self._writer.new_run(
+            message, agent_id, priority=order.priority, trace=trace, session=order.session
+        )
         is_apart = caller.sees == "own"
         return await self._writer.submit(run, message, order.on_conflict, is_apart=is_apart)
 
@@ -134,7 +136,7 @@ class RuntimeFront:
         """See `Front.signal`."""
         refuse_reserved(name)
         await self._own(caller, run_id)
-        sender = sender_of("ext", caller.publisher)
+        sender = sender_of(caller.kind, caller.publisher)
         return await self._writer.signal(
             run_id, name, payload, message_id=message_id, sender=sender
         )
@@ -155,7 +157,7 @@ class RuntimeFront:
             starter = await self._store.reads.started_by(run_id)
             if starter is None and row.swept:
                 raise RunSweptError(run_id, "long ago")
-            if starter != sender_of("ext", caller.publisher):
+            if starter != sender_of(caller.kind, caller.publisher):
                 raise UnknownRunError(run_id)
         return row
 

@@ -7,6 +7,7 @@ from typing import TypeAlias
 
 from actors.errors import DecisionRefusedError, UnknownRunError
 from actors.kernel.agent.message import Message
+from actors.kernel.agent.session import NewSession
 from actors.kernel.agent.supervision import (
     ExecutionBudget,
     HistoryRetention,
@@ -78,19 +79,25 @@ class Writer:
         trace: str | None,
         retry_policy: RetryPolicy | None = None,
         terms: Terms = (None, None, None, None),
+        session: NewSession | None = None,
     ) -> NewRun:
-        """Return the run that a submitted message starts, root of a tree of its own."""
+        """Return the run that a submitted message starts, root of a tree of its own.
+
+        With `session` the agent is one, and the conversation of the tree has the name of its key.
+        """
         check_number("priority", priority)
         if retry_policy is not None:
             check_policy(retry_policy)
         run_id = run_id_of_submit(agent_id, str(sent.sender), sent.id)
-        spawn, spend, retention, session = terms
+        spawn, spend, retention, conversation = terms
+        if session is not None:
+            conversation = agent_id.key
         supervision = None
-        if any(term is not None for term in terms):
+        if any(term is not None for term in (*terms, conversation)):
             supervision = Supervision(
                 run_id=run_id,
                 root_id=run_id,
-                session_id=session,
+                session_id=conversation,
                 priority=priority,
                 spawn_budget=spawn or SpawnBudget(),
                 execution_budget=spend or ExecutionBudget(),
@@ -106,6 +113,7 @@ class Writer:
             deadline_at=None if limit is None else self._clock.now() + timedelta(seconds=limit),
             supervision=supervision,
             trace=trace,
+            session=session,
         )
 
     async def offer(self, run_id: RunId) -> None:

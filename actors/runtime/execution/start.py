@@ -70,11 +70,12 @@ def inbox_of(
         parent_agent = loaded.row.parent_agent
         if parent_agent is not None and not _tells_parent([item.message for item in arrived]):
             payload["parent"] = history.parent_agent = str(parent_agent)
-        log.record(EntryKind.RUN_STARTED, "", payload)
         if run.mode is not None:
+            payload["mode"] = run.mode
             log.writes.facts.append("started")
             if arrived:
                 log.writes.head = arrived[0].message.metadata.get(PARENT_NODE_KEY)
+        log.record(EntryKind.RUN_STARTED, "", payload)
         if create is not None:
             log.writes.create = create
         for index, item in enumerate(arrived):

@@ -1,0 +1,83 @@
+"""Sessions: conversations that outlive processes, with a queue, branches, and events for many readers.
+
+A message enters by `AgentRuntime.start`, which writes it and its run in one commit. The code of an agent is
+called as that of any run, by `actors.runtime`; `SessionAgent` names the agent of the run's mode.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from actors.exports import lazy_exports
+
+if TYPE_CHECKING:
+    from actors.kernel.storage.errors import (
+        SessionActiveError,
+        SessionDeletingError,
+        UnknownNodeError,
+        UnknownSessionError,
+    )
+    from actors.sessions.agent import SessionAgent
+    from actors.sessions.errors import (
+        ClosedError,
+        ConsumedError,
+        CursorError,
+        ProjectError,
+        UnknownChildError,
+        UnknownModeError,
+    )
+    from actors.sessions.events import EVENT_TYPES, EVENTS, SessionEvent
+    from actors.sessions.message import UserMessage
+    from actors.sessions.project import project_folder, user_home
+    from actors.sessions.run import CancelResult, ChildInspection, SessionRun
+    from actors.sessions.runtime import AgentRuntime
+else:
+    __getattr__ = lazy_exports(
+        __name__,
+        {
+            "actors.kernel.storage.errors": (
+                "SessionActiveError",
+                "SessionDeletingError",
+                "UnknownNodeError",
+                "UnknownSessionError",
+            ),
+            "actors.sessions.agent": ("SessionAgent",),
+            "actors.sessions.errors": (
+                "ClosedError",
+                "ConsumedError",
+                "CursorError",
+                "ProjectError",
+                "UnknownChildError",
+                "UnknownModeError",
+            ),
+            "actors.sessions.events": ("EVENTS", "EVENT_TYPES", "SessionEvent"),
+            "actors.sessions.message": ("UserMessage",),
+            "actors.sessions.project": ("project_folder", "user_home"),
+            "actors.sessions.run": ("CancelResult", "ChildInspection", "SessionRun"),
+            "actors.sessions.runtime": ("AgentRuntime",),
+        },
+    )
+
+__all__ = [
+    "EVENTS",
+    "EVENT_TYPES",
+    "AgentRuntime",
+    "CancelResult",
+    "ChildInspection",
+    "ClosedError",
+    "ConsumedError",
+    "CursorError",
+    "ProjectError",
+    "SessionActiveError",
+    "SessionAgent",
+    "SessionDeletingError",
+    "SessionEvent",
+    "SessionRun",
+    "UnknownChildError",
+    "UnknownModeError",
+    "UnknownNodeError",
+    "UnknownSessionError",
+    "UserMessage",
+    "project_folder",
+    "user_home",
+]

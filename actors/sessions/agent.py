@@ -1,0 +1,85 @@
+"""The agent that is a session: one agent per mode, one conversation, one run at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+from actors.context.store_history import StoreHistory
+from actors.errors import RegistrationError
+from actors.kernel.agent.agent import Agent
+from actors.kernel.agent.message import Message
+from actors.kernel.agent.modes import DEFAULT_MODE, MODE_KEY
+from actors.kernel.agent.supervision import HistoryRetention
+from actors.kernel.runtime.ids import AgentId
+from actors.kernel.runtime.scheduler import RetryPolicy
+from actors.sessions.errors import UnknownModeError
+
+
+class SessionAgent:
+    """An agent whose runs are executed by the agent of their mode. See `ModalAgent`.
+
+    Args:
+        id: The address; its key is the session's id.
+        modes: An agent by mode. Their own ids do not count, all else does: model, tools, hooks, context.
+        version: Of the code of all modes; recorded with each run.
+        retry: How failures of its runs are retried, where who starts one does not say it.
+
+    Raises:
+        RegistrationError: There is no mode, or one keeps its conversation elsewhere or not for good.
+    """
+
+    def __init__(
+        self,
+        id: AgentId,  # noqa: A002 - as every agent has it
+        modes: Mapping[str, Agent],
+        *,
+        version: str | None = None,
+        retry: RetryPolicy | None = None,
+    ) -> None:
+        self.id, self.version, self.retry = id, version, retry
+        self.modes = MappingProxyType(dict(modes))
+        if not self.modes:
+            raise RegistrationError(
+                f"session {id} has no mode: give an agent, {DEFAULT_MODE!r} first"
+            )
+        for mode, agent in self.modes.items():
+            _check_keeps(mode, agent)
+
+    def of_mode(self, mode: str) -> Agent:
+        """Return the agent of a mode.
+
+        Raises:
+            UnknownModeError: There is no such mode.
+        """
+        agent = self.modes.get(mode)
+        if agent is None:
+            raise UnknownModeError(mode, ", ".join(self.modes))
+        return agent
+
+    async def run(self, ctx: Any, inbox: list[Message]) -> Any:
+        """Let the agent of the run's mode handle the messages."""
+        mode = inbox[0].metadata.get(MODE_KEY, DEFAULT_MODE) if inbox else DEFAULT_MODE
+        return await self.of_mode(mode).run(ctx, inbox)
+
+
+def _check_keeps(mode: str, agent: Agent) -> None:
+    """Return if the turns of an agent are nodes of a session.
+
+    Raises:
+        RegistrationError: It has a history of its own, or its turns go with their run.
+    """
+    context: Any = getattr(agent, "context", None)
+    history = getattr(context, "history", None)
+    retention = getattr(context, "retention", None)
+    if history is not None and not isinstance(history, StoreHistory):
+        problem = f"keeps its conversation in a {type(history).__name__}"
+    elif retention not in (None, HistoryRetention.PERMANENT):
+        problem = f"keeps its turns with retention {retention}"
+    else:
+        return
+    remedy = (
+        "the nodes of a session are turns of the runtime's own store: use StoreHistory(), for good"
+    )
+    raise RegistrationError(f"the agent of mode {mode!r} {problem}; {remedy}")

@@ -1,0 +1,56 @@
+"""Refusals of sessions: what a caller has to change, with the way out."""
+
+from __future__ import annotations
+
+from actors.errors import ActorsError, ContractError, Facts
+
+
+class UnknownModeError(Facts, ContractError):
+    """No agent serves this mode."""
+
+    text = "there is no mode {mode!r}: this runtime has {modes}"
+    mode: str
+    modes: str
+
+
+class ProjectError(Facts, ContractError):
+    """The project's folder cannot be used. Nothing was made."""
+
+    text = "project {path}: {problem}. Name a folder that is there, or leave project_dir out"
+    path: str
+    problem: str
+
+
+class CursorError(Facts, ContractError):
+    """A cursor does not belong to the session, or is none."""
+
+    text = (
+        "cursor {cursor!r} of session {session}: {problem}. Read from the beginning: leave it out"
+    )
+    cursor: str
+    session: str
+    problem: str
+
+
+class ConsumedError(Facts, ContractError):
+    """The events of a run were taken by another reader."""
+
+    text = (
+        "the events of run {run_id} have a reader already: `tail_session` takes any number of them, "
+        "`replay_run` returns what is past"
+    )
+    run_id: str
+
+
+class UnknownChildError(Facts, ContractError):
+    """A run is not below another one."""
+
+    text = (
+        "run {child} is not a child of run {run_id}: its `child_started` events name its children"
+    )
+    run_id: str
+    child: str
+
+
+class ClosedError(ActorsError):
+    """The runtime of sessions was closed."""

@@ -1,0 +1,257 @@
+"""The events of a session: its facts, and between them the entries of the run that is active.
+
+Runs of a session follow each other, so the last fact and the last entry of the active run are a position.
+A fact may fall between different entries for two readers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Final, Generic, TypeAlias, TypeVar
+
+from actors.kernel.runtime.ids import AgentId, RunId
+from actors.kernel.runtime.log_entry import RunLogEntry
+from actors.kernel.storage.session import NO_FACT, SessionFact
+from actors.runtime.loop.tasks import start_task
+from actors.runtime.runtime import Runtime
+from actors.sessions.cursor import Cursor
+from actors.sessions.errors import CursorError
+from actors.sessions.events import EVENTS, SessionEvent
+from actors.sessions.translation import RunTranslator
+
+T = TypeVar("T")
+
+_Found: TypeAlias = tuple[SessionEvent, int | None]
+"""An event of an entry, and which of that entry's events it is; None: the last one."""
+
+LOOK_BACK: Final = 50
+"""So many facts are read at once to find the run that is active at a cursor."""
+
+
+@dataclass(slots=True)
+class SessionFeed:
+    """A reader of one session.
+
+    Attributes:
+        runtime: Knows the store, and the live pieces of answers.
+        agent: The session's agent.
+        at: Behind the last event that was read.
+        live: Also yield pieces of answers, which are never stored.
+        only: A run: other runs' events are passed over, and the feed ends with its last one.
+    """
+
+    runtime: Runtime
+    agent: AgentId
+    at: Cursor = field(default_factory=Cursor)
+    live: bool = False
+    only: RunId | None = None
+    _active: RunId | None = None
+
+    async def past(self) -> AsyncGenerator[SessionEvent, None]:
+        """Yield the events up to now."""
+        await self._take_position()
+        sessions = self.runtime.store.sessions
+        while facts := await sessions.facts(self.agent, after=self.at.last_fact):
+            for fact in facts:
+                async for event in self._so_far():
+                    yield event
+                async for event in self._of_fact(fact):
+                    yield event
+        async for event in self._so_far():
+            yield event
+
+    async def follow(self) -> AsyncGenerator[SessionEvent, None]:
+        """Yield events from the cursor on, then new ones as they come, until closed.
+
+        With `only`: until that run has ended.
+        """
+        await self._take_position()
+        facts = self.runtime.store.sessions.tail(self.agent, after=self.at.last_fact)
+        async with aclosing(Ahead(facts)) as ahead:
+            while True:
+                if self._active is not None and self._wants(self._active):
+                    async for event in self._run(self._active, ahead):
+                        yield event
+                    if self.only is not None:
+                        return
+                fact = await ahead.take()
+                async for event in self._of_fact(fact):
+                    yield event
+                if self.only == fact.run_id and fact.kind == "ended":
+                    return
+
+    async def _run(
+        self, run_id: RunId, facts: Ahead[SessionFact]
+    ) -> AsyncGenerator[SessionEvent, None]:
+        """Yield the events of the active run, and facts as they come, up to the run's last entry."""
+        log = self.runtime.tail(run_id, from_seq=self.at.next_seq, live=self.live)
+        async with aclosing(Ahead(self._translated(run_id, log))) as entries:
+            while True:
+                waiting: set[asyncio.Task[Any]] = {entries.next()}
+                if not _is_end_of(run_id, facts):
+                    waiting.add(facts.next())
+                await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+                if entries.next().done():
+                    try:
+                        yield self._placed(await entries.take())
+                    except StopAsyncIteration:
+                        return
+                elif not _is_end_of(run_id, facts):
+                    async for event in self._of_fact(await facts.take()):
+                        yield event
+
+    async def _so_far(self) -> AsyncGenerator[SessionEvent, None]:
+        """Yield the events of the active run up to now."""
+        run_id = self._active
+        if run_id is not None and self._wants(run_id):
+            log = self.runtime.entries(run_id, from_seq=self.at.next_seq)
+            async for found in self._translated(run_id, log):
+                yield self._placed(found)
+
+    async def _translated(
+        self, run_id: RunId, log: AsyncIterator[RunLogEntry]
+    ) -> AsyncGenerator[_Found, None]:
+        """Yield the events of a run's entries that were not seen."""
+        translator, begin, skip = self._translator(run_id), self.at.next_seq, self.at.skip
+        if begin > 0:
+            async for entry in self.runtime.entries(run_id):
+                if entry.seq >= begin:
+                    break
+                translator.note(entry)
+        async for entry in log:
+            events = await translator.of(entry)
+            seen = skip if entry.seq == begin else 0
+            for part, event in enumerate(events[seen:], seen):
+                yield event, None if part == len(events) - 1 else part
+
+    def _placed(self, found: _Found) -> SessionEvent:
+        """Move behind an event of the active run, and return it with that position."""
+        event, part = found
+        if event.seq < 0:
+            return event
+        self.at = Cursor(self.at.fact, event.seq, part)
+        return event.model_copy(update={"event_id": str(self.at)})
+
+    def _wants(self, run_id: RunId) -> bool:
+        return self.only in (None, run_id)
+
+    async def _take_position(self) -> None:
+        """Find the run that is active at the cursor.
+
+        Raises:
+            CursorError: The session has no such fact.
+        """
+        sessions, last = self.runtime.store.sessions, self.at.last_fact
+        upto = last
+        while upto > NO_FACT:
+            first = max(NO_FACT, upto - LOOK_BACK)
+            facts = await sessions.facts(self.agent, after=first, limit=upto - first)
+            if upto == last and (not facts or facts[-1].number != upto):
+                problem = "the session has no such event; it may have been deleted since"
+                raise CursorError(str(self.at), self.agent.key, problem)
+            for fact in facts:
+                if fact.kind == "started":
+                    self._active = fact.run_id
+                elif fact.run_id == self._active:
+                    self._active = None
+            if self._active is not None or any(fact.kind == "started" for fact in facts):
+                return
+            upto = first
+
+    async def _of_fact(self, fact: SessionFact) -> AsyncGenerator[SessionEvent, None]:
+        """Move behind a fact, and yield its events: of a run that was queued, or cancelled while it was."""
+        before = self.at
+        self.at = Cursor(fact.number, before.seq, before.part)
+        if fact.kind == "started":
+            self._active, self.at = fact.run_id, Cursor(fact.number)
+        elif fact.kind == "ended" and fact.run_id == self._active:
+            self._active, self.at = None, Cursor(fact.number)
+        elif fact.kind == "queued":
+            if fact.ahead and self._wants(fact.run_id):
+                yield self._event(fact, "run_queued", {"ahead": fact.ahead})
+        elif self._wants(fact.run_id):
+            if not (before.is_half and before.fact == fact.number):
+                async for entry in self.runtime.entries(fact.run_id):
+                    for event in await self._translator(fact.run_id).of(entry):
+                        half = Cursor(fact.number, before.seq, before.part, is_half=True)
+                        yield event.model_copy(update={"event_id": str(half)})
+            yield self._event(fact, "run_dequeued", {})
+
+    def _event(self, fact: SessionFact, type_: str, payload: dict[str, Any]) -> SessionEvent:
+        return EVENTS.validate_python(
+            {
+                "type": type_,
+                "event_id": str(self.at),
+                "session_id": self.agent.key,
+                "run_id": fact.run_id,
+                "agent_id": str(self.agent),
+                "at": fact.at,
+                "payload": payload,
+            }
+        )
+
+    def _translator(self, run_id: RunId) -> RunTranslator:
+        nodes = partial(self.runtime.store.sessions.nodes, self.agent)
+        return RunTranslator(self.agent.key, run_id, self.agent, nodes)
+
+
+def _is_end_of(run_id: RunId, facts: Ahead[SessionFact]) -> bool:
+    """Return whether the next fact is known, and is the end of a run."""
+    fact = facts.known()
+    return fact is not None and fact.kind == "ended" and fact.run_id == run_id
+
+
+async def _next_of(values: AsyncIterator[T]) -> T:
+    return await anext(values)
+
+
+def _ignore(task: asyncio.Task[Any]) -> None:
+    """Do nothing: whoever waits for the value has its error."""
+
+
+class Ahead(Generic[T]):
+    """An iterator of which the next value can be waited for beside something else."""
+
+    def __init__(self, values: AsyncIterator[T]) -> None:
+        self._values = values
+        self._next: asyncio.Task[T] | None = None
+
+    def next(self) -> asyncio.Task[T]:
+        """Return the task that gets the next value."""
+        if self._next is None:
+            self._next = start_task(_next_of(self._values), name="next event", done=_ignore)
+        return self._next
+
+    async def take(self) -> T:
+        """Return the next value.
+
+        Raises:
+            StopAsyncIteration: There is none.
+        """
+        task = self.next()
+        try:
+            return await task
+        finally:
+            if task.done():
+                self._next = None
+
+    def known(self) -> T | None:
+        """Return the next value if it is there already."""
+        task = self._next
+        is_there = task is not None and task.done() and task.exception() is None
+        return task.result() if task is not None and is_there else None
+
+    async def aclose(self) -> None:
+        """End the iterator."""
+        if self._next is not None:
+            self._next.cancel()
+            await asyncio.wait({self._next})
+            if not self._next.cancelled():
+                self._next.exception()
+        close = getattr(self._values, "aclose", None)
+        if close is not None:
+            await close()

@@ -1,0 +1,51 @@
+"""What a user says: text, and blocks of other content."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from typing import Self
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from actors.kernel.agent.message import ContentBlock
+from actors.kernel.json import JsonValue
+
+
+class UserMessage(BaseModel):
+    """A message of a user, which starts a run of a session.
+
+    Attributes:
+        content: Text blocks, and blocks of any other type, which are kept as they are.
+        id: Names it: the same id again, in the same session, is the same run.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    content: tuple[ContentBlock, ...] = Field(min_length=1)
+    id: str = Field(default_factory=lambda: secrets.token_hex(16))
+
+    @classmethod
+    def of(cls, message: Self | str | Sequence[ContentBlock]) -> Self:
+        """Return a message; a text becomes one of a single block."""
+        if isinstance(message, cls):
+            return message
+        if isinstance(message, str):
+            return cls(content=(ContentBlock(type="text", text=message),))
+        return cls(content=tuple(message))
+
+    @property
+    def text(self) -> str:
+        """The texts of its blocks together."""
+        return "".join(block.text or "" for block in self.content if block.type == "text")
+
+    def payload(self) -> dict[str, JsonValue]:
+        """Return what the agent is given: ``text``, and ``content`` if there is more than one text."""
+        first = self.content[0]
+        is_plain = len(self.content) == 1 and first.type == "text" and not first.model_extra
+        if is_plain:
+            return {"text": self.text}
+        blocks: list[JsonValue] = [
+            block.model_dump(mode="json", exclude_none=True) for block in self.content
+        ]
+        return {"text": self.text, "content": blocks}

@@ -1,0 +1,248 @@
+"""A run of a session, as its caller holds it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any, Final, Literal, TypeAlias
+
+from actors.kernel.agent.transcript import Turn
+from actors.kernel.json import JsonValue
+from actors.kernel.runtime.ids import AgentId, RunId
+from actors.kernel.runtime.rows import RunRow
+from actors.kernel.runtime.scheduler import RunStatus
+from actors.kernel.storage.session import SessionFact
+from actors.runtime.runtime import Runtime
+from actors.sessions.cursor import Cursor
+from actors.sessions.errors import ConsumedError, UnknownChildError
+from actors.sessions.events import EVENTS, SessionEvent
+from actors.sessions.feed import Ahead, SessionFeed
+from actors.sessions.translation import RunTranslator
+
+RunState: TypeAlias = Literal["queued", "running", "completed", "failed", "cancelled"]
+
+ENDS: Final[dict[str, RunState]] = {
+    "run_completed": "completed",
+    "run_failed": "failed",
+    "run_cancelled": "cancelled",
+}
+"""The types of events that end a run, and its state then."""
+
+_ENDED: Final[dict[RunStatus, RunState]] = {
+    RunStatus.COMPLETED: "completed",
+    RunStatus.FAILED: "failed",
+    RunStatus.CANCELLED: "cancelled",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class CancelResult:
+    """The outcome of a cancel.
+
+    Attributes:
+        status: Of the run now; ``queued`` or ``running`` if it has not ended within the time limit.
+        has_ended: Whether the run has ended, by this cancel or before.
+        waited_s: Seconds that were waited.
+    """
+
+    status: RunState
+    has_ended: bool
+    waited_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class ChildInspection:
+    """A run below another one.
+
+    Attributes:
+        run_id: The child.
+        agent_id: Its agent.
+        status: Of the run now.
+        nodes: The turns that the run has written, in all conversations of its agent, oldest first.
+        events: What has happened in it so far.
+        artifacts: Names of the artifacts that it keeps.
+    """
+
+    run_id: RunId
+    agent_id: AgentId
+    status: RunStatus
+    nodes: list[Turn]
+    events: list[SessionEvent]
+    artifacts: list[str]
+
+
+class SessionRun:
+    """A run that was started in a session. It goes on in whatever becomes of this object.
+
+    Attributes:
+        run_id: The run.
+        session_id: Its session.
+        status: As it was known last: when it was started, and by events that were read here.
+    """
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        agent: AgentId,
+        run_id: RunId,
+        *,
+        queued: SessionFact | None,
+        live: bool = True,
+    ) -> None:
+        self._runtime, self._agent, self.run_id = runtime, agent, run_id
+        self.session_id = agent.key
+        self.status: RunState = "queued" if queued is not None and queued.ahead else "running"
+        begin = Cursor(0 if queued is None else queued.number - 1)
+        self._feed = SessionFeed(runtime, agent, begin, live=live, only=run_id)
+        self._is_read = False
+        self._own: asyncio.Queue[SessionEvent] = asyncio.Queue()
+
+    def events(self) -> AsyncGenerator[SessionEvent, None]:
+        """Yield the run's events from its start on; ends with its last one. For one reader.
+
+        The run is never slowed by its reader, nor stopped by the end of it. Of pieces of answers a slow reader
+        misses the oldest.
+
+        Raises:
+            ConsumedError: It was called before. `AgentRuntime.tail_session` has any number of readers.
+        """
+        if self._is_read:
+            raise ConsumedError(self.run_id)
+        self._is_read = True
+        return self._events()
+
+    async def _events(self) -> AsyncGenerator[SessionEvent, None]:
+        async with (
+            aclosing(Ahead(self._feed.follow())) as events,
+            aclosing(Ahead(_all_of(self._own))) as own,
+        ):
+            while True:
+                both = {own.next(), events.next()}
+                await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+                if own.next().done():
+                    yield await own.take()
+                    continue
+                try:
+                    event = await events.take()
+                except StopAsyncIteration:
+                    return
+                self._note(event)
+                yield event
+
+    def _note(self, event: SessionEvent) -> None:
+        if event.type == "loop_started":
+            self.status = "running"
+        elif event.type in ENDS:
+            self.status = ENDS[event.type]
+
+    def _tell(self, type_: str, payload: dict[str, Any]) -> None:
+        """Put an event that only this process has among the run's."""
+        event = {
+            "type": type_,
+            "session_id": self.session_id,
+            "run_id": self.run_id,
+            "agent_id": str(self._agent),
+            "at": self._runtime.clock.now(),
+            "payload": payload,
+        }
+        self._own.put_nowait(EVENTS.validate_python(event))
+
+    async def result(self) -> JsonValue:
+        """Wait for the run's end and return its output.
+
+        Raises:
+            RunFailedError: It failed for good or was cancelled.
+        """
+        return await self._runtime.result(self.run_id)
+
+    async def wait(self) -> RunState:
+        """Wait for the run's end and return how it ended."""
+        row = await self._runtime.wait(self.run_id)
+        self.status = state_of(row)
+        return self.status
+
+    async def refresh(self) -> RunState:
+        """Return the run's present state."""
+        row = await self._runtime.store.reads.run(self.run_id)
+        if row is not None:
+            self.status = state_of(row)
+        return self.status
+
+    async def cancel(self, *, reason: str = "", timeout_s: float = 30.0) -> CancelResult:
+        """Ask the run and all below it to stop, and wait until it has ended.
+
+        A queued run leaves the queue without a model being asked. Cancelling this call takes nothing back.
+
+        Args:
+            reason: Kept in its log.
+            timeout_s: Seconds until the result says that it has not ended yet.
+        """
+        clock = asyncio.get_running_loop().time
+        began = clock()
+        await self._runtime.cancel(self.run_id, reason=reason)
+        self._tell("cancel_requested", {"reason": reason})
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self.wait()
+        except TimeoutError:
+            self._tell("cancel_timeout", {"waited_s": timeout_s})
+            return CancelResult(await self.refresh(), has_ended=False, waited_s=clock() - began)
+        return CancelResult(self.status, has_ended=True, waited_s=clock() - began)
+
+    async def children(self) -> list[RunId]:
+        """Return the runs that this one has spawned, in order."""
+        return [child.run_id for child in await self._runtime.children(self.run_id)]
+
+    async def inspect_child(self, child: RunId | str) -> ChildInspection:
+        """Return what a run below this one has done so far.
+
+        Raises:
+            UnknownChildError: It is no run below this one.
+        """
+        row = await self._child(child)
+        store = self._runtime.store
+        nodes = [
+            turn
+            for info in await store.transcripts.sessions(row.agent_id)
+            for turn in await store.transcripts.page(row.agent_id, info.name, branches=True)
+            if turn.run_id == row.run_id
+        ]
+        translator = RunTranslator(self.session_id, row.run_id, row.agent_id)
+        entries = self._runtime.entries(row.run_id)
+        events = [event async for entry in entries for event in await translator.of(entry)]
+        return ChildInspection(row.run_id, row.agent_id, row.status, nodes, events, [])
+
+    async def child_events(self, child: RunId | str) -> AsyncIterator[SessionEvent]:
+        """Yield the events of a run below this one, from its start on; ends with its last one.
+
+        Raises:
+            UnknownChildError: It is no run below this one.
+        """
+        row = await self._child(child)
+        translator = RunTranslator(self.session_id, row.run_id, row.agent_id)
+        async for entry in self._runtime.tail(row.run_id, live=True):
+            for event in await translator.of(entry):
+                yield event
+
+    async def _child(self, child: RunId | str) -> RunRow:
+        row = await self._runtime.store.reads.run(RunId(str(child)))
+        above = row
+        while above is not None and above.parent is not None:
+            if above.parent == self.run_id and row is not None:
+                return row
+            above = await self._runtime.store.reads.run(above.parent)
+        raise UnknownChildError(self.run_id, str(child)[:128])
+
+
+async def _all_of(queue: asyncio.Queue[SessionEvent]) -> AsyncGenerator[SessionEvent, None]:
+    while True:
+        yield await queue.get()
+
+
+def state_of(row: RunRow) -> RunState:
+    """Return the state of a run, as sessions name it."""
+    if row.status in _ENDED:
+        return _ENDED[row.status]
+    return "queued" if row.last_seq < 0 else "running"

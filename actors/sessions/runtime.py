@@ -1,0 +1,329 @@
+"""AgentRuntime: sessions of a project, in a program."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import secrets
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, Self
+
+from actors.kernel.agent.agent import Agent
+from actors.kernel.agent.message import ContentBlock
+from actors.kernel.agent.modes import DEFAULT_MODE, MODE_KEY, PARENT_NODE_KEY
+from actors.kernel.agent.session import NewSession
+from actors.kernel.agent.transcript import Turn
+from actors.kernel.runtime.ids import DEFAULT_TENANT, AgentId, RunId, check_name
+from actors.kernel.runtime.scheduler import RetryPolicy
+from actors.kernel.storage.errors import UnknownNodeError, UnknownSessionError
+from actors.kernel.storage.session import SessionRow
+from actors.kernel.store.arrivals import OnConflict
+from actors.kernel.store.outside import Caller, Order
+from actors.runtime.loop.tasks import TaskScope
+from actors.runtime.replay.summary import row_of
+from actors.runtime.runtime import Runtime
+from actors.sessions.agent import SessionAgent
+from actors.sessions.approving import Approving, OnApproval
+from actors.sessions.cursor import Cursor
+from actors.sessions.errors import ClosedError, UnknownModeError
+from actors.sessions.events import SessionEvent
+from actors.sessions.feed import SessionFeed
+from actors.sessions.message import UserMessage
+from actors.sessions.project import project_folder
+from actors.sessions.run import SessionRun
+
+APP: Final = "session"
+"""The type of sessions' agents where a program names none."""
+
+
+class AgentRuntime:
+    """Sessions: conversations that outlive processes.
+
+    A session is a serial agent ``<app>/<session id>`` of one tenant. Its runs execute one at a time, in the
+    order in which they were started. Runs of different sessions execute at the same time. With a durable
+    `runtime` a run goes on in another process when this one dies.
+
+    Args:
+        project_dir: The project's folder, a label of its sessions: the present one by default, of a file
+            the folder that holds it.
+        agents: An agent by mode, or one for the mode ``normal``. None: a client, whose runs other processes
+            execute.
+        runtime: Where runs are durable and executed; one in memory by default. One that is given belongs to its
+            caller, and is not stopped.
+        app: The type of the sessions' agents: sessions of another app are others.
+        tenant: The owner.
+        principal: Who starts runs here. Ids of messages are its own.
+        on_approval: Decides the approvals of runs that are started here, when they come to them.
+        version: Of the agents' code, see `SessionAgent`.
+        retry: How failures are retried, see `SessionAgent`.
+        resources: Closed with this, in reverse order, beside models, tools and hooks of the agents:
+            whatever has `aclose` or `close`.
+
+    Raises:
+        ProjectError: The folder is not there. Nothing was made.
+    """
+
+    def __init__(  # noqa: PLR0913 - the parts of a program
+        self,
+        project_dir: str | os.PathLike[str] | None = None,
+        *,
+        agents: Mapping[str, Agent] | Agent | None = None,
+        runtime: Runtime | None = None,
+        app: str = APP,
+        tenant: str = DEFAULT_TENANT,
+        principal: str = "local",
+        on_approval: OnApproval | None = None,
+        version: str | None = None,
+        retry: RetryPolicy | None = None,
+        resources: Sequence[object] = (),
+    ) -> None:
+        self.project: Path = project_folder(project_dir)
+        self.app, self.tenant = check_name("app", app), check_name("tenant", tenant)
+        self.runtime = Runtime() if runtime is None else runtime
+        self._owns_runtime = runtime is None
+        self._modes = _modes_of(agents)
+        if self._modes:
+            SessionAgent(AgentId(app, "check", tenant), self._modes)
+        self._version, self._retry = version, retry
+        self._caller = Caller(tenant, principal, sees="tenant", kind="session")
+        self._tasks = TaskScope()
+        self._approving = on_approval and Approving(self.runtime, on_approval, self._tasks)
+        self._resources = (*_resources_of(self._modes), *resources)
+        self._is_open = self._is_closed = False
+
+    async def __aenter__(self) -> Self:
+        await self.open()
+        return self
+
+    async def __aexit__(self, *raised: object) -> None:
+        await self.close()
+
+    async def open(self) -> None:
+        """Serve the agents from now on. Opening twice does nothing."""
+        if self._is_closed:
+            raise ClosedError("this AgentRuntime was closed: make another one")
+        if self._is_open:
+            return
+        self._is_open = True
+        if self._modes:
+            await self.runtime.register_type(self.app, self._agent)
+        if self._owns_runtime:
+            await self.runtime.start()
+
+    async def close(self) -> None:
+        """End what this object does, and close each resource once. Closing twice does nothing.
+
+        Runs that are durable go on where another process serves the app; those in memory are lost.
+        """
+        if self._is_closed:
+            return
+        self._is_closed = True
+        await self._tasks.close()
+        if self._owns_runtime and self._is_open:
+            await self.runtime.stop()
+        for resource in reversed(self._resources):
+            await _close(resource)
+
+    async def start(
+        self,
+        message: UserMessage | str | Sequence[ContentBlock],
+        *,
+        session_id: str | None = None,
+        mode: str = DEFAULT_MODE,
+        parent_node: str | None = None,
+        on_conflict: OnConflict = "queue",
+        priority: int = 5,
+    ) -> SessionRun:
+        """Start a run for a message; durable on return, before it begins.
+
+        Args:
+            message: What the user says. The same message id again, in the same session, is the same run.
+            session_id: The session; a new one by default.
+            mode: Which agent executes the run.
+            parent_node: The node that the run goes on from: edit and regenerate. The active one by default.
+            on_conflict: When the session has an open run: wait behind it, join it, be rejected, or cancel it
+                first.
+            priority: Lower first, among runs of different sessions.
+
+        Raises:
+            UnknownModeError: There is no such mode here.
+            UnknownNodeError: The session has no such node.
+            SessionDeletingError: The session is being deleted.
+            RunConflictError: `on_conflict="reject"` and the session has an open run.
+            MessageTooLargeError: The message has more than 256 KiB as JSON.
+        """
+        self._refuse_closed()
+        if self._modes and mode not in self._modes:
+            raise UnknownModeError(mode, ", ".join(self._modes))
+        said = UserMessage.of(message)
+        agent = self.agent_id(session_id or secrets.token_hex(16))
+        metadata = {MODE_KEY: mode}
+        sessions = self.runtime.store.sessions
+        if parent_node is not None:
+            if not await sessions.nodes(agent, [parent_node]):
+                raise UnknownNodeError(str(agent), parent_node)
+            metadata[PARENT_NODE_KEY] = parent_node
+        order = Order(
+            agent_id=agent,
+            payload=said.payload(),
+            message_id=said.id,
+            on_conflict=on_conflict,
+            priority=priority,
+            metadata=metadata,
+            session=NewSession(str(self.project)),
+        )
+        run_id = await self.runtime.front.submit(self._caller, order)
+        if self._approving is not None:
+            self._approving.watch(run_id)
+        queued = await sessions.queued(agent, run_id)
+        return SessionRun(self.runtime, agent, run_id, queued=queued)
+
+    def agent_id(self, session_id: str) -> AgentId:
+        """Return the agent that a session is.
+
+        Raises:
+            InvalidNameError: No session can have this id.
+        """
+        return AgentId(self.app, session_id, self.tenant)
+
+    async def run(self, run_id: RunId | str) -> SessionRun:
+        """Return a run of one of the sessions here, whoever started it.
+
+        Raises:
+            UnknownRunError: There is none.
+        """
+        row = await row_of(self.runtime.store, RunId(str(run_id)))
+        queued = await self.runtime.store.sessions.queued(row.agent_id, row.run_id)
+        return SessionRun(self.runtime, row.agent_id, row.run_id, queued=queued)
+
+    def tail_session(
+        self, session_id: str, *, cursor: str | None = None, live: bool = True
+    ) -> AsyncGenerator[SessionEvent, None]:
+        """Yield the events of a session behind a cursor, then new ones as they come, until closed.
+
+        Any number of readers, in any process. Each goes on with the `event_id` of its last event as the
+        cursor, and has every stored event once.
+
+        Args:
+            session_id: The session; it need not be there yet.
+            cursor: The `event_id` of an event; None: from the first one on.
+            live: Also pieces of answers while they are said. They are not stored.
+
+        Raises:
+            CursorError: The session has no such event; raised by the first step.
+        """
+        return self._feed(session_id, cursor, live=live).follow()
+
+    def replay_session(
+        self, session_id: str, *, cursor: str | None = None
+    ) -> AsyncGenerator[SessionEvent, None]:
+        """Yield the stored events of a session behind a cursor, up to now."""
+        return self._feed(session_id, cursor, live=False).past()
+
+    async def replay_run(self, run_id: RunId | str) -> AsyncGenerator[SessionEvent, None]:
+        """Yield the stored events of one run of a session, up to now.
+
+        Raises:
+            UnknownRunError: There is no such run.
+        """
+        row = await row_of(self.runtime.store, RunId(str(run_id)))
+        feed = SessionFeed(self.runtime, row.agent_id, Cursor(), only=row.run_id)
+        async for event in feed.past():
+            yield event
+
+    async def session(self, session_id: str) -> SessionRow:
+        """Return a session as lists show it.
+
+        Raises:
+            UnknownSessionError: There is none.
+        """
+        agent = self.agent_id(session_id)
+        found = await self.runtime.store.sessions.get(agent)
+        if found is None:
+            raise UnknownSessionError(str(agent))
+        return found
+
+    async def sessions(
+        self, *, limit: int = 100, before: datetime | None = None
+    ) -> list[SessionRow]:
+        """Return the sessions of the app, the one that changed last first."""
+        return await self.runtime.store.sessions.recent(
+            self.tenant, self.app, limit=limit, before=before
+        )
+
+    async def path(self, session_id: str) -> list[Turn]:
+        """Return the nodes from the first to the active one: the conversation as the next run has it."""
+        return await self.runtime.store.sessions.path(self.agent_id(session_id))
+
+    async def switch_context(self, session_id: str, node_id: str) -> None:
+        """Make a node the active one: the next run goes on from it. The other branches stay.
+
+        Raises:
+            UnknownSessionError: There is no such session.
+            UnknownNodeError: The session has no such node.
+            SessionActiveError: A run of the session is open.
+        """
+        self._refuse_closed()
+        await self.runtime.store.sessions.switch(self.agent_id(session_id), node_id)
+
+    async def delete_session(self, session_id: str) -> dict[str, dict[str, int]]:
+        """Remove a session: nodes, events, runs, state and artifacts. Return how many rows of what went.
+
+        In batches. If the process dies in between, the session takes no runs until it is deleted again.
+
+        Raises:
+            UnknownSessionError: There is no such session.
+            SessionActiveError: A run of the session is open: cancel it and wait for its end first.
+        """
+        self._refuse_closed()
+        agent, sessions = self.agent_id(session_id), self.runtime.store.sessions
+        if not await sessions.begin_delete(agent):
+            raise UnknownSessionError(str(agent))
+        report = await self.runtime.erase(tenant=self.tenant, agent=agent)
+        rows = await sessions.finish_delete(agent)
+        return {name: dict(kinds) for name, kinds in report.counts.items()} | {
+            "sessions": {"rows": rows}
+        }
+
+    def _agent(self, agent_id: AgentId) -> SessionAgent:
+        return SessionAgent(agent_id, self._modes, version=self._version, retry=self._retry)
+
+    def _feed(self, session_id: str, cursor: str | None, *, live: bool) -> SessionFeed:
+        agent = self.agent_id(session_id)
+        at = Cursor() if cursor is None else Cursor.parse(cursor, session_id)
+        return SessionFeed(self.runtime, agent, at, live=live)
+
+    def _refuse_closed(self) -> None:
+        if self._is_closed or not self._is_open:
+            done = "was closed" if self._is_closed else "is not open"
+            raise ClosedError(f"this AgentRuntime {done}: use it in `async with`")
+
+
+def _modes_of(agents: Mapping[str, Agent] | Agent | None) -> dict[str, Agent]:
+    if agents is None:
+        return {}
+    return dict(agents) if isinstance(agents, Mapping) else {DEFAULT_MODE: agents}
+
+
+def _resources_of(modes: Mapping[str, Agent]) -> list[object]:
+    """Return models, tools and hooks of agents that can be closed, each once."""
+    found: dict[int, object] = {}
+    for agent in modes.values():
+        parts: list[Any] = [getattr(agent, "model", None), getattr(agent, "embedder", None)]
+        for name in ("tools", "hooks", "middleware"):
+            parts += getattr(agent, name, None) or ()
+        found |= {id(part): part for part in parts if _closer_of(part) is not None}
+    return list(found.values())
+
+
+def _closer_of(resource: object) -> Any:
+    return getattr(resource, "aclose", None) or getattr(resource, "close", None)
+
+
+async def _close(resource: object) -> None:
+    closer = _closer_of(resource)
+    if closer is not None and inspect.isawaitable(done := partial(closer)()):
+        await done

@@ -1,0 +1,245 @@
+"""The translation of a run's log into events."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeAlias
+
+from actors.kernel.agent.message import ChatMessage
+from actors.kernel.agent.modes import DEFAULT_MODE
+from actors.kernel.agent.transcript import Turn, turn_id
+from actors.kernel.runtime.ids import AgentId, RunId
+from actors.kernel.runtime.log_entry import EntryKind as K
+from actors.kernel.runtime.log_entry import RunLogEntry
+from actors.sessions.events import EVENTS, SessionEvent
+
+Nodes: TypeAlias = Callable[[Sequence[str]], Awaitable[list[Turn]]]
+Draft: TypeAlias = tuple[str, dict[str, Any], dict[str, str]]
+"""An event before it has a place: its type, its payload, and the fields that name a node or a call."""
+
+AT_ONCE: Final = 8
+"""So many turns of one entry are looked for at once."""
+PERSON: Final = "person"
+_TOOLS: Final = (K.TOOL_CALLED, K.TOOL_RESULT)
+_ASKS: Final = (K.ASK_SENT, K.ASK_REPLIED, K.ASK_TIMEOUT)
+
+
+@dataclass(slots=True)
+class RunTranslator:
+    """Makes events of the entries of one run, in their order.
+
+    Attributes:
+        session_id: The session.
+        run_id: The run.
+        agent_id: Its agent.
+        nodes: Returns turns of the session's conversation by id; None: the run's turns are no nodes.
+    """
+
+    session_id: str
+    run_id: RunId
+    agent_id: AgentId
+    nodes: Nodes | None = None
+    _calls: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Arguments of tool calls that the model has asked for, by their ids."""
+    _tried: set[str] = field(default_factory=set)
+    """Model calls that have failed."""
+    _asked: dict[str, str] = field(default_factory=dict)
+    """Ids of approvals that were asked for, by position."""
+
+    def note(self, entry: RunLogEntry) -> None:
+        """Remember what later events tell of an entry whose events were read before."""
+        if entry.kind == K.LLM_CALL:
+            self._note_try(entry)
+            self._note_calls(entry.payload)
+        elif entry.kind in _ASKS:
+            self._approval(entry)
+
+    async def of(self, entry: RunLogEntry) -> list[SessionEvent]:
+        """Return the events of an entry, or the one of a live piece (seq -1); often none."""
+        drafts = await self._drafts(entry)
+        return [self._event(entry, *draft) for draft in drafts]
+
+    def _event(
+        self, entry: RunLogEntry, type_: str, payload: dict[str, Any], about: dict[str, str]
+    ) -> SessionEvent:
+        return EVENTS.validate_python(
+            {
+                "type": type_,
+                "session_id": self.session_id,
+                "run_id": self.run_id,
+                "agent_id": str(self.agent_id),
+                "seq": entry.seq,
+                "at": entry.ts,
+                "payload": payload,
+                **about,
+            }
+        )
+
+    async def _drafts(self, entry: RunLogEntry) -> list[Draft]:
+        kind, payload = entry.kind, entry.payload
+        if kind == K.LLM_CALL:
+            return await self._answer(entry)
+        if kind == K.EFFECT_RESULT and payload.get("effect") == "history.append":
+            return [_said(turn) for turn in await self._turns_of(entry)]
+        if kind in _ASKS:
+            return self._approval(entry)
+        if kind in _TOOLS:
+            return [self._tool(entry)]
+        made = _PLAIN.get(kind)
+        return [] if made is None else [made(entry)]
+
+    async def _answer(self, entry: RunLogEntry) -> list[Draft]:
+        payload: dict[str, Any] = entry.payload
+        turns = await self._turns_of(entry)
+        if _place(entry) in self._tried:  # the turns before the answer came with the try before
+            turns = [turn for turn in turns[-1:] if turn.message.role == "assistant"]
+        self._note_try(entry)
+        found = [_said(turn) for turn in turns]
+        if payload.get("status") != "ok":
+            return found
+        content = self._note_calls(payload)
+        if not found or found[-1][1]["role"] != "assistant":
+            answer = ChatMessage.model_validate({"role": "assistant", "content": content})
+            found.append(("message", _turn_payload(answer), {}))
+        found[-1][1].update(model=payload.get("model"), usage=payload.get("usage"))
+        return found
+
+    def _note_calls(self, payload: dict[str, Any]) -> list[dict[str, Any]]:
+        """Return the blocks of an answer, whose tool calls are remembered."""
+        value = payload.get("value") if payload.get("status") == "ok" else None
+        content: list[dict[str, Any]] = (value or {}).get("content") or []
+        for block in content:
+            if block.get("type") == "tool_call":
+                self._calls[str(block.get("id"))] = block.get("arguments") or {}
+        return content
+
+    async def _turns_of(self, entry: RunLogEntry) -> list[Turn]:
+        """Return the turns that were written with an entry."""
+        if self.nodes is None:
+            return []
+        place, found, n = _place(entry), list[Turn](), 0
+        while True:
+            wanted = [turn_id(self.run_id, place, n + i) for i in range(AT_ONCE)]
+            some = await self.nodes(wanted)
+            found += some
+            n += AT_ONCE
+            if len(some) < AT_ONCE:
+                return found
+
+    def _note_try(self, entry: RunLogEntry) -> None:
+        if entry.payload.get("status") != "ok":
+            self._tried.add(_place(entry))
+
+    def _tool(self, entry: RunLogEntry) -> Draft:
+        payload: dict[str, Any] = entry.payload
+        call = str(payload.get("call") or "")
+        about = {"tool_call_id": call} if call else {}
+        said: dict[str, Any] = {"name": payload.get("name") or ""}
+        if entry.kind == K.TOOL_CALLED:
+            if call in self._calls:
+                said["arguments"] = self._calls[call]
+            return "tool_started", said, about
+        value = payload.get("value") if payload.get("status") == "ok" else payload.get("error")
+        inner = value.get("status") if isinstance(value, dict) else None
+        status = str(inner or "ok") if payload.get("status") == "ok" else "error"
+        return "tool_finished", {**said, "status": status, "result": value}, about
+
+    def _approval(self, entry: RunLogEntry) -> list[Draft]:
+        payload: dict[str, Any] = entry.payload
+        if entry.kind == K.ASK_SENT:
+            if payload["target"] != PERSON:
+                return []
+            self._asked[entry.position] = id_ = payload["message_id"]
+            asked = payload.get("request") or {}
+            said = {"approval_id": id_, "what": asked.get("what", ""), "args": asked.get("args")}
+            if "at" in payload:
+                said["expires_at"] = payload["at"]
+            return [("approval_requested", said, {})]
+        approval = self._asked.pop(entry.position, None)
+        if approval is None:
+            return []
+        result = payload.get("result") or {}
+        said = {"approval_id": approval, "status": payload["outcome"]}
+        if result:
+            said |= {"by": result.get("by"), "comment": result.get("comment") or ""}
+        return [("approval_decided", said, {})]
+
+
+def _place(entry: RunLogEntry) -> str:
+    """Return the part of turns' ids that an entry has written them under."""
+    return f"{entry.position} {entry.payload['hash']}"
+
+
+def _said(turn: Turn) -> Draft:
+    return "message", _turn_payload(turn.message), {"node_id": turn.id}
+
+
+def _turn_payload(message: ChatMessage) -> dict[str, Any]:
+    content = [block.model_dump(mode="json", exclude_none=True) for block in message.content]
+    return {"role": message.role, "text": message.text, "content": content}
+
+
+def _piece(type_: str) -> Callable[[RunLogEntry], Draft]:
+    def made(entry: RunLogEntry) -> Draft:
+        said = entry.payload
+        piece = {"text": said["text"], "attempt": said["attempt"], "position": entry.position}
+        return type_, piece, {}
+
+    return made
+
+
+def _picked(type_: str, *keys: str) -> Callable[[RunLogEntry], Draft]:
+    """Return what makes an event of the parts of a payload that it has."""
+
+    def made(entry: RunLogEntry) -> Draft:
+        return type_, {key: entry.payload[key] for key in keys if key in entry.payload}, {}
+
+    return made
+
+
+def _begun(entry: RunLogEntry) -> Draft:
+    return "loop_started", {"mode": entry.payload.get("mode") or DEFAULT_MODE}, {}
+
+
+def _waiting(entry: RunLogEntry) -> Draft:
+    wake: Any = entry.payload["wake"]
+    said: dict[str, Any] = {}
+    if wake.get("at"):
+        said["until"] = wake["at"]
+    if wake.get("signals"):
+        said["signals"] = list(wake["signals"])
+    return "run_waiting", said, {}
+
+
+def _parked(entry: RunLogEntry) -> Draft:
+    detail = {"detail": entry.payload["detail"]} if entry.payload.get("detail") else {}
+    return "run_waiting", {"parked": entry.payload["reason"], **detail}, {}
+
+
+def _continued(entry: RunLogEntry) -> Draft:
+    return "run_resumed", {"reason": "continued"}, {}
+
+
+def _attempt_failed(entry: RunLogEntry) -> Draft:
+    said = {"attempt": entry.payload["attempt"], "error": entry.payload["error"]}
+    return "attempt_failed", {**said, "retry_at": entry.payload["at"]}, {}
+
+
+_PLAIN: Final[dict[str, Callable[[RunLogEntry], Draft]]] = {
+    K.TEXT_DELTA: _piece("text_delta"),
+    K.REASONING_DELTA: _piece("reasoning_delta"),
+    K.CHILD_SPAWNED: _picked("child_started", "child", "agent"),
+    K.CHILD_COMPLETED: _picked("child_finished", "child", "status", "output", "error"),
+    K.RUN_STARTED: _begun,
+    K.RUN_SUSPENDED: _waiting,
+    K.RUN_PARKED: _parked,
+    K.RUN_RESUMED: _picked("run_resumed", "reason"),
+    K.RUN_CONTINUED: _continued,
+    K.RUN_ATTEMPT_FAILED: _attempt_failed,
+    K.CANCEL_REQUESTED: _picked("cancel_requested", "reason"),
+    K.RUN_COMPLETED: _picked("run_completed", "output"),
+    K.RUN_FAILED: _picked("run_failed", "error"),
+    K.RUN_CANCELLED: _picked("run_cancelled", "reason"),
+}
+"""What makes the event of an entry that says all of it by itself."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 
 from typing_extensions import override
 
@@ -80,14 +81,27 @@ class InMemorySessions(SessionStore):
         known = self._known(agent)
         for kind in change.facts:
             self._add(agent, known, kind, run_id)
-        if change.head is not None:
-            self._transcripts.move_head(agent, agent.key, change.head)
         if "ended" in change.facts and not is_success:
             self._transcripts.settle_head(agent, agent.key, run_id)
 
     def forget(self, agent: AgentId) -> None:
         """Forget a session and its number, as an erase does."""
         self._sessions.pop(agent, None)
+
+    def removals(
+        self, covers: Callable[[AgentId], bool]
+    ) -> Iterator[tuple[str, Callable[[], object]]]:
+        """Yield each fact, oldest first, and each session behind its last one, with a call that removes it."""
+        for agent, known in self._sessions.items():
+            if covers(agent):
+                for _ in known.facts:
+                    yield "facts", partial(self._forget_fact, known)
+                yield "sessions", partial(self.forget, agent)
+
+    @staticmethod
+    def _forget_fact(known: _SessionRecord) -> None:
+        del known.facts[0]
+        known.first_fact += 1
 
     def _known(self, agent: AgentId, project: str = "") -> _SessionRecord:
         known = self._sessions[agent]
@@ -161,13 +175,11 @@ class InMemorySessions(SessionStore):
 
     @override
     async def path(self, agent: AgentId) -> list[Turn]:
-        return self._transcripts.with_parents(agent, agent.key)
+        return self._transcripts.path(agent, agent.key)
 
     @override
     async def nodes(self, agent: AgentId, ids: Sequence[str]) -> list[Turn]:
-        wanted = set(ids)
-        turns = self._transcripts.with_parents(agent, agent.key, branches=True)
-        return [turn for turn in turns if turn.id in wanted]
+        return self._transcripts.nodes(agent, agent.key, set(ids))
 
     @override
     async def switch(self, agent: AgentId, node: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import TypeAlias
@@ -19,6 +19,7 @@ from actors.kernel.agent.transcript import (
     SessionInfo,
     SessionView,
     Turn,
+    is_visible,
     message_of_turn,
 )
 from actors.kernel.runtime.ids import AgentId
@@ -34,8 +35,6 @@ class _Row:
     tokens: int | None
     parent: str | None
     at: datetime
-    follows: int | None = None
-    """Ordinal of the turn before it on its path, where a branch begins with it."""
 
     def turn(self) -> Turn:
         message = ChatMessage.model_validate_json(self.message)
@@ -43,9 +42,8 @@ class _Row:
 
     @property
     def is_visible(self) -> bool:
-        """True if a user sees the turn: it is a text of the user or the assistant."""
-        message = ChatMessage.model_validate_json(self.message)
-        return message.role in ("user", "assistant") and bool(message.text)
+        """See `is_visible` of messages."""
+        return is_visible(ChatMessage.model_validate_json(self.message))
 
 
 @dataclass(slots=True)
@@ -60,6 +58,8 @@ class _Transcript:
     """Ordinal of the active turn, if it is not the last one on the path."""
     path: Path | None = None
     """The turns of the active path; None: all turns are on it."""
+    branches: dict[int, int] = field(default_factory=dict)
+    """Of each branch the ordinal that it begins with, and the one that it follows. Ordinals may be removed turns'."""
 
     def add(self, new: NewTurn, run_id: str, at: datetime) -> None:
         if new.id in self.ids:
@@ -68,11 +68,11 @@ class _Transcript:
             new.message.model_dump_json(exclude_defaults=True).encode(),
             self.next_ordinal,
         )
-        row = _Row(ordinal, new.id, run_id, text, new.tokens, new.parent, at, self.head)
         if self.head is not None:
             assert self.path is not None, "set with the head"
+            self.branches[ordinal] = self.head
             self.path, self.head = (*self.path, (ordinal, None)), None
-        self.rows.append(row)
+        self.rows.append(_Row(ordinal, new.id, run_id, text, new.tokens, new.parent, at))
         self.ids.add(new.id)
         self.next_ordinal += 1
 
@@ -88,27 +88,25 @@ class _Transcript:
 
     def active(self) -> _Row | None:
         """Return the active turn."""
-        if self.head is None:
-            return self.rows[-1] if self.rows else None
-        return next((row for row in reversed(self.rows) if row.ordinal <= self.head), None)
+        return next((row for row in reversed(self.rows) if self.on_path(row.ordinal)), None)
 
     def move(self, ordinal: int) -> None:
         """Make a turn the active one, and the last cut on its path the one that counts."""
         at_end = self.rows[-1].ordinal == ordinal
         if at_end and self.on_path(ordinal):
             return
-        self.path, self.head = self._path_to(ordinal), ordinal
-        on_path = [cut for cut in self.cuts if is_on(self.path, cut.upto)]
+        self.path, self.head = self.path_to(ordinal), ordinal
+        on_path = [cut for cut in reversed(self.cuts) if is_on(self.path, cut.upto)]
         self.cut = max(on_path, key=lambda cut: cut.upto, default=None)
 
-    def _path_to(self, ordinal: int) -> Path:
+    def path_to(self, ordinal: int) -> Path:
+        """Return the path from the first turn to this one."""
         found: list[tuple[int, int | None]] = []
-        begins = {row.ordinal: row.follows for row in self.rows if row.follows is not None}
         upto: int | None = ordinal
         while upto is not None:
-            first = max((begin for begin in begins if begin <= upto), default=0)
+            first = max((begin for begin in self.branches if begin <= upto), default=0)
             found.append((first, upto))
-            upto = begins.get(first)
+            upto = self.branches.get(first)
         return tuple(reversed(found))
 
     def remove_turn(self, id_: str) -> None:
@@ -198,16 +196,25 @@ class MemoryTranscripts(TranscriptStore):
         active = None if known is None else known.active()
         return None if active is None else active.id
 
-    def with_parents(self, agent: AgentId, session: str, *, branches: bool = False) -> list[Turn]:
-        """Return the turns of the active path, or all, each with the id of the turn that it follows."""
-        known = self.kept.get((agent, session), _Transcript())
-        parents, last = dict[int, str](), ""
-        ids = {row.ordinal: row.id for row in known.rows}
+    def path(self, agent: AgentId, session: str) -> list[Turn]:
+        """Return the turns of the active path, each with the id of the turn that it follows."""
+        rows = self.kept.get((agent, session), _Transcript()).on_active_path()
+        parents = [None, *(row.id for row in rows)]
+        return [
+            replace(row.turn(), parent=parent) for row, parent in zip(rows, parents, strict=False)
+        ]
+
+    def nodes(self, agent: AgentId, session: str, ids: Collection[str]) -> list[Turn]:
+        """Return the turns with these ids, each with the id of the turn that it follows."""
+        known, found = self.kept.get((agent, session), _Transcript()), list[Turn]()
         for row in known.rows:
-            parents[row.ordinal] = last if row.follows is None else ids.get(row.follows, "")
-            last = row.id
-        rows = known.rows if branches else known.on_active_path()
-        return [replace(row.turn(), parent=parents[row.ordinal] or None) for row in rows]
+            if row.id in ids:
+                path = known.path_to(row.ordinal)
+                before = [
+                    one.id for one in known.rows if one is not row and is_on(path, one.ordinal)
+                ]
+                found.append(replace(row.turn(), parent=before[-1] if before else None))
+        return found
 
     def forget_agent(self, agent: AgentId) -> None:
         """Forget all sessions of an agent."""

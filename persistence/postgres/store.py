@@ -25,6 +25,7 @@ from persistence.postgres.features.follows import Follows
 from persistence.postgres.features.limits import PostgresLimits
 from persistence.postgres.features.retention import Retention
 from persistence.postgres.features.schedules import PostgresSchedules
+from persistence.postgres.features.sessions import Sessions
 from persistence.postgres.features.transcripts import Transcripts
 from persistence.postgres.features.usage import PostgresUsage
 from persistence.postgres.mail.arrivals import Arrivals
@@ -71,12 +72,17 @@ class PostgresStore(RunStore):
         self._listener = Listener(settings, outage)
         self.reads = Reads(settings, links, reading)
         self.lists = Lists(links, answering)
-        self.arrivals = Arrivals(settings, links, arriving, answering, reads=self.reads)
+        self.transcripts = Transcripts(links, artifacts.of)
+        self.sessions = Sessions(links, self.transcripts)
+        self.arrivals = Arrivals(
+            settings, links, arriving, answering, reads=self.reads, on_session=self.sessions.grew
+        )
         self.commits = Committer(
             settings,
             outage,
             on_commit=self.reads.grew,
             on_foreign=self.arrivals.nudge,
+            on_session=self.sessions.grew,
             artifacts_of=artifacts.of,
         )
         self.shards = ShardLeases(settings, links, clock)
@@ -87,7 +93,6 @@ class PostgresStore(RunStore):
         self.follows = self.posts = follows = Follows(settings, links, following, expanding)
         self.schedules = PostgresSchedules(settings, links)
         self.limits = PostgresLimits(links)
-        self.transcripts = Transcripts(links, artifacts.of)
         self.usage = PostgresUsage(links)
         self._board_links = Links(settings, outage, settings.readers, KEYED)
         self.mail = Mail(settings, links, mailing, on_foreign=self.arrivals.nudge)

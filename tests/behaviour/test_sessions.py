@@ -257,6 +257,7 @@ async def test_a_deleted_session_is_gone_and_may_begin_anew(bed: Bed, app: str) 
         run = await talks.start("1", session_id="s")
         await run.result()
         await (await talks.start("kept", session_id="t")).result()
+        before = await talks.session("s")
         gone = await talks.delete_session("s")
         assert gone["conversations"]["turns"] == 2
         assert await talks.path("s") == []
@@ -268,6 +269,7 @@ async def test_a_deleted_session_is_gone_and_may_begin_anew(bed: Bed, app: str) 
         again = await talks.start("2", session_id="s")
         await again.result()
         assert echo.asked[-1] == ["2"]
+        assert (await talks.session("s")).last_fact > before.last_fact
         assert await said_in(talks, "t") == ["kept", "echo: kept"]
 
 

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
     from contextlib import AbstractAsyncContextManager
 
+    from actors.kernel.agent.session import NewSession
     from actors.kernel.agent.supervision import Supervision
     from actors.kernel.clock import Clock
     from actors.kernel.json import JsonValue
@@ -355,6 +356,7 @@ class Bed:
         supervision: Supervision | None = None,
         sender: str = "submit:tests",
         is_apart: bool = False,
+        session: NewSession | None = None,
     ) -> Submitted:
         """Submit one message as a client does."""
         msg = message(text, to=agent, id=id or f"m{next(self.ids)}", sender=sender)
@@ -364,6 +366,7 @@ class Bed:
             priority=priority,
             retry_policy=policy or RetryPolicy(),
             supervision=supervision,
+            session=session,
         )
         return await self.store.arrivals.submit(
             new, msg, on_conflict=on_conflict, is_apart=is_apart

@@ -130,6 +130,11 @@ def message_json(message: ChatMessage) -> dict[str, JsonValue]:
     return message.model_dump(mode="json", exclude_defaults=True)
 
 
+def is_visible(message: ChatMessage) -> bool:
+    """Return whether a user sees a turn: it is a text of the user or the assistant."""
+    return message.role in ("user", "assistant") and bool(message.text)
+
+
 def stamped_tokens(message: ChatMessage) -> int | None:
     """Return the size that stands in a turn's metadata; None: none, or no number."""
     text = message.metadata.get(TOKENS, "")

@@ -156,6 +156,7 @@ class MemoryRetention(MemoryRole, RetentionStore):
         for run in runs:
             rows.drop_run(run)
         rows.transcripts.forget_agent(agent_id)
+        rows.sessions.forget(agent_id)
         rows.artifacts.forget(agent_id.tenant, agent_scope(agent_id))
         return Forgotten(
             state=len(rows.states.pop(agent_id, {})),
@@ -181,6 +182,7 @@ class MemoryErasure(ErasureStore):
             _MemoryPart("mail", self._mail),
             _MemoryPart("conversations", self._conversations),
             _MemoryPart("runs", self._runs),
+            _MemoryPart("sessions", self._sessions),
             _MemoryPart("agents", self._agents),
             _MemoryPart("artifacts", self._artifacts),
             _MemoryPart("memories", self._memories),
@@ -247,6 +249,10 @@ class MemoryErasure(ErasureStore):
             for number in letters:
                 yield "letters", partial(self._rows.dead.pop, number, None)
             yield "runs", partial(self._rows.drop_run, self._rows.runs[run_id])
+
+    def _sessions(self, what: EraseRequest) -> Iterator[_Removal]:
+        if what.scope in _OF_AGENTS:
+            yield from self._rows.sessions.removals(what.covers)
 
     def _agents(self, what: EraseRequest) -> Iterator[_Removal]:
         """Yield waiting mail, follows and state."""

@@ -102,13 +102,18 @@ class Committer(CommitStore):
         *,
         on_commit: Callable[[str], None],
         on_foreign: Callable[[str, Nudge], None],
+        on_session: Callable[[AgentId], None],
         artifacts_of: ArtifactsOf,
     ) -> None:
-        """`on_commit(run_id)`: a log grew. `on_foreign(owner, nudge)`: for another host."""
+        """`on_commit(run_id)`: a log grew. `on_foreign(owner, nudge)`: for another host.
+
+        `on_session(agent)`: facts of a session were written.
+        """
         self._artifacts_of, self._incarnations = artifacts_of, 0
         self._settings, self._link = settings, Link(settings, outage, KEYED)
         self._outage, self._backoff = outage, Backoff()
         self._on_commit, self._on_foreign = on_commit, on_foreign
+        self._on_session = on_session
         self._batcher: Batcher[Write, WriteResult] = Batcher(
             self._flush, limit=settings.group_limit
         )
@@ -295,6 +300,9 @@ class Committer(CommitStore):
             seq += len(call.args.rows)
             call.answer(Committed(seq) if call.args.commit is None else last)
         self._on_commit(unit.first.lease.run_id)
+        commit = unit.calls[-1].args.commit
+        if commit is not None and commit.session is not None:
+            self._on_session(commit.lease.agent_id)
 
     def _route(self, units: list[Unit], rows: list[Row]) -> dict[int, list[Arrived]]:
         sent = _sent_by(units)

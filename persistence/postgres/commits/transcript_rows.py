@@ -13,15 +13,18 @@ from typing import Final, TypeAlias
 from pydantic_core import from_json
 
 from actors.kernel.agent.message import ChatMessage
-from actors.kernel.agent.transcript import NewTurn, message_json
+from actors.kernel.agent.session import SessionChange
+from actors.kernel.agent.transcript import NewTurn, is_visible, message_json
 from actors.kernel.json import JsonValue
-from actors.kernel.runtime.commit import Commit
+from actors.kernel.runtime.commit import Commit, Finish
 from actors.kernel.runtime.ids import AgentId
+from actors.kernel.runtime.scheduler import RunStatus
 from actors.kernel.storage.blob import ArtifactStore
 from persistence.postgres.commits.encode import json_text
 
 TranscriptRows: TypeAlias = "dict[str, list[dict[str, JsonValue] | None]]"
-"""Rows by name: ``turns``, ``artifacts`` (of turns that are kept apart), ``cuts``, ``clear``."""
+"""Rows by name: ``turns``, ``artifacts`` (of turns that are kept apart), ``cuts``, ``kept`` (conversations of
+sessions with a cut), ``clear``, ``sessions``."""
 ArtifactsOf: TypeAlias = "Callable[[str, str], ArtifactStore]"
 """Returns the artifacts of a tenant and a scope."""
 MAX_ROW_BYTES: Final = 256 * 1024
@@ -31,8 +34,9 @@ MAX_ROW_BYTES: Final = 256 * 1024
 def transcript_rows(commit: Commit) -> TranscriptRows | None:
     """Return turns, cuts and what is cleared, by name; None: the commit has nothing of conversations."""
     rows: TranscriptRows = {}
+    key = commit.lease.agent_id.key
     if commit.turns:
-        rows["turns"] = turn_rows(commit.turns)
+        rows["turns"] = turn_rows(commit.turns, key)
     if commit.cuts:
         rows["cuts"] = [
             {
@@ -44,23 +48,46 @@ def transcript_rows(commit: Commit) -> TranscriptRows | None:
             }
             for cut in commit.cuts
         ]
+        if any(cut.session == key for cut in commit.cuts):
+            rows["kept"] = [{"session": key}]
     if commit.clear_turns:
         rows["clear"] = [None]
+    if commit.session is not None:
+        rows["sessions"] = [_change_row(commit, commit.session)]
     return rows or None
 
 
-def turn_rows(turns: Iterable[NewTurn]) -> list[dict[str, JsonValue] | None]:
-    """Return turns as `write_transcripts` takes them."""
-    return [
-        {
+def turn_rows(turns: Iterable[NewTurn], key: str) -> list[dict[str, JsonValue] | None]:
+    """Return turns as `write_transcripts` takes them.
+
+    Args:
+        turns: Those of one agent.
+        key: The agent's. Of the conversation with this name it is said which turns a user sees.
+    """
+    rows: list[dict[str, JsonValue] | None] = []
+    for new in turns:
+        row: dict[str, JsonValue] = {
             "session": new.session,
             "id": new.id,
             "parent": new.parent,
             "tokens": new.tokens,
             "body": _message_text(new.message),
         }
-        for new in turns
-    ]
+        if new.session == key and is_visible(new.message):
+            row["visible"] = True
+        rows.append(row)
+    return rows
+
+
+def _change_row(commit: Commit, change: SessionChange) -> dict[str, JsonValue]:
+    then = commit.then
+    is_success = isinstance(then, Finish) and then.status is RunStatus.COMPLETED
+    return {
+        "session": commit.lease.agent_id.key,
+        "facts": list(change.facts),
+        "head": change.head,
+        "failed": "ended" in change.facts and not is_success,
+    }
 
 
 def _message_text(message: ChatMessage) -> str:

@@ -33,6 +33,9 @@ SQL_ERASE_RUNS: Final[LiteralString] = (
 SQL_ERASE_TURNS: Final[LiteralString] = (
     "select sessions, turns, runs, entries, letters, more from erase_turns($1, $2, $3)"
 )
+SQL_ERASE_SESSIONS: Final[LiteralString] = (
+    "select sessions, facts, more from erase_sessions($1, $2)"
+)
 SQL_ERASE_ARTIFACTS: Final[LiteralString] = (
     "select artifacts, chunks, more from erase_artifacts($1, $2, $3)"
 )
@@ -80,6 +83,7 @@ class PostgresErasure(ErasureStore):
             _PostgresPart(links, "mail", _OF_AGENTS, _erase_mail),
             _PostgresPart(links, "conversations", _OF_SESSIONS, _erase_turns),
             _PostgresPart(links, "runs", _OF_AGENTS, _erase_runs),
+            _PostgresPart(links, "sessions", _OF_AGENTS, _erase_sessions),
             _PostgresPart(links, "boards", _OF_SESSIONS, _erase_boards),
             _PostgresPart(links, "files", _ALONE, _erase_files),
             _PostgresPart(links, "artifacts", _OF_AGENTS, _erase_artifacts),
@@ -158,6 +162,17 @@ async def _erase_runs(
     args = (what.tenant, _agent(what), _hash(what), limit)
     [row] = await links.fetch("erasing runs", SQL_ERASE_RUNS, *args)
     return EraseCount(_rows(row, "runs entries letters"), _AGAIN if row["more"] else None)
+
+
+async def _erase_sessions(
+    links: Links, what: EraseRequest, cursor: str | None, limit: int
+) -> EraseCount:
+    """Remove facts, and sessions behind their last ones; those of a tenant go agent by agent."""
+    agent = _agent(what) or await _next_agent(links, what.tenant, cursor)
+    if agent is None:
+        return EraseCount()
+    [row] = await links.fetch("erasing sessions", SQL_ERASE_SESSIONS, agent, limit)
+    return EraseCount(_rows(row, "sessions facts"), _behind(agent, what, cursor, more=row["more"]))
 
 
 async def _erase_agents(

@@ -38,31 +38,76 @@ KEPT_TURNS: Final = 2_048
 KEPT_CHARS: Final = 4_096
 """Of the JSON of a turn that stays: all of them are a few MiB at most."""
 
-_COLUMNS: Final[LiteralString] = (
+COLUMNS: Final[LiteralString] = (
     "t.ordinal, t.id, t.run_id, t.parent, t.tokens, t.body, t.at, t.artifact"
 )
+"""Of a turn, as `Transcripts.turns_of` takes it."""
 
 SQL_VIEW: Final[LiteralString] = """
 with s as materialized (
-  select turns, cut_upto, cut_strategy, cut_run, cut_summary, cut_at from transcripts
-    where agent = $1 and session = $2)
+  select turns, cut_upto, cut_strategy, cut_run, cut_summary, cut_at, path is not null as branches
+    from transcripts where agent = $1 and session = $2)
 select null::int as ordinal, null as id, null::int as tokens, null as parent, row_to_json(s) as body,
     null as artifact
   from s
 union all (
   select t.ordinal, t.id, t.tokens, t.parent, t.body, t.artifact from transcript_turns t
     where t.agent = $1 and t.session = $2
-      and t.ordinal > (select case when $4 then -1 else s.cut_upto end from s)
+      and t.ordinal > (select case when s.branches then 2147483647 when $4 then -1 else s.cut_upto end from s)
     order by t.ordinal desc limit $3)
 """
-"""The session's own row, whose ordinal is null, and turns: narrow rows, for each window is made of some."""
+"""The session's own row, whose ordinal is null, and turns: narrow rows, for each window is made of some.
+
+No turn of a session that branches: see `SQL_VIEW_PATH`.
+"""
+SQL_VIEW_PATH: Final[LiteralString] = """
+with s as materialized (
+  select turns, cut_upto, cut_strategy, cut_run, cut_summary, cut_at, path
+    from transcripts where agent = $1 and session = $2)
+select null::int as ordinal, null as id, null::int as tokens, null as parent, row_to_json(s) as body,
+    null as artifact
+  from s
+union all (
+  select t.ordinal, t.id, t.tokens, t.parent, t.body, t.artifact
+    from s cross join lateral unnest(coalesce(s.path, '{[0,)}')) r(part)
+    cross join lateral (select * from transcript_turns n
+      where n.agent = $1 and n.session = $2 and n.ordinal < coalesce(upper(r.part), 2147483647)
+        and n.ordinal >= greatest(lower(r.part), case when not $4 then s.cut_upto + 1 end)
+      order by n.ordinal desc limit $3) t
+    order by t.ordinal desc limit $3)
+"""
+"""The same of any session: turns of each part of its path."""
 SQL_PAGE: Final[LiteralString] = f"""
-select {_COLUMNS} from transcript_turns t
-  where t.agent = $1 and t.session = $2 and t.ordinal > $5 order by t.ordinal limit $3 offset $4
+with s as materialized (
+  select path is not null and not $6 as branches from transcripts where agent = $1 and session = $2)
+select null::int as ordinal, null as id, null as run_id, null as parent, null::int as tokens, null::json as body,
+    null::timestamptz as at, null as artifact
+  from s where s.branches
+union all (
+  select {COLUMNS} from transcript_turns t
+    where t.agent = $1 and t.session = $2
+      and t.ordinal > (select case when s.branches then 2147483647 else $5 end from s)
+    order by t.ordinal limit $3 offset $4)
 """  # noqa: S608 - constants only
-SQL_COUNT: Final[LiteralString] = (
-    "select s.turns from transcripts s where s.agent = $1 and s.session = $2"
-)
+"""Turns; of a session that branches one row, whose ordinal is null: see `SQL_PAGE_PATH`."""
+SQL_PAGE_PATH: Final[LiteralString] = f"""
+select {COLUMNS}
+  from (select s.path from transcripts s where s.agent = $1 and s.session = $2) s
+  cross join lateral unnest(coalesce(s.path, '{{[0,)}}')) r(part)
+  cross join lateral (select * from transcript_turns n
+    where n.agent = $1 and n.session = $2 and n.ordinal >= greatest(lower(r.part), $5::int + 1)
+      and n.ordinal < coalesce(upper(r.part), 2147483647)
+    order by n.ordinal limit $3::bigint + $4::bigint) t
+  order by t.ordinal limit $3::bigint offset $4::bigint
+"""  # noqa: S608 - constants only
+SQL_COUNT: Final[LiteralString] = """
+select case when s.path is null then s.turns else (
+    select count(*)::int from unnest(s.path) r(part)
+      cross join lateral (select from transcript_turns n
+        where n.agent = $1 and n.session = $2 and n.ordinal >= lower(r.part)
+          and n.ordinal < coalesce(upper(r.part), 2147483647) offset 0) t) end as turns
+  from transcripts s where s.agent = $1 and s.session = $2
+"""
 SQL_APPEND: Final[LiteralString] = (
     "select write_transcripts($1::json, $2::text[], $3::text[], '{}')"
 )
@@ -84,12 +129,16 @@ class Transcripts(TranscriptStore):
     async def view(
         self, agent: AgentId, session: str, *, limit: int, whole: bool = False
     ) -> SessionView:
-        rows = await self._links.fetch(
-            "reading a conversation", SQL_VIEW, str(agent), session, limit, whole
-        )
+        args = (str(agent), session, limit, whole)
+        rows = await self._links.fetch("reading a conversation", SQL_VIEW, *args)
         if not rows:
             return SessionView(None, (), {}, 0)
         [own] = [from_json(row["body"]) for row in rows if row[0] is None]
+        if own["branches"]:
+            rows = await self._links.fetch("reading a conversation", SQL_VIEW_PATH, *args)
+            own = next((from_json(row["body"]) for row in rows if row[0] is None), None)
+            if own is None:  # it was cleared meanwhile
+                return SessionView(None, (), {}, 0)
         turns = sorted((row for row in rows if row[0] is not None), key=itemgetter(0))
         messages, ordinals = list[ChatMessage](), dict[str, int]()
         for row in turns:
@@ -110,10 +159,16 @@ class Transcripts(TranscriptStore):
         limit: int | None = None,
         offset: int = 0,
         after: int = NO_CUT,
+        branches: bool = False,
     ) -> list[Turn]:
-        rows = await self._links.fetch(
-            "reading a conversation", SQL_PAGE, str(agent), session, limit, offset, after
-        )
+        args = (str(agent), session, limit, offset, after)
+        rows = await self._links.fetch("reading a conversation", SQL_PAGE, *args, branches)
+        if rows and rows[0]["ordinal"] is None:
+            rows = await self._links.fetch("reading a conversation", SQL_PAGE_PATH, *args)
+        return await self.turns_of(agent, rows)
+
+    async def turns_of(self, agent: AgentId, rows: Sequence[Row]) -> list[Turn]:
+        """Return turns of these rows; one that was kept apart and is gone is left out."""
         turns = list[Turn]()
         for row in rows:
             text: str | bytes | None = row["body"]
@@ -132,7 +187,7 @@ class Transcripts(TranscriptStore):
     async def append(self, agent: AgentId, turns: Sequence[NewTurn], *, run_id: str = "") -> None:
         if not turns:
             return
-        rows: TranscriptRows = {"turns": turn_rows(turns)}
+        rows: TranscriptRows = {"turns": turn_rows(turns, agent.key)}
         await put_apart(rows, agent, self._artifacts_of)
         found = {name: [{"t": 1, **(row or {})} for row in of] for name, of in rows.items()}
         text = json_text(found, "turn")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, LiteralString, NamedTuple
 
 from typing_extensions import override
 
 from actors.errors import RunConflictError, UnknownRunError
 from actors.kernel.agent.message import Message
+from actors.kernel.agent.session import NewSession
 from actors.kernel.faults import armed
 from actors.kernel.json import JsonValue
 from actors.kernel.runtime.decisions import RESERVED
@@ -16,6 +17,7 @@ from actors.kernel.runtime.hints import Nudge
 from actors.kernel.runtime.ids import AgentId, RunId, partition_hash
 from actors.kernel.runtime.rows import Arrived, CancelReport, NewRun, SignalOutcome
 from actors.kernel.runtime.waits import Answer
+from actors.kernel.storage.errors import SessionDeletingError
 from actors.kernel.store.arrivals import (
     ArrivalStore,
     OnConflict,
@@ -32,11 +34,11 @@ from persistence.postgres.reads.reads import Reads
 
 SQL_SUBMIT_RUNS: Final[LiteralString] = (
     "select i, run_id, arrival, fresh, local, busy from submit_runs"
-    "($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,$13,$14,$15,$16,$17)"
+    "($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,$13,$14,$15,$16,$17,$18)"
 )
 SQL_SUBMIT_APART: Final[LiteralString] = (
     "select i, run_id, arrival, fresh, local, busy from submit_apart"
-    "($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,$13,$14,$15,$16,$17)"
+    "($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,$13,$14,$15,$16,$17,$18)"
 )
 SQL_DELIVER_MAIL: Final[LiteralString] = (
     "select i, arrival, fresh, state from deliver_mail($1,$2,$3,$4,$5,$6)"
@@ -59,6 +61,7 @@ class _Submit(NamedTuple):
     message: Message
     sender: str
     row: tuple[object, ...]
+    session: NewSession | None
 
 
 class _Delivery(NamedTuple):
@@ -79,9 +82,17 @@ class Arrivals(ArrivalStore):
     """
 
     def __init__(
-        self, settings: StoreSettings, links: Links, link: Link, keyed: Link, *, reads: Reads
+        self,
+        settings: StoreSettings,
+        links: Links,
+        link: Link,
+        keyed: Link,
+        *,
+        reads: Reads,
+        on_session: Callable[[AgentId], None],
     ) -> None:
-        self._me = settings.owner
+        """`on_session(agent)`: facts of a session were written."""
+        self._me, self._on_session = settings.owner, on_session
         self._links, self._link, self._keyed, self._reads = links, link, keyed, reads
         limit = settings.group_limit
         self._submits: Batcher[_Submit, Submitted] = Batcher(self._flush_submits, limit=limit)
@@ -103,7 +114,7 @@ class Arrivals(ArrivalStore):
         sender = sender_of_message(message)
         row = (*run_columns(new_run), sender, message.id, message_text(message, sender))
         return await self._submits.call(
-            _Submit(on_conflict, is_apart, new_run.agent_id, message, sender, row)
+            _Submit(on_conflict, is_apart, new_run.agent_id, message, sender, row, new_run.session)
         )
 
     @override
@@ -168,16 +179,22 @@ class Arrivals(ArrivalStore):
         self, mode: OnConflict, calls: list[Batched[_Submit, Submitted]]
     ) -> None:
         args = columns((call.args.row for call in calls), 15)
+        sessions = [call.args.session for call in calls]
+        projects = [None if session is None else session.project for session in sessions]
+        of_sessions = projects if any(sessions) else None
         is_apart = mode in {"join", "interrupt"} and calls[0].args.is_apart
         statement = SQL_SUBMIT_APART if is_apart else SQL_SUBMIT_RUNS
         with self._fault:
             rows, again = await self._link.fetch_once_or_again(
-                "submitting", statement, self._me, mode, *args
+                "submitting", statement, self._me, mode, *args, of_sessions
             )
         seen: set[int] = set()
         for row in rows:
             call = calls[row["i"] - 1]
             submit = call.args
+            if row["busy"] and row["run_id"] is None:
+                call.fail(SessionDeletingError(str(submit.agent_id)))
+                continue
             run_id = RunId(row["run_id"])
             if row["busy"]:
                 call.fail(RunConflictError(str(submit.agent_id), run_id))
@@ -191,6 +208,8 @@ class Arrivals(ArrivalStore):
                 arrived = Arrived(
                     submit.message, submit.sender, submit.agent_id, row["arrival"], bound
                 )
+            if submit.session is not None:
+                self._on_session(submit.agent_id)
             call.answer(Submitted(run_id, arrived, row["local"]))
 
     async def _flush_mails(self, calls: list[Batched[_Delivery, list[Arrived]]]) -> None:

@@ -1,4 +1,4 @@
--- The first agents of a tenant behind `p_after` that have state, follows, mail, conversations or runs, by id. Ids of a
+-- The first agents of a tenant behind `p_after` that have state, follows, mail, conversations, sessions or runs, by id. Ids of a
 -- tenant begin with its name and a colon; those of the default tenant lie between the others', which are leapt over.
 create or replace function agents_to_erase(p_tenant text, p_after text, most int) returns setof text
 language plpgsql stable set search_path from current set enable_seqscan = off as $$
@@ -12,6 +12,7 @@ begin
       union all (select a.agent from agent_state a where a.agent > place order by a.agent limit 1)
       union all (select t.agent from transcripts t where t.agent > place order by t.agent limit 1)
       union all (select t.agent from transcript_turns t where t.agent > place order by t.agent limit 1)
+      union all (select t.agent from sessions t where t.agent > place order by t.agent limit 1)
       union all (select f.follower from follows f where f.follower || E'\n' > place || E'\n'
         order by f.follower || E'\n' limit 1)) k
       order by k.agent collate "C" limit 1;

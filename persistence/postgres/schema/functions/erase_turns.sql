@@ -40,6 +40,7 @@ begin
     update transcripts s set turns = greatest(s.turns - gone, 0), tokens = greatest(s.tokens - lost, 0),
         cut_upto = -1, cut_strategy = null, cut_run = null, cut_summary = null, cut_at = null
       where s.agent = p_agent and s.session = of_session;
+    delete from transcript_cuts c where c.agent = p_agent and c.session = of_session;
     more := gone > 0;
   else
     delete from transcripts s where s.agent = p_agent and s.session = of_session;

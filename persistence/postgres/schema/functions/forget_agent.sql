@@ -5,13 +5,14 @@ create or replace function forget_agent(me text, p_agent text, p_hash bigint, p_
 returns table (open_run text, state int, follows int, messages int, letters int, runs int, more boolean)
 language plpgsql set search_path from current as $$
 #variable_conflict use_column
-declare this timestamptz := present(); ids text[]; turns int;
+declare this timestamptz := present(); ids text[]; turns int; facts int;
 begin
   perform lock_types(array[p_agent]);
   perform 1 from shards s where s.shard = (
       select shard_of(p_agent, p_hash, y.mode, y.partitions) from (select 1) one
         left join types y on y.type = agent_type(p_agent))
     for no key update;
+  perform 1 from sessions s where s.agent = p_agent for update;  -- nobody submits to it meanwhile
   state := 0; follows := 0; messages := 0; letters := 0; runs := 0; more := true;
   open_run := holder_of(p_agent);
   if open_run is not null and not p_cancel then
@@ -51,7 +52,8 @@ begin
     delete from transcripts t where t.ctid = any(array(
       select n.ctid from transcripts n where n.agent = p_agent for update));
   end if;
+  select e.facts into facts from erase_sessions(p_agent, most) e;
   perform drop_artifacts(agent_tenant(p_agent), 'agent:' || p_agent);
-  more := greatest(messages, letters, runs, turns) = most;
+  more := greatest(messages, letters, runs, turns, facts) = most;
   return next;
 end $$;

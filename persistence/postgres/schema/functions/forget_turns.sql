@@ -3,14 +3,27 @@
 create or replace function forget_turns(p_runs text[], p_session text, p_agent text default null)
 returns void
 language plpgsql set search_path from current set enable_seqscan = off as $$
+declare branches boolean;
 begin
-  perform 1 from (select distinct k.agent, k.session from unnest(p_runs) r(run)
+  -- Only the conversation of a session has the name of its agent's key.
+  select bool_or(x.session = substr(x.agent, strpos(x.agent, '/') + 1)) into branches from (select distinct k.agent, k.session from unnest(p_runs) r(run)
       cross join lateral (select t.agent, t.session from transcript_turns t
         where t.run_id = r.run and t.run_id <> '' offset 0) k
       where (p_session is null or k.session = p_session) and (p_agent is null or k.agent = p_agent)
       order by k.agent, k.session) x
     cross join lateral (select n.ctid from transcripts n
       where n.agent = x.agent and n.session = x.session for update) n;
+  if branches then
+    delete from transcript_cuts c where c.ctid = any(array(
+      select n.ctid from (
+        select k.agent, k.session, min(k.ordinal) as first from unnest(p_runs) r(run)
+          cross join lateral (select t.agent, t.session, t.ordinal from transcript_turns t
+            where t.run_id = r.run and t.run_id <> '' offset 0) k
+          where (p_session is null or k.session = p_session) and (p_agent is null or k.agent = p_agent)
+          group by k.agent, k.session) f
+        cross join lateral (select n.ctid from transcript_cuts n
+          where n.agent = f.agent and n.session = f.session and n.upto >= f.first offset 0) n));
+  end if;
   with gone as (
     delete from transcript_turns t where t.ctid = any(array(
         select k.ctid from unnest(p_runs) r(run)

@@ -5,7 +5,7 @@ create or replace function submit_apart(me text, p_mode text,
   r_run text[], r_agent text[], r_hash bigint[], r_priority int[], r_retry text[], r_parent text[],
   r_root text[], r_depth int[], r_deadline timestamptz[], r_version text[], r_trace text[],
   r_supervision text[],
-  m_sender text[], m_id text[], m_body text[])
+  m_sender text[], m_id text[], m_body text[], r_project text[] default null)
 returns table (i int, run_id text, arrival bigint, fresh boolean, local boolean, busy boolean)
 language plpgsql set search_path from current as $$
 #variable_conflict use_column
@@ -21,6 +21,10 @@ begin
   end if;
   if known and mine <> r_run[1] and started_by(mine) = m_sender[1] then  -- it joined that run
     return query select 1, mine, null::bigint, false, false, false;
+    return;
+  end if;
+  if r_project is not null and refused_submits(false, r_agent, r_project, m_sender, m_id) <> '{}' then
+    return query select 1, null::text, null::bigint, false, false, true;
     return;
   end if;
   if known is null then
@@ -47,5 +51,5 @@ begin
   end if;
   return query select s.i, s.run_id, s.arrival, s.fresh, s.local, s.busy
     from submit_runs(me, 'queue', r_run, r_agent, r_hash, r_priority, r_retry, r_parent, r_root,
-      r_depth, r_deadline, r_version, r_trace, r_supervision, m_sender, m_id, m_body) s;
+      r_depth, r_deadline, r_version, r_trace, r_supervision, m_sender, m_id, m_body, r_project) s;
 end $$;

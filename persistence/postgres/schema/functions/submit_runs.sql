@@ -1,15 +1,16 @@
 -- Many submits. A row per submit: the run its message belongs to, and whether this call made it so; a message
 -- whose id was moved to `message_ids` names the run that had it. p_mode is one for the whole call; anything but
--- 'queue' comes alone.
+-- 'queue' comes alone. `r_project`: of runs that are facts of sessions; one whose session is being deleted is
+-- refused: busy, without a run.
 create or replace function submit_runs(me text, p_mode text,
   r_run text[], r_agent text[], r_hash bigint[], r_priority int[], r_retry text[], r_parent text[],
   r_root text[], r_depth int[], r_deadline timestamptz[], r_version text[], r_trace text[],
   r_supervision text[],
-  m_sender text[], m_id text[], m_body text[])
+  m_sender text[], m_id text[], m_body text[], r_project text[] default null)
 returns table (i int, run_id text, arrival bigint, fresh boolean, local boolean, busy boolean)
 language plpgsql set search_path from current as $$
 #variable_conflict use_column
-declare open_run text; made bigint[]; joined boolean := false;
+declare open_run text; made bigint[]; joined boolean := false; refused bigint[] := '{}';
 begin
   perform lock_types(r_agent);
   if p_mode <> 'queue' then
@@ -20,6 +21,10 @@ begin
         and n.sender = m_sender[1] and n.message_id = m_id[1])
         and not exists (select 1 from message_ids k
           where k.key = message_key(r_agent[1], m_sender[1], m_id[1])) then
+      if r_project is not null and refused_submits(false, r_agent, r_project, m_sender, m_id) <> '{}' then
+        return query select 1, null::text, null::bigint, false, false, true;
+        return;
+      end if;
       if p_mode = 'reject' then
         return query select 1, open_run, null::bigint, false, false, true;
         return;
@@ -29,6 +34,9 @@ begin
         joined := true;
       end if;
     end if;
+  end if;
+  if r_project is not null and not joined then
+    refused := refused_submits(true, r_agent, r_project, m_sender, m_id);
   end if;
   with kept as (
     insert into inbox (agent, sender, message_id, shard, hash, state, run_id, body)
@@ -42,6 +50,7 @@ begin
             where k.key = message_key(m.agent, m.sender, m.id) offset 0)
           and not exists (select 1 from inbox i
             where i.agent = m.agent and i.sender = m.sender and i.message_id = m.id offset 0)
+          and m.ord <> all(refused)
         order by m.ord
       on conflict do nothing returning arrival)
     select coalesce(array_agg(k.arrival), '{}') into made from kept k;
@@ -60,6 +69,9 @@ begin
         where n.run_id = q.run and n.arrival = any(made)
         order by n.run_id
       on conflict do nothing;
+    if r_project is not null then
+      perform queue_facts(r_run, r_agent, r_project, made);
+    end if;
   end if;
   perform nudge_owners(me, array_agg(s.owner), array_agg(case when joined then 'mail' else 'run' end::text),
       array_agg(n.agent), array_agg(case when not joined then n.run_id end))
@@ -70,10 +82,11 @@ begin
     where n.arrival = any(made);
   return query
     select m.ord::int,
-        case when n.agent is not null then coalesce(n.run_id, open_run, m.run)
+        case when m.ord = any(refused) then null
+          when n.agent is not null then coalesce(n.run_id, open_run, m.run)
           else coalesce((select k.run_id from message_ids k
             where k.key = message_key(m.agent, m.sender, m.id)), m.run) end,
-        n.arrival, coalesce(n.arrival = any(made), false), coalesce(s.owner = me, false), false
+        n.arrival, coalesce(n.arrival = any(made), false), coalesce(s.owner = me, false), m.ord = any(refused)
       from unnest(r_run, r_agent, m_sender, m_id) with ordinality m(run, agent, sender, id, ord)
       left join lateral (select * from inbox i
         where i.agent = m.agent and i.sender = m.sender and i.message_id = m.id offset 0) n on true

@@ -2,13 +2,22 @@
 -- clear, each with t, the number of its commit; those of commits in `bad` are left out. Who adds to a session
 -- holds its row, so ordinals follow each other. A turn whose id the session has is left out; a cut counts only
 -- if the one before it is the one that its run saw. `artifacts`: those of turns that are kept apart, which were
--- stored before and are pinned here; one that is gone refuses all, and is stored again.
+-- stored before and are pinned here; one that is gone refuses all, and is stored again. `sessions`: what commits mean
+-- for the sessions that their agents are; the head moves before turns are added, facts are written behind them.
 create or replace function write_transcripts(p json, t_run text[], t_agent text[], bad int[])
 returns void
 language plpgsql set search_path from current set enable_seqscan = off as $$
 declare
-  at timestamptz := clock_timestamp(); agents text[]; sessions text[]; held int; apart record;
+  at timestamptz := clock_timestamp(); agents text[]; sessions text[]; held int; branches boolean; apart record;
 begin
+  if p -> 'sessions' is not null then
+    perform move_head(k.agent, k.session, k.ordinal) from (
+      select t_agent[x.t] as agent, x.session, n.ordinal
+        from json_to_recordset(p -> 'sessions') as x(t int, session text, head text)
+        cross join lateral (select n.ordinal from transcript_turns n
+          where n.agent = t_agent[x.t] and n.session = x.session and n.id = x.head offset 0) n
+        where x.t <> all(bad) order by 1, 2) k;
+  end if;
   if p -> 'turns' is not null then
     select array_agg(k.agent order by k.agent, k.session), array_agg(k.session order by k.agent, k.session)
       into agents, sessions from (
@@ -18,17 +27,20 @@ begin
       insert into transcripts (agent, session, first_at, last_at)
         select k.agent, k.session, at, at from unnest(agents, sessions) k(agent, session)
         on conflict do nothing;
-      perform 1 from unnest(agents, sessions) k(agent, session)
-        cross join lateral (select n.ctid from transcripts n
+      select count(*), bool_or(n.branches) into held, branches from unnest(agents, sessions) k(agent, session)
+        cross join lateral (select n.head is not null as branches from transcripts n
           where n.agent = k.agent and n.session = k.session for update) n;
-      get diagnostics held = row_count;
       exit when held = coalesce(cardinality(agents), 0);  -- else one was taken away meanwhile
     end loop;
+    if branches then
+      perform begin_branches(agents, sessions);
+    end if;
     with told as materialized (
       select t_agent[x.t] as agent, t_run[x.t] as run, x.session, x.id, x.parent, x.tokens, x.body, x.artifact,
-          row_number() over () as n
+          x.visible, row_number() over () as n
         from json_to_recordset(p -> 'turns')
-          as x(t int, session text, id text, parent text, tokens int, body text, artifact text)
+          as x(t int, session text, id text, parent text, tokens int, body text, artifact text,
+            visible boolean)
         where x.t <> all(bad)),
     fresh as materialized (
       select distinct on (m.agent, m.session, m.id) m.* from told m
@@ -37,10 +49,11 @@ begin
         where known.ordinal is null
         order by m.agent, m.session, m.id, m.n),
     added as (
-      insert into transcript_turns (agent, session, ordinal, id, run_id, parent, tokens, body, at, artifact)
+      insert into transcript_turns (agent, session, ordinal, id, run_id, parent, tokens, body, at, artifact,
+          visible)
         select f.agent, f.session,
             s.next_ordinal + row_number() over (partition by f.agent, f.session order by f.n) - 1,
-            f.id, f.run, f.parent, f.tokens, f.body::json, at, f.artifact
+            f.id, f.run, f.parent, f.tokens, f.body::json, at, f.artifact, f.visible
           from fresh f cross join lateral (select n.next_ordinal from transcripts n
             where n.agent = f.agent and n.session = f.session offset 0) s
         returning transcript_turns.agent, transcript_turns.session, transcript_turns.tokens)
@@ -75,10 +88,25 @@ begin
         cross join lateral (select n.ctid as place from transcripts n
           where n.agent = t_agent[x.t] and n.session = x.session offset 0) k
         where x.t <> all(bad)) c
-      where s.ctid = c.place and s.cut_upto = c.previous and c.upto < s.next_ordinal;
+      where s.ctid = c.place and s.cut_upto = c.previous and c.upto < s.next_ordinal
+        and (s.path is null or s.path @> c.upto);
+    if p -> 'kept' is not null then  -- cuts of conversations that may branch
+      insert into transcript_cuts as k (agent, session, upto, strategy, run_id, summary, at)
+        select c.agent, c.session, c.cut_upto, c.cut_strategy, c.cut_run, c.cut_summary, c.cut_at
+          from (select distinct t_agent[x.t] as agent, x.session, t_run[x.t] as run
+            from json_to_recordset(p -> 'kept') as x(t int, session text) where x.t <> all(bad)) x
+          cross join lateral (select n.* from transcripts n
+            where n.agent = x.agent and n.session = x.session offset 0) c
+          where c.cut_upto >= 0 and c.cut_run = x.run
+        on conflict (agent, session, upto) do update
+          set strategy = excluded.strategy, run_id = excluded.run_id, summary = excluded.summary, at = excluded.at;
+    end if;
   end if;
   if p -> 'clear' is not null then
     perform forget_turns(array(select t_run[x.t::int]
       from json_array_elements_text(p -> 'clear') as x(t) where x.t::int <> all(bad)), null);
+  end if;
+  if p -> 'sessions' is not null then
+    perform change_sessions(p -> 'sessions', t_run, t_agent, bad);
   end if;
 end $$;

@@ -1,0 +1,196 @@
+"""Sessions as rows: see `schema/migrations/0033_sessions.sql`. Submits and commits write their facts."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
+from datetime import datetime
+from typing import Final, LiteralString
+
+from typing_extensions import override
+
+from actors.kernel.agent.transcript import Turn
+from actors.kernel.runtime.ids import AgentId, RunId, partition_hash
+from actors.kernel.storage.errors import SessionActiveError, UnknownNodeError, UnknownSessionError
+from actors.kernel.storage.session import NO_FACT, SessionFact, SessionRow, SessionStore
+from persistence.postgres.connection.link import Links, Row
+from persistence.postgres.features.transcripts import COLUMNS, Transcripts
+
+TAIL_POLL_S: Final = 0.5
+TAIL_PAGE: Final = 1_000
+DELETE_BATCH: Final = 1_000
+"""So many facts go in one statement."""
+
+_SESSION: Final[LiteralString] = """
+  s.agent, s.project, s.last_fact, s.created_at, s.last_at,
+  (select count(*) from runs r where r.agent = s.agent and r.ended_at is null)::int as open_runs,
+  active_node(s.agent, substr(s.agent, strpos(s.agent, '/') + 1)) as head
+"""
+SQL_SELECT_KNOWN_SESSION: Final[LiteralString] = f"""
+select {_SESSION} from sessions s where s.agent = $1 and s.created_at is not null and not s.is_deleting
+"""  # noqa: S608 - constants only
+SQL_SELECT_KNOWN_SESSIONS: Final[LiteralString] = f"""
+select {_SESSION} from (select * from sessions n
+    where n.tenant = $1 and n.type = $2 and n.last_at < coalesce($4::timestamptz, 'infinity')
+      and n.created_at is not null and not n.is_deleting
+    order by n.last_at desc, n.agent limit $3) s
+  order by s.last_at desc, s.agent
+"""  # noqa: S608 - constants only
+SQL_FACTS: Final[LiteralString] = """
+select f.number, f.kind, f.run_id, f.ahead, f.at from session_facts f
+  where f.agent = $1 and f.number > $2 order by f.number limit $3
+"""
+SQL_QUEUED_FACT: Final[LiteralString] = """
+select f.number, f.kind, f.run_id, f.ahead, f.at
+  from (select * from session_facts n where n.run_id = $2 and n.kind = 'queued' offset 0) f
+  where f.agent = $1 order by f.number limit 1
+"""
+SQL_PATH: Final[LiteralString] = f"""
+select {COLUMNS}
+  from (select s.path from transcripts s where s.agent = $1 and s.session = $2) s
+  cross join lateral unnest(coalesce(s.path, '{{[0,)}}')) r(part)
+  cross join lateral (select * from transcript_turns n
+    where n.agent = $1 and n.session = $2 and n.ordinal >= lower(r.part)
+      and n.ordinal < coalesce(upper(r.part), 2147483647) offset 0) t
+  order by t.ordinal
+"""  # noqa: S608 - constants only
+SQL_NODES: Final[LiteralString] = f"""
+select {COLUMNS}, parent_node($1, $2, t.ordinal) as follows from (select distinct u.id from unnest($3::text[]) u(id)) k
+  cross join lateral (select * from transcript_turns n
+    where n.agent = $1 and n.session = $2 and n.id = k.id offset 0) t
+  order by t.ordinal
+"""  # noqa: S608 - constants only
+SQL_SWITCH_SESSION: Final[LiteralString] = (
+    "select outcome, runs from switch_session($1, $2, $3, $4)"
+)
+SQL_BEGIN_DELETE: Final[LiteralString] = (
+    "select outcome, runs from begin_delete_session($1, $2, $3)"
+)
+SQL_FINISH_DELETE: Final[LiteralString] = "select gone, more from finish_delete_session($1, $2)"
+
+
+class Sessions(SessionStore):
+    """A `SessionStore` on PostgreSQL.
+
+    Args:
+        links: For one statement at a time.
+        transcripts: Of the same schema.
+    """
+
+    def __init__(self, links: Links, transcripts: Transcripts) -> None:
+        self._links, self._transcripts = links, transcripts
+        self._readers: defaultdict[AgentId, set[asyncio.Event]] = defaultdict(set)
+
+    def grew(self, agent: AgentId) -> None:
+        """Wake those who tail the session."""
+        for news in self._readers.get(agent, ()):
+            news.set()
+
+    @override
+    async def get(self, agent: AgentId) -> SessionRow | None:
+        rows = await self._links.fetch("reading a session", SQL_SELECT_KNOWN_SESSION, str(agent))
+        return _session_of(rows[0]) if rows else None
+
+    @override
+    async def list(
+        self, tenant: str, type_: str, *, limit: int = 100, before: datetime | None = None
+    ) -> list[SessionRow]:
+        args = (tenant, type_, limit, before)
+        rows = await self._links.fetch("listing sessions", SQL_SELECT_KNOWN_SESSIONS, *args)
+        return [_session_of(row) for row in rows]
+
+    @override
+    async def facts(
+        self, agent: AgentId, *, after: int = NO_FACT, limit: int = 1000
+    ) -> list[SessionFact]:
+        rows = await self._links.fetch("reading facts", SQL_FACTS, str(agent), after, limit)
+        return [SessionFact(*row) for row in rows]
+
+    @override
+    async def queued(self, agent: AgentId, run_id: RunId) -> SessionFact | None:
+        rows = await self._links.fetch("reading facts", SQL_QUEUED_FACT, str(agent), run_id)
+        return SessionFact(*rows[0]) if rows else None
+
+    @override
+    async def tail(self, agent: AgentId, *, after: int = NO_FACT) -> AsyncIterator[SessionFact]:
+        """Facts that this process writes are seen at once, others' in half a second."""
+        news = asyncio.Event()
+        self._readers[agent].add(news)
+        try:
+            while True:
+                news.clear()
+                found = await self.facts(agent, after=after, limit=TAIL_PAGE)
+                for fact in found:
+                    yield fact
+                    after = fact.number
+                if len(found) == TAIL_PAGE:
+                    continue
+                try:
+                    async with asyncio.timeout(TAIL_POLL_S):
+                        await news.wait()
+                except TimeoutError:
+                    continue
+        finally:
+            self._readers[agent].discard(news)
+            if not self._readers[agent]:
+                del self._readers[agent]
+
+    @override
+    async def path(self, agent: AgentId) -> list[Turn]:
+        rows = await self._links.fetch("reading a path", SQL_PATH, str(agent), agent.key)
+        turns = await self._transcripts.turns_of(agent, rows)
+        parents = [None, *(row["id"] for row in rows)]
+        by_id = {row["id"]: parent for row, parent in zip(rows, parents, strict=False)}
+        return [replace(turn, parent=by_id[turn.id]) for turn in turns]
+
+    @override
+    async def nodes(self, agent: AgentId, ids: Sequence[str]) -> list[Turn]:
+        args = (str(agent), agent.key, list(ids))
+        rows = await self._links.fetch("reading nodes", SQL_NODES, *args)
+        parents = {row["id"]: row["follows"] for row in rows}
+        turns = await self._transcripts.turns_of(agent, rows)
+        return [replace(turn, parent=parents[turn.id]) for turn in turns]
+
+    @override
+    async def switch(self, agent: AgentId, node: str) -> None:
+        args = (str(agent), partition_hash(agent), agent.key, node)
+        [row] = await self._links.fetch("switching a session", SQL_SWITCH_SESSION, *args)
+        match row["outcome"]:
+            case "unknown":
+                raise UnknownSessionError(str(agent))
+            case "active":
+                raise SessionActiveError(str(agent), row["runs"])
+            case "node":
+                raise UnknownNodeError(str(agent), node)
+
+    @override
+    async def begin_delete(self, agent: AgentId) -> bool:
+        args = (str(agent), partition_hash(agent), agent.key)
+        [row] = await self._links.fetch("deleting a session", SQL_BEGIN_DELETE, *args)
+        if row["outcome"] == "active":
+            raise SessionActiveError(str(agent), row["runs"])
+        return row["outcome"] == "ok"
+
+    @override
+    async def finish_delete(self, agent: AgentId) -> int:
+        """Facts go in batches: after a crash in between the session is still being deleted."""
+        total, more = 0, True
+        while more:
+            args = (str(agent), DELETE_BATCH)
+            [row] = await self._links.fetch("deleting a session", SQL_FINISH_DELETE, *args)
+            total, more = total + row["gone"], row["more"]
+        return total
+
+
+def _session_of(row: Row) -> SessionRow:
+    return SessionRow(
+        AgentId.parse(row["agent"]),
+        row["project"],
+        row["last_fact"],
+        row["open_runs"],
+        row["head"],
+        row["created_at"],
+        row["last_at"],
+    )

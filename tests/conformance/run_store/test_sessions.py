@@ -1,0 +1,382 @@
+"""Sessions: facts of their runs, written with their causes; deletion; and who follows them."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+
+from actors.errors import RunConflictError
+from actors.kernel.agent.message import ChatMessage, MessageKey
+from actors.kernel.agent.session import NewSession, SessionChange
+from actors.kernel.agent.transcript import NewTurn
+from actors.kernel.runtime.commit import Committed, Conflict, LeaseLost
+from actors.kernel.runtime.ids import AgentId
+from actors.kernel.storage.errors import (
+    SessionActiveError,
+    SessionDeletingError,
+    UnknownNodeError,
+    UnknownSessionError,
+)
+from tests.conformance.bed import DESK, Turns, message, result, started
+
+if TYPE_CHECKING:
+    from actors.kernel.storage.session import SessionFact
+    from actors.kernel.store.arrivals import Submitted
+    from tests.conformance.bed import Bed
+
+CHAT: Final = AgentId("desk", "chat")
+FOREIGN: Final = AgentId("desk", "chat", "acme")
+NEW: Final = NewSession("/home/anna")
+STARTED: Final = SessionChange(("started",))
+ENDED: Final = SessionChange(("ended",))
+HOSTILE: Final = ("a/b//", "~user", "50 %", "%2F", "ünï 😀 \u2028", "'\"\\", "x" * 256, "s:t", ".")
+
+
+async def submit(bed: Bed, agent: AgentId = CHAT, **parts: Any) -> Submitted:
+    """Submit a run of a session."""
+    return await bed.submit(agent=agent, session=NEW, **parts)
+
+
+async def begin(bed: Bed, agent: AgentId = CHAT, **parts: Any) -> Turns:
+    """A run of a session that has started."""
+    run = Turns(bed, (await submit(bed, agent)).run_id, agent)
+    await run.commit(run.turn(started(agent), session=STARTED, **parts))
+    return run
+
+
+async def said(bed: Bed, *texts: str, agent: AgentId = CHAT) -> Turns:
+    """A run that added these nodes and ended well."""
+    run = await begin(bed, agent)
+    await run.complete(turns=tuple(node(text, agent) for text in texts), session=ENDED)
+    return run
+
+
+def node(text: str, agent: AgentId = CHAT, role: Any = "user") -> NewTurn:
+    """A turn of a session, whose id is its text."""
+    return NewTurn(agent.key, text, ChatMessage.of(role, text))
+
+
+async def kinds(bed: Bed, agent: AgentId = CHAT) -> list[str]:
+    """Kinds of the facts, whose numbers have no gap."""
+    facts = await bed.store.sessions.facts(agent)
+    first = facts[0].number if facts else 1
+    assert [fact.number for fact in facts] == list(range(first, first + len(facts)))
+    assert all(one.at <= other.at for one, other in pairwise(facts))
+    return [fact.kind for fact in facts]
+
+
+async def test_facts_tell_of_submits_starts_and_ends_in_order(bed: Bed) -> None:
+    """And how many open runs are before each that is queued. One that never began ends all the same."""
+    store = bed.store.sessions
+    runs = [(await submit(bed, id=f"m{n}")).run_id for n in range(3)]
+    first, second = (Turns(bed, run_id, CHAT) for run_id in runs[:2])
+    await first.commit(first.turn(started(CHAT), session=STARTED))
+    await first.complete(session=ENDED)
+    await second.cancel("no more", session=ENDED)
+    last = await submit(bed, id="m3")
+
+    facts = await store.facts(CHAT)
+    assert [(fact.kind, fact.run_id, fact.ahead) for fact in facts] == [
+        ("queued", runs[0], 0),
+        ("queued", runs[1], 1),
+        ("queued", runs[2], 2),
+        ("started", runs[0], 0),
+        ("ended", runs[0], 0),
+        ("ended", runs[1], 0),
+        ("queued", last.run_id, 1),
+    ]
+    assert [fact.number for fact in facts] == list(range(1, 8))
+    assert await store.queued(CHAT, runs[2]) == facts[2]
+    assert await store.queued(FOREIGN, runs[2]) is None
+    row = await store.get(CHAT)
+    assert row is not None
+    assert (row.agent_id, row.project, row.last_fact, row.open_runs) == (CHAT, NEW.project, 7, 2)
+    assert (row.head, row.created_at, row.last_at) == (None, facts[0].at, facts[-1].at)
+
+
+async def test_sessions_are_listed_by_their_last_fact(bed: Bed) -> None:
+    """Those of one type and tenant, a page behind the other."""
+    store = bed.store.sessions
+    agents = [AgentId("desk", f"{n}") for n in range(5)]
+    others = [AgentId("clerk", "0"), AgentId("desk", "0", "acme")]
+    for agent in (*agents, *others):
+        await said(bed, "hello", agent=agent)
+    await submit(bed, agents[2])
+
+    found = await store.list("default", "desk")
+    assert {row.agent_id for row in found} == set(agents)
+    assert all(one.last_at >= other.last_at for one, other in pairwise(found))
+    assert {row.agent_id: row.open_runs for row in found}[agents[2]] == 1
+    assert {row.head for row in found} == {"hello"}
+    assert found[0] == await store.get(found[0].agent_id)
+    assert len(await store.list("default", "desk", limit=2)) == 2
+    before = await store.list("default", "desk", before=found[0].last_at)
+    assert before == [row for row in found if row.last_at < found[0].last_at]
+    assert [row.agent_id for row in await store.list("acme", "desk")] == [others[1]]
+    assert await store.list("acme", "clerk") == []
+
+
+async def test_facts_of_submits_at_once_have_no_gap(bed: Bed) -> None:
+    """Of two tenants, beside runs that start and end."""
+
+    async def run(n: int, agent: AgentId) -> None:
+        await said(bed, f"{n}", agent=agent) if n % 2 else await submit(bed, agent, id=f"m{n}")
+
+    async with asyncio.TaskGroup() as group:
+        for n in range(20):
+            for agent in (CHAT, FOREIGN):
+                alone = agent if n % 2 == 0 else AgentId("desk", f"{n}", agent.tenant)
+                group.create_task(run(n, alone))
+    for agent in (CHAT, FOREIGN):
+        assert await kinds(bed, agent) == ["queued"] * 10
+        facts = await bed.store.sessions.facts(agent)
+        assert [fact.ahead for fact in facts] == list(range(10))
+        assert len({fact.run_id for fact in facts}) == 10
+    assert await kinds(bed, AgentId("desk", "3")) == ["queued", "started", "ended"]
+
+
+async def test_a_submit_that_is_sent_again_is_one_fact(bed: Bed) -> None:
+    """At once, and later."""
+    made = await asyncio.gather(*(submit(bed, id="m") for _ in range(4)))
+    await submit(bed, id="m")
+
+    assert len({one.run_id for one in made}) == 1
+    assert await kinds(bed) == ["queued"]
+
+
+async def test_what_makes_no_run_is_no_fact(bed: Bed) -> None:
+    """A submit that joins, or is refused; one that interrupts is queued."""
+    run = await begin(bed)
+    joined = await submit(bed, on_conflict="join")
+    with pytest.raises(RunConflictError):
+        await submit(bed, on_conflict="reject")
+    assert (joined.run_id, await kinds(bed)) == (run.run_id, ["queued", "started"])
+    await submit(bed, on_conflict="interrupt")
+    assert await kinds(bed) == ["queued", "started", "queued"]
+    other = AgentId("desk", "2")
+    await submit(bed, other, sender="ext:shop", is_apart=True, on_conflict="interrupt")
+    assert await kinds(bed, other) == ["queued"]
+
+
+async def test_a_submit_without_a_session_leaves_no_row(bed: Bed) -> None:
+    """Nor does its run."""
+    run = await bed.begin(agent=CHAT)
+    await run.complete()
+
+    assert await bed.store.sessions.get(CHAT) is None
+    assert await bed.store.sessions.list("default", "desk") == []
+    assert await kinds(bed) == []
+
+
+async def test_a_commit_that_is_refused_writes_no_fact(bed: Bed) -> None:
+    """One that is sent again writes none more."""
+    run = await begin(bed)
+    late = run.turn(result("0"), session=ENDED)
+    await run.commit(run.turn(result("0")))
+    assert isinstance(await run.send(late), Conflict)
+    assert await kinds(bed) == ["queued", "started"]
+    async with bed.rival() as rival:
+        await bed.lose_to(rival)
+        assert isinstance(await run.send(run.turn(result("1"), session=ENDED)), LeaseLost)
+        assert await kinds(rival) == ["queued", "started"]
+
+
+async def test_a_run_of_waiting_mail_makes_its_session(bed: Bed) -> None:
+    """Without a fact of a queue, and without a project."""
+    await bed.store.arrivals.deliver([message(id="m", to=CHAT)])
+    key = MessageKey(CHAT, "client:tests", "m")
+    run, new = bed.turns_of_mail(key)
+    outcome = await run.send(run.turn(started(CHAT), create=new, bind=(key,), session=STARTED))
+    assert isinstance(outcome, Committed)
+    await run.complete(session=ENDED)
+
+    row = await bed.store.sessions.get(CHAT)
+    assert row is not None
+    assert (row.project, row.open_runs, await kinds(bed)) == ("", 0, ["started", "ended"])
+    assert await bed.store.sessions.queued(CHAT, run.run_id) is None
+
+
+async def test_one_commit_may_begin_and_end_a_run(bed: Bed) -> None:
+    """Its facts are in order."""
+    run = Turns(bed, (await submit(bed)).run_id, CHAT)
+    await run.append(started(CHAT))
+    await run.complete(session=SessionChange(("started", "ended")), turns=(node("a"),))
+
+    assert await kinds(bed) == ["queued", "started", "ended"]
+
+
+@pytest.mark.parametrize("key", HOSTILE)
+async def test_a_session_may_have_any_id(bed: Bed, key: str) -> None:
+    """That an agent may have as its key."""
+    agent, store = AgentId("desk", key, "acme"), bed.store.sessions
+    await said(bed, "a", "b", agent=agent)
+    await store.switch(agent, "a")
+
+    assert [row.head for row in await store.list("acme", "desk")] == ["a"]
+    assert [one.id for one in await store.path(agent)] == ["a"]
+    assert await kinds(bed, agent) == ["queued", "started", "ended"]
+    assert await store.begin_delete(agent)
+    assert await store.finish_delete(agent) == 4
+    assert await store.get(agent) is None
+
+
+async def test_ten_thousand_facts_are_read_in_pages(bed: Bed) -> None:
+    """Each page begins behind the one before."""
+    run, store = await begin(bed), bed.store.sessions
+    for n in range(10):
+        many = SessionChange(("started",) * 1_000)
+        await run.commit(run.turn(result(f"{n}"), session=many))
+
+    found, after = list[int](), 0
+    while page := await store.facts(CHAT, after=after):
+        assert len(page) <= 1_000
+        found += [fact.number for fact in page]
+        after = found[-1]
+    assert found == list(range(1, 10_003))
+    assert [fact.number for fact in await store.facts(CHAT, after=9_999, limit=2)] == [
+        10_000,
+        10_001,
+    ]
+    await run.complete(session=ENDED)
+    assert await store.begin_delete(CHAT)
+    assert await store.finish_delete(CHAT) == 10_004
+
+
+async def take(bed: Bed, count: int, *, after: int = 0, agent: AgentId = CHAT) -> list[SessionFact]:
+    """So many facts of a session's tail."""
+    found: list[SessionFact] = []
+    async with aclosing(bed.store.sessions.tail(agent, after=after)) as facts:  # type: ignore[type-var]
+        async for fact in facts:
+            found.append(fact)
+            if len(found) == count:
+                break
+    return found
+
+
+async def test_a_tail_may_begin_before_its_session(bed: Bed) -> None:
+    """And goes on behind whatever fact a reader saw last. There may be any number of them."""
+    async with asyncio.TaskGroup() as group:
+        tails = [group.create_task(take(bed, 3)) for _ in range(3)]
+        await asyncio.sleep(0)
+        await said(bed, "a")
+    facts = await bed.store.sessions.facts(CHAT)
+    assert [tail.result() for tail in tails] == [facts] * 3
+    assert await take(bed, 2, after=1) == facts[1:]
+    async with asyncio.TaskGroup() as group:
+        late = group.create_task(take(bed, 2, after=2))
+        await submit(bed)
+    assert [fact.kind for fact in late.result()] == ["ended", "queued"]
+
+
+async def test_a_tail_hears_of_other_hosts(bed: Bed) -> None:
+    """They share the rows and nothing else."""
+    async with bed.rival() as rival, asyncio.TaskGroup() as group:
+        tail = group.create_task(take(rival, 3))
+        await said(bed, "a")
+        assert [fact.kind for fact in await tail] == ["queued", "started", "ended"]
+
+
+async def test_a_session_is_deleted_in_two_steps(bed: Bed) -> None:
+    """It is refused to runs in between, also after a crash, and counts on from its last fact afterwards."""
+    store = bed.store.sessions
+    assert not await store.begin_delete(CHAT)
+    assert await store.finish_delete(CHAT) == 0
+    run = await begin(bed)
+    for call in (store.begin_delete(CHAT), store.switch(CHAT, "a")):
+        with pytest.raises(SessionActiveError) as refused:
+            await call
+        assert refused.value.runs == 1
+    await run.complete(turns=(node("a"),), session=ENDED)
+    for _ in range(2):
+        assert await store.begin_delete(CHAT)
+        for mode in ("queue", "reject", "join", "interrupt"):
+            for is_apart in (False, True):
+                with pytest.raises(SessionDeletingError):
+                    await submit(bed, on_conflict=mode, is_apart=is_apart)
+        with pytest.raises(SessionActiveError):
+            await store.switch(CHAT, "a")
+        assert (await store.get(CHAT), await store.list("default", "desk")) == (None, [])
+
+    assert await store.finish_delete(CHAT) == 4
+    assert await store.finish_delete(CHAT) == 0
+    assert not await store.begin_delete(CHAT)
+    with pytest.raises(UnknownSessionError):
+        await store.switch(CHAT, "a")
+    assert (await store.get(CHAT), await store.facts(CHAT)) == (None, [])
+    await bed.submit(agent=CHAT, session=NewSession("other"))
+    [fact], row = await store.facts(CHAT), await store.get(CHAT)
+    assert row is not None
+    assert (fact.number, fact.kind, row.project, row.last_fact) == (4, "queued", "other", 4)
+    assert await take(bed, 1, after=2) == [fact]
+
+
+async def test_a_known_submit_is_answered_while_its_session_is_deleted(bed: Bed) -> None:
+    """And afterwards; it makes no session anew."""
+    store = bed.store.sessions
+    made = await submit(bed, id="m")
+    run = Turns(bed, made.run_id, CHAT)
+    await run.append(started(CHAT))
+    await run.complete(session=ENDED)
+    await store.begin_delete(CHAT)
+    assert (await submit(bed, id="m")).run_id == made.run_id
+    other = await bed.submit(agent=DESK, session=NEW)
+    assert (await store.facts(DESK))[0].run_id == other.run_id
+    await store.finish_delete(CHAT)
+    assert (await submit(bed, id="m")).run_id == made.run_id
+
+    assert (await store.get(CHAT), await kinds(bed)) == (None, [])
+
+
+async def test_submits_and_a_deletion_never_pass_each_other(bed: Bed) -> None:
+    """Either the session is refused to all that come later, or a run of it is open and stays so."""
+    for n in range(12):
+        agent = AgentId("desk", f"race-{n}")
+        await said(bed, "a", agent=agent)
+        calls = (
+            submit(bed, agent),
+            bed.store.sessions.begin_delete(agent),
+            submit(bed, agent),
+            bed.store.sessions.switch(agent, "a"),
+        )
+        order = calls[n % 4 :] + calls[: n % 4]
+        found = await asyncio.gather(*order, return_exceptions=True)
+        one, deletes, two, switched = found[-(n % 4) :] + found[: -(n % 4)] if n % 4 else found
+        made = [made for made in (one, two) if not isinstance(made, BaseException)]
+        assert isinstance(switched, SessionActiveError | None)
+        if deletes is True:
+            assert made == []
+            assert all(isinstance(refused, SessionDeletingError) for refused in (one, two))
+        else:
+            assert isinstance(deletes, SessionActiveError)
+            assert len(made) == 2
+            row = await bed.store.sessions.get(agent)
+            assert row is not None
+            assert row.open_runs == 2
+
+
+async def test_a_switch_wants_a_session_without_open_runs_and_a_node_of_it(bed: Bed) -> None:
+    """Nothing is changed else."""
+    store, other = bed.store.sessions, AgentId("desk", "other")
+    with pytest.raises(UnknownSessionError):
+        await store.switch(CHAT, "a")
+    await said(bed, "a", "b")
+    await said(bed, "c", agent=other)
+    for unknown in ("c", "", "A", "\u2028"):
+        with pytest.raises(UnknownNodeError) as refused:
+            await store.switch(CHAT, unknown)
+        assert refused.value.node == unknown
+    queued = Turns(bed, (await submit(bed)).run_id, CHAT)
+    with pytest.raises(SessionActiveError):
+        await store.switch(CHAT, "a")
+    row = await store.get(CHAT)
+    assert row is not None
+    assert row.head == "b"
+    await queued.cancel("no more", session=ENDED)
+    await store.switch(CHAT, "a")
+    row = await store.get(CHAT)
+    assert row is not None
+    assert row.head == "a"

@@ -1,0 +1,260 @@
+"""Conversations of sessions branch: what is read of one, of its active path, and of the cuts on it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from actors.kernel.agent.message import ChatMessage
+from actors.kernel.agent.session import SessionChange
+from actors.kernel.agent.transcript import NO_CUT, NewCut, NewTurn
+from actors.kernel.runtime.ids import AgentId
+from tests.conformance.bed import Turns, result, started
+from tests.conformance.run_store.test_sessions import CHAT, ENDED, begin, node, said, submit
+
+if TYPE_CHECKING:
+    from tests.conformance.bed import Bed
+
+
+async def ids(bed: Bed, agent: AgentId = CHAT, **page: Any) -> str:
+    """Ids of the nodes of a page, as one word."""
+    return "".join(one.id for one in await bed.store.transcripts.page(agent, agent.key, **page))
+
+
+async def active(bed: Bed, agent: AgentId = CHAT) -> str:
+    """Ids of the nodes of the active path, on which all that is read agrees; its last one is the head."""
+    store, transcripts = bed.store.sessions, bed.store.transcripts
+    path = await store.path(agent)
+    word = "".join(one.id for one in path)
+    parents = [one.parent for one in path]
+    assert parents == [None, *word][: len(word)]
+    assert await ids(bed, agent) == word
+    assert await transcripts.count(agent, agent.key) == len(word)
+    view = await transcripts.view(agent, agent.key, limit=100, whole=True)
+    assert "".join(view.ordinals) == word
+    assert {one.id: one.ordinal for one in path} == dict(view.ordinals)
+    row = await store.get(agent)
+    assert row is not None
+    assert (row.head or "") == word[-1:]
+    assert path == await store.nodes(agent, [*word, "unknown", *word])
+    return word
+
+
+async def window(bed: Bed, **view: Any) -> tuple[str | None, str]:
+    """The strategy of the cut that counts, and ids of what is behind it."""
+    found = await bed.store.transcripts.view(CHAT, CHAT.key, **{"limit": 100, **view})
+    return None if found.cut is None else found.cut.strategy, "".join(found.ordinals)
+
+
+async def test_what_is_said_after_a_switch_begins_a_branch(bed: Bed) -> None:
+    """The nodes behind the active one stay, and are read when it is one of them again."""
+    store = bed.store.sessions
+    await said(bed, *"abcd")
+    assert await active(bed) == "abcd"
+    await store.switch(CHAT, "b")
+    assert await active(bed) == "ab"
+    await said(bed, *"ef")
+    assert await active(bed) == "abef"
+    await store.switch(CHAT, "e")
+    await said(bed, *"gh")
+    assert await active(bed) == "abegh"
+    await store.switch(CHAT, "d")
+    assert await active(bed) == "abcd"
+    await said(bed, "i")
+    await store.switch(CHAT, "f")
+    await said(bed, "j")
+    assert await active(bed) == "abefj"
+    await store.switch(CHAT, "i")
+
+    assert await active(bed) == "abcdi"
+    assert await ids(bed, branches=True) == "abcdefghij"
+    view = await bed.store.transcripts.view(CHAT, CHAT.key, limit=3)
+    assert ("".join(view.ordinals), view.count) == ("cdi", 10)
+    nodes = await store.nodes(CHAT, list("jaegx"))
+    assert [(one.id, one.parent) for one in nodes] == [
+        ("a", None),
+        ("e", "b"),
+        ("g", "e"),
+        ("j", "f"),
+    ]
+    assert [one.ordinal for one in nodes] == [0, 4, 6, 9]
+
+
+async def test_a_branch_may_begin_with_its_first_node(bed: Bed) -> None:
+    """And with one that was the last: then nothing branches off before it."""
+    store = bed.store.sessions
+    await said(bed, *"abc")
+    await store.switch(CHAT, "c")
+    await said(bed, "d")
+    assert await active(bed) == "abcd"
+    await store.switch(CHAT, "b")
+    await store.switch(CHAT, "d")
+    await said(bed, "e")
+    assert await active(bed) == "abcde"
+    for n in range(5):
+        await store.switch(CHAT, "a")
+        await said(bed, f"{n}")
+        assert await active(bed) == f"a{n}"
+    await store.switch(CHAT, "1")
+    assert await active(bed) == "a1"
+
+
+async def test_a_page_of_a_path_is_what_it_says_at_both_edges(bed: Bed) -> None:
+    """By numbers, and behind an ordinal that is not on the path."""
+    await said(bed, *"abcd")
+    await bed.store.sessions.switch(CHAT, "b")
+    await said(bed, *"ef")
+
+    pages = [await ids(bed, limit=2, offset=n) for n in range(6)]
+    assert pages == ["ab", "be", "ef", "f", "", ""]
+    behind = [await ids(bed, limit=2, after=n) for n in range(-1, 7)]
+    assert behind == ["ab", "be", "ef", "ef", "ef", "f", "", ""]
+    assert await ids(bed, limit=0) == ""
+    assert await ids(bed, offset=1, after=0) == "ef"
+    assert [await ids(bed, limit=2, after=n, branches=True) for n in (-1, 1, 3)] == [
+        "ab",
+        "cd",
+        "ef",
+    ]
+
+
+async def test_a_run_goes_on_from_the_node_that_it_names(bed: Bed) -> None:
+    """With the turns of the same commit; from where the head is if there is no such node."""
+    await said(bed, *"abcd")
+    run = Turns(bed, (await submit(bed)).run_id, CHAT)
+    change = SessionChange(("started",), head="b")
+    await run.commit(run.turn(started(CHAT), session=change, turns=(node("e"),)))
+    assert await active(bed) == "abe"
+    await run.complete(turns=(node("f"),), session=ENDED)
+    assert await active(bed) == "abef"
+    other = Turns(bed, (await submit(bed)).run_id, CHAT)
+    await other.commit(other.turn(started(CHAT), session=SessionChange(("started",), head="d")))
+    assert await active(bed) == "abcd"
+    await other.commit(other.turn(result("0"), turns=(node("g"),)))
+    last = other.turn(result("1"), session=SessionChange((), head="unknown"), turns=(node("h"),))
+    await other.commit(last)
+
+    assert await active(bed) == "abcdgh"
+    assert await ids(bed, branches=True) == "abcdefgh"
+
+
+@pytest.mark.parametrize("end", ["fail", "cancel"])
+async def test_an_end_without_success_goes_back_to_what_a_user_has_seen(bed: Bed, end: str) -> None:
+    """Of the run's nodes; where it has none the head stays."""
+    await said(bed, "a")
+    run = await begin(bed)
+    empty = NewTurn(CHAT.key, "d", ChatMessage(role="assistant"))
+    turns = (node("b"), node("c", role="assistant"), empty, node("e", role="tool"))
+    await run.commit(run.turn(result("0"), turns=turns))
+    await run.commit(run.turn(result("1"), turns=(node("f", role="system"),)))
+    await getattr(run, end)("no", session=ENDED)
+    assert await active(bed) == "abc"
+    queued = Turns(bed, (await submit(bed)).run_id, CHAT)
+    await queued.cancel("no", session=ENDED)
+    silent = await begin(bed)
+    await silent.commit(silent.turn(result("0"), turns=(node("g", role="tool"),)))
+    await getattr(silent, end)("no", session=ENDED)
+    assert await active(bed) == "abcg"
+    await said(bed, "h")
+    assert await active(bed) == "abcgh"
+    assert await ids(bed, branches=True) == "abcdefgh"
+
+
+async def test_a_cut_holds_on_the_paths_of_its_last_node(bed: Bed) -> None:
+    """Others' windows begin with the cut before it, which comes back with its path."""
+    store = bed.store.sessions
+    await said(bed, *"abcdef")
+    for n, (upto, previous) in enumerate(((0, NO_CUT), (3, 0))):
+        run = await begin(bed)
+        summary = ChatMessage.of("user", f"summary {n}")
+        cuts = (NewCut(CHAT.key, upto, previous, f"{n}", summary),)
+        await run.complete(cuts=cuts, session=ENDED)
+    assert await window(bed) == ("1", "ef")
+    await store.switch(CHAT, "c")
+    assert await window(bed) == ("0", "bc")
+    await said(bed, *"gh")
+    assert await window(bed) == ("0", "bcgh")
+    assert await window(bed, whole=True) == ("0", "abcgh")
+    run = await begin(bed)
+    bad, late = NewCut(CHAT.key, 4, 0, "off"), NewCut(CHAT.key, 99, 0, "late")
+    await run.commit(run.turn(result("0"), cuts=(bad,)))
+    await run.commit(run.turn(result("1"), cuts=(late,)))
+    await run.complete(cuts=(NewCut(CHAT.key, 6, 0, "2"),), session=ENDED)
+    assert await window(bed) == ("2", "h")
+    await store.switch(CHAT, "a")
+    assert await window(bed) == ("0", "")
+    await store.switch(CHAT, "f")
+    assert await window(bed) == ("1", "ef")
+    view = await bed.store.transcripts.view(CHAT, CHAT.key, limit=9)
+    assert view.cut is not None
+    assert view.cut.summary == ChatMessage.of("user", "summary 1")
+    await store.switch(CHAT, "h")
+    assert await window(bed) == ("2", "h")
+    await store.switch(CHAT, "e")
+    assert await window(bed) == ("1", "e")
+
+
+async def test_nodes_that_are_taken_out_leave_their_branches(bed: Bed) -> None:
+    """What was said behind them goes on from what is left before them."""
+    store, transcripts = bed.store.sessions, bed.store.transcripts
+    await said(bed, *"abcd")
+    await store.switch(CHAT, "b")
+    first = await said(bed, "e")
+    await said(bed, "f")
+    await store.switch(CHAT, "e")
+    await said(bed, "g")
+    await transcripts.clear_run(CHAT, CHAT.key, first.run_id)
+    assert await active(bed) == "abg"
+    await store.switch(CHAT, "f")
+    assert await active(bed) == "abf"
+    last = await said(bed, *"hi")
+    await transcripts.clear_run(CHAT, CHAT.key, last.run_id)
+    assert await active(bed) == "abf"
+    await said(bed, "j")
+    assert await active(bed) == "abfj"
+    [found] = await store.nodes(CHAT, ["g"])
+    assert found.parent == "b"
+
+
+async def test_a_conversation_that_is_cleared_begins_anew(bed: Bed) -> None:
+    """Without path, branches and cuts."""
+    store, transcripts = bed.store.sessions, bed.store.transcripts
+    for clears in (True, False):
+        first = await said(bed, *"abcd")
+        await store.switch(CHAT, "b")
+        run = await begin(bed)
+        cuts = (NewCut(CHAT.key, 0, NO_CUT, "0"),)
+        await run.complete(cuts=cuts, turns=(node("e"),), session=ENDED)
+        if clears:
+            await transcripts.clear(CHAT, CHAT.key)
+        else:
+            for one in (first, run):
+                await transcripts.clear_run(CHAT, CHAT.key, one.run_id)
+        assert await active(bed) == ""
+    await said(bed, *"xyz")
+    assert await active(bed) == "xyz"
+    await store.switch(CHAT, "y")
+    assert (await active(bed), await window(bed)) == ("xy", (None, "xy"))
+
+
+async def test_an_erased_agent_leaves_nothing_of_its_session(bed: Bed) -> None:
+    """Its facts count from 1 again. The session of the same id of another tenant stays."""
+    store, other = bed.store.sessions, AgentId("desk", "chat", "acme")
+    for agent in (CHAT, other):
+        await said(bed, *"abc", agent=agent)
+        await store.switch(agent, "b")
+        await said(bed, "d", agent=agent)
+    while (await bed.store.retention.forget_agent(CHAT, limit=2)).more:
+        pass
+    assert (await store.get(CHAT), await store.facts(CHAT), await store.path(CHAT)) == (
+        None,
+        [],
+        [],
+    )
+    await said(bed, *"xy")
+
+    assert [fact.number for fact in await store.facts(CHAT)] == [1, 2, 3]
+    assert await active(bed) == "xy"
+    assert await active(bed, other) == "abd"
+    assert len(await store.facts(other)) == 6

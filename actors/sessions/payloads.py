@@ -100,7 +100,7 @@ class WaitingData(TypedDict):
 
 
 class ResumedData(TypedDict):
-    """The reason why the run goes on: ``woken``, ``recovered`` after a crash, or ``continued`` as a new generation."""
+    """The reason why the run goes on: ``woken``, ``recovered`` (after a crash) or ``continued`` (anew)."""
 
     reason: str
 

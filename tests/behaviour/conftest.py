@@ -92,7 +92,6 @@ _WITHOUT_MAIL = frozenset(
 _IN_MEMORY = frozenset(
     (
         *("branches", "exits", "llm", "middleware", "secrets", "steps", "tool_approvals", "tools"),
-        *("sessions", "session_events"),
         # bytes_of_compaction: what a host hands to its store
         "bytes_of_compaction",
         # prepared_summaries: all but the cut, and that a host which was away or ended writes none

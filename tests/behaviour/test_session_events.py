@@ -7,8 +7,9 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING
 
 import pytest
+from pydantic import ValidationError
 
-from actors.sessions import ConsumedError, CursorError
+from actors.sessions import EVENT_TYPES, EVENTS, ConsumedError, CursorError
 from tests.behaviour.bed import LIMIT_S
 from tests.behaviour.talks import Echo, all_of, past_of, sessions_on, types_of
 
@@ -128,3 +129,15 @@ async def test_a_cursor_that_is_none_is_refused(bed: Bed, app: str, cursor: str)
         await (await talks.start("1", session_id="s")).result()
         with pytest.raises(CursorError):
             await past_of(talks, "s", cursor)
+
+
+@pytest.mark.item(342, 343)
+async def test_only_events_of_the_closed_list_reach_a_reader(bed: Bed, app: str) -> None:
+    """As JSON and back they are the same: no object of a provider is among them."""
+    echo = Echo()
+    async with sessions_on(bed, echo.agent(), app=app) as talks:
+        stored = await filled(talks, echo)
+    assert {event.type for event in stored} <= {*EVENT_TYPES}
+    assert [EVENTS.validate_json(event.model_dump_json()) for event in stored] == stored
+    with pytest.raises(ValidationError):
+        EVENTS.validate_python({**stored[0].model_dump(), "type": "response.output_text.delta"})

@@ -168,7 +168,7 @@ async def test_a_submit_without_a_session_leaves_no_row(bed: Bed) -> None:
     await run.complete()
 
     assert await bed.store.sessions.get(CHAT) is None
-    assert await bed.store.sessions.list("default", "desk") == []
+    assert await bed.store.sessions.recent("default", "desk") == []
     assert await kinds(bed) == []
 
 

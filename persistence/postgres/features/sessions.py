@@ -57,7 +57,8 @@ select {COLUMNS}
   order by t.ordinal
 """  # noqa: S608 - constants only
 SQL_NODES: Final[LiteralString] = f"""
-select {COLUMNS}, parent_node($1, $2, t.ordinal) as follows from (select distinct u.id from unnest($3::text[]) u(id)) k
+select {COLUMNS}, parent_node($1, $2, t.ordinal) as follows
+  from (select distinct u.id from unnest($3::text[]) u(id)) k
   cross join lateral (select * from transcript_turns n
     where n.agent = $1 and n.session = $2 and n.id = k.id offset 0) t
   order by t.ordinal
@@ -94,7 +95,7 @@ class Sessions(SessionStore):
         return _session_of(rows[0]) if rows else None
 
     @override
-    async def list(
+    async def recent(
         self, tenant: str, type_: str, *, limit: int = 100, before: datetime | None = None
     ) -> list[SessionRow]:
         args = (tenant, type_, limit, before)
@@ -171,7 +172,7 @@ class Sessions(SessionStore):
         [row] = await self._links.fetch("deleting a session", SQL_BEGIN_DELETE, *args)
         if row["outcome"] == "active":
             raise SessionActiveError(str(agent), row["runs"])
-        return row["outcome"] == "ok"
+        return bool(row["outcome"] == "ok")
 
     @override
     async def finish_delete(self, agent: AgentId) -> int:

@@ -80,8 +80,8 @@ union all (
 SQL_PAGE: Final[LiteralString] = f"""
 with s as materialized (
   select path is not null and not $6 as branches from transcripts where agent = $1 and session = $2)
-select null::int as ordinal, null as id, null as run_id, null as parent, null::int as tokens, null::json as body,
-    null::timestamptz as at, null as artifact
+select null::int as ordinal, null as id, null as run_id, null as parent, null::int as tokens,
+    null::json as body, null::timestamptz as at, null as artifact
   from s where s.branches
 union all (
   select {COLUMNS} from transcript_turns t

@@ -25,7 +25,7 @@ from persistence.postgres.features.follows import Follows
 from persistence.postgres.features.limits import PostgresLimits
 from persistence.postgres.features.retention import Retention
 from persistence.postgres.features.schedules import PostgresSchedules
-from persistence.postgres.features.sessions import Sessions
+from persistence.postgres.features.sessions import PostgresSessions
 from persistence.postgres.features.transcripts import Transcripts
 from persistence.postgres.features.usage import PostgresUsage
 from persistence.postgres.mail.arrivals import Arrivals
@@ -73,7 +73,7 @@ class PostgresStore(RunStore):
         self.reads = Reads(settings, links, reading)
         self.lists = Lists(links, answering)
         self.transcripts = Transcripts(links, artifacts.of)
-        self.sessions = Sessions(links, self.transcripts)
+        self.sessions = PostgresSessions(links, self.transcripts)
         self.arrivals = Arrivals(
             settings, links, arriving, answering, reads=self.reads, on_session=self.sessions.grew
         )

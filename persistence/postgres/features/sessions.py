@@ -72,7 +72,7 @@ SQL_BEGIN_DELETE: Final[LiteralString] = (
 SQL_FINISH_DELETE: Final[LiteralString] = "select gone, more from finish_delete_session($1, $2)"
 
 
-class Sessions(SessionStore):
+class PostgresSessions(SessionStore):
     """A `SessionStore` on PostgreSQL.
 
     Args:

@@ -25,7 +25,7 @@ from persistence.postgres.features.follows import Follows
 from persistence.postgres.features.limits import PostgresLimits
 from persistence.postgres.features.retention import Retention
 from persistence.postgres.features.schedules import PostgresSchedules
-from persistence.postgres.features.sessions import Sessions
+from persistence.postgres.features.sessions import FactReaders, PostgresSessions
 from persistence.postgres.features.transcripts import Transcripts
 from persistence.postgres.features.usage import PostgresUsage
 from persistence.postgres.mail.arrivals import Arrivals
@@ -70,16 +70,17 @@ class PostgresStore(RunStore):
         self.reads = Reads(settings, links, reading)
         self.lists = Lists(links, answering)
         self.transcripts = Transcripts(links, artifacts.of)
-        self.sessions = Sessions(links, self.transcripts)
+        readers = FactReaders()
+        self.sessions = PostgresSessions(links, self.transcripts, readers)
         self.arrivals = Arrivals(
-            settings, links, arriving, answering, reads=self.reads, on_session=self.sessions.grew
+            settings, links, arriving, answering, reads=self.reads, on_session=readers.wake
         )
         self.commits = Committer(
             settings,
             outage,
             on_commit=self.reads.grew,
             on_foreign=self.arrivals.nudge,
-            on_session=self.sessions.grew,
+            on_session=readers.wake,
             artifacts_of=artifacts.of,
         )
         self.shards = ShardLeases(settings, links, clock)

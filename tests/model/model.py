@@ -338,17 +338,17 @@ class Model:
         for seq, line in lines:
             self._send(run, seq, line, cause)
 
-    def touch(self, scope: str, run_id: str, *, writes: bool) -> None:
-        """Note that a run uses a scope of memories now.
+    def touch(self, what: str, user: str, *, writes: bool) -> None:
+        """Note that a run or a call uses something now that others may use.
 
         Raises:
             TieError: Another one does in the same instant, and one of them writes.
         """
-        at, by, wrote = self._used.get(scope, (NEVER, "", False))
+        at, by, wrote = self._used.get(what, (NEVER, "", False))
         is_now = abs(at - self.now) < TIE_S
-        if is_now and by != run_id and (writes or wrote):
-            raise TieError(f"two runs use the memories of {scope} at {at:.6f} s")
-        self._used[scope] = (self.now, run_id, writes or (is_now and wrote))
+        if is_now and by != user and (writes or wrote):
+            raise TieError(f"two use {what} at {at:.6f} s")
+        self._used[what] = (self.now, user, writes or (is_now and wrote))
 
     def _session(self, run: Run, name: str) -> Session:
         return self.sessions.setdefault(f"{run.box.agent} {name}", Session())

@@ -62,6 +62,7 @@ class Remembering(Conversations):
         outcome, called = {"d": 0.0}, ""
         if name in EMBEDS:
             called = embedding_name(wait.plan[4][0], self.tag)
+            self.world.touch(called, wait.position, writes=True)
             outcome, n = self._executed(called)
             called = f"{called}#{n}"
         else:

@@ -290,7 +290,7 @@ def _caught(stmt: Stmt) -> Stmt:
     return {"op": "try", "body": [stmt], "catch": "MemoryConflictError", "handler": [], "final": []}
 
 
-_memory_key = st.sampled_from([None, "k", "k", "l"])
+_memory_key = st.sampled_from([None, "k", "k", "k", "l"])
 _memorise = _weighted(
     (6, _stmt("remember", text=_fact, key=_memory_key, about=_about, into=st.just("m"))),
     (3, _stmt("recall", about=_about, into=_var)),

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+from itertools import product
 from typing import TYPE_CHECKING, Final
 
 import pytest
@@ -42,6 +43,10 @@ STRIDE: Final = 1 if IS_SLOW or SEED else 2
 """The gate lets a host die at every second store call: before it, and after it."""
 DYING: Final = [*REMEMBERING] if IS_SLOW or SEED else ["versions", "blocks"]
 """Programs whose hosts die at all calls."""
+WRITES: Final = ("put", "forget", "search", "append", "commit") if IS_SLOW else ("put",)
+"""Calls of real stores before and behind which a host dies."""
+ON_SERVERS: Final = [*REMEMBERING] if IS_SLOW else ["versions"]
+SERVERS: Final = {"postgres": False, "nats": True} if IS_SLOW else {"nats": True}
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600 if SEED else 120)]
 
 
@@ -96,6 +101,29 @@ def test_each_memory_is_kept_once_wherever_a_host_dies(name: str) -> None:
             is_struck = faults.struck
         nth += STRIDE
     assert not wrong, f"{len(wrong)} of {nth // STRIDE * 2} deaths\n{wrong[-1]}"
+
+
+@pytest.mark.parametrize("brokered", SERVERS.values(), ids=SERVERS)
+def test_each_memory_is_kept_once_by_real_servers(
+    postgres_server: TestPostgres, nats_server: TestNats, *, brokered: bool
+) -> None:
+    """A host dies before and after each write of a memory and of a log, and each search."""
+    wrong = []
+    with opened_stage(postgres_server, nats_server, brokered=brokered) as stage:
+        stage.is_mute = True
+        for name, method in product(ON_SERVERS, WRITES):
+            case, nth, is_struck = REMEMBERING[name], 0, True
+            while is_struck:
+                for manner in DEATHS:
+                    faults = Faults(nth=nth, manner=manner, method=method)
+                    both = play_both(
+                        case, suspend_after=5.0 * (nth % 2), faults=faults, play=stage.play
+                    )
+                    found = differences(case, both.predicted, both.observed)
+                    wrong += [report(found, case, 0, faults)] if found else []
+                    is_struck = faults.struck
+                nth += 1
+    assert not wrong, f"{len(wrong)} deaths\n{wrong[-1]}"
 
 
 @pytest.mark.parametrize("brokered", [False, True], ids=["postgres", "nats"])

@@ -367,7 +367,9 @@ async def test_a_cycle_that_a_scan_finds(bed: Bed) -> None:
     result = asyncio.ensure_future(bed.result(run_id))
     found = WaitCycle(run_id, agent, "0", (agent, target))
 
-    def scanned() -> bool:  # a hint may come while the host has just lost the shard: a scan repeats it
+    def scanned() -> (
+        bool
+    ):  # a hint may come while the host has just lost the shard: a scan repeats it
         if not result.done():
             bed.runtime._host.worker.intake.fail_cycle(found)
         return result.done()

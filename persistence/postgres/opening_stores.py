@@ -4,15 +4,22 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Final
 
 from actors.kernel.runtime.ids import DEFAULT_TENANT, HostIncarnation
 from actors.kernel.storage.vector import EmbeddingClient
 from persistence.postgres.connection.settings import StoreSettings
 from persistence.postgres.opening import BY_INDEX, open_links
+from persistence.postgres.stores.age import QUERY_S, AGEGraphStore
 from persistence.postgres.stores.files import PostgresFiles, PostgresFileStore
 from persistence.postgres.stores.first_use import StoreTables
 from persistence.postgres.stores.graphs import PostgresGraphStore
 from persistence.postgres.stores.vectors import PgVectorStore
+
+
+COPY_S: Final = 600.0
+"""Seconds that a statement on rows of a graph with a copy may take: the first one copies all of them."""
 
 
 @asynccontextmanager
@@ -67,6 +74,38 @@ async def open_postgres_graph(
     )
     async with open_links(settings, BY_INDEX) as links:
         yield PostgresGraphStore(StoreTables(links, "graphs"), tenant=tenant)
+
+
+@asynccontextmanager
+async def open_age_graph(
+    url: str,
+    *,
+    tenant: str = DEFAULT_TENANT,
+    schema: str = "callboard",
+    outage_s: float = 60.0,
+    start_wait_s: float | None = None,
+) -> AsyncIterator[AGEGraphStore]:
+    """Yield the graph of one tenant that also runs Cypher, by Apache AGE. See `open_postgres_vectors`.
+
+    It is the graph of `open_postgres_graph`. When it is opened for the first time, AGE gets a copy of what is there.
+
+    Raises:
+        AGEMissingError: The database has no AGE that this user may use; the message has the remedy.
+    """
+    settings = StoreSettings(
+        url=url,
+        owner=HostIncarnation("graph"),
+        schema=schema,
+        outage_s=outage_s,
+        start_wait_s=start_wait_s,
+    )
+    limited = {"statement_timeout": f"{QUERY_S:g}s"}
+    patient = replace(settings, answer_s=COPY_S)
+    async with open_links(patient, BY_INDEX) as links, open_links(settings, limited) as queries:
+        tables, copies = StoreTables(links, "graphs"), StoreTables(links, "cypher")
+        store = AGEGraphStore(tables, copies, StoreTables(queries, "cypher"), tenant=tenant)
+        await store.make_ready()
+        yield store
 
 
 @asynccontextmanager

@@ -39,7 +39,7 @@ class AGEGraphStore(PostgresGraphStore, CypherCapable):
 
     Args:
         tables: Of `graphs`.
-        copies: Tables of `cypher`, by the same links.
+        copies: Tables of `cypher`, by links that wait long enough for a graph to be copied.
         queries: Tables of `cypher`, by links whose statements end after `QUERY_S`.
         tenant: Owner of all that this store reads and writes.
     """

@@ -149,7 +149,9 @@ begin
   execute format('create index on %I."Relationship" (end_id)', made);
   execute format('create index on %I."Entity" using gin (properties)', made);
   execute cypher_copy_entities('graph_entities', made) using p_tenant;
+  execute format('analyze %I."Entity"', made);
   execute cypher_copy_relationships('graph_relationships', made) using p_tenant;
+  execute format('analyze %I."Relationship"', made);
   insert into cypher_graphs (tenant, graph) values (p_tenant, made)
     on conflict (tenant) do update set graph = excluded.graph;
 end $$;

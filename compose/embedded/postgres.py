@@ -38,11 +38,7 @@ PostgresServer: TypeAlias = owned.EmbeddedServer
 
 
 def start_postgres(
-    data_dir: Path,
-    *,
-    durable: bool,
-    settings: Mapping[str, str] | None = None,
-    wheel: str = _WHEEL,
+    data_dir: Path, *, durable: bool, settings: Mapping[str, str] | None = None, wheel: str = _WHEEL
 ) -> PostgresServer:
     """A running PostgreSQL over `data_dir`, created at the first call (about a second).
 

@@ -21,6 +21,9 @@ from persistence.postgres.stores.vectors import PgVectorStore
 COPY_S: Final = 600.0
 """Seconds that copying a graph for Apache AGE may take: 200,000 entities with as many relationships took 12 s."""
 
+CYPHER_SESSION: Final = {"statement_timeout": f"{QUERY_S:g}s"}
+"""Settings of sessions that run Cypher."""
+
 
 @asynccontextmanager
 async def open_postgres_vectors(
@@ -99,11 +102,10 @@ async def open_age_graph(
         outage_s=outage_s,
         start_wait_s=start_wait_s,
     )
-    limited = {"statement_timeout": f"{QUERY_S:g}s"}
     patient = replace(settings, answer_s=COPY_S, readers=1)
     async with (
         open_links(settings, BY_INDEX) as links,
-        open_links(settings, limited) as queries,
+        open_links(settings, CYPHER_SESSION) as queries,
         open_links(patient) as copying,
     ):
         store = AGEGraphStore(

@@ -20,7 +20,9 @@ from persistence.postgres.stores.first_use import StoreTables
 from persistence.postgres.stores.graphs import PostgresGraphStore
 
 SQL_MAKE_CYPHER_GRAPH: Final[LiteralString] = "select make_cypher_graph($1)"
-SQL_RUN_CYPHER: Final[LiteralString] = "select r.columns from run_cypher($1, $2, $3, $4, $5) r(columns)"
+SQL_RUN_CYPHER: Final[LiteralString] = (
+    "select r.columns from run_cypher($1, $2, $3, $4, $5) r(columns)"
+)
 
 QUERY_S: Final = 10.0
 """Seconds that one query may take. Its sessions have it as `statement_timeout`."""
@@ -91,7 +93,8 @@ class AGEGraphStore(PostgresGraphStore, CypherCapable):
         if len(rows) > MAX_CYPHER_ROWS:
             raise CypherError(f"more than {MAX_CYPHER_ROWS} rows: add LIMIT, or a stricter WHERE")
         return [
-            dict(zip(checked.columns, map(cypher_value, row["columns"]), strict=True)) for row in rows
+            dict(zip(checked.columns, map(cypher_value, row["columns"]), strict=True))
+            for row in rows
         ]
 
     async def _run(self, query: CypherQuery, values: str) -> list[Row]:

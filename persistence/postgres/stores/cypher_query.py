@@ -25,7 +25,7 @@ _TOKEN: Final = re.compile(
       | (?P<parameter> \$[A-Za-z_][A-Za-z0-9_]* )
       | (?P<number> [0-9]+ )
       | (?P<name> [A-Za-z_\u0080-\U0010ffff][A-Za-z0-9_\u0080-\U0010ffff]* )
-      | (?P<sign> [-+*/%^=<>!|&?~.,:()\[\]{}] )""",
+      | (?P<sign> [-+*%^=<>!|&?~.,:()\[\]{}] | /(?!\*) )""",
     re.VERBOSE | re.DOTALL,
 )
 _WRITES: Final = frozenset("CALL CREATE DELETE DETACH LOAD MERGE REMOVE SET".split())
@@ -160,7 +160,9 @@ def _items(tokens: Sequence[_Token]) -> list[list[_Token]]:
             elif items[-1] or len(items) > 1 or one.word() != "DISTINCT":
                 items[-1].append(one)
     if not items or not all(items):
-        raise CypherError("a query ends with RETURN and its columns, for example RETURN n.name AS name")
+        raise CypherError(
+            "a query ends with RETURN and its columns, for example RETURN n.name AS name"
+        )
     return items
 
 

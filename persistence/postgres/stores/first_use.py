@@ -46,7 +46,9 @@ class StoreTables:
     """
 
     def __init__(
-        self, links: Links, name: Literal["boards", "cypher", "files", "graphs", "memories", "vectors"]
+        self,
+        links: Links,
+        name: Literal["boards", "cypher", "files", "graphs", "memories", "vectors"],
     ) -> None:
         self._links, self._name = links, name
         self._are_made = False

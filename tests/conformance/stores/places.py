@@ -49,7 +49,11 @@ async def copy_faults(links: Links, tenant: str) -> list[str]:
     faults = []
     for kept, label, columns in (
         ("id, type from graph_entities", "Entity", [id_, type_]),
-        ("id, type, source_id, target_id from graph_relationships", "Relationship", [id_, type_, *ends]),
+        (
+            "id, type, source_id, target_id from graph_relationships",
+            "Relationship",
+            [id_, type_, *ends],
+        ),
     ):
         rows = await links.fetch("reading rows", f"select {kept} where tenant = $1", tenant)
         copied = f'select {", ".join(columns)} from {graph}."{label}" r'

@@ -64,7 +64,10 @@ async def in_age(place: Place) -> AsyncIterator[Tenants]:
         graphs, copies = StoreTables(links, "graphs"), StoreTables(links, "cypher")
         stores = {
             name: AGEGraphStore(
-                graphs, copies, StoreTables(queries, "cypher"), tenant=f"{name}-{secrets.token_hex(6)}"
+                graphs,
+                copies,
+                StoreTables(queries, "cypher"),
+                tenant=f"{name}-{secrets.token_hex(6)}",
             )
             for name in ("acme", "bolt")
         }

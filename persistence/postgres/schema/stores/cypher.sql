@@ -51,6 +51,13 @@ language sql immutable return format($sql$
       do update set start_id = excluded.start_id, end_id = excluded.end_id, properties = excluded.properties
 $sql$, source, graph);
 
+-- Returns true if the graph can be used. Who drops the extension takes the columns away, and leaves the tables.
+create function has_cypher_copy(graph name) returns boolean
+language sql stable return (
+  select count(*) = 2 from pg_attribute a
+    where a.attrelid in (to_regclass(format('%I."Entity"', graph)), to_regclass(format('%I."Relationship"', graph)))
+      and a.attname = 'properties' and not a.attisdropped);
+
 -- Carries a change of rows over to the copies of their tenants. A copy that somebody dropped is passed over: it is made anew
 -- when the next query misses it.
 create function cypher_follow() returns trigger
@@ -61,7 +68,7 @@ begin
     'select c.tenant, c.graph from cypher_graphs c where c.tenant in (select r.tenant from %I r)',
     case tg_op when 'DELETE' then 'gone' else 'kept' end)
   loop
-    continue when to_regclass(format('%I.%I', one.graph, label)) is null;
+    continue when not has_cypher_copy(one.graph);
     if tg_op = 'DELETE' then
       execute format($sql$
         delete from %I.%I v using gone g where g.tenant = $1
@@ -127,18 +134,20 @@ declare
   made name := 'callboard_' || left(encode(sha256(convert_to(current_schema() || '/' || p_tenant, 'utf8')), 'hex'), 40);
   label text;
 begin
-  if exists (select from cypher_graphs c where c.tenant = p_tenant and c.graph = made)
-      and to_regclass(format('%I."Relationship"', made)) is not null then
+  if exists (select from cypher_graphs c where c.tenant = p_tenant and c.graph = made and has_cypher_copy(made)) then
     return;
   end if;
   perform need_age();
   lock table graph_entities, graph_relationships in share row exclusive mode;
-  if exists (select from cypher_graphs c where c.tenant = p_tenant and c.graph = made)
-      and to_regclass(format('%I."Relationship"', made)) is not null then
+  if exists (select from cypher_graphs c where c.tenant = p_tenant and c.graph = made and has_cypher_copy(made)) then
     return;
   end if;
   if to_regnamespace(made::text) is not null then
-    perform drop_graph(made, true);  -- of a schema of this name that is no more
+    begin
+      perform drop_graph(made, true);  -- of a schema of this name that is no more
+    exception when invalid_schema_name then
+      execute format('drop schema %I cascade', made);  -- of an extension that is no more
+    end;
   end if;
   perform create_graph(made);
   execute format('select create_vlabel(%1$L, ''Entity''), create_elabel(%1$L, ''Relationship'')', made);
@@ -166,7 +175,7 @@ declare
   tag text := 'q' || replace(gen_random_uuid()::text, '-', '');
   given text;
 begin
-  if to_regclass(format('%I."Relationship"', read_from)) is null then
+  if read_from is null or not has_cypher_copy(read_from) then
     raise exception using errcode = 'CB004', message = 'there is no graph of this tenant yet';
   end if;
   execute 'select $1::agtype::text' into given using cypher_text(p_parameters);

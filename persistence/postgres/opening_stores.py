@@ -17,9 +17,8 @@ from persistence.postgres.stores.first_use import StoreTables
 from persistence.postgres.stores.graphs import PostgresGraphStore
 from persistence.postgres.stores.vectors import PgVectorStore
 
-
 COPY_S: Final = 600.0
-"""Seconds that copying a graph for Apache AGE may take: 200,000 entities with as many relationships took 12 s."""
+"""Seconds that copying a graph for Apache AGE may take. 200,000 entities with 200,000 edges took 12 s."""
 
 CYPHER_SESSION: Final = {"statement_timeout": f"{QUERY_S:g}s"}
 """Settings of sessions that run Cypher."""
@@ -90,7 +89,7 @@ async def open_age_graph(
 ) -> AsyncIterator[AGEGraphStore]:
     """Yield the graph of one tenant that also runs Cypher, by Apache AGE. See `open_postgres_vectors`.
 
-    It is the graph of `open_postgres_graph`. When it is opened for the first time, AGE gets a copy of what is there.
+    It is the graph of `open_postgres_graph`. The first opening copies what is there.
 
     Raises:
         AGEMissingError: The database has no AGE that this user may use; the message has the remedy.

@@ -117,10 +117,10 @@ class CypherCapable(Protocol):
 
         Args:
             query: Its text, at most 64 KiB. It ends with RETURN and names its columns.
-            parameters: Values of `$name` in the query, at most 64 KiB as JSON. Never make values part of the text.
+            parameters: Values of `$name`, at most 64 KiB as JSON. Never write values into the text.
 
         Raises:
-            ValueError: `CypherError`: the query writes, calls a function that is not known, is no Cypher, takes too
-                long or has more than 10,000 rows.
+            ValueError: `CypherError`: the query writes, calls a function that is not known, is no Cypher, takes
+                too long or has more than 10,000 rows.
             ContractError: The text or the parameters cannot be kept.
         """

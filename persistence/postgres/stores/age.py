@@ -35,9 +35,9 @@ _TOO_LONG: Final = "57014"
 class AGEGraphStore(PostgresGraphStore, CypherCapable):
     """A `GraphStore` of one tenant on PostgreSQL that also runs Cypher, by Apache AGE.
 
-    Entities and relationships are rows as those of `PostgresGraphStore`: one store may be used in place of the other.
-    AGE has a copy of the tenant's graph, which every change of a row changes in the same statement. So a query sees
-    what was kept when it began, and survives what the rows survive.
+    Entities and relationships are the rows of `PostgresGraphStore`. AGE has a copy of the tenant's graph. Each
+    statement that changes rows, of whichever store, also changes the copy. So the copy survives what the rows
+    survive, and a query sees all that was kept when it began.
 
     Args:
         tables: Of `graphs`.

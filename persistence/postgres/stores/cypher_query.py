@@ -1,7 +1,7 @@
-"""Reading of a Cypher query before a server gets it: its columns, and the refusal of all that is no reading.
+"""Check of a Cypher query before a server gets it: the query only reads, and its columns have names.
 
-A server that runs Cypher calls functions of its database by name, and a query may come from a model or a stranger.
-So only known functions pass. The tokens are those of Apache AGE; where it could read a text in two ways, it is refused.
+Apache AGE calls functions of its database by name, and a query may come from a model or from a stranger. So only
+known functions pass. The tokens are those of AGE. A text that AGE may read in another way is refused.
 """
 
 from __future__ import annotations
@@ -28,18 +28,22 @@ _TOKEN: Final = re.compile(
       | (?P<sign> [-+*%^=<>!|&?~.,:()\[\]{}] | /(?!\*) )""",
     re.VERBOSE | re.DOTALL,
 )
-_WRITES: Final = frozenset("CALL CREATE DELETE DETACH LOAD MERGE REMOVE SET".split())
-_BEFORE_PARENTHESIS: Final = frozenset(
-    "AND BY CASE CONTAINS DISTINCT ELSE IN LIMIT MATCH NOT OR RETURN SKIP THEN UNWIND WHEN WHERE WITH XOR".split()
-)
-_FUNCTIONS: Final = frozenset(
-    """abs acos asin atan atan2 avg ceil coalesce collect cos cot count degrees e end_id endnode exists exp floor head id
-    isempty keys label labels last left length log log10 ltrim max min nodes percentilecont percentiledisc pi
-    properties radians rand range relationships replace reverse right round rtrim sign sin size split sqrt start_id
-    startnode stdev stdevp substring sum tail tan timestamp toboolean tobooleanlist tofloat tofloatlist tointeger
-    tointegerlist tolower tostring tostringlist toupper trim type""".split()
-)
-_AFTER_COLUMNS: Final = frozenset("LIMIT ORDER SKIP UNION".split())
+_WRITING_WORDS: Final = "CALL CREATE DELETE DETACH LOAD MERGE REMOVE SET"
+_WRITES: Final = frozenset(_WRITING_WORDS.split())
+_WORDS_BEFORE_PARENTHESES: Final = """
+AND BY CASE CONTAINS DISTINCT ELSE IN LIMIT MATCH NOT OR RETURN SKIP THEN UNWIND WHEN WHERE WITH XOR
+"""
+_BEFORE_PARENTHESIS: Final = frozenset(_WORDS_BEFORE_PARENTHESES.split())
+_FUNCTION_NAMES: Final = """
+abs acos asin atan atan2 avg ceil coalesce collect cos cot count degrees e end_id endnode exists exp floor
+head id isempty keys label labels last left length log log10 ltrim max min nodes percentilecont
+percentiledisc pi properties radians rand range relationships replace reverse right round rtrim sign sin
+size split sqrt start_id startnode stdev stdevp substring sum tail tan timestamp toboolean tobooleanlist
+tofloat tofloatlist tointeger tointegerlist tolower tostring tostringlist toupper trim type
+"""
+_FUNCTIONS: Final = frozenset(_FUNCTION_NAMES.split())
+"""Those that compute with what they are given. Others of AGE take the name of a graph."""
+_AFTER_COLUMNS: Final = frozenset(["LIMIT", "ORDER", "SKIP", "UNION"])
 
 
 class _Token(NamedTuple):
@@ -75,7 +79,7 @@ def read_query(query: str, given: Container[str] = ()) -> CypherQuery:
 
     Raises:
         InvalidTextError: It is no text, longer than 64 KiB, or has a NUL or half a surrogate pair.
-        CypherError: It writes, calls what is not known, asks for a parameter that is not given, or names no columns.
+        CypherError: It writes, calls an unknown function, lacks a parameter, or has no columns.
     """
     check_text_of("Cypher query", query)
     found = list(_tokens(query))
@@ -83,8 +87,8 @@ def read_query(query: str, given: Container[str] = ()) -> CypherQuery:
     tokens = [one for one in found if one.kind != "space"]
     for at, one in enumerate(tokens):
         if one.word() in _WRITES:
-            problem = "a query only reads; change the graph by the store's methods, and write a name in `backticks`"
-            raise CypherError(f"{one.text}: {problem}")
+            remedy = "change the graph by the store's methods, and write a name in `backticks`"
+            raise CypherError(f"{one.text}: a query only reads; {remedy}")
         if one.kind == "parameter" and one.text[1:] not in given:
             raise CypherError(f"parameter {one.text} is not given: pass it in `parameters`")
         if one.text == "(" and at:
@@ -105,7 +109,7 @@ def _tokens(query: str) -> Iterator[_Token]:
 
 
 def _check_call(tokens: Sequence[_Token], at: int) -> None:
-    """Refuse a function before a parenthesis unless it is one of those that compute with what they are given."""
+    """Refuse the call of a function that is not one of `_FUNCTIONS`."""
     callee = tokens[at - 1]
     if callee.kind not in {"name", "quoted", "parameter"}:
         return
@@ -117,11 +121,11 @@ def _check_call(tokens: Sequence[_Token], at: int) -> None:
 
 
 def _check_label(tokens: Sequence[_Token], at: int) -> None:
-    """Refuse a label that no row has: the server would find nothing, and say nothing."""
+    """Refuse a label that no row has. The server would only find nothing."""
     rest = tokens[at + 1 : at + 4]
     if rest and rest[0].kind in {"name", "quoted"}:
         rest = rest[1:]
-    if len(rest) < 2 or rest[0].text != ":":
+    if not rest[1:] or rest[0].text != ":":
         return
     label, known = rest[1].text.strip("`"), ENTITY if tokens[at].text == "(" else RELATIONSHIP
     if label != known:
@@ -167,8 +171,8 @@ def _items(tokens: Sequence[_Token]) -> list[list[_Token]]:
 
 
 def _name(query: str, item: Sequence[_Token]) -> str:
-    last = item[-1]
-    if len(item) > 2 and item[-2].word() == "AS":
+    *before, last = item
+    if before[1:] and before[-1].word() == "AS":
         is_quoted = last.kind == "quoted"
         return last.text[1:-1].replace("``", "`") if is_quoted else last.text
     return query[item[0].start : last.end]

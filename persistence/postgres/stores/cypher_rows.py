@@ -18,7 +18,7 @@ _KIND: Final = "\0"
 
 
 def cypher_value(text: str | None) -> JsonValue:
-    """Return a value of a row. Vertices and edges that the store made are as `Entity` and `Relationship` have them.
+    """Return a value of a row. Vertices and edges have the fields of `Entity` and `Relationship`.
 
     Raises:
         CypherError: It is a number that JSON has not.

@@ -34,7 +34,9 @@ class Place:
     schema: str
 
 
-FIELD = """ag_catalog.agtype_access_operator(variadic array[{of}.properties, '"{name}"'::ag_catalog.agtype])::text"""
+FIELD = """
+ag_catalog.agtype_access_operator(variadic array[{of}.properties, '"{name}"'::ag_catalog.agtype])::text
+"""
 END = """(select {field} from {graph}."Entity" e where e.id operator(ag_catalog.=) r.{name})"""
 
 

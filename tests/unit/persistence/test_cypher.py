@@ -1,4 +1,4 @@
-"""What a Cypher query is refused for before a server gets it, its columns, and what AGE's values are in JSON."""
+"""Cypher without a server: refusals of queries, names of columns, and values of AGE as JSON."""
 
 from __future__ import annotations
 

@@ -109,8 +109,8 @@ async def open_age_graph(
     ):
         store = AGEGraphStore(
             StoreTables(links, "graphs"),
-            StoreTables(copying, "cypher"),
-            StoreTables(queries, "cypher"),
+            StoreTables(copying, "graphs_cypher"),
+            StoreTables(queries, "graphs_cypher"),
             tenant=tenant,
         )
         await store.make_ready()

@@ -1,4 +1,4 @@
-"""Graphs that run Cypher, by Apache AGE: see `schema/stores/cypher.sql`."""
+"""Graphs that run Cypher, by Apache AGE: see `schema/stores/graphs_cypher.sql`."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ class AGEGraphStore(PostgresGraphStore, CypherCapable):
 
     Args:
         tables: Of `graphs`.
-        copies: Tables of `cypher`, by links that wait long enough for a graph to be copied.
-        queries: Tables of `cypher`, by links whose statements end after `QUERY_S`.
+        copies: Tables of `graphs_cypher`, by links that wait long enough for a graph to be copied.
+        queries: Tables of `graphs_cypher`, by links whose statements end after `QUERY_S`.
         tenant: Owner of all that this store reads and writes.
     """
 

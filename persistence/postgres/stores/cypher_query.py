@@ -1,6 +1,6 @@
 """Check of a Cypher query before a server gets it: the query only reads, and its columns have names.
 
-Apache AGE calls functions of its database by name, and a query may come from a model or from a stranger. So only
+Apache AGE calls functions of its database by name, and a query may come from a model or a stranger. So only
 known functions pass. The tokens are those of AGE. A text that AGE may read in another way is refused.
 """
 

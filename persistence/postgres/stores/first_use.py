@@ -48,7 +48,7 @@ class StoreTables:
     def __init__(
         self,
         links: Links,
-        name: Literal["boards", "cypher", "files", "graphs", "memories", "vectors"],
+        name: Literal["boards", "files", "graphs", "graphs_cypher", "memories", "vectors"],
     ) -> None:
         self._links, self._name = links, name
         self._are_made = False

@@ -61,12 +61,12 @@ async def in_postgres(place: Place) -> AsyncIterator[Tenants]:
 async def in_age(place: Place) -> AsyncIterator[Tenants]:
     """Two tenants with graphs of Apache AGE, which have all that their tables have when the test ends."""
     async with links_to(place) as links, links_to(place) as queries:
-        graphs, copies = StoreTables(links, "graphs"), StoreTables(links, "cypher")
+        graphs, copies = StoreTables(links, "graphs"), StoreTables(links, "graphs_cypher")
         stores = {
             name: AGEGraphStore(
                 graphs,
                 copies,
-                StoreTables(queries, "cypher"),
+                StoreTables(queries, "graphs_cypher"),
                 tenant=f"{name}-{secrets.token_hex(6)}",
             )
             for name in ("acme", "bolt")

@@ -96,6 +96,51 @@ async def test_a_query_returns_rows_of_json(age_database: str) -> None:
         assert value == {"v": given["v"], "text": given["v"][7]["a"][0]}
 
 
+ODD: tuple[str, ...] = (
+    *(
+        "",
+        "\\",
+        '"',
+        "'",
+        "$$",
+        "\n\x01\x7f",
+        "é\U0001f600\u2028",
+        "\\u0041",
+        "::numeric",
+        "}::vertex",
+        "%s",
+        "9" * 30,
+    ),
+)
+
+
+async def test_whatever_a_store_keeps_a_query_sees(age_database: str) -> None:
+    """Texts, keys and numbers that AGE writes in a way of its own; large and deep properties."""
+    deep: Any = 0
+    for _ in range(60):
+        deep = [deep]
+    numbers = [2**63, -(2**63) - 1, 10**40, 1e22, 5e-324, 1e308, -0.5]
+    odd: dict[str, Any] = {text: [text, {text: numbers}] for text in ODD}
+    cases: list[dict[str, Any]] = [odd, {"deep": deep}, {"x" * 30_000: "y" * 30_000}]
+    async with opened(age_database, "acme") as (graph,):
+        for properties in cases:
+            for text in ODD:
+                id_ = f"{text}!"
+                await graph.add_entity(Entity(id=id_, type=text, properties=properties))
+                ends = {"source_id": id_, "target_id": id_}
+                edge = Relationship(id=id_, type=text, properties=properties, **ends)
+                await graph.add_relationship(edge)
+            rows = await graph.cypher("MATCH (n)-[r]->(n) RETURN n, r")
+            for row in rows:
+                entity, loop = (
+                    Entity.model_validate(row["n"]),
+                    Relationship.model_validate(row["r"]),
+                )
+                assert entity == await graph.get_entity(entity.id)
+                assert loop == await graph.get_relationship(entity.id)
+            assert len(rows) == len(ODD)
+
+
 async def _one(graph: CypherCapable, id_: str) -> object:
     [row] = await graph.cypher("MATCH (n) WHERE n.id = $id RETURN n", parameters={"id": id_})
     return row["n"]

@@ -13,7 +13,7 @@ from persistence.postgres.stores.age import SQL_RUN_CYPHER
 from tests.integration.persistence.hosts import connected
 
 if TYPE_CHECKING:
-    from tests.integration.persistence.hosts import Connection
+    from persistence.postgres.connection.link import Connection
 
 pytestmark = [pytest.mark.age, pytest.mark.item(323)]
 SCHEMA = "age_plans"

@@ -21,6 +21,7 @@ from persistence.postgres.stores.age import AGEGraphStore
 from persistence.postgres.stores.first_use import StoreTables
 from persistence.postgres.stores.graphs import PostgresGraphStore
 from tests.conformance.stores.places import Place, copy_faults, links_to
+from tests.harness import slow
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -290,6 +291,8 @@ async def make_hub(store: GraphStore, count: int) -> None:
 @pytest.mark.item(320)
 async def test_a_part_that_is_too_large_is_refused(store: GraphStore) -> None:
     """With the remedies; up to the limit all of it comes. By its types a large one may be walked."""
+    if isinstance(store, AGEGraphStore) and not slow.IS_SLOW:
+        pytest.skip("it walks as PostgresGraphStore does, and copies 20,000 rows for a second")
     await make_hub(store, MAX_RELATIONSHIPS)
     part = await store.get_neighbors("hub", depth=2)
     assert (len(part.entities), len(part.relationships)) == (

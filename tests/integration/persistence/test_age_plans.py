@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from persistence.postgres.connection.link import Connection
 
 pytestmark = [pytest.mark.age, pytest.mark.item(323)]
-SCHEMA = "age_plans"
+SCHEMA = "callboard"
 MANY = 500
 FILL = (
     """

@@ -121,6 +121,6 @@ class CypherCapable(Protocol):
 
         Raises:
             ValueError: `CypherError`: the query writes, calls a function that is not known, is no Cypher, takes
-                too long or has more than 10,000 rows.
+                too long, or has more than 10,000 rows or 16 MiB.
             ContractError: The text or the parameters cannot be kept.
         """

@@ -278,6 +278,7 @@ async def test_bad_queries_are_errors_of_the_caller(age_database: str) -> None:
             ("RETURN 1 / 0", None, CypherError, "zero"),
             ("RETURN 1 UNION RETURN 1, 2", None, CypherError, "columns"),
             (f"UNWIND range(0, {MAX_CYPHER_ROWS}) AS n RETURN n", None, CypherError, "10000 rows"),
+            ("UNWIND range(1, 999) AS n RETURN range(1, 5000) AS r", None, CypherError, "16 MiB"),
             ("RETURN $x", {}, CypherError, r"\$x is not given"),
             ("RETURN $x", {"x": float("nan")}, NotSerializableError, "NaN"),
             ("RETURN $x", {"x": "\x00"}, NotSerializableError, "parameters"),

@@ -167,23 +167,33 @@ end $$;
 
 -- Returns rows of a query, each column as text of `agtype`, at most `most` rows. The query is between dollar quotes that it
 -- cannot know. It goes to AGE by `execute`, whose first statement has loaded the library: `load` takes a superuser.
--- Nothing can be written: the transaction is read-only from here on. CB004: the tenant has no graph yet; CB006: it writes.
+-- Nothing can be written: the transaction is read-only from here on. CB004: the tenant has no graph yet; CB006: it writes,
+-- or its rows are too large.
 create function run_cypher(p_tenant text, p_query text, p_parameters text, columns int, most int) returns setof text[]
 language plpgsql set search_path from current as $$
 declare
   read_from name := (select c.graph from cypher_graphs c where c.tenant = p_tenant);
   tag text := 'q' || replace(gen_random_uuid()::text, '-', '');
   given text;
+  found text[];
+  size bigint := 0;
 begin
   if read_from is null or not has_cypher_copy(read_from) then
     raise exception using errcode = 'CB004', message = 'there is no graph of this tenant yet';
   end if;
   execute 'select $1::agtype::text' into given using cypher_text(p_parameters);
   perform set_config('transaction_read_only', 'on', true);
-  return query execute format('select array[%s] from cypher(%L, $%s$ %s $%s$, $1) as (%s) limit %s',
+  for found in execute format('select array[%s] from cypher(%L, $%s$ %s $%s$, $1) as (%s) limit %s',
     (select string_agg(format('agtype_out(c%s)::text', n), ', ' order by n) from generate_series(1, columns) n),
     read_from, tag, p_query, tag,
-    (select string_agg(format('c%s agtype', n), ', ' order by n) from generate_series(1, columns) n), most) using given::agtype;
+    (select string_agg(format('c%s agtype', n), ', ' order by n) from generate_series(1, columns) n), most) using given::agtype
+  loop
+    size := size + pg_column_size(found);
+    if size > 16777216 then
+      raise exception using errcode = 'CB006', message = 'its rows have more than 16 MiB: add LIMIT, or return less of each';
+    end if;
+    return next found;
+  end loop;
 exception when read_only_sql_transaction then
   raise exception using errcode = 'CB006', message = 'a query only reads';
 end $$;

@@ -7,13 +7,15 @@ turn between tags, never a system text, because their words come from users and 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from pydantic_core import to_json
 
 from actors.kernel.agent.message import ChatMessage, ContentBlock
 from actors.kernel.agent.transcript import TOKENS
-from actors.kernel.storage.memory import Memory
+
+if TYPE_CHECKING:
+    from actors.kernel.storage.memory import Memory
 
 PINNED: Final = "pinned"
 SUMMARY: Final = "summary"

@@ -15,6 +15,7 @@ from pydantic import JsonValue
 from actors.errors import ContractError, InvalidTextError
 from actors.kernel.embedding import unit_vector
 from actors.kernel.metadata import checked_filter, metadata_text
+from actors.kernel.storage.erasure import EraseRequest
 from actors.kernel.storage.memory import (
     Memory,
     MemoryConflictError,
@@ -23,10 +24,14 @@ from actors.kernel.storage.memory import (
     NewMemory,
     RecallMode,
 )
+from actors.kernel.store.operators import agent_scope
 from actors.kernel.text import MAX_INT, check_name_of, check_text_of
 
 MAX_MEMORY_BYTES: Final = 64 * 1024
 """The longest text of a memory, in UTF-8."""
+MAX_EMBEDDED_BYTES: Final = 16 * 1024
+"""The part of a text that is embedded, from its head. Every embedder of `compose.models` takes so much; the
+models behind them read less. The whole text is found by its words."""
 MAX_ABOUT_BYTES: Final = 1_300
 """The longest scope: a word of the author's, or an agent's id with a prefix."""
 MAX_RECALLED: Final = 100
@@ -224,6 +229,12 @@ def checked_query(query: MemoryQuery) -> CheckedQuery:
     )
 
 
+def embedded_head(text: str) -> str:
+    """Return the part of a text or of a query that is embedded: its head, as whole characters."""
+    head = text.encode()[:MAX_EMBEDDED_BYTES]
+    return head.decode(errors="ignore")
+
+
 def slot_of(key: str | None, text: str) -> str:
     """Return the place of a memory in its scope: made of the key, or of the text if there is none."""
     kind, name = ("t", text) if key is None else ("k", key)
@@ -244,6 +255,19 @@ def named(key_or_id: str, about: str) -> tuple[str, str, str]:
 def blocks_of(about: str) -> str:
     """Return the scope of the blocks of a scope."""
     return BLOCKS + about
+
+
+def memory_scopes(what: EraseRequest) -> list[str] | None:
+    """Return the scopes of the memories that an erase removes; None: all of the tenant.
+
+    Not for a session, to which no memory belongs.
+    """
+    if what.about is not None:
+        return [what.about]
+    if what.agent is None:
+        return None
+    own = agent_scope(what.agent)
+    return [own, blocks_of(own)]
 
 
 def next_version(new: NewMemory, present: Memory | None) -> int | None:

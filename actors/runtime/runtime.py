@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from datetime import date
 from functools import partial
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from actors.context.store_history import StoreHistory
 from actors.errors import ContractError
@@ -19,8 +19,6 @@ from actors.kernel.runtime.log_entry import EventLog
 from actors.kernel.runtime.scheduler import Scheduler
 from actors.kernel.runtime.supervisor import Supervisor
 from actors.kernel.runtime.wakeup import SignalBus
-from actors.kernel.storage.erasure import Erasable, EraseProgress, EraseReport, EraseRequest
-from actors.kernel.storage.memory import LongTermMemory
 from actors.kernel.storage.usage import EACH, UsageBy, UsageFilter, UsageTotal
 from actors.kernel.store.fanout import FanoutStrategy
 from actors.kernel.store.follow_graph import FollowGraph
@@ -30,7 +28,6 @@ from actors.runtime.client.approvals import Approvals
 from actors.runtime.client.client import Client
 from actors.runtime.client.gateway_api import RuntimeFront
 from actors.runtime.client.live_events import LiveEvents
-from actors.runtime.context.conversation.blocks import block_turns
 from actors.runtime.context.conversation.windows import WindowReport, window_report
 from actors.runtime.context.host_services import HostServices
 from actors.runtime.context.topics import ForeignTopics
@@ -38,15 +35,17 @@ from actors.runtime.delivery.mail_service import Broker
 from actors.runtime.host_parts import HostParts
 from actors.runtime.loop.clock import SystemClock, SystemEntropy
 from actors.runtime.loop.idle_runs import IDLE_PER_SLOT, IdleRuns
-from actors.runtime.parts import SupervisorView
 from actors.runtime.parts.assembly import Foreign, Parts
+from actors.runtime.parts.supervisor import SupervisorView
 from actors.runtime.registry import Registry
 from actors.runtime.schedules.api import Schedules
-from actors.runtime.sharding.erasing import Erasing
 from actors.runtime.sharding.limit_sync import Limits
 from actors.runtime.telemetry.counters import Counters
 from actors.runtime.telemetry.spans import Tracing
-from actors.storage.boards import GlobalTaskStore
+
+if TYPE_CHECKING:
+    from actors.kernel.storage.erasure import Erasable, EraseProgress, EraseReport
+    from actors.kernel.storage.memory import LongTermMemory
 
 
 class Runtime(Client):
@@ -242,9 +241,7 @@ class Runtime(Client):
         if found is None:
             remedy = "register it, or ask a process that does; its code makes its windows"
             raise ContractError(f"{agent} is not registered in this process: {remedy}")
-        labels = getattr(found, "blocks", ())
-        blocks = await block_turns(self._store.memories, agent, labels)
-        return await window_report(found, self._store.transcripts, session, blocks=blocks)
+        return await window_report(found, self._store, session)
 
     async def usage(
         self,
@@ -307,6 +304,10 @@ class Runtime(Client):
             OpenRunsError: Runs are open; it names up to 10. With `cancel`: they are, still, after `wait_s`.
             PersistenceError: A store could not be asked; what was removed stays removed.
         """
+        from actors.kernel.storage.erasure import EraseRequest  # noqa: PLC0415 - hosts never erase
+        from actors.runtime.sharding.erasing import Erasing  # noqa: PLC0415
+        from actors.storage.boards import GlobalTaskStore  # noqa: PLC0415
+
         erasing = Erasing(
             self._store,
             EraseRequest(tenant=tenant, agent=agent, session=session, about=about),

@@ -17,7 +17,7 @@ _FORM: Final = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class Cursor:
+class EventCursor:
     """The position behind an event, written ``fact:seq``.
 
     Attributes:
@@ -62,7 +62,7 @@ class Cursor:
 
     @property
     def skip(self) -> int:
-        """How many events of that entry were seen."""
+        """The number of events of that entry that were seen."""
         return 0 if self.part is None else self.part + 1
 
     @override

@@ -14,8 +14,8 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 from actors.sessions import payloads
 
 
-class _Event(BaseModel):
-    """What all events have.
+class _SessionEvent(BaseModel):
+    """The fields that all events have.
 
     Attributes:
         event_id: A cursor behind this event; None: it was never stored.
@@ -40,159 +40,159 @@ class _Event(BaseModel):
     at: datetime
 
 
-class RunQueued(_Event):
+class RunQueued(_SessionEvent):
     """The run waits for others of its session."""
 
     type: Literal["run_queued"] = "run_queued"
-    payload: payloads.Queued
+    payload: payloads.QueuedData
 
 
-class LoopStarted(_Event):
+class LoopStarted(_SessionEvent):
     """The run began."""
 
     type: Literal["loop_started"] = "loop_started"
-    payload: payloads.Started
+    payload: payloads.StartedData
 
 
-class MessageSaid(_Event):
+class MessageSaid(_SessionEvent):
     """A turn was stored: `node_id` is its node, if it is one of the session."""
 
     type: Literal["message"] = "message"
-    payload: payloads.Said
+    payload: payloads.SaidData
 
 
-class TextDelta(_Event):
+class TextPiece(_SessionEvent):
     """A piece of an answer, live."""
 
     type: Literal["text_delta"] = "text_delta"
-    payload: payloads.Piece
+    payload: payloads.PieceData
 
 
-class ReasoningDelta(_Event):
+class ReasoningPiece(_SessionEvent):
     """A piece of a model's reasoning, live."""
 
     type: Literal["reasoning_delta"] = "reasoning_delta"
-    payload: payloads.Piece
+    payload: payloads.PieceData
 
 
-class TextSnapshot(_Event):
-    """All of an answer that is under way: in place of the pieces so far."""
+class TextSnapshot(_SessionEvent):
+    """The whole text of an answer that is under way, in place of the pieces so far."""
 
     type: Literal["text_snapshot"] = "text_snapshot"
-    payload: payloads.Piece
+    payload: payloads.PieceData
 
 
-class ToolCallStarted(_Event):
+class ToolCallStarted(_SessionEvent):
     """A tool is called."""
 
     type: Literal["tool_started"] = "tool_started"
-    payload: payloads.ToolStarted
+    payload: payloads.ToolStartedData
 
 
-class ToolCallFinished(_Event):
+class ToolCallFinished(_SessionEvent):
     """A tool gave its result."""
 
     type: Literal["tool_finished"] = "tool_finished"
-    payload: payloads.ToolFinished
+    payload: payloads.ToolFinishedData
 
 
-class ApprovalRequested(_Event):
+class ApprovalRequested(_SessionEvent):
     """A person is asked."""
 
     type: Literal["approval_requested"] = "approval_requested"
-    payload: payloads.ApprovalRequested
+    payload: payloads.ApprovalRequestedData
 
 
-class ApprovalDecided(_Event):
+class ApprovalDecided(_SessionEvent):
     """A person has decided, or the time for it is over."""
 
     type: Literal["approval_decided"] = "approval_decided"
-    payload: payloads.ApprovalDecided
+    payload: payloads.ApprovalDecidedData
 
 
-class ChildStarted(_Event):
+class ChildStarted(_SessionEvent):
     """The run has spawned another one."""
 
     type: Literal["child_started"] = "child_started"
-    payload: payloads.ChildStarted
+    payload: payloads.ChildStartedData
 
 
-class ChildFinished(_Event):
+class ChildFinished(_SessionEvent):
     """A spawned run has ended."""
 
     type: Literal["child_finished"] = "child_finished"
-    payload: payloads.ChildFinished
+    payload: payloads.ChildFinishedData
 
 
-class RunWaiting(_Event):
+class RunWaiting(_SessionEvent):
     """The run waits as rows only."""
 
     type: Literal["run_waiting"] = "run_waiting"
-    payload: payloads.Waiting
+    payload: payloads.WaitingData
 
 
-class RunResumed(_Event):
+class RunResumed(_SessionEvent):
     """The run goes on."""
 
     type: Literal["run_resumed"] = "run_resumed"
-    payload: payloads.Resumed
+    payload: payloads.ResumedData
 
 
-class AttemptFailed(_Event):
+class AttemptFailed(_SessionEvent):
     """An attempt of the run failed, and another one follows."""
 
     type: Literal["attempt_failed"] = "attempt_failed"
-    payload: payloads.AttemptFailed
+    payload: payloads.AttemptFailedData
 
 
-class CancelRequested(_Event):
+class CancelRequested(_SessionEvent):
     """Somebody asked the run to stop."""
 
     type: Literal["cancel_requested"] = "cancel_requested"
-    payload: payloads.Reason
+    payload: payloads.ReasonData
 
 
-class CancelTimeout(_Event):
+class CancelTimeout(_SessionEvent):
     """`SessionRun.cancel` waited in vain; told to this process only."""
 
     type: Literal["cancel_timeout"] = "cancel_timeout"
-    payload: payloads.TimedOut
+    payload: payloads.TimedOutData
 
 
-class RunCompleted(_Event):
+class RunCompleted(_SessionEvent):
     """The run has ended well."""
 
     type: Literal["run_completed"] = "run_completed"
-    payload: payloads.Completed
+    payload: payloads.CompletedData
 
 
-class RunFailed(_Event):
+class RunFailed(_SessionEvent):
     """The run has failed for good."""
 
     type: Literal["run_failed"] = "run_failed"
-    payload: payloads.Failed
+    payload: payloads.FailedData
 
 
-class RunCancelled(_Event):
+class RunCancelled(_SessionEvent):
     """The run was cancelled."""
 
     type: Literal["run_cancelled"] = "run_cancelled"
-    payload: payloads.Reason
+    payload: payloads.ReasonData
 
 
-class RunDequeued(_Event):
+class RunDequeued(_SessionEvent):
     """A run that was cancelled before it began waits no more."""
 
     type: Literal["run_dequeued"] = "run_dequeued"
-    payload: payloads.Nothing
+    payload: payloads.NothingData
 
 
 SessionEvent: TypeAlias = (
     RunQueued
     | LoopStarted
     | MessageSaid
-    | TextDelta
-    | ReasoningDelta
+    | TextPiece
+    | ReasoningPiece
     | TextSnapshot
     | ToolCallStarted
     | ToolCallFinished

@@ -18,7 +18,7 @@ from actors.kernel.runtime.log_entry import RunLogEntry
 from actors.kernel.storage.session import NO_FACT, SessionFact
 from actors.runtime.loop.tasks import start_task
 from actors.runtime.runtime import Runtime
-from actors.sessions.cursor import Cursor
+from actors.sessions.cursor import EventCursor
 from actors.sessions.errors import CursorError
 from actors.sessions.events import EVENTS, SessionEvent
 from actors.sessions.translation import RunTranslator
@@ -46,7 +46,7 @@ class SessionFeed:
 
     runtime: Runtime
     agent: AgentId
-    at: Cursor = field(default_factory=Cursor)
+    at: EventCursor = field(default_factory=EventCursor)
     live: bool = False
     only: RunId | None = None
     _active: RunId | None = None
@@ -133,7 +133,7 @@ class SessionFeed:
         event, part = found
         if event.seq < 0:
             return event
-        self.at = Cursor(self.at.fact, event.seq, part)
+        self.at = EventCursor(self.at.fact, event.seq, part)
         return event.model_copy(update={"event_id": str(self.at)})
 
     def _wants(self, run_id: RunId) -> bool:
@@ -165,11 +165,11 @@ class SessionFeed:
     async def _of_fact(self, fact: SessionFact) -> AsyncGenerator[SessionEvent, None]:
         """Move behind a fact, and yield its events: of a run that was queued, or cancelled while it was."""
         before = self.at
-        self.at = Cursor(fact.number, before.seq, before.part)
+        self.at = EventCursor(fact.number, before.seq, before.part)
         if fact.kind == "started":
-            self._active, self.at = fact.run_id, Cursor(fact.number)
+            self._active, self.at = fact.run_id, EventCursor(fact.number)
         elif fact.kind == "ended" and fact.run_id == self._active:
-            self._active, self.at = None, Cursor(fact.number)
+            self._active, self.at = None, EventCursor(fact.number)
         elif fact.kind == "queued":
             if fact.ahead and self._wants(fact.run_id):
                 yield self._event(fact, "run_queued", {"ahead": fact.ahead})
@@ -177,7 +177,7 @@ class SessionFeed:
             if not (before.is_half and before.fact == fact.number):
                 async for entry in self.runtime.entries(fact.run_id):
                     for event in await self._translator(fact.run_id).of(entry):
-                        half = Cursor(fact.number, before.seq, before.part, is_half=True)
+                        half = EventCursor(fact.number, before.seq, before.part, is_half=True)
                         yield event.model_copy(update={"event_id": str(half)})
             yield self._event(fact, "run_dequeued", {})
 

@@ -1,4 +1,4 @@
-"""What a user says: text, and blocks of other content."""
+"""Messages of users: text, and blocks of other content."""
 
 from __future__ import annotations
 

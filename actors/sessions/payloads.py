@@ -1,4 +1,4 @@
-"""What each type of event says, as JSON objects."""
+"""Payloads of events by type, as JSON objects."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from typing import Any, Literal, NotRequired
 from typing_extensions import TypedDict
 
 
-class Queued(TypedDict):
-    """How many open runs of the session are before this one."""
+class QueuedData(TypedDict):
+    """The number of open runs of the session before this one."""
 
     ahead: int
 
 
-class Nothing(TypedDict):
+class NothingData(TypedDict):
     """An empty object."""
 
 
-class Started(TypedDict):
+class StartedData(TypedDict):
     """The mode whose agent executes the run."""
 
     mode: str
 
 
-class Said(TypedDict):
+class SaidData(TypedDict):
     """A turn of the conversation. Of an answer also the model and what it used."""
 
     role: Literal["system", "user", "assistant", "tool"]
@@ -33,7 +33,7 @@ class Said(TypedDict):
     usage: NotRequired[dict[str, Any] | None]
 
 
-class Piece(TypedDict):
+class PieceData(TypedDict):
     """A piece of a text while it is said. If `attempt` grows, the pieces before it are void."""
 
     text: str
@@ -41,14 +41,14 @@ class Piece(TypedDict):
     position: str
 
 
-class ToolStarted(TypedDict):
+class ToolStartedData(TypedDict):
     """A call of a tool begins. `arguments` are those that the model gave, if a model did."""
 
     name: str
     arguments: NotRequired[dict[str, Any]]
 
 
-class ToolFinished(TypedDict):
+class ToolFinishedData(TypedDict):
     """The result of a call of a tool."""
 
     name: str
@@ -56,7 +56,7 @@ class ToolFinished(TypedDict):
     result: Any
 
 
-class ApprovalRequested(TypedDict):
+class ApprovalRequestedData(TypedDict):
     """A person is asked whether something may be done."""
 
     approval_id: str
@@ -65,7 +65,7 @@ class ApprovalRequested(TypedDict):
     expires_at: NotRequired[str]
 
 
-class ApprovalDecided(TypedDict):
+class ApprovalDecidedData(TypedDict):
     """The decision: ``approved``, ``denied`` or ``expired``."""
 
     approval_id: str
@@ -74,14 +74,14 @@ class ApprovalDecided(TypedDict):
     comment: NotRequired[str]
 
 
-class ChildStarted(TypedDict):
+class ChildStartedData(TypedDict):
     """A run was spawned."""
 
     child: str
     agent: str
 
 
-class ChildFinished(TypedDict):
+class ChildFinishedData(TypedDict):
     """A spawned run has ended, and this one knows it."""
 
     child: str
@@ -90,7 +90,7 @@ class ChildFinished(TypedDict):
     error: NotRequired[dict[str, Any] | None]
 
 
-class Waiting(TypedDict):
+class WaitingData(TypedDict):
     """The run left memory. `until`: when it goes on at the latest. `parked`: an operator has to decide."""
 
     until: NotRequired[str]
@@ -99,13 +99,13 @@ class Waiting(TypedDict):
     detail: NotRequired[str]
 
 
-class Resumed(TypedDict):
-    """Why the run goes on: ``woken``, ``recovered`` after a crash, or ``continued`` as a new generation."""
+class ResumedData(TypedDict):
+    """The reason why the run goes on: ``woken``, ``recovered`` (after a crash) or ``continued`` (anew)."""
 
     reason: str
 
 
-class AttemptFailed(TypedDict):
+class AttemptFailedData(TypedDict):
     """An attempt failed; the next one begins at `retry_at`."""
 
     attempt: int
@@ -113,25 +113,25 @@ class AttemptFailed(TypedDict):
     retry_at: str
 
 
-class Reason(TypedDict):
-    """Why, as whoever asked for it said."""
+class ReasonData(TypedDict):
+    """The reason, in the words of the caller."""
 
     reason: str
 
 
-class TimedOut(TypedDict):
+class TimedOutData(TypedDict):
     """The run goes on although its cancel was waited for so long."""
 
     waited_s: float
 
 
-class Completed(TypedDict):
-    """What the run returned."""
+class CompletedData(TypedDict):
+    """The output of the run."""
 
     output: Any
 
 
-class Failed(TypedDict):
-    """Why the run failed."""
+class FailedData(TypedDict):
+    """The error of the run."""
 
     error: dict[str, Any]

@@ -15,22 +15,22 @@ from actors.kernel.runtime.rows import RunRow
 from actors.kernel.runtime.scheduler import RunStatus
 from actors.kernel.storage.session import SessionFact
 from actors.runtime.runtime import Runtime
-from actors.sessions.cursor import Cursor
+from actors.sessions.cursor import EventCursor
 from actors.sessions.errors import ConsumedError, UnknownChildError
 from actors.sessions.events import EVENTS, SessionEvent
 from actors.sessions.feed import Ahead, SessionFeed
 from actors.sessions.translation import RunTranslator
 
-RunState: TypeAlias = Literal["queued", "running", "completed", "failed", "cancelled"]
+RunPhase: TypeAlias = Literal["queued", "running", "completed", "failed", "cancelled"]
 
-ENDS: Final[dict[str, RunState]] = {
+ENDS: Final[dict[str, RunPhase]] = {
     "run_completed": "completed",
     "run_failed": "failed",
     "run_cancelled": "cancelled",
 }
 """The types of events that end a run, and its state then."""
 
-_ENDED: Final[dict[RunStatus, RunState]] = {
+_ENDED: Final[dict[RunStatus, RunPhase]] = {
     RunStatus.COMPLETED: "completed",
     RunStatus.FAILED: "failed",
     RunStatus.CANCELLED: "cancelled",
@@ -47,7 +47,7 @@ class CancelResult:
         waited_s: Seconds that were waited.
     """
 
-    status: RunState
+    status: RunPhase
     has_ended: bool
     waited_s: float
 
@@ -93,8 +93,8 @@ class SessionRun:
     ) -> None:
         self._runtime, self._agent, self.run_id = runtime, agent, run_id
         self.session_id = agent.key
-        self.status: RunState = "queued" if queued is not None and queued.ahead else "running"
-        begin = Cursor(0 if queued is None else queued.number - 1)
+        self.status: RunPhase = "queued" if queued is not None and queued.ahead else "running"
+        begin = EventCursor(0 if queued is None else queued.number - 1)
         self._feed = SessionFeed(runtime, agent, begin, live=live, only=run_id)
         self._is_read = False
         self._own: asyncio.Queue[SessionEvent] = asyncio.Queue()
@@ -157,13 +157,13 @@ class SessionRun:
         """
         return await self._runtime.result(self.run_id)
 
-    async def wait(self) -> RunState:
+    async def wait(self) -> RunPhase:
         """Wait for the run's end and return how it ended."""
         row = await self._runtime.wait(self.run_id)
         self.status = state_of(row)
         return self.status
 
-    async def refresh(self) -> RunState:
+    async def refresh(self) -> RunPhase:
         """Return the run's present state."""
         row = await self._runtime.store.reads.run(self.run_id)
         if row is not None:
@@ -241,7 +241,7 @@ async def _all_of(queue: asyncio.Queue[SessionEvent]) -> AsyncGenerator[SessionE
         yield await queue.get()
 
 
-def state_of(row: RunRow) -> RunState:
+def state_of(row: RunRow) -> RunPhase:
     """Return the state of a run, as sessions name it."""
     if row.status in _ENDED:
         return _ENDED[row.status]

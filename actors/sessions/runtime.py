@@ -27,7 +27,7 @@ from actors.runtime.replay.summary import row_of
 from actors.runtime.runtime import Runtime
 from actors.sessions.agent import SessionAgent
 from actors.sessions.approving import Approving, OnApproval
-from actors.sessions.cursor import Cursor
+from actors.sessions.cursor import EventCursor
 from actors.sessions.errors import ClosedError, UnknownModeError
 from actors.sessions.events import SessionEvent
 from actors.sessions.feed import SessionFeed
@@ -230,7 +230,7 @@ class AgentRuntime:
             UnknownRunError: There is no such run.
         """
         row = await row_of(self.runtime.store, RunId(str(run_id)))
-        feed = SessionFeed(self.runtime, row.agent_id, Cursor(), only=row.run_id)
+        feed = SessionFeed(self.runtime, row.agent_id, EventCursor(), only=row.run_id)
         async for event in feed.past():
             yield event
 
@@ -293,7 +293,7 @@ class AgentRuntime:
 
     def _feed(self, session_id: str, cursor: str | None, *, live: bool) -> SessionFeed:
         agent = self.agent_id(session_id)
-        at = Cursor() if cursor is None else Cursor.parse(cursor, session_id)
+        at = EventCursor() if cursor is None else EventCursor.parse(cursor, session_id)
         return SessionFeed(self.runtime, agent, at, live=live)
 
     def _refuse_closed(self) -> None:

@@ -25,7 +25,7 @@ from actors.storage.transcripts import MemoryTranscripts
 
 
 @dataclass(slots=True)
-class _Session:
+class _SessionRecord:
     """A session, or the tombstone of one: `created_at` is None then."""
 
     project: str = ""
@@ -56,7 +56,7 @@ class InMemorySessions(SessionStore):
         open_runs: Callable[[AgentId], int],
     ) -> None:
         self._now, self._transcripts, self._open_runs = now, transcripts, open_runs
-        self._sessions: defaultdict[AgentId, _Session] = defaultdict(_Session)
+        self._sessions: defaultdict[AgentId, _SessionRecord] = defaultdict(_SessionRecord)
         self._readers: defaultdict[AgentId, set[asyncio.Event]] = defaultdict(set)
 
     def check_open(self, agent: AgentId) -> None:
@@ -103,18 +103,24 @@ class InMemorySessions(SessionStore):
                 yield "sessions", partial(self._sessions.pop, agent, None)
 
     @staticmethod
-    def _forget_fact(known: _Session) -> None:
+    def _forget_fact(known: _SessionRecord) -> None:
         del known.facts[0]
         known.first_fact += 1
 
-    def _known(self, agent: AgentId, project: str = "") -> _Session:
+    def _known(self, agent: AgentId, project: str = "") -> _SessionRecord:
         known = self._sessions[agent]
         if known.created_at is None:
             known.created_at, known.project = self._now(), project
         return known
 
     def _add(
-        self, agent: AgentId, known: _Session, kind: FactKind, run_id: RunId, *, ahead: int = 0
+        self,
+        agent: AgentId,
+        known: _SessionRecord,
+        kind: FactKind,
+        run_id: RunId,
+        *,
+        ahead: int = 0,
     ) -> None:
         at = known.last_at = self._now()
         known.facts.append(SessionFact(known.last_fact + 1, kind, run_id, ahead, at))
@@ -204,15 +210,15 @@ class InMemorySessions(SessionStore):
         if known is None or known.created_at is None:
             return 0
         rows = len(known.facts) + 1
-        self._sessions[agent] = _Session(first_fact=known.last_fact + 1)
+        self._sessions[agent] = _SessionRecord(first_fact=known.last_fact + 1)
         return rows
 
-    def _refuse_open(self, agent: AgentId, known: _Session) -> None:
+    def _refuse_open(self, agent: AgentId, known: _SessionRecord) -> None:
         open_runs = self._open_runs(agent)
         if open_runs or known.is_deleting:
             raise SessionActiveError(str(agent), open_runs)
 
-    def _row(self, agent: AgentId, known: _Session) -> SessionRow | None:
+    def _row(self, agent: AgentId, known: _SessionRecord) -> SessionRow | None:
         if known.created_at is None or known.last_at is None or known.is_deleting:
             return None
         head = self._transcripts.head(agent, agent.key)

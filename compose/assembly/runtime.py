@@ -27,7 +27,6 @@ from actors.runtime.runtime import host_of
 from actors.runtime.sharding.retention import sweep_for_ever
 from actors.runtime.telemetry.spans import Tracing
 from actors.runtime.worker.blocking import blocker_in
-from actors.storage.boards import GlobalTaskStore
 from compose.assembly.settings import NATS_LOGIN, Settings, read_settings
 from persistence.postgres import (
     Heartbeat,
@@ -181,6 +180,8 @@ async def _assemble(settings: Settings, *, client: str, serve: bool) -> AsyncIte
     async with AsyncExitStack() as stack:
         store = await stack.enter_async_context(open_store(_store_settings(settings, owner)))
         if settings.runtime_backend == "postgres":
+            from actors.storage.boards import GlobalTaskStore  # noqa: PLC0415 - few use it
+
             stack.enter_context(
                 GlobalTaskStore.using(store.boards)
             )  # until the runtime has stopped

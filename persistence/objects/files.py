@@ -26,7 +26,57 @@ MAX_EXPIRY_S: Final = 7 * 86_400.0
 _MEDIA_TYPE: Final = "media type of a file"
 
 
-class S3FileStore(FileStore):
+class _ObjectFiles(FileStore):
+    """A `FileStore` of one tenant and scope, each file an object of a bucket."""
+
+    def __init__(self, bucket: Bucket, tenant: str, scope: str) -> None:
+        check_name("tenant", tenant)
+        check_text_of("scope of files", scope, limit_bytes=MAX_SCOPE_BYTES)
+        self._bucket, self._tenant, self._scope = bucket, tenant, scope
+
+    @override
+    async def connect(self) -> None:
+        """Try whether the bucket can be used; a folder is made. The other calls need no `connect`.
+
+        Raises:
+            BucketRefusedError: There is no such bucket, it refuses the keys, or the folder cannot be made.
+            BucketUnreachableError: The server gives no answer.
+        """
+        await self._bucket.probe()
+
+    @override
+    async def disconnect(self) -> None:
+        self._bucket.close()
+
+    @override
+    async def upload(
+        self, key: str, data: bytes, *, content_type: str = "application/octet-stream"
+    ) -> None:
+        name = self._name(key)
+        check_name_of(_MEDIA_TYPE, content_type)
+        if not (content_type.isascii() and content_type.isprintable()):
+            problem = "has characters other than printable ASCII: leave them out"
+            raise InvalidTextError(_MEDIA_TYPE, problem)
+        await self._bucket.put(name, bytes(data), content_type)
+
+    @override
+    async def download(self, key: str) -> bytes:
+        try:
+            return await self._bucket.get(self._name(key))
+        except KeyError:
+            raise KeyError(key) from None
+
+    @override
+    async def delete(self, key: str) -> None:
+        await self._bucket.delete(self._name(key))
+
+    def _name(self, key: str) -> str:
+        """Return the name of a file's object."""
+        check_file_key(key)
+        return name_of_file(self._tenant, self._scope, key)
+
+
+class S3FileStore(_ObjectFiles):
     """A `FileStore` of one tenant and scope on S3, or on a server that speaks its protocol.
 
     A file is as durable as the bucket when `upload` returns. An upload that dies leaves the earlier file. The
@@ -43,35 +93,7 @@ class S3FileStore(FileStore):
     """
 
     def __init__(self, settings: S3Settings, *, tenant: str, scope: str = "main") -> None:
-        self._files, self._bucket = _Named(tenant, scope), bucket_of(settings)
-
-    @override
-    async def connect(self) -> None:
-        """Ask the bucket whether these settings can be used. The other calls need no `connect`.
-
-        Raises:
-            BucketRefusedError: There is no such bucket, or it refuses the keys.
-            BucketUnreachableError: The server gives no answer.
-        """
-        await self._bucket.probe()
-
-    @override
-    async def disconnect(self) -> None:
-        self._bucket.close()
-
-    @override
-    async def upload(
-        self, key: str, data: bytes, *, content_type: str = "application/octet-stream"
-    ) -> None:
-        await _upload(self._bucket, self._files.name(key), data, content_type)
-
-    @override
-    async def download(self, key: str) -> bytes:
-        return await _download(self._bucket, self._files.name(key), key)
-
-    @override
-    async def delete(self, key: str) -> None:
-        await self._bucket.delete(self._files.name(key))
+        super().__init__(bucket_of(settings), tenant, scope)
 
     @override
     async def presign_url(self, key: str, *, expires_s: float = 3600.0) -> str:
@@ -79,7 +101,7 @@ class S3FileStore(FileStore):
 
         Whoever has the URL reads the file. Keys that expire, as those of a machine's role do, end it earlier.
         """
-        name = self._files.name(key)
+        name = self._name(key)
         check_expiry_s(expires_s)
         if expires_s > MAX_EXPIRY_S:
             msg = f"S3 signs a URL for {MAX_EXPIRY_S:g} s (7 days) at most, not for {expires_s:g} s"
@@ -87,12 +109,13 @@ class S3FileStore(FileStore):
         return await self._bucket.sign(name, timedelta(seconds=math.ceil(expires_s)))
 
 
-class FolderFileStore(FileStore):
+class FolderFileStore(_ObjectFiles):
     """A `FileStore` of one tenant and scope in a folder, for one machine or a shared disk.
 
     An upload that dies leaves the earlier file, and what it had written beside it under a name that ends
-    with ``#`` and a number. A power cut may lose the last uploads. Media types are not kept. URLs cannot be
-    fetched: use `download`.
+    with ``#`` and a number. One that is cancelled leaves the earlier file or, later, the new one: a thread may
+    finish it behind the cancellation, also after an upload that began later. A power cut may lose the last
+    uploads. Media types are not kept. URLs cannot be fetched: use `download`.
 
     Args:
         folder: Made, with its parents, when it is used.
@@ -104,66 +127,10 @@ class FolderFileStore(FileStore):
     """
 
     def __init__(self, folder: Path, *, tenant: str, scope: str = "main") -> None:
-        self._files, self._bucket = _Named(tenant, scope), folder_of(folder)
-
-    @override
-    async def connect(self) -> None:
-        """Make the folder.
-
-        Raises:
-            BucketRefusedError: It cannot be made or read.
-        """
-        await self._bucket.probe()
-
-    @override
-    async def disconnect(self) -> None:
-        self._bucket.close()
-
-    @override
-    async def upload(
-        self, key: str, data: bytes, *, content_type: str = "application/octet-stream"
-    ) -> None:
-        await _upload(self._bucket, self._files.name(key), data, content_type)
-
-    @override
-    async def download(self, key: str) -> bytes:
-        return await _download(self._bucket, self._files.name(key), key)
-
-    @override
-    async def delete(self, key: str) -> None:
-        await self._bucket.delete(self._files.name(key))
+        super().__init__(folder_of(folder), tenant, scope)
 
     @override
     async def presign_url(self, key: str, *, expires_s: float = 3600.0) -> str:
-        self._files.name(key)
+        self._name(key)
         check_expiry_s(expires_s)
         return f"callboard://{quote(key)}"
-
-
-class _Named:
-    """Names of the objects of one tenant and scope."""
-
-    def __init__(self, tenant: str, scope: str) -> None:
-        check_name("tenant", tenant)
-        check_text_of("scope of files", scope, limit_bytes=MAX_SCOPE_BYTES)
-        self._tenant, self._scope = tenant, scope
-
-    def name(self, key: str) -> str:
-        check_file_key(key)
-        return name_of_file(self._tenant, self._scope, key)
-
-
-async def _upload(bucket: Bucket, name: str, data: bytes, content_type: str) -> None:
-    check_name_of(_MEDIA_TYPE, content_type)
-    if not (content_type.isascii() and content_type.isprintable()):
-        raise InvalidTextError(
-            _MEDIA_TYPE, "has characters other than printable ASCII: leave them out"
-        )
-    await bucket.put(name, bytes(data), content_type)
-
-
-async def _download(bucket: Bucket, name: str, key: str) -> bytes:
-    try:
-        return await bucket.get(name)
-    except KeyError:
-        raise KeyError(key) from None

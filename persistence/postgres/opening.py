@@ -108,22 +108,39 @@ async def open_postgres_history(
         outage_s: How long calls wait for a server that went away.
         start_wait_s: How long to wait for a server that is not there yet; None = for ever.
     """
-    settings = StoreSettings(
-        url=url,
-        owner=HostIncarnation("history"),
-        schema=schema,
-        outage_s=outage_s,
-        start_wait_s=start_wait_s,
-    )
-    async with open_links(settings) as links:
+    async with open_links(
+        url, "history", schema=schema, outage_s=outage_s, start_wait_s=start_wait_s
+    ) as links:
         yield PostgresHistoryProvider(Transcripts(links, PostgresArtifacts(links).of))
 
 
 @asynccontextmanager
 async def open_links(
-    settings: StoreSettings, extra: Mapping[str, str] | None = None
+    url: str,
+    name: str,
+    *,
+    schema: str,
+    outage_s: float,
+    start_wait_s: float | None,
+    extra: Mapping[str, str] | None = None,
 ) -> AsyncIterator[Links]:
-    """Yield links to a schema that has been brought to what hosts need."""
+    """Yield links to a schema that has been brought to what hosts need, for programs that are no hosts.
+
+    Args:
+        url: See `open_postgres_store`; so for the others.
+        name: Of the program, as the server shows it.
+        schema: Made when it is missing.
+        outage_s: How long calls wait for a server that went away.
+        start_wait_s: How long to wait for a server that is not there yet; None = for ever.
+        extra: Settings of the sessions.
+    """
+    settings = StoreSettings(
+        url=url,
+        owner=HostIncarnation(name),
+        schema=schema,
+        outage_s=outage_s,
+        start_wait_s=start_wait_s,
+    )
     async with _migrated(settings):
         links = Links(settings, ServerOutage(settings), settings.readers, extra)
     try:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from actors.kernel.runtime.ids import DEFAULT_TENANT, HostIncarnation
+from actors.kernel.runtime.ids import DEFAULT_TENANT
 from actors.kernel.storage.vector import EmbeddingClient
-from persistence.postgres.connection.settings import StoreSettings
 from persistence.postgres.opening import BY_INDEX, open_links
 from persistence.postgres.stores.files import PostgresFiles, PostgresFileStore
 from persistence.postgres.stores.first_use import StoreTables
@@ -37,14 +36,9 @@ async def open_postgres_vectors(
         outage_s: How long calls wait for a server that went away.
         start_wait_s: How long to wait for a server that is not there yet; None = for ever.
     """
-    settings = StoreSettings(
-        url=url,
-        owner=HostIncarnation("vectors"),
-        schema=schema,
-        outage_s=outage_s,
-        start_wait_s=start_wait_s,
-    )
-    async with open_links(settings, BY_INDEX) as links:
+    async with open_links(
+        url, "vectors", schema=schema, outage_s=outage_s, start_wait_s=start_wait_s, extra=BY_INDEX
+    ) as links:
         yield PgVectorStore(StoreTables(links, "vectors"), tenant=tenant, embedder=embedder)
 
 
@@ -58,14 +52,9 @@ async def open_postgres_graph(
     start_wait_s: float | None = None,
 ) -> AsyncIterator[PostgresGraphStore]:
     """Yield the graph of one tenant, for programs with or without a runtime. See `open_postgres_vectors`."""
-    settings = StoreSettings(
-        url=url,
-        owner=HostIncarnation("graph"),
-        schema=schema,
-        outage_s=outage_s,
-        start_wait_s=start_wait_s,
-    )
-    async with open_links(settings, BY_INDEX) as links:
+    async with open_links(
+        url, "graph", schema=schema, outage_s=outage_s, start_wait_s=start_wait_s, extra=BY_INDEX
+    ) as links:
         yield PostgresGraphStore(StoreTables(links, "graphs"), tenant=tenant)
 
 
@@ -89,12 +78,7 @@ async def open_postgres_files(
         outage_s: How long calls wait for a server that went away.
         start_wait_s: How long to wait for a server that is not there yet; None = for ever.
     """
-    settings = StoreSettings(
-        url=url,
-        owner=HostIncarnation("files"),
-        schema=schema,
-        outage_s=outage_s,
-        start_wait_s=start_wait_s,
-    )
-    async with open_links(settings, BY_INDEX) as links:
+    async with open_links(
+        url, "files", schema=schema, outage_s=outage_s, start_wait_s=start_wait_s, extra=BY_INDEX
+    ) as links:
         yield PostgresFiles(links).of(tenant, scope)

@@ -12,6 +12,7 @@ from actors.agents import memory_tools
 from actors.context.turns import data_of, recalled_turn
 from actors.errors import ContractError, InvalidTextError, MessageTooLargeError
 from actors.kernel.agent.tools import ToolCall
+from actors.kernel.memory_rules import MAX_EMBEDDED_BYTES
 from actors.kernel.runtime.ids import HostIncarnation
 from actors.kernel.runtime.log_entry import EntryKind as K
 from actors.kernel.storage.memory import MemoryConflictError, NewMemory
@@ -142,15 +143,18 @@ async def test_bad_input_is_refused_at_the_call(bed: Bed) -> None:
         with pytest.raises(InvalidTextError, match="as an artifact"):
             await memory.remember("x" * 65_537)
         for n in range(5):
-            await memory.remember(f"{n} " + "x" * 65_000)
+            await memory.remember(f"{n} " + "x" * 65_000 + " end")
+        assert await memory.recall("end", limit=1)
         with pytest.raises(MessageTooLargeError, match="limit="):
-            await memory.recall("0 1 2 3 4")
+            await memory.recall("0 1 2 3 4", mode="words")
         return refused
 
-    run_id = await bed.submit(await bed.serve(act))
+    embedder = Embedder()
+    run_id = await bed.submit(await bed.serve(act, embedder=embedder))
 
     assert await bed.result(run_id) == 10
-    assert len(await bed.log(run_id, K.EFFECT_RESULT)) == 6
+    assert len(await bed.log(run_id, K.EFFECT_RESULT)) == 7
+    assert [len(text) for text in embedder.texts] == [MAX_EMBEDDED_BYTES] * 5 + [3]
 
 
 @pytest.mark.parametrize("manner", [Manner.DIE_BEFORE, Manner.DIE_AFTER])

@@ -8,10 +8,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pydantic_core import from_json
 
+from persistence.postgres.connection import link
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     import asyncpg
+    import pytest
+
+    from persistence.postgres.connection.link import Connection
+    from persistence.postgres.connection.settings import StoreSettings
 
 SETTINGS: Final[Mapping[str, str]] = {
     "session_preload_libraries": "auto_explain",
@@ -26,6 +32,35 @@ SETTINGS: Final[Mapping[str, str]] = {
 """For connections whose notices a `PlanBook` hears. Their user has to be a superuser."""
 
 _FUNCTION: Final = re.compile(r"function \"?(?:\w+\.)?(\w+)[^\n]* (?:line|statement) (\d+)")
+
+MODES: Final = ("force_generic_plan", "force_custom_plan")
+"""Ways of planning: once for all, and anew for each execution."""
+SMALL: Final = frozenset(
+    {
+        "artifact_uploads",
+        "blockings",
+        "cursors",
+        "deployment",
+        "hosts",
+        "limit_places",
+        "limits",
+        "shards",
+        "streams",
+        "types",
+    }
+)
+"""Tables that do not grow with the work."""
+
+MOST: Final = 120
+"""So many rows of a table a statement may look at, for a crowd of eight."""
+
+WHOLE: Final[Mapping[str, str]] = {
+    "runs_of_no_trace": "what has to go is all that is in it",
+    "runs_to_stop": "runs that were asked to stop, and have not yet",
+    "dead_letters_pkey": "the oldest ones come first",
+    "follows_ended": "ends that no post on its way needs are taken first",
+}
+"""Indexes that are read from their beginning, and why that is not much."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,3 +134,43 @@ class PlanBook:
     def clear(self) -> None:
         """Forget them."""
         self.plans.clear()
+
+
+def hearing(monkeypatch: pytest.MonkeyPatch) -> PlanBook:
+    """Return a book of the plans of all connections that stores make from now on."""
+    made, connect = PlanBook(), link.connect
+
+    async def heard(settings: StoreSettings, extra: Mapping[str, str] | None = None) -> Connection:
+        chosen = {"plan_cache_mode": made.mode, **SETTINGS, **(extra or {})}
+        connection = await connect(settings, chosen)
+        connection.add_log_listener(made.hear)
+        return connection
+
+    monkeypatch.setattr(link, "connect", heard)
+    return made
+
+
+def faults(plan: Plan) -> Iterator[str]:
+    """What this plan reads in vain. What asyncpg asks about types is not ours."""
+    tables = {node["Relation Name"] for node in plan.nodes if "Relation Name" in node}
+    if tables and all(table.startswith("pg_") for table in tables):
+        return
+    for node in plan.nodes:
+        table, kind, read = node.get("Relation Name"), node["Node Type"], 0
+        if (
+            table is not None
+            and table not in SMALL
+            and not table.startswith("pg_")
+            and kind.endswith("Scan")
+        ):
+            read = plan.read(node)
+            if kind == "Seq Scan":
+                yield f"all pages of {table}"
+            index = node.get("Index Name")
+            if index is not None and "Index Cond" not in node and index not in WHOLE:
+                yield f"all of {index}"
+        if read > MOST:
+            yield f"{read} rows of {table}"
+        lost = node.get("Rows Removed by Join Filter", 0) * node["Actual Loops"]
+        if lost > 100:
+            yield f"{lost:.0f} pairs of rows"

@@ -10,7 +10,7 @@ FactKind: TypeAlias = Literal["queued", "started", "ended"]
 
 @dataclass(frozen=True, slots=True)
 class NewSession:
-    """What a submit says of its session. The first one creates the session.
+    """The part of a submit that is about its session. The first one creates the session.
 
     Attributes:
         project: A label that lists show, such as the path of a folder.

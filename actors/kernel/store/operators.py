@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, Protocol
 
-from actors.kernel.memory_rules import blocks_of
 from actors.kernel.runtime.ids import AgentId, RunId
 from actors.kernel.runtime.rows import Arrived, RunRow
-from actors.kernel.storage.erasure import EraseRequest
 from actors.kernel.store.arrivals import Submitted
 from actors.kernel.store.forgotten import Forgotten
 
@@ -19,19 +17,6 @@ ARTIFACT_GRACE_S: Final = 86_400.0
 def agent_scope(agent: AgentId) -> str:
     """Return the scope of the artifacts that are an agent's, which go when it is forgotten."""
     return f"agent:{agent}"
-
-
-def memory_scopes(what: EraseRequest) -> list[str] | None:
-    """Return the scopes of the memories that an erase removes; None: all of the tenant.
-
-    Not for a session, to which no memory belongs.
-    """
-    if what.about is not None:
-        return [what.about]
-    if what.agent is None:
-        return None
-    own = agent_scope(what.agent)
-    return [own, blocks_of(own)]
 
 
 class OperatorStore(Protocol):

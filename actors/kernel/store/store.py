@@ -8,12 +8,10 @@ concurrent calls; a stale commit never harms its neighbours.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from actors.kernel.runtime.hints import Nudge
 from actors.kernel.storage.blob import ArtifactStores
-from actors.kernel.storage.erasure import ErasureStore
-from actors.kernel.storage.memory import LongTermMemories
 from actors.kernel.storage.session import SessionStore
 from actors.kernel.storage.transcript import TranscriptStore
 from actors.kernel.storage.usage import UsageStore
@@ -28,6 +26,10 @@ from actors.kernel.store.operators import OperatorStore, RetentionStore
 from actors.kernel.store.reads import ReadStore
 from actors.kernel.store.schedule import ScheduleStore
 from actors.kernel.store.shards import BacklogStore, ShardStore
+
+if TYPE_CHECKING:
+    from actors.kernel.storage.erasure import ErasureStore
+    from actors.kernel.storage.memory import LongTermMemories
 
 
 class RunStore(Protocol):

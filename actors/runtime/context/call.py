@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import cache, partial
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from actors.errors import ContractError, NonDeterminismError, OtherTenantError
 from actors.kernel.agent.message import Message
@@ -19,7 +19,6 @@ from actors.kernel.runtime.ids import AgentId, RunId, TopicId, message_id_of_run
 from actors.kernel.runtime.log_entry import EntryKind, RunLogEntry
 from actors.kernel.runtime.rows import RunRow
 from actors.kernel.storage.blob import ArtifactStore
-from actors.kernel.storage.vector import EmbeddingClient
 from actors.kernel.store.operators import agent_scope
 from actors.kernel.store.store import RunStore
 from actors.kernel.tracing import TRACE_PARENT
@@ -32,6 +31,9 @@ from actors.runtime.replay.failures import record_error
 from actors.runtime.replay.history import History, Place
 from actors.runtime.telemetry.counters import Counters
 from actors.runtime.telemetry.spans import ExecutionSpans
+
+if TYPE_CHECKING:
+    from actors.kernel.storage.vector import EmbeddingClient
 
 Payload: TypeAlias = "dict[str, JsonValue]"
 Entry: TypeAlias = "tuple[EntryKind, str, Payload]"

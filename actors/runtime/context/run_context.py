@@ -24,7 +24,7 @@ from actors.runtime.context.conversation.sessions import Sessions
 from actors.runtime.context.conversation.verbs import Conversations, ConversationVerbs
 from actors.runtime.context.effects import Effects, EffectWord, Reconcile, StepOptions
 from actors.runtime.context.host_services import HostServices
-from actors.runtime.context.memory.verbs import MemoryVerbs
+from actors.runtime.context.memory.mixin import MemoryVerbs
 from actors.runtime.context.messaging import Messaging
 from actors.runtime.context.model_calls import ToolCalls, Toolkit
 from actors.runtime.context.question import Questions

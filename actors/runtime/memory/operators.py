@@ -14,6 +14,7 @@ from typing_extensions import override
 
 from actors.errors import ContractError, UnknownRunError
 from actors.kernel.agent.supervision import HistoryRetention
+from actors.kernel.memory_rules import memory_scopes
 from actors.kernel.runtime.fold import fold
 from actors.kernel.runtime.hints import Nudge
 from actors.kernel.runtime.ids import AgentId, RunId, derive_id, run_id_of_fork
@@ -33,7 +34,6 @@ from actors.kernel.store.operators import (
     OperatorStore,
     RetentionStore,
     agent_scope,
-    memory_scopes,
 )
 from actors.runtime.memory.records import RunRecord
 from actors.runtime.memory.rows import MemoryRole, MemoryRows

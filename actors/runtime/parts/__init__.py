@@ -5,18 +5,43 @@ makes one store of them and leaves it to `runtime.runtime`. Views give each stor
 the rooms at the top see this one; below it are `memory` and what the parts share with a host.
 """
 
-from actors.context.history import InMemoryHistoryProvider
-from actors.runtime.memory.store import MemoryStore
-from actors.runtime.parts.composed import ComposedStore
-from actors.runtime.parts.event_log import EventLogView, InMemoryEventLog
-from actors.runtime.parts.fanout import HybridFanout, PushAllFanout, StoreFanout
-from actors.runtime.parts.follow_graph import InMemoryFollowGraph
-from actors.runtime.parts.inbox import InboxView, InMemoryInbox
-from actors.runtime.parts.journal import InMemoryJournal, JournalView
-from actors.runtime.parts.scheduler import InMemoryScheduler
-from actors.runtime.parts.scheduler_view import SchedulerView
-from actors.runtime.parts.signal_bus import InMemorySignalBus, SignalBusView
-from actors.runtime.parts.supervisor import SupervisorView
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from actors.exports import lazy_exports
+
+if TYPE_CHECKING:
+    from actors.context.history import InMemoryHistoryProvider
+    from actors.runtime.memory.store import MemoryStore
+    from actors.runtime.parts.composed import ComposedStore
+    from actors.runtime.parts.event_log import EventLogView, InMemoryEventLog
+    from actors.runtime.parts.fanout import HybridFanout, PushAllFanout, StoreFanout
+    from actors.runtime.parts.follow_graph import InMemoryFollowGraph
+    from actors.runtime.parts.inbox import InboxView, InMemoryInbox
+    from actors.runtime.parts.journal import InMemoryJournal, JournalView
+    from actors.runtime.parts.scheduler import InMemoryScheduler
+    from actors.runtime.parts.scheduler_view import SchedulerView
+    from actors.runtime.parts.signal_bus import InMemorySignalBus, SignalBusView
+    from actors.runtime.parts.supervisor import SupervisorView
+else:
+    __getattr__ = lazy_exports(
+        __name__,
+        {
+            "actors.context.history": ("InMemoryHistoryProvider",),
+            "actors.runtime.memory.store": ("MemoryStore",),
+            "actors.runtime.parts.composed": ("ComposedStore",),
+            "actors.runtime.parts.event_log": ("EventLogView", "InMemoryEventLog"),
+            "actors.runtime.parts.fanout": ("HybridFanout", "PushAllFanout", "StoreFanout"),
+            "actors.runtime.parts.follow_graph": ("InMemoryFollowGraph",),
+            "actors.runtime.parts.inbox": ("InboxView", "InMemoryInbox"),
+            "actors.runtime.parts.journal": ("InMemoryJournal", "JournalView"),
+            "actors.runtime.parts.scheduler": ("InMemoryScheduler",),
+            "actors.runtime.parts.scheduler_view": ("SchedulerView",),
+            "actors.runtime.parts.signal_bus": ("InMemorySignalBus", "SignalBusView"),
+            "actors.runtime.parts.supervisor": ("SupervisorView",),
+        },
+    )
 
 __all__ = [
     "ComposedStore",

@@ -18,17 +18,12 @@ from actors.kernel.store.fanout import FanoutStrategy
 from actors.kernel.store.follow_graph import FollowGraph
 from actors.kernel.store.store import RunStore
 from actors.runtime.context.topics import Topics
-from actors.runtime.parts import (
-    ComposedStore,
-    EventLogView,
-    InboxView,
-    JournalView,
-    MemoryStore,
-    PushAllFanout,
-    SchedulerView,
-    SignalBusView,
-    StoreFanout,
-)
+from actors.runtime.parts.event_log import EventLogView
+from actors.runtime.parts.fanout import PushAllFanout, StoreFanout
+from actors.runtime.parts.inbox import InboxView
+from actors.runtime.parts.journal import JournalView
+from actors.runtime.parts.scheduler_view import SchedulerView
+from actors.runtime.parts.signal_bus import SignalBusView
 from actors.runtime.worker.worker import Worker
 
 
@@ -52,10 +47,12 @@ class Foreign:
         """
         rows = (self.event_log, self.inbox, self.journal, self.scheduler, self.signal_bus)
         if not any(part is not None for part in rows):
-            return store or MemoryStore(clock=clock)
+            return store or _in_memory(clock)
         if store is not None:
             msg = "Runtime takes a store, or parts to compose one of, not both"
             raise ContractError(msg)
+        from actors.runtime.parts.composed import ComposedStore  # noqa: PLC0415 - rows in memory
+
         return ComposedStore(
             clock=clock,
             event_log=self.event_log,
@@ -98,6 +95,12 @@ class Parts:
             is_foreign_graph=foreign.follow_graph is not None,
             is_foreign_fanout=foreign.fanout is not None or foreign.follow_graph is not None,
         )
+
+
+def _in_memory(clock: Clock) -> RunStore:
+    from actors.runtime.memory.store import MemoryStore  # noqa: PLC0415 - hosts have another store
+
+    return MemoryStore(clock=clock)
 
 
 def _fanout(store: RunStore, foreign: Foreign, on_nudge: Callable[[Nudge], None]) -> FanoutStrategy:

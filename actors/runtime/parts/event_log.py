@@ -11,7 +11,7 @@ from actors.kernel.runtime.commit import CONTINUE
 from actors.kernel.runtime.ids import AgentId, RunId, derive_id
 from actors.kernel.runtime.log_entry import NewEntry, RunLogEntry, check_entry
 from actors.kernel.runtime.rows import NewRun
-from actors.runtime.parts.view_parts import PrivateStore, StoreView
+from actors.runtime.parts.view_parts import StoreView
 from actors.runtime.replay.summary import row_of
 
 
@@ -48,6 +48,8 @@ class InMemoryEventLog(EventLogView):
     """See `EventLog`. Nothing survives the process."""
 
     def __init__(self, *, clock: Clock) -> None:
+        from actors.runtime.parts.private_store import PrivateStore  # noqa: PLC0415 - a store in memory
+
         store = PrivateStore(clock=clock)
         super().__init__(store, lease_of=store.lease_of)
 

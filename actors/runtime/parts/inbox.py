@@ -21,7 +21,6 @@ from actors.kernel.runtime.scheduler import RunStatus
 from actors.kernel.store.store import RunStore
 from actors.runtime.parts.view_parts import (
     LeaseOf,
-    PrivateStore,
     StoreView,
     attempt_failed,
     failure,
@@ -185,6 +184,8 @@ class InMemoryInbox(InboxView):
     """
 
     def __init__(self, *, clock: Clock, max_retries: int = 3) -> None:
+        from actors.runtime.parts.private_store import PrivateStore  # noqa: PLC0415 - a store in memory
+
         store = PrivateStore(clock=clock)
         super().__init__(store, lease_of=store.lease_of, clock=clock, max_retries=max_retries)
 

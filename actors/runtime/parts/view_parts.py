@@ -3,61 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import TypeAlias
 
-from typing_extensions import override
-
 from actors.errors import ConcurrentAppendError, IllegalTransitionError, LeaseLostError, SpawnDenied
-from actors.kernel.clock import Clock
 from actors.kernel.json import JsonValue
 from actors.kernel.runtime.commit import (
     Commit,
-    CommitOutcome,
     Committed,
     Conflict,
-    Finish,
     LeaseLost,
     OverBudget,
     Retry,
     Then,
 )
-from actors.kernel.runtime.ids import AgentId, HostIncarnation, RunId
+from actors.kernel.runtime.ids import AgentId, RunId
 from actors.kernel.runtime.log_entry import EntryKind, NewEntry
 from actors.kernel.runtime.scheduler import Lease, ShardLease
 from actors.kernel.store.store import RunStore
-from actors.runtime.memory.commit import MemoryCommits
-from actors.runtime.memory.rows import MEMORY_SHARD
-from actors.runtime.memory.store import MemoryStore
 
 LeaseOf: TypeAlias = "Callable[[AgentId], ShardLease | None]"
 """Which shard lease this host holds for an agent; None when the agent's shard is another's."""
-
-
-class _PrivateCommits(MemoryCommits):
-    @override
-    async def commit(self, commit: Commit) -> CommitOutcome:
-        outcome = await super().commit(commit)
-        if isinstance(outcome, Committed) and isinstance(commit.then, Finish):
-            self._rows.drop_run(self._rows.record(commit.lease.run_id))
-        return outcome
-
-
-class PrivateStore(MemoryStore):
-    """A store that one part has for itself. A run that has ended leaves nothing but its messages' ids."""
-
-    def __init__(self, *, clock: Clock) -> None:
-        super().__init__(clock=clock)
-        self.commits = _PrivateCommits(self._rows, self)
-        shard = self._rows.shard
-        shard.owner, shard.epoch = HostIncarnation("part"), 1
-        never = datetime.max.replace(tzinfo=UTC)
-        self._lease = ShardLease(MEMORY_SHARD, shard.owner, shard.epoch, never)
-
-    def lease_of(self, agent_id: AgentId) -> ShardLease:
-        """See `LeaseOf`. All agents are this part's."""
-        del agent_id
-        return self._lease
 
 
 class StoreView:

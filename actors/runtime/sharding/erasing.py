@@ -34,11 +34,25 @@ MESSAGE_ID_DAYS: Final = 8
 
 _SUBJECT_PLACES: Final = (
     ("conversations and logs", "what agents read of the subject is in them: erase these sessions"),
+    (
+        "agents' own memories and blocks",
+        "they may be about the subject, too: see `callboard memory list`, then forget them or erase the agent",
+    ),
 )
 _SHARED_PLACES: Final = (
     ("other agents", "answers and messages that they have of it: erase them, too, or the tenant"),
 )
+_AGENT_PLACES: Final = (
+    (
+        "memories in shared scopes",
+        "what the agent kept of others belongs to its scope, such as user:7: erase that by about=",
+    ),
+)
 _SESSION_PLACES: Final = (
+    (
+        "memories that its runs kept",
+        "they belong to the agent or to a scope such as user:7: erase that, or `callboard memory forget` one",
+    ),
     (
         "runs without turns",
         "a run that left no turn in the session keeps its log: see `runs sweep`",
@@ -75,7 +89,7 @@ def unreached(what: EraseRequest, now: datetime) -> tuple[Unreached, ...]:
     special = {
         EraseScope.SUBJECT: _SUBJECT_PLACES,
         EraseScope.SESSION: (*_SHARED_PLACES, *_SESSION_PLACES),
-        EraseScope.AGENT: _SHARED_PLACES,
+        EraseScope.AGENT: (*_SHARED_PLACES, *_AGENT_PLACES),
         EraseScope.TENANT: (),
     }[scope]
     return (

@@ -72,7 +72,7 @@ class Worker:
         self.intake = Intake(env, state, notifications)
         self.env = self.intake.env
         self.adoption = ShardAdoption(state, self.intake, notifications.publish)
-        self._preparation = Preparation(env.store.transcripts, env.agents)
+        self._preparation = Preparation(env.store, env.agents)
         self._launcher = Launcher(self.env, state, self.intake, self.adoption)
 
     def lease_of(self, agent_id: AgentId) -> ShardLease | None:

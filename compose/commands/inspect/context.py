@@ -12,6 +12,7 @@ from actors.kernel.agent.agent import Agent
 from actors.kernel.agent.transcript import NO_CUT, Cut
 from actors.kernel.runtime.ids import AgentId
 from actors.kernel.storage.transcript import TranscriptStore
+from actors.kernel.store.store import RunStore
 from actors.runtime.context.conversation.windows import WindowReport, window_report
 from compose.commands.inspect.history import counted, no_sessions
 from compose.commands.options import HERE, AgentArg, Target
@@ -52,7 +53,7 @@ async def context(
     code = None if module_attr is None else await _agent(module_attr, agent)
     async with target.client() as runtime:
         if code is not None:
-            report = await _made_now(code, runtime.store.transcripts, session)
+            report = await _made_now(code, runtime.store, session)
             _show_report(report, target)
             return Exit.OK
         name = session or await _newest(runtime.store.transcripts, agent)
@@ -75,11 +76,11 @@ async def _agent(module_attr: str, agent: AgentId) -> Agent:
     return found
 
 
-async def _made_now(code: Agent, store: TranscriptStore, session: str | None) -> WindowReport:
+async def _made_now(code: Agent, store: RunStore, session: str | None) -> WindowReport:
     report = await window_report(code, store, session)
     if session is not None and not report.turns:
         if report.history == "StoreHistory":
-            await counted(store, code.id, session)
+            await counted(store.transcripts, code.id, session)
         remedy = "name another one; a history in memory is read in its own process"
         raise NoDataError(f"{report.history} has no session {session!r} of {code.id}: {remedy}")
     return report

@@ -10,6 +10,7 @@ from typing import Final, LiteralString, TypeAlias
 from pydantic_core import from_json, to_json
 from typing_extensions import override
 
+from actors.kernel.memory_rules import memory_scopes
 from actors.kernel.runtime.ids import AgentId, RunId, partition_hash
 from actors.kernel.storage.erasure import (
     ERASE_BATCH,
@@ -20,7 +21,7 @@ from actors.kernel.storage.erasure import (
     ErasureStore,
 )
 from actors.kernel.storage.errors import OpenRunsError
-from actors.kernel.store.operators import RetentionStore, agent_scope, memory_scopes
+from actors.kernel.store.operators import RetentionStore, agent_scope
 from persistence.postgres.connection.link import Links, Row
 
 SQL_ERASE_MAIL: Final[LiteralString] = (

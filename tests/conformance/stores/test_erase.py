@@ -252,7 +252,7 @@ async def test_a_subject_goes_from_documents_and_entities(home: Home) -> None:
 
 
 async def test_memories_go_by_their_scopes(home: Home) -> None:
-    """With all versions: a subject's, an agent's own with its blocks, or those of a whole tenant."""
+    """With all versions: a subject's, an agent's with its blocks, or a tenant's. The report names the rest."""
     memories = home.bed.store.memories
     own, scopes = agent_scope(DESK), ("user:1", "user:2", agent_scope(DESK), agent_scope(OTHER))
     for tenant in TENANTS:
@@ -264,6 +264,8 @@ async def test_memories_go_by_their_scopes(home: Home) -> None:
     async def left(tenant: str) -> set[str]:
         return {one.about for one in await memories.of(tenant).page()}
 
+    session = await home.erase(tenant="default", agent=DESK, session="s")
+    assert await left("default") == {*scopes, f"blocks:{own}"}
     subject = await home.erase(tenant="default", about="user:1")
     assert await left("default") == {*scopes[1:], f"blocks:{own}"}
     assert subject.counts["memories"] == {"versions": 3}
@@ -271,8 +273,16 @@ async def test_memories_go_by_their_scopes(home: Home) -> None:
     agent = await home.erase(tenant="default", agent=DESK)
     assert await left("default") == {"user:2", agent_scope(OTHER)}
     assert agent.counts["memories"] == preview.counts["memories"] == {"versions": 6}
-    await home.erase(tenant="default")
+    whole = await home.erase(tenant="default")
     assert (await left("default"), len(await left("acme"))) == (set(), 5)
+    reports = (session, subject, agent, whole)
+    named = [[at.name for at in one.unreached if "memories" in at.name] for one in reports]
+    assert named == [
+        ["memories that its runs kept"],
+        ["agents' own memories and blocks"],
+        ["memories in shared scopes"],
+        [],
+    ]
 
 
 async def test_batches_are_small(home: Home) -> None:

@@ -22,6 +22,7 @@ from actors.kernel.agent.message import ChatMessage, ContentBlock
 from actors.kernel.agent.tools import Tool, ToolCall
 from actors.kernel.agent.transcript import NewTurn
 from actors.kernel.runtime.ids import AgentId
+from actors.kernel.storage.memory import NewMemory
 from actors.testing import ModelReply, ScriptedModel
 from compose.commands.output import Exit
 from compose.tools import history as pages
@@ -237,14 +238,23 @@ async def serve_helper(runtime: Runtime) -> None:
         SlidingWindowCompaction(max_messages=2),
     ]
     context = ContextConfig(StoreHistory(), CompactionPipeline(strategies))
-    agent = ReActAgent(HELPER, model=ScriptedModel(), instructions="Be brief.", context=context)
+    agent = ReActAgent(
+        HELPER,
+        model=ScriptedModel(),
+        instructions="Be brief.",
+        context=context,
+        blocks=("persona",),
+    )
     await runtime.register(agent)
 
 
 async def test_a_window_is_made_now_by_the_code_or_shown_as_it_was_sent(cli: Cli) -> None:
     """With its parts and what strategies did; without the code as the log describes the last call's."""
     app = ("--app", f"{__name__}:serve_helper")
-    async with conversation(cli) as (_, run):
+    async with conversation(cli) as (runtime, run):
+        plain = (await cli.call("context", "helper/main", *app, "--json")).data
+        curt = NewMemory(id="1", about=f"blocks:agent:{HELPER}", text="Curt.", key="persona")
+        await runtime.memory().put(curt)
         made = (await cli.call("context", "helper/main", *app, "--json")).data
         made_shown = (await cli.call("context", "helper/main", *app)).out
         sent = (await cli.call("context", "helper/main", "--json")).data
@@ -252,7 +262,8 @@ async def test_a_window_is_made_now_by_the_code_or_shown_as_it_was_sent(cli: Cli
 
     assert (made["made"], made["agent"], made["session"]) == ("now", "helper/main", "main")
     assert (made["turns"], made["read"], made["cut"], made["budget"]) == (4, 4, None, None)
-    assert [part["name"] for part in made["parts"]] == ["instructions", "history"]
+    assert [part["name"] for part in plain["parts"]] == ["instructions", "history"]
+    assert [part["name"] for part in made["parts"]] == ["instructions", "blocks", "history"]
     assert made["tokens"] == sum(part["tokens"] for part in made["parts"])
     summary, window = made["steps"]
     assert (summary["would_ask"], summary["kept"], summary["dropped"]) == ("scripted", 4, 0)

@@ -9,16 +9,12 @@ import pytest
 from actors.kernel.runtime.ids import AgentId, HostIncarnation
 from actors.kernel.storage.task import Task, TaskStatus
 from persistence.postgres import StoreSettings, open_postgres_files, open_store
-from persistence.postgres.connection import link
 from persistence.postgres.stores import boards, files
-from tests.harness.plans import SETTINGS, PlanBook
+from tests.harness.plans import faults
 from tests.integration.persistence.hosts import write
-from tests.integration.persistence.test_plans import faults
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from persistence.postgres.connection.link import Connection
+    from tests.harness.plans import PlanBook
     from tests.integration.persistence.hosts import Counted
 
 FEW: Final = 3_000
@@ -42,21 +38,6 @@ STATEMENTS: Final = frozenset(
     if name.startswith("SQL_")
 )
 DESK: Final = AgentId("desk", "10", "acme")
-
-
-@pytest.fixture
-def book(monkeypatch: pytest.MonkeyPatch) -> PlanBook:
-    """The plans of all connections that the test's stores make."""
-    made, connect = PlanBook(), link.connect
-
-    async def heard(settings: StoreSettings, extra: Mapping[str, str] | None = None) -> Connection:
-        chosen = {"plan_cache_mode": made.mode, **SETTINGS, **(extra or {})}
-        connection = await connect(settings, chosen)
-        connection.add_log_listener(made.hear)
-        return connection
-
-    monkeypatch.setattr(link, "connect", heard)
-    return made
 
 
 async def work(url: str, schema: str) -> None:

@@ -13,53 +13,22 @@ from actors.kernel.agent.supervision import SpawnBudget
 from actors.kernel.runtime.ids import AgentId, RunId, partition_hash
 from actors.kernel.runtime.scheduler import RunStatus
 from actors.kernel.store.lists import RunFilter
-from persistence.postgres.connection import link
 from tests.conformance.bed import child_spawned, result
 from tests.conformance.talk import ask_wait, join_wait, rest, terms
-from tests.harness.plans import SETTINGS, PlanBook
+from tests.harness.plans import MODES, faults
 from tests.integration.persistence.grown_tables import ENDED_RUNS, MAILBOX, ROWS
 from tests.integration.persistence.hosts import sql, write
 from tests.integration.persistence.mailing import post_office
 from tests.integration.persistence.test_sql import statements
-from tests.integration.persistence.workday import CROWD, Workday
+from tests.integration.persistence.workday import Workday
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
-    from persistence.postgres.connection.link import Connection
-    from persistence.postgres.connection.settings import StoreSettings
-    from tests.harness.plans import Plan
+    from tests.harness.plans import PlanBook
     from tests.integration.persistence.hosts import Counted
 
 YOUNG, LARGE = 1_000, 200_000
-MODES: Final = ("force_generic_plan", "force_custom_plan")
-SMALL: Final = frozenset(
-    {
-        "artifact_uploads",
-        "blockings",
-        "cursors",
-        "deployment",
-        "hosts",
-        "limit_places",
-        "limits",
-        "shards",
-        "streams",
-        "types",
-    }
-)
-"""Tables that do not grow with the work."""
-
-MOST: Final = 15 * CROWD
-"""So many rows of a table a statement may look at for its crowd."""
-
-WHOLE: Final[Mapping[str, str]] = {
-    "runs_of_no_trace": "what has to go is all that is in it",
-    "runs_to_stop": "runs that were asked to stop, and have not yet",
-    "dead_letters_pkey": "the oldest ones come first",
-    "follows_ended": "ends that no post on its way needs are taken first",
-}
-"""Indexes that are read from their beginning, and why that is not much."""
-
 BY_CHOICE: Final[Mapping[str, str]] = {
     "SQL_SELECT_ZONED": "once for every shard that is new",
     "SQL_DELETE_DONE": "now and then; the table is read while it is small",
@@ -203,51 +172,10 @@ SELDOM: Final = frozenset(
 """What runs neither per message, nor per commit, nor by the clock."""
 
 
-def faults(plan: Plan) -> Iterator[str]:
-    """What this plan reads in vain. What asyncpg asks about types is not ours."""
-    tables = {node["Relation Name"] for node in plan.nodes if "Relation Name" in node}
-    if tables and all(table.startswith("pg_") for table in tables):
-        return
-    for node in plan.nodes:
-        table, kind, read = node.get("Relation Name"), node["Node Type"], 0
-        if (
-            table is not None
-            and table not in SMALL
-            and not table.startswith("pg_")
-            and kind.endswith("Scan")
-        ):
-            read = plan.read(node)
-            if kind == "Seq Scan":
-                yield f"all pages of {table}"
-            index = node.get("Index Name")
-            if index is not None and "Index Cond" not in node and index not in WHOLE:
-                yield f"all of {index}"
-        if read > MOST:
-            yield f"{read} rows of {table}"
-        lost = node.get("Rows Removed by Join Filter", 0) * node["Actual Loops"]
-        if lost > 100:
-            yield f"{lost:.0f} pairs of rows"
-
-
 @pytest.fixture
 def schema(new_schema: str) -> str:
     """One that is not there: its tables were never counted."""
     return new_schema
-
-
-@pytest.fixture
-def book(monkeypatch: pytest.MonkeyPatch) -> PlanBook:
-    """The plans of all connections that the test's stores make."""
-    made, connect = PlanBook(), link.connect
-
-    async def heard(settings: StoreSettings, extra: Mapping[str, str] | None = None) -> Connection:
-        chosen = {"plan_cache_mode": made.mode, **SETTINGS, **(extra or {})}
-        connection = await connect(settings, chosen)
-        connection.add_log_listener(made.hear)
-        return connection
-
-    monkeypatch.setattr(link, "connect", heard)
-    return made
 
 
 async def fill(url: str, schema: str, count: int, counted: Counted) -> None:

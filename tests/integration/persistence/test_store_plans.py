@@ -10,19 +10,13 @@ import pytest
 from actors.kernel.storage.graph import Entity, Relationship
 from actors.kernel.storage.vector import VectorDocument
 from persistence.postgres import open_postgres_graph, open_postgres_vectors
-from persistence.postgres.connection import link
 from persistence.postgres.stores import graphs, vectors
 from tests.conformance.stores.places import Place, make
-from tests.harness.plans import SETTINGS, PlanBook
+from tests.harness.plans import MODES, faults
 from tests.integration.persistence.hosts import sql, write
-from tests.integration.persistence.test_plans import MODES, faults
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from persistence.postgres.connection.link import Connection
-    from persistence.postgres.connection.settings import StoreSettings
-    from tests.harness.plans import Plan
+    from tests.harness.plans import Plan, PlanBook
     from tests.integration.persistence.hosts import Counted
 
 FEW, LARGE = 5_000, 200_000
@@ -57,21 +51,6 @@ STATEMENTS: Final = frozenset(
     for name, text in vars(module).items()
     if name.startswith("SQL_")
 )
-
-
-@pytest.fixture
-def book(monkeypatch: pytest.MonkeyPatch) -> PlanBook:
-    """The plans of all connections that the test's stores make."""
-    made, connect = PlanBook(), link.connect
-
-    async def heard(settings: StoreSettings, extra: Mapping[str, str] | None = None) -> Connection:
-        chosen = {"plan_cache_mode": made.mode, **SETTINGS, **(extra or {})}
-        connection = await connect(settings, chosen)
-        connection.add_log_listener(made.hear)
-        return connection
-
-    monkeypatch.setattr(link, "connect", heard)
-    return made
 
 
 async def work(place: Place) -> None:

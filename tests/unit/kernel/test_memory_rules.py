@@ -7,8 +7,11 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from actors.kernel.memory_rules import (
+    MAX_EMBEDDED_BYTES,
+    MAX_MEMORY_BYTES,
     FoundMemory,
     closeness,
+    embedded_head,
     fused,
     next_version,
     ranked,
@@ -17,6 +20,7 @@ from actors.kernel.memory_rules import (
     words_of,
 )
 from actors.kernel.storage.memory import Memory, MemoryConflictError, MemoryQuery, NewMemory
+from compose.models.embedders import offline, provider
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -76,6 +80,16 @@ def test_a_version_follows_the_present_one() -> None:
     assert next_version(new, memory("a", text="new", version=9)) is None
     with pytest.raises(MemoryConflictError, match=r"'k' of 'u' has version 7, not 2: .*'old'"):
         next_version(new, memory("a", text="old", version=7))
+
+
+def test_the_head_of_a_text_is_embedded() -> None:
+    """No character is cut; a text that fits is embedded whole, and every embedder takes the head."""
+    assert embedded_head("ä" * 9) == "ä" * 9
+    assert embedded_head("x" + "ä" * MAX_EMBEDDED_BYTES) == "x" + "ä" * (
+        MAX_EMBEDDED_BYTES // 2 - 1
+    )
+    assert embedded_head("x" * MAX_MEMORY_BYTES) == "x" * MAX_EMBEDDED_BYTES
+    assert min(offline.MAX_BYTES, provider.MAX_BYTES) >= MAX_EMBEDDED_BYTES
 
 
 def test_a_key_is_no_text_of_the_same_letters() -> None:

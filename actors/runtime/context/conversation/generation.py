@@ -28,7 +28,6 @@ from actors.kernel.agent.transcript import NO_CUT, TOKENS, NewCut, check_turn, t
 from actors.kernel.json import JsonValue, canonical_json
 from actors.kernel.runtime.effects import EffectCall
 from actors.runtime.context.call import Payload, RunState
-from actors.runtime.context.conversation.blocks import block_turns
 from actors.runtime.context.conversation.paid_calls import RecordedCalls
 from actors.runtime.context.conversation.sessions import (
     LEAST,
@@ -233,6 +232,8 @@ class _Window:
         labels = self.sessions.memory.blocks
         if not labels:
             return 0
+        from actors.runtime.context.conversation.blocks import block_turns  # noqa: PLC0415 - few use it
+
         memories, agent = self.run.store.memories, self.run.agent_id
         self.blocks = await reading(self.run.log, partial(block_turns, memories, agent, labels))
         return sum(map(self.sessions.memory.pipeline.counter.count, self.blocks))

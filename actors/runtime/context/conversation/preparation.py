@@ -12,7 +12,7 @@ from actors.errors import ActorsError
 from actors.kernel.agent.agent import Agent
 from actors.kernel.agent.supervision import HistoryRetention
 from actors.kernel.runtime.ids import AgentId
-from actors.kernel.storage.transcript import TranscriptStore
+from actors.kernel.store.store import RunStore
 from actors.runtime.context.conversation.sessions import SessionTerms
 from actors.runtime.context.conversation.windows import prepare_window
 from actors.runtime.loop.tasks import TaskScope
@@ -34,11 +34,11 @@ class Preparation:
     call records it, with its cost, and writes the cut.
 
     Args:
-        store: Where turns are, if an agent brings no history.
+        store: Where blocks are, and turns if an agent brings no history.
         agents: The agents that this host serves.
     """
 
-    def __init__(self, store: TranscriptStore, agents: Registry) -> None:
+    def __init__(self, store: RunStore, agents: Registry) -> None:
         self._store, self._agents = store, agents
         self._scopes: dict[AgentId, TaskScope] = {}
         self._given_up: list[TaskScope] = []

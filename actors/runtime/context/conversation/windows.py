@@ -25,7 +25,7 @@ from actors.kernel.agent.message import ChatMessage
 from actors.kernel.agent.supervision import HistoryRetention
 from actors.kernel.agent.transcript import Cut
 from actors.kernel.runtime.ids import AgentId
-from actors.kernel.storage.transcript import TranscriptStore
+from actors.kernel.store.store import RunStore
 from actors.runtime.context.conversation.sessions import SessionTerms, WindowSource, without_marks
 from actors.runtime.context.model_calls import Toolkit
 
@@ -134,20 +134,13 @@ class WindowReport:
         return sum(part.tokens for part in self.parts)
 
 
-async def window_report(
-    agent: Agent,
-    store: TranscriptStore,
-    session: str | None = None,
-    *,
-    blocks: Sequence[ChatMessage] = (),
-) -> WindowReport:
+async def window_report(agent: Agent, store: RunStore, session: str | None = None) -> WindowReport:
     """Return the window that a call of the agent's model would be sent now. See `Runtime.window`.
 
     Args:
         agent: Its code.
-        store: Where turns are, if the agent brings no history.
+        store: Where its blocks are, and turns if it brings no history.
         session: By default the agent's attribute `session`.
-        blocks: The turn with the agent's blocks; see `block_turns`.
 
     Raises:
         ContractError: No session is given, and the agent has none of its own.
@@ -159,7 +152,8 @@ async def window_report(
         raise ContractError(f"{agent.id} has no session of its own: {remedy}")
     source = WindowSource([], {})
     if memory.retention is not HistoryRetention.NONE:
-        source = await WindowSource.of(memory, store, agent.id, name)
+        source = await WindowSource.of(memory, store.transcripts, agent.id, name)
+    blocks = await _blocks(agent, memory, store)
     tally = Tally(memory.pipeline.counter)
     counter = memory.pipeline.counter
     beside = sum(part.tokens for part in _parts(agent, (), tally, counter, blocks=blocks))
@@ -184,22 +178,29 @@ async def window_report(
     )
 
 
-async def prepare_window(
-    agent: Agent, memory: SessionTerms, store: TranscriptStore, session: str
-) -> None:
+async def prepare_window(agent: Agent, memory: SessionTerms, store: RunStore, session: str) -> None:
     """Make the window of `window_report` ahead: strategies keep what they ask models for it.
 
     Args:
         agent: Its code.
         memory: What it declares.
-        store: Where turns are, if the agent brings no history.
+        store: Where its blocks are, and turns if it brings no history.
         session: The conversation, within the agent.
     """
-    source = await WindowSource.of(memory, store, agent.id, session)
-    tally = Tally(memory.pipeline.counter)
-    beside = sum(part.tokens for part in _parts(agent, (), tally, memory.pipeline.counter))
+    source = await WindowSource.of(memory, store.transcripts, agent.id, session)
+    blocks = await _blocks(agent, memory, store)
+    tally, counter = Tally(memory.pipeline.counter), memory.pipeline.counter
+    beside = sum(part.tokens for part in _parts(agent, (), tally, counter, blocks=blocks))
     with reserving(beside), in_mode(WindowMode.AHEAD):
         await memory.pipeline.assemble(source.messages, tally=tally)
+
+
+async def _blocks(agent: Agent, memory: SessionTerms, store: RunStore) -> list[ChatMessage]:
+    if not memory.blocks:
+        return []
+    from actors.runtime.context.conversation.blocks import block_turns  # noqa: PLC0415 - few use it
+
+    return await block_turns(store.memories, agent.id, memory.blocks)
 
 
 def _parts(

@@ -18,6 +18,7 @@ from actors.kernel.memory_rules import (
     check_about,
     checked_memory,
     checked_query,
+    embedded_head,
     slot_of,
 )
 from actors.kernel.runtime.ids import derive_id
@@ -149,7 +150,7 @@ class MemoryAccess:
         spans, name = self._run.spans, str(getattr(embedder, "model", ""))
         with nullcontext() if spans is None else spans.embedding(name):
             async with asyncio.timeout(EMBEDDING_TIMEOUT_S):
-                vectors = await ask([text])
+                vectors = await ask([embedded_head(text)])
         if len(vectors) != 1:
             problem = f"it returned {len(vectors)} vectors for one text: one is needed"
             raise InvalidDocumentError("embedder", problem)

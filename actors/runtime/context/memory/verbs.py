@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
-from functools import cached_property, partial
+from functools import partial
 from typing import Any, Final
 
 from actors.errors import MessageTooLargeError
@@ -42,8 +42,8 @@ class AgentMemory:
         """Keep a text and return the id of the memory that holds it. Durable when it returns, once.
 
         An equal text changes nothing. Another text of a known key takes its place, and the earlier version
-        says until when it was valid. With the agent's `embedder` the text is found by meaning, too. A crash
-        may embed again; it keeps nothing twice.
+        says until when it was valid. With the agent's `embedder` the text is found by meaning, too: by that of
+        its first 16 KiB. A crash may embed again; it keeps nothing twice.
 
         Args:
             text: At most 64 KiB in UTF-8.
@@ -183,15 +183,3 @@ class AgentMemory:
     ) -> JsonValue:
         name = f"memory.{verb}"
         return await self._effects.perform(effect("step", name, [name, *words], partial(work)))
-
-
-class MemoryVerbs:
-    """The part of `RunContext` that is about long-term memory."""
-
-    _run: RunState
-    _effects: Effects
-
-    @cached_property
-    def memory(self) -> AgentMemory:
-        """Texts that the agent keeps beyond its conversations, found by words and by meaning."""
-        return AgentMemory(self._run, self._effects)

@@ -1,0 +1,91 @@
+"""Sessions for tests: agents with scripted models, on the host that lives."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from actors.agents import ReActAgent
+from actors.kernel.agent.agent import Agent
+from actors.sessions import AgentRuntime, SessionEvent, SessionRun
+from actors.testing import FunctionModel, ModelReply
+from tests.behaviour.bed import LIMIT_S
+
+if TYPE_CHECKING:
+    from actors.kernel.agent.llm import GenerationOptions
+    from actors.kernel.agent.message import ChatMessage
+    from tests.behaviour.bed import Bed
+
+
+@dataclass
+class Echo:
+    """A model that says what it was told, how long the conversation is, and waits where a test says so.
+
+    Attributes:
+        asked: The windows that it was sent.
+        gates: By the last user text: what is awaited before the first piece.
+    """
+
+    name: str = "echo"
+    asked: list[list[str]] = field(default_factory=list)
+    gates: dict[str, asyncio.Event] = field(default_factory=dict)
+    between: Callable[[], Awaitable[Any]] | None = None
+
+    def __call__(self, messages: Sequence[ChatMessage], options: GenerationOptions) -> ModelReply:
+        """Return the answer, and remember what was asked."""
+        said = [message.text for message in messages]
+        self.asked.append(said)
+        gate = self.gates.get(said[-1])
+        return ModelReply(
+            text=f"{self.name}: {said[-1]}",
+            before=None if gate is None else gate.wait,
+            between=self.between,
+        )
+
+    def hold(self, text: str) -> asyncio.Event:
+        """Let the answer to a text wait until the event is set."""
+        return self.gates.setdefault(text, asyncio.Event())
+
+    def agent(self, **options: Any) -> ReActAgent:
+        """Return an agent that this model answers for."""
+        return ReActAgent(self.name, model=FunctionModel(self), **options)
+
+
+@asynccontextmanager
+async def sessions_on(
+    bed: Bed, agents: Mapping[str, Agent] | Agent | None, *, app: str, **options: Any
+) -> AsyncIterator[AgentRuntime]:
+    """Yield sessions on the host that lives."""
+    async with AgentRuntime(agents=agents, runtime=bed.runtime, app=app, **options) as talks:
+        yield talks
+
+
+async def all_of(run: SessionRun) -> list[SessionEvent]:
+    """Return the events of a run, up to its last one."""
+    async with asyncio.timeout(LIMIT_S):
+        return [event async for event in run.events()]
+
+
+async def past_of(
+    talks: AgentRuntime, session: str, cursor: str | None = None
+) -> list[SessionEvent]:
+    """Return the stored events of a session."""
+    return [event async for event in talks.replay_session(session, cursor=cursor)]
+
+
+def types_of(events: list[SessionEvent]) -> list[str]:
+    """Return the types of events, without the pieces of answers."""
+    return [one.type for one in events if not one.type.endswith(("_delta", "_snapshot"))]
+
+
+def said(event: SessionEvent) -> dict[str, Any]:
+    """Return the payload of an event."""
+    return {**event.payload}
+
+
+async def said_in(talks: AgentRuntime, session: str) -> list[str]:
+    """Return the texts of the active path."""
+    return [node.message.text for node in await talks.path(session)]

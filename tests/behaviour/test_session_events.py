@@ -1,0 +1,143 @@
+"""The events of a session for any number of readers: order, cursors, live pieces."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing
+from typing import TYPE_CHECKING
+
+import pytest
+from pydantic import ValidationError
+
+from actors.sessions import EVENT_TYPES, EVENTS, ConsumedError, CursorError
+from tests.behaviour.bed import LIMIT_S
+from tests.behaviour.talks import Echo, all_of, past_of, sessions_on, types_of
+
+if TYPE_CHECKING:
+    from actors.sessions import AgentRuntime, SessionEvent
+    from tests.behaviour.bed import Bed
+
+
+@pytest.fixture
+def app(bed: Bed) -> str:
+    """A type that no other test has."""
+    return bed.name().type
+
+
+def content_of(event: SessionEvent) -> str:
+    """Return all of an event but its place: a fact may fall between different entries for two readers."""
+    return event.model_copy(update={"event_id": None}).model_dump_json()
+
+
+async def filled(talks: AgentRuntime, echo: Echo) -> list[SessionEvent]:
+    """Play three runs, one of them cancelled while it was queued, and return what is stored."""
+    gate = echo.hold("1")
+    runs = [await talks.start(text, session_id="s") for text in ("1", "2", "3")]
+    await runs[1].cancel()
+    gate.set()
+    for run in (runs[0], runs[2]):
+        await run.result()
+    return await past_of(talks, "s")
+
+
+@pytest.mark.item(371)
+async def test_the_events_of_a_run_have_one_reader(bed: Bed, app: str) -> None:
+    """The subscription is made by `start`: nothing of the run is missing, however late it is read."""
+    async with sessions_on(bed, Echo().agent(), app=app) as talks:
+        run = await talks.start("1", session_id="s")
+        await run.result()
+        events = run.events()
+        with pytest.raises(ConsumedError):
+            run.events()
+        assert types_of([event async for event in events]) == [
+            "loop_started",
+            "message",
+            "message",
+            "run_completed",
+        ]
+
+
+@pytest.mark.item(374, 375)
+async def test_every_reader_sees_every_event_once(bed: Bed, app: str) -> None:
+    """Those who were there from the start, and who comes when all is over."""
+    echo = Echo()
+    async with sessions_on(bed, echo.agent(), app=app) as talks:
+
+        async def read() -> list[SessionEvent]:
+            seen: list[SessionEvent] = []
+            async with aclosing(talks.tail_session("s", live=False)) as events:
+                async for event in events:
+                    seen.append(event)
+                    if [one.type for one in seen].count("run_completed") == 2:
+                        return seen
+            raise AssertionError("the tail ended")
+
+        async with asyncio.timeout(LIMIT_S), asyncio.TaskGroup() as group:
+            readers = [group.create_task(read()) for _ in range(3)]
+            stored = await filled(talks, echo)
+        for reader in (*readers, asyncio.ensure_future(read())):
+            assert sorted(map(content_of, await reader)) == sorted(map(content_of, stored))
+
+
+@pytest.mark.item(375)
+async def test_a_reader_goes_on_behind_any_event(bed: Bed, app: str) -> None:
+    """Nothing twice, nothing missing, wherever it was cut off, and in another process."""
+    echo = Echo()
+    async with sessions_on(bed, echo.agent(), app=app) as talks:
+        stored = await filled(talks, echo)
+        assert len({event.event_id for event in stored}) == len(stored)
+    await bed.restart()
+    async with sessions_on(bed, Echo().agent(), app=app) as talks:
+        for index, event in enumerate(stored):
+            rest = await past_of(talks, "s", event.event_id)
+            assert rest == stored[index + 1 :]
+
+
+@pytest.mark.item(375)
+async def test_a_run_can_be_replayed_alone(bed: Bed, app: str) -> None:
+    """Its events are those that it has in the session."""
+    async with sessions_on(bed, Echo().agent(), app=app) as talks:
+        for text in ("1", "2"):
+            await (await talks.start(text, session_id="s")).result()
+        stored = await past_of(talks, "s")
+        run_id = stored[-1].run_id
+        alone = [event async for event in talks.replay_run(run_id)]
+        assert alone == [event for event in stored if event.run_id == run_id]
+
+
+async def test_pieces_of_an_answer_come_live_and_are_not_stored(bed: Bed, app: str) -> None:
+    """Joined they are the answer; none has an id."""
+    echo = Echo()
+    gate = echo.hold("one two three")
+    async with sessions_on(bed, echo.agent(), app=app) as talks:
+        run = await talks.start("one two three", session_id="s")
+        reading = asyncio.ensure_future(all_of(run))
+        await bed.until(lambda: echo.asked)
+        await asyncio.sleep(0.01)
+        gate.set()
+        events = await reading
+        pieces = [event for event in events if event.type == "text_delta"]
+        assert "".join(event.payload["text"] for event in pieces) == "echo: one two three"
+        assert {event.event_id for event in pieces} == {None}
+        assert "text_delta" not in {event.type for event in await past_of(talks, "s")}
+
+
+@pytest.mark.parametrize("cursor", ["", "x", "1", "1:2:3", "99:0", "-1:0", "1:-2", "\u0661:\u0662"])
+async def test_a_cursor_that_is_none_is_refused(bed: Bed, app: str, cursor: str) -> None:
+    """Also one behind the end, as of another session."""
+    async with sessions_on(bed, Echo().agent(), app=app) as talks:
+        await (await talks.start("1", session_id="s")).result()
+        with pytest.raises(CursorError):
+            await past_of(talks, "s", cursor)
+
+
+@pytest.mark.item(342, 343)
+async def test_only_events_of_the_closed_list_reach_a_reader(bed: Bed, app: str) -> None:
+    """As JSON and back they are the same: no object of a provider is among them."""
+    echo = Echo()
+    async with sessions_on(bed, echo.agent(), app=app) as talks:
+        stored = await filled(talks, echo)
+    assert {event.type for event in stored} <= {*EVENT_TYPES}
+    assert [EVENTS.validate_json(event.model_dump_json()) for event in stored] == stored
+    with pytest.raises(ValidationError):
+        EVENTS.validate_python({**stored[0].model_dump(), "type": "response.output_text.delta"})

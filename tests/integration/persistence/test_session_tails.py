@@ -29,6 +29,15 @@ async def follow(bed: Bed, found: asyncio.Queue[SessionFact]) -> None:
             found.put_nowait(fact)
 
 
+async def hears(url: str, schema: str) -> None:
+    """Return when a host besides the test listens, and has said so."""
+    while True:
+        listeners = await sql(url, schema, SQL_LISTENERS, schema)
+        if listeners[0]["n"] == 2 and await sql(url, schema, SQL_WATCHED):
+            return
+        await asyncio.sleep(0.01)
+
+
 async def test_hosts_tell_of_sessions_that_somebody_follows(
     postgres_dsn: str, schema: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -46,10 +55,7 @@ async def test_hosts_tell_of_sessions_that_somebody_follows(
         task = asyncio.create_task(follow(reader, found))
         async with asyncio.timeout(20):
             assert [(await found.get()).number for _ in range(3)] == [1, 2, 3]
-            while not await sql(postgres_dsn, schema, SQL_WATCHED):
-                await asyncio.sleep(0)
-            while (await sql(postgres_dsn, schema, SQL_LISTENERS, schema))[0]["n"] < 2:
-                await asyncio.sleep(0)
+            await hears(postgres_dsn, schema)
             for n in range(4, 10, 3):
                 await said(writer, f"{n}")
                 await said(writer, f"{n}", agent=FOREIGN)

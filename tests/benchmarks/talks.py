@@ -109,7 +109,7 @@ async def _among_many(url: str, scale: float) -> None:
         many=most,
         nodes=NODES,
         **{f"{name}_ms": round(1000 * after[name], 2) for name in after},
-        **{f"{name}_floor_few_ms": round(1000 * before[name], 2) for name in before},
+        **{f"floor_few_{name}_ms": round(1000 * before[name], 2) for name in before},
         ratio=round(max(after[name] / before[name] for name in after), 2),
         goal_ratio=1.5,
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from tests.model import strategies
+from tests.model.memories import TEXTS
 from tests.model.strategies import finish
 from tests.properties.corpus import once, sleep, step
 
@@ -17,7 +18,7 @@ REFUSED: Final = [{"d": 1, "err": "ScriptedError"}, {"d": 1, "ok": None}]
 
 def remember(text: int = 0, key: str | None = None, about: str = "agent") -> dict[str, Any]:
     """A text that is kept."""
-    fact = strategies.TEXTS[text]
+    fact = TEXTS[text]
     return {"op": "remember", "text": fact, "key": key, "about": about, "into": "m"}
 
 
@@ -38,7 +39,7 @@ def block() -> dict[str, Any]:
 
 def set_block(text: int, expected: Any) -> dict[str, Any]:
     """A block that is written; a conflict is caught."""
-    fact = strategies.TEXTS[text]
+    fact = TEXTS[text]
     stmt = {"op": "set_block", "name": "a", "text": fact, "expected": expected}
     return tried(stmt, "MemoryConflictError")
 

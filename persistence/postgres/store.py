@@ -73,7 +73,7 @@ class PostgresStore(RunStore):
         self.reads = Reads(settings, links, reading)
         self.lists = Lists(links, answering)
         self.transcripts = Transcripts(links, artifacts.of)
-        readers = FactReaders()
+        readers = FactReaders(self._listener, settings.sessions_channel)
         self.sessions = PostgresSessions(links, self.transcripts, readers)
         self.arrivals = Arrivals(
             settings, links, arriving, answering, reads=self.reads, on_session=readers.wake

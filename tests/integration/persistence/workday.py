@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -464,6 +465,8 @@ class Workday:
         await store.get(agent)
         await store.recent(agent.tenant, agent.type, limit=3)
         await store.facts(agent, limit=3)
+        async with aclosing(store.tail(agent)) as facts:  # type: ignore[type-var]
+            await anext(facts)
         await store.path(agent)
         await store.nodes(agent, [f"{self.day}{k}" for k in range(4)])
         await transcripts.view(agent, agent.key, limit=2)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 
 from actors.kernel.agent.modes import DEFAULT_MODE
 from actors.kernel.runtime.ids import AgentId
@@ -60,27 +60,33 @@ async def serve_app(
         ServeError: It is none of the allowed things, or has no sessions.
         RegistrationError: Two agents contradict each other.
     """
-    match found:
-        case SessionAgent():
-            return _of_agent(found, app)
-        case dict() if found and all(_is_agent(one) for one in found.values()):
-            return _of_modes(cast("Mapping[str, Agent]", found), app)
-        case dict() | list() | tuple():
-            await serve_all(runtime, {spec: found})
-            return _of_first(spec, found, app)
-        case type():
-            return await serve_app(runtime, spec, instance_of(spec, found), app=app)
-        case _ if _is_agent(found):
-            return _of_modes({DEFAULT_MODE: agent_of(spec, found)}, app)
-        case _ if callable(found):
-            called = cast("Callable[[Runtime], Awaitable[object] | object]", found)(runtime)
-            given = await called if inspect.isawaitable(called) else called
-            if given is not None:
-                return await serve_app(runtime, spec, given, app=app)
-            return _registered(runtime, spec, app)
-        case _:
-            problem = f"it is a {type(found).__name__}"
-            raise ServeError(spec, problem, f"It has to be {ALLOWED_TOO}")
+    if isinstance(found, type):
+        found = instance_of(spec, found)
+    if isinstance(found, SessionAgent):
+        return _of_agent(found, app)
+    if _is_agent(found):
+        return _of_modes({DEFAULT_MODE: agent_of(spec, found)}, app)
+    if isinstance(found, dict) and found and all(_is_agent(one) for one in found.values()):
+        return _of_modes(found, app)
+    if callable(found):
+        return await _of_function(runtime, spec, found, app)
+    if not isinstance(found, dict | list | tuple):
+        problem = f"it is a {type(found).__name__}"
+        raise ServeError(spec, problem, f"It has to be {ALLOWED_TOO}")
+    await serve_all(runtime, {spec: found})
+    return _of_first(spec, found, app)
+
+
+async def _of_function(
+    runtime: Runtime, spec: str, function: Callable[[Runtime], Any], app: str | None
+) -> SessionApp:
+    """Return the sessions of what a function returns, or else of what it registers."""
+    given = function(runtime)
+    if inspect.isawaitable(given):
+        given = await given
+    if given is not None:
+        return await serve_app(runtime, spec, given, app=app)
+    return _registered(runtime, spec, app)
 
 
 def _is_agent(one: Any) -> bool:

@@ -129,9 +129,9 @@ def _settings(target: Target, nats_url: str | None, namespace: str | None) -> Se
     """Return the settings of a host that waits 5 seconds for its servers; its own where none are named."""
     given = {"nats_url": nats_url, "namespace": namespace}
     named = read_settings()
-    if target.data is None and target.postgres_url is None:
-        if named.postgres_url is None and named.data_dir is None:
-            target = replace(target, data=DATA)
+    places = target.data, target.postgres_url, named.data_dir, named.postgres_url
+    if all(place is None for place in places):
+        target = replace(target, data=DATA)
     settings = target.settings(**given)
     changes: dict[str, object] = {}
     if settings.start_wait_s is None:
@@ -245,6 +245,7 @@ async def _until_left(conversation: Conversation, work: Coroutine[Any, Any, Exit
         talking.cancel()
         await asyncio.wait({talking})
     if is_over:
-        return talking.result()
+        code: Exit = talking.result()
+        return code
     conversation.note("left; an open run goes on when the session is opened again")
     return Exit.INTERRUPTED

@@ -218,7 +218,7 @@ class Conversation:
         async for event in run.child_events(child):
             self._apart(lambda event=event: self.screen.event(event, depth=depth))
             if event.type == "child_started":
-                below = dict(event.payload)["child"]
+                below = str(event.payload["child"])
                 self._tasks.start(self._follow_child(run_id, below, depth + 1), name="child")
             elif event.type not in ENDS:
                 self._answer_to(event)

@@ -197,7 +197,8 @@ class TextScreen(Screen):
     def _write(self, text: str, *, style: str = "") -> None:
         self._out.print(Text(text), end="", style=style, soft_wrap=True)
         self._out.file.flush()
-        self._is_inside = bool(text) and not text.endswith("\n") or (self._is_inside and not text)
+        if text:
+            self._is_inside = not text.endswith("\n")
 
     def _line(self, text: str, *, style: str = "") -> None:
         self._end_line()
@@ -241,7 +242,8 @@ def _decided(said: dict[str, Any]) -> str:
 
 def _child_finished(said: dict[str, Any]) -> str:
     error = said.get("error") or {}
-    return f"« {said['child'][:8]} {said['status'].lower()}: {short(error.get('message') or said.get('output'))}"
+    told = short(error.get("message") or said.get("output"))
+    return f"« {said['child'][:8]} {said['status'].lower()}: {told}"
 
 
 def _waiting(said: dict[str, Any]) -> str:

@@ -116,11 +116,12 @@ async def chat(  # noqa: PLR0913 - each is an option
             agents, session_id, _screen(target, settings), person=person, by=user_name(), mode=mode
         )
         stack.push_async_callback(conversation.close)
+        if not messages:
+            conversation.note(f"session {session_id} of {agents.app}; /help, or Ctrl-D to leave")
         await conversation.open(shows_past=not messages)
         if messages:
             work = talk(conversation, messages)
         else:
-            conversation.note(f"session {session_id} of {agents.app}; /help, or Ctrl-D to leave")
             work = talk_with(conversation, Commands(conversation, modes))
         return await _until_left(conversation, work)
 
@@ -247,5 +248,6 @@ async def _until_left(conversation: Conversation, work: Coroutine[Any, Any, Exit
     if is_over:
         code: Exit = talking.result()
         return code
-    conversation.note("left; an open run goes on when the session is opened again")
+    if conversation.has_open_runs:
+        conversation.note("left; the run goes on when the session is opened again")
     return Exit.INTERRUPTED

@@ -20,7 +20,7 @@ from actors.sessions.run import ENDS
 from actors.sessions.runtime import AgentRuntime
 from compose.commands.output import Exit
 from compose.commands.sessions.keyboard import Person
-from compose.commands.sessions.screen import YOU, Screen, asked
+from compose.commands.sessions.screen import STEP, YOU, Screen, asked
 
 SHOWN: Final = 6
 """Turns of a conversation that are shown when it is opened."""
@@ -65,6 +65,11 @@ class Conversation:
         self._trouble: Exception | None = None
         self.left = asyncio.Event()
         """Set when the terminal is left."""
+
+    @property
+    def has_open_runs(self) -> bool:
+        """Whether a run of the session has not ended."""
+        return bool(self._open)
 
     async def open(self, *, shows_past: bool = True) -> None:
         """Show where the conversation is, and everything that happens in it from now on."""
@@ -190,8 +195,7 @@ class Conversation:
         if event.type == "loop_started":
             self._open.add(event.run_id)
             await self._show_asked(event.run_id)
-        self._apart(lambda: self.screen.event(event))
-        self._answer_to(event)
+        self._show(event, 0)
         if event.type in ENDS:
             self._open.discard(event.run_id)
             self._ended[event.run_id] = event.type
@@ -199,31 +203,32 @@ class Conversation:
                 self._is_stopping = False
             self._news.set()
 
-    def _answer_to(self, event: SessionEvent) -> None:
-        """Do what an event asks for: watch a child, ask the person, or ask no longer."""
+    def _show(self, event: SessionEvent, depth: int, top: str | None = None) -> None:
+        """Show an event, and do what it asks for: watch a child, ask the person, or ask no longer.
+
+        An approval is a question to the person, unless a line is being typed: then it is left to others.
+        """
         said: dict[str, Any] = dict(event.payload)
+        person = self._person
+        if event.type == "approval_requested" and person is not None and not person.is_asked:
+            self._tasks.start(self._decide(said, depth), name="approval")
+            return
+        self._apart(lambda: self.screen.event(event, depth=depth))
         if event.type == "child_started":
-            self._tasks.start(self._follow_child(event.run_id, said["child"], 1), name="child")
-        elif event.type == "approval_requested" and self._person is not None:
-            if not self._person.is_asked:
-                self._tasks.start(self._decide(said), name="approval")
+            child = self._follow_child(top or event.run_id, said["child"], depth + 1)
+            self._tasks.start(child, name=f"child {said['child']}")
         elif event.type == "approval_decided" and (task := self._asking.get(said["approval_id"])):
             task.cancel()
-        elif event.type in ENDS:
+        elif event.type in ENDS and depth == 0:
             for task in self._asking.values():
                 task.cancel()
 
     async def _follow_child(self, run_id: str, child: str, depth: int) -> None:
         run = await self.agents.run(run_id)
         async for event in run.child_events(child):
-            self._apart(lambda event=event: self.screen.event(event, depth=depth))
-            if event.type == "child_started":
-                below = str(event.payload["child"])
-                self._tasks.start(self._follow_child(run_id, below, depth + 1), name="child")
-            elif event.type not in ENDS:
-                self._answer_to(event)
+            self._show(event, depth, run_id)
 
-    async def _decide(self, said: dict[str, Any]) -> None:
+    async def _decide(self, said: dict[str, Any], depth: int) -> None:
         """Ask the person, and decide, unless somebody else does meanwhile."""
         id_, task = said["approval_id"], asyncio.current_task()
         assert self._person is not None
@@ -234,7 +239,7 @@ class Conversation:
             async with self._one_question:
                 if all(one.id != id_ for one in await approvals.open(limit=10_000)):
                     return
-                agree = await self._yes_or_no(f"  {asked(said)}: agree? [y/N] ")
+                agree = await self._yes_or_no(f"{STEP * depth}? {asked(said)}: agree? [y/N] ")
             if agree is not None:
                 await approvals.decide(id_, approve=agree, by=self._by)
         except UnknownApprovalError:

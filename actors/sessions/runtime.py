@@ -18,7 +18,6 @@ from actors.kernel.agent.session import NewSession
 from actors.kernel.agent.transcript import Turn
 from actors.kernel.runtime.ids import DEFAULT_TENANT, AgentId, RunId, check_name
 from actors.kernel.runtime.scheduler import RetryPolicy
-from actors.kernel.storage.erasure import EraseRequest
 from actors.kernel.storage.errors import UnknownNodeError, UnknownSessionError
 from actors.kernel.storage.session import SessionRow
 from actors.kernel.store.arrivals import OnConflict
@@ -26,7 +25,6 @@ from actors.kernel.store.outside import Caller, Order
 from actors.runtime.loop.tasks import TaskScope
 from actors.runtime.replay.summary import row_of
 from actors.runtime.runtime import Runtime
-from actors.runtime.sharding.erasing import Erasing
 from actors.sessions.agent import SessionAgent
 from actors.sessions.approving import Approving, OnApproval
 from actors.sessions.cursor import EventCursor
@@ -284,9 +282,7 @@ class AgentRuntime:
         agent, sessions = self.agent_id(session_id), self.runtime.store.sessions
         if not await sessions.begin_delete(agent):
             raise UnknownSessionError(str(agent))
-        request = EraseRequest(tenant=self.tenant, agent=agent)
-        erasing = Erasing(self.runtime.store, request, without=("sessions",))
-        report = await erasing.run(self.runtime.clock.now())
+        report = await self.runtime.erase(tenant=self.tenant, agent=agent)
         rows = await sessions.finish_delete(agent)
         return {name: dict(kinds) for name, kinds in report.counts.items()} | {
             "sessions": {"rows": rows}

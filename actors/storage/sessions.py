@@ -85,18 +85,22 @@ class InMemorySessions(SessionStore):
             self._transcripts.settle_head(agent, agent.key, run_id)
 
     def forget(self, agent: AgentId) -> None:
-        """Forget a session and its number, as an erase does."""
-        self._sessions.pop(agent, None)
+        """Forget a session and its number, unless it is being deleted: then it stays for who deletes it."""
+        if agent in self._sessions and not self._sessions[agent].is_deleting:
+            del self._sessions[agent]
 
     def removals(
-        self, covers: Callable[[AgentId], bool]
+        self, covers: Callable[[AgentId], bool], *, whole: bool
     ) -> Iterator[tuple[str, Callable[[], object]]]:
-        """Yield each fact, oldest first, and each session behind its last one, with a call that removes it."""
+        """Yield each fact, oldest first, and each session behind its last one, with a call that removes it.
+
+        Unless `whole`, one that is being deleted stays for who deletes it.
+        """
         for agent, known in self._sessions.items():
-            if covers(agent):
+            if covers(agent) and (whole or not known.is_deleting):
                 for _ in known.facts:
                     yield "facts", partial(self._forget_fact, known)
-                yield "sessions", partial(self.forget, agent)
+                yield "sessions", partial(self._sessions.pop, agent, None)
 
     @staticmethod
     def _forget_fact(known: _SessionRecord) -> None:

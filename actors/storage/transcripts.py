@@ -59,7 +59,7 @@ class _Transcript:
     path: Path | None = None
     """The turns of the active path; None: all turns are on it."""
     branches: dict[int, int] = field(default_factory=dict)
-    """Of each branch the ordinal that it begins with, and the one that it follows, also of removed turns."""
+    """Of each branch the ordinal that it begins with, and the one that it follows; turns may be removed."""
 
     def add(self, new: NewTurn, run_id: str, at: datetime) -> None:
         if new.id in self.ids:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -34,9 +34,7 @@ class Echo:
     gates: dict[str, asyncio.Event] = field(default_factory=dict)
     between: Callable[[], Awaitable[Any]] | None = None
 
-    def __call__(
-        self, messages: list[ChatMessage], options: GenerationOptions | None = None
-    ) -> ModelReply:
+    def __call__(self, messages: Sequence[ChatMessage], options: GenerationOptions) -> ModelReply:
         """Return the answer, and remember what was asked."""
         said = [message.text for message in messages]
         self.asked.append(said)
@@ -81,6 +79,11 @@ async def past_of(
 def types_of(events: list[SessionEvent]) -> list[str]:
     """Return the types of events, without the pieces of answers."""
     return [one.type for one in events if not one.type.endswith(("_delta", "_snapshot"))]
+
+
+def said(event: SessionEvent) -> dict[str, Any]:
+    """Return the payload of an event."""
+    return {**event.payload}
 
 
 async def said_in(talks: AgentRuntime, session: str) -> list[str]:

@@ -25,7 +25,7 @@ from actors.sessions import (
 )
 from actors.testing import FunctionModel, ModelReply
 from tests.behaviour.bed import LIMIT_S
-from tests.behaviour.talks import Echo, all_of, past_of, said_in, sessions_on, types_of
+from tests.behaviour.talks import Echo, all_of, past_of, said, said_in, sessions_on, types_of
 
 if TYPE_CHECKING:
     from actors.kernel.agent.message import Message
@@ -54,7 +54,7 @@ async def test_a_text_starts_a_run_and_its_events_end_with_the_run(bed: Bed, app
         events = await all_of(run)
         assert types_of(events) == ["loop_started", "message", "message", "run_completed"]
         assert {event.run_id for event in events} == {run.run_id}
-        assert events[-1].payload == {"output": "echo: hello"}
+        assert said(events[-1]) == {"output": "echo: hello"}
         assert run.status == "completed"
         assert await said_in(talks, "s1") == ["hello", "echo: hello"]
 
@@ -347,7 +347,7 @@ async def test_a_child_can_be_inspected_and_followed(bed: Bed, app: str) -> None
         followed = [event async for event in run.child_events(spawned)]
         assert types_of(followed) == types_of(seen.events)
         about = [event for event in await past_of(talks, "s") if event.type.startswith("child_")]
-        assert [event.payload["child"] for event in about] == [spawned, spawned]
+        assert [said(event)["child"] for event in about] == [spawned, spawned]
         other = await talks.start("go", session_id="t")
         await other.result()
         with pytest.raises(UnknownChildError):

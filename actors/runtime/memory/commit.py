@@ -134,7 +134,7 @@ def write_commit(rows: MemoryRows, commit: Commit) -> CommitOutcome:
 
 
 def _write_turns(rows: MemoryRows, commit: Commit) -> None:
-    """Write what the commit adds to sessions of its agent, or takes from them; the head before the turns."""
+    """Move a session's head, then write what the commit adds to sessions of its agent, or takes from them."""
     lease = commit.lease
     if commit.session is not None and commit.session.head is not None:
         rows.transcripts.move_head(lease.agent_id, lease.agent_id.key, commit.session.head)

@@ -252,7 +252,8 @@ class MemoryErasure(ErasureStore):
 
     def _sessions(self, what: EraseRequest) -> Iterator[_Removal]:
         if what.scope in _OF_AGENTS:
-            yield from self._rows.sessions.removals(what.covers)
+            whole = what.scope is EraseScope.TENANT
+            yield from self._rows.sessions.removals(what.covers, whole=whole)
 
     def _agents(self, what: EraseRequest) -> Iterator[_Removal]:
         """Yield waiting mail, follows and state."""

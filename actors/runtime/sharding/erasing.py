@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, defaultdict
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final
@@ -109,7 +109,6 @@ class Erasing:
         cancel: Asks a run to stop; None: open runs are refused.
         wait_s: Seconds until cancelled runs must have ended.
         on_progress: See `EraseProgress`.
-        without: Names of parts of the store that stay.
     """
 
     store: RunStore
@@ -118,7 +117,6 @@ class Erasing:
     cancel: Callable[[RunId], Awaitable[object]] | None = None
     wait_s: float = 30.0
     on_progress: EraseProgress | None = None
-    without: Collection[str] = ()
     _counts: defaultdict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
     _cancelled: dict[RunId, None] = field(default_factory=dict)
     _batches: int = 0
@@ -148,8 +146,7 @@ class Erasing:
 
     @property
     def _parts(self) -> tuple[Erasable, ...]:
-        parts = (*self.store.erasure.parts, *self.also)
-        return tuple(part for part in parts if part.erased_as not in self.without)
+        return (*self.store.erasure.parts, *self.also)
 
     async def _remove_all(self) -> None:
         for part in self._parts:

@@ -34,7 +34,7 @@ SQL_ERASE_TURNS: Final[LiteralString] = (
     "select sessions, turns, runs, entries, letters, more from erase_turns($1, $2, $3)"
 )
 SQL_ERASE_SESSIONS: Final[LiteralString] = (
-    "select sessions, facts, more from erase_sessions($1, $2)"
+    "select sessions, facts, more from erase_sessions($1, $2, $3)"
 )
 SQL_ERASE_ARTIFACTS: Final[LiteralString] = (
     "select artifacts, chunks, more from erase_artifacts($1, $2, $3)"
@@ -167,11 +167,15 @@ async def _erase_runs(
 async def _erase_sessions(
     links: Links, what: EraseRequest, cursor: str | None, limit: int
 ) -> EraseCount:
-    """Remove facts, and sessions behind their last ones; those of a tenant go agent by agent."""
+    """Remove facts, and sessions behind their last ones; those of a tenant go agent by agent.
+
+    One that is being deleted goes with its tenant only: whoever deletes it keeps its number.
+    """
     agent = _agent(what) or await _next_agent(links, what.tenant, cursor)
     if agent is None:
         return EraseCount()
-    [row] = await links.fetch("erasing sessions", SQL_ERASE_SESSIONS, agent, limit)
+    args = (agent, what.agent is None, limit)
+    [row] = await links.fetch("erasing sessions", SQL_ERASE_SESSIONS, *args)
     return EraseCount(_rows(row, "sessions facts"), _behind(agent, what, cursor, more=row["more"]))
 
 

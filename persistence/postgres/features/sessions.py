@@ -172,7 +172,7 @@ class Sessions(SessionStore):
         [row] = await self._links.fetch("deleting a session", SQL_BEGIN_DELETE, *args)
         if row["outcome"] == "active":
             raise SessionActiveError(str(agent), row["runs"])
-        return row["outcome"] == "ok"
+        return bool(row["outcome"] == "ok")
 
     @override
     async def finish_delete(self, agent: AgentId) -> int:

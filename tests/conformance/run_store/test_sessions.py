@@ -107,17 +107,17 @@ async def test_sessions_are_listed_by_their_last_fact(bed: Bed) -> None:
         await said(bed, "hello", agent=agent)
     await submit(bed, agents[2])
 
-    found = await store.list("default", "desk")
+    found = await store.recent("default", "desk")
     assert {row.agent_id for row in found} == set(agents)
     assert all(one.last_at >= other.last_at for one, other in pairwise(found))
     assert {row.agent_id: row.open_runs for row in found}[agents[2]] == 1
     assert {row.head for row in found} == {"hello"}
     assert found[0] == await store.get(found[0].agent_id)
-    assert len(await store.list("default", "desk", limit=2)) == 2
-    before = await store.list("default", "desk", before=found[0].last_at)
+    assert len(await store.recent("default", "desk", limit=2)) == 2
+    before = await store.recent("default", "desk", before=found[0].last_at)
     assert before == [row for row in found if row.last_at < found[0].last_at]
-    assert [row.agent_id for row in await store.list("acme", "desk")] == [others[1]]
-    assert await store.list("acme", "clerk") == []
+    assert [row.agent_id for row in await store.recent("acme", "desk")] == [others[1]]
+    assert await store.recent("acme", "clerk") == []
 
 
 async def test_facts_of_submits_at_once_have_no_gap(bed: Bed) -> None:
@@ -216,7 +216,7 @@ async def test_a_session_may_have_any_id(bed: Bed, key: str) -> None:
     await said(bed, "a", "b", agent=agent)
     await store.switch(agent, "a")
 
-    assert [row.head for row in await store.list("acme", "desk")] == ["a"]
+    assert [row.head for row in await store.recent("acme", "desk")] == ["a"]
     assert [one.id for one in await store.path(agent)] == ["a"]
     assert await kinds(bed, agent) == ["queued", "started", "ended"]
     assert await store.begin_delete(agent)
@@ -299,7 +299,7 @@ async def test_a_session_is_deleted_in_two_steps(bed: Bed) -> None:
                     await submit(bed, on_conflict=mode, is_apart=is_apart)
         with pytest.raises(SessionActiveError):
             await store.switch(CHAT, "a")
-        assert (await store.get(CHAT), await store.list("default", "desk")) == (None, [])
+        assert (await store.get(CHAT), await store.recent("default", "desk")) == (None, [])
 
     assert await store.finish_delete(CHAT) == 4
     assert await store.finish_delete(CHAT) == 0

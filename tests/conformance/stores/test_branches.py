@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -10,6 +11,9 @@ from actors.kernel.agent.message import ChatMessage
 from actors.kernel.agent.session import SessionChange
 from actors.kernel.agent.transcript import NO_CUT, NewCut, NewTurn
 from actors.kernel.runtime.ids import AgentId
+from actors.kernel.storage.erasure import EraseRequest
+from actors.kernel.storage.errors import SessionDeletingError
+from actors.runtime.sharding.erasing import Erasing
 from tests.conformance.bed import Turns, result, started
 from tests.conformance.run_store.test_sessions import CHAT, ENDED, begin, node, said, submit
 
@@ -258,3 +262,40 @@ async def test_an_erased_agent_leaves_nothing_of_its_session(bed: Bed) -> None:
     assert await active(bed) == "xy"
     assert await active(bed, other) == "abd"
     assert len(await store.facts(other)) == 6
+
+
+@pytest.mark.parametrize("is_whole", [False, True])
+async def test_an_erase_counts_sessions_and_their_facts(bed: Bed, is_whole: bool) -> None:
+    """Of an agent, or of its tenant; nothing of another one. It removes what was counted before."""
+    store, other = bed.store.sessions, AgentId("desk", "chat", "acme")
+    for agent in (CHAT, other):
+        await said(bed, *"ab", agent=agent)
+    what = EraseRequest(tenant="default", agent=None if is_whole else CHAT)
+    preview = await Erasing(bed.store, what).preview(datetime.now(UTC))
+    report = await Erasing(bed.store, what).run(datetime.now(UTC))
+
+    assert report.counts["sessions"] == preview.counts["sessions"] == {"facts": 3, "sessions": 1}
+    assert (await store.get(CHAT), await store.facts(CHAT)) == (None, [])
+    assert (len(await store.facts(other)), await active(bed, other)) == (3, "ab")
+    assert (await Erasing(bed.store, what).run(datetime.now(UTC))).total == 0
+
+
+async def test_a_session_that_is_deleted_outlives_the_erase_of_its_agent(bed: Bed) -> None:
+    """So it takes no run until its deletion is done, and keeps its number; with its tenant it goes whole."""
+    store = bed.store.sessions
+    await said(bed, "a")
+    assert await store.begin_delete(CHAT)
+    agents = EraseRequest(tenant="default", agent=CHAT)
+    await Erasing(bed.store, agents).run(datetime.now(UTC))
+    assert await store.path(CHAT) == []
+    with pytest.raises(SessionDeletingError):
+        await submit(bed)
+    assert await store.finish_delete(CHAT) == 4
+    await said(bed, "b")
+    assert [fact.number for fact in await store.facts(CHAT)] == [4, 5, 6]
+
+    assert await store.begin_delete(CHAT)
+    await Erasing(bed.store, EraseRequest(tenant="default")).run(datetime.now(UTC))
+    assert not await store.begin_delete(CHAT)
+    await said(bed, "c")
+    assert [fact.number for fact in await store.facts(CHAT)] == [1, 2, 3]

@@ -273,9 +273,9 @@ async def test_memories_go_by_their_scopes(home: Home) -> None:
     agent = await home.erase(tenant="default", agent=DESK)
     assert await left("default") == {"user:2", agent_scope(OTHER)}
     assert agent.counts["memories"] == preview.counts["memories"] == {"versions": 6}
-    tenant = await home.erase(tenant="default")
+    whole = await home.erase(tenant="default")
     assert (await left("default"), len(await left("acme"))) == (set(), 5)
-    reports = (session, subject, agent, tenant)
+    reports = (session, subject, agent, whole)
     named = [[at.name for at in one.unreached if "memories" in at.name] for one in reports]
     assert named == [
         ["memories that its runs kept"],

@@ -50,7 +50,7 @@ class Ground:
 
     async def stored_apart(self) -> str:
         """What a process has stored that dies before it writes the row; its statement's argument."""
-        rows: Any = {"turns": turn_rows([say(LARGE, "t1")])}
+        rows: Any = {"turns": turn_rows([say(LARGE, "t1")], DESK.key)}
         await put_apart(rows, DESK, self.artifacts.of)
         return json_text({name: [{"t": 1, **row} for row in of] for name, of in rows.items()}, "")
 

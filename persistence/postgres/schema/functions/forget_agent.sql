@@ -1,6 +1,6 @@
--- Take away what is the agent's, of messages, dead letters, turns and ended runs at most `most` each, and its
--- artifacts; while a run of it is open nothing, or, with `p_cancel`, its waiting messages, and the open runs are asked to stop. No commit of its
--- shard is under way meanwhile. `more`: something may be left.
+-- Take away what is the agent's, of messages, dead letters, turns, facts and ended runs at most `most` each, and its
+-- artifacts; while a run of it is open nothing, or, with `p_cancel`, its waiting messages, and the open runs are asked
+-- to stop. No commit of its shard is under way meanwhile. `more`: something may be left.
 create or replace function forget_agent(me text, p_agent text, p_hash bigint, p_cancel boolean, most int)
 returns table (open_run text, state int, follows int, messages int, letters int, runs int, more boolean)
 language plpgsql set search_path from current as $$
@@ -52,7 +52,7 @@ begin
     delete from transcripts t where t.ctid = any(array(
       select n.ctid from transcripts n where n.agent = p_agent for update));
   end if;
-  select e.facts into facts from erase_sessions(p_agent, most) e;
+  select e.facts into facts from erase_sessions(p_agent, false, most) e;
   perform drop_artifacts(agent_tenant(p_agent), 'agent:' || p_agent);
   more := greatest(messages, letters, runs, turns, facts) = most;
   return next;

@@ -33,9 +33,10 @@ begin
     return query select 'mail', 'letters', count(*) from dead_letters d
       where case when p_agent is null then agent_tenant(d.agent) = p_tenant else d.agent = p_agent end;
     return query select 'sessions', 'sessions', count(*) from sessions s
-      where case when p_agent is null then s.tenant = p_tenant else s.agent = p_agent end;
+      where case when p_agent is null then s.tenant = p_tenant else s.agent = p_agent and not s.is_deleting end;
     return query select 'sessions', 'facts', count(*) from session_facts f
-      where case when p_agent is null then agent_tenant(f.agent) = p_tenant else f.agent = p_agent end;
+      where case when p_agent is null then agent_tenant(f.agent) = p_tenant else f.agent = p_agent
+        and not exists (select from sessions s where s.agent = p_agent and s.is_deleting) end;
     return query select 'agents', 'state', count(*) from agent_state a
       where case when p_agent is null then agent_tenant(a.agent) = p_tenant else a.agent = p_agent end;
     return query select 'agents', 'follows', count(*) from follows f

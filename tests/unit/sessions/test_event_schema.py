@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import jsonschema
 import pytest
+from pydantic import ValidationError
 
 from actors.sessions import EVENT_TYPES
 from actors.sessions.events import EVENTS, events_schema
@@ -54,22 +54,15 @@ def test_each_type_has_its_payload_described(schema: dict[str, Any]) -> None:
 
 @pytest.mark.item(343)
 @pytest.mark.parametrize(
-    ("change", "problem"),
+    "change",
     [
-        ({}, None),
-        ({"type": "response.output_text.delta"}, "is not valid"),
-        ({"payload": {"text": "a", "attempt": 1, "position": "0", "raw": {}}}, "is not valid"),
-        ({"provider": {}}, "is not valid"),
+        {"type": "response.output_text.delta"},
+        {"payload": {"text": "a", "attempt": 1, "position": "0", "raw": {}}},
+        {"provider": {}},
     ],
 )
-def test_a_type_or_field_of_a_provider_is_no_event(
-    schema: dict[str, Any], change: dict[str, Any], problem: str | None
-) -> None:
-    """The schema refuses what is not in the closed list, and takes what is written."""
-    validator = jsonschema.Draft202012Validator(schema)
-    data = {**EVENT, **change}
-    if problem is None:
-        written = json.loads(EVENTS.dump_json(EVENTS.validate_python(data)))
-        assert [*validator.iter_errors(written)] == []
-    else:
-        assert problem in next(iter(validator.iter_errors(data))).message
+def test_a_type_or_field_of_a_provider_is_no_event(change: dict[str, Any]) -> None:
+    """The adapter that the schema is made of refuses what is not in the closed list."""
+    EVENTS.validate_python(EVENT)
+    with pytest.raises(ValidationError):
+        EVENTS.validate_python({**EVENT, **change})

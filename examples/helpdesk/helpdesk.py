@@ -67,7 +67,7 @@ class Orchestrator(ReActAgent):
         await ctx.history.append(question)  # a node at once, whatever becomes of the answer
         runs = [await ctx.spawn(name, question.text) for name in ("billing", "shipping")]
         found = [f"{run.agent_id.type}: {(await ctx.join(run)).output}" for run in runs]
-        reply = await ctx.chat(ChatMessage.of("system", "; ".join(found)))
+        reply = await ctx.chat(ChatMessage.of("system", " ".join(found)))
         return reply.text
 
 
@@ -86,7 +86,7 @@ def scripted(messages: Sequence[ChatMessage], options: GenerationOptions) -> Mod
     if results:
         return slowly(f"{results[0][0].upper()}{results[0][1:]}.")
     if last.role == "system" and "lost" not in last.text:
-        return slowly(f"I asked around. {last.text}.")
+        return slowly(f"I asked around. {last.text}")
     wants_refund = "refund" in asked or last.role == "system"
     if number in ORDERS and wants_refund and "refund" in tools:
         amount = ORDERS[number]["paid"]

@@ -15,6 +15,7 @@ from actors.kernel.json import JsonValue
 from actors.sessions.events import EVENTS, SessionEvent
 from compose.commands.output import short
 from compose.commands.sessions.nodes import lines_of_blocks
+from compose.commands.sessions.tree import SHOWN_ID
 
 YOU: Final = "you> "
 STEP: Final = "  "
@@ -103,8 +104,7 @@ class TextScreen(Screen):
     def past(self, turns: Sequence[Turn], left_out: int) -> None:
         if left_out:
             self._line(f"({left_out} turns before)", style="dim")
-        for turn in turns:
-            message = turn.message
+        for message in (turn.message for turn in turns):
             if message.role == "user":
                 self._line(YOU + message.text, style="bold")
                 continue
@@ -163,8 +163,6 @@ class TextScreen(Screen):
                 self._said[run_id] = said["text"]
             self._end_line()
             self._answer = ""
-        elif said["role"] == "system":
-            self._line(said["text"], style="dim")
 
     def _completed(self, run_id: str, output: JsonValue) -> None:
         """Show the output of a run, unless it is what was said last."""
@@ -240,6 +238,11 @@ def _decided(said: dict[str, Any]) -> str:
     return f"{said['status']}{by}{comment}"
 
 
+def _child_started(said: dict[str, Any]) -> str:
+    type_, _, key = said["agent"].partition("/")
+    return f"» {said['child'][:8]} {type_}/{key[:SHOWN_ID]}"
+
+
 def _child_finished(said: dict[str, Any]) -> str:
     error = said.get("error") or {}
     told = short(error.get("message") or said.get("output"))
@@ -286,7 +289,7 @@ _LINES: Final[dict[str, Callable[[dict[str, Any]], str]]] = {
     "tool_started": _tool_started,
     "tool_finished": _tool_finished,
     "approval_decided": _decided,
-    "child_started": lambda said: f"» {said['agent']} {said['child'][:8]}",
+    "child_started": _child_started,
     "child_finished": _child_finished,
     "run_waiting": _waiting,
     "run_resumed": _resumed,

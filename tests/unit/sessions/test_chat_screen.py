@@ -80,7 +80,9 @@ def event(type_: str, payload: dict[str, Any], run: str = "r") -> SessionEvent:
     )
 
 
-def piece(text: str, *, attempt: int = 1, position: str = "0", is_all: bool = False) -> SessionEvent:
+def piece(
+    text: str, *, attempt: int = 1, position: str = "0", is_all: bool = False
+) -> SessionEvent:
     """A piece of an answer, or all of it so far."""
     said = {"text": text, "attempt": attempt, "position": position}
     return event("text_snapshot" if is_all else "text_delta", said)

@@ -13,7 +13,7 @@ from actors.sessions.events import EVENTS, events_schema
 from tests.unit.documents import ROOT
 
 FILE = ROOT / "docs" / "session-events.schema.json"
-MAKE = "import json; from actors.sessions.events import events_schema; print(json.dumps(events_schema(), indent=2))"
+MAKE = "import json; from actors.sessions import events; print(json.dumps(events.events_schema(), indent=2))"
 EVENT = {
     "session_id": "s",
     "run_id": "r",

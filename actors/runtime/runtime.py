@@ -116,6 +116,7 @@ class Runtime(Client):
             may_act=may_act,
             foreign_topics=ForeignTopics(),
             on_delta=live.publish,
+            on_said=live.open_answers.close,
             on_end=live.announce_end,
             results=results,
             tracing=tracing or Tracing.configured(),

@@ -88,7 +88,7 @@ class SessionFeed:
         self, run_id: RunId, facts: Ahead[SessionFact]
     ) -> AsyncGenerator[SessionEvent, None]:
         """Yield the events of the active run, and facts as they come, up to the run's last entry."""
-        log = self.runtime.tail(run_id, from_seq=self.at.next_seq, live=self.live)
+        log = self.runtime.tail(run_id, from_seq=self.at.next_seq, live=self.live, whole=True)
         async with aclosing(Ahead(self._translated(run_id, log))) as entries:
             while True:
                 waiting: set[asyncio.Task[Any]] = {entries.next()}

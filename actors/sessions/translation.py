@@ -21,6 +21,7 @@ Draft: TypeAlias = tuple[str, dict[str, Any], dict[str, str]]
 AT_ONCE: Final = 8
 """So many turns of one entry are looked for at once."""
 PERSON: Final = "person"
+_PIECES: Final = (K.TEXT_DELTA, K.REASONING_DELTA)
 _TOOLS: Final = (K.TOOL_CALLED, K.TOOL_RESULT)
 _ASKS: Final = (K.ASK_SENT, K.ASK_REPLIED, K.ASK_TIMEOUT)
 
@@ -42,6 +43,8 @@ class RunTranslator:
     nodes: Nodes | None = None
     _calls: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Arguments of tool calls that the model has asked for, by their ids."""
+    _pieces: dict[tuple[str, str], int] = field(default_factory=dict)
+    """Number of the last piece of each answer under way, by kind and position."""
     _tried: set[str] = field(default_factory=set)
     """Model calls that have failed."""
     _asked: dict[str, str] = field(default_factory=dict)
@@ -86,11 +89,36 @@ class RunTranslator:
             return self._approval(entry)
         if kind in _TOOLS:
             return [self._tool(entry)]
+        if kind in _PIECES:
+            return self._piece(entry)
         made = _PLAIN.get(kind)
         return [] if made is None else [made(entry)]
 
+    def _piece(self, entry: RunLogEntry) -> list[Draft]:
+        """Return a piece of an answer, as a snapshot for a reader who comes in the middle of it.
+
+        An answer that begins anew begins with an empty one.
+        """
+        said: dict[str, Any] = entry.payload
+        payload = {"text": said["text"], "attempt": said["attempt"], "position": entry.position}
+        key, n = (entry.kind, entry.position), int(said["n"])
+        last = self._pieces.get(key)
+        if n and last is not None and n <= last:
+            return []
+        self._pieces[key] = n
+        type_ = "text_delta" if entry.kind == K.TEXT_DELTA else "reasoning_delta"
+        if type_ == "text_delta" and said.get("whole"):
+            return [("text_snapshot", payload, {})]
+        drafts: list[Draft] = [(type_, payload, {})]
+        if type_ == "text_delta" and last is not None and not n:
+            drafts.insert(0, ("text_snapshot", {**payload, "text": ""}, {}))
+        return drafts
+
     async def _answer(self, entry: RunLogEntry) -> list[Draft]:
         payload: dict[str, Any] = entry.payload
+        if payload.get("status") == "ok":
+            for kind in _PIECES:
+                self._pieces.pop((kind, entry.position), None)
         turns = await self._turns_of(entry)
         if _place(entry) in self._tried:  # the turns before the answer came with the try before
             turns = [turn for turn in turns[-1:] if turn.message.role == "assistant"]
@@ -180,15 +208,6 @@ def _turn_payload(message: ChatMessage) -> dict[str, Any]:
     return {"role": message.role, "text": message.text, "content": content}
 
 
-def _piece(type_: str) -> Callable[[RunLogEntry], Draft]:
-    def made(entry: RunLogEntry) -> Draft:
-        said = entry.payload
-        piece = {"text": said["text"], "attempt": said["attempt"], "position": entry.position}
-        return type_, piece, {}
-
-    return made
-
-
 def _picked(type_: str, *keys: str) -> Callable[[RunLogEntry], Draft]:
     """Return what makes an event of the parts of a payload that it has."""
 
@@ -227,8 +246,6 @@ def _attempt_failed(entry: RunLogEntry) -> Draft:
 
 
 _PLAIN: Final[dict[str, Callable[[RunLogEntry], Draft]]] = {
-    K.TEXT_DELTA: _piece("text_delta"),
-    K.REASONING_DELTA: _piece("reasoning_delta"),
     K.CHILD_SPAWNED: _picked("child_started", "child", "agent"),
     K.CHILD_COMPLETED: _picked("child_finished", "child", "status", "output", "error"),
     K.RUN_STARTED: _begun,

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import aclosing
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from pydantic import ValidationError
 
+from actors.agents import ReActAgent
 from actors.sessions import EVENT_TYPES, EVENTS, ConsumedError, CursorError
-from tests.behaviour.bed import LIMIT_S
-from tests.behaviour.talks import Echo, all_of, past_of, sessions_on, types_of
+from actors.testing import FunctionModel, ModelReply
+from tests.behaviour.bed import FAST, LIMIT_S
+from tests.behaviour.talks import Echo, all_of, past_of, said, sessions_on, types_of
 
 if TYPE_CHECKING:
     from actors.sessions import AgentRuntime, SessionEvent
@@ -117,9 +119,60 @@ async def test_pieces_of_an_answer_come_live_and_are_not_stored(bed: Bed, app: s
         gate.set()
         events = await reading
         pieces = [event for event in events if event.type == "text_delta"]
-        assert "".join(event.payload["text"] for event in pieces) == "echo: one two three"
+        assert "".join(said(event)["text"] for event in pieces) == "echo: one two three"
         assert {event.event_id for event in pieces} == {None}
         assert "text_delta" not in {event.type for event in await past_of(talks, "s")}
+
+
+async def test_who_joins_in_the_middle_gets_the_text_so_far_once(bed: Bed, app: str) -> None:
+    """Then the rest, piece by piece: snapshot and pieces together are the answer."""
+    begun, go_on = asyncio.Event(), asyncio.Event()
+
+    async def between() -> None:
+        begun.set()
+        await go_on.wait()
+
+    async with sessions_on(bed, Echo(between=between).agent(), app=app) as talks:
+        run = await talks.start("one two three", session_id="s")
+        async with asyncio.timeout(LIMIT_S):
+            await begun.wait()
+
+        async def read() -> list[SessionEvent]:
+            seen: list[SessionEvent] = []
+            async with aclosing(talks.tail_session("s")) as events:
+                async for event in events:
+                    seen.append(event)
+                    if event.type == "text_snapshot":
+                        go_on.set()
+                    if event.type == "run_completed":
+                        break
+            return seen
+
+        async with asyncio.timeout(LIMIT_S):
+            seen = await read()
+        shown = [event for event in seen if event.type in ("text_snapshot", "text_delta")]
+        assert [event.type for event in shown].count("text_snapshot") == 1
+        assert shown[0].type == "text_snapshot"
+        assert "".join(said(event)["text"] for event in shown) == "echo: one two three"
+        await run.result()
+
+
+async def test_an_answer_that_is_tried_again_begins_with_nothing(bed: Bed, app: str) -> None:
+    """A reader shows no text twice: an empty snapshot takes the place of the first try."""
+    tries = iter([ValueError("cut off"), None])
+
+    def reply(messages: Any, options: Any) -> ModelReply:
+        return ModelReply(text="whole answer", error=next(tries, None))
+
+    agent = ReActAgent("again", model=FunctionModel(reply))
+    async with sessions_on(bed, agent, app=app, retry=FAST) as talks:
+        seen = await all_of(await talks.start("hello", session_id="s"))
+    texts = [event for event in seen if event.type in ("text_snapshot", "text_delta")]
+    begin = next((i for i, event in enumerate(texts) if event.type == "text_snapshot"), None)
+    if begin is not None:  # the reader was there for the first try
+        assert said(texts[begin])["text"] == ""
+        texts = texts[begin + 1 :]
+    assert "".join(said(event)["text"] for event in texts) in ("whole answer", "")
 
 
 @pytest.mark.parametrize("cursor", ["", "x", "1", "1:2:3", "99:0", "-1:0", "1:-2", "\u0661:\u0662"])

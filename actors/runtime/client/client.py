@@ -357,7 +357,7 @@ class Client:
         return self._store.reads.entries(run_id, from_seq=from_seq)
 
     def tail(
-        self, run_id: RunId, *, from_seq: int = 0, live: bool = False
+        self, run_id: RunId, *, from_seq: int = 0, live: bool = False, whole: bool = False
     ) -> AsyncIterator[RunLogEntry]:
         """Yield the run's log, then new entries as they come; ends after the terminal one.
 
@@ -370,13 +370,15 @@ class Client:
                 of `RunContext.emit_delta`: of this process, and with NATS of all hosts. They are not
                 stored and have seq -1; their payload is ``{"text", "attempt", "n"}`` and, of custom
                 ones that are no text, ``data``, see `Delta`.
+            whole: With `live`: the first piece of an answer that is under way in this process is all of it
+                so far.
 
         Raises:
             UnknownRunError: No run can have this id.
         """
         run_id = known_id(run_id)
         log = self._store.reads.tail(run_id, from_seq=from_seq)
-        return self._live.merge(run_id, log) if live else log
+        return self._live.merge(run_id, log, whole=whole) if live else log
 
 
 def _handle_of(row: RunRow) -> RunHandle:

@@ -14,6 +14,7 @@ from actors.kernel.runtime.ids import AgentId, RunId
 from actors.kernel.runtime.live import Delta, DeltaBus
 from actors.kernel.runtime.log_entry import EntryKind, RunLogEntry
 from actors.kernel.store.store import RunStore
+from actors.runtime.client.open_answers import OpenAnswers
 from actors.runtime.loop.tasks import TaskScope
 
 MAX_DELTAS: Final = 10_000
@@ -36,10 +37,12 @@ class LiveEvents:
     def __init__(self, clock: Clock, store: RunStore) -> None:
         self._clock, self._store = clock, store
         self._readers: dict[RunId, set[Feed]] = {}
+        self.open_answers = OpenAnswers()
         self.bus: DeltaBus | None = None
 
     def publish(self, delta: Delta) -> None:
         """Hand a piece to everybody who listens, here and elsewhere; returns at once."""
+        self.open_answers.add(delta)
         for feed in self._readers.get(delta.run_id, ()):
             feed.add_delta(self._entry(delta))
         if self.bus is not None:
@@ -62,13 +65,18 @@ class LiveEvents:
         return self.bus is not None and self.bus.is_connected
 
     async def merge(
-        self, run_id: RunId, log: AsyncIterator[RunLogEntry]
+        self, run_id: RunId, log: AsyncIterator[RunLogEntry], *, whole: bool = False
     ) -> AsyncGenerator[RunLogEntry, None]:
         """Yield the log's entries and, between them as they come, live ones; these have seq -1.
 
-        A piece of a call whose result was yielded already is left out.
+        A piece of a call whose result was yielded already is left out. With `whole` the first piece of an
+        answer that is under way on this host is all of it so far, and says so (``whole``).
         """
         feed = Feed()
+        for delta in self.open_answers.of(run_id) if whole else ():
+            entry = self._entry(delta)
+            entry.payload["whole"] = True
+            feed.add_delta(entry)
         readers = self._readers.setdefault(run_id, set())
         readers.add(feed)
         try:

@@ -50,6 +50,7 @@ class HostServices:
         on_spawned: Told of a commit that created runs for agents of this host.
         on_cancel: Told of a run that `ctx.cancel` asked to stop, with agent and reason.
         on_delta: Told of pieces of what a run says live.
+        on_said: Told of a model call of a run, by its position, whose pieces have ended.
         results: Where results of model calls and at-most-once effects outlive a crash before the
             commit; None: the log alone holds them.
         on_nudges: Told what a commit changed for other agents of this host.
@@ -73,6 +74,7 @@ class HostServices:
     on_spawned: Callable[[Committed], None] = _ignore
     on_cancel: Callable[[RunId, AgentId, str], None] = _ignore
     on_delta: Callable[[Delta], None] = _ignore
+    on_said: Callable[[RunId, str], None] = _ignore
     on_nudges: Callable[[Sequence[Nudge]], None] = _ignore
     on_end: Callable[[AgentId, RunId], None] = _ignore
     results: ResultCache | None = None

@@ -39,6 +39,7 @@ from actors.kernel.runtime.live import MAX_DELTA_BYTES, Delta
 from actors.kernel.runtime.log_entry import EntryKind as K
 from actors.runtime.context.call import RunState
 from actors.runtime.context.effects import Effects, effect, idempotency_key
+from actors.runtime.context.host_services import HostServices
 from actors.runtime.context.secrets import Secrets
 from actors.runtime.loop.threads import in_thread, refuse_coroutines
 from actors.runtime.replay.branches import BranchState
@@ -57,14 +58,12 @@ class Live:
 
     Args:
         run: What its verbs share.
-        on_delta: Called with each piece.
+        env: Told of each piece, and of their end.
         guards: Of the agent. With one, an answer is shown once it has passed, as one piece.
     """
 
-    def __init__(
-        self, run: RunState, on_delta: Callable[[Delta], None], guards: Sequence[Guard] = ()
-    ) -> None:
-        self._run, self._on_delta, self.guards = run, on_delta, guards
+    def __init__(self, run: RunState, env: HostServices, guards: Sequence[Guard] = ()) -> None:
+        self._run, self._env, self.guards = run, env, guards
         self._counts: dict[str, int] = {}
 
     def emit(self, data: Any) -> None:
@@ -120,13 +119,19 @@ class Live:
             kind: _Kind = "reasoning.delta" if is_reasoning else "text.delta"
             self._show(call.position, n, kind, piece.text)
 
-        call = effect("llm", model.model, words, partial(execute, on_piece))
+        async def execute_and_end() -> Any:
+            try:
+                return await execute(on_piece)
+            finally:
+                self._env.on_said(self._run.run_id, call.position)
+
+        call = effect("llm", model.model, words, execute_and_end)
         call.end, call.counted = K.LLM_CALL, is_counted(self._run.row.supervision)
         return call
 
     def _show(self, position: str, n: int, kind: _Kind, shown: JsonValue) -> None:
         run = self._run
-        self._on_delta(
+        self._env.on_delta(
             Delta(
                 run_id=run.run_id,
                 agent_id=run.agent_id,

@@ -83,7 +83,7 @@ class RunContext(ConversationVerbs, MemoryVerbs):
             self._sessions,
             run=self._run,
             effects=self._effects,
-            on_delta=self._env.on_delta,
+            env=self._env,
             transcripts=self._env.store.transcripts,
             scopes=self._scopes,
             tools=self._tools,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import datetime
 from typing import Final, LiteralString
@@ -48,13 +48,7 @@ select f.number, f.kind, f.run_id, f.ahead, f.at
   where f.agent = $1 order by f.number limit 1
 """
 SQL_PATH: Final[LiteralString] = f"""
-select {COLUMNS}
-  from (select s.path from transcripts s where s.agent = $1 and s.session = $2) s
-  cross join lateral unnest(coalesce(s.path, '{{[0,)}}')) r(part)
-  cross join lateral (select * from transcript_turns n
-    where n.agent = $1 and n.session = $2 and n.ordinal >= lower(r.part)
-      and n.ordinal < coalesce(upper(r.part), 2147483647) offset 0) t
-  order by t.ordinal
+select {COLUMNS} from turns_on_path($1, $2, 0, null, false) t order by t.ordinal
 """  # noqa: S608 - constants only
 SQL_NODES: Final[LiteralString] = f"""
 select {COLUMNS}, parent_node($1, $2, t.ordinal) as follows
@@ -72,22 +66,42 @@ SQL_BEGIN_DELETE: Final[LiteralString] = (
 SQL_FINISH_DELETE: Final[LiteralString] = "select gone, more from finish_delete_session($1, $2)"
 
 
-class Sessions(SessionStore):
+class FactReaders:
+    """Readers of this process that wait for the next fact of a session."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[AgentId, set[asyncio.Event]] = {}
+
+    def wake(self, agent: AgentId) -> None:
+        """Let those of a session read on."""
+        for news in self._waiting.get(agent, ()):
+            news.set()
+
+    @contextmanager
+    def waiting(self, agent: AgentId) -> Iterator[asyncio.Event]:
+        """Yield an event that is set when the session has new facts."""
+        news = asyncio.Event()
+        events = self._waiting.setdefault(agent, set())
+        events.add(news)
+        try:
+            yield news
+        finally:
+            events.discard(news)
+            if not events:
+                del self._waiting[agent]
+
+
+class PostgresSessions(SessionStore):
     """A `SessionStore` on PostgreSQL.
 
     Args:
         links: For one statement at a time.
         transcripts: Of the same schema.
+        readers: Told by whoever writes facts in this process.
     """
 
-    def __init__(self, links: Links, transcripts: Transcripts) -> None:
-        self._links, self._transcripts = links, transcripts
-        self._readers: defaultdict[AgentId, set[asyncio.Event]] = defaultdict(set)
-
-    def grew(self, agent: AgentId) -> None:
-        """Wake those who tail the session."""
-        for news in self._readers.get(agent, ()):
-            news.set()
+    def __init__(self, links: Links, transcripts: Transcripts, readers: FactReaders) -> None:
+        self._links, self._transcripts, self._readers = links, transcripts, readers
 
     @override
     async def get(self, agent: AgentId) -> SessionRow | None:
@@ -117,26 +131,17 @@ class Sessions(SessionStore):
     @override
     async def tail(self, agent: AgentId, *, after: int = NO_FACT) -> AsyncIterator[SessionFact]:
         """Facts that this process writes are seen at once, others' in half a second."""
-        news = asyncio.Event()
-        self._readers[agent].add(news)
-        try:
+        with self._readers.waiting(agent) as news:
             while True:
                 news.clear()
                 found = await self.facts(agent, after=after, limit=TAIL_PAGE)
                 for fact in found:
                     yield fact
                     after = fact.number
-                if len(found) == TAIL_PAGE:
-                    continue
-                try:
-                    async with asyncio.timeout(TAIL_POLL_S):
-                        await news.wait()
-                except TimeoutError:
-                    continue
-        finally:
-            self._readers[agent].discard(news)
-            if not self._readers[agent]:
-                del self._readers[agent]
+                if len(found) < TAIL_PAGE:
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(TAIL_POLL_S):
+                            await news.wait()
 
     @override
     async def path(self, agent: AgentId) -> list[Turn]:

@@ -52,8 +52,8 @@ select null::int as ordinal, null as id, null::int as tokens, null as parent, ro
   from s
 union all (
   select t.ordinal, t.id, t.tokens, t.parent, t.body, t.artifact from transcript_turns t
-    where t.agent = $1 and t.session = $2
-      and t.ordinal > (select case when s.branches then 2147483647 when $4 then -1 else s.cut_upto end from s)
+    where t.agent = $1 and t.session = $2 and (select not s.branches from s)
+      and t.ordinal > (select case when $4 then -1 else s.cut_upto end from s)
     order by t.ordinal desc limit $3)
 """
 """The session's own row, whose ordinal is null, and turns: narrow rows, for each window is made of some.
@@ -62,19 +62,15 @@ No turn of a session that branches: see `SQL_VIEW_PATH`.
 """
 SQL_VIEW_PATH: Final[LiteralString] = """
 with s as materialized (
-  select turns, cut_upto, cut_strategy, cut_run, cut_summary, cut_at, path
+  select turns, cut_upto, cut_strategy, cut_run, cut_summary, cut_at
     from transcripts where agent = $1 and session = $2)
 select null::int as ordinal, null as id, null::int as tokens, null as parent, row_to_json(s) as body,
     null as artifact
   from s
-union all (
-  select t.ordinal, t.id, t.tokens, t.parent, t.body, t.artifact
-    from s cross join lateral unnest(coalesce(s.path, '{[0,)}')) r(part)
-    cross join lateral (select * from transcript_turns n
-      where n.agent = $1 and n.session = $2 and n.ordinal < coalesce(upper(r.part), 2147483647)
-        and n.ordinal >= greatest(lower(r.part), case when not $4 then s.cut_upto + 1 end)
-      order by n.ordinal desc limit $3) t
-    order by t.ordinal desc limit $3)
+union all
+select t.ordinal, t.id, t.tokens, t.parent, t.body, t.artifact
+  from s cross join lateral
+    turns_on_path($1, $2, case when $4 then 0 else s.cut_upto + 1 end, $3::int, true) t
 """
 """The same of any session: turns of each part of its path."""
 SQL_PAGE: Final[LiteralString] = f"""
@@ -85,27 +81,17 @@ select null::int as ordinal, null as id, null as run_id, null as parent, null::i
   from s where s.branches
 union all (
   select {COLUMNS} from transcript_turns t
-    where t.agent = $1 and t.session = $2
-      and t.ordinal > (select case when s.branches then 2147483647 else $5 end from s)
+    where t.agent = $1 and t.session = $2 and t.ordinal > $5
+      and coalesce((select not s.branches from s), true)
     order by t.ordinal limit $3 offset $4)
 """  # noqa: S608 - constants only
 """Turns; of a session that branches one row, whose ordinal is null: see `SQL_PAGE_PATH`."""
 SQL_PAGE_PATH: Final[LiteralString] = f"""
-select {COLUMNS}
-  from (select s.path from transcripts s where s.agent = $1 and s.session = $2) s
-  cross join lateral unnest(coalesce(s.path, '{{[0,)}}')) r(part)
-  cross join lateral (select * from transcript_turns n
-    where n.agent = $1 and n.session = $2 and n.ordinal >= greatest(lower(r.part), $5::int + 1)
-      and n.ordinal < coalesce(upper(r.part), 2147483647)
-    order by n.ordinal limit $3::bigint + $4::bigint) t
-  order by t.ordinal limit $3::bigint offset $4::bigint
+select {COLUMNS} from turns_on_path($1, $2, $5::int + 1, $3::int + $4::int, false) t
+  order by t.ordinal offset $4
 """  # noqa: S608 - constants only
 SQL_COUNT: Final[LiteralString] = """
-select case when s.path is null then s.turns else (
-    select count(*)::int from unnest(s.path) r(part)
-      cross join lateral (select from transcript_turns n
-        where n.agent = $1 and n.session = $2 and n.ordinal >= lower(r.part)
-          and n.ordinal < coalesce(upper(r.part), 2147483647) offset 0) t) end as turns
+select case when s.path is null then s.turns else count_on_path($1, $2, s.path) end as turns
   from transcripts s where s.agent = $1 and s.session = $2
 """
 SQL_APPEND: Final[LiteralString] = (

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 CHAT: Final = AgentId("desk", "chat")
 FOREIGN: Final = AgentId("desk", "chat", "acme")
-NEW: Final = NewSession("/home/anna")
+NEW: Final = NewSession("whales")
 STARTED: Final = SessionChange(("started",))
 ENDED: Final = SessionChange(("ended",))
 HOSTILE: Final = ("a/b//", "~user", "50 %", "%2F", "ünï 😀 \u2028", "'\"\\", "x" * 256, "s:t", ".")

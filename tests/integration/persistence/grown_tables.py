@@ -122,6 +122,35 @@ ROWS: Final = (
       union all select 'clerk/long', 's1', n - 1, 't' || n, 'ended-' || n, 9, '{"role": "user"}'::json
         from generate_series(1, $1::int) n
     """,
+    # A session for each agent, of one fact; and one of many facts, branches and cuts.
+    """
+    insert into sessions (agent, tenant, type, last_fact, created_at, last_at)
+      select 'desk/o' || n, 'default', 'desk', 1, now(), now() - n * interval '1 s'
+        from generate_series(1, $1::int) n
+      union all select 'clerk/s1', 'default', 'clerk', $1::int, now(), now()
+    """,
+    """
+    insert into session_facts (agent, number, kind, run_id, at)
+      select 'desk/o' || n, 1, 'queued', 'ended-' || n, now() from generate_series(1, $1::int) n
+      union all select 'clerk/s1', n, 'queued', 'ended-' || n, now() from generate_series(1, $1::int) n
+    """,
+    """
+    insert into transcripts (agent, session, next_ordinal, turns, path, head, cut_upto)
+      values ('clerk/s1', 's1', $1::int * 2, $1::int * 2, int4multirange(int4range(0, 2)), 1, -1)
+    """,
+    """
+    insert into transcript_turns (agent, session, ordinal, id, run_id, tokens, body, visible)
+      select 'clerk/s1', 's1', n - 1, 't' || n, 'ended-' || n, 9, '{"role": "user"}'::json, true
+        from generate_series(1, $1::int * 2) n
+    """,
+    """
+    insert into transcript_branches (agent, session, begins, follows)
+      select 'clerk/s1', 's1', n * 2, n from generate_series(1, $1::int - 1) n
+    """,
+    """
+    insert into transcript_cuts (agent, session, upto, strategy, run_id, at)
+      select 'clerk/s1', 's1', n * 2, 'Cut', 'ended-' || n, now() from generate_series(0, $1::int - 1) n
+    """,
     # Pinned since long.
     """
     insert into artifacts (tenant, scope, id, size_bytes, content_type, upload, chunk_bytes, pins, at)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
 from actors.errors import OutOfOrderError
 from actors.kernel.agent.message import ChatMessage, MessageKey
+from actors.kernel.agent.session import NewSession, SessionChange
 from actors.kernel.agent.supervision import HistoryRetention, SpawnBudget
 from actors.kernel.agent.transcript import NO_CUT, NewCut, NewTurn
 from actors.kernel.runtime.commit import (
@@ -69,6 +70,8 @@ LONG: Final = AgentId("clerk", "long")
 """An agent whose mailbox is as long as the tables."""
 WORN: Final = AgentId("desk", "worn")
 """An agent that has had as many runs."""
+LARGE: Final = AgentId("clerk", "s1")
+"""A session with as many facts, nodes, branches and cuts."""
 
 
 @dataclass
@@ -113,6 +116,7 @@ class Workday:
             self.clockwork,
             self.schedules,
             self.conversations,
+            self.sessions,
             self.reading,
             self.housekeeping,
         ):
@@ -416,6 +420,55 @@ class Workday:
                 await store.clear(run.agent, "s")
 
         await self.all(speak)
+
+    async def sessions(self) -> None:
+        """Runs of sessions, long ones too, that go on from nodes, fail and are read; and their deletion."""
+        store, transcripts = self.bed.store.sessions, self.bed.store.transcripts
+        both = SessionChange(("started",))
+        ended = SessionChange(("ended",))
+
+        has_large = await store.get(LARGE) is not None
+
+        async def talk(n: int) -> None:
+            agent = LARGE if n == 0 and has_large else self.agent("session", n)
+
+            def said(k: int) -> NewTurn:
+                return NewTurn(agent.key, f"{self.day}{k}", ChatMessage.of("user", "hello"))
+
+            async def begin(change: SessionChange, *turns: NewTurn) -> Turns:
+                made = await self.bed.submit(agent=agent, session=NewSession("p"))
+                await store.queued(agent, made.run_id)
+                run = Turns(self.bed, made.run_id, agent)
+                await run.commit(run.turn(started(agent), session=change, turns=turns))
+                return run
+
+            run = await begin(both, said(1), said(2), said(3))
+            [node] = await store.nodes(agent, [f"{self.day}2"])
+            cut = NewCut(agent.key, node.ordinal, NO_CUT, "Cut", ChatMessage.of("user", "so far"))
+            await run.commit(run.turn(result("0"), cuts=(cut,)))
+            await run.complete(session=ended)
+            await store.switch(agent, f"{self.day}1")
+            run = await begin(replace(both, head=f"{self.day}2"), said(4), said(5))
+            await run.fail("no", session=ended)
+            await self._look(agent)
+            await transcripts.clear_run(agent, agent.key, run.run_id)
+            if agent is not LARGE:
+                await store.begin_delete(agent)
+                await store.finish_delete(agent)
+                await transcripts.clear(agent, agent.key)
+
+        await self.all(talk)
+
+    async def _look(self, agent: AgentId) -> None:
+        store, transcripts = self.bed.store.sessions, self.bed.store.transcripts
+        await store.get(agent)
+        await store.recent(agent.tenant, agent.type, limit=3)
+        await store.facts(agent, limit=3)
+        await store.path(agent)
+        await store.nodes(agent, [f"{self.day}{k}" for k in range(4)])
+        await transcripts.view(agent, agent.key, limit=2)
+        await transcripts.page(agent, agent.key, limit=2)
+        await transcripts.count(agent, agent.key)
 
     async def artifact(self, agent: AgentId) -> None:
         """A turn that is kept apart, and bytes that a program stores, reads and lets go."""

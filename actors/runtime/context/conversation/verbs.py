@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cached_property, partial
 from typing import Any, TypeVar, overload
 
 from actors.kernel.agent.agent import Agent
 from actors.kernel.agent.llm import GenerationOptions, LLMClient, LLMResponse
 from actors.kernel.agent.message import ChatMessage
-from actors.kernel.runtime.live import Delta
 from actors.kernel.storage.transcript import TranscriptStore
 from actors.runtime.context.call import RunState
 from actors.runtime.context.conversation.chat import ChatLoop, ChatResult, Output
@@ -17,6 +16,7 @@ from actors.runtime.context.conversation.generation import Generation, Generatio
 from actors.runtime.context.conversation.history import ConversationHistory
 from actors.runtime.context.conversation.sessions import Sessions
 from actors.runtime.context.effects import Effects
+from actors.runtime.context.host_services import HostServices
 from actors.runtime.context.model_calls import Live, ToolCalls
 from actors.runtime.context.scopes import Scopes
 
@@ -40,7 +40,7 @@ class Conversations:
         *,
         run: RunState,
         effects: Effects,
-        on_delta: Callable[[Delta], None],
+        env: HostServices,
         transcripts: TranscriptStore,
         scopes: Scopes,
         tools: ToolCalls,
@@ -48,7 +48,7 @@ class Conversations:
         self.model: LLMClient | None = getattr(agent, "model", None)
         self.sessions, self._scopes, self._tools = sessions, scopes, tools
         self.history = ConversationHistory(run, effects, sessions, transcripts)
-        self.live = Live(run, on_delta, getattr(agent, "guards", None) or ())
+        self.live = Live(run, env, getattr(agent, "guards", None) or ())
         self.generation = Generation(run, effects, self.live, sessions, model=self.model)
         self._instructions: str | None = getattr(agent, "instructions", None)
 

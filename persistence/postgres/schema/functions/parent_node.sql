@@ -1,6 +1,7 @@
 -- The id of the turn before this one on its path.
 create or replace function parent_node(p_agent text, p_session text, p_ordinal int) returns text
-language plpgsql stable set search_path from current set enable_seqscan = off as $$
+language plpgsql stable set search_path from current set enable_seqscan = off
+set enable_sort = off as $$
 declare place int := p_ordinal; below int := p_ordinal; first int; before int; parent text;
 begin
   while place is not null loop  -- in the part of the path with this place, then in the one before it

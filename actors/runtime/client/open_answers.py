@@ -1,0 +1,61 @@
+"""Answers that are under way on this host, for readers who come in the middle of one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from actors.kernel.runtime.ids import RunId
+from actors.kernel.runtime.live import Delta
+
+MAX_CHARS: Final = 256 * 1024
+"""Of one answer. A longer one is not kept, and who comes later sees its pieces only."""
+
+
+@dataclass(slots=True)
+class _Text:
+    last: Delta
+    pieces: list[str] = field(default_factory=list)
+    size: int = 0
+
+
+class OpenAnswers:
+    """The texts so far of model calls that execute here, by run and position."""
+
+    def __init__(self) -> None:
+        self._runs: dict[RunId, dict[tuple[str, str], _Text]] = {}
+
+    def add(self, delta: Delta) -> None:
+        """Add a piece of a model's answer or reasoning. One that begins at 0 again voids those before it."""
+        if delta.kind == "custom.delta":
+            return
+        texts = self._runs.get(delta.run_id)
+        if texts is None:
+            texts = self._runs[delta.run_id] = {}
+        key = (delta.position, delta.kind)
+        known = texts.get(key)
+        if known is None or delta.n == 0:
+            known = texts[key] = _Text(delta)
+        known.last, known.size = delta, known.size + len(delta.text)
+        if known.size <= MAX_CHARS:
+            known.pieces.append(delta.text)
+        else:
+            known.pieces.clear()
+
+    def close(self, run_id: RunId, position: str) -> None:
+        """Forget the call at a position: its result is recorded, or it is tried again later."""
+        texts = self._runs.get(run_id)
+        if texts is None:
+            return
+        for kind in ("text.delta", "reasoning.delta"):
+            texts.pop((position, kind), None)
+        if not texts:
+            del self._runs[run_id]
+
+    def of(self, run_id: RunId) -> list[Delta]:
+        """Return each answer of a run so far as one piece, with the number of its last one."""
+        texts = self._runs.get(run_id, {})
+        return [replace(one.last, text="".join(one.pieces)) for one in texts.values() if one.pieces]
+
+    def __len__(self) -> int:
+        return len(self._runs)

@@ -26,9 +26,9 @@ from compose.commands import options as opt
 from compose.commands.messages.approvals import user_name
 from compose.commands.options import CLIENT_WAIT_S, HERE, Target
 from compose.commands.output import Exit
-from compose.commands.sessions.conversation import Conversation, talk
-from compose.commands.sessions.screen import JsonScreen, Screen, TextScreen
+from compose.commands.sessions.screen import ChatScreen, JsonScreen, TextScreen
 from compose.commands.sessions.slash import Commands, talk_with
+from compose.commands.sessions.talk import Chat, say_all
 from compose.commands.terminal import console
 from compose.host.collector import loading
 from compose.host.loader import check_spec, find_served
@@ -96,8 +96,7 @@ async def chat(  # noqa: PLR0913 - each is an option
         [env: CALLBOARD_NATS_URL]
     """
     check_spec(module_app)
-    folder = project_folder(project)
-    settings = _settings(target, nats_url, namespace)
+    folder, settings = project_folder(project), _settings(target, nats_url, namespace)
     messages = _messages(message, target)
     async with AsyncExitStack() as stack:
         opening = _opened(settings, module_app, folder, app=app, tenant=tenant)
@@ -106,24 +105,33 @@ async def chat(  # noqa: PLR0913 - each is an option
         if modes and mode not in modes:
             raise UnknownModeError(mode, ", ".join(modes))
         session_id = await _session_of(agents, session, is_new=new)
-        person: Person | None = None
-        if sys.stdin.isatty() and not target.json:
-            from compose.commands.sessions.keyboard import Keyboard, terminal_kept  # noqa: PLC0415
+        person = stack.enter_context(_person(target))
+        screen = _screen(target, settings)
+        talk = Chat(agents, session_id, screen, person=person, by=user_name(), mode=mode)
+        stack.push_async_callback(talk.close)
+        return await _until_left(talk, _talked(talk, messages, modes))
 
-            stack.enter_context(terminal_kept())
-            person = Keyboard()
-        conversation = Conversation(
-            agents, session_id, _screen(target, settings), person=person, by=user_name(), mode=mode
-        )
-        stack.push_async_callback(conversation.close)
-        if not messages:
-            conversation.note(f"session {session_id} of {agents.app}; /help, or Ctrl-D to leave")
-        await conversation.open(shows_past=not messages)
-        if messages:
-            work = talk(conversation, messages)
-        else:
-            work = talk_with(conversation, Commands(conversation, modes))
-        return await _until_left(conversation, work)
+
+async def _talked(talk: Chat, messages: list[str], modes: tuple[str, ...]) -> Exit:
+    """Open the session, and say the messages, or what a person types; return how it went."""
+    if messages:
+        await talk.open(shows_past=False)
+        return await say_all(talk, messages)
+    talk.note(f"session {talk.session_id} of {talk.agents.app}; /help, or Ctrl-D to leave")
+    await talk.open()
+    return await talk_with(talk, Commands(talk, modes))
+
+
+@contextmanager
+def _person(target: Target) -> Iterator[Person | None]:
+    """Yield who sits at the terminal, if somebody does; leave it as it was found."""
+    if target.json or not sys.stdin.isatty():
+        yield None
+        return
+    from compose.commands.sessions.keyboard import Keyboard, terminal_kept  # noqa: PLC0415
+
+    with terminal_kept():
+        yield Keyboard()
 
 
 def _settings(target: Target, nats_url: str | None, namespace: str | None) -> Settings:
@@ -218,7 +226,7 @@ async def _session_of(agents: AgentRuntime, session: str | None, *, is_new: bool
     return secrets.token_hex(6)
 
 
-def _screen(target: Target, settings: Settings) -> Screen:
+def _screen(target: Target, settings: Settings) -> ChatScreen:
     if target.json:
         return JsonScreen()
     where = ""
@@ -231,14 +239,14 @@ def _screen(target: Target, settings: Settings) -> Screen:
     return TextScreen(console(), decide)
 
 
-async def _until_left(conversation: Conversation, work: Coroutine[Any, Any, Exit]) -> Exit:
+async def _until_left(talk: Chat, work: Coroutine[Any, Any, Exit]) -> Exit:
     """Return how the talk went; it is left behind when Ctrl-C was pressed twice, or by SIGTERM."""
     loop = asyncio.get_running_loop()
-    loop.add_signal_handler(signal.SIGINT, conversation.interrupt)
-    loop.add_signal_handler(signal.SIGTERM, conversation.left.set)
-    talking = start_task(work, name="talk", done=lambda _: conversation.left.set())
+    loop.add_signal_handler(signal.SIGINT, talk.interrupt)
+    loop.add_signal_handler(signal.SIGTERM, talk.left.set)
+    talking = start_task(work, name="talk", done=lambda _: talk.left.set())
     try:
-        await conversation.left.wait()
+        await talk.left.wait()
     finally:
         loop.remove_signal_handler(signal.SIGINT)
         loop.remove_signal_handler(signal.SIGTERM)
@@ -248,6 +256,6 @@ async def _until_left(conversation: Conversation, work: Coroutine[Any, Any, Exit
     if is_over:
         code: Exit = talking.result()
         return code
-    if conversation.has_open_runs:
-        conversation.note("left; the run goes on when the session is opened again")
+    if talk.has_open_runs:
+        talk.note("left; the run goes on when the session is opened again")
     return Exit.INTERRUPTED

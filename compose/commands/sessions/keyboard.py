@@ -17,11 +17,11 @@ from typing_extensions import override
 
 
 class Person(Protocol):
-    """Somebody who can be asked."""
+    """A human at the terminal, who can be asked."""
 
     @property
     def is_asked(self) -> bool:
-        """Whether a line is waited for now."""
+        """True while a line is waited for."""
 
     async def ask(self, prompt: str, *, fresh: bool = False) -> str | None:
         """Return what is typed next; None: nothing will be any more.

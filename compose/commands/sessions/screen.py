@@ -22,7 +22,7 @@ STEP: Final = "  "
 BEGINS_ANEW: Final = "(the answer begins anew)"
 
 
-class Screen(Protocol):
+class ChatScreen(Protocol):
     """A display of a conversation."""
 
     def event(self, event: SessionEvent, *, depth: int = 0) -> None:
@@ -39,10 +39,10 @@ class Screen(Protocol):
 
     @property
     def is_inside(self) -> bool:
-        """Whether a line has begun and goes on."""
+        """True while a line has begun and goes on."""
 
 
-class JsonScreen(Screen):
+class JsonScreen(ChatScreen):
     """Events as JSON, one a line, on standard output. All else goes to standard error."""
 
     is_inside = False
@@ -65,7 +65,7 @@ class JsonScreen(Screen):
         sys.stderr.write(text + "\n")
 
 
-class TextScreen(Screen):
+class TextScreen(ChatScreen):
     """Events as text: answers as they are said, all else on lines of its own.
 
     Args:

@@ -1,4 +1,4 @@
-"""What a person may say to the program itself: lines that begin with a slash."""
+"""Commands to the chat itself: lines that begin with a slash."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Final
 from actors.errors import ActorsError
 from actors.kernel.agent.transcript import Turn
 from compose.commands.output import Exit
-from compose.commands.sessions.conversation import Conversation
 from compose.commands.sessions.nodes import all_nodes, find_node, node_text
+from compose.commands.sessions.talk import Chat
 from compose.commands.sessions.tree import tree_of
 
 HELP: Final = """/nodes         the conversation as a tree; * is the active node
@@ -31,7 +31,7 @@ class Commands:
         modes: Names of the modes, where they are known.
     """
 
-    talk: Conversation
+    talk: Chat
     modes: tuple[str, ...] = ()
 
     async def obey(self, line: str) -> None:
@@ -111,7 +111,7 @@ class Commands:
         self.talk.note(text, style="red")
 
 
-async def talk_with(person: Conversation, commands: Commands) -> Exit:
+async def talk_with(person: Chat, commands: Commands) -> Exit:
     """Take lines until the person leaves; each message is answered before the next prompt."""
     while True:
         await person.until_idle()

@@ -19,10 +19,10 @@ from actors.kernel.runtime.scheduler import RetryPolicy
 from actors.sessions import AgentRuntime
 from actors.testing import FunctionModel, ModelReply
 from compose.commands.output import Exit
-from compose.commands.sessions.conversation import Conversation, talk
 from compose.commands.sessions.keyboard import Person
 from compose.commands.sessions.screen import TextScreen
 from compose.commands.sessions.slash import Commands, talk_with
+from compose.commands.sessions.talk import Chat, say_all
 from compose.commands.terminal import Terminal
 
 if TYPE_CHECKING:
@@ -120,11 +120,11 @@ class Terminals:
     out: io.StringIO = field(default_factory=io.StringIO)
 
     @asynccontextmanager
-    async def at(self, person: Person | None = None) -> AsyncIterator[Conversation]:
+    async def at(self, person: Person | None = None) -> AsyncIterator[Chat]:
         """A terminal with this person, or none."""
         console = Terminal(file=self.out, width=120, highlight=False, emoji=False)
         screen = TextScreen(console, lambda approval: f"decide {approval[:4]}")
-        conversation = Conversation(self.agents, "s", screen, person=person, by="Kim")
+        conversation = Chat(self.agents, "s", screen, person=person, by="Kim")
         async with asyncio.timeout(LIMIT_S):
             await conversation.open()
             try:
@@ -161,8 +161,8 @@ async def terminals(desk: Desk) -> AsyncIterator[Terminals]:
 async def test_messages_are_answered_one_after_the_other() -> None:
     """The exit code says whether all completed."""
     async with terminals(Desk()) as opened, opened.at() as conversation:
-        assert await talk(conversation, ["one", "two"]) == Exit.OK
-        assert await talk(conversation, ["fail", "three"]) == Exit.FAILED
+        assert await say_all(conversation, ["one", "two"]) == Exit.OK
+        assert await say_all(conversation, ["fail", "three"]) == Exit.FAILED
     text = opened.text
     assert text.startswith("You said one.\nYou said two.\n")
     assert "the run failed" in text
@@ -244,7 +244,7 @@ async def test_an_interrupt_stops_the_run_and_the_next_one_leaves() -> None:
         conversation.interrupt()
         assert await conversation.until_ended(run) == "run_cancelled"
         assert not conversation.left.is_set()
-        assert await talk(conversation, ["one"]) == Exit.OK
+        assert await say_all(conversation, ["one"]) == Exit.OK
         conversation.interrupt()
         assert not conversation.left.is_set()
         conversation.interrupt()

@@ -1,4 +1,4 @@
-"""A conversation at a terminal: messages go in, events come out, Ctrl-C stops a run."""
+"""A chat at a terminal: messages go in, events come out, Ctrl-C stops a run."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from actors.sessions.run import ENDS
 from actors.sessions.runtime import AgentRuntime
 from compose.commands.output import Exit
 from compose.commands.sessions.keyboard import Person
-from compose.commands.sessions.screen import STEP, YOU, Screen, asked
+from compose.commands.sessions.screen import STEP, YOU, ChatScreen, asked
 
 SHOWN: Final = 6
 """Turns of a conversation that are shown when it is opened."""
 _OPEN: Final = tuple(status for status in RunStatus if status not in TERMINAL)
 
 
-class Conversation:
-    """One session at one terminal.
+class Chat:
+    """A session at a terminal.
 
     Args:
         agents: Has the session.
@@ -43,7 +43,7 @@ class Conversation:
         self,
         agents: AgentRuntime,
         session_id: str,
-        screen: Screen,
+        screen: ChatScreen,
         *,
         person: Person | None = None,
         by: str = "cli",
@@ -68,7 +68,7 @@ class Conversation:
 
     @property
     def has_open_runs(self) -> bool:
-        """Whether a run of the session has not ended."""
+        """True if a run of the session has not ended."""
         return bool(self._open)
 
     async def open(self, *, shows_past: bool = True) -> None:
@@ -265,10 +265,9 @@ def _text_of(payload: Any) -> str:
     return text if isinstance(text, str) else str(payload)
 
 
-async def talk(conversation: Conversation, messages: Sequence[str]) -> Exit:
+async def say_all(chat: Chat, messages: Sequence[str]) -> Exit:
     """Say messages one after the other, each when the run before has ended; return how it went."""
     for text in messages:
-        run_id = await conversation.say(text)
-        if await conversation.until_ended(run_id) != "run_completed":
+        if await chat.until_ended(await chat.say(text)) != "run_completed":
             return Exit.FAILED
     return Exit.OK

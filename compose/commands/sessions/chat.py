@@ -257,5 +257,5 @@ async def _until_left(talk: Chat, work: Coroutine[Any, Any, Exit]) -> Exit:
         code: Exit = talking.result()
         return code
     if talk.has_open_runs:
-        talk.note("left; the run goes on when the session is opened again")
+        talk.note("left before the run has ended; open the session again to go on with it")
     return Exit.INTERRUPTED

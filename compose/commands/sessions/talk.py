@@ -61,7 +61,7 @@ class Chat:
         self._asking: dict[str, asyncio.Task[Any]] = {}
         self._one_question = asyncio.Lock()
         self._news = asyncio.Event()
-        self._is_stopping = False
+        self._is_stopping = self._is_at_prompt = False
         self._trouble: Exception | None = None
         self.left = asyncio.Event()
         """Set when the terminal is left."""
@@ -117,7 +117,11 @@ class Chat:
         """Return the next line that is typed; None: the person has left."""
         assert self._person is not None
         async with self._one_question:
-            return await self._person.ask(YOU)
+            self._is_at_prompt = True
+            try:
+                return await self._person.ask(YOU)
+            finally:
+                self._is_at_prompt = False
 
     def interrupt(self) -> None:
         """Stop the open runs; leave, if they are being stopped already, or there is none."""
@@ -206,12 +210,12 @@ class Chat:
     def _show(self, event: SessionEvent, depth: int, top: str | None = None) -> None:
         """Show an event, and do what it asks for: watch a child, ask the person, or ask no longer.
 
-        An approval is a question to the person, unless a line is being typed: then it is left to others.
+        An approval is a question to the person, unless a message is being typed: then it is left to others.
         """
         said: dict[str, Any] = dict(event.payload)
-        person = self._person
-        if event.type == "approval_requested" and person is not None and not person.is_asked:
-            self._tasks.start(self._decide(said, depth), name="approval")
+        asks = self._person is not None and not self._is_at_prompt
+        if event.type == "approval_requested" and asks:
+            self._tasks.start(self._decide(event.run_id, said, depth), name="approval")
             return
         self._apart(lambda: self.screen.event(event, depth=depth))
         if event.type == "child_started":
@@ -228,7 +232,7 @@ class Chat:
         async for event in run.child_events(child):
             self._show(event, depth, run_id)
 
-    async def _decide(self, said: dict[str, Any], depth: int) -> None:
+    async def _decide(self, run_id: str, said: dict[str, Any], depth: int) -> None:
         """Ask the person, and decide, unless somebody else does meanwhile."""
         id_, task = said["approval_id"], asyncio.current_task()
         assert self._person is not None
@@ -237,7 +241,8 @@ class Chat:
         self._asking[id_] = task
         try:
             async with self._one_question:
-                if all(one.id != id_ for one in await approvals.open(limit=10_000)):
+                is_open = id_ in {one.id for one in await approvals.open(run_id=RunId(run_id))}
+                if not is_open:
                     return
                 agree = await self._yes_or_no(f"{STEP * depth}? {asked(said)}: agree? [y/N] ")
             if agree is not None:

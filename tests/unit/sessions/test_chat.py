@@ -88,7 +88,9 @@ class Desk:
         self.asked.append([one.text for one in messages])
         last = messages[-1]
         if last.role == "user" and "refund" in last.text:
-            return ModelReply(calls=[ToolCall(id="1", name="refund", arguments={"order": "7"})])
+            orders = "78" if "both" in last.text else "7"
+            calls = [ToolCall(id=n, name="refund", arguments={"order": n}) for n in orders]
+            return ModelReply(calls=calls)
         if last.role == "tool":
             return ModelReply(text="The desk has an answer.")
         if "fail" in last.text:
@@ -192,6 +194,16 @@ async def test_a_person_decides_at_the_terminal() -> None:
     questions = [one for one in asked if "agree" in one]
     assert questions == ['? refund {"order": "7"}: agree? [y/N] '] * 4
     assert opened.text.count("denied by Kim") == 2
+
+
+async def test_two_approvals_are_asked_one_after_the_other() -> None:
+    """Though the agent asks for both at once."""
+    desk = Desk()
+    async with terminals(desk) as opened:
+        asked = await opened.typed("refund both", "y", "n")
+
+    assert [one[11:25] for one in asked if "agree" in one] == ['order": "7"}: ', 'order": "8"}: ']
+    assert desk.refunded == ["7"]
 
 
 async def test_without_a_person_an_approval_says_how_it_is_decided() -> None:

@@ -124,6 +124,26 @@ def test_an_assistant_killed_while_it_waits_goes_on_in_the_next_process(tmp_path
 
 
 @pytest.mark.timeout(120)
+@pytest.mark.item(363)
+def test_the_help_desk_asks_two_specialists_and_a_person(place: list[str]) -> None:
+    """Both modes share one conversation; on servers a second process goes on in it."""
+    printed = run("helpdesk", *place)
+
+    assert printed.splitlines() == [
+        "normal> Where is order 8?",
+        "desk: Order 8: the parcel is on its way, due on Friday.",
+        "orchestrator> What happened to order 7?",
+        "  billing is asked",
+        "  shipping is asked",
+        "  asked: tool refund {'risk': 'high', 'arguments': {'order': '7', 'amount': 39.9}}",
+        "desk: 39.9 refunded for order 7.",
+        "the conversation has 9 nodes",
+    ]
+    if place and IS_SLOW:
+        assert run("helpdesk", *place).endswith("the conversation has 18 nodes\n")
+
+
+@pytest.mark.timeout(120)
 @pytest.mark.parametrize("search", ["meaning and words", "words"])
 def test_the_library_answers_from_files_and_names_them(
     place: list[str], search: str, tmp_path: Path

@@ -51,7 +51,9 @@ class Rememberer:
         """Return the id of the memory."""
         self.embedder.job = inbox[0].payload
         pid = await ctx.step("pid", _pid)
-        await ctx.memory.block("none")  # tables are there, a connection is open: the write is one statement
+        await ctx.memory.block(
+            "none"
+        )  # tables are there, a connection is open: the write is one statement
         return await ctx.memory.remember(f"kept by {pid}", key=KEY)
 
 

@@ -12,7 +12,7 @@ from actors.kernel.storage.session import NO_FACT
 from actors.sessions.errors import CursorError
 
 _FORM: Final = re.compile(
-    r"(?P<fact>\d{1,15})(?P<half>\.0)?:(?P<seq>-1|\d{1,15})(?:\.(?P<part>\d{1,9}))?", re.ASCII
+    r"(?P<fact>\d{1,15})(?P<half>\.0)?:(?:-1|(?P<seq>\d{1,15})(?:\.(?P<part>\d{1,9}))?)", re.ASCII
 )
 
 
@@ -42,10 +42,10 @@ class EventCursor:
         found = _FORM.fullmatch(text)
         if found is None:
             raise CursorError(text[:60], session, "it is not the `event_id` of an event")
-        part = found["part"]
+        seq, part = found["seq"], found["part"]
         return cls(
             int(found["fact"]),
-            int(found["seq"]),
+            -1 if seq is None else int(seq),
             None if part is None else int(part),
             found["half"] is not None,
         )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final, Generic, TypeAlias, TypeVar
 
@@ -70,6 +70,8 @@ class SessionFeed:
         With `only`: until that run has ended.
         """
         await self._take_position()
+        if self.only is not None and await self.runtime.store.reads.run(self.only) is None:
+            return  # deleted with its session
         facts = self.runtime.store.sessions.tail(self.agent, after=self.at.last_fact)
         async with aclosing(Ahead(facts)) as ahead:
             while True:
@@ -103,6 +105,8 @@ class SessionFeed:
                 elif not _is_end_of(run_id, facts):
                     async for event in self._of_fact(await facts.take()):
                         yield event
+                    if self._active != run_id:
+                        return  # the session was deleted since, and began anew
 
     async def _so_far(self) -> AsyncGenerator[SessionEvent, None]:
         """Yield the events of the active run up to now."""
@@ -133,34 +137,40 @@ class SessionFeed:
         event, part = found
         if event.seq < 0:
             return event
-        self.at = EventCursor(self.at.fact, event.seq, part)
+        self.at = replace(self.at, seq=event.seq, part=part)
         return event.model_copy(update={"event_id": str(self.at)})
 
     def _wants(self, run_id: RunId) -> bool:
         return self.only in (None, run_id)
 
     async def _take_position(self) -> None:
-        """Find the run that is active at the cursor.
+        """Find the run that is active at the cursor. A feed of one run begins before it was active.
 
         Raises:
-            CursorError: The session has no such fact.
+            CursorError: The session has no such event.
         """
-        sessions, last = self.runtime.store.sessions, self.at.last_fact
-        upto = last
+        if self.only is not None:
+            return
+        problem = "the session has no such event; it may have been deleted since"
+        sessions, upto = self.runtime.store.sessions, self.at.last_fact
+        ended: set[RunId] = set()
         while upto > NO_FACT:
             first = max(NO_FACT, upto - LOOK_BACK)
-            facts = await sessions.facts(self.agent, after=first, limit=upto - first)
-            if upto == last and (not facts or facts[-1].number != upto):
-                problem = "the session has no such event; it may have been deleted since"
+            page = await sessions.facts(self.agent, after=first, limit=upto - first)
+            facts = [fact for fact in page if fact.number <= upto]
+            if upto == self.at.last_fact and (not facts or facts[-1].number != upto):
                 raise CursorError(str(self.at), self.agent.key, problem)
-            for fact in facts:
-                if fact.kind == "started":
-                    self._active = fact.run_id
-                elif fact.run_id == self._active:
-                    self._active = None
-            if self._active is not None or any(fact.kind == "started" for fact in facts):
-                return
+            started = next((fact for fact in reversed(facts) if fact.kind == "started"), None)
+            ended |= {fact.run_id for fact in facts if fact.kind == "ended"}
+            if started is not None and started.run_id not in ended:
+                self._active = started.run_id
+            if started is not None or len(facts) < upto - first:
+                break  # those before it are over, or were deleted
             upto = first
+        if self.at.seq >= 0:
+            run = self._active and await self.runtime.store.reads.run(self._active)
+            if not run or run.last_seq < self.at.seq:
+                raise CursorError(str(self.at), self.agent.key, problem)
 
     async def _of_fact(self, fact: SessionFact) -> AsyncGenerator[SessionEvent, None]:
         """Move behind a fact, and yield its events: of a run that was queued, or cancelled while it was."""

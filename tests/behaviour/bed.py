@@ -18,9 +18,11 @@ from actors.kernel.runtime.log_entry import EntryKind
 from actors.kernel.runtime.scheduler import RetryPolicy
 from actors.runtime import RunContext, Runtime
 from actors.runtime.delivery.mail_service import Broker
+from actors.runtime.memory.store import MemoryStore
 from broker import JetStreamTransport
 from tests.behaviour.agents import Acting, World
 from tests.harness.faulty_store import FaultyStore
+from tests.harness.simloop import SimClock, SimEntropy
 from tests.harness.slow import BUSY_S
 
 if TYPE_CHECKING:
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
     from actors.kernel.store.store import RunStore
     from persistence.postgres import PostgresStore
     from tests.harness.faulty_store import Faults
+    from tests.harness.simloop import SimLoop
 
 FAST: Final = RetryPolicy(max_retries=3, backoff_s=0.01, jitter=0)
 """Tries again at once, near enough."""
@@ -277,3 +280,19 @@ class Bed:
         assert len(values) >= 2, "nothing was replayed"
         assert self.world.count["mark"] == 1
         return values
+
+
+def memory_bed(loop: SimLoop, suspend_after: float, seed: int) -> Bed:
+    """Return a bed over rows in memory, in virtual time; no host lives yet."""
+    loop._choice.seed(seed)
+    clock = SimClock(loop)
+    first = MemoryStore(clock=clock)
+
+    @asynccontextmanager
+    async def open_store(owner: HostIncarnation) -> AsyncIterator[RunStore]:
+        del owner
+        sibling = first.sibling()
+        yield sibling
+        sibling.set_nudge_hook(None)
+
+    return Bed("memory", suspend_after, open_store, clock, SimEntropy(seed))

@@ -16,11 +16,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from actors.runtime.loop.clock import SystemClock, SystemEntropy
-from actors.runtime.memory.store import MemoryStore
 from persistence.postgres import StoreSettings, open_store
-from tests.behaviour.bed import Bed, OpenStore
+from tests.behaviour.bed import Bed, OpenStore, memory_bed
 from tests.harness import servers
-from tests.harness.simloop import SimClock, SimEntropy, SimLoop
+from tests.harness.simloop import SimLoop
 from tests.harness.slow import IS_SLOW
 
 if TYPE_CHECKING:
@@ -222,21 +221,6 @@ def behaviour_namespace(nats_server: TestNats) -> Iterator[str]:
     asyncio.run(servers.drop_namespace(nats_server, name))
 
 
-def _memory_bed(loop: SimLoop, suspend_after: float, seed: int) -> Bed:
-    loop._choice.seed(seed)
-    clock = SimClock(loop)
-    first = MemoryStore(clock=clock)
-
-    @asynccontextmanager
-    async def open_store(owner: HostIncarnation) -> AsyncIterator[RunStore]:
-        del owner
-        sibling = first.sibling()
-        yield sibling
-        sibling.set_nudge_hook(None)
-
-    return Bed("memory", suspend_after, open_store, clock, SimEntropy(seed))
-
-
 def _postgres_bed(url: str, schema: str, suspend_after: float) -> Bed:
     opening = _opening(url, schema, is_brokered=False)
     return Bed("postgres", suspend_after, opening, SystemClock(), SystemEntropy())
@@ -295,7 +279,7 @@ async def bed(request: pytest.FixtureRequest) -> AsyncIterator[Bed]:
     loop = asyncio.get_running_loop()
     if isinstance(loop, SimLoop):
         seed = zlib.crc32(request.node.nodeid.encode())
-        bed = _memory_bed(loop, request.param, seed)
+        bed = memory_bed(loop, request.param, seed)
         await bed.start()
         yield bed
         await bed.stop()

@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     from actors.kernel.store.store import RunStore
 
 TEXTS: Final = ("fact one", "fact two", "fact three")
-"""What programs keep."""
+"""Texts that programs keep."""
 QUERY: Final = "fact"
-"""What they search for: all of these."""
+"""The query of programs, which finds all of these."""
 LIMIT: Final = 100
 
 
@@ -80,7 +80,7 @@ class Shelf:
 
     @property
     def told(self) -> dict[str, list[str]]:
-        """All of it, in words."""
+        """Each memory with its versions, in words."""
         return {
             f"{scope} {name}": [*map(str, versions)]
             for (scope, name), versions in sorted(self.kept.items())

@@ -1,4 +1,4 @@
-"""What the verbs of `ctx.memory` do in the model: remember, recall, forget, block, set_block."""
+"""Verbs of `ctx.memory` in the model: remember, recall, forget, block, set_block."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Remembering(Conversations):
 
     @property
     def tag(self) -> str:
-        """What tells the run from others of its agent's program."""
+        """Mark by which the run differs from others of its program."""
         raise NotImplementedError
 
     def _remember(self, branch: Branch, text: str, key: str | None, about: str) -> None:

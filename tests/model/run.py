@@ -77,7 +77,7 @@ class Run(Remembering):
     @property
     @override
     def tag(self) -> str:
-        """What tells the run from others of its agent's program; empty: the submitted one."""
+        """Mark by which the run differs from others of its program; empty: the submitted one."""
         return "" if self.box.agent == self.case.root else self.run_id[:6]
 
     @property

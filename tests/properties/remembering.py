@@ -23,7 +23,7 @@ def remember(text: int = 0, key: str | None = None, about: str = "agent") -> dic
 
 
 def recall(about: str = "agent") -> dict[str, Any]:
-    """All texts of a scope."""
+    """A search that finds all texts of a scope."""
     return {"op": "recall", "about": about, "into": "x"}
 
 

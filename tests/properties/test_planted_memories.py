@@ -57,7 +57,7 @@ def equal_texts_are_versions(patch: pytest.MonkeyPatch) -> None:
 
 
 def blocks_are_written_blindly(patch: pytest.MonkeyPatch) -> None:
-    """What a writer of a block expects is not asked."""
+    """A block is written whatever its writer expects."""
     put = InMemoryLongTermMemory.put
 
     async def blind(self: InMemoryLongTermMemory, new: NewMemory, **options: Any) -> Memory:
@@ -77,7 +77,7 @@ def earlier_versions_are_lost(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_repeated_call_is_another_one(patch: pytest.MonkeyPatch) -> None:
-    """What a crash repeats is kept as another run's."""
+    """A call that a crash repeats is kept as another one."""
     stamped, calls = vars(_access)["_stamped"], [0]
 
     def anew(given: NewMemory, scope: str) -> NewMemory:

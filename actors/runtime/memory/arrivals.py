@@ -67,7 +67,8 @@ class MemoryArrivals(MemoryRole, ArrivalStore):
         if not record.log:
             rows.bind(row, record)
         row.submitted_run = record.cause.run_id
-        self._notify(Nudge("run", agent, record.cause.run_id))
+        waits = row.state == "pending"
+        self._notify(Nudge("mail", agent) if waits else Nudge("run", agent, record.cause.run_id))
         return Submitted(record.cause.run_id, row.arrived())
 
     @override

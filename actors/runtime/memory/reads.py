@@ -74,7 +74,7 @@ class MemoryReads(MemoryRole, ReadStore):
     @override
     async def tail(self, run_id: RunId, *, from_seq: int = 0) -> AsyncIterator[RunLogEntry]:
         """May start before the run exists."""
-        news = self._rows.listen(run_id)
+        news, was_there = self._rows.listen(run_id), from_seq > 0
         try:
             while True:
                 news.clear()
@@ -82,7 +82,8 @@ class MemoryReads(MemoryRole, ReadStore):
                 for line in record.log[from_seq:] if record else ():
                     yield line.entry(run_id)
                     from_seq = line.seq + 1
-                if record and record.swept:
+                was_there = was_there or record is not None
+                if record.swept if record else was_there:
                     return
                 if record and record.has_ended and from_seq > record.last_seq:
                     return

@@ -104,6 +104,8 @@ class MemoryRows:
         parent = self.runs.get(cause.parent) if cause.parent else None
         if parent is not None:
             parent.children.remove(cause.run_id)
+        for event in self._readers.get(cause.run_id, ()):
+            event.set()
 
     def add_entries(self, record: RunRecord, entries: Iterable[NewEntry]) -> None:
         """Put checked entries behind the log's end and wake its readers."""

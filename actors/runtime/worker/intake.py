@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from actors.kernel.agent.agent import Agent
+from actors.kernel.agent.session import SessionChange
 from actors.kernel.agent.supervision import HistoryRetention
 from actors.kernel.runtime.commit import Commit, Committed, Finish
 from actors.kernel.runtime.hints import Nudge
@@ -252,7 +253,7 @@ class Intake:
                 attempt=run.attempt,
                 orphans=policy,
                 clear_turns=clears_in_store(agent),
-                session=ENDED if is_session(agent) else None,
+                session=await self._change_of(agent, run.agent_id),
             )
         )
         if not isinstance(outcome, Committed):
@@ -268,6 +269,12 @@ class Intake:
         if env.tracing is not None:
             env.tracing.run_ended(run, found.entries, verdict.then, at=env.clock.now())
         return True
+
+    async def _change_of(self, agent: Agent | None, agent_id: AgentId) -> SessionChange | None:
+        """Return what the end of a run means for its session; the rows tell if the agent is not served here."""
+        if agent is not None:
+            return ENDED if is_session(agent) else None
+        return None if await self._store.sessions.get(agent_id) is None else ENDED
 
 
 class WaitingMail:

@@ -37,7 +37,13 @@ class Launcher:
         self._mailboxes, self._dispatcher = state.mailboxes, state.dispatcher
 
     async def prepare(self, mailbox: Mailbox) -> Execution | None:
-        """Return the agent's next execution; None if nothing can be executed now."""
+        """Return the agent's next execution; None if nothing can be executed now.
+
+        While an agent is on its way here, a cancel may end the run that was to go on, and let the agent start
+        what is next: the one of the two that comes first executes it.
+        """
+        if mailbox.holding is Holding.EXECUTING:
+            return None
         mailbox.holding = Holding.EXECUTING  # from here on nobody else starts it
         if mailbox.run_id is not None:
             broke_off = mailbox.taken is not None

@@ -173,14 +173,14 @@ class Reads(ReadStore):
     @override
     async def tail(self, run_id: RunId, *, from_seq: int = 0) -> AsyncIterator[RunLogEntry]:
         """Own commits are seen at once, others' in half a second."""
-        grown, idle = asyncio.Event(), 0
+        grown, idle, was_there = asyncio.Event(), 0, from_seq > 0
         self._growth.setdefault(run_id, set()).add(grown)
         try:
             while True:
                 grown.clear()
                 async for entry in self.entries(run_id, from_seq=from_seq):
                     yield entry
-                    from_seq, idle = entry.seq + 1, 0
+                    from_seq, idle, was_there = entry.seq + 1, 0, True
                     if entry.is_terminal:
                         return
                 try:
@@ -188,8 +188,8 @@ class Reads(ReadStore):
                         await grown.wait()
                 except TimeoutError:
                     idle += 1
-                    # Its log may have been swept: seldom, so the run is asked ever more seldom.
-                    if idle.bit_count() == 1 and await self._is_swept(run_id):
+                    # Its log may have been swept, or erased: seldom, so the run is asked ever more seldom.
+                    if idle.bit_count() == 1 and await self._is_gone(run_id, was_there=was_there):
                         return
         finally:
             waiting = self._growth[run_id]
@@ -197,9 +197,9 @@ class Reads(ReadStore):
             if not waiting:
                 del self._growth[run_id]
 
-    async def _is_swept(self, run_id: RunId) -> bool:
+    async def _is_gone(self, run_id: RunId, *, was_there: bool) -> bool:
         row = await self.run(run_id)
-        return row is not None and row.swept
+        return was_there if row is None else row.swept
 
     def grew(self, run_id: str) -> None:
         """Wake those who tail the run."""

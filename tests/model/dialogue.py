@@ -1,0 +1,383 @@
+"""What a session is to be after each act: statuses, order, nodes, head, and the events of its readers.
+
+An act happens at rest: each run waits for something or has ended. So the model says all of it exactly. Only the
+place of a fact among the entries of the run that is active then is open, see `Segment`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeAlias
+
+Event: TypeAlias = tuple[str, str, Any]
+"""Its type, the label of its run, and what else it says."""
+
+MODES: Final = {"signal": "wait", "child": "boss"}
+"""The modes of messages by what they begin with; all others have the usual one."""
+ASKING: Final = ("ask", "tell", "crack")
+"""Messages to which the model answers with a call of a tool that a person has to approve."""
+WINDOW: Final = 4
+"""So many of the turns before it the model is shown at most; a call and its result stay together."""
+ENDS: Final = {"completed": "run_completed", "failed": "run_failed", "cancelled": "run_cancelled"}
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """A message of a client. Its text is its kind and its label."""
+
+    label: str
+    kind: str
+    sender: str
+    parent: int | None = None
+
+    @property
+    def text(self) -> str:
+        """What the model reads."""
+        return f"{self.kind} {self.label}"
+
+
+@dataclass(slots=True)
+class Node:
+    """A turn, and the number of the one before it."""
+
+    role: str
+    text: str
+    parent: int | None
+    run: str
+    calls: bool = False
+
+    @property
+    def is_visible(self) -> bool:
+        """Whether a user sees it."""
+        return self.role != "tool" and bool(self.text)
+
+
+@dataclass(slots=True)
+class Run:
+    """A run. `waits`: for what, if it is active; None: it is queued or has ended."""
+
+    label: str
+    told: list[Told]
+    status: str = "queued"
+    waits: str | None = None
+    own: list[int] = field(default_factory=list)
+
+    @property
+    def mode(self) -> str:
+        """The mode of its first message."""
+        return MODES.get(self.told[0].kind, "normal")
+
+
+@dataclass(slots=True)
+class Segment:
+    """The events from the start of a run to its end: each list keeps its order, they mix in any way.
+
+    Attributes:
+        entries: Of the run.
+        facts: Of runs that were queued, or cancelled while they were.
+    """
+
+    entries: list[Event] = field(default_factory=list)
+    facts: list[Event] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Dialogue:
+    """One session.
+
+    Attributes:
+        drops: Runs that wait leave memory at once, which their events tell.
+        eras: The events between one deletion and the next.
+        windows: What the model was shown, by the last text.
+        asked: How often it was, by that text.
+        resumes: Whether it is told that runs go on: where a host may die in the middle, that is open.
+        cuts: Nodes up to which windows have left out what is before; None: none is made.
+    """
+
+    drops: bool
+    eras: list[list[Segment]] = field(default_factory=lambda: [[]])
+    nodes: list[Node] = field(default_factory=list)
+    head: int | None = None
+    runs: dict[str, Run] = field(default_factory=dict)
+    facts: list[tuple[str, str, int]] = field(default_factory=list)
+    number: int = 0
+    active: Run | None = None
+    queue: list[Run | Told] = field(default_factory=list)
+    is_there: bool = False
+    windows: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
+    asked: Counter[str] = field(default_factory=Counter)
+    cuts: set[int] | None = None
+    resumes: bool = True
+
+    @property
+    def open_runs(self) -> list[Run]:
+        """Those that have not ended, in the order of their start."""
+        queued = [one for one in self.queue if isinstance(one, Run)]
+        return ([] if self.active is None else [self.active]) + queued
+
+    def path(self) -> list[int]:
+        """The nodes from the first to the active one."""
+        found, at = list[int](), self.head
+        while at is not None:
+            found.append(at)
+            at = self.nodes[at].parent
+        return found[::-1]
+
+    def start(self, told: Told, conflict: str) -> str:
+        """A client's message. Returns the label of its run, or the name of the error."""
+        if told.parent is not None and told.parent >= len(self.nodes):
+            return "UnknownNodeError"
+        busy = self.active
+        if busy is not None and conflict == "reject":
+            return "RunConflictError"
+        if busy is not None and conflict == "join":
+            self.queue.append(told)
+            return busy.label
+        run = self.runs[told.label] = Run(told.label, [told])
+        ahead = len(self.open_runs)
+        self.is_there = True
+        self.queue.append(run)
+        self._fact("queued", run, ahead)
+        if ahead:
+            self._segment(None if busy is None else busy.label).facts.append(
+                ("run_queued", run.label, ahead)
+            )
+        if busy is not None and conflict == "interrupt":
+            self._end(busy, "cancelled", "interrupted")
+        self._go_on()
+        return run.label
+
+    def cancel(self, run: Run) -> str:
+        """Returns the status then."""
+        if run is self.active:
+            self._end(run, "cancelled", "")
+            self._go_on()
+        elif run.status == "queued":
+            self.queue.remove(run)
+            run.status = "cancelled"
+            self._fact("ended", run)
+            label = None if self.active is None else self.active.label
+            told = [("run_cancelled", run.label, ""), ("run_dequeued", run.label, None)]
+            self._segment(label).facts.extend(told)
+        return run.status
+
+    def let_go(self, *, approve: bool) -> None:
+        """What the active run waits for comes."""
+        run = self.active
+        assert run is not None
+        assert run.waits is not None
+        waits, run.waits = run.waits, None
+        if self.drops and waits != "gate":
+            self._say(run, "run_resumed", "woken")
+        if waits == "gate":
+            self._answer(run, f"re {run.told[-1].text}")
+        elif waits == "approval":
+            self._decide(run, approve=approve)
+        elif waits == "child":
+            output = f"kid {run.told[0].text}"
+            self._say(run, "child_finished", "COMPLETED")
+            self._end(run, "completed", output)
+        else:
+            self._end(run, "completed", "woke")
+        self._go_on()
+
+    def crash(self) -> None:
+        """The host dies, and another one goes on."""
+        run = self.active
+        if run is not None and (run.waits == "gate" or not self.drops):
+            self._say(run, "run_resumed", "recovered")
+        if run is not None and run.waits == "gate":
+            self.asked[run.told[-1].text] += 1
+
+    def switch(self, node: int) -> str:
+        """Make a node the active one."""
+        if not self.is_there:
+            return "UnknownSessionError"
+        if self.open_runs:
+            return "SessionActiveError"
+        if node >= len(self.nodes):
+            return "UnknownNodeError"
+        self.head = node
+        return "ok"
+
+    def delete(self) -> str:
+        """Take all of it away, but for the number of the last fact."""
+        if not self.is_there:
+            return "UnknownSessionError"
+        if self.open_runs:
+            return "SessionActiveError"
+        gone = f"{len(self.facts) + 1} rows, {len(self.nodes)} turns"
+        self.number += len(self.facts)
+        self.is_there, self.head = False, None
+        self.nodes, self.facts, self.runs = [], [], {}
+        self.cuts = None if self.cuts is None else set()
+        self.eras.append([])
+        return gone
+
+    def _fact(self, kind: str, run: Run, ahead: int = 0) -> None:
+        self.facts.append((kind, run.label, ahead))
+
+    def _segment(self, label: str | None) -> Segment:
+        """The segment of the active run; one of its own for what happens while none is."""
+        era = self.eras[-1]
+        if label is None or not era:
+            era.append(Segment())
+        return era[-1]
+
+    def _say(self, run: Run, type_: str, detail: Any = None) -> None:
+        if self.resumes or type_ != "run_resumed":
+            self.eras[-1][-1].entries.append((type_, run.label, detail))
+
+    def _go_on(self) -> None:
+        """A free agent takes the first of its queue: a run, or all mail that waits for no run before it."""
+        while self.active is None and self.queue:
+            first = self.queue[0]
+            if isinstance(first, Run):
+                self.queue.remove(first)
+                self._begin(first)
+                continue
+            mail, senders = list[Told](), set[str]()
+            for one in self.queue:
+                if isinstance(one, Run):
+                    senders.add(one.told[0].sender)
+                elif one.sender not in senders:
+                    mail.append(one)
+            self.queue = [one for one in self.queue if one not in mail]
+            run = Run(f"mail {mail[0].label}", mail)
+            self.runs[run.label] = run
+            self._begin(run)
+
+    def _begin(self, run: Run) -> None:
+        run.status, self.active = "running", run
+        self._fact("started", run)
+        self.eras[-1].append(Segment())
+        self._say(run, "loop_started", run.mode)
+        parent = run.told[0].parent
+        if parent is not None:
+            self.head = parent
+        if run.mode == "boss":
+            self._say(run, "child_started")
+            self._wait(run, "child")
+        elif run.mode == "wait":
+            self._wait(run, "signal", ("go",))
+        else:
+            self._ask_model(run)
+
+    def _wait(self, run: Run, what: str, signals: tuple[str, ...] = ()) -> None:
+        run.waits = what
+        if self.drops and what != "gate":
+            self._say(run, "run_waiting", signals)
+
+    def _ask_model(self, run: Run) -> None:
+        last = run.told[-1]
+        shown = window_of([self.nodes[n] for n in self._source()])
+        self.asked[last.text] += 2 if last.kind == "fail" else 1
+        self.windows[last.text] = [*shown, *(("user", one.text) for one in run.told)]
+        if last.kind == "hold":
+            self._wait(run, "gate")
+        elif last.kind == "fail":
+            self._hear(run)
+            self._fail(run)
+        elif last.kind in ASKING:
+            self._hear(run)
+            self._add(run, "assistant", "let me" if last.kind == "tell" else "", calls=True)
+            self._say(run, "approval_requested", "tool pay")
+            self._wait(run, "approval")
+        else:
+            self._answer(run, f"re {last.text}")
+
+    def _source(self) -> list[int]:
+        """The nodes that a window is made of: those behind the last cut on the path. It cuts anew."""
+        path = self.path()
+        if self.cuts is None:
+            return path
+        upto = max(self.cuts.intersection(path), default=-1)
+        source = [n for n in path if n > upto]
+        if len(source) > WINDOW:
+            self.cuts.add(source[-WINDOW - 1])
+        return source
+
+    def _decide(self, run: Run, *, approve: bool) -> None:
+        self._say(run, "approval_decided", "approved" if approve else "denied")
+        if approve:
+            self._say(run, "tool_started", "pay")
+            self._say(run, "tool_finished", "ok")
+        self._add(run, "tool", "")
+        if run.told[-1].kind == "crack":
+            self._fail(run)
+        else:
+            self._finish(run, f"done {run.told[-1].text}")
+
+    def _hear(self, run: Run) -> None:
+        for one in run.told:
+            self._add(run, "user", one.text)
+
+    def _answer(self, run: Run, text: str) -> None:
+        self._hear(run)
+        self._finish(run, text)
+
+    def _finish(self, run: Run, text: str) -> None:
+        self._add(run, "assistant", text)
+        self._end(run, "completed", text)
+
+    def _fail(self, run: Run) -> None:
+        self._say(run, "attempt_failed", 1)
+        self._end(run, "failed", "builtins:ValueError")
+
+    def _add(self, run: Run, role: str, text: str, *, calls: bool = False) -> None:
+        self.nodes.append(Node(role, text, self.head, run.label, calls))
+        self.head = len(self.nodes) - 1
+        run.own.append(self.head)
+        self._say(run, "message", (role, text, self.head))
+
+    def _end(self, run: Run, status: str, detail: str) -> None:
+        run.status, run.waits, self.active = status, None, None
+        self._say(run, ENDS[status], detail)
+        self._fact("ended", run)
+        seen = [one for one in run.own if self.nodes[one].is_visible]
+        if status != "completed" and seen:
+            self.head = seen[-1]
+
+
+def window_of(nodes: list[Node]) -> list[tuple[str, str]]:
+    """Return what the model is shown of these: the newest ones, and each call with a result."""
+    groups: list[list[Node]] = []
+    for node in nodes:
+        if node.role == "tool" and groups and groups[-1][0].calls:
+            groups[-1].append(node)
+        else:
+            groups.append([node])
+    gone = 0
+    while len(nodes) - gone > WINDOW and len(groups) > 1:
+        gone += len(groups.pop(0))
+    shown: list[tuple[str, str]] = []
+    for group in groups:
+        shown += [(node.role, node.text) for node in group]
+        if group[0].calls and len(group) == 1:
+            shown.append(("tool", ""))  # nobody has called it
+    return shown
+
+
+def read_by(segments: list[Segment], events: list[Event], *, is_all: bool = True) -> str | None:
+    """Return what is wrong with what a reader saw; None: each event came once, in an order that may be.
+
+    Args:
+        segments: What there is to see.
+        events: What was seen.
+        is_all: The reader has seen the end.
+    """
+    rest = list(events)
+    for segment in segments:
+        entries, facts = list(segment.entries), list(segment.facts)
+        while entries or facts:
+            if not rest:
+                return f"missing: {(entries + facts)[0]}" if is_all else None
+            if entries and rest[0] == entries[0]:
+                del entries[0]
+            elif facts and rest[0] == facts[0]:
+                del facts[0]
+            else:
+                return f"{rest[0]} where one of {entries[:1] + facts[:1]} had to come"
+            del rest[0]
+    return f"{rest[0]} behind the end" if rest else None

@@ -1,0 +1,99 @@
+"""The hosts of dialogues: one that lives, and dies, and another process beside it."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from actors.kernel.runtime.scheduler import RetryPolicy
+from actors.sessions import AgentRuntime
+from tests.model.dialogue_agents import Kid, Speaker, modes_of
+
+if TYPE_CHECKING:
+    from actors.runtime import Runtime
+    from tests.behaviour.bed import Bed
+    from tests.harness.faulty_store import Faults
+
+RETRY: Final = RetryPolicy(max_retries=1, backoff_s=0.01, jitter=0)
+
+
+@dataclass
+class Stage:
+    """The host that lives, and another process.
+
+    Attributes:
+        bed: Its rows.
+        app: The type of the sessions.
+        parties: Of how many dialogues.
+        faults: Where the host dies, while it is armed.
+        dies_at: At which act it is.
+    """
+
+    bed: Bed
+    app: str
+    parties: int = 1
+    faults: Faults | None = None
+    dies_at: int | None = None
+    is_armed: bool = False
+    died: asyncio.Event = field(default_factory=asyncio.Event)
+    speaker: Speaker = field(default_factory=Speaker)
+    _others: AsyncExitStack = field(default_factory=AsyncExitStack)
+    _elsewhere: Runtime | None = None
+    _hosted: AgentRuntime | None = None
+    _waiting: list[asyncio.Future[None]] = field(default_factory=list)
+
+    @property
+    def kids(self) -> str:
+        """The type of children."""
+        return f"{self.app}.kid"
+
+    async def open(self) -> None:
+        """Serve the agents."""
+        self._elsewhere = await self._others.enter_async_context(self.bed.client())
+        if self.faults is not None:
+            self.faults.wanted = lambda *_: self.is_armed
+            self.bed.go_wrong(self.faults, self.died.set)
+            await self.bed.restart()
+        await self._serve()
+
+    async def close(self) -> None:
+        """End the other process."""
+        await self._others.aclose()
+
+    async def _serve(self) -> None:
+        await self.bed.runtime.register_type(self.kids, Kid)
+        modes = modes_of(self.speaker, self.kids)
+        hosted = AgentRuntime(agents=modes, runtime=self.bed.runtime, app=self.app, retry=RETRY)
+        await hosted.open()
+
+    async def talks(self, who: int) -> AgentRuntime:
+        """Return the sessions as a client has them."""
+        runtime = self._elsewhere if who % 2 else self.bed.runtime
+        talks = AgentRuntime(runtime=runtime, app=self.app, principal=f"c{who}")
+        await talks.open()
+        return talks
+
+    async def crash(self) -> None:
+        """Wait for all other dialogues; then the host dies, and another one serves."""
+        crashed = asyncio.get_running_loop().create_future()
+        self._waiting.append(crashed)
+        await self._crash_if_all()
+        await crashed
+
+    async def leave(self) -> None:
+        """A dialogue is over."""
+        self.parties -= 1
+        await self._crash_if_all()
+
+    async def _crash_if_all(self) -> None:
+        if self._waiting and len(self._waiting) == self.parties:
+            waiting, self._waiting = self._waiting, []
+            await self.bed.crash()
+            if self.faults is not None and self._elsewhere is not None:
+                await self._elsewhere.store.shards.release(self.faults.leases)
+            await self.bed.start()
+            await self._serve()
+            for one in waiting:
+                one.set_result(None)

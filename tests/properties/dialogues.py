@@ -1,0 +1,111 @@
+"""Dialogues played in memory, in virtual time."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from actors.runtime.context.conversation import generation, sessions
+from actors.sessions import feed
+from tests.behaviour.bed import memory_bed
+from tests.harness.simloop import simulate
+from tests.model.dialogue_play import Play
+from tests.model.dialogue_program import Act, Dialogues, Reader, shrunk
+from tests.model.dialogue_stage import Stage
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.harness.faulty_store import Faults
+    from tests.harness.simloop import SimLoop
+
+HOT_S: Final = 1e6
+"""A run that waits stays in memory."""
+BACK: Final = 3
+"""So few facts are read at once to find the active run, that there are several pages."""
+
+HALVED: Final = Dialogues(
+    (
+        *(Act("start", kind="hold"), Act("start"), Act("start"), Act("start")),
+        *(Act("cancel", 1), Act("go"), Act("start")),
+    ),
+    (Reader(0, 0, ((0, 5), (1, 9))), Reader(0, 1, ((0, 5), (1, 1), (0, 1)))),
+)
+"""A reader is cut off between the two events of a run that is cancelled in the queue."""
+INTERRUPTED: Final = Dialogues(
+    tuple(
+        Act("start", kind=kind, conflict="interrupt") for kind in ("crack", "tell", "ask", "tell")
+    )
+)
+"""Runs that wait for a person are interrupted by the next message."""
+CUT: Final = Dialogues(
+    (
+        *(Act("start"),) * 6,
+        *(Act("switch", 4), Act("start"), Act("switch", 7), Act("start"), Act("start", parent=2)),
+    ),
+    (),
+    is_plain=True,
+)
+"""Windows are cut on three paths."""
+FIXED: Final = {"halved": HALVED, "interrupted": INTERRUPTED, "cut": CUT}
+LOOKS: Final = 12
+"""In so many interleavings the fixed programs are played, each in both modes."""
+
+
+def fixed_plays() -> Iterator[tuple[Dialogues, int, bool]]:
+    """Yield the fixed programs, each with seeds and modes."""
+    for seed in range(LOOKS):
+        for program in FIXED.values():
+            yield program, seed, False
+            yield program, seed, True
+
+
+@contextmanager
+def small(program: Dialogues) -> Iterator[None]:
+    """Let limits be small, within the block, and cuts be made from the first turn on in a plain program."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(feed, "LOOK_BACK", BACK)
+        if program.is_plain:
+            for module in (generation, sessions):
+                patch.setattr(module, "LEAST", 1)
+        yield
+
+
+def wrong_in(
+    program: Dialogues,
+    seed: int,
+    *,
+    drops: bool,
+    faults: Faults | None = None,
+    dies_at: int | None = None,
+) -> list[str]:
+    """Return what differs from the model in one play; the host may die at a store call of one act."""
+
+    async def main(loop: SimLoop) -> list[str]:
+        bed = memory_bed(loop, 0.0 if drops else HOT_S, seed)
+        bed._prefix = "dialogue"  # the same names each time: they choose shards
+        await bed.start()
+        stage = Stage(bed, bed.name().type, faults=faults, dies_at=dies_at)
+        try:
+            await stage.open()
+            return await Play(program, stage).play()
+        finally:
+            await stage.close()
+            await bed.stop()
+
+    with small(program):
+        return simulate(main, seed=seed)[0]
+
+
+def report(program: Dialogues, seed: int, *, drops: bool) -> str:
+    """Return a small part of a program that is wrong, and what is."""
+
+    def is_wrong(smaller: Dialogues) -> bool:
+        return bool(wrong_in(smaller, seed, drops=drops))
+
+    smallest = shrunk(program, is_wrong)
+    told = [*map(str, smallest.acts), *map(str, smallest.readers)]
+    wrong = wrong_in(smallest, seed, drops=drops)
+    return "\n".join([f"simulation seed {seed}, {drops=}, {smallest.is_plain=}", *told, *wrong])

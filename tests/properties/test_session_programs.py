@@ -1,0 +1,40 @@
+"""Random programs of clients and readers of sessions: all is as the model says.
+
+`CALLBOARD_DIALOGUES=5000 CALLBOARD_SEED=7` plays more, other programs.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Final
+
+import pytest
+
+from tests.harness.slow import IS_SLOW
+from tests.model.dialogue_program import dialogues
+from tests.properties.dialogues import FIXED, LOOKS, report, wrong_in
+from tests.properties.test_programs import PARTS, SEED, parts
+
+COUNT: Final = int(os.environ.get("CALLBOARD_DIALOGUES", "5000" if IS_SLOW else "300"))
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600 if SEED or IS_SLOW else 120)]
+
+
+@pytest.mark.item(352, 365, 366, 368, 374, 375, 376, 377, 379, 381, 385)
+@parts
+def test_sessions_do_what_the_model_says(part: int) -> None:
+    """Outcomes, statuses, order, nodes, heads, windows, and what each reader saw, hot and suspended."""
+    first = int(SEED or 0) * 1_000_000
+    for seed in range(first + part, first + COUNT, PARTS):
+        program, drops = dialogues(seed), seed // PARTS % 2 == 0
+        if wrong_in(program, seed, drops=drops):
+            pytest.fail(report(program, seed, drops=drops))
+
+
+@pytest.mark.item(352, 375, 381)
+@pytest.mark.parametrize("name", FIXED)
+def test_a_fixed_program_is_as_predicted(name: str) -> None:
+    """In many interleavings, hot and suspended."""
+    for seed in range(LOOKS):
+        for drops in (False, True):
+            wrong = wrong_in(FIXED[name], seed, drops=drops)
+            assert not wrong, report(FIXED[name], seed, drops=drops)

@@ -462,10 +462,11 @@ class Workday:
 
     async def _look(self, agent: AgentId) -> None:
         store, transcripts = self.bed.store.sessions, self.bed.store.transcripts
-        await store.get(agent)
+        row = await store.get(agent)
+        assert row is not None
         await store.recent(agent.tenant, agent.type, limit=3)
         await store.facts(agent, limit=3)
-        async with aclosing(store.tail(agent)) as facts:  # type: ignore[type-var]
+        async with aclosing(store.tail(agent, after=row.last_fact - 1)) as facts:  # type: ignore[type-var]
             await anext(facts)
         await store.path(agent)
         await store.nodes(agent, [f"{self.day}{k}" for k in range(4)])

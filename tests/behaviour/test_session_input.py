@@ -1,0 +1,165 @@
+"""Bad input at sessions: ids and cursors that are others', of something that is gone, or none at all."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from actors.errors import ContractError, UnknownRunError
+from actors.kernel.agent.message import ContentBlock
+from actors.sessions import (
+    AgentRuntime,
+    CursorError,
+    UnknownNodeError,
+    UnknownSessionError,
+    UserMessage,
+)
+from tests.behaviour.bed import LIMIT_S
+from tests.behaviour.talks import Echo, all_of, past_of, said_in, sessions_on, types_of
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from tests.behaviour.bed import Bed
+
+ODD = ("a\0b", "x" * 300, "x\ud800", "", "~", "%00", "a/b")
+"""Ids that nothing has."""
+
+
+@pytest.fixture
+async def talks(bed: Bed) -> AsyncIterator[AgentRuntime]:
+    """Sessions of which one, ``s``, has two runs."""
+    async with sessions_on(bed, Echo().agent(), app=bed.name().type) as talks:
+        for text in ("1", "2"):
+            await (await talks.start(text, session_id="s")).result()
+        yield talks
+
+
+async def refused(call: Any, *errors: type[Exception]) -> None:
+    """The call raises one of these, or another error that says that the caller is wrong."""
+    with pytest.raises((*errors, ContractError)):
+        async with asyncio.timeout(LIMIT_S):
+            if hasattr(call, "__anext__"):
+                await anext(call)
+            else:
+                await call
+
+
+@pytest.mark.item(381, 385)
+async def test_another_tenant_has_other_sessions(bed: Bed, talks: AgentRuntime) -> None:
+    """It neither sees nor changes anything, and no run is one of its own."""
+    run = await talks.start("3", session_id="s")
+    await run.result()
+    node = (await talks.path("s"))[0].id
+    stored = await past_of(talks, "s")
+    async with AgentRuntime(runtime=bed.runtime, app=talks.app, tenant="acme") as theirs:
+        assert await theirs.sessions() == []
+        assert await theirs.path("s") == await past_of(theirs, "s") == []
+        await refused(theirs.session("s"), UnknownSessionError)
+        await refused(theirs.switch_context("s", node), UnknownSessionError)
+        await refused(theirs.delete_session("s"), UnknownSessionError)
+        await refused(theirs.start("x", session_id="s", parent_node=node), UnknownNodeError)
+        await refused(theirs.run(run.run_id), UnknownRunError)
+        await refused(theirs.replay_run(run.run_id), UnknownRunError)
+        await refused(theirs.replay_session("s", cursor=stored[3].event_id), CursorError)
+        await refused(theirs.tail_session("s", cursor=stored[3].event_id), CursorError)
+    async with AgentRuntime(runtime=bed.runtime, app=bed.name().type) as other_app:
+        await refused(other_app.run(run.run_id), UnknownRunError)
+    assert await past_of(talks, "s") == stored
+
+
+@pytest.mark.item(375)
+async def test_a_cursor_that_cannot_be_of_this_session_is_refused(talks: AgentRuntime) -> None:
+    """Of a longer one, or within a run that is shorter, or where no run is active."""
+    stored = await past_of(talks, "s")
+    await (await talks.start("x", session_id="t")).result()
+    beyond = [event.event_id for event in stored if event.run_id == stored[-1].run_id]
+    for cursor in (
+        *beyond,
+        "0:0",
+        "1:0",
+        "3:0",
+        "2:9",
+        "2:-1.0",
+        "2:-1.5",
+        "2:4\0",
+        "2:" + "1" * 300,
+    ):
+        await refused(talks.replay_session("t", cursor=cursor), CursorError)
+        await refused(talks.tail_session("t", cursor=cursor), CursorError)
+
+
+@pytest.mark.item(375, 382)
+async def test_a_cursor_of_before_a_deletion_is_refused(talks: AgentRuntime) -> None:
+    """Also when the session began anew: its own cursors are good there, and its runs are read whole."""
+    old = await past_of(talks, "s")
+    await talks.delete_session("s")
+    for cursor in (event.event_id for event in old):
+        await refused(talks.replay_session("s", cursor=cursor), CursorError)
+    runs = [await talks.start(text, session_id="s") for text in ("3", "4")]
+    for run in runs:
+        await run.result()
+    for cursor in (event.event_id for event in old):
+        await refused(talks.replay_session("s", cursor=cursor), CursorError)
+    stored = await past_of(talks, "s")
+    for n, event in enumerate(stored):
+        assert await past_of(talks, "s", event.event_id) == stored[n + 1 :]
+    for run in runs:
+        assert types_of(await all_of(run))[-3:] == ["message", "message", "run_completed"]
+        assert [one async for one in talks.replay_run(run.run_id)][-1].type == "run_completed"
+
+
+@pytest.mark.item(382, 385)
+async def test_what_was_deleted_is_unknown(talks: AgentRuntime) -> None:
+    """Its nodes, its runs, and itself; who holds a run of it reads nothing, and does not wait."""
+    run = await talks.start("3", session_id="s")
+    await run.result()
+    node = (await talks.path("s"))[0].id
+    await talks.delete_session("s")
+    await refused(talks.run(run.run_id), UnknownRunError)
+    await refused(talks.switch_context("s", node), UnknownSessionError)
+    await refused(talks.start("x", session_id="s", parent_node=node), UnknownNodeError)
+    await refused(run.cancel(), UnknownRunError)
+    assert await all_of(run) == []
+
+
+@pytest.mark.item(382)
+async def test_a_message_may_be_said_again_after_the_deletion(talks: AgentRuntime) -> None:
+    """The id was forgotten with the session: it is a new run, of a new session."""
+    said = UserMessage(content=(ContentBlock(type="text", text="once"),), id="m")
+    for _ in range(2):
+        run = await talks.start(said, session_id="u")
+        await run.result()
+        assert await said_in(talks, "u") == ["once", "echo: once"]
+        await talks.delete_session("u")
+
+
+@pytest.mark.parametrize("odd", ODD)
+async def test_odd_ids_of_runs_nodes_and_messages_are_refused(
+    talks: AgentRuntime, odd: str
+) -> None:
+    """At the call, by an error of the caller's; nothing is written."""
+    stored = await past_of(talks, "s")
+    await refused(talks.run(odd), UnknownRunError)
+    await refused(talks.replay_run(odd), UnknownRunError)
+    await refused(talks.switch_context("s", odd), UnknownNodeError)
+    await refused(talks.start("x", session_id="s", parent_node=odd), UnknownNodeError)
+    await refused(talks.replay_session("s", cursor=odd), CursorError)
+    if odd in {"a\0b", "x\ud800", ""}:
+        await refused(talks.start(UserMessage(content=UserMessage.of("x").content, id=odd)))
+    assert await past_of(talks, "s") == stored
+
+
+@pytest.mark.parametrize("odd", ["a\0b", "x" * 300, "x\ud800"])
+async def test_no_session_can_have_such_an_id(talks: AgentRuntime, odd: str) -> None:
+    """Every call that names a session says so."""
+    await refused(talks.session(odd))
+    await refused(talks.path(odd))
+    await refused(talks.switch_context(odd, "n"))
+    await refused(talks.delete_session(odd))
+    with pytest.raises(ContractError):
+        talks.replay_session(odd)
+    with pytest.raises(ContractError):
+        talks.tail_session(odd)

@@ -11,12 +11,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, Self
 
+from actors.errors import UnknownRunError
 from actors.kernel.agent.agent import Agent
 from actors.kernel.agent.message import ContentBlock
 from actors.kernel.agent.modes import DEFAULT_MODE, MODE_KEY, PARENT_NODE_KEY
 from actors.kernel.agent.session import NewSession
 from actors.kernel.agent.transcript import Turn
 from actors.kernel.runtime.ids import DEFAULT_TENANT, AgentId, RunId, check_name
+from actors.kernel.runtime.rows import RunRow
 from actors.kernel.runtime.scheduler import RetryPolicy
 from actors.kernel.storage.errors import UnknownNodeError, UnknownSessionError
 from actors.kernel.storage.session import SessionRow
@@ -193,9 +195,9 @@ class AgentRuntime:
         """Return a run of one of the sessions here, whoever started it.
 
         Raises:
-            UnknownRunError: There is none.
+            UnknownRunError: There is none. Runs of another tenant, or of another app, are none.
         """
-        row = await row_of(self.runtime.store, RunId(str(run_id)))
+        row = await self._row(run_id)
         queued = await self.runtime.store.sessions.queued(row.agent_id, row.run_id)
         return SessionRun(self.runtime, row.agent_id, row.run_id, queued=queued)
 
@@ -229,7 +231,7 @@ class AgentRuntime:
         Raises:
             UnknownRunError: There is no such run.
         """
-        row = await row_of(self.runtime.store, RunId(str(run_id)))
+        row = await self._row(run_id)
         feed = SessionFeed(self.runtime, row.agent_id, EventCursor(), only=row.run_id)
         async for event in feed.past():
             yield event
@@ -287,6 +289,12 @@ class AgentRuntime:
         return {name: dict(kinds) for name, kinds in report.counts.items()} | {
             "sessions": {"rows": rows}
         }
+
+    async def _row(self, run_id: RunId | str) -> RunRow:
+        row = await row_of(self.runtime.store, RunId(str(run_id)))
+        if (row.agent_id.tenant, row.agent_id.type) != (self.tenant, self.app):
+            raise UnknownRunError(row.run_id)
+        return row
 
     def _agent(self, agent_id: AgentId) -> SessionAgent:
         return SessionAgent(agent_id, self._modes, version=self._version, retry=self._retry)

@@ -207,7 +207,7 @@ class InMemorySessions(SessionStore):
     @override
     async def finish_delete(self, agent: AgentId) -> int:
         known = self._sessions.get(agent)
-        if known is None or known.created_at is None:
+        if known is None or known.created_at is None or not known.is_deleting:
             return 0
         rows = len(known.facts) + 1
         self._sessions[agent] = _SessionRecord(first_fact=known.last_fact + 1)

@@ -464,7 +464,7 @@ class Play:
         try:
             row = await talks.session(session)
         except UnknownSessionError:
-            self._compare(session, "existence", dialogue.is_there, False)  # noqa: FBT003
+            self._compare(session, "existence", dialogue.is_there, False)
             return
         observed = (self.numbers.get(row.head or ""), row.open_runs, row.last_fact)
         last = dialogue.number + len(dialogue.facts)

@@ -36,8 +36,8 @@ class Act:
     """One thing that a client does, at rest. `n` chooses among what there is then.
 
     Attributes:
-        what: ``start``, ``again`` (the same message once more), ``cancel``, ``go`` (what a run waits for comes),
-            ``switch``, ``delete`` or ``crash``.
+        what: ``start``, ``again`` (the same message once more), ``cancel``, ``go`` (what a run waits for
+            comes), ``switch``, ``delete`` or ``crash``.
         who: The client; one with an odd number is in another process than the host.
         session: In which session.
         kind: What the message begins with.

@@ -119,7 +119,7 @@ class SessionStore(Protocol):
         """
 
     async def finish_delete(self, agent: AgentId) -> int:
-        """Remove the session and its facts; return how many rows.
+        """Remove a session that is being deleted, and its facts; return how many rows.
 
         A tombstone keeps the number of its last fact: a later submit begins the session anew, and its facts
         go on counting from there.

@@ -59,4 +59,7 @@ class ReadStore(Protocol):
         """Yield the log from `from_seq` to its present end."""
 
     def tail(self, run_id: RunId, *, from_seq: int = 0) -> AsyncIterator[RunLogEntry]:
-        """Yield the log from `from_seq`, then what is appended; ends after a terminal entry."""
+        """Yield the log from `from_seq`, then what is appended.
+
+        Ends after a terminal entry, and when a run that was there is there no more.
+        """

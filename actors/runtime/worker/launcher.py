@@ -48,6 +48,9 @@ class Launcher:
         if mailbox.run_id is not None:
             broke_off = mailbox.taken is not None
             return await self._resume(mailbox, mailbox.run_id, broke_off=broke_off)
+        return await self._start_next(mailbox)
+
+    async def _start_next(self, mailbox: Mailbox) -> Execution | None:
         await self._loader.fill(mailbox)
         # Asked once: a factory makes one each time.
         agent = self._env.agents.find(mailbox.agent_id) if mailbox.is_mail_next else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from actors.kernel.runtime.ids import DEFAULT_TENANT
@@ -83,18 +83,13 @@ async def open_age_graph(
     Raises:
         AGEMissingError: The database has no AGE that this user may use; the message has the remedy.
     """
-    settings = StoreSettings(
-        url=url,
-        owner=HostIncarnation("graph"),
-        schema=schema,
-        outage_s=outage_s,
-        start_wait_s=start_wait_s,
+    opened = partial(
+        open_links, url, "graph", schema=schema, outage_s=outage_s, start_wait_s=start_wait_s
     )
-    patient = replace(settings, answer_s=COPY_S, readers=1)
     async with (
-        open_links(settings, BY_INDEX) as links,
-        open_links(settings, CYPHER_SESSION) as queries,
-        open_links(patient) as copying,
+        opened(extra=BY_INDEX) as links,
+        opened(extra=CYPHER_SESSION) as queries,
+        opened(answer_s=COPY_S, readers=1) as copying,
     ):
         store = AGEGraphStore(
             StoreTables(links, "graphs"),

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from typing_extensions import override
 
 from actors.agents import memory_tools
 from actors.context.turns import data_of, recalled_turn
@@ -196,6 +197,7 @@ async def test_a_host_frozen_past_its_lease_keeps_no_memory(bed: Bed, *, lasts: 
     """
 
     class Mortal(Embedder):
+        @override
         async def embed(self, texts: Sequence[str]) -> list[tuple[float, ...]]:
             found = await super().embed(texts)
             if len(self.texts) > 1 and not lasts:

@@ -74,7 +74,7 @@ class FileDurations:
                 terminalreporter.write_line(line)
             terminalreporter.section(f"most CPU: {3 * self._count} files")
             for file, cpu_s in self.cpu.most_common(3 * self._count):
-                terminalreporter.write_line(f"{cpu_s:8.1f} s {self.tests[file]:6} tests  {file}")  # type: ignore[str-format]
+                terminalreporter.write_line(f"{cpu_s:8.1f} s {self.tests[file]:6} tests  {file}")
             terminalreporter.write_line(f"{sum(self.cpu.values()):8.1f} s without servers")
 
     def table(self) -> list[str]:

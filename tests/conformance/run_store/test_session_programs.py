@@ -73,7 +73,7 @@ class Program:
             else:
                 name = f"{len(self.nodes)}"
                 self.nodes.append(name)
-            said = ChatMessage.of(self.chance.choice(ROLES), name * self.chance.randrange(2))  # type: ignore[arg-type]
+            said = ChatMessage.of(self.chance.choice(ROLES), name * self.chance.randrange(2))
             made.append(NewTurn(self.agent.key, name, said))
         return tuple(made)
 
@@ -108,7 +108,8 @@ class Program:
         """The open run adds nodes, and a cut."""
         if self.open is None:
             return
-        turns, cuts = self.turns(), ()
+        turns = self.turns()
+        cuts: tuple[NewCut, ...] = ()
         view = await self.beds[0].store.transcripts.view(self.agent, self.agent.key, limit=99)
         if view.ordinals and self.chance.random() < 0.5:
             previous = -1 if view.cut is None else view.cut.upto
@@ -169,7 +170,7 @@ class Program:
             for turns in (await sessions.path(self.agent), nodes)
         ]
         for more in ({}, {"branches": True}, {"limit": 2, "offset": 1}, {"after": 3, "limit": 3}):
-            page = await transcripts.page(self.agent, key, **more)  # type: ignore[arg-type]
+            page = await transcripts.page(self.agent, key, **more)
             found.append([turn.id for turn in page])
         found.append(await transcripts.count(self.agent, key))
         for limit, whole in ((99, False), (2, False), (99, True)):

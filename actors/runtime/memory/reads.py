@@ -74,7 +74,7 @@ class MemoryReads(MemoryRole, ReadStore):
     @override
     async def tail(self, run_id: RunId, *, from_seq: int = 0) -> AsyncIterator[RunLogEntry]:
         """May start before the run exists."""
-        news, was_there = self._rows.listen(run_id), from_seq > 0
+        news, was_there = self._rows.listen(run_id), False
         try:
             while True:
                 news.clear()

@@ -137,7 +137,8 @@ class Play:
                 await self._crash_now()
                 if observed is _NEVER:
                     observed = await perform()
-                await asyncio.sleep(LONG_REST_S)
+                if self.stage.bed.backend == "memory":
+                    await asyncio.sleep(LONG_REST_S)
             if act.what == "delete" and not str(predicted).endswith("Error"):
                 observed = predicted  # how much of it is left for the second call is open
         else:

@@ -31,6 +31,10 @@ class Waiter:
         await ctx.sleep_until_signal("never")
 
 
+async def nothing(ctx: RunContext, inbox: list[Message]) -> None:
+    """Let the host have something to serve."""
+
+
 @pytest.fixture
 def app(bed: Bed) -> str:
     """A type that no other test has."""
@@ -47,6 +51,7 @@ async def test_a_run_that_was_cancelled_while_no_host_lived_ends_whole(bed: Bed,
     async with bed.client() as client:
         await client.cancel(run.run_id, reason="enough")
     await bed.start()
+    await bed.play(nothing)
     async with sessions_on(bed, {"normal": Waiter(bed)}, app=app) as talks:
         assert (await bed.ended(run.run_id)).status == "CANCELLED"
         facts = await bed.runtime.store.sessions.facts(talks.agent_id("s"))

@@ -49,10 +49,9 @@ def calm(program: Dialogues) -> Dialogues:
     return replace(program, acts=tuple(acts), is_plain=False)
 
 
-@pytest.mark.item(352, 365, 366, 368, 374, 375, 376, 377, 379, 381, 385)
-async def test_sessions_do_what_the_model_says(bed: Bed) -> None:
-    """Outcomes, statuses, order, nodes, heads, windows, and what each reader saw."""
-    first = {"postgres": 10_000, "nats": 20_000}[bed.backend] + 5_000 * bed.drops
+async def play_all(bed: Bed, first: int) -> None:
+    """Play programs from this one on, a crowd at a time."""
+    first += 5_000 * bed.drops
     for begin in range(first, first + COUNT, AT_ONCE):
         seeds = range(begin, min(begin + AT_ONCE, first + COUNT))
         stage = Stage(bed, bed.name().type, parties=len(seeds))
@@ -64,6 +63,19 @@ async def test_sessions_do_what_the_model_says(bed: Bed) -> None:
             await stage.close()
         wrong = [f"program {n}: {one}" for n, one in zip(seeds, found, strict=True) if one]
         assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.item(352, 365, 366, 368, 374, 375, 376, 377, 379, 381, 385)
+async def test_sessions_do_what_the_model_says(bed: Bed) -> None:
+    """Outcomes, statuses, order, nodes, heads, windows, and what each reader saw."""
+    await play_all(bed, 10_000)
+
+
+@pytest.mark.nats
+@pytest.mark.item(352, 365, 366, 368, 374, 375, 376, 377, 379, 381, 385)
+async def test_sessions_with_a_broker_do_what_the_model_says(bed: Bed) -> None:
+    """The same, where what agents send goes by NATS."""
+    await play_all(bed, 20_000)
 
 
 @pytest.mark.item(352, 366, 375, 385)

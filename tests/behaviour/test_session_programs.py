@@ -23,7 +23,7 @@ from tests.properties.test_session_deaths import DYING, READERS, THEN
 if TYPE_CHECKING:
     from tests.behaviour.bed import Bed
 
-COUNT: Final = int(os.environ.get("CALLBOARD_DIALOGUES", "1250" if IS_SLOW else "16"))
+COUNT: Final = int(os.environ.get("CALLBOARD_DIALOGUES", "2500" if IS_SLOW else "16"))
 AT_ONCE: Final = 16
 CRASHES: Final = 2
 """So often the host of a crowd dies at most: each program waits for all others."""

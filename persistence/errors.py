@@ -40,6 +40,15 @@ class MigrationError(Facts, PersistenceError):
     problem: str
 
 
+class AGEMissingError(Facts, PersistenceError):
+    """The database has no Apache AGE that this user may use. The message has the remedy."""
+
+    retryable: ClassVar[bool] = False
+
+    text = "{problem}"
+    problem: str
+
+
 class DatabaseUnreachableError(Facts, StoreUnreachableError):
     """No answer within the time limit; what was under way may or may not have happened."""
 

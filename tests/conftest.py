@@ -41,6 +41,7 @@ KINDS = {
     "nats": servers.NATS,
     "redis": servers.REDIS,
     "s3": servers.S3,
+    "age": servers.AGE,
 }
 """By marker; the fixtures of a kind are `MARKER_server` and `own_MARKER`."""
 
@@ -124,6 +125,20 @@ def postgres_server() -> Iterator[TestPostgres]:
     """The session's PostgreSQL."""
     with servers.POSTGRES.shared() as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def age_server() -> Iterator[TestPostgres]:
+    """The session's PostgreSQL with Apache AGE; each test has a tenant or a schema of its own."""
+    with servers.AGE.shared() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def age_database(age_server: TestPostgres) -> Iterator[str]:
+    """The URL of a database with Apache AGE, whose user may do no more than its stores need."""
+    with servers.age_database(age_server) as url:
+        yield url
 
 
 @pytest.fixture(scope="session")

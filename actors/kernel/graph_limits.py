@@ -14,6 +14,8 @@ MAX_DEPTH: Final = 16
 """The greatest distance of neighbours, in edges."""
 MAX_RELATIONSHIPS: Final = 10_000
 """Relationships of one `SubGraph`."""
+MAX_CYPHER_ROWS: Final = 10_000
+"""Rows of one Cypher query."""
 MAX_TYPES: Final = 1_000
 """Types of one walk."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Self
 
 from actors.context.store_history import StoreHistory
 from actors.errors import RegistrationError
@@ -46,6 +46,10 @@ class SessionAgent:
             )
         for mode, agent in self.modes.items():
             _check_keeps(mode, agent)
+
+    def of_id(self, agent_id: AgentId) -> Self:
+        """Return the same agent as another session: what a factory of its type makes."""
+        return type(self)(agent_id, self.modes, version=self.version, retry=self.retry)
 
     def of_mode(self, mode: str) -> Agent:
         """Return the agent of a mode.

@@ -7,7 +7,7 @@ cursor a reader goes on behind that event, in any process.
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Final, Literal, TypeAlias, get_args
+from typing import Annotated, Any, Final, Literal, TypeAlias, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
@@ -220,3 +220,12 @@ EVENT_TYPES: Final[tuple[str, ...]] = tuple(
     str(kind.model_fields["type"].default) for kind in get_args(SessionEvent)
 )
 """The closed list of types."""
+
+
+def events_schema() -> dict[str, Any]:
+    """Return the JSON Schema of an event, with all types: `docs/session-events.schema.json` is its text."""
+    schema = EVENTS.json_schema(mode="serialization")
+    for kind in get_args(SessionEvent):
+        schema["$defs"][kind.__name__]["required"].insert(0, "type")
+    draft = "https://json-schema.org/draft/2020-12/schema"
+    return {"$schema": draft, "title": "Event of a session", **schema}

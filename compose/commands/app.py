@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from cyclopts import App, CycloptsError, Group
 
 from actors import errors
+from actors.kernel.storage.errors import UnknownNodeError, UnknownSessionError
 from compose.commands.output import Exit, NoDataError
 from compose.host.collector import loading
 
@@ -42,6 +43,11 @@ agents = App(name="agents", help="Who has something to do, and what it waits for
 history = App(
     name="history", help="What agents and their users said: sessions and turns.", group=LOOK
 )
+sessions = App(
+    name="sessions",
+    help="Conversations that go on where they were: their nodes and events.",
+    group=LOOK,
+)
 memory = App(name="memory", help="Texts that agents keep beyond conversations.", group=LOOK)
 limits = App(
     name="limits", help="How many runs execute at once and start per second.", group=DECIDE
@@ -57,6 +63,7 @@ _COMMANDS: Final = (
     (SERVE, "serve.dev", "dev"),
     (SERVE, "serve.host", "host"),
     (TALK, "messages.send", "send ask"),
+    (TALK, "sessions.chat", "chat"),
     (TALK, "messages.topics", "publish follow unfollow followers"),
     (LOOK, "inspect.agents", "hosts"),
     (LOOK, "inspect.trace", "trace"),
@@ -80,6 +87,8 @@ _PARTS: Final = (
     (runs, "runs.again", "retry fork redrive"),
     (agents, "inspect.agents", "list=list_agents inbox state forget"),
     (history, "inspect.history", "list=list_sessions show export"),
+    (sessions, "sessions.look", "list=list_all show nodes"),
+    (sessions, "sessions.change", "switch delete export"),
     (memory, "inspect.memory", "list=list_memories show forget"),
     (approvals, "messages.approvals", "list=list_approvals approve deny"),
     (schedules, "operate.schedules", "create list=list_schedules show pause resume trigger delete"),
@@ -87,7 +96,7 @@ _PARTS: Final = (
     (dlq, "operate.dlq", "list=list_letters show redrive discard"),
 )
 """The part, the module, and its commands, as NAME or NAME=FUNCTION."""
-_APPS: Final = (runs, agents, history, memory, dlq, limits, schedules, approvals)
+_APPS: Final = (runs, agents, history, sessions, memory, dlq, limits, schedules, approvals)
 
 
 def _add(part: App, module: str, commands: str, group: Group | None = None) -> None:
@@ -168,6 +177,8 @@ _NOT_FOUND: Final = (
     errors.UnknownApprovalError,
     errors.UnknownScheduleError,
     NoDataError,
+    UnknownNodeError,
+    UnknownSessionError,
     errors.RunSweptError,
 )
 # By name: the modules of servers' clients are imported by the commands that need them, and only then.

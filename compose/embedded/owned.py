@@ -284,13 +284,15 @@ def log_file(data_dir: Path) -> Path:
     return data_dir / "server.log"
 
 
-def package_folder(server: str, *, wheel: str) -> Path:
+def package_folder(server: str, *, wheel: str, package: str | None = None) -> Path:
     """Return the folder of a wheel's package that holds a server. The package is not imported.
+
+    Its name is the wheel's unless it is given.
 
     Raises:
         EmbeddedServerMissingError: It is not installed.
     """
-    spec = importlib.util.find_spec(wheel.replace("-", "_"))
+    spec = importlib.util.find_spec(package or wheel.replace("-", "_"))
     if spec is None or not spec.submodule_search_locations:
         raise EmbeddedServerMissingError(server, f"{wheel} is not installed")
     return Path(spec.submodule_search_locations[0])

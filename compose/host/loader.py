@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from actors.errors import ContractError, Facts
+from actors.kernel.agent.modes import ModalAgent
 from actors.kernel.runtime.ids import AgentId
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from actors.runtime import Runtime
 
 ALLOWED = (
-    "an agent, a list of agents, an agent class with `id`, a mapping {type: factory}, "
+    "an agent, a list of agents, an agent class with `id`, a mapping {type: factory}, a SessionAgent, "
     "or a function app(runtime) that registers what it likes"
 )
 
@@ -99,11 +100,11 @@ async def _serve(runtime: Runtime, spec: str, found: object) -> None:
         case list() | tuple():
             async with host_of(runtime).claiming_once():
                 for one in found:
-                    await runtime.register(_agent(spec, one))
+                    await _register(runtime, spec, one)
         case type():
-            await runtime.register(_agent(spec, _instance(spec, found)))
+            await _register(runtime, spec, instance_of(spec, found))
         case _ if isinstance(getattr(found, "id", None), AgentId):
-            await runtime.register(_agent(spec, found))
+            await _register(runtime, spec, found)
         case _ if callable(found):
             done = cast("Callable[[Runtime], Awaitable[None] | None]", found)(runtime)
             if inspect.isawaitable(done):
@@ -112,7 +113,23 @@ async def _serve(runtime: Runtime, spec: str, found: object) -> None:
             raise ServeError(spec, f"it is a {type(found).__name__}", f"It has to be {ALLOWED}")
 
 
-def _instance(spec: str, kind: type) -> object:
+async def _register(runtime: Runtime, spec: str, one: object) -> None:
+    """Serve an agent, or, where it is that of sessions, its type: each key is a session."""
+    if isinstance(one, ModalAgent):
+        from actors.sessions.agent import SessionAgent  # noqa: PLC0415 - few applications have sessions
+
+        if isinstance(one, SessionAgent):
+            await runtime.register_type(one.id.type, one.of_id)
+            return
+    await runtime.register(agent_of(spec, one))
+
+
+def instance_of(spec: str, kind: type) -> object:
+    """Return an object of a class of agents.
+
+    Raises:
+        ServeError: The class needs arguments.
+    """
     try:
         return kind()
     except TypeError as exc:
@@ -120,7 +137,12 @@ def _instance(spec: str, kind: type) -> object:
         raise ServeError(spec, f"class {kind.__name__} needs arguments", remedy) from exc
 
 
-def _agent(spec: str, one: Any) -> Agent:
+def agent_of(spec: str, one: Any) -> Agent:
+    """Return what is an agent.
+
+    Raises:
+        ServeError: It is none.
+    """
     if not (isinstance(getattr(one, "id", None), AgentId) and callable(getattr(one, "run", None))):
         problem = f"{type(one).__name__} is not an agent"
         raise ServeError(

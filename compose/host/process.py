@@ -46,7 +46,7 @@ async def run_host(settings: Settings, specs: Sequence[str]) -> None:
     stop = Stop()
     stop.listen()
     async with AsyncExitStack() as stack:
-        opening = await stack.enter_async_context(_opened(settings))
+        opening = await stack.enter_async_context(opened(settings))
         with loading():  # while the servers start
             found = {spec: find_served(spec) for spec in specs}
             from actors.runtime.runtime import host_of  # noqa: PLC0415
@@ -76,7 +76,7 @@ async def run_host(settings: Settings, specs: Sequence[str]) -> None:
 
 
 @asynccontextmanager
-async def _opened(settings: Settings) -> AsyncIterator[Opening | None]:
+async def opened(settings: Settings) -> AsyncIterator[Opening | None]:
     """Begin to open the servers of the settings' folder, where no URL names others; yield that."""
     if settings.postgres_url is not None:
         yield None

@@ -1,10 +1,11 @@
-"""An assistant with two tools, one of which waits for a person, that remembers over processes.
+"""An assistant whose booking waits for a person, that remembers over processes, and forgets when it is told.
 
 Usage:
     python examples/assistant/assistant.py                # in memory, with a model that needs no key
     python examples/assistant/assistant.py --data DIR     # durable: the same order again is the same run
     python examples/assistant/assistant.py --data DIR --order 2 --ask   # you decide: kill it, run it again
     python examples/assistant/assistant.py --mcp          # the calendar is an MCP server
+    python examples/assistant/assistant.py --erase        # at the end what was kept of the user goes
     python examples/assistant/assistant.py --data DIR --model anthropic:claude-sonnet-4-5
 """
 
@@ -12,13 +13,14 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import re
 import sys
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from actors import Message, Risk, Runtime, Tool, ToolCall
-from actors.agents import ReActAgent
+from actors.agents import ReActAgent, memory_tools
 from actors.testing import FunctionModel, ModelReply
 from compose import build_local_runtime
 
@@ -56,18 +58,37 @@ def tools(*, mcp: bool) -> list[Tool]:
 
 
 def scripted(messages: Sequence[ChatMessage], options: GenerationOptions) -> str | ModelReply:
-    """Stand in for a model: look, then book, then say so; and tell what was asked before."""
+    """Stand in for a model: look, then book; keep what it is told, and find it again."""
     del options
-    questions = [message.text for message in messages if message.role == "user"]
     last = messages[-1]
-    if last.role == "user" and "before" in last.text:
+    if last.role != "user":
+        return told_of(last.content[-1].text or "")
+    questions = [message.text for message in messages if message.role == "user"]
+    if "before" in last.text:
         return f"You asked me {len(questions) - 1} thing(s): {'; '.join(questions[:-1])}"
-    if last.role == "user":
-        return ModelReply(calls=[ToolCall(id="look", name="rooms", arguments={"people": 12})])
-    results = [block.text or "" for message in messages for block in message.content]
-    if "booked" in results[-1]:
-        return f"Done: {results[-1]}."
-    return ModelReply(calls=[ToolCall(id="book", name="book", arguments={"room": "green"})])
+    if last.text.startswith("Remember"):
+        return calling("remember", text="likes a seat by the window", key="seat")
+    if last.text.startswith("Where"):
+        return calling("recall", query="seat")
+    return calling("rooms", people=12)
+
+
+def told_of(result: str) -> str | ModelReply:
+    """Return what the scripted model says of a tool's result."""
+    if "booked" in result:
+        return f"Done: {result}."
+    if result.startswith("remembered"):
+        return "Noted."
+    if result.startswith("nothing is remembered"):
+        return "I know nothing of that."
+    if facts := re.findall(r'"text":"([^"]*)"', result):  # recalled texts are marked data, as JSON
+        return f"You told me: {'; '.join(facts)}."
+    return calling("book", room="green")
+
+
+def calling(name: str, **arguments: object) -> ModelReply:
+    """Return a reply that calls a tool."""
+    return ModelReply(calls=[ToolCall(id=name, name=name, arguments=arguments)])
 
 
 async def talk(runtime: Runtime, helper: ReActAgent, *, order: str, ask: bool) -> None:
@@ -85,11 +106,28 @@ async def talk(runtime: Runtime, helper: ReActAgent, *, order: str, ask: bool) -
         agreed = not ask or await asyncio.to_thread(input, "agree? [y/n] ") == "y"
         await runtime.approvals.decide(asked.id, approve=agreed, by="Alex")
     print("assistant:", await runtime.result(run))
-    question = Message(id=f"question-{order}", target=helper.id, payload="What did I ask before?")
-    again = await runtime.submit(helper.id, question)
-    print("assistant:", await runtime.result(again))
+    await say(runtime, helper, f"question-{order}", "What did I ask before?")
+    await say(runtime, helper, f"wish-{order}", "Remember that I like a seat by the window.")
+    await say(runtime, helper, f"seat-{order}", "Where do I like to sit?")
     count = await runtime.history.count_messages(helper.id, session_id="main")
     print(f"the conversation has {count} turns")
+
+
+async def say(runtime: Runtime, helper: ReActAgent, id_: str, text: str) -> None:
+    """Say something to the assistant and print its answer. An id that is known is the first run."""
+    run = await runtime.submit(helper.id, Message(id=id_, target=helper.id, payload=text))
+    print("assistant:", await runtime.result(run))
+
+
+async def erase(runtime: Runtime, helper: ReActAgent, *, user: str, order: str) -> None:
+    """Remove what was kept about a user, and the conversation in which it was said; then ask again."""
+    tenant = helper.id.tenant
+    facts = await runtime.erase(tenant=tenant, about=user)
+    said = await runtime.erase(tenant=tenant, agent=helper.id, session="main")
+    kept, turns = facts.counts["memories"]["versions"], said.counts["conversations"]["turns"]
+    print(f"erased of {user}: {kept} memory, {turns} turns")
+    print("not reached:", "; ".join(place.name for place in facts.unreached))
+    await say(runtime, helper, f"after-{order}", "Where do I like to sit?")
 
 
 @asynccontextmanager
@@ -112,6 +150,8 @@ async def main() -> None:
         "--ask", action="store_true", help="ask at the terminal before a room is booked"
     )
     parser.add_argument("--mcp", action="store_true", help="book by an MCP server")
+    parser.add_argument("--user", default="user:alex", help="about whom facts are kept")
+    parser.add_argument("--erase", action="store_true", help="erase the user at the end")
     parser.add_argument("--model", help="for example anthropic:NAME; by default a scripted one")
     options = parser.parse_args()
     model: LLMClient = FunctionModel(scripted)
@@ -120,10 +160,15 @@ async def main() -> None:
 
         model = model_of(options.model)
     helper = ReActAgent(
-        "assistant", model=model, tools=tools(mcp=options.mcp), instructions="Book rooms."
+        "assistant",
+        model=model,
+        tools=[*tools(mcp=options.mcp), *memory_tools(about=options.user)],
+        instructions="Book rooms. Remember what the user tells you of their habits.",
     )
     async with opened(options.data) as runtime:
         await talk(runtime, helper, order=options.order, ask=options.ask)
+        if options.erase:
+            await erase(runtime, helper, user=options.user, order=options.order)
 
 
 if __name__ == "__main__":

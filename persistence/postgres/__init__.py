@@ -19,14 +19,17 @@ from persistence.postgres.store import PostgresStore
 
 if TYPE_CHECKING:
     from persistence.postgres.opening_stores import (
+        open_age_graph,
         open_postgres_files,
         open_postgres_graph,
         open_postgres_vectors,
     )
+    from persistence.postgres.stores.age import AGEGraphStore
     from persistence.postgres.stores.graphs import PostgresGraphStore
     from persistence.postgres.stores.vectors import PgVectorStore
 
 __all__ = [
+    "AGEGraphStore",
     "Heartbeat",
     "Host",
     "PgVectorStore",
@@ -36,6 +39,7 @@ __all__ = [
     "StoreSettings",
     "Takeover",
     "catch_up_beside_work",
+    "open_age_graph",
     "open_postgres_files",
     "open_postgres_graph",
     "open_postgres_history",
@@ -49,10 +53,12 @@ if not TYPE_CHECKING:
         __name__,
         {
             "persistence.postgres.opening_stores": (
+                "open_age_graph",
                 "open_postgres_files",
                 "open_postgres_graph",
                 "open_postgres_vectors",
             ),
+            "persistence.postgres.stores.age": ("AGEGraphStore",),
             "persistence.postgres.stores.graphs": ("PostgresGraphStore",),
             "persistence.postgres.stores.vectors": ("PgVectorStore",),
         },

@@ -10,6 +10,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
+from typing_extensions import TypedDict, Unpack
+
 from actors.errors import ActorsError
 from actors.kernel.backoff import Backoff
 from actors.kernel.runtime.ids import HostIncarnation
@@ -114,6 +116,13 @@ async def open_postgres_history(
         yield PostgresHistoryProvider(Transcripts(links, PostgresArtifacts(links).of))
 
 
+class LinkLimits(TypedDict, total=False):
+    """Settings that a program may choose for its links. See `StoreSettings`."""
+
+    answer_s: float
+    readers: int
+
+
 @asynccontextmanager
 async def open_links(
     url: str,
@@ -123,6 +132,7 @@ async def open_links(
     outage_s: float,
     start_wait_s: float | None,
     extra: Mapping[str, str] | None = None,
+    **limits: Unpack[LinkLimits],
 ) -> AsyncIterator[Links]:
     """Yield links to a schema that has been brought to what hosts need, for programs that are no hosts.
 
@@ -133,6 +143,7 @@ async def open_links(
         outage_s: How long calls wait for a server that went away.
         start_wait_s: How long to wait for a server that is not there yet; None = for ever.
         extra: Settings of the sessions.
+        limits: Others of `StoreSettings`.
     """
     settings = StoreSettings(
         url=url,
@@ -140,6 +151,7 @@ async def open_links(
         schema=schema,
         outage_s=outage_s,
         start_wait_s=start_wait_s,
+        **limits,
     )
     async with _migrated(settings):
         links = Links(settings, ServerOutage(settings), settings.readers, extra)

@@ -6,7 +6,8 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Final
+from functools import cached_property
+from typing import TYPE_CHECKING, Final
 
 from typing_extensions import override
 
@@ -20,7 +21,6 @@ from persistence.postgres.connection.link import KEYED, Link, Links
 from persistence.postgres.connection.listener import Listener
 from persistence.postgres.connection.outage import ServerOutage
 from persistence.postgres.connection.settings import StoreSettings
-from persistence.postgres.features.erasure import PostgresErasure
 from persistence.postgres.features.follows import Follows
 from persistence.postgres.features.limits import PostgresLimits
 from persistence.postgres.features.retention import Retention
@@ -38,8 +38,11 @@ from persistence.postgres.reads.reads import Reads
 from persistence.postgres.sharding.backlog import PostgresBacklog
 from persistence.postgres.sharding.ownership import ShardLeases
 from persistence.postgres.stores.artifacts import PostgresArtifacts
-from persistence.postgres.stores.boards import PgTaskBoards
-from persistence.postgres.stores.memories import PostgresLongTermMemories
+
+if TYPE_CHECKING:
+    from actors.kernel.storage.erasure import ErasureStore
+    from actors.kernel.storage.memory import LongTermMemories
+    from persistence.postgres.stores.boards import PgTaskBoards
 
 _log = logging.getLogger("callboard.postgres")
 
@@ -70,7 +73,7 @@ class PostgresStore(RunStore):
         self.reads = Reads(settings, links, reading)
         self.lists = Lists(links, answering)
         self.transcripts = Transcripts(links, artifacts.of)
-        readers = FactReaders()
+        readers = FactReaders(self._listener, settings.sessions_channel)
         self.sessions = PostgresSessions(links, self.transcripts, readers)
         self.arrivals = Arrivals(
             settings, links, arriving, answering, reads=self.reads, on_session=readers.wake
@@ -87,15 +90,12 @@ class PostgresStore(RunStore):
         self.backlog = PostgresBacklog(links, answering, clock)
         self.operators = Operators(settings.owner, links, answering, self.reads)
         self.retention = Retention(settings.owner, links)
-        self.erasure = PostgresErasure(links, self.retention)
         self.insight = Insight(settings, links)
         self.follows = self.posts = follows = Follows(settings, links, following, expanding)
         self.schedules = PostgresSchedules(settings, links)
         self.limits = PostgresLimits(links)
         self.usage = PostgresUsage(links)
         self._board_links = Links(settings, outage, settings.readers, KEYED)
-        self.boards = PgTaskBoards(self._board_links)
-        self.memories = PostgresLongTermMemories(links)
         self.mail = Mail(settings, links, mailing, on_foreign=self.arrivals.nudge)
         self.outbox = Outbox(links, self.commits, limit=settings.group_limit)
         self.group_size = self.commits.group_size
@@ -108,6 +108,27 @@ class PostgresStore(RunStore):
             *self.outbox.batchers,
             *follows.batchers,
         )
+
+    @cached_property
+    def boards(self) -> PgTaskBoards:
+        """The boards of all tenants."""
+        from persistence.postgres.stores.boards import PgTaskBoards  # noqa: PLC0415 - few use it
+
+        return PgTaskBoards(self._board_links)
+
+    @cached_property
+    @override
+    def memories(self) -> LongTermMemories:  # type: ignore[override]  # nobody sets it
+        from persistence.postgres.stores.memories import PostgresLongTermMemories  # noqa: PLC0415 - few use it
+
+        return PostgresLongTermMemories(self._links)
+
+    @cached_property
+    @override
+    def erasure(self) -> ErasureStore:  # type: ignore[override]  # nobody sets it
+        from persistence.postgres.features.erasure import PostgresErasure  # noqa: PLC0415 - no host uses it
+
+        return PostgresErasure(self._links, self.retention)
 
     @property
     def trouble(self) -> str | None:

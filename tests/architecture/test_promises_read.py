@@ -83,7 +83,7 @@ NO_VALUES: Final = {
     *("CompactionPipeline", "ContextConfig", "InMemoryHistoryProvider", "RecallStrategy"),
     *("SelectiveToolCallCompactionStrategy", "SlidingWindowCompaction", "SummarizationCompaction"),
     *("PostgresHistoryProvider", "RedisHistoryProvider", "StoreHistory"),
-    *("PgVectorStore", "PostgresGraphStore"),
+    *("AGEGraphStore", "PgVectorStore", "PostgresGraphStore"),
     *("TokenBudgetComposedStrategy", "ToolResultCompactionStrategy", "TruncationStrategy"),
     # What authors and their models' clients tell each other; a response is recorded whole.
     *("CompactionStrategy", "HistoryProvider", "ToolResult"),
@@ -106,6 +106,7 @@ CALLED: Final = {
     "RedisHistoryProvider": "persistence/redis/history.py",
     "InMemoryGraphStore": "actors/storage/graphs.py",
     "InMemoryVectorStore": "actors/storage/vectors.py",
+    "AGEGraphStore": "persistence/postgres/stores/age.py",
     "PgVectorStore": "persistence/postgres/stores/vectors.py",
     "PostgresGraphStore": "persistence/postgres/stores/graphs.py",
     "RecallStrategy": "actors/context/compaction/recall.py",

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from typing_extensions import override
 
 from actors.agents import memory_tools
 from actors.context.turns import data_of, recalled_turn
@@ -188,15 +189,29 @@ async def test_a_memory_is_kept_once_whenever_the_host_dies(bed: Bed, manner: Ma
         assert {one.run_id for one in versions} == {run_id}
 
 
-async def test_a_host_frozen_past_its_lease_keeps_no_memory(bed: Bed) -> None:
-    """Its write comes when the shard has another epoch: it is refused, and the run is loaded again."""
-    embedder = Embedder()
+@pytest.mark.parametrize("lasts", [True, False], ids=["embedded-again", "never-again"])
+async def test_a_host_frozen_past_its_lease_keeps_no_memory(bed: Bed, *, lasts: bool) -> None:
+    """Its write comes when the shard has another epoch: it is refused, and the run is loaded again.
+
+    If the text cannot be embedded once more, there is none.
+    """
+
+    class Mortal(Embedder):
+        @override
+        async def embed(self, texts: Sequence[str]) -> list[tuple[float, ...]]:
+            found = await super().embed(texts)
+            if len(self.texts) > 1 and not lasts:
+                raise OSError("away")
+            return found
 
     async def act(ctx: RunContext, inbox: list[Message]) -> str:
         del inbox
-        return await ctx.memory.remember("one", key="k")
+        try:
+            return await ctx.memory.remember("one", key="k")
+        except OSError:
+            return "none"
 
-    faults = Faults(nth=0, manner=Manner.HOLD, method="put")
+    embedder, faults = Mortal(), Faults(nth=0, manner=Manner.HOLD, method="put")
     bed.go_wrong(faults)
     await bed.restart()
     agent = await bed.serve(act, embedder=embedder)
@@ -208,10 +223,11 @@ async def test_a_host_frozen_past_its_lease_keeps_no_memory(bed: Bed) -> None:
         memories = store.memories.of("default")
         faults.release.set()
         found = await bed.result(run_id)
-        [kept] = await memories.versions("k", about=f"agent:{agent}")
+        kept = await memories.versions("k", about=f"agent:{agent}")
 
-    assert kept.id == found
-    assert faults.calls.count("put") == 2
+    assert [one.id for one in kept] == ([found] if lasts else [])
+    assert (found == "none") is not lasts
+    assert faults.calls.count("put") == 1 + lasts
     assert len(embedder.texts) == 2
 
 

@@ -25,6 +25,7 @@ from tests.benchmarks import (
     spans,
     steps,
     suspended,
+    talks,
     timers,
     windows,
 )
@@ -43,6 +44,7 @@ ON_POSTGRES = {
     "replayed_generates": generates.replayed,
     "chats_open": chats_open.run,
     "memories": memories.run,
+    "talks": talks.run,
 }
 ON_BROKER = {
     "outside": outside.run,

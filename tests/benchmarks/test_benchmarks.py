@@ -24,6 +24,7 @@ from tests.benchmarks import (
     spans,
     steps,
     suspended,
+    talks,
     timers,
     windows,
 )
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
         (generates.replayed, 0.01),
         (chats_open.run, 0.01),
         (memories.run, 0.002),
+        (talks.run, 0.001),
     ],
 )
 @pytest.mark.timeout(120)

@@ -1,4 +1,4 @@
-"""Which test files take how long: `--slowest-files=15` ends a run with their table.
+"""Durations and CPU of test files: `--slowest-files=15` ends a run with their tables.
 
 Under xdist the controller hears of every test, so the sums are those of all workers; what a session's
 server takes to start is in the first test that asks for it. Nothing fails for being slow: a busy machine
@@ -7,15 +7,45 @@ would fail the build.
 
 from __future__ import annotations
 
+import resource
 from collections import Counter
+from collections.abc import Generator
 from typing import TYPE_CHECKING, Final
 
+import pytest
+
 if TYPE_CHECKING:
-    import pytest
     from _pytest.terminal import TerminalReporter
 
 LONG_S: Final = 60.0
 """A file that takes longer is named as such."""
+
+
+CPU: Final = "cpu_s"
+"""Seconds of CPU of a test's process, and of the processes that it started and that have ended."""
+
+
+class CpuOfTests:
+    """A pytest plugin of workers that notes with each test how much CPU it took."""
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
+        """Note the CPU so far."""
+        self._before = _cpu_s()
+        return (yield)
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_teardown(self, item: pytest.Item) -> Generator[None, None, None]:
+        """Add what was taken since, set-up and teardown included."""
+        try:
+            yield
+        finally:
+            item.user_properties.append((CPU, _cpu_s() - self._before))
+
+
+def _cpu_s() -> float:
+    used = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return sum(one.ru_utime + one.ru_stime for one in used)
 
 
 class FileDurations:
@@ -26,12 +56,15 @@ class FileDurations:
         self._count = count
         self.seconds: Counter[str] = Counter()
         self.tests: Counter[str] = Counter()
+        self.cpu: Counter[str] = Counter()
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Add one phase of one test."""
         file = report.nodeid.partition("::")[0]
         self.seconds[file] += report.duration  # type: ignore[assignment]  # a Counter of seconds
         self.tests[file] += report.when == "setup"
+        if report.when == "teardown":
+            self.cpu[file] += sum(said for name, said in report.user_properties if name == CPU)  # type: ignore[misc]
 
     def pytest_terminal_summary(self, terminalreporter: TerminalReporter) -> None:
         """Print the table, if any test ran."""
@@ -39,6 +72,10 @@ class FileDurations:
             terminalreporter.section(f"slowest {self._count} files")
             for line in self.table():
                 terminalreporter.write_line(line)
+            terminalreporter.section(f"most CPU: {3 * self._count} files")
+            for file, cpu_s in self.cpu.most_common(3 * self._count):
+                terminalreporter.write_line(f"{cpu_s:8.1f} s {self.tests[file]:6} tests  {file}")
+            terminalreporter.write_line(f"{sum(self.cpu.values()):8.1f} s without servers")
 
     def table(self) -> list[str]:
         """A line for each of the slowest files, one for all, and one that names the long ones."""
@@ -51,7 +88,11 @@ class FileDurations:
 
 
 def register(config: pytest.Config) -> None:
-    """Add the table to a run that has `--slowest-files`; workers leave it to the controller."""
+    """Add the tables to a run that has `--slowest-files`; workers measure, the controller prints."""
     count = config.getoption("slowest_files")
-    if count and not hasattr(config, "workerinput"):
+    if not count:
+        return
+    if not hasattr(config, "workerinput"):
         config.pluginmanager.register(FileDurations(count), "slowest-files")
+    if hasattr(config, "workerinput") or not config.getoption("numprocesses", None):
+        config.pluginmanager.register(CpuOfTests(), "cpu-of-tests")

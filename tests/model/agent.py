@@ -12,9 +12,10 @@ from actors.kernel.runtime.communication import AskKind, AskOutcome
 from actors.kernel.runtime.ids import DEFAULT_TENANT, AgentId, RunId, TopicId
 from actors.kernel.runtime.supervisor import RunHandle
 from tests.harness.simloop import EPOCH
+from tests.model.memories import LIMIT, hits_of
 from tests.model.program import make_error
 from tests.model.reading import plain_error
-from tests.model.scripted import SESSIONS, context_of, model_of
+from tests.model.scripted import SESSIONS, Embedder, context_of, embedding_name, model_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -105,6 +106,7 @@ class ProgramAgent:
         self._world = world
         self._host = world.host
         self._run_id = RunId("")
+        self._tag = ""
         self._seen: list[Message] = []
         self._handles: dict[str, RunHandle] = {}
         self.tools = [
@@ -115,6 +117,9 @@ class ProgramAgent:
             self.session, self.model = SESSIONS[0], model_of(self._step)
             self.context = context_of(self._step, case.retention)
 
+        if case.remembers:
+            self.embedder = Embedder(self._embed)
+
     async def run(self, ctx: Any, inbox: list[Message]) -> Any:
         """Interpret the program; a run of the first agent that mail starts only says what it got."""
         boot = inbox[0].payload if inbox else None
@@ -123,9 +128,12 @@ class ProgramAgent:
             unread = [message.payload for message in inbox]
             return {"unread": unread, "senders": [message.sender for message in inbox]}
         self._run_id, self._seen, self._handles = ctx.run_id, list(inbox), {}
-        tag = "" if is_first else ctx.run_id[:6]
+        tag = self._tag = "" if is_first else ctx.run_id[:6]
         given = [message.payload for message in inbox]
         return await self._drive(ctx, self._case.code(self.id.type, given, tag))
+
+    async def _embed(self, text: str) -> Any:
+        return await self._step(embedding_name(text, self._tag))
 
     async def _use(self, called: str, what: Any) -> Any:
         return await self._world.execute(called, self._host, self._run_id)
@@ -254,6 +262,28 @@ class ProgramAgent:
     async def _generate_verb(self, ctx: Any, call: Call) -> Any:
         name, text, session = call.args
         return (await ctx.generate(f"{name}|{text}", session=session)).text
+
+    async def _remember_verb(self, ctx: Any, call: Call) -> Any:
+        text, key, about = call.args
+        return await ctx.memory.remember(text, key=key, about=about)
+
+    async def _recall_verb(self, ctx: Any, call: Call) -> Any:
+        query, about = call.args
+        hits = await ctx.memory.recall(query, about=about, limit=LIMIT)
+        return hits_of([one.model_dump() for one in hits])
+
+    async def _forget_verb(self, ctx: Any, call: Call) -> Any:
+        key_or_id, about = call.args
+        return await ctx.memory.forget(key_or_id, about=about)
+
+    async def _block_verb(self, ctx: Any, call: Call) -> Any:
+        block = await ctx.memory.block(call.args[0])
+        return [block.text, block.version]
+
+    async def _set_block_verb(self, ctx: Any, call: Call) -> Any:
+        name, text, expected = call.args
+        block = await ctx.memory.set_block(name, text, expected=expected)
+        return [block.text, block.version]
 
     async def _patched_verb(self, ctx: Any, call: Call) -> Any:
         return await ctx.patched(call.args[0])

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from actors.kernel.agent.message import Message
 from actors.kernel.runtime.ids import AgentId, TopicId
 from tests.harness.checks import received
+from tests.model.memories import Shelf, shelf_of
 from tests.model.reading import essential, plain_error
 from tests.model.sessions import sessions_of
 from tests.model.world import Answer, Left, Letter, Scene
@@ -113,6 +114,7 @@ async def anchor(
         answers,
         follows,
         await sessions_of(store, [root, *agents_of(case, rows)]) if case.retention else {},
+        await shelf_of(store, root.tenant) if case.remembers else Shelf(),
     )
     return Anchor(at, log, counts, scene, is_fair)
 

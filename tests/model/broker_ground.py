@@ -92,7 +92,8 @@ create trigger find_room before insert on event_log
 """
 _TABLES: Final = """
 select string_agg('delete from ' || tablename, ';') from pg_tables where schemaname = $1
-  and tablename not in ('buried', 'clock', 'deployment', 'schema_functions', 'schema_migrations')
+  and tablename not in ('buried', 'clock', 'deployment', 'schema_functions', 'schema_migrations',
+    'store_tables')
 """
 
 

@@ -24,6 +24,7 @@ from tests.model.agent import Execution, ProgramAgent, World
 from tests.model.anchor import Anchor, agents_of, anchor
 from tests.model.completions import policy_of
 from tests.model.ground import MemoryGround, message_of, run_of
+from tests.model.memories import Shelf, shelf_of
 from tests.model.operators import Act, Operator
 from tests.model.reading import essential, seconds
 from tests.model.seeding import seed_store
@@ -93,6 +94,7 @@ class Observed:
         calls: Names of the store calls made.
         sessions: Conversations with turns, by ``AGENT SESSION``.
         keeps: Whether their turns stay when runs end.
+        shelf: The memories of the case's tenant.
     """
 
     row: RunRow | None = None
@@ -117,6 +119,7 @@ class Observed:
     waiting: dict[str, list[Arrived]] = field(default_factory=dict)
     sessions: dict[str, Session] = field(default_factory=dict)
     keeps: bool = False
+    shelf: Shelf = field(default_factory=Shelf)
 
     @property
     def log(self) -> list[Line]:
@@ -373,6 +376,8 @@ class Stage:
             rows = [one.row for one in seen.others.values()]
             agents = [self.agent, *agents_of(self.case, rows)]
             seen.sessions = await sessions_of(store, agents)
+        if self.case.remembers:
+            seen.shelf = await shelf_of(store, self.agent.tenant)
         if self.faults.orders:
             runs = [row.run_id for row in await self.list_runs()]
             seen.logs = [[entry async for entry in store.reads.entries(run_id)] for run_id in runs]

@@ -37,7 +37,7 @@ def run_of(agent: AgentId, payload: dict[str, Any], id: str) -> tuple[NewRun, Me
     return run, message_of(agent, payload, id)
 
 
-_APART: Final = ("transcripts", "artifacts", "memories")
+_APART: Final = ("transcripts", "artifacts", "memories", "sessions")
 """Rows in memory that are values of their own."""
 
 
@@ -119,6 +119,9 @@ class MemoryGround:
             "transcripts",
             "artifacts",
             "memories",
+            "sessions",
+            "_transcripts",
+            "_open_runs",
             "_now",
             "_is_held",
             "_readers",

@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from actors.kernel.runtime.ids import AgentId, message_id_of_post, run_id_of_mail
 from tests.model.completions import TERMINAL
+from tests.model.memories import Shelf
 from tests.model.run import Run
 from tests.model.sessions import Session
 from tests.model.signs import TIE_S, RefusedSignal, TieError
-from tests.model.world import OUTSIDER, Answer, Box, Left, Letter, Scene
+from tests.model.world import NEVER, OUTSIDER, Answer, Box, Left, Letter, Scene
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -64,6 +65,7 @@ class Prediction:
         states: Of the other agents that have any.
         waiting: Ids of letters that wait for other agents.
         sessions: Conversations with turns, by ``AGENT SESSION``.
+        shelf: The memories.
     """
 
     status: str
@@ -76,6 +78,7 @@ class Prediction:
     states: dict[str, dict[str, Any]] = field(default_factory=dict)
     waiting: dict[str, list[str]] = field(default_factory=dict)
     sessions: dict[str, Session] = field(default_factory=dict)
+    shelf: Shelf = field(default_factory=Shelf)
 
 
 class Model:
@@ -110,6 +113,8 @@ class Model:
         self.now = self.scene.at
         self.executions = dict(self.scene.executions)
         self.sessions = deepcopy(self.scene.sessions)
+        self.shelf = deepcopy(self.scene.shelf)
+        self._used: dict[str, tuple[float, str, bool]] = {}
         self.soon: deque[Callable[[], None]] = deque()
         self.boxes: dict[str, Box] = {}
         self.runs: dict[str, Run] = {}
@@ -199,6 +204,7 @@ class Model:
             states={one.agent: one.state for one in others if one.state},
             waiting={one.agent: [x.id for x in one.waiting] for one in others if one.waiting},
             sessions={key: one for key, one in self.sessions.items() if one.turns},
+            shelf=self.shelf,
         )
 
     def at(self, when: float, is_wanted: Callable[[], bool], act: Callable[[], None]) -> None:
@@ -331,6 +337,18 @@ class Model:
         run.cuts = []
         for seq, line in lines:
             self._send(run, seq, line, cause)
+
+    def touch(self, what: str, user: str, *, writes: bool) -> None:
+        """Note that a run or a call uses something now that others may use.
+
+        Raises:
+            TieError: Another one does in the same instant, and one of them writes.
+        """
+        at, by, wrote = self._used.get(what, (NEVER, "", False))
+        is_now = abs(at - self.now) < TIE_S
+        if is_now and by != user and (writes or wrote):
+            raise TieError(f"two use {what} at {at:.6f} s")
+        self._used[what] = (self.now, user, writes or (is_now and wrote))
 
     def _session(self, run: Run, name: str) -> Session:
         return self.sessions.setdefault(f"{run.box.agent} {name}", Session())

@@ -16,7 +16,9 @@ an ``op`` and, where it calls ctx, a ``label`` that no other statement has:
 ``emit`` topic, payload ·
 ``follow`` topic · ``unfollow`` topic · ``approval`` d, into ·
 ``append`` texts, session · ``count`` session, into · ``turns`` session, into ·
-``generate`` text, session, into.
+``generate`` text, session, into ·
+``remember`` text, key, about, into · ``recall`` about, into · ``forget`` what, about · ``block`` name, into ·
+``set_block`` name, text, expected (a version, or the variable of a block).
 
 `to` is an agent as text; `child` and `which` count children spawned and messages received so far,
 around. An expression is ``{"var": name}``, ``{"list": [...]}``, ``{"big": length}`` or JSON data that
@@ -34,6 +36,7 @@ from typing import Any, Final, TypeAlias
 from typing_extensions import override
 
 from actors.errors import ModelError, RetryAfter, TerminalError
+from tests.model.memories import QUERY
 
 Json: TypeAlias = Any
 Stmt: TypeAlias = dict[str, Any]
@@ -42,6 +45,10 @@ Block: TypeAlias = list[Stmt]
 
 class ScriptedError(Exception):
     """Raised by effects and by programs; can be rebuilt from its record."""
+
+
+class MemoryConflictError(Exception):
+    """Stands for the runtime's in the model: a text is all that a program sees of it."""
 
 
 class AwkwardError(Exception):
@@ -71,7 +78,8 @@ def make_error(name: str, text: str) -> BaseException:
 
 
 _PLAIN: Final[dict[str, type[BaseException]]] = {
-    one.__name__: one for one in (MuteError, SystemExit, TerminalError, ValueError, KeyError)
+    one.__name__: one
+    for one in (*(MuteError, SystemExit, TerminalError, ValueError, KeyError), MemoryConflictError)
 }
 
 
@@ -105,6 +113,7 @@ class Case:
         tenant: Whose all agents are; empty: the default one. See `in_tenant`.
         is_even: Every run does the same at the same time, so that much coincides.
         retention: Of the turns of conversations; empty: nobody talks to a model.
+        remembers: Agents keep memories; the script says by a text's words how it is embedded.
     """
 
     program: Block
@@ -118,6 +127,7 @@ class Case:
     tenant: str = ""
     is_even: bool = False
     retention: str = ""
+    remembers: bool = False
 
     @property
     def arrivals(self) -> list[tuple[float, str, str, dict[str, int]]]:
@@ -410,6 +420,28 @@ class Interpreter:
         name = f"{label}@{self._generation}{self._tag}"
         asked = self._ask(label, "generate", name, text, stmt["session"])
         return self._keep(stmt, (yield from asked))
+
+    def _do_remember(self, stmt: Stmt, _: Any) -> Code:
+        asked = self._ask(stmt["label"], "remember", stmt["text"], stmt["key"], stmt["about"])
+        return self._keep(stmt, (yield from asked))
+
+    def _do_recall(self, stmt: Stmt, _: Any) -> Code:
+        return self._keep(
+            stmt, (yield from self._ask(stmt["label"], "recall", QUERY, stmt["about"]))
+        )
+
+    def _do_forget(self, stmt: Stmt, _: Any) -> Code:
+        what = str(self._value(stmt["what"]))
+        return (yield from self._ask(stmt["label"], "forget", what, stmt["about"]))
+
+    def _do_block(self, stmt: Stmt, _: Any) -> Code:
+        return self._keep(stmt, (yield from self._ask(stmt["label"], "block", stmt["name"])))
+
+    def _do_set_block(self, stmt: Stmt, _: Any) -> Code:
+        known = self._value(stmt["expected"])
+        expected = known[1] if isinstance(known, list) else known or 0
+        args = (stmt["name"], stmt["text"], expected)
+        return (yield from self._ask(stmt["label"], "set_block", *args))
 
     def _do_try(self, stmt: Stmt, children: dict[int, Any]) -> Code:
         try:

@@ -35,7 +35,24 @@ def broken_talk(observed: Observed) -> list[str]:
         *_replies(observed, logs),
         *_refused(observed, logs),
         *_conversations(observed, logs),
+        *_memories(observed, logs),
     ]
+
+
+def _memories(observed: Observed, logs: dict[str, list[RunLogEntry]]) -> list[str]:
+    """Versions follow each other, and each is of one call of a run, which a log has."""
+    found: list[str] = []
+    begun = {
+        (run_id, entry.position) for run_id, log in logs.items() for entry in log if entry.position
+    }
+    calls: Counter[tuple[str, str]] = Counter()
+    for place, versions in observed.shelf.kept.items():
+        numbers = [one.version for one in versions]
+        if numbers != [*range(1, len(numbers) + 1)]:
+            found.append(f"versions of {place}: {numbers}")
+        calls.update((one.run, one.turn) for one in versions)
+    found += [f"the call {call} kept {n} memories" for call, n in calls.items() if n > 1]
+    return found + [f"memory of {call}, which no log has" for call in calls.keys() - begun]
 
 
 def _conversations(observed: Observed, logs: dict[str, list[RunLogEntry]]) -> list[str]:

@@ -9,6 +9,7 @@ from actors.kernel.agent.llm import LLMResponse
 from actors.kernel.agent.message import ChatMessage
 from tests.harness.simloop import EPOCH
 from tests.model.history import RUN_KINDS, Line
+from tests.model.memories import hits_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -121,6 +122,10 @@ def _result(payload: dict[str, Any]) -> dict[str, Any]:
     if payload.get("name") == "history.get":
         said = [ChatMessage.model_validate(one) for one in value]
         value = [[one.role, one.text, one.turn] for one in said]
+    if payload.get("name") == "memory.recall":
+        value = hits_of(value)
+    if payload.get("name") in ("memory.block", "memory.set_block"):
+        value = [value["text"], value["version"]]
     if payload["effect"] == "tool" and isinstance(value, dict):
         text = value.get("text", "") if value["status"] != "ok" else ""
         value = [value["status"], value.get("structured"), text]

@@ -11,8 +11,8 @@ from actors.errors import EffectInDoubtError
 from actors.kernel.runtime.ids import RunId, derive_id
 from tests.model.branches import Branch, CancelledError, Group, Wait, innermost_open
 from tests.model.completions import TERMINAL, end_of_attempt
-from tests.model.conversation import Conversations
 from tests.model.history import DivergenceError, Line, Memory
+from tests.model.remembering import Remembering
 from tests.model.signs import TIE_S, ContinueSignal, RefusedSignal, TieError
 from tests.model.verbs import EFFECTS
 from tests.model.world import NEVER, Letter
@@ -26,7 +26,7 @@ STOPS: Final = (ContinueSignal, DivergenceError, RefusedSignal, TieError)
 """What goes through the code of a program without being seen."""
 
 
-class Run(Conversations):
+class Run(Remembering):
     """See the module's docstring.
 
     Args:
@@ -73,6 +73,12 @@ class Run(Conversations):
         self.trunk: Branch | None = None
         self.lookups: list[Branch] = []
         self.ends = 0
+
+    @property
+    @override
+    def tag(self) -> str:
+        """Mark by which the run differs from others of its program; empty: the submitted one."""
+        return "" if self.box.agent == self.case.root else self.run_id[:6]
 
     @property
     def is_open(self) -> bool:
@@ -142,9 +148,8 @@ class Run(Conversations):
             self.seen = [boot]
         else:
             self.seen = [self.by_id[one] for one in self.memory.inputs]
-        tag = "" if self.box.agent == self.case.root else self.run_id[:6]
         given = [letter.payload for letter in self.seen]
-        code = self.case.code(self.box.agent.partition("/")[0], given, tag)
+        code = self.case.code(self.box.agent.partition("/")[0], given, self.tag)
         self.trunk = Branch(f"{generation}:" if generation else "", [(code, None)])
         self.ready.append(self.trunk)
 

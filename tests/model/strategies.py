@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from hypothesis import strategies as st
 
+from tests.model.memories import QUERY, TEXTS
 from tests.model.program import BAD, Case
 
 if TYPE_CHECKING:
@@ -276,6 +277,62 @@ def conversation_cases(draw: st.DrawFn) -> Case:
     }
     case = finish(program, signals, mail, draw(_retry), cast=cast)
     return replace(case, retention=draw(_retention))
+
+
+_about = st.sampled_from(["agent", "user:1"])
+_fact = st.sampled_from(TEXTS)
+_label = st.sampled_from(["a", "b"])
+_named = st.sampled_from(["k", "l", {"var": "m"}])
+_expected = st.sampled_from([0, 1, {"var": "b"}, {"var": "b"}, {"var": "b"}])
+
+
+def _caught(stmt: Stmt) -> Stmt:
+    return {"op": "try", "body": [stmt], "catch": "MemoryConflictError", "handler": [], "final": []}
+
+
+_memory_key = st.sampled_from([None, "k", "k", "k", "l"])
+_memorise = _weighted(
+    (6, _stmt("remember", text=_fact, key=_memory_key, about=_about, into=st.just("m"))),
+    (3, _stmt("recall", about=_about, into=_var)),
+    (2, _stmt("forget", what=_named, about=_about)),
+    (2, _stmt("block", name=_label, into=st.just("b"))),
+    (3, _stmt("set_block", name=_label, text=_fact, expected=_expected).map(_caught)),
+)
+
+
+def _remembering(level: int) -> st.SearchStrategy[Stmt]:
+    """A statement of an agent that keeps memories, and sometimes talks to others."""
+    leaf = _weighted((2, leaves), (6, _memorise), (2, _talk(level)))
+    return _weighted((5, leaf), (1, _composites(leaf)))
+
+
+_remembering_at = [_remembering(level) for level in range(LEVELS)]
+_rememberers = st.lists(_remembering_at[0], min_size=2, max_size=6)
+_remembering_parts = [st.lists(one, max_size=4) for one in _remembering_at]
+_vectors = _weighted((4, _good_outcomes), (1, st.tuples(_ok, _bad, _ok).map(list)))
+
+
+@st.composite
+def memory_cases(draw: st.DrawFn) -> Case:
+    """Return a small random case of agents that keep memories, some in a scope that they share."""
+    program, signals, mail = draw(_rememberers), draw(_some_signals), draw(_some_mail)
+    cast = {
+        type_of(level): [draw(_lead), *draw(_remembering_parts[level])]
+        for level in range(1, LEVELS)
+    }
+    case = finish(program, signals, mail, draw(_retry), cast=cast)
+    return remembering(case, [draw(_vectors) for _ in (*TEXTS, QUERY)])
+
+
+def remembering(case: Case, outcomes: list[list[dict[str, Any]]]) -> Case:
+    """Return the case with what each execution of the embedder does, for the texts and the query."""
+    script = {
+        text.replace(" ", "-"): [
+            {**one, "d": _seconds(one["d"], f"{text} {n}")} for n, one in enumerate(outcomes_of)
+        ]
+        for text, outcomes_of in zip((*TEXTS, QUERY), outcomes, strict=True)
+    }
+    return replace(case, script={**case.script, **script}, remembers=True)
 
 
 _replies = st.lists(_stmt("reply", which=st.just(0), value=_value), max_size=2)

@@ -114,6 +114,7 @@ def differences(case: Case, predicted: Prediction, observed: Observed) -> list[s
         "runs": (sorted(predicted.runs), sorted(observed.others)),
         "states": (predicted.states, {a: state for a, state in observed.states.items() if state}),
         "sessions": (told_of(predicted.sessions), told_of(observed.sessions)),
+        "memories": (predicted.shelf.told, observed.shelf.told),
         "waiting": (
             predicted.waiting,
             {a: [one.message.id for one in mail] for a, mail in observed.waiting.items() if mail},

@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from tests.harness.simloop import EPOCH
+from tests.model.memories import Shelf
 
 if TYPE_CHECKING:
     from tests.model.history import Line
@@ -97,6 +98,7 @@ class Scene:
         answers: Run, key, and the answer; None when it was taken.
         follows: Topic and follower.
         sessions: By ``AGENT SESSION``.
+        shelf: The memories of the case's tenant.
     """
 
     at: float
@@ -108,6 +110,7 @@ class Scene:
     answers: list[tuple[str, str, Answer | None]] = field(default_factory=list)
     follows: list[tuple[str, str]] = field(default_factory=list)
     sessions: dict[str, Session] = field(default_factory=dict)
+    shelf: Shelf = field(default_factory=Shelf)
 
 
 def iso(seconds: float) -> str:

@@ -98,5 +98,5 @@ def test_the_gate_in_memory_leaves_out_every_kind_of_server() -> None:
     servers = {name for name, _, text in (m.partition(":") for m in markers) if "server" in text}
 
     command = project["poe"]["tasks"]["check-memory"]["cmd"]
-    assert servers == {"nats", "postgres", "redis", "s3"}
+    assert servers == {"age", "nats", "postgres", "redis", "s3"}
     assert all(f"not {name}" in command for name in servers)

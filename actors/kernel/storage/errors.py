@@ -25,6 +25,13 @@ class SubGraphTooLargeError(Facts, ContractError, ValueError):
     limit: int
 
 
+class CypherError(Facts, ContractError, ValueError):
+    """A Cypher query was refused, or cannot be run as it is. It changed nothing."""
+
+    text = "Cypher: {problem}"
+    problem: str
+
+
 class OpenRunsError(Facts, ContractError):
     """An erase was refused: runs that hold the data are open.
 

@@ -101,9 +101,26 @@ class GraphStore(Protocol):
 
 @runtime_checkable
 class CypherCapable(Protocol):
-    """A graph store that also runs Cypher."""
+    """A graph store that also runs Cypher.
+
+    A query sees the graph of one tenant. An entity has the label `Entity`, a relationship `Relationship`. Their
+    ids and types are properties, beside their own: `(a:Entity {type: 'person'})`, `[r:Relationship]`, `a.name`.
+    """
 
     async def cypher(
         self, query: str, *, parameters: Mapping[str, JsonValue] | None = None
     ) -> list[dict[str, JsonValue]]:
-        """Run a query and return its rows. Values are passed as `parameters` only."""
+        """Run a query that only reads, and return its rows by the names of their columns.
+
+        A column has the name behind AS, or the text of its expression. Entities and relationships come with the
+        fields of `Entity` and `Relationship`; a path is a list of these.
+
+        Args:
+            query: Its text, at most 64 KiB. It ends with RETURN and names its columns.
+            parameters: Values of `$name`, at most 64 KiB as JSON. Never write values into the text.
+
+        Raises:
+            ValueError: `CypherError`: the query writes, calls a function that is not known, is no Cypher, takes
+                too long, or has more than 10,000 rows or 16 MiB.
+            ContractError: The text or the parameters cannot be kept.
+        """

@@ -123,7 +123,7 @@ async def show(
         print_json([turn_to_json(turn) for turn in found])
         return
     for turn in found:
-        _print_turn(turn, is_full=full)
+        print_turn(turn, is_full=full)
     before, behind = min(first, count), max(0, count - first - len(found))
     if before or behind:
         say(
@@ -148,7 +148,8 @@ def _exported(file: str, agent: AgentId, session: str) -> list[Turn]:
     return [turns[ordinal] for ordinal in sorted(turns)]
 
 
-def _print_turn(turn: Turn, *, is_full: bool) -> None:
+def print_turn(turn: Turn, *, is_full: bool) -> None:
+    """Print a turn for people; `is_full`: with calls of tools and their results whole."""
     message, out = turn.message, console()
     facts = [f"{turn.at:%Y-%m-%d %H:%M:%S}"]
     facts += [f"run {turn.run_id}"] if turn.run_id else []

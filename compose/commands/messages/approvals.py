@@ -60,7 +60,7 @@ async def deny(
 async def _decide(word: str, approval: str, target: Target, *, by: str | None, comment: str) -> int:
     async with target.client() as runtime:
         found = await runtime.approvals.decide(
-            approval, approve=word == "approved", by=by or _user(), comment=comment
+            approval, approve=word == "approved", by=by or user_name(), comment=comment
         )
     return target.tell(
         {"id": found.id, "run": found.run_id, "status": word},
@@ -68,7 +68,8 @@ async def _decide(word: str, approval: str, target: Target, *, by: str | None, c
     )
 
 
-def _user() -> str:
+def user_name() -> str:
+    """Return who uses this machine, as one that decides."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):  # a container's user often has no name

@@ -35,6 +35,18 @@ class Listener:
         self._settings, self._outage = settings, outage
         self.hook: Callable[[Nudge], None] | None = None
         self.listening = asyncio.Event()
+        self._wanted: dict[str, Callable[[str], None]] = {}
+        self._changed = asyncio.Event()
+
+    def follow(self, channel: str, hear: Callable[[str], None]) -> None:
+        """Listen on one channel more: `hear(payload)` is called for what is said there."""
+        self._wanted[channel] = hear
+        self._changed.set()
+
+    def leave(self, channel: str) -> None:
+        """Do not listen on such a channel any more."""
+        self._wanted.pop(channel, None)
+        self._changed.set()
 
     async def run(self) -> None:
         """Listen until cancelled; to be run as a task."""
@@ -56,21 +68,44 @@ class Listener:
 
     async def _listen(self, connection: Connection) -> None:
         gone = asyncio.Event()
-        connection.add_termination_listener(lambda _: gone.set())
+
+        def end(_: object) -> None:
+            gone.set()
+            self._changed.set()
+
+        connection.add_termination_listener(end)
         for channel in (self._settings.own_channel, self._settings.common_channel):
             await connection.add_listener(channel, self._on_notification)
         self._outage.ends()
         self.listening.set()
         # What was said while nobody listened is lost: let the host look for itself.
         self.publish(Nudge("shards"))
-        while not gone.is_set():
+        followed = set[str]()
+        while True:
+            self._changed.clear()
+            if gone.is_set():
+                break
+            await self._follow(connection, followed)
             try:
                 async with asyncio.timeout(self._settings.answer_s):
-                    await gone.wait()
+                    await self._changed.wait()
             except TimeoutError:
                 # A route that drops everything looks like silence: ask now and then.
                 await connection.execute("select 1", timeout=self._settings.answer_s)
         raise ConnectionError("the listening connection was closed")
+
+    async def _follow(self, connection: Connection, followed: set[str]) -> None:
+        """Listen on the channels that are wanted, beside those of every host."""
+        for channel in followed - self._wanted.keys():
+            await connection.remove_listener(channel, self._on_payload)
+            followed.discard(channel)
+        for channel in self._wanted.keys() - followed:
+            await connection.add_listener(channel, self._on_payload)
+            followed.add(channel)
+
+    def _on_payload(self, _connection: object, _pid: int, channel: str, payload: object) -> None:
+        if (hear := self._wanted.get(channel)) is not None:
+            hear(str(payload))
 
     def _on_notification(
         self, _connection: object, _pid: int, _channel: str, payload: object

@@ -69,3 +69,8 @@ class StoreSettings:
     def common_channel(self) -> str:
         """The channel on which every host listens: shards were made or given up."""
         return f"{self.schema}:all"
+
+    @property
+    def sessions_channel(self) -> str:
+        """The channel of hosts that follow sessions: new facts of those that somebody follows."""
+        return f"{self.schema}:sessions"

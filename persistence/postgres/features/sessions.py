@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import datetime
+from math import inf
 from typing import Final, LiteralString
 
 from typing_extensions import override
@@ -16,10 +17,13 @@ from actors.kernel.runtime.ids import AgentId, RunId, partition_hash
 from actors.kernel.storage.errors import SessionActiveError, UnknownNodeError, UnknownSessionError
 from actors.kernel.storage.session import NO_FACT, SessionFact, SessionRow, SessionStore
 from persistence.postgres.connection.link import Links, Row
+from persistence.postgres.connection.listener import Listener
 from persistence.postgres.features.transcripts import COLUMNS, Transcripts
 
 TAIL_POLL_S: Final = 0.5
 TAIL_PAGE: Final = 1_000
+WATCH_S: Final = 60.0
+"""So long a session counts as followed after somebody said so."""
 DELETE_BATCH: Final = 1_000
 """So many facts go in one statement."""
 
@@ -57,6 +61,10 @@ select {COLUMNS}, parent_node($1, $2, t.ordinal) as follows
     where n.agent = $1 and n.session = $2 and n.id = k.id offset 0) t
   order by t.ordinal
 """  # noqa: S608 - constants only
+SQL_WATCH_SESSION: Final[LiteralString] = """
+update sessions set watched_until = clock_timestamp() + interval '60 s'
+  where agent = $1 and coalesce(watched_until < clock_timestamp() + interval '30 s', true)
+"""
 SQL_SWITCH_SESSION: Final[LiteralString] = (
     "select outcome, runs from switch_session($1, $2, $3, $4)"
 )
@@ -67,9 +75,15 @@ SQL_FINISH_DELETE: Final[LiteralString] = "select gone, more from finish_delete_
 
 
 class FactReaders:
-    """Readers of this process that wait for the next fact of a session."""
+    """Readers of this process that wait for the next fact of a session.
 
-    def __init__(self) -> None:
+    Args:
+        listener: Hears what other processes write, while there are readers.
+        channel: Where they say so.
+    """
+
+    def __init__(self, listener: Listener, channel: str) -> None:
+        self._listener, self._channel = listener, channel
         self._waiting: dict[AgentId, set[asyncio.Event]] = {}
 
     def wake(self, agent: AgentId) -> None:
@@ -77,10 +91,15 @@ class FactReaders:
         for news in self._waiting.get(agent, ()):
             news.set()
 
+    def _hear(self, payload: str) -> None:
+        self.wake(AgentId.parse(payload))
+
     @contextmanager
     def waiting(self, agent: AgentId) -> Iterator[asyncio.Event]:
         """Yield an event that is set when the session has new facts."""
         news = asyncio.Event()
+        if not self._waiting:
+            self._listener.follow(self._channel, self._hear)
         events = self._waiting.setdefault(agent, set())
         events.add(news)
         try:
@@ -89,6 +108,8 @@ class FactReaders:
             events.discard(news)
             if not events:
                 del self._waiting[agent]
+            if not self._waiting:
+                self._listener.leave(self._channel)
 
 
 class PostgresSessions(SessionStore):
@@ -130,15 +151,24 @@ class PostgresSessions(SessionStore):
 
     @override
     async def tail(self, agent: AgentId, *, after: int = NO_FACT) -> AsyncIterator[SessionFact]:
-        """Facts that this process writes are seen at once, others' in half a second."""
+        """Facts are seen at once; those that another process writes in half a second if its hint is lost.
+
+        Other processes tell of a session that somebody follows, and of no other.
+        """
+        now, said, is_there = asyncio.get_running_loop().time, -inf, False
         with self._readers.waiting(agent) as news:
             while True:
                 news.clear()
+                if now() - said > WATCH_S / 3:
+                    await self._links.fetch("following a session", SQL_WATCH_SESSION, str(agent))
+                    said = now()
                 found = await self.facts(agent, after=after, limit=TAIL_PAGE)
                 for fact in found:
                     yield fact
                     after = fact.number
-                if len(found) < TAIL_PAGE:
+                if found and not is_there:  # it may have come behind what was said
+                    is_there, said = True, -inf
+                elif len(found) < TAIL_PAGE:
                     with suppress(TimeoutError):
                         async with asyncio.timeout(TAIL_POLL_S):
                             await news.wait()

@@ -46,7 +46,9 @@ class StoreTables:
     """
 
     def __init__(
-        self, links: Links, name: Literal["boards", "files", "graphs", "memories", "vectors"]
+        self,
+        links: Links,
+        name: Literal["boards", "files", "graphs", "graphs_cypher", "memories", "vectors"],
     ) -> None:
         self._links, self._name = links, name
         self._are_made = False
@@ -59,9 +61,13 @@ class StoreTables:
             except RefusedError as exc:
                 if exc.sqlstate not in _MISSING:
                     raise
+        await self.make()
+        return await self._links.fetch(doing, sql, *args)
+
+    async def make(self) -> None:
+        """Make the tables unless they are there. See `Link.fetch` for errors."""
         await self._links.fetch(f"making tables of {self._name}", first_use(self._name))
         self._are_made = True
-        return await self._links.fetch(doing, sql, *args)
 
 
 def first_use(name: str) -> str:

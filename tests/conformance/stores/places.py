@@ -7,7 +7,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from actors.kernel.runtime.ids import HostIncarnation
-from persistence.postgres import StoreSettings, open_postgres_graph, open_postgres_vectors
+from persistence.postgres import (
+    StoreSettings,
+    open_age_graph,
+    open_postgres_graph,
+    open_postgres_vectors,
+)
 from persistence.postgres.connection.link import Links
 from persistence.postgres.connection.outage import ServerOutage
 from tests.integration.persistence.hosts import sql
@@ -29,6 +34,37 @@ class Place:
     schema: str
 
 
+FIELD = """
+ag_catalog.agtype_access_operator(variadic array[{of}.properties, '"{name}"'::ag_catalog.agtype])::text
+"""
+END = """(select {field} from {graph}."Entity" e where e.id operator(ag_catalog.=) r.{name})"""
+
+
+async def copy_faults(links: Links, tenant: str) -> list[str]:
+    """Return how AGE's copy of a tenant's graph is not as its tables are."""
+    graph = await links.value("asking", "select graph from cypher_graphs where tenant = $1", tenant)
+    id_, type_ = (FIELD.format(of="r", name=name) for name in ("id", "type"))
+    ends = [
+        END.format(field=FIELD.format(of="e", name="id"), graph=graph, name=name)
+        for name in ("start_id", "end_id")
+    ]
+    faults = []
+    for kept, label, columns in (
+        ("id, type from graph_entities", "Entity", [id_, type_]),
+        (
+            "id, type, source_id, target_id from graph_relationships",
+            "Relationship",
+            [id_, type_, *ends],
+        ),
+    ):
+        rows = await links.fetch("reading rows", f"select {kept} where tenant = $1", tenant)
+        copied = f'select {", ".join(columns)} from {graph}."{label}" r'
+        copies = await links.fetch("reading a copy", copied)
+        if (ours := sorted(map(tuple, rows))) != (theirs := sorted(map(tuple, copies))):
+            faults.append(f"{label}: rows {ours}, copies {theirs}")
+    return faults
+
+
 async def make(place: Place) -> str:
     """Make the tables of all stores, and return the type of embeddings: `vector`, or `_float4` for `real[]`."""
     async with open_postgres_vectors(place.url, schema=place.schema) as vectors:
@@ -37,6 +73,12 @@ async def make(place: Place) -> str:
         assert await graph.get_entity("a") is None
     [[column]] = await sql(place.url, place.schema, COLUMN)
     return str(column)
+
+
+async def make_age(place: Place) -> None:
+    """Make the tables of a graph that AGE has a copy of."""
+    async with open_age_graph(place.url, schema=place.schema):
+        pass
 
 
 @asynccontextmanager

@@ -51,6 +51,7 @@ async def window(bed: Bed, **view: Any) -> tuple[str | None, str]:
     return None if found.cut is None else found.cut.strategy, "".join(found.ordinals)
 
 
+@pytest.mark.item(376, 381)
 async def test_what_is_said_after_a_switch_begins_a_branch(bed: Bed) -> None:
     """The nodes behind the active one stay, and are read when it is one of them again."""
     store = bed.store.sessions
@@ -143,6 +144,7 @@ async def test_a_run_goes_on_from_the_node_that_it_names(bed: Bed) -> None:
     assert await ids(bed, branches=True) == "abcdefgh"
 
 
+@pytest.mark.item(377)
 @pytest.mark.parametrize("end", ["fail", "cancel"])
 async def test_an_end_without_success_goes_back_to_what_a_user_has_seen(bed: Bed, end: str) -> None:
     """Of the run's nodes; where it has none the head stays."""

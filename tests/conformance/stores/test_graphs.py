@@ -17,9 +17,11 @@ from actors.kernel.graph_limits import MAX_DEPTH, MAX_RELATIONSHIPS
 from actors.kernel.storage.errors import SubGraphTooLargeError
 from actors.kernel.storage.graph import CypherCapable, Entity, GraphStore, Relationship, SubGraph
 from actors.storage.graphs import InMemoryGraphStore
+from persistence.postgres.stores.age import AGEGraphStore
 from persistence.postgres.stores.first_use import StoreTables
 from persistence.postgres.stores.graphs import PostgresGraphStore
-from tests.conformance.stores.places import Place, links_to
+from tests.conformance.stores.places import Place, copy_faults, links_to
+from tests.harness import slow
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -56,11 +58,41 @@ async def in_postgres(place: Place) -> AsyncIterator[Tenants]:
         yield lambda name: PostgresGraphStore(tables, tenant=f"{name}-{ours}")
 
 
-@pytest.fixture(params=["memory", pytest.param("postgres", marks=pytest.mark.postgres)])
+@asynccontextmanager
+async def in_age(place: Place) -> AsyncIterator[Tenants]:
+    """Two tenants with graphs of Apache AGE, which have all that their tables have when the test ends."""
+    async with links_to(place) as links, links_to(place) as queries:
+        graphs, copies = StoreTables(links, "graphs"), StoreTables(links, "graphs_cypher")
+        stores = {
+            name: AGEGraphStore(
+                graphs,
+                copies,
+                StoreTables(queries, "graphs_cypher"),
+                tenant=f"{name}-{secrets.token_hex(6)}",
+            )
+            for name in ("acme", "bolt")
+        }
+        for store in stores.values():
+            await store.make_ready()
+        yield stores.__getitem__
+        for store in stores.values():
+            assert await copy_faults(links, store._tenant) == []
+
+
+@pytest.fixture(
+    params=[
+        "memory",
+        pytest.param("postgres", marks=pytest.mark.postgres),
+        pytest.param("age", marks=[pytest.mark.age, pytest.mark.item(323)]),
+    ]
+)
 def backend(request: pytest.FixtureRequest) -> Callable[[], AbstractAsyncContextManager[Tenants]]:
     """Each backend, not yet opened."""
     if request.param == "memory":
         return in_memory
+    if request.param == "age":
+        age_place: Place = request.getfixturevalue("age_place")
+        return lambda: in_age(age_place)
     place: Place = request.getfixturevalue("arrays_place")
     return lambda: in_postgres(place)
 
@@ -196,9 +228,9 @@ async def test_a_walk_keeps_to_its_types(store: GraphStore) -> None:
 
 
 @pytest.mark.item(321)
-async def test_neither_store_runs_cypher(store: GraphStore) -> None:
+async def test_one_store_runs_cypher(store: GraphStore) -> None:
     """A program can ask before it uses it."""
-    assert not isinstance(store, CypherCapable)
+    assert isinstance(store, CypherCapable) is isinstance(store, AGEGraphStore)
 
 
 @pytest.mark.item(322)
@@ -259,6 +291,8 @@ async def make_hub(store: GraphStore, count: int) -> None:
 @pytest.mark.item(320)
 async def test_a_part_that_is_too_large_is_refused(store: GraphStore) -> None:
     """With the remedies; up to the limit all of it comes. By its types a large one may be walked."""
+    if isinstance(store, AGEGraphStore) and not slow.IS_SLOW:
+        pytest.skip("it walks as PostgresGraphStore does, and copies 20,000 rows for a second")
     await make_hub(store, MAX_RELATIONSHIPS)
     part = await store.get_neighbors("hub", depth=2)
     assert (len(part.entities), len(part.relationships)) == (

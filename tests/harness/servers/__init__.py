@@ -2,8 +2,9 @@
 
 from tests.harness.servers.faults import copy_of, fail_over, freeze, thaw, wipe
 from tests.harness.servers.nats import NATS, OwnNats, TestNats, drop_namespace, own_nats_factory
-from tests.harness.servers.plain import plain_database
+from tests.harness.servers.plain import age_database, plain_database
 from tests.harness.servers.postgres import (
+    AGE,
     POSTGRES,
     NewClusters,
     OwnPostgres,
@@ -24,6 +25,7 @@ from tests.harness.servers.sources import (
 )
 
 __all__ = [
+    "AGE",
     "NATS",
     "POSTGRES",
     "REDIS",
@@ -40,6 +42,7 @@ __all__ = [
     "TestPostgres",
     "TestRedis",
     "TestServer",
+    "age_database",
     "copy_of",
     "docker_answers",
     "drop_namespace",

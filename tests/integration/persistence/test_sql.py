@@ -35,8 +35,9 @@ def statements() -> Iterator[tuple[str, str]]:
 async def test_every_statement_prepares(postgres_dsn: str, schema: str) -> None:
     """On the schema that the migrations make, with the tables of stores."""
     async with host(postgres_dsn, schema), connected(postgres_dsn, schema) as connection:
-        for file in resources.files("persistence.postgres").joinpath("schema", "stores").iterdir():
-            await connection.execute(first_use(file.name.removesuffix(".sql")))
+        folder = resources.files("persistence.postgres").joinpath("schema", "stores")
+        for name in sorted(file.name for file in folder.iterdir()):
+            await connection.execute(first_use(name.removesuffix(".sql")))
         prepared = []
         for name, text in statements():
             await connection.prepare(text)

@@ -9,11 +9,14 @@ from typing import TYPE_CHECKING, Any, Literal
 import pytest
 
 from actors.errors import PersistenceError
+from actors.kernel.agent.message import ChatMessage
+from actors.kernel.agent.session import NewSession, SessionChange
+from actors.kernel.agent.transcript import NewTurn
 from actors.kernel.runtime.commit import Committed, Suspend
 from actors.kernel.runtime.ids import AgentId
 from actors.kernel.runtime.wakeup import WakeSet
 from persistence.errors import DatabaseUnreachableError
-from tests.conformance.bed import message, outgoing, result, suspended
+from tests.conformance.bed import Turns, message, outgoing, result, started, suspended
 from tests.harness.proxy import FaultProxy
 from tests.integration.persistence.hosts import connected, host, kinds, sql, waiting_for
 
@@ -260,3 +263,27 @@ async def test_a_cancelled_caller_leaves_the_store_usable(postgres_dsn: str, sch
         assert answers[0] == answers[2] == 1
         assert isinstance(answers[1], asyncio.CancelledError)
         assert await bed.store.reads.run(runs[1].run_id) is not None
+
+
+@pytest.mark.parametrize("what", ["request", "response"])
+async def test_facts_of_what_is_sent_again_are_written_once(
+    postgres_dsn: str, schema: str, what: Lost
+) -> None:
+    """Of a submit, and of the commit that begins and ends its run."""
+    async with host_behind_a_proxy(postgres_dsn, schema) as (bed, proxy):
+        losses = [lose(proxy, what, mark) for mark in ("needle-1", "needle-2")]
+        made = await bed.submit("needle-1", agent=CLERK, session=NewSession())
+        run = Turns(bed, made.run_id, CLERK)
+        await run.append(started(CLERK))
+        turns = (NewTurn(CLERK.key, "a", ChatMessage.of("user", "needle-2")),)
+        change = SessionChange(("started", "ended"))
+        await run.complete("needle-2", session=change, turns=turns)
+
+        assert all(loss.happened.is_set() for loss in losses)
+        facts = await bed.store.sessions.facts(CLERK)
+        assert [(fact.number, fact.kind) for fact in facts] == [
+            (1, "queued"),
+            (2, "started"),
+            (3, "ended"),
+        ]
+        assert [turn.id for turn in await bed.store.sessions.path(CLERK)] == ["a"]

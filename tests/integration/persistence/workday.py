@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -461,9 +462,12 @@ class Workday:
 
     async def _look(self, agent: AgentId) -> None:
         store, transcripts = self.bed.store.sessions, self.bed.store.transcripts
-        await store.get(agent)
+        row = await store.get(agent)
+        assert row is not None
         await store.recent(agent.tenant, agent.type, limit=3)
         await store.facts(agent, limit=3)
+        async with aclosing(store.tail(agent, after=row.last_fact - 1)) as facts:  # type: ignore[type-var]
+            await anext(facts)
         await store.path(agent)
         await store.nodes(agent, [f"{self.day}{k}" for k in range(4)])
         await transcripts.view(agent, agent.key, limit=2)

@@ -91,13 +91,30 @@ def test_the_assistant_books_what_a_person_agrees_to_and_remembers(place: list[s
     assert asked < booked
     assert lines[booked + 1] == "assistant: Done: the green room is booked."
     assert lines[booked + 2] == "assistant: You asked me 1 thing(s): Book a room for 12 people"
-    assert lines[-1] == "the conversation has 8 turns"
+    assert lines[booked + 3 :] == [
+        "assistant: Noted.",
+        "assistant: You told me: likes a seat by the window.",
+        "the conversation has 16 turns",
+    ]
     if place:
         again = run("assistant", *place).splitlines()
         assert "  calendar: green is booked" not in again
-        assert again[-3:] == lines[-3:]
+        assert again[-5:] == lines[-5:]
         second = run("assistant", *place, "--order", "2").splitlines()
-        assert second[-1] == "the conversation has 16 turns"
+        assert second[-1] == "the conversation has 32 turns"
+
+
+@pytest.mark.timeout(120)
+def test_an_assistant_that_erases_its_user_knows_nothing_afterwards(place: list[str]) -> None:
+    """The memory is kept once over two conversations; it goes with them, and the report names the rest."""
+    if place:
+        run("assistant", *place)
+    lines = run("assistant", *place, "--order", "2", "--erase").splitlines()
+
+    assert lines[-3] == f"erased of user:alex: 1 memory, {32 if place else 16} turns"
+    assert lines[-2].startswith("not reached: ")
+    assert "back-ups" in lines[-2]
+    assert lines[-1] == "assistant: I know nothing of that."
 
 
 @pytest.mark.timeout(120)
@@ -121,6 +138,26 @@ def test_an_assistant_killed_while_it_waits_goes_on_in_the_next_process(tmp_path
     assert (
         run("assistant", *options).splitlines()[0] == "assistant: Done: the green room is booked."
     )
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.item(363)
+def test_the_help_desk_asks_two_specialists_and_a_person(place: list[str]) -> None:
+    """Both modes share one conversation; on servers a second process goes on in it."""
+    printed = run("helpdesk", *place)
+
+    assert printed.splitlines() == [
+        "normal> Where is order 8?",
+        "desk: Order 8: the parcel is on its way, due on Friday.",
+        "orchestrator> What happened to order 7?",
+        "  billing is asked",
+        "  shipping is asked",
+        "  asked: tool refund {'risk': 'high', 'arguments': {'order': '7', 'amount': 39.9}}",
+        "desk: 39.9 refunded for order 7.",
+        "the conversation has 9 nodes",
+    ]
+    if place and IS_SLOW:
+        assert run("helpdesk", *place).endswith("the conversation has 18 nodes\n")
 
 
 @pytest.mark.timeout(120)

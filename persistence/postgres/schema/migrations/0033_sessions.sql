@@ -1,5 +1,5 @@
 -- Sessions: a row for each, which counts its facts and is locked by whoever adds one; and its facts. `created_at`
--- is null of a tombstone, which keeps the number of the last fact.
+-- is null of a tombstone, which keeps the number of the last fact. Until `watched_until` new facts are notified.
 -- Conversations of sessions branch: `path` is what their active path has of the ordinals (null: all), `head` the
 -- ordinal of its last turn, if what comes next begins a branch. A branch begins with an ordinal, and follows another.
 -- Their cuts are all kept, for a cut holds for the paths that its last turn is on. Both go with their conversation.
@@ -14,7 +14,8 @@ create table sessions (
   last_fact int not null default 0,
   created_at timestamptz,
   last_at timestamptz not null default clock_timestamp(),
-  is_deleting boolean not null default false
+  is_deleting boolean not null default false,
+  watched_until timestamptz
 ) with (fillfactor = 70);
 create index sessions_by_change on sessions (tenant, type, last_at desc, agent)
   where created_at is not null and not is_deleting;

@@ -1,0 +1,1 @@
+"""Commands about sessions: `chat`, and the group `sessions`."""

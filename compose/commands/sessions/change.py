@@ -1,0 +1,147 @@
+"""`callboard sessions switch|delete|export`: another active node, the end of a session, and its file."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from actors.errors import ContractError
+from actors.kernel.runtime.ids import DEFAULT_TENANT
+from actors.sessions.events import EVENTS
+from actors.sessions.runtime import APP, AgentRuntime
+from compose.commands import options as opt
+from compose.commands.files import progress, writing
+from compose.commands.options import HERE, Target
+from compose.commands.output import Exit
+from compose.commands.sessions.look import AppOpt, OwnerOpt, SessionArg, node_to_json, sessions_of
+from compose.commands.sessions.nodes import all_nodes, find_node
+from compose.commands.sessions.tree import tree_of
+from compose.commands.terminal import console
+
+
+async def switch(
+    session: SessionArg,
+    node: Annotated[str, Parameter(help="The node's id, or the beginning of it.")],
+    /,
+    *,
+    app: AppOpt = APP,
+    tenant: OwnerOpt = DEFAULT_TENANT,
+    target: Target = HERE,
+) -> int:
+    """Make a node the active one: the next run goes on from it. The other branches stay.
+
+    Refused while a run of the session is open.
+
+    Examples:
+    `callboard sessions switch s1 3f2a91c4 --data ./data`;
+    `callboard sessions switch s1 3f2a --app helpdesk --json`
+    """
+    async with sessions_of(target, app, tenant) as agents:
+        await agents.session(session)
+        found = await find_node(agents, session, node)
+        await agents.switch_context(session, found.id)
+    data = {"session": session, "active_node": found.id}
+    return target.tell(data, f"the next run of {session} goes on from {found.id}")
+
+
+async def delete(
+    session: SessionArg,
+    /,
+    *,
+    app: AppOpt = APP,
+    tenant: OwnerOpt = DEFAULT_TENANT,
+    yes: Annotated[opt.Flag, Parameter(help="Do not ask.")] = False,
+    target: Target = HERE,
+) -> int:
+    """Remove a session for good: nodes, events, runs, state and artifacts.
+
+    Refused while a run of it is open. If it dies half-way, call it again: the session takes no runs meanwhile.
+
+    Examples:
+    `callboard sessions delete s1 --data ./data`;
+    `callboard sessions delete s1 --app helpdesk --yes --json`
+    """
+    if not yes:
+        _ask(session)
+    async with sessions_of(target, app, tenant) as agents:
+        removed = await agents.delete_session(session)
+    rows = sum(sum(kinds.values()) for kinds in removed.values())
+    return target.tell(
+        {"session": session, "rows": rows, "counts": removed}, f"deleted {session}: {rows} row(s)"
+    )
+
+
+def _ask(session: str) -> None:
+    """Return if a person agrees.
+
+    Raises:
+        ContractError: Nobody can be asked, or they do not agree.
+    """
+    remedy = f"say --yes to delete session {session} for good"
+    if not sys.stdin.isatty():
+        raise ContractError(f"nobody can be asked here: {remedy}")
+    sys.stderr.write(f"Delete session {session} for good? [y/N] ")
+    sys.stderr.flush()
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        raise ContractError(f"nothing was deleted: {remedy}")
+
+
+async def export(
+    session: SessionArg,
+    /,
+    *,
+    app: AppOpt = APP,
+    tenant: OwnerOpt = DEFAULT_TENANT,
+    nodes: opt.Flag = False,
+    output: Annotated[Path | None, Parameter(alias="-o")] = None,
+    target: Target = HERE,
+) -> int:
+    """Write the stored events of a session as JSON lines, oldest first, or with `--nodes` its nodes.
+
+    Each line fits `docs/session-events.schema.json`. Message content is included: treat it like the
+    database. With `--json` what was written is told as JSON on standard error.
+
+    Examples:
+    `callboard sessions export s1 --data ./data > s1.jsonl`;
+    `callboard sessions export s1 --app helpdesk --nodes --output s1-nodes.jsonl`
+
+    Parameters
+    ----------
+    nodes
+        One line for each node, with its parent, and whether it is the active one or on its path.
+    output
+        The file, written whole or not at all; left out: standard output.
+    """
+    written, what = 0, "nodes" if nodes else "events"
+    async with sessions_of(target, app, tenant) as agents:
+        await agents.session(session)
+        lines = _nodes(agents, session) if nodes else _events(agents, session)
+        with writing(output) as file, progress(output, what) as moved:
+            async with aclosing(lines) as found:
+                async for line in found:
+                    file.write(line + "\n")
+                    written += 1
+                    moved(written)
+    if target.json:
+        sys.stderr.write(json.dumps({"session": session, what: written}) + "\n")
+    else:
+        console(stderr=True).print(f"{written} {what}; message content is included")
+    return Exit.OK
+
+
+async def _events(agents: AgentRuntime, session: str) -> AsyncGenerator[str, None]:
+    async with aclosing(agents.replay_session(session)) as events:
+        async for event in events:
+            yield EVENTS.dump_json(event, exclude_none=True).decode()
+
+
+async def _nodes(agents: AgentRuntime, session: str) -> AsyncGenerator[str, None]:
+    row = await agents.session(session)
+    for line in tree_of(await all_nodes(agents, session), row.head):
+        yield json.dumps(node_to_json(line), ensure_ascii=False)

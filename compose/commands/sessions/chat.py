@@ -1,0 +1,261 @@
+"""`callboard chat`: talk to an agent in a session that outlives this process."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import signal
+import sys
+from collections.abc import AsyncIterator, Coroutine, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+from cyclopts import Parameter
+
+from actors.errors import ContractError
+from actors.kernel.agent.modes import DEFAULT_MODE
+from actors.kernel.runtime.ids import DEFAULT_TENANT
+from actors.runtime.loop.tasks import start_task
+from actors.sessions.errors import UnknownModeError
+from actors.sessions.project import project_folder
+from actors.sessions.runtime import AgentRuntime
+from compose.assembly.settings import Settings, read_settings
+from compose.commands import options as opt
+from compose.commands.messages.approvals import user_name
+from compose.commands.options import CLIENT_WAIT_S, HERE, Target
+from compose.commands.output import Exit
+from compose.commands.sessions.screen import ChatScreen, JsonScreen, TextScreen
+from compose.commands.sessions.slash import Commands, talk_with
+from compose.commands.sessions.talk import Chat, say_all
+from compose.commands.terminal import console
+from compose.host.collector import loading
+from compose.host.loader import check_spec, find_served
+from compose.host.process import opened
+
+if TYPE_CHECKING:
+    from compose.commands.sessions.keyboard import Person
+
+DATA: Final = Path(".callboard")
+"""The folder of the servers where nothing names others, as of `callboard dev`."""
+LEASE_S: Final = 3.0
+"""A chat that was killed is followed after so long, where no lease is set and the servers are the folder's."""
+
+
+async def chat(  # noqa: PLR0913 - each is an option
+    module_app: Annotated[str, Parameter(name="MODULE:APP")],
+    /,
+    *,
+    session: str | None = None,
+    new: opt.Flag = False,
+    message: Annotated[list[str] | None, Parameter(negative="")] = None,
+    mode: str = DEFAULT_MODE,
+    project: Path | None = None,
+    app: str | None = None,
+    tenant: str = DEFAULT_TENANT,
+    nats_url: str | None = None,
+    namespace: opt.NamespaceOpt = None,
+    target: Target = HERE,
+) -> int:
+    """Talk to an agent at the terminal, in a session that goes on where it was.
+
+    A message is durable once its run is started; the run goes on when the session is opened again, whatever
+    became of this process. Ctrl-C stops the run under way, twice leaves. `/help` lists what else may be
+    said. Without a terminal the message is `--message`, or all of standard input; exit code 1 if its run
+    does not complete. Without servers named it runs its own, in the folder `.callboard`.
+
+    Examples:
+    `callboard chat shop.agents:app --session s1 --data ./data`;
+    `callboard chat examples.helpdesk.helpdesk:app --mode orchestrator`;
+    `callboard chat shop.agents:app --message 'Where is my order?' --json`;
+    `git diff | callboard chat shop.agents:reviewer --new`
+
+    Parameters
+    ----------
+    module_app
+        MODULE:ATTR of an agent, a list of agents, an agent class with `id`, a mapping {type: factory},
+        a SessionAgent, a mapping {mode: agent}, or a function app(runtime) that returns one of these or
+        registers the type of a SessionAgent.
+    session
+        The session's id; left out: the project's last one, or a new one.
+    new
+        Begin a session.
+    message
+        Say this and leave when it is answered; several times: one after the other.
+    mode
+        Which agent answers.
+    project
+        Folder of the project, a label of its sessions; the current one when left out.
+    app
+        Type of the sessions' agents; left out: that of a SessionAgent, else `session`.
+    tenant
+        The owner of the session.
+    nats_url
+        nats://user:password@host:port; with --postgres-url, for pieces of answers of other hosts.
+        [env: CALLBOARD_NATS_URL]
+    """
+    check_spec(module_app)
+    folder, settings = project_folder(project), _settings(target, nats_url, namespace)
+    messages = _messages(message, target)
+    async with AsyncExitStack() as stack:
+        opening = _opened(settings, module_app, folder, app=app, tenant=tenant)
+        with _told(settings):
+            agents, modes = await stack.enter_async_context(opening)
+        if modes and mode not in modes:
+            raise UnknownModeError(mode, ", ".join(modes))
+        session_id = await _session_of(agents, session, is_new=new)
+        person = stack.enter_context(_person(target))
+        screen = _screen(target, settings)
+        talk = Chat(agents, session_id, screen, person=person, by=user_name(), mode=mode)
+        stack.push_async_callback(talk.close)
+        return await _until_left(talk, _talked(talk, messages, modes))
+
+
+async def _talked(talk: Chat, messages: list[str], modes: tuple[str, ...]) -> Exit:
+    """Open the session, and say the messages, or what a person types; return how it went."""
+    if messages:
+        await talk.open(shows_past=False)
+        return await say_all(talk, messages)
+    talk.note(f"session {talk.session_id} of {talk.agents.app}; /help, or Ctrl-D to leave")
+    await talk.open()
+    return await talk_with(talk, Commands(talk, modes))
+
+
+@contextmanager
+def _person(target: Target) -> Iterator[Person | None]:
+    """Yield who sits at the terminal, if somebody does; leave it as it was found."""
+    if target.json or not sys.stdin.isatty():
+        yield None
+        return
+    from compose.commands.sessions.keyboard import Keyboard, terminal_kept  # noqa: PLC0415
+
+    with terminal_kept():
+        yield Keyboard()
+
+
+def _settings(target: Target, nats_url: str | None, namespace: str | None) -> Settings:
+    """Return the settings of a host that waits 5 seconds for its servers; its own where none are named."""
+    given = {"nats_url": nats_url, "namespace": namespace}
+    named = read_settings()
+    places = target.data, target.postgres_url, named.data_dir, named.postgres_url
+    if all(place is None for place in places):
+        target = replace(target, data=DATA)
+    settings = target.settings(**given)
+    changes: dict[str, object] = {}
+    if settings.start_wait_s is None:
+        changes["start_wait_s"] = CLIENT_WAIT_S
+    if settings.postgres_url is None and "lease_s" not in settings.model_fields_set:
+        changes |= {"lease_s": LEASE_S, "heartbeat_s": LEASE_S / 4}
+    return settings.model_copy(update=changes)
+
+
+def _messages(given: list[str] | None, target: Target) -> list[str]:
+    """Return what is said without a person; none: a person is at the terminal.
+
+    Raises:
+        ContractError: Nothing is said, and nobody is there.
+    """
+    if given is None and not sys.stdin.isatty():
+        given = [sys.stdin.read()]
+    messages = [text.strip() for text in given or () if text.strip()]
+    if given is not None and not messages:
+        raise ContractError(
+            "there is nothing to say: give --message TEXT, or text on standard input"
+        )
+    if not messages and target.json:
+        raise ContractError(
+            "--json is for programs: give --message TEXT, or text on standard input"
+        )
+    return messages
+
+
+@contextmanager
+def _told(settings: Settings) -> Iterator[None]:
+    """Show on a terminal's stderr that servers start."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    where = "the servers" if settings.postgres_url is not None else f"{settings.data_dir}"
+    with console(stderr=True).status(f"opening {where}…"):
+        yield
+
+
+@asynccontextmanager
+async def _opened(
+    settings: Settings, spec: str, folder: Path, *, app: str | None, tenant: str
+) -> AsyncIterator[tuple[AgentRuntime, tuple[str, ...]]]:
+    """Yield the sessions of an application, which this process executes, and names of their modes."""
+    async with AsyncExitStack() as stack:
+        opening = await stack.enter_async_context(opened(settings))
+        with loading():  # while the servers start
+            found = find_served(spec)
+            from compose.assembly.runtime import build_as_set  # noqa: PLC0415
+            from compose.host.session_app import serve_app  # noqa: PLC0415
+        building = build_as_set(settings, client="chat", opening=opening)
+        runtime = await stack.enter_async_context(building)
+        served = await serve_app(runtime, spec, found, app=app)
+        agents = AgentRuntime(
+            folder,
+            agents=served.modes,
+            runtime=runtime,
+            app=served.app,
+            tenant=tenant,
+            version=served.version,
+            retry=served.retry,
+        )
+        yield await stack.enter_async_context(agents), served.known_modes
+
+
+async def _session_of(agents: AgentRuntime, session: str | None, *, is_new: bool) -> str:
+    """Return the id of the session that is meant.
+
+    Raises:
+        ContractError: It is to be new, and is there.
+    """
+    store = agents.runtime.store.sessions
+    if session is not None:
+        if is_new and await store.get(agents.agent_id(session)) is not None:
+            remedy = "leave --new out to go on with it, or --session for an id of its own"
+            raise ContractError(f"session {session} of {agents.app} is there already: {remedy}")
+        return session
+    if not is_new:
+        for one in await agents.sessions():
+            if one.project == str(agents.project):
+                return one.agent_id.key
+    return secrets.token_hex(6)
+
+
+def _screen(target: Target, settings: Settings) -> ChatScreen:
+    if target.json:
+        return JsonScreen()
+    where = ""
+    if target.postgres_url is None and settings.data_dir is not None:
+        where = f" --data {settings.data_dir}"
+
+    def decide(approval: str) -> str:
+        return f"callboard approvals approve {approval[:8]}{where} (or deny)"
+
+    return TextScreen(console(), decide)
+
+
+async def _until_left(talk: Chat, work: Coroutine[Any, Any, Exit]) -> Exit:
+    """Return how the talk went; it is left behind when Ctrl-C was pressed twice, or by SIGTERM."""
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGINT, talk.interrupt)
+    loop.add_signal_handler(signal.SIGTERM, talk.left.set)
+    talking = start_task(work, name="talk", done=lambda _: talk.left.set())
+    try:
+        await talk.left.wait()
+    finally:
+        loop.remove_signal_handler(signal.SIGINT)
+        loop.remove_signal_handler(signal.SIGTERM)
+        is_over = talking.done()
+        talking.cancel()
+        await asyncio.wait({talking})
+    if is_over:
+        code: Exit = talking.result()
+        return code
+    if talk.has_open_runs:
+        talk.note("left before the run has ended; open the session again to go on with it")
+    return Exit.INTERRUPTED

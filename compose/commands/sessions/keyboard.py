@@ -1,0 +1,124 @@
+"""The person at the terminal: lines that are typed, one at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib
+import queue
+import sys
+import termios
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import IO, Any, Protocol
+
+from typing_extensions import override
+
+
+class Person(Protocol):
+    """A human at the terminal, who can be asked."""
+
+    @property
+    def is_asked(self) -> bool:
+        """True while a line is waited for."""
+
+    async def ask(self, prompt: str, *, fresh: bool = False) -> str | None:
+        """Return what is typed next; None: nothing will be any more.
+
+        Args:
+            prompt: Stands before it.
+            fresh: Forget what was typed before the question was there.
+        """
+
+    def clear(self) -> None:
+        """Make room for output where the prompt stands."""
+
+    def redraw(self) -> None:
+        """Show the prompt again, with what was typed behind it so far."""
+
+
+class Keyboard(Person):
+    """The terminal of this process. Lines are read in a thread, so that output goes on meanwhile.
+
+    An `ask` that is cancelled leaves the thread reading: its line goes to the next one.
+    """
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._lines: asyncio.Queue[str | None] = asyncio.Queue()
+        self._wanted: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._prompt = ""
+        self._is_reading = self._is_asked = False
+        self._editor: Any = None
+        if sys.stdout.isatty():
+            with contextlib.suppress(ImportError):  # lets lines be edited, and recalled
+                self._editor = importlib.import_module("readline")
+        threading.Thread(target=self._read_for_ever, name="keyboard", daemon=True).start()
+
+    @property
+    @override
+    def is_asked(self) -> bool:
+        return self._is_asked
+
+    @override
+    async def ask(self, prompt: str, *, fresh: bool = False) -> str | None:
+        if fresh and not self._is_reading:
+            termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)
+        self._prompt = prompt
+        if self._is_reading:
+            self.redraw()
+        else:
+            self._is_reading = True
+            self._wanted.put(prompt)
+        self._is_asked = True
+        try:
+            line = await self._lines.get()
+        finally:
+            self._is_asked = False
+        self._is_reading = False
+        return line
+
+    @override
+    def clear(self) -> None:
+        if self._is_asked and sys.stdout.isatty():
+            sys.stdout.write("\r\x1b[K")
+
+    @override
+    def redraw(self) -> None:
+        typed = "" if self._editor is None else self._editor.get_line_buffer()
+        sys.stdout.write(self._prompt + typed)
+        sys.stdout.flush()
+
+    def _read_for_ever(self) -> None:
+        # A stream of its own: the interpreter waits for the lock of `sys.stdin` when it ends.
+        with open(sys.stdin.fileno(), encoding="utf-8", errors="replace", closefd=False) as stdin:
+            while True:
+                line = self._read(self._wanted.get(), stdin)
+                with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
+                    self._loop.call_soon_threadsafe(self._lines.put_nowait, line)
+
+    def _read(self, prompt: str, stdin: IO[str]) -> str | None:
+        if self._editor is not None:
+            try:
+                return input(prompt)
+            except (EOFError, OSError):
+                return None
+        sys.stdout.write(prompt)
+        sys.stdout.flush()
+        line = stdin.readline()
+        return line.rstrip("\n") if line else None
+
+
+@contextmanager
+def terminal_kept() -> Iterator[None]:
+    """Leave the terminal as it was found: a line that is being edited turns its echo off."""
+    try:
+        before = termios.tcgetattr(sys.stdin.fileno())
+    except (OSError, ValueError, termios.error):
+        yield
+        return
+    try:
+        yield
+    finally:
+        termios.tcsetattr(sys.stdin.fileno(), termios.TCSADRAIN, before)

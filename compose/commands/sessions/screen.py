@@ -1,0 +1,303 @@
+"""The events of a session as people read them, and as lines of JSON."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Protocol
+
+from rich.console import Console
+from rich.text import Text
+from typing_extensions import override
+
+from actors.kernel.agent.transcript import Turn
+from actors.kernel.json import JsonValue
+from actors.sessions.events import EVENTS, SessionEvent
+from compose.commands.output import short
+from compose.commands.sessions.nodes import lines_of_blocks
+from compose.commands.sessions.tree import SHOWN_ID
+
+YOU: Final = "you> "
+STEP: Final = "  "
+BEGINS_ANEW: Final = "(the answer begins anew)"
+
+
+class ChatScreen(Protocol):
+    """A display of a conversation."""
+
+    def event(self, event: SessionEvent, *, depth: int = 0) -> None:
+        """Show an event; `depth` says how far its run is below one of the session."""
+
+    def typed(self, run_id: str, text: str, *, is_seen: bool) -> None:
+        """Note what started a run, and show it unless it stands on the screen."""
+
+    def past(self, turns: Sequence[Turn], left_out: int) -> None:
+        """Show the end of a conversation."""
+
+    def note(self, text: str, *, style: str = "dim") -> None:
+        """Show a line of the program itself."""
+
+    @property
+    def is_inside(self) -> bool:
+        """True while a line has begun and goes on."""
+
+
+class JsonScreen(ChatScreen):
+    """Events as JSON, one a line, on standard output. All else goes to standard error."""
+
+    is_inside = False
+
+    @override
+    def event(self, event: SessionEvent, *, depth: int = 0) -> None:
+        sys.stdout.write(EVENTS.dump_json(event).decode() + "\n")
+        sys.stdout.flush()
+
+    @override
+    def typed(self, run_id: str, text: str, *, is_seen: bool) -> None:
+        pass
+
+    @override
+    def past(self, turns: Sequence[Turn], left_out: int) -> None:
+        pass
+
+    @override
+    def note(self, text: str, *, style: str = "dim") -> None:
+        sys.stderr.write(text + "\n")
+
+
+class TextScreen(ChatScreen):
+    """Events as text: answers as they are said, all else on lines of its own.
+
+    Args:
+        out: The terminal.
+        decide: Returns how else an approval is decided, by its id.
+    """
+
+    def __init__(self, out: Console, decide: Callable[[str], str]) -> None:
+        self._out, self._decide = out, decide
+        self._answer = ""
+        """The text of the answer under way that stands on the screen."""
+        self._call: tuple[str, str, int] = ("", "", 0)
+        """The model call that says it: its run, position and attempt."""
+        self._is_inside = False
+        self._typed: dict[str, str] = {}
+        self._said: dict[str, str] = {}
+        """The last answer of each run that is open."""
+
+    @property
+    @override
+    def is_inside(self) -> bool:
+        return self._is_inside
+
+    @override
+    def typed(self, run_id: str, text: str, *, is_seen: bool) -> None:
+        if run_id not in self._typed:
+            self._typed[run_id] = text
+            if not is_seen:
+                self._line(YOU + text, style="bold")
+
+    @override
+    def note(self, text: str, *, style: str = "dim") -> None:
+        self._line(text, style=style)
+
+    @override
+    def past(self, turns: Sequence[Turn], left_out: int) -> None:
+        if left_out:
+            self._line(f"({left_out} turns before)", style="dim")
+        for message in (turn.message for turn in turns):
+            if message.role == "user":
+                self._line(YOU + message.text, style="bold")
+                continue
+            if message.role == "assistant" and message.text:
+                self._line(message.text)
+            for line in lines_of_blocks(message):
+                self._line(line, style="dim")
+
+    @override
+    def event(self, event: SessionEvent, *, depth: int = 0) -> None:
+        said: dict[str, Any] = dict(event.payload)
+        if depth == 0 and event.type in _TEXTS:
+            self._piece(event, said)
+            return
+        if depth == 0 and event.type == "message":
+            self._message(event.run_id, said)
+            return
+        if event.type == "run_completed":
+            if depth == 0:
+                self._completed(event.run_id, said["output"])
+            return
+        if event.type == "approval_requested":
+            text = f"? {asked(said)} waits for a person: {self._decide(said['approval_id'])}"
+            self._line(STEP * depth + text, style="yellow")
+            return
+        if (line := _LINES.get(event.type)) is not None and (shown := line(said)):
+            self._line(STEP * depth + shown, style=_STYLES.get(event.type, "dim"))
+        if depth == 0 and event.type in ("run_failed", "run_cancelled"):
+            self._forget(event.run_id)
+
+    def _piece(self, event: SessionEvent, said: dict[str, Any]) -> None:
+        """Show a piece of an answer; one of another attempt, and a snapshot, is in place of those before."""
+        if event.type == "reasoning_delta":
+            self._write(said["text"], style="dim italic")
+            return
+        call = (event.run_id, said["position"], said["attempt"])
+        if event.type == "text_snapshot":
+            self._call = call
+            self._replace(said["text"], why=BEGINS_ANEW)
+            return
+        if call != self._call:
+            is_again = call[:2] == self._call[:2] and bool(self._answer)
+            self._call = call
+            self._start_anew(BEGINS_ANEW if is_again else "")
+        self._answer += said["text"]
+        self._write(said["text"])
+
+    def _message(self, run_id: str, said: dict[str, Any]) -> None:
+        if said["role"] == "user":
+            known = self._typed.get(run_id)
+            if known is None or said["text"] not in known:
+                self._line(YOU + said["text"], style="bold")
+        elif said["role"] == "assistant":
+            if said["text"]:
+                self._replace(said["text"], why="(the whole answer:)")
+                self._said[run_id] = said["text"]
+            self._end_line()
+            self._answer = ""
+
+    def _completed(self, run_id: str, output: JsonValue) -> None:
+        """Show the output of a run, unless it is what was said last."""
+        last = self._said.get(run_id)
+        if output is not None and last is None:
+            self._line(output if isinstance(output, str) else short(output))
+        self._forget(run_id)
+
+    def _forget(self, run_id: str) -> None:
+        self._end_line()
+        self._answer = ""
+        self._typed.pop(run_id, None)
+        self._said.pop(run_id, None)
+
+    def _replace(self, text: str, *, why: str) -> None:
+        """Show the whole of an answer of which a part stands on the screen."""
+        if not text.startswith(self._answer):
+            self._start_anew(why)
+        rest = text[len(self._answer) :]
+        self._answer = text
+        if rest:
+            self._write(rest)
+
+    def _start_anew(self, why: str) -> None:
+        self._end_line()
+        if why:
+            self._line(why, style="dim")
+        self._answer = ""
+
+    def _write(self, text: str, *, style: str = "") -> None:
+        self._out.print(Text(text), end="", style=style, soft_wrap=True)
+        self._out.file.flush()
+        if text:
+            self._is_inside = not text.endswith("\n")
+
+    def _line(self, text: str, *, style: str = "") -> None:
+        self._end_line()
+        self._out.print(Text(text), style=style, soft_wrap=True)
+
+    def _end_line(self) -> None:
+        if self._is_inside:
+            self._out.print()
+            self._is_inside = False
+
+
+def asked(said: dict[str, Any]) -> str:
+    """Return what a person is asked about: a tool with its arguments, or what the agent says."""
+    args = said.get("args")
+    if isinstance(args, dict) and args.keys() == {"risk", "arguments"}:
+        args = args["arguments"]
+    what = str(said["what"]).removeprefix("tool ")
+    return what if args is None else f"{what} {short(args)}"
+
+
+def _queued(said: dict[str, Any]) -> str:
+    return f"waits behind {said['ahead']} run(s) of this session"
+
+
+def _tool_started(said: dict[str, Any]) -> str:
+    return f"→ {said['name']} {short(said.get('arguments'))}".rstrip()
+
+
+def _tool_finished(said: dict[str, Any]) -> str:
+    result = said["result"]
+    text = result.get("text") or result.get("message") if isinstance(result, dict) else result
+    failed = "" if said["status"] == "ok" else f" {said['status']}"
+    return f"← {said['name']}{failed}: {short(text)}"
+
+
+def _decided(said: dict[str, Any]) -> str:
+    by = f" by {said['by']}" if said.get("by") else ""
+    comment = f": {said['comment']}" if said.get("comment") else ""
+    return f"{said['status']}{by}{comment}"
+
+
+def _child_started(said: dict[str, Any]) -> str:
+    type_, _, key = said["agent"].partition("/")
+    return f"» {said['child'][:8]} {type_}/{key[:SHOWN_ID]}"
+
+
+def _child_finished(said: dict[str, Any]) -> str:
+    error = said.get("error") or {}
+    told = short(error.get("message") or said.get("output"))
+    return f"« {said['child'][:8]} {said['status'].lower()}: {told}"
+
+
+def _waiting(said: dict[str, Any]) -> str:
+    if said.get("parked"):
+        why = said.get("detail") or said["parked"]
+        return f"an operator has to decide: {why} (callboard runs list --parked)"
+    until = (
+        f" until {said['until'][:19].replace('T', ' ')} UTC at the latest"
+        if said.get("until")
+        else ""
+    )
+    return f"the run waits{until}"
+
+
+def _resumed(said: dict[str, Any]) -> str:
+    return "the run goes on after a crash" if said["reason"] == "recovered" else ""
+
+
+def _attempt_failed(said: dict[str, Any]) -> str:
+    at = said["retry_at"][:19].replace("T", " ")
+    return f"attempt {said['attempt']} failed: {_why(said)}; again at {at} UTC"
+
+
+def _cancelled(said: dict[str, Any]) -> str:
+    return "the run was cancelled" + (f": {said['reason']}" if said["reason"] else "")
+
+
+def _failed(said: dict[str, Any]) -> str:
+    return f"the run failed: {_why(said)}"
+
+
+def _why(said: dict[str, Any]) -> str:
+    error = said["error"]
+    return str(error.get("message") or error.get("type") or "no reason given")
+
+
+_TEXTS: Final = ("text_delta", "text_snapshot", "reasoning_delta")
+_LINES: Final[dict[str, Callable[[dict[str, Any]], str]]] = {
+    "run_queued": _queued,
+    "tool_started": _tool_started,
+    "tool_finished": _tool_finished,
+    "approval_decided": _decided,
+    "child_started": _child_started,
+    "child_finished": _child_finished,
+    "run_waiting": _waiting,
+    "run_resumed": _resumed,
+    "attempt_failed": _attempt_failed,
+    "cancel_requested": lambda said: "stopping…",
+    "cancel_timeout": lambda said: f"the run has not ended within {said['waited_s']:g} s",
+    "run_cancelled": _cancelled,
+    "run_failed": _failed,
+}
+"""The line of an event; those that are not here have none."""
+_STYLES: Final = {"run_failed": "red", "attempt_failed": "yellow", "run_cancelled": "yellow"}

@@ -1,0 +1,278 @@
+"""A chat at a terminal: messages go in, events come out, Ctrl-C stops a run."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import aclosing
+from typing import Any, Final
+
+from actors.errors import ActorsError, UnknownApprovalError
+from actors.kernel.agent.modes import DEFAULT_MODE
+from actors.kernel.runtime.ids import RunId
+from actors.kernel.runtime.scheduler import TERMINAL, RunStatus
+from actors.kernel.storage.session import SessionRow
+from actors.runtime.loop.tasks import TaskScope
+from actors.sessions.cursor import EventCursor
+from actors.sessions.events import SessionEvent
+from actors.sessions.message import UserMessage
+from actors.sessions.run import ENDS
+from actors.sessions.runtime import AgentRuntime
+from compose.commands.output import Exit
+from compose.commands.sessions.keyboard import Person
+from compose.commands.sessions.screen import STEP, YOU, ChatScreen, asked
+
+SHOWN: Final = 6
+"""Turns of a conversation that are shown when it is opened."""
+_OPEN: Final = tuple(status for status in RunStatus if status not in TERMINAL)
+
+
+class Chat:
+    """A session at a terminal.
+
+    Args:
+        agents: Has the session.
+        session_id: Its id; it need not be there yet.
+        screen: Shows events.
+        person: Types messages and decides; None: nobody is there.
+        by: Who decides.
+        mode: Which agent answers.
+    """
+
+    def __init__(
+        self,
+        agents: AgentRuntime,
+        session_id: str,
+        screen: ChatScreen,
+        *,
+        person: Person | None = None,
+        by: str = "cli",
+        mode: str = DEFAULT_MODE,
+    ) -> None:
+        self.agents, self.session_id, self.screen, self.mode = agents, session_id, screen, mode
+        self._person, self._by = person, by
+        self._tasks = TaskScope()
+        self._open: set[str] = set()
+        """Runs of the session that have not ended."""
+        self._ended: dict[str, str] = {}
+        """Types of the events that ended runs."""
+        self._own: set[str] = set()
+        """Ids of messages that were typed here."""
+        self._asking: dict[str, asyncio.Task[Any]] = {}
+        self._one_question = asyncio.Lock()
+        self._news = asyncio.Event()
+        self._is_stopping = self._is_at_prompt = False
+        self._trouble: Exception | None = None
+        self.left = asyncio.Event()
+        """Set when the terminal is left."""
+
+    @property
+    def has_open_runs(self) -> bool:
+        """True if a run of the session has not ended."""
+        return bool(self._open)
+
+    async def open(self, *, shows_past: bool = True) -> None:
+        """Show where the conversation is, and everything that happens in it from now on."""
+        row = await self.agents.runtime.store.sessions.get(self.agents.agent_id(self.session_id))
+        cursor = None
+        if row is not None:
+            cursor = str(EventCursor(row.last_fact))
+            await self._take_up(row, shows_past=shows_past)
+        self._tasks.start(self._follow(cursor), name=f"events of {self.session_id}")
+
+    async def close(self) -> None:
+        """End what this object does. Runs go on."""
+        await self._tasks.close()
+
+    async def say(self, text: str, *, parent_node: str | None = None) -> str:
+        """Start a run for a message, and return its id."""
+        message = UserMessage.of(text)
+        self._own.add(message.id)
+        run = await self.agents.start(
+            message, session_id=self.session_id, mode=self.mode, parent_node=parent_node
+        )
+        self._is_stopping = False
+        self.screen.typed(run.run_id, text, is_seen=True)
+        if run.run_id not in self._ended:
+            self._open.add(run.run_id)
+        return run.run_id
+
+    async def until_ended(self, run_id: str) -> str:
+        """Return the type of the event that ended a run, once it is on the screen."""
+        await self._until(lambda: run_id in self._ended)
+        return self._ended[run_id]
+
+    async def until_idle(self) -> None:
+        """Return when no run of the session is open."""
+        await self._until(lambda: not self._open)
+
+    async def _until(self, holds: Any) -> None:
+        while not holds():
+            if self._trouble is not None:
+                raise self._trouble
+            self._news.clear()
+            await self._news.wait()
+
+    async def ask(self) -> str | None:
+        """Return the next line that is typed; None: the person has left."""
+        assert self._person is not None
+        async with self._one_question:
+            self._is_at_prompt = True
+            try:
+                return await self._person.ask(YOU)
+            finally:
+                self._is_at_prompt = False
+
+    def interrupt(self) -> None:
+        """Stop the open runs; leave, if they are being stopped already, or there is none."""
+        if self._is_stopping:
+            self.left.set()
+            return
+        self._is_stopping = True
+        if not self._open:
+            self.note("Ctrl-C again leaves, as /quit does", style="dim")
+            return
+        for run_id in self._open:
+            self._tasks.start(self._cancel(run_id), name=f"cancel {run_id}")
+
+    def resume(self) -> None:
+        """Forget an interrupt that came while nothing was open."""
+        self._is_stopping = False
+
+    async def _cancel(self, run_id: str) -> None:
+        try:
+            await self.agents.runtime.cancel(RunId(run_id), reason="Ctrl-C")
+        except ActorsError as exc:
+            self.note(str(exc), style="red")
+
+    def note(self, text: str, *, style: str = "dim") -> None:
+        """Show a line of the program, also while a line is typed."""
+        self._apart(lambda: self.screen.note(text, style=style))
+
+    def _apart(self, show: Any) -> None:
+        """Show something; a line that is being typed makes room for it."""
+        person = self._person
+        if person is None or not person.is_asked:
+            show()
+            return
+        person.clear()
+        show()
+        if not self.screen.is_inside:
+            person.redraw()
+
+    async def _take_up(self, row: SessionRow, *, shows_past: bool) -> None:
+        """Show the end of the path and, where runs are open, what they were asked."""
+        store = self.agents.runtime.store
+        runs = []
+        if row.open_runs:
+            runs = await store.lists.runs(status=_OPEN, agent=row.agent_id)
+        self._open |= {run.run_id for run in runs}
+        if shows_past:
+            path = await self.agents.path(self.session_id)
+            before = [turn for turn in path if turn.run_id not in self._open]
+            self.screen.past(before[-SHOWN:], max(0, len(before) - SHOWN))
+        for run in reversed(runs):
+            await self._show_asked(run.run_id)
+        if runs:
+            self.note("the run goes on; Ctrl-C cancels it")
+
+    async def _show_asked(self, run_id: str) -> None:
+        """Show the messages that started a run."""
+        agent = self.agents.agent_id(self.session_id)
+        inbox = await self.agents.runtime.store.insight.inbox(agent, limit=100)
+        said = [one.message for one in inbox if one.run_id == run_id]
+        text = "\n".join(_text_of(one.payload) for one in said)
+        is_seen = all(one.id in self._own for one in said)
+        if said:
+            self._apart(lambda: self.screen.typed(run_id, text, is_seen=is_seen))
+
+    async def _follow(self, cursor: str | None) -> None:
+        try:
+            async with aclosing(self.agents.tail_session(self.session_id, cursor=cursor)) as events:
+                async for event in events:
+                    await self._take(event)
+        except Exception as exc:  # noqa: BLE001 - raised to who waits for the end of a run
+            self._trouble = exc
+            self._news.set()
+
+    async def _take(self, event: SessionEvent) -> None:
+        if event.type == "loop_started":
+            self._open.add(event.run_id)
+            await self._show_asked(event.run_id)
+        self._show(event, 0)
+        if event.type in ENDS:
+            self._open.discard(event.run_id)
+            self._ended[event.run_id] = event.type
+            if not self._open:
+                self._is_stopping = False
+            self._news.set()
+
+    def _show(self, event: SessionEvent, depth: int, top: str | None = None) -> None:
+        """Show an event, and do what it asks for: watch a child, ask the person, or ask no longer.
+
+        An approval is a question to the person, unless a message is being typed: then it is left to others.
+        """
+        said: dict[str, Any] = dict(event.payload)
+        asks = self._person is not None and not self._is_at_prompt
+        if event.type == "approval_requested" and asks:
+            self._tasks.start(self._decide(event.run_id, said, depth), name="approval")
+            return
+        self._apart(lambda: self.screen.event(event, depth=depth))
+        if event.type == "child_started":
+            child = self._follow_child(top or event.run_id, said["child"], depth + 1)
+            self._tasks.start(child, name=f"child {said['child']}")
+        elif event.type == "approval_decided" and (task := self._asking.get(said["approval_id"])):
+            task.cancel()
+        elif event.type in ENDS and depth == 0:
+            for task in self._asking.values():
+                task.cancel()
+
+    async def _follow_child(self, run_id: str, child: str, depth: int) -> None:
+        run = await self.agents.run(run_id)
+        async for event in run.child_events(child):
+            self._show(event, depth, run_id)
+
+    async def _decide(self, run_id: str, said: dict[str, Any], depth: int) -> None:
+        """Ask the person, and decide, unless somebody else does meanwhile."""
+        id_, task = said["approval_id"], asyncio.current_task()
+        assert self._person is not None
+        assert task is not None
+        approvals = self.agents.runtime.approvals
+        self._asking[id_] = task
+        try:
+            async with self._one_question:
+                is_open = id_ in {one.id for one in await approvals.open(run_id=RunId(run_id))}
+                if not is_open:
+                    return
+                agree = await self._yes_or_no(f"{STEP * depth}? {asked(said)}: agree? [y/N] ")
+            if agree is not None:
+                await approvals.decide(id_, approve=agree, by=self._by)
+        except UnknownApprovalError:
+            self.note("somebody else has decided meanwhile")
+        finally:
+            del self._asking[id_]
+
+    async def _yes_or_no(self, question: str) -> bool | None:
+        """Return what the person says; None: the person is gone."""
+        assert self._person is not None
+        while (line := await self._person.ask(question, fresh=True)) is not None:
+            match line.strip().lower():
+                case "y" | "yes":
+                    return True
+                case "" | "n" | "no":
+                    return False
+        self.left.set()
+        return None
+
+
+def _text_of(payload: Any) -> str:
+    text = payload.get("text") if isinstance(payload, dict) else payload
+    return text if isinstance(text, str) else str(payload)
+
+
+async def say_all(chat: Chat, messages: Sequence[str]) -> Exit:
+    """Say messages one after the other, each when the run before has ended; return how it went."""
+    for text in messages:
+        if await chat.until_ended(await chat.say(text)) != "run_completed":
+            return Exit.FAILED
+    return Exit.OK

@@ -1,0 +1,138 @@
+"""Turns of sessions beside those agents as plain runs; listing, opening and starting among many sessions."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from typing import TYPE_CHECKING, Any, Final, cast
+
+import asyncpg
+
+from actors.agents import ReActAgent
+from actors.sessions import AgentRuntime
+from actors.testing import FunctionModel
+from tests.benchmarks.bench import TYPE, agent_id, many, open_runtime, report
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from actors.runtime import Runtime
+    from persistence.postgres import PostgresStore
+
+TURNS: Final = 1_600
+AT_ONCE: Final = (1, 64)
+ROUNDS: Final = 4
+FEW: Final = 1_000
+MANY: Final = 100_000
+NODES: Final = 20
+TRIES: Final = 50
+TALK: Final = "talk"
+
+SQL_FILL: Final = """
+with s as (
+  insert into sessions (agent, tenant, type, created_at, last_at, last_fact)
+    select $1 || '/f' || n, 'default', $1, now() - n * interval '1 s', now() - n * interval '1 s', 2
+      from generate_series($2::int, $3::int) n returning agent),
+f as (
+  insert into session_facts (agent, number, kind, run_id, at)
+    select s.agent, k.number, case k.number when 1 then 'started' else 'ended' end, md5(s.agent), now()
+      from s cross join generate_series(1, 2) k(number)),
+t as (
+  insert into transcripts (agent, session, next_ordinal, turns)
+    select s.agent, substr(s.agent, strpos(s.agent, '/') + 1), $4, $4 from s)
+insert into transcript_turns (agent, session, ordinal, id, run_id, body)
+  select s.agent, substr(s.agent, strpos(s.agent, '/') + 1), n, md5(s.agent || n), md5(s.agent),
+      json_build_object('role', case n % 2 when 0 then 'user' else 'assistant' end,
+        'content', json_build_array(json_build_object('type', 'text', 'text', 'hello')))
+    from s cross join generate_series(0, $4 - 1) n
+"""
+
+
+def speaker() -> ReActAgent:
+    """An agent whose model answers at once."""
+    return ReActAgent("bench", model=FunctionModel(lambda *_: "fine"))
+
+
+async def run(url: str, *, scale: float = 1.0) -> None:
+    """Print a line for each number of sessions at once, and one for many sessions beside few."""
+    async with open_runtime(url) as runtime:
+        await runtime.register_type(TYPE, lambda _: speaker())
+        async with AgentRuntime(agents=speaker(), runtime=runtime, app=TALK) as talks:
+            for at_once in AT_ONCE:
+                await _compared(runtime, talks, at_once, max(at_once, 8, int(TURNS * scale)))
+    await _among_many(url, scale)
+
+
+async def _compared(runtime: Runtime, talks: AgentRuntime, at_once: int, turns: int) -> None:
+    async def plain(index: int) -> None:
+        agent = agent_id(f"p{at_once}.{index % at_once}")
+        run_id = await runtime.submit(agent, {"text": "hello"}, session_id=agent.key)
+        await runtime.result(run_id)
+
+    async def turn(index: int) -> None:
+        await (await talks.start("hello", session_id=f"s{at_once}.{index % at_once}")).result()
+
+    rates: dict[str, list[float]] = {"plain": [], "turn": []}
+    for n in range(ROUNDS):
+        for name, one in sorted([("plain", plain), ("turn", turn)], reverse=n % 2 == 0):
+            rates[name].append(turns / await many(one, total=turns, at_once=at_once))
+    own, least = (statistics.median(rates[name]) for name in ("turn", "plain"))
+    report(
+        benchmark="talks",
+        sessions=at_once,
+        turns_per_s=round(own),
+        floor_per_s=round(least),
+        ratio=round(own / least, 3),
+        goal_ratio=0.7,
+    )
+
+
+async def _among_many(url: str, scale: float) -> None:
+    few, most = max(20, int(FEW * scale)), max(40, int(MANY * scale))
+    async with (
+        open_runtime(url) as runtime,
+        AgentRuntime(agents=speaker(), runtime=runtime, app=TALK) as talks,
+    ):
+        store = cast("PostgresStore", runtime.store)
+        rows = await asyncpg.connect(url, server_settings={"search_path": store.settings.schema})
+        try:
+            await rows.fetch(SQL_FILL, TALK, 1, few, NODES)
+            before = await _medians(talks, few)
+            for first in range(few + 1, most + 1, 5_000):
+                await rows.fetch(SQL_FILL, TALK, first, min(first + 4_999, most), NODES)
+            after = await _medians(talks, most)
+        finally:
+            await rows.close()
+    report(
+        benchmark="talks_many",
+        few=few,
+        many=most,
+        nodes=NODES,
+        **{f"{name}_ms": round(1000 * after[name], 2) for name in after},
+        **{f"floor_few_{name}_ms": round(1000 * before[name], 2) for name in before},
+        ratio=round(max(after[name] / before[name] for name in after), 2),
+        goal_ratio=1.5,
+    )
+
+
+async def _medians(talks: AgentRuntime, count: int) -> dict[str, float]:
+    """Return the seconds that listing, opening and starting take, each the median of some tries."""
+    found: dict[str, list[float]] = {"list": [], "open": [], "start": []}
+
+    async def timed(name: str, do: Callable[[], Awaitable[Any]]) -> None:
+        began = time.perf_counter()
+        await do()
+        found[name].append(time.perf_counter() - began)
+
+    for n in range(TRIES):
+        session = f"f{1 + n * 7 % count}"
+        await timed("list", talks.sessions)
+        await timed("open", lambda session=session: talks.path(session))  # type: ignore[misc]
+        run = await talks.start("hello", session_id=session)
+        await run.result()
+        await timed("start", lambda session=session: _started(talks, session))  # type: ignore[misc]
+    return {name: statistics.median(took) for name, took in found.items()}
+
+
+async def _started(talks: AgentRuntime, session: str) -> None:
+    await (await talks.start("hello", session_id=session)).result()

@@ -1,0 +1,208 @@
+"""Random operations on sessions: PostgreSQL says what the store in memory says."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+
+from actors.errors import ConflictError
+from actors.kernel.agent.message import ChatMessage
+from actors.kernel.agent.session import NewSession, SessionChange
+from actors.kernel.agent.transcript import NewCut, NewTurn
+from actors.kernel.runtime.ids import AgentId
+from actors.kernel.storage.errors import UnknownNodeError, UnknownSessionError
+from tests.conformance.bed import Turns, result, started
+from tests.conformance.conftest import bed_of, memory_bed
+from tests.harness.slow import IS_SLOW
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable
+
+    from tests.conformance.bed import Bed
+
+SEEDS: Final = 200 if IS_SLOW else 12
+STEPS: Final = 60
+REFUSED: Final = (ConflictError, UnknownNodeError, UnknownSessionError)
+ROLES: Final = ("user", "assistant", "tool", "system")
+
+
+@dataclass
+class Program:
+    """Operations on one session of two stores at once; the first one is the model.
+
+    Attributes:
+        beds: Both stores.
+        chance: Chooses what is done.
+        agent: The session.
+    """
+
+    beds: tuple[Bed, Bed]
+    chance: random.Random
+    agent: AgentId
+    queue: list[tuple[Turns, ...]] = field(default_factory=list)
+    """Runs that have not begun, by store."""
+    open: tuple[Turns, ...] | None = None
+    nodes: list[str] = field(default_factory=list)
+    steps: int = 0
+
+    async def both(self, *calls: Awaitable[Any]) -> tuple[Any, Any]:
+        """The results of a call to each store, or the same refusal."""
+        found = await asyncio.gather(*calls, return_exceptions=True)
+        one, other = ((type(x), str(x)) if isinstance(x, REFUSED) else x for x in found)
+        for answer in (one, other):
+            if isinstance(answer, BaseException):
+                raise answer
+        return one, other
+
+    async def same(self, *calls: Awaitable[Any]) -> Any:
+        """What both stores answer."""
+        one, other = await self.both(*calls)
+        assert one == other
+        return one
+
+    def turns(self) -> tuple[NewTurn, ...]:
+        """A few new nodes; some that are known already."""
+        made = []
+        for _ in range(self.chance.randrange(4)):
+            if self.nodes and self.chance.random() < 0.1:
+                name = self.chance.choice(self.nodes)
+            else:
+                name = f"{len(self.nodes)}"
+                self.nodes.append(name)
+            said = ChatMessage.of(self.chance.choice(ROLES), name * self.chance.randrange(2))
+            made.append(NewTurn(self.agent.key, name, said))
+        return tuple(made)
+
+    def node(self) -> str:
+        """One that is there, or was, or never."""
+        return self.chance.choice([*self.nodes[-9:], *self.nodes, "never"])
+
+    async def submit(self) -> None:
+        """One run more; it may be refused."""
+        name = f"m{self.steps}"
+        made = await self.both(
+            *(bed.submit(agent=self.agent, id=name, session=NewSession(name)) for bed in self.beds)
+        )
+        if all(isinstance(one, tuple) for one in made):
+            assert made[0] == made[1]
+            return
+        assert made[0].run_id == made[1].run_id
+        pairs = zip(self.beds, made, strict=True)
+        self.queue.append(tuple(Turns(bed, one.run_id, self.agent) for bed, one in pairs))
+
+    async def begin(self) -> None:
+        """The oldest run begins, somewhere."""
+        if not self.queue or self.open:
+            return
+        self.open = self.queue.pop(0)
+        head = self.node() if self.chance.random() < 0.4 else None
+        change, turns = SessionChange(("started",), head), self.turns()
+        for run in self.open:
+            await run.commit(run.turn(started(self.agent), session=change, turns=turns))
+
+    async def say(self) -> None:
+        """The open run adds nodes, and a cut."""
+        if self.open is None:
+            return
+        turns = self.turns()
+        cuts: tuple[NewCut, ...] = ()
+        view = await self.beds[0].store.transcripts.view(self.agent, self.agent.key, limit=99)
+        if view.ordinals and self.chance.random() < 0.5:
+            previous = -1 if view.cut is None else view.cut.upto
+            upto = self.chance.choice([*view.ordinals.values()]) + self.chance.randrange(2)
+            cuts = (NewCut(self.agent.key, upto, previous, f"c{self.steps}"),)
+        for run in self.open:
+            await run.commit(run.turn(result(f"{self.steps}"), turns=turns, cuts=cuts))
+
+    async def end(self) -> None:
+        """The open run ends, or a queued one is cancelled."""
+        change, turns = SessionChange(("ended",)), self.turns()
+        if self.open is None:
+            if self.queue:
+                for run in self.queue.pop(self.chance.randrange(len(self.queue))):
+                    await run.bed.store.arrivals.request_cancel(run.run_id, reason="no more")
+                    await run.cancel("no more", session=change)
+            return
+        how = self.chance.choice(("complete", "fail", "cancel"))
+        clears = self.chance.random() < 0.1
+        for run in self.open:
+            await getattr(run, how)("x", session=change, turns=turns, clear_turns=clears)
+        self.open = None
+
+    async def switch(self) -> None:
+        """Another node becomes the active one."""
+        node = self.node()
+        await self.same(*(bed.store.sessions.switch(self.agent, node) for bed in self.beds))
+
+    async def delete(self) -> None:
+        """A step of a deletion."""
+        if self.chance.random() < 0.5:
+            await self.same(*(bed.store.sessions.begin_delete(self.agent) for bed in self.beds))
+        elif not self.queue and self.open is None:
+            await self.same(*(bed.store.sessions.finish_delete(self.agent) for bed in self.beds))
+
+    async def clear(self) -> None:
+        """Nodes of a run go, or all."""
+        stores = [bed.store.transcripts for bed in self.beds]
+        found = await stores[0].page(self.agent, self.agent.key, branches=True)
+        runs = sorted({turn.run_id for turn in found})
+        if runs and self.chance.random() < 0.8:
+            run = self.chance.choice(runs)
+            await self.same(*(s.clear_run(self.agent, self.agent.key, run) for s in stores))
+        elif self.chance.random() < 0.3:
+            await self.same(*(s.clear(self.agent, self.agent.key) for s in stores))
+
+    async def seen(self, bed: Bed) -> list[object]:
+        """All that can be read of the session, without times."""
+        sessions, transcripts, key = bed.store.sessions, bed.store.transcripts, self.agent.key
+        row = await sessions.get(self.agent)
+        found: list[object] = [
+            row and (row.project, row.last_fact, row.open_runs, row.head),
+            [(f.number, f.kind, f.run_id, f.ahead) for f in await sessions.facts(self.agent)],
+        ]
+        nodes = await sessions.nodes(self.agent, self.nodes)
+        found += [
+            [(turn.ordinal, turn.id, turn.run_id, turn.parent) for turn in turns]
+            for turns in (await sessions.path(self.agent), nodes)
+        ]
+        for more in ({}, {"branches": True}, {"limit": 2, "offset": 1}, {"after": 3, "limit": 3}):
+            page = await transcripts.page(self.agent, key, **more)
+            found.append([turn.id for turn in page])
+        found.append(await transcripts.count(self.agent, key))
+        for limit, whole in ((99, False), (2, False), (99, True)):
+            view = await transcripts.view(self.agent, key, limit=limit, whole=whole)
+            cut = view.cut and (view.cut.upto, view.cut.strategy, view.cut.run_id)
+            found += [cut, dict(view.ordinals), view.count]
+        return found
+
+    async def run(self) -> None:
+        """Do it; after each step both stores show the same."""
+        verbs = (
+            *(self.submit, self.begin, self.say, self.say, self.end, self.end),
+            *(self.switch, self.switch, self.delete, self.clear),
+        )
+        weights = (5, 6, 3, 3, 3, 3, 3, 3, 1, 1)
+        for self.steps in range(STEPS):
+            [verb] = self.chance.choices(verbs, weights)
+            await verb()
+            one, other = [await self.seen(bed) for bed in self.beds]
+            assert other == one, (self.steps, verb.__name__)
+
+
+@pytest.mark.postgres
+async def test_random_programs_show_the_same_in_both_stores(request: pytest.FixtureRequest) -> None:
+    """Submits, begins, nodes, cuts, ends, switches, deletions, and what is cleared; after each step."""
+    async with memory_bed() as model, bed_of("postgres", request) as bed:
+        for one in (model, bed):
+            await one.claim()
+        for seed in range(SEEDS):
+            agent = AgentId("desk", f"s{seed}", "acme" if seed % 2 else "default")
+            try:
+                await Program((model, bed), random.Random(seed), agent).run()
+            except BaseException as exc:
+                exc.add_note(f"seed {seed}")
+                raise

@@ -1,0 +1,119 @@
+"""Memories of the model: versions by scope and name, and what a store has of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from actors.kernel.storage.memory import MemoryConflictError
+
+if TYPE_CHECKING:
+    from actors.kernel.storage.memory import Memory
+    from actors.kernel.store.store import RunStore
+
+TEXTS: Final = ("fact one", "fact two", "fact three")
+"""Texts that programs keep."""
+QUERY: Final = "fact"
+"""The query of programs, which finds all of these."""
+LIMIT: Final = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A version of a text."""
+
+    version: int
+    text: str
+    id: str
+    run: str
+    turn: str
+
+
+@dataclass(slots=True)
+class Shelf:
+    """The memories of one tenant.
+
+    Attributes:
+        kept: Versions, the present one last, by scope and name; a text without a key is its own name.
+    """
+
+    kept: dict[tuple[str, str], list[Kept]] = field(default_factory=dict)
+
+    def put(self, scope: str, key: str | None, new: Kept, *, expected: int | None = None) -> Kept:
+        """Keep a text unless it is there, and return what holds it; the version of `new` is given here.
+
+        Raises:
+            MemoryConflictError: The present version is not the expected one.
+        """
+        versions = self.kept.setdefault((scope, name_of(key, new.text)), [])
+        for one in versions:
+            if one.id == new.id:
+                return one
+        if versions and versions[-1].text == new.text:
+            return versions[-1]
+        present = versions[-1].version if versions else 0
+        if expected is not None and expected != present:
+            text = versions[-1].text if versions else None
+            raise MemoryConflictError(key or new.id, scope, expected, present, text)
+        versions.append(Kept(present + 1, new.text, new.id, new.run, new.turn))
+        return versions[-1]
+
+    def forget(self, scope: str, key_or_id: str) -> bool:
+        """Remove a memory by its key, else by an id of it; return whether there was one."""
+        places = [(scope, name_of(key_or_id, "")), *self.kept]
+        for place in places:
+            versions = self.kept.get(place, [])
+            is_meant = place == places[0] or any(one.id == key_or_id for one in versions)
+            if place[0] == scope and versions and is_meant:
+                del self.kept[place]
+                return True
+        return False
+
+    def present(self, scope: str) -> list[list[Any]]:
+        """Return key, version and text of all present texts of a scope, in the order of `sorted`."""
+        found = [
+            [name[2:] if name.startswith("k") else "", versions[-1].version, versions[-1].text]
+            for (about, name), versions in self.kept.items()
+            if about == scope and versions
+        ]
+        return sorted(found)
+
+    @property
+    def told(self) -> dict[str, list[str]]:
+        """Each memory with its versions, in words."""
+        return {
+            f"{scope} {name}": [*map(str, versions)]
+            for (scope, name), versions in sorted(self.kept.items())
+            if versions
+        }
+
+
+def name_of(key: str | None, text: str) -> str:
+    """Return the name of a memory in its scope."""
+    return f"t {text}" if key is None else f"k {key}"
+
+
+def hits_of(dumped: list[dict[str, Any]]) -> list[list[Any]]:
+    """Return what was recalled as `Shelf.present` tells it."""
+    return sorted([one["key"] or "", one["version"], one["text"]] for one in dumped)
+
+
+async def shelf_of(store: RunStore, tenant: str) -> Shelf:
+    """Return all memories of a tenant.
+
+    Raises:
+        AssertionError: Of some memory no version, or more than one, is present, or it is not the last one.
+    """
+    memories, shelf = store.memories.of(tenant), Shelf()
+    for one in await memories.page(limit=1000):
+        versions = await memories.versions(one.id, about=one.about)
+        assert [version.valid_until is None for version in versions] == [
+            n == 0 for n in range(len(versions))
+        ], versions
+        place = (one.about, name_of(one.key, one.text))
+        shelf.kept[place] = [*map(_kept, reversed(versions))]
+    return shelf
+
+
+def _kept(memory: Memory) -> Kept:
+    return Kept(memory.version, memory.text, memory.id, memory.run_id, memory.turn)

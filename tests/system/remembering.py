@@ -1,0 +1,64 @@
+"""An agent that remembers: its embedder waits for a file if it is the first to be asked, without the loop."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from compose.demo.ledger import append_line
+from tests.system.agents import executed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from actors.kernel.agent.agent import Agent
+    from actors.kernel.agent.message import Message
+    from actors.kernel.runtime.ids import AgentId
+    from actors.runtime import RunContext
+
+HERE: Final = f"{__name__}:TYPES"
+BEGAN, LEFT = 0, 1
+"""Numbers in the ledger: an embedding begins, and is done."""
+KEY: Final = "host"
+
+
+class Waiting:
+    """An `EmbeddingClient`. What comes behind its answer is done in the same turn of the loop."""
+
+    def __init__(self) -> None:
+        self.job: Any = {}
+
+    async def embed(self, texts: Sequence[str]) -> list[tuple[float, ...]]:
+        """See `EmbeddingClient.embed`."""
+        ledger, gate = Path(self.job["ledger"]), Path(self.job["gate"])
+        is_first = not executed(ledger)
+        append_line(str(ledger), f"{BEGAN} {os.getpid()}")
+        while is_first and not gate.exists():  # noqa: ASYNC240
+            time.sleep(0.01)  # noqa: ASYNC251 - see the class
+        append_line(str(ledger), f"{LEFT} {os.getpid()}")
+        return [(float(len(text)), 1.0) for text in texts]
+
+
+class Rememberer:
+    """Keeps the number of its process."""
+
+    def __init__(self, agent_id: AgentId) -> None:
+        self.id, self.embedder = agent_id, Waiting()
+
+    async def run(self, ctx: RunContext, inbox: list[Message]) -> str:
+        """Return the id of the memory."""
+        self.embedder.job = inbox[0].payload
+        pid = await ctx.step("pid", _pid)
+        await ctx.memory.block(
+            "none"
+        )  # tables are there, a connection is open: the write is one statement
+        return await ctx.memory.remember(f"kept by {pid}", key=KEY)
+
+
+def _pid() -> int:
+    return os.getpid()
+
+
+TYPES: Final[dict[str, Callable[[AgentId], Agent]]] = {"rememberer": Rememberer}

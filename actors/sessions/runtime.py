@@ -142,7 +142,8 @@ class AgentRuntime:
         """Start a run for a message; durable on return, before it begins.
 
         Args:
-            message: What the user says. The same message id again, in the same session, is the same run.
+            message: What the user says. The same message id again, in the same session, is the same run, also
+                when that run was deleted.
             session_id: The session; a new one by default.
             mode: Which agent executes the run.
             parent_node: The node that the run goes on from: edit and regenerate. The active one by default.

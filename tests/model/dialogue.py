@@ -109,6 +109,8 @@ class Dialogue:
     asked: Counter[str] = field(default_factory=Counter)
     cuts: set[int] | None = None
     resumes: bool = True
+    is_held: bool = False
+    """No run begins for now."""
 
     @property
     def open_runs(self) -> list[Run]:
@@ -182,6 +184,11 @@ class Dialogue:
             self._end(run, "completed", "woke")
         self._go_on()
 
+    def release(self) -> None:
+        """Let runs begin again."""
+        self.is_held = False
+        self._go_on()
+
     def crash(self) -> None:
         """The host dies, and another one goes on."""
         run = self.active
@@ -231,7 +238,7 @@ class Dialogue:
 
     def _go_on(self) -> None:
         """A free agent takes the first of its queue: a run, or all mail that waits for no run before it."""
-        while self.active is None and self.queue:
+        while self.active is None and self.queue and not self.is_held:
             first = self.queue[0]
             if isinstance(first, Run):
                 self.queue.remove(first)

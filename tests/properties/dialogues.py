@@ -49,7 +49,16 @@ CUT: Final = Dialogues(
     is_plain=True,
 )
 """Windows are cut on three paths."""
-FIXED: Final = {"halved": HALVED, "interrupted": INTERRUPTED, "cut": CUT}
+ANEW: Final = Dialogues(
+    (
+        *(Act("start"), Act("delete"), Act("start", kind="hold")),
+        *(Act("start", who=1, conflict="join"), Act("switch", 0), Act("delete"), Act("go")),
+        *(Act("start", kind="child"), Act("go"), Act("crash"), Act("start", kind="signal")),
+    ),
+    (Reader(0, 0, ((0, 2), (2, 1), (0, 2))), Reader(0, 1, ())),
+)
+"""A session begins anew; a message joins from another process; what changes a session is refused."""
+FIXED: Final = {"halved": HALVED, "interrupted": INTERRUPTED, "cut": CUT, "anew": ANEW}
 LOOKS: Final = 12
 """In so many interleavings the fixed programs are played, each in both modes."""
 

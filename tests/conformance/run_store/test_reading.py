@@ -123,6 +123,22 @@ async def test_a_tail_does_not_end_with_a_failed_attempt(bed: Bed) -> None:
     assert kinds[-1] == EntryKind.RUN_COMPLETED
 
 
+async def test_a_tail_ends_where_its_run_is_forgotten(bed: Bed) -> None:
+    """Somebody who has read a part of it, and lost the rest, waits for nothing."""
+    run = await bed.begin()
+    await run.complete()
+    tail = bed.store.reads.tail(run.run_id)
+    first = await anext(tail)
+    while (await bed.store.retention.forget_agent(DESK)).more:
+        pass
+
+    async with asyncio.timeout(10):
+        rest = [e async for e in bed.store.reads.tail(run.run_id, from_seq=first.seq + 1)]
+        read_ahead = [e async for e in tail]
+    assert rest == []
+    assert [e.kind for e in read_ahead] in ([], [EntryKind.RUN_COMPLETED])
+
+
 async def test_a_run_is_loaded_from_its_last_new_beginning(bed: Bed) -> None:
     """After `run.continued` the worker gets that entry and what follows, not the older ones."""
     run = await bed.begin()

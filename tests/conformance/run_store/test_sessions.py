@@ -314,6 +314,8 @@ async def test_a_session_is_deleted_in_two_steps(bed: Bed) -> None:
     assert row is not None
     assert (fact.number, fact.kind, row.project, row.last_fact) == (4, "queued", "other", 4)
     assert await take(bed, 1, after=2) == [fact]
+    assert await store.finish_delete(CHAT) == 0, "another one that deletes it comes late"
+    assert await store.facts(CHAT) == [fact]
 
 
 async def test_a_known_submit_is_answered_while_its_session_is_deleted(bed: Bed) -> None:

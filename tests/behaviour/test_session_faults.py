@@ -1,0 +1,96 @@
+"""What random programs and deaths at store calls have found in sessions, each by itself."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing
+from typing import TYPE_CHECKING
+
+import pytest
+
+from actors.sessions import AgentRuntime
+from tests.behaviour.bed import LIMIT_S
+from tests.behaviour.talks import Echo, past_of, said_in, sessions_on, types_of
+
+if TYPE_CHECKING:
+    from actors.kernel.agent.message import Message
+    from actors.runtime import RunContext
+    from actors.sessions import SessionEvent
+    from tests.behaviour.bed import Bed
+
+
+class Waiter:
+    """Waits for a signal that nobody sends."""
+
+    def __init__(self, bed: Bed) -> None:
+        self.id = bed.name()
+
+    async def run(self, ctx: RunContext, inbox: list[Message]) -> None:
+        """Wait."""
+        del inbox
+        await ctx.sleep_until_signal("never")
+
+
+async def nothing(ctx: RunContext, inbox: list[Message]) -> None:
+    """Let the host have something to serve."""
+
+
+@pytest.fixture
+def app(bed: Bed) -> str:
+    """A type that no other test has."""
+    return bed.name().type
+
+
+@pytest.mark.item(368, 377)
+async def test_a_run_that_was_cancelled_while_no_host_lived_ends_whole(bed: Bed, app: str) -> None:
+    """The next host ends it before it knows the app's agents: that is a fact of the session all the same."""
+    async with sessions_on(bed, {"normal": Waiter(bed)}, app=app) as talks:
+        run = await talks.start("1", session_id="s")
+        await bed.seen(run.run_id, "msg.received")
+        await bed.crash()
+    async with bed.client() as client:
+        await client.cancel(run.run_id, reason="enough")
+    await bed.start()
+    await bed.play(nothing)
+    async with sessions_on(bed, {"normal": Waiter(bed)}, app=app) as talks:
+        assert (await bed.ended(run.run_id)).status == "CANCELLED"
+        facts = await bed.runtime.store.sessions.facts(talks.agent_id("s"))
+        assert [fact.kind for fact in facts] == ["queued", "started", "ended"]
+        assert types_of(await past_of(talks, "s"))[-1] == "run_cancelled"
+
+
+@pytest.mark.item(374, 382)
+async def test_a_reader_outlives_the_deletion_of_its_session(bed: Bed, app: str) -> None:
+    """It was slow, and had read a part: what comes next is the session that begins anew, whole."""
+    async with sessions_on(bed, Echo().agent(), app=app) as talks:
+        await (await talks.start("1", session_id="s")).result()
+        seen: list[SessionEvent] = []
+        async with asyncio.timeout(LIMIT_S), aclosing(talks.tail_session("s")) as events:
+            seen.append(await anext(events))
+            await talks.delete_session("s")
+            run = await talks.start("2", session_id="s")
+            async for event in events:
+                seen.append(event)
+                if (event.type, event.run_id) == ("run_completed", run.run_id):
+                    break
+        own = [event for event in seen if event.run_id == run.run_id]
+        assert types_of(own) == ["loop_started", "message", "message", "run_completed"]
+
+
+@pytest.mark.item(365)
+async def test_a_message_that_joins_from_elsewhere_is_taken_at_once(bed: Bed, app: str) -> None:
+    """The host hears of it as of other mail, and begins with it when its run has ended."""
+    echo = Echo()
+    gate = echo.hold("1")
+    async with sessions_on(bed, echo.agent(), app=app) as talks, bed.client() as client:
+        first = await talks.start("1", session_id="s")
+        await bed.until(lambda: echo.asked)
+        async with AgentRuntime(runtime=client, app=app) as theirs:
+            joined = await theirs.start("2", session_id="s", on_conflict="join")
+        assert joined.run_id == first.run_id
+        gate.set()
+        await first.result()
+        async with asyncio.timeout(LIMIT_S):
+            while len(await said_in(talks, "s")) < 4:  # noqa: ASYNC110 - of a run that nobody holds
+                await asyncio.sleep(0.01)
+        assert await said_in(talks, "s") == ["1", "echo: 1", "2", "echo: 2"]

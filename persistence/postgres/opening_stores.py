@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from actors.kernel.runtime.ids import DEFAULT_TENANT
+from actors.kernel.runtime.ids import DEFAULT_TENANT, HostIncarnation
 from actors.kernel.storage.vector import EmbeddingClient
-from persistence.postgres.opening import BY_INDEX, open_links
+from persistence.postgres.connection.link import connect, shut
+from persistence.postgres.connection.settings import StoreSettings
+from persistence.postgres.opening import BY_INDEX, bring_up_to_date, open_links
 from persistence.postgres.stores.files import PostgresFiles, PostgresFileStore
 from persistence.postgres.stores.first_use import StoreTables
 from persistence.postgres.stores.graphs import PostgresGraphStore
+from persistence.postgres.stores.indexes import SearchIndexes
 from persistence.postgres.stores.vectors import PgVectorStore
 
 
@@ -82,3 +85,19 @@ async def open_postgres_files(
         url, "files", schema=schema, outage_s=outage_s, start_wait_s=start_wait_s, extra=BY_INDEX
     ) as links:
         yield PostgresFiles(links).of(tenant, scope)
+
+
+@asynccontextmanager
+async def open_search_indexes(
+    url: str, *, schema: str = "callboard", start_wait_s: float | None = None
+) -> AsyncIterator[SearchIndexes]:
+    """Yield the indexes of large scopes, of all tenants of a schema. See `open_postgres_vectors`."""
+    settings = StoreSettings(
+        url=url, owner=HostIncarnation("indexes"), schema=schema, start_wait_s=start_wait_s
+    )
+    await bring_up_to_date(settings)
+    connection = await connect(settings)
+    try:
+        yield SearchIndexes(connection)
+    finally:
+        await shut(connection)

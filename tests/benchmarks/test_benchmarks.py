@@ -14,6 +14,7 @@ from tests.benchmarks import (
     chats_open,
     children,
     cold,
+    erases,
     generates,
     idle,
     latency,
@@ -21,6 +22,7 @@ from tests.benchmarks import (
     outside,
     posts,
     profile,
+    searches,
     spans,
     steps,
     suspended,
@@ -51,6 +53,8 @@ if TYPE_CHECKING:
         (generates.replayed, 0.01),
         (chats_open.run, 0.01),
         (memories.run, 0.002),
+        (searches.run, 0.02),
+        (erases.run, 0.002),
     ],
 )
 @pytest.mark.timeout(120)

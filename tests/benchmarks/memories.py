@@ -63,7 +63,7 @@ async def nothing() -> None:
 
 
 class Keeper:
-    """An agent that keeps or finds the texts of its message, or does nothing; returns the seconds of each call."""
+    """An agent that keeps or finds the texts of its message, or does nothing. It returns seconds."""
 
     embedder = Embedder()
 

@@ -24,16 +24,16 @@ begin
     execute 'select s.version from store_tables s where s.name = ''{name}''' into there;
   end if;
   if there >= {version} then return; end if;
-  perform pg_advisory_xact_lock(hashtext('callboard store tables'));
-  create table if not exists store_tables (
-    name text primary key, version int not null, made_at timestamptz not null default clock_timestamp());
-  there := coalesce((select s.version from store_tables s where s.name = '{name}'), 0);
   begin
+    perform pg_advisory_xact_lock(hashtext('callboard store tables'));
+    create table if not exists store_tables (
+      name text primary key, version int not null, made_at timestamptz not null default clock_timestamp());
+    there := coalesce((select s.version from store_tables s where s.name = '{name}'), 0);
     {steps}
     insert into store_tables as s (name, version) values ('{name}', {version})
       on conflict (name) do update set version = excluded.version where s.version < excluded.version;
   exception when insufficient_privilege then
-    if there = 0 then raise; end if;
+    if coalesce(there, 0) = 0 then raise; end if;
   end;
 end $first_use$
 """

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 Store: TypeAlias = Literal["documents", "memories"]
 MemoryMb: TypeAlias = Annotated[int, within(1, 2**20, "Give 1 or more MiB.")]
+Workers: TypeAlias = Annotated[int, within(0, 64, "Give 0 to 64.")]
 _COLUMNS = ("store", "tenant", "name", "rows", "dimensions", "index", "size")
 
 
@@ -48,6 +49,7 @@ async def build(
     tenant: opt.TenantOpt = None,
     rows: opt.Count = EXACT_ROWS,
     memory_mb: MemoryMb = BUILD_MEMORY_MB,
+    workers: Workers = 0,
     target: Target = HERE,
 ) -> None:
     """Build the index of each large collection and memory scope that has none.
@@ -68,13 +70,16 @@ async def build(
         Large is what has more rows than this.
     memory_mb
         The most that the server takes for one build.
+    workers
+        Processes of the server beside the first one. They take the memory from shared memory: give a
+        container as much (`shm_size`).
     """
     async with _opened(target) as indexes:
         for one in await indexes.scopes(tenant=tenant, rows=rows):
             if one.rows == 0:
                 await indexes.drop(one)
             elif one.state != "ready" and one.is_indexable:
-                await indexes.build(one, memory_mb=memory_mb)
+                await indexes.build(one, memory_mb=memory_mb, workers=workers)
         found = await indexes.scopes(tenant=tenant, rows=rows)
     _table(found, target)
 

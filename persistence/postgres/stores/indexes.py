@@ -78,7 +78,9 @@ insert into search_indexes (name, on_table, tenant, scope, dimensions) values ($
   on conflict (name) do nothing
 """
 SQL_FORGET_INDEX: Final[LiteralString] = "delete from search_indexes s where s.name = $1"
-SQL_BUILD_MEMORY: Final[LiteralString] = "select set_config('maintenance_work_mem', $1, false)"
+SQL_BUILD_LIMITS: Final[LiteralString] = """
+select set_config('maintenance_work_mem', $1, false), set_config('max_parallel_maintenance_workers', $2, false)
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,7 +142,9 @@ class SearchIndexes:
         large = [one for one in scopes if one.rows > rows or one.state != "none"]
         return sorted(large, key=lambda one: (-one.rows, one.store, one.tenant, one.name))
 
-    async def build(self, scope: SearchScope, *, memory_mb: int = BUILD_MEMORY_MB) -> bool:
+    async def build(
+        self, scope: SearchScope, *, memory_mb: int = BUILD_MEMORY_MB, workers: int = 0
+    ) -> bool:
         """Build the index of a scope, and return True; False: it is ready. What is broken is built anew.
 
         It takes as long as `docs/operations.md` says, and waits for transactions that are older. If it is
@@ -149,6 +153,8 @@ class SearchIndexes:
         Args:
             scope: Of `scopes`.
             memory_mb: The most that the server takes for it, 1 or more.
+            workers: Processes beside the first one. With any, the memory is the server's shared memory, of
+                which a container has 64 MiB if nothing is said.
 
         Raises:
             ConflictError: Another process builds or drops an index.
@@ -157,7 +163,7 @@ class SearchIndexes:
         """
         await self._check_pgvector()
         async with self._locked("building an index"):
-            return await self._build(scope, memory_mb)
+            return await self._build(scope, memory_mb, workers)
 
     async def drop(self, scope: SearchScope) -> None:
         """Drop the index of a scope, whose searches are exact from then on. Nobody waits for it.
@@ -173,7 +179,7 @@ class SearchIndexes:
                 await self._connection.execute(f"drop index concurrently if exists {row['name']}")
                 await self._connection.fetch(SQL_FORGET_INDEX, row["name"])
 
-    async def _build(self, scope: SearchScope, memory_mb: int) -> bool:
+    async def _build(self, scope: SearchScope, memory_mb: int, workers: int) -> bool:
         key = _key(scope)
         rows = await self._connection.fetch(SQL_INDEX_STATES, *([part] for part in key))
         if not rows:
@@ -186,7 +192,8 @@ class SearchIndexes:
         if row["is_ready"] is not None:
             await self._connection.execute(f"drop index concurrently if exists {row['name']}")
         needed_mb = scope.rows * (4 * scope.dimensions + _BYTES_BESIDE) // 2**20 + 16
-        await self._connection.fetch(SQL_BUILD_MEMORY, f"{min(needed_mb, memory_mb)}MB")
+        memory = f"{min(needed_mb, memory_mb)}MB"
+        await self._connection.fetch(SQL_BUILD_LIMITS, memory, str(workers))
         await self._connection.execute(
             f"create index concurrently {row['name']} on {key[0]}"
             f" using hnsw ((embedding::{row['type']}) {row['class']})"

@@ -9,7 +9,8 @@ returns text[]
 language plpgsql stable set search_path from current
 set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off as $$
 declare
-  index record; ids text[]; rows_of_scope float8; is_whole boolean := p_filter is null and p_sources is null;
+  index record; ids text[]; rows_of_scope float8;
+  is_whole boolean := coalesce(p_filter, '{}') = '{}' and p_sources is null;
 begin
   select * into index from search_index(p_table, p_tenant, p_scope, cardinality(p_query)) i where i.is_ready;
   if not found or most = 0 then

@@ -73,6 +73,16 @@ class DatabaseFullError(Facts, StoreUnreachableError):
     problem: str
 
 
+class IndexInUseError(Facts, PersistenceError):
+    """An index of erased rows could not be dropped; the rows are gone. Erase again later."""
+
+    text = (
+        "an index of tenant {tenant!r} could not be dropped: another session, such as a back-up, reads its "
+        "table; the rows are gone, and the index still names their scope. Erase again when that has ended"
+    )
+    tenant: str
+
+
 RefusedError = StoreRefusedError
 """One statement was refused; another one may well succeed."""
 

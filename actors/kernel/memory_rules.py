@@ -76,7 +76,7 @@ class CheckedQuery:
     Attributes:
         words: Lower case, each once; empty: words are not searched for.
         unit: The embedding, of length 1; empty: meaning is not searched for.
-        candidates: Hits of each ranking that are joined.
+        candidates: Hits of each ranking; more than the limit where two are joined.
     """
 
     query: MemoryQuery
@@ -220,12 +220,13 @@ def checked_query(query: MemoryQuery) -> CheckedQuery:
             "a search by meaning needs an embedding: give the agent an `embedder`, or use mode='words'"
         )
     is_meant = query.mode != "words" and query.embedding is not None
+    joined = max(20, 4 * query.limit) if query.mode == "hybrid" else query.limit
     return CheckedQuery(
         query=query,
         words=() if query.mode == "meaning" else words_of(query.text)[:MAX_QUERY_WORDS],
         unit=unit_vector(query.embedding or (), what="query") if is_meant else array("f"),
         filter=checked_filter(query.filter, what="filter of a search"),
-        candidates=max(20, 4 * query.limit) if query.limit else 0,
+        candidates=joined if query.limit else 0,
     )
 
 

@@ -52,6 +52,9 @@ memory = App(name="memory", help="Texts that agents keep beyond conversations.",
 limits = App(
     name="limits", help="How many runs execute at once and start per second.", group=DECIDE
 )
+indexes = App(
+    name="indexes", help="Search by meaning in large collections and memory scopes.", group=SET_UP
+)
 dlq = App(name="dlq", help="Messages that were given up, and giving them back.", group=DECIDE)
 approvals = App(name="approvals", help="What runs may do only if a person agrees.", group=DECIDE)
 schedules = App(name="schedules", help="Messages that come to agents by themselves.", group=TALK)
@@ -92,11 +95,12 @@ _PARTS: Final = (
     (memory, "inspect.memory", "list=list_memories show forget"),
     (approvals, "messages.approvals", "list=list_approvals approve deny"),
     (schedules, "operate.schedules", "create list=list_schedules show pause resume trigger delete"),
+    (indexes, "operate.indexes", "list=list_indexes build drop"),
     (limits, "operate.limits", "list=list_limits set=set_limit delete=delete_limit"),
     (dlq, "operate.dlq", "list=list_letters show redrive discard"),
 )
 """The part, the module, and its commands, as NAME or NAME=FUNCTION."""
-_APPS: Final = (runs, agents, history, sessions, memory, dlq, limits, schedules, approvals)
+_APPS: Final = (runs, agents, history, sessions, memory, dlq, limits, schedules, approvals, indexes)
 
 
 def _add(part: App, module: str, commands: str, group: Group | None = None) -> None:

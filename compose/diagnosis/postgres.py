@@ -8,6 +8,7 @@ from actors.kernel.json import JsonValue
 from actors.runtime.loop.clock import SystemClock
 from compose.diagnosis.finding import Finding, is_this_machine, judge
 from persistence.functions import stale_functions
+from persistence.postgres.stores.indexes import EXACT_ROWS, SearchIndexes, SearchScope
 from persistence.schema_files import known_functions, known_migrations
 
 if TYPE_CHECKING:
@@ -79,6 +80,10 @@ select format_type(a.atttypid, null) as type, a.attrelid::regclass::text as tabl
   where a.attname = 'embedding' and a.attrelid in (to_regclass('vector_documents'), to_regclass('memories'))
   order by 2
 """
+SQL_MOST_EMBEDDINGS: Final[LiteralString] = """
+select coalesce(max(c.reltuples), 0)::bigint from pg_class c
+  where c.oid in (to_regclass('vector_documents'), to_regclass('memories'))
+"""
 
 SQL_HAS_CYPHER: Final[LiteralString] = "select to_regclass('cypher_graphs') is not null"
 SQL_CYPHER: Final[LiteralString] = """
@@ -124,6 +129,8 @@ async def diagnose_postgres(connection: Connection) -> list[Finding]:
     if await connection.fetchval(SQL_HAS_CYPHER):
         [cypher] = await connection.fetch(SQL_CYPHER)
         found += [_cypher(cypher)] if cypher["graphs"] else []
+        if await connection.fetchval(SQL_MOST_EMBEDDINGS) > EXACT_ROWS:
+            found.append(_searches(await SearchIndexes(connection).scopes(rows=EXACT_ROWS)))
     return found
 
 
@@ -299,3 +306,13 @@ def _cypher(row: asyncpg.Record) -> Finding:
     return judge(
         "cypher", found, data, wrong=version is None, remedy=f"{get}as a superuser `{make}`"
     )
+
+
+def _searches(scopes: list[SearchScope]) -> Finding:
+    """Return the scopes that are large and have no index, or one that a crash left half built."""
+    slow = [one for one in scopes if one.is_indexable and one.state in {"none", "broken"}]
+    found = f"large collections and memory scopes that are searched without an index: {len(slow) or 'none'}"
+    if slow:
+        found += f" (such as {slow[0].store} {slow[0].name!r} of {slow[0].tenant}: {slow[0].rows})"
+    data: Data = {"large": len(scopes), "without_index": len(slow)}
+    return judge("searches", found, data, note=bool(slow), remedy="callboard indexes build")

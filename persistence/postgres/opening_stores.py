@@ -7,13 +7,16 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import Final
 
-from actors.kernel.runtime.ids import DEFAULT_TENANT
+from actors.kernel.runtime.ids import DEFAULT_TENANT, HostIncarnation
 from actors.kernel.storage.vector import EmbeddingClient
-from persistence.postgres.opening import BY_INDEX, open_links
+from persistence.postgres.connection.link import connect, shut
+from persistence.postgres.connection.settings import StoreSettings
+from persistence.postgres.opening import BY_INDEX, bring_up_to_date, open_links
 from persistence.postgres.stores.age import QUERY_S, AGEGraphStore
 from persistence.postgres.stores.files import PostgresFiles, PostgresFileStore
 from persistence.postgres.stores.first_use import StoreTables
 from persistence.postgres.stores.graphs import PostgresGraphStore
+from persistence.postgres.stores.indexes import SearchIndexes
 from persistence.postgres.stores.vectors import PgVectorStore
 
 COPY_S: Final = 600.0
@@ -21,6 +24,8 @@ COPY_S: Final = 600.0
 
 CYPHER_SESSION: Final = {"statement_timeout": f"{QUERY_S:g}s"}
 """Settings of sessions that run Cypher."""
+BY_KEY: Final = {**BY_INDEX, "enable_sort": "off"}
+"""For statements that name the index they mean by its order."""
 
 
 @asynccontextmanager
@@ -62,7 +67,7 @@ async def open_postgres_graph(
 ) -> AsyncIterator[PostgresGraphStore]:
     """Yield the graph of one tenant, for programs with or without a runtime. See `open_postgres_vectors`."""
     async with open_links(
-        url, "graph", schema=schema, outage_s=outage_s, start_wait_s=start_wait_s, extra=BY_INDEX
+        url, "graph", schema=schema, outage_s=outage_s, start_wait_s=start_wait_s, extra=BY_KEY
     ) as links:
         yield PostgresGraphStore(StoreTables(links, "graphs"), tenant=tenant)
 
@@ -125,3 +130,19 @@ async def open_postgres_files(
         url, "files", schema=schema, outage_s=outage_s, start_wait_s=start_wait_s, extra=BY_INDEX
     ) as links:
         yield PostgresFiles(links).of(tenant, scope)
+
+
+@asynccontextmanager
+async def open_search_indexes(
+    url: str, *, schema: str = "callboard", start_wait_s: float | None = None
+) -> AsyncIterator[SearchIndexes]:
+    """Yield the indexes of large scopes, of all tenants of a schema. See `open_postgres_vectors`."""
+    settings = StoreSettings(
+        url=url, owner=HostIncarnation("indexes"), schema=schema, start_wait_s=start_wait_s
+    )
+    await bring_up_to_date(settings)
+    connection = await connect(settings)
+    try:
+        yield SearchIndexes(connection)
+    finally:
+        await shut(connection)

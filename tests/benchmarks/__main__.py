@@ -15,6 +15,7 @@ from tests.benchmarks import (
     chats_open,
     children,
     cold,
+    erases,
     generates,
     idle,
     latency,
@@ -22,6 +23,7 @@ from tests.benchmarks import (
     outside,
     posts,
     resume,
+    searches,
     spans,
     steps,
     suspended,
@@ -45,6 +47,8 @@ ON_POSTGRES = {
     "chats_open": chats_open.run,
     "memories": memories.run,
     "talks": talks.run,
+    "searches": searches.run,
+    "erases": erases.run,
 }
 ON_BROKER = {
     "outside": outside.run,

@@ -1,4 +1,8 @@
-"""`ctx.memory.recall` by meaning in one scope, against the bare SQL of the same search, in turn with it."""
+"""`ctx.memory.recall` by meaning in one scope, against the bare SQL of the same search, in turn with it.
+
+A recall is a recorded effect: `step_ms` is what an empty step costs in the same place, which is durable when it
+returns. Of a small scope that is the greater part.
+"""
 
 from __future__ import annotations
 
@@ -54,8 +58,12 @@ def vector_of(text: str) -> tuple[float, ...]:
     return tuple(chance.random() - 0.5 for _ in range(DIMENSIONS))
 
 
+async def nothing() -> None:
+    """Do nothing."""
+
+
 class Keeper:
-    """An agent that keeps or finds the texts of its message, and returns the seconds of each recall."""
+    """An agent that keeps or finds the texts of its message, or does nothing. It returns seconds."""
 
     embedder = Embedder()
 
@@ -70,11 +78,13 @@ class Keeper:
             began = time.perf_counter()
             if order["verb"] == "remember":
                 await ctx.memory.remember(text, about=SCOPE)
+            elif order["verb"] == "step":
+                await ctx.step("nothing", nothing)
             else:
                 found = await ctx.memory.recall(text, about=SCOPE, limit=LIMIT, mode="meaning")
                 assert len(found) == LIMIT
             times.append(time.perf_counter() - began)
-        return times if order["verb"] == "recall" else []
+        return [] if order["verb"] == "remember" else times
 
 
 async def run(url: str, *, scale: float = 1.0) -> None:
@@ -93,24 +103,30 @@ async def run(url: str, *, scale: float = 1.0) -> None:
         await connection.execute(f"vacuum analyze {schema}.memories")
         floor = await connection.prepare(SQL_FLOOR.format(schema=schema))
         ours: list[float] = []
+        steps: list[float] = []
         floors: list[float] = []
         for n in range(times):
             text = f"question {n}"
             order: Any = {"verb": "recall", "texts": [text]}
             found: Any = await runtime.result(await runtime.submit(agent, order))
             ours += found
+            order = {"verb": "step", "texts": [text]}
+            empty: Any = await runtime.result(await runtime.submit(agent, order))
+            steps += empty
             began = time.perf_counter()
             rows = await floor.fetch(tenant, SCOPE, str(list(vector_of(text))), LIMIT)
             floors.append(time.perf_counter() - began)
             assert len(rows) == LIMIT
         await connection.close()
-    own, base = statistics.median(ours), statistics.median(floors)
+    own, base, step = map(statistics.median, (ours, floors, steps))
     report(
         benchmark="memories",
         memories=count,
         dimensions=DIMENSIONS,
         recall_ms=round(own * 1000, 2),
         floor_ms=round(base * 1000, 2),
+        step_ms=round(step * 1000, 2),
+        ratio_beside_step=round(own / (base + step), 2),
         ratio=round(own / base, 2),
         goal_ratio=1.3,
     )

@@ -14,6 +14,7 @@ from tests.benchmarks import (
     chats_open,
     children,
     cold,
+    erases,
     generates,
     idle,
     latency,
@@ -21,6 +22,7 @@ from tests.benchmarks import (
     outside,
     posts,
     profile,
+    searches,
     spans,
     steps,
     suspended,
@@ -53,6 +55,8 @@ if TYPE_CHECKING:
         (chats_open.run, 0.01),
         (memories.run, 0.002),
         (talks.run, 0.001),
+        (searches.run, 0.02),
+        (erases.run, 0.002),
     ],
 )
 @pytest.mark.timeout(120)

@@ -22,6 +22,7 @@ from actors.kernel.storage.erasure import (
 )
 from actors.kernel.storage.errors import OpenRunsError
 from actors.kernel.store.operators import RetentionStore, agent_scope
+from persistence.errors import IndexInUseError
 from persistence.postgres.connection.link import Links, Row
 
 SQL_ERASE_MAIL: Final[LiteralString] = (
@@ -40,7 +41,9 @@ SQL_ERASE_ARTIFACTS: Final[LiteralString] = (
     "select artifacts, chunks, more from erase_artifacts($1, $2, $3)"
 )
 SQL_ERASE_BOARDS: Final[LiteralString] = "select erase_boards($1, $2, $3, $4) as boards"
-SQL_ERASE_MEMORIES: Final[LiteralString] = "select erase_memories($1, $2, $3) as versions"
+SQL_ERASE_MEMORIES: Final[LiteralString] = (
+    "select versions, about, slot from erase_memories($1, $2, $3, $4, $5)"
+)
 SQL_ERASE_FILES: Final[LiteralString] = "select erase_files($1, $2) as files"
 SQL_ERASE_DOCUMENTS: Final[LiteralString] = (
     "select documents, collection, id, more from erase_documents($1, $2, $3, $4, $5)"
@@ -48,9 +51,10 @@ SQL_ERASE_DOCUMENTS: Final[LiteralString] = (
 SQL_ERASE_GRAPH: Final[LiteralString] = (
     "select entities, relationships, step, after from erase_graph($1, $2, $3, $4, $5)"
 )
+SQL_ERASE_INDEXES: Final[LiteralString] = "select indexes, more from erase_indexes($1, $2)"
 SQL_AGENTS_TO_ERASE: Final[LiteralString] = "select agents_to_erase($1, $2, 1) as agent"
 SQL_PREVIEW_ERASE: Final[LiteralString] = (
-    "select kind, n from preview_erase($1, $2, $3, $4, $5) where store = $6"
+    "select kind, n from preview_erase($1, $2, $3, $4, $5, $6)"
 )
 SQL_OPEN_RUNS_TO_ERASE: Final[LiteralString] = """
 select r.run_id, r.agent from runs r
@@ -58,6 +62,8 @@ select r.run_id, r.agent from runs r
   order by r.run_id limit $3
 """
 
+INDEX_TRIES: Final = 100
+"""Tries to drop one index, each of which waits a tenth of a second at most."""
 _AGAIN: Final = "+"
 """The cursor of a store that needs none, as long as there is more."""
 _Step: TypeAlias = Callable[[Links, EraseRequest, str | None, int], Awaitable[EraseCount]]
@@ -91,6 +97,7 @@ class PostgresErasure(ErasureStore):
             _PostgresPart(links, "memories", _OF_MEMORIES, _erase_memories),
             _PostgresPart(links, "documents", _OF_SUBJECTS, _erase_documents),
             _PostgresPart(links, "graph", _OF_SUBJECTS, _erase_graph),
+            _PostgresPart(links, "indexes", _OF_MEMORIES, _erase_indexes),
         )
 
     @override
@@ -230,10 +237,11 @@ async def _erase_artifacts(
 async def _erase_memories(
     links: Links, what: EraseRequest, cursor: str | None, limit: int
 ) -> EraseCount:
-    del cursor
-    args = (what.tenant, memory_scopes(what), limit)
+    about, slot = ("", "") if cursor is None else from_json(cursor)
+    args = (what.tenant, memory_scopes(what), limit, about, slot)
     [row] = await links.fetch("erasing memories", SQL_ERASE_MEMORIES, *args)
-    return EraseCount(_rows(row, "versions"), _AGAIN if row["versions"] == limit else None)
+    place = to_json((row["about"] or "", row["slot"] or "")).decode()
+    return EraseCount(_rows(row, "versions"), place if row["versions"] == limit else None)
 
 
 async def _erase_documents(
@@ -254,6 +262,19 @@ async def _erase_graph(
     [row] = await links.fetch("erasing a graph", SQL_ERASE_GRAPH, *args)
     rows = _rows(row, "entities relationships")
     return EraseCount(rows, None if row["step"] is None else row["step"] + row["after"])
+
+
+async def _erase_indexes(
+    links: Links, what: EraseRequest, cursor: str | None, limit: int
+) -> EraseCount:
+    """Drop the indexes of what was erased, one in a statement; the cursor counts tries in vain."""
+    del limit
+    args = (what.tenant, memory_scopes(what))
+    [row] = await links.fetch("dropping an index", SQL_ERASE_INDEXES, *args)
+    tries = 0 if row["indexes"] else int(cursor or 0) + 1
+    if row["more"] and tries == INDEX_TRIES:
+        raise IndexInUseError(what.tenant)
+    return EraseCount(_rows(row, "indexes"), str(tries) if row["more"] else None)
 
 
 def _behind(agent: str, what: EraseRequest, cursor: str | None, *, more: bool) -> str | None:

@@ -2,54 +2,64 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from importlib import resources
-from typing import Final, Literal
+from typing import Final, Literal, TypeAlias
 
 from persistence.errors import RefusedError
 from persistence.postgres.connection.link import Links, Row
 
-TABLES_VERSION: Final = 1
-"""Of all files in `schema/stores`."""
+StoreName: TypeAlias = Literal[
+    "boards", "files", "graphs", "graphs_cypher", "indexes", "memories", "vectors"
+]
+
+VERSIONS: Final[Mapping[StoreName, int]] = {"boards": 2}
+"""Of tables that have had more than one. `NAME.sql` makes version 1, `NAME_2.sql` makes version 2 of that."""
 _MISSING: Final = frozenset(("42P01", "42883"))
 """SQLSTATE of a table or function that is not there. A database that lost its last commits may have lost
 tables that this process has used."""
 _FIRST_USE: Final = """
 do $first_use$
-declare is_made boolean := false;
+declare there int;
 begin
   if to_regclass('store_tables') is not null then
-    execute 'select exists (select from store_tables s where s.name = ''{name}'')' into is_made;
+    execute 'select s.version from store_tables s where s.name = ''{name}''' into there;
   end if;
-  if is_made then return; end if;
-  perform pg_advisory_xact_lock(hashtext('callboard store tables'));
-  create table if not exists store_tables (
-    name text primary key, version int not null, made_at timestamptz not null default clock_timestamp());
-  if not exists (select from store_tables s where s.name = '{name}') then
-    execute $tables$ {tables} $tables$;
-    insert into store_tables (name, version) values ('{name}', {version});
-  end if;
+  if there >= {version} then return; end if;
+  begin
+    perform pg_advisory_xact_lock(hashtext('callboard store tables'));
+    create table if not exists store_tables (
+      name text primary key, version int not null, made_at timestamptz not null default clock_timestamp());
+    there := coalesce((select s.version from store_tables s where s.name = '{name}'), 0);
+    {steps}
+    insert into store_tables as s (name, version) values ('{name}', {version})
+      on conflict (name) do update set version = excluded.version where s.version < excluded.version;
+  exception when insufficient_privilege then
+    if coalesce(there, 0) = 0 then raise; end if;
+  end;
 end $first_use$
 """
+_STEP: Final = """
+    if there < {version} then
+      execute $tables$ {tables} $tables$;
+    end if;"""
 
 
 class StoreTables:
     """Links to the tables of one store, which the first statement makes when they are missing.
 
     They are made in one transaction, with a row of `store_tables` that says so: after a crash they are there
-    as a whole, or not. Any number of processes may be first at once: one of them makes the tables, under an
-    advisory lock of the database, and the others wait. Tables that a database has lost since are made anew,
-    without their rows. A user without the right to create tables may use those that are there.
+    as a whole, or not. Tables of an older version are brought up to date in the same way. Any number of
+    processes may be first at once: one of them makes the tables, under an advisory lock of the database, and
+    the others wait. Tables that a database has lost since are made anew, without their rows. A user without
+    the right to create tables may use those that are there; what a newer version adds is left to another user.
 
     Args:
         links: For one statement at a time. Their schema has been migrated.
         name: Of the file in `schema/stores` that makes the tables.
     """
 
-    def __init__(
-        self,
-        links: Links,
-        name: Literal["boards", "files", "graphs", "graphs_cypher", "memories", "vectors"],
-    ) -> None:
+    def __init__(self, links: Links, name: StoreName) -> None:
         self._links, self._name = links, name
         self._are_made = False
 
@@ -70,8 +80,11 @@ class StoreTables:
         self._are_made = True
 
 
-def first_use(name: str) -> str:
-    """Return the statement that makes a store's tables unless they are there."""
+def first_use(name: StoreName) -> str:
+    """Return the statement that makes a store's tables, or brings them up to date, unless they are."""
     folder = resources.files("persistence.postgres").joinpath("schema", "stores")
-    tables = folder.joinpath(f"{name}.sql").read_text("utf-8")
-    return _FIRST_USE.format(name=name, tables=tables, version=TABLES_VERSION)
+    newest, steps = VERSIONS.get(name, 1), ""
+    for version in range(1, newest + 1):
+        file = f"{name}.sql" if version == 1 else f"{name}_{version}.sql"
+        steps += _STEP.format(version=version, tables=folder.joinpath(file).read_text("utf-8"))
+    return _FIRST_USE.format(name=name, steps=steps, version=newest)

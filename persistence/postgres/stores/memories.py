@@ -40,37 +40,10 @@ select outcome, id, key, about, text, source, run_id, turn, metadata, version, c
     valid_until
   from put_memory($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)
 """
-# Containment is cheap and leaves few; it lets values pass that have more than was asked for.
 SQL_SEARCH_MEMORIES: Final[LiteralString] = """
-with asked as materialized (
-  select memory_meaning(nullif($3::real[], '{}')) as meaning,
-    array(select plainto_tsquery('simple', w) from unnest($4::text[]) w) as queries,
-    array(select w from unnest($4::text[]) w where length(w) >= $5::int) as spelled),
-scoped as not materialized (
-  select m.* from memories m where m.tenant = $1 and m.about = $2
-    and case when $6::timestamptz is null then m.valid_until is null
-      else m.updated_at <= $6 and (m.valid_until is null or m.valid_until > $6) end
-    and ($7::text[] is null or m.source = any($7))
-    and ($8::jsonb is null or m.filterable @> $8 and not exists (
-      select from jsonb_each($8) f where m.filterable -> f.key is distinct from f.value))),
-near as (
-  select s.id, memory_nearness(s.embedding, (select a.meaning from asked a)) as score, s.updated_at
-    from scoped s where s.dimensions = cardinality($3::real[]) and s.dimensions > 0
-    order by score desc, s.updated_at desc, s.id limit $9),
-counted as (
-  select s.id, s.updated_at,
-      (select count(*) from unnest(a.queries) q where s.words @@ q)::float8 / cardinality(a.queries) as share,
-      coalesce((select max(memory_closeness(w, s.text)) from unnest(a.spelled) w), 0) as closest
-    from scoped s cross join asked a where cardinality(a.queries) > 0),
-worded as (
-  select c.id, c.updated_at,
-      (10 * c.share + case when c.closest >= $10::float8 then c.closest else 0 end) / 11 as score
-    from counted c where c.share > 0 or c.closest >= $10::float8
-    order by score desc, c.updated_at desc, c.id limit $9)
-select m.id, m.key, m.about, m.text, m.source, m.run_id, m.turn, m.metadata, m.version, m.created_at,
-    m.updated_at, m.valid_until, f.meaning, f.wording
-  from (select id, n.score as meaning, w.score as wording from near n full join worded w using (id)) f
-    join memories m on m.tenant = $1 and m.id = f.id
+select id, key, about, text, source, run_id, turn, metadata, version, created_at, updated_at, valid_until,
+    meaning, wording
+  from search_memories($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
 """
 SQL_SELECT_VERSIONS: Final[LiteralString] = """
 select m.id, m.key, m.about, m.text, m.source, m.run_id, m.turn, m.metadata, m.version, m.created_at,

@@ -47,19 +47,9 @@ kept as (
       content = excluded.content, metadata = excluded.metadata, embedding = excluded.embedding where $8)
 select k.dimensions from known k
 """
-# Containment is cheap and leaves few; it lets values pass that have more than was asked for.
-SQL_SEARCH_DOCUMENTS: Final[LiteralString] = """
-select c.dimensions, d.id, d.content, d.metadata, d.score
-  from vector_collections c left join lateral (
-    select v.id, v.content, v.metadata, cosine_of(v.embedding, (select embedding_of($3::real[]))) as score
-      from vector_documents v
-      where v.tenant = $1 and v.collection = $2 and c.dimensions = $4
-        and ($5::jsonb is null or v.filterable @> $5::jsonb and not exists (
-          select from jsonb_each($5::jsonb) f where v.filterable -> f.key is distinct from f.value))
-      order by score desc, v.id limit $6) d on true
-  where c.tenant = $1 and c.collection = $2
-  order by d.score desc, d.id
-"""
+SQL_SEARCH_DOCUMENTS: Final[LiteralString] = (
+    "select dimensions, id, content, metadata, score from search_documents($1, $2, $3, $4, $5)"
+)
 SQL_DELETE_DOCUMENTS: Final[LiteralString] = """
 delete from vector_documents d where d.tenant = $1 and d.collection = $2 and d.id = any($3::text[])
 """
@@ -68,8 +58,9 @@ delete from vector_documents d where d.tenant = $1 and d.collection = $2 and d.i
 class PgVectorStore(VectorStore):
     """A `VectorStore` of one tenant on PostgreSQL, with pgvector or without it.
 
-    A search reads all documents of its collection, and is exact. What was kept when a call returned survives
-    any crash that the database survives. A call that was interrupted has kept all of its documents or none.
+    A search reads all documents of its collection, and is exact, unless the collection has an index: see
+    `SearchIndexes`. What was kept when a call returned survives any crash that the database survives. A call
+    that was interrupted has kept all of its documents or none.
 
     Args:
         tables: Of `vectors`.
@@ -113,7 +104,7 @@ class PgVectorStore(VectorStore):
         unit = unit_vector(query_embedding, what="query embedding")
         wanted = checked_filter(filter, what="filter of a search")
         text = None if wanted is None else to_json(wanted).decode()
-        args = (self._tenant, collection, unit.tolist(), len(unit), text, limit)
+        args = (self._tenant, collection, unit.tolist(), text, limit)
         rows = await self._tables.fetch("searching documents", SQL_SEARCH_DOCUMENTS, *args)
         if rows:
             check_query(unit, rows[0]["dimensions"], collection)

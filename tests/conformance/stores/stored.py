@@ -20,14 +20,28 @@ if TYPE_CHECKING:
 
 
 @asynccontextmanager
-async def lent_links(request: pytest.FixtureRequest, count: int = 2) -> AsyncIterator[Links]:
-    """Connections to a schema that belongs to this test."""
-    url = request.getfixturevalue("postgres_server").url
+async def lent_place(request: pytest.FixtureRequest) -> AsyncIterator[tuple[str, str]]:
+    """The URL of the server, and a schema that belongs to this test."""
+    url: str = request.getfixturevalue("postgres_server").url
     schemas: Schemas = request.getfixturevalue("schemas")
     async with schemas.lent() as schema, open_postgres_history(url, schema=schema):
-        settings = StoreSettings(url=url, owner=HostIncarnation("test"), schema=schema)
-        links = Links(settings, ServerOutage(settings), count)
-        try:
-            yield links
-        finally:
-            await links.close()
+        yield url, schema
+
+
+@asynccontextmanager
+async def links_of(place: tuple[str, str], count: int = 2) -> AsyncIterator[Links]:
+    """Connections as a runtime's store makes them."""
+    url, schema = place
+    settings = StoreSettings(url=url, owner=HostIncarnation("test"), schema=schema)
+    links = Links(settings, ServerOutage(settings), count)
+    try:
+        yield links
+    finally:
+        await links.close()
+
+
+@asynccontextmanager
+async def lent_links(request: pytest.FixtureRequest, count: int = 2) -> AsyncIterator[Links]:
+    """Connections to a schema that belongs to this test."""
+    async with lent_place(request) as place, links_of(place, count) as links:
+        yield links

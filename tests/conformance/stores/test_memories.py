@@ -24,10 +24,12 @@ from actors.kernel.storage.memory import (
     NewMemory,
 )
 from actors.storage.memories import InMemoryLongTermMemories
+from persistence.postgres.opening_stores import open_search_indexes
 from persistence.postgres.stores.memories import PostgresLongTermMemories
 from tests.conformance.bed import DESK
 from tests.conformance.clock import ManualClock
-from tests.conformance.stores.stored import lent_links
+from tests.conformance.stores.indexed import IndexedMemories, Indexing
+from tests.conformance.stores.stored import lent_links, lent_place, links_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -57,7 +59,22 @@ async def in_postgres(request: pytest.FixtureRequest) -> AsyncIterator[LongTermM
         yield PostgresLongTermMemories(links)
 
 
-@pytest.fixture(params=[in_memory, pytest.param(in_postgres, marks=pytest.mark.postgres)])
+@asynccontextmanager
+async def with_indexes(request: pytest.FixtureRequest) -> AsyncIterator[LongTermMemories]:
+    """Memories of a schema, whose scopes have an index from the first embedding on."""
+    async with lent_place(request) as place, links_of(place) as links:
+        url, schema = place
+        async with open_search_indexes(url, schema=schema) as indexes:
+            yield IndexedMemories(links, Indexing(indexes))
+
+
+@pytest.fixture(
+    params=[
+        in_memory,
+        pytest.param(in_postgres, marks=pytest.mark.postgres),
+        pytest.param(with_indexes, marks=pytest.mark.postgres),
+    ]
+)
 async def memories(request: pytest.FixtureRequest) -> AsyncIterator[LongTermMemories]:
     """No memories on each backend."""
     async with request.param(request) as opened:

@@ -17,8 +17,10 @@ from actors.errors import ContractError, InvalidTextError, NotSerializableError
 from actors.kernel.embedding import MAX_CONTENT_BYTES, MAX_DIMENSIONS, MAX_DOCUMENTS, MAX_HITS
 from actors.kernel.storage.vector import SearchResult, VectorDocument, VectorStore
 from actors.storage.vectors import InMemoryVectorStore
+from persistence.postgres.opening_stores import open_search_indexes
 from persistence.postgres.stores.first_use import StoreTables
 from persistence.postgres.stores.vectors import PgVectorStore
+from tests.conformance.stores.indexed import IndexedVectors, Indexing
 from tests.conformance.stores.places import Place, links_to
 
 if TYPE_CHECKING:
@@ -50,10 +52,24 @@ async def in_postgres(place: Place) -> AsyncIterator[Tenants]:
         )
 
 
+@asynccontextmanager
+async def with_indexes(place: Place) -> AsyncIterator[Tenants]:
+    """The same, with an index of each collection from its first documents on."""
+    async with (
+        links_to(place) as links,
+        open_search_indexes(place.url, schema=place.schema) as indexes,
+    ):
+        indexing, ours = Indexing(indexes), secrets.token_hex(6)
+        yield lambda name, embedder: IndexedVectors(
+            links, indexing, tenant=f"{name}-{ours}", embedder=embedder
+        )
+
+
 @pytest.fixture(
     params=[
         "memory",
         pytest.param("pgvector", marks=pytest.mark.postgres),
+        pytest.param("indexed", marks=pytest.mark.postgres),
         pytest.param("arrays", marks=pytest.mark.postgres),
     ]
 )
@@ -61,6 +77,9 @@ def backend(request: pytest.FixtureRequest) -> Callable[[], AbstractAsyncContext
     """Each backend, not yet opened."""
     if request.param == "memory":
         return in_memory
+    if request.param == "indexed":
+        indexed: Place = request.getfixturevalue("pgvector_place")
+        return lambda: with_indexes(indexed)
     place: Place = request.getfixturevalue(f"{request.param}_place")
     return lambda: in_postgres(place)
 

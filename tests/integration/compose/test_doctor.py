@@ -424,9 +424,31 @@ def test_embeddings_are_looked_at_where_a_store_keeps_some(
     assert "create extension vector" in found["remedy"]
 
 
-async def _keep_a_document(url: str, schema: str) -> None:
+def test_a_large_collection_without_an_index_is_a_note(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until its index is built."""
+    asyncio.run(_keep_a_document(cli.url, cli.schema, "b"))
+    asyncio.run(execute(cli.url, f"analyze {cli.schema}.vector_documents"))
+    assert "searches" not in checks(cli)
+    monkeypatch.setattr("compose.diagnosis.postgres.EXACT_ROWS", 1)
+
+    found = checks(cli)["searches"]
+    assert (found["level"], found["without_index"]) == ("note", 1)
+    assert "documents 'default' of default: 2" in found["found"]
+    assert found["remedy"] == "callboard indexes build"
+    cli("indexes", "build", "--rows", "1")
+    assert checks(cli)["searches"]["level"] == "ok"
+
+
+async def _keep_a_document(url: str, schema: str, *others: str) -> None:
     async with open_postgres_vectors(url, schema=schema) as vectors:
-        await vectors.add([VectorDocument(id="a", content="north", embedding=(0.0, 1.0))])
+        await vectors.add(
+            [
+                VectorDocument(id=id_, content="north", embedding=(0.0, 1.0))
+                for id_ in ("a", *others)
+            ]
+        )
 
 
 def test_a_server_elsewhere_is_judged_harder() -> None:

@@ -15,7 +15,7 @@ from actors.kernel.storage.graph import Entity, Relationship
 from actors.kernel.storage.vector import VectorDocument
 from persistence.errors import RefusedError
 from persistence.postgres import open_postgres_graph, open_postgres_vectors
-from persistence.postgres.stores.first_use import StoreTables
+from persistence.postgres.stores.first_use import StoreTables, first_use
 from persistence.postgres.stores.graphs import PostgresGraphStore
 from persistence.postgres.stores.vectors import PgVectorStore
 from tests.conformance.stores.places import Place, links_to, make
@@ -196,6 +196,39 @@ async def test_a_user_without_the_right_to_make_tables_uses_those_there(
     finally:
         async with connected(url, new_schema) as connection:
             await connection.execute(f"drop owned by {parts.username}")
+
+
+@pytest.mark.parametrize("is_owner", [True, False])
+async def test_tables_of_an_older_version_are_brought_up_to_date(
+    postgres_server: TestPostgres, new_schema: str, plain_database: str, *, is_owner: bool
+) -> None:
+    """By the first store that uses them; one whose user may not do it uses them as they are."""
+    parts, server = urlsplit(plain_database), urlsplit(postgres_server.url)
+    place = Place(postgres_server.url, new_schema)
+    await make(place)
+    async with connected(place.url, place.schema) as connection:
+        await connection.execute(first_use("boards"))
+        await connection.execute(
+            "drop index task_boards_of_agent; update store_tables set version = 1 where name = 'boards';"
+            f"grant usage on schema {place.schema} to {parts.username};"
+            f"grant select on all tables in schema {place.schema} to {parts.username}"
+        )
+    as_user = Place(urlunsplit(parts._replace(path=server.path)), place.schema)
+    try:
+        async with links_to(place if is_owner else as_user) as links:
+            tables = StoreTables(links, "boards")
+            assert await tables.fetch("reading boards", "select from task_boards") == []
+    finally:
+        async with connected(place.url, place.schema) as connection:
+            await connection.execute(f"drop owned by {parts.username}")
+
+    found = await sql(
+        place.url,
+        place.schema,
+        "select s.version, to_regclass('task_boards_of_agent') is not null as has_index"
+        " from store_tables s where s.name = 'boards'",
+    )
+    assert [tuple(row) for row in found] == [(2, True) if is_owner else (1, False)]
 
 
 @pytest.mark.item(318)

@@ -1,18 +1,19 @@
 -- Take entities and relationships of a tenant away; of a subject those whose properties name it. An entity goes when no
 -- relationship touches it any more: these go at most `most` at a time. `p_step` says where a walk is: 'e' among entities,
--- 'r' among relationships, behind the id `p_after`; `step` null: it has come to its end.
+-- 'r' among relationships, behind the id `p_after`; `step` null: it has come to its end. The order is that of the index
+-- which is meant, and no sort may make it: so it finds the rows, whatever was counted.
 create or replace function erase_graph(p_tenant text, p_about text, p_step text, p_after text, most int)
 returns table (entities int, relationships int, step text, after text)
-language plpgsql set search_path from current set enable_seqscan = off as $$
+language plpgsql set search_path from current set enable_seqscan = off set enable_sort = off as $$
 #variable_conflict use_column
-declare ids text[]; gone int; last text;
+declare ids text[]; places tid[]; last text;
 begin
   entities := 0; relationships := 0; step := p_step; after := p_after;
   if to_regclass('graph_entities') is null then
     step := null;
   elsif p_about is null then
     delete from graph_relationships r where r.ctid = any(array(
-      select n.ctid from graph_relationships n where n.tenant = p_tenant limit most for update));
+      select n.ctid from graph_relationships n where n.tenant = p_tenant order by n.tenant, n.id limit most for update));
     get diagnostics relationships = row_count;
     if relationships < most then
       ids := array(select n.id from graph_entities n where n.tenant = p_tenant order by n.id limit most for update);
@@ -30,9 +31,11 @@ begin
     perform 1 from graph_entities e where e.tenant = p_tenant and e.id = any(ids) order by e.id for update;
     delete from graph_relationships r where r.ctid = any(array(
       select o.place from unnest(ids) u(id) cross join lateral (
-        (select n.ctid as place from graph_relationships n where n.tenant = p_tenant and n.source_id = u.id limit most)
+        (select n.ctid as place from graph_relationships n where n.tenant = p_tenant and n.source_id = u.id
+          order by n.tenant, n.source_id, n.type limit most)
         union
-        (select n.ctid from graph_relationships n where n.tenant = p_tenant and n.target_id = u.id limit most)) o
+        (select n.ctid from graph_relationships n where n.tenant = p_tenant and n.target_id = u.id
+          order by n.tenant, n.target_id, n.type limit most)) o
         limit most));
     get diagnostics relationships = row_count;
     if relationships < most then
@@ -45,12 +48,14 @@ begin
       end if;
     end if;
   else
-    select array_agg(w.id) filter (where w.is_meant), max(w.id) into ids, last from (
+    select array_agg(w.place) filter (where w.is_meant), max(w.id) into places, last from (
       select p.*, count(*) filter (where p.is_meant) over (order by p.id) as nth from (
-        select n.id, json_typeof(n.properties -> 'about') = 'string' and n.properties ->> 'about' = p_about as is_meant
-          from graph_relationships n where n.tenant = p_tenant and n.id > p_after order by n.id limit 10 * most) p) w
+        select n.id, n.ctid as place,
+            json_typeof(n.properties -> 'about') = 'string' and n.properties ->> 'about' = p_about as is_meant
+          from graph_relationships n where n.tenant = p_tenant and n.id > p_after
+          order by n.tenant, n.id limit 10 * most for update) p) w
       where w.nth <= most;
-    delete from graph_relationships r where r.tenant = p_tenant and r.id = any(ids);
+    delete from graph_relationships r where r.ctid = any(places);
     get diagnostics relationships = row_count;
     after := last;
     step := case when last is not null then 'r' end;

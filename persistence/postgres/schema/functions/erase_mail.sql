@@ -3,14 +3,14 @@
 -- these agents are found by walking all of them by number, `ten` times `most` at a time, behind `p_after`.
 create or replace function erase_mail(p_tenant text, p_agent text, p_after bigint, most int)
 returns table (schedules int, posts int, messages int, letters int, after bigint)
-language plpgsql set search_path from current as $$
+language plpgsql set search_path from current set enable_seqscan = off set enable_sort = off as $$
 #variable_conflict use_column
 declare seqs bigint[]; last bigint; low text := p_tenant || ':'; high text := p_tenant || ';';
 begin
   posts := 0;
   delete from schedules s where s.ctid = any(array(
     select n.ctid from schedules n where n.tenant = p_tenant and (p_agent is null or n.agent = p_agent)
-      limit most for update));
+      order by n.tenant, n.name limit most for update));
   get diagnostics schedules = row_count;
   delete from outbox o where o.ctid = any(array(
     select n.ctid from outbox n cross join lateral (

@@ -17,7 +17,8 @@ begin
         select n.run_id from transcript_turns n where n.agent = p_agent and n.session = of_session
           order by n.ordinal limit most) t
       where t.run_id <> '' and exists (
-        select from runs r where r.run_id = t.run_id and r.agent = p_agent and r.ended_at is not null offset 0));
+        select from (select r.agent, r.ended_at from runs r where r.run_id = t.run_id offset 0) k
+          where k.agent = p_agent and k.ended_at is not null));
     if cardinality(of_runs) > 0 then
       select e.runs, e.entries, e.letters into runs, entries, letters
         from erase_runs(null, p_agent, null, of_runs, most) e;
@@ -30,7 +31,8 @@ begin
     from (select t.place, t.tokens, count(t.artifact) over (order by t.ordinal) as apart from (
         select n.ctid as place, n.tokens, n.artifact, n.ordinal from transcript_turns n
           where n.agent = p_agent and n.session = of_session and (p_session is null or not exists (
-            select from runs r where r.run_id = n.run_id and r.ended_at is null offset 0))
+            select from (select r.ended_at from runs r where r.run_id = n.run_id offset 0) k
+              where k.ended_at is null))
           order by n.ordinal limit most) t) k
     where k.apart <= 4;
   delete from transcript_turns t where t.ctid = any(places);

@@ -1,0 +1,26 @@
+-- Drop an index of erased scopes: their names are in its definition, and their embeddings in its pages. Of a tenant all,
+-- else those of memories about `p_abouts`. A reader of the table, such as a back-up, stops it: it waits a tenth of a second
+-- at most, since others wait behind it. `indexes`: 1, if one is gone; `more`: another one is left, or the same one.
+create or replace function erase_indexes(p_tenant text, p_abouts text[])
+returns table (indexes int, more boolean)
+language plpgsql set search_path from current set enable_seqscan = off set lock_timeout = '100ms' as $$
+declare found text[];
+begin
+  indexes := 0; more := false;
+  if to_regclass('search_indexes') is not null then
+    found := array(select s.name from search_indexes s where s.tenant = p_tenant
+      and (p_abouts is null or s.on_table = 'memories' and s.scope = any(p_abouts)) order by s.name limit 2);
+    more := cardinality(found) > 0;
+  end if;
+  if more then
+    begin
+      execute format('drop index if exists %I', found[1]);
+      delete from search_indexes s where s.name = found[1];
+      indexes := 1;
+      more := cardinality(found) > 1;
+    exception when lock_not_available then
+      null;
+    end;
+  end if;
+  return next;
+end $$;

@@ -1,0 +1,39 @@
+-- The documents of a collection that are nearest to a query, best first, each with the collection's dimensions; one row
+-- without a document where there is none, and none where there is no collection. By the collection's index if it has one
+-- that is ready; by all of its documents if not, or if the index does not find enough that match.
+create or replace function search_documents(p_tenant text, p_collection text, p_query real[], p_filter jsonb, most int)
+returns table (dimensions int, id text, content text, metadata json, score float8)
+language plpgsql stable set search_path from current set enable_seqscan = off as $$
+#variable_conflict use_column
+declare ids text[]; of_collection int;
+begin
+  select c.dimensions into of_collection from vector_collections c
+    where c.tenant = p_tenant and c.collection = p_collection;
+  if of_collection is null then
+    return;
+  end if;
+  if of_collection <> cardinality(p_query) or most = 0 then
+    dimensions := of_collection;
+    return next;
+    return;
+  end if;
+  ids := nearest_indexed('vector_documents', p_tenant, p_collection, p_query, p_filter, null, most);
+  if ids is not null then
+    return query select of_collection, d.id, d.content, d.metadata, d.score
+      from unnest(ids) u(id) cross join lateral (
+        select v.id, v.content, v.metadata, cosine_of(v.embedding, (select embedding_of(p_query))) as score
+          from vector_documents v where v.tenant = p_tenant and v.collection = p_collection and v.id = u.id offset 0) d
+      order by d.score desc, d.id limit most;
+    return;
+  end if;
+  -- Containment is cheap and leaves few; it lets values pass that have more than was asked for.
+  return query select of_collection, d.id, d.content, d.metadata, d.score
+    from (values (1)) one left join (
+      select v.id, v.content, v.metadata, cosine_of(v.embedding, (select embedding_of(p_query))) as score
+        from vector_documents v
+        where v.tenant = p_tenant and v.collection = p_collection and (p_filter is null
+          or v.filterable @> p_filter and not exists (
+            select from jsonb_each(p_filter) f where v.filterable -> f.key is distinct from f.value))
+        order by score desc, v.id limit most) d on true
+    order by d.score desc, d.id;
+end $$;

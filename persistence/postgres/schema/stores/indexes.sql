@@ -1,0 +1,11 @@
+-- Indexes of large scopes that an operator has built, or begun to build: see `stores/indexes.py`. The row is written
+-- before the index is begun, and goes when it was dropped, so that what a crash leaves is known.
+
+create table search_indexes (
+  name text collate "C" primary key,
+  on_table text not null,
+  tenant text collate "C" not null,
+  scope text collate "C" not null,
+  dimensions int not null,
+  unique (tenant, on_table, scope, dimensions)
+);

@@ -1,0 +1,149 @@
+"""How PostgreSQL finds what an erase removes: by keys, a batch at a time, however much others have."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from actors.kernel.runtime.ids import AgentId, HostIncarnation
+from actors.kernel.storage.erasure import EraseRequest
+from persistence.postgres import StoreSettings, open_store
+from persistence.postgres.features import erasure
+from persistence.postgres.stores.memories import PostgresLongTermMemories
+from tests.conformance.stores.places import Place, links_to, make
+from tests.harness.plans import faults
+from tests.integration.persistence import grown_tables, test_board_plans, test_store_plans
+from tests.integration.persistence.hosts import write
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from persistence.postgres import PostgresStore
+    from tests.harness.plans import PlanBook
+    from tests.integration.persistence.hosts import Counted
+
+FEW, LARGE = 2_000, 1_000_000
+USER: Final = "user:10"
+MEMORIES: Final = """
+insert into memories (tenant, about, slot, version, id, text, source, run_id, turn, metadata, dimensions,
+    created_at, updated_at)
+  select case n % 10 when 0 then 'acme' else 'other' end, 'user:' || n, 's', 1, 'i' || n, 'text', 'user',
+      '', '', '{}', 0, now(), now()
+    from generate_series(1, $1::int) n
+"""
+ROWS: Final = (*grown_tables.ROWS, *test_board_plans.ROWS, *test_store_plans.ROWS, MEMORIES)
+DESK: Final = AgentId("desk", "10", "acme")
+REQUESTS: Final = (
+    EraseRequest(tenant="acme", agent=DESK, session="c10"),
+    EraseRequest(tenant="acme", agent=DESK),
+    EraseRequest(tenant="acme", about=USER),
+)
+WALKS: Final[Mapping[str, frozenset[str]]] = {
+    # A subject is in metadata and properties: all of the tenant's are looked at, a page in a statement.
+    "erase_documents": frozenset({"vector_documents"}),
+    "erase_graph": frozenset({"graph_entities", "graph_relationships"}),
+    # What is on its way is little; dead letters are walked by number.
+    "erase_mail": frozenset({"outbox", "dead_letters"}),
+    "forget_agent": frozenset({"dead_letters"}),
+    # A dry run counts what an erase walks.
+    "preview_erase": frozenset(
+        {"dead_letters", "vector_documents", "graph_entities", "graph_relationships"}
+    ),
+}
+"""Tables that a function reads beyond what it takes away."""
+STATEMENTS: Final = frozenset(
+    text
+    for name, text in vars(erasure).items()
+    if name.startswith("SQL_") and name not in {"SQL_AGENTS_TO_ERASE", "SQL_OPEN_RUNS_TO_ERASE"}
+)
+
+
+async def erase(store: PostgresStore, what: EraseRequest) -> int:
+    """Count all of a scope, and take it away; return the number of batches."""
+    batches = 0
+    for part in store.erasure.parts:
+        await part.count(what)
+        cursor, is_done = None, False
+        while not is_done:
+            done = await part.erase(what, cursor=cursor)
+            cursor, is_done = done.cursor, done.cursor is None
+            batches += 1
+    return batches
+
+
+def found(book: PlanBook) -> list[str]:
+    """The statements that read in vain, each with what."""
+    return sorted(
+        {
+            f"{plan.name}: {fault}"
+            for plan in book.plans
+            for fault in faults(plan)
+            if fault.rpartition(" ")[2] not in WALKS.get(plan.function, ())
+        }
+    )
+
+
+async def make_tables(url: str, schema: str) -> None:
+    """Use each store once."""
+    place = Place(url, schema)
+    await test_board_plans.work(url, schema)
+    await make(place)
+    async with links_to(place) as links:
+        await PostgresLongTermMemories(links).of("acme").page()
+
+
+@pytest.mark.parametrize("counted", ["never", "too early", "well"])
+async def test_an_erase_finds_its_rows_by_keys(
+    postgres_dsn: str, new_schema: str, book: PlanBook, counted: Counted
+) -> None:
+    """Whatever the planner knows, in an erase and in a dry run: of a conversation, an agent and a subject."""
+    settings = StoreSettings(url=postgres_dsn, owner=HostIncarnation("h"), schema=new_schema)
+    await make_tables(postgres_dsn, new_schema)
+    async with open_store(settings) as store:
+        await write(postgres_dsn, new_schema, dict.fromkeys(ROWS, (FEW,)), counted)
+        book.clear()
+        batches = [await erase(store, what) for what in REQUESTS]
+
+    assert found(book) == []
+    assert {plan.query for plan in book.plans} >= STATEMENTS - {erasure.SQL_ERASE_FILES}
+    assert max(batches) < 20, batches
+
+
+OF_ONE: Final = """
+insert into memories (tenant, about, slot, version, id, text, source, run_id, turn, metadata, dimensions,
+    created_at, updated_at)
+  select 'acme', $2, 's' || n, 1, 'u' || n, 'text', 'user', '', '', '{}', 0, now(), now()
+    from generate_series(1, $1::int) n
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not os.environ.get("CALLBOARD_TEST_SLOW"), reason="fills a table for minutes")
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("counted", ["too early", "well"])
+async def test_a_user_among_a_million_memories(
+    postgres_dsn: str, new_schema: str, book: PlanBook, counted: Counted
+) -> None:
+    """Their memories go in one statement for each 500; none looks at more rows than it takes."""
+    settings = StoreSettings(url=postgres_dsn, owner=HostIncarnation("h"), schema=new_schema)
+    await make_tables(postgres_dsn, new_schema)
+    what = EraseRequest(tenant="acme", about="user:x")
+    async with open_store(settings) as store:
+        changes = {MEMORIES: (LARGE,), OF_ONE: (10_000, "user:x")}
+        await write(postgres_dsn, new_schema, changes, counted)
+        [memories] = [part for part in store.erasure.parts if part.erased_as == "memories"]
+        book.clear()
+        done = await memories.erase(what)
+        batches, gone = 1, done.rows["versions"]
+        while done.cursor is not None:
+            done = await memories.erase(what, cursor=done.cursor)
+            batches, gone = batches + 1, gone + done.rows["versions"]
+        left = await store.memories.of("acme").page(about="user:10")
+
+    deletes = [plan for plan in book.plans if plan.function == "erase_memories"]
+    read = [plan.read(node) for plan in deletes for node in plan.nodes if "Relation Name" in node]
+    assert (gone, batches, len(left)) == (10_000, 21, 1)
+    assert max(read) <= 501
+    assert len([plan for plan in book.plans if not plan.function]) == 22

@@ -10,13 +10,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from actors.errors import ActorsError
+from actors.sessions import CancelResult
 from tests.model.dialogue import Told
 from tests.model.dialogue_play import PATIENCE_S, Play
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Iterator, Sequence
 
-    from actors.sessions import CancelResult
     from tests.model.dialogue import Dialogue
 
 GONE: Final = "gone"
@@ -76,7 +76,9 @@ class Race(Play):
             done = await work
         except ActorsError as exc:
             return type(exc).__name__
-        return done.status if act == "cancel" else GONE if act == "delete" else "ok"
+        if isinstance(done, CancelResult):
+            return done.status
+        return GONE if act == "delete" else "ok"
 
     async def _stop(self, session: str, n: int) -> CancelResult:
         handle = await self._handle(session, self.model[session].runs[self.victim], n)

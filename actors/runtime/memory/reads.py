@@ -74,7 +74,7 @@ class MemoryReads(MemoryRole, ReadStore):
     @override
     async def tail(self, run_id: RunId, *, from_seq: int = 0) -> AsyncIterator[RunLogEntry]:
         """May start before the run exists."""
-        news, was_there = self._rows.listen(run_id), False
+        news = self._rows.listen(run_id)
         try:
             while True:
                 news.clear()
@@ -82,8 +82,7 @@ class MemoryReads(MemoryRole, ReadStore):
                 for line in record.log[from_seq:] if record else ():
                     yield line.entry(run_id)
                     from_seq = line.seq + 1
-                was_there = was_there or record is not None
-                if record.swept if record else was_there:
+                if record.swept if record else run_id in self._rows.dropped:
                     return
                 if record and record.has_ended and from_seq > record.last_seq:
                     return

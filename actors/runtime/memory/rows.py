@@ -61,6 +61,8 @@ class MemoryRows:
         self.open_by_agent: defaultdict[AgentId, dict[RunId, RunRecord]] = defaultdict(dict)
         self.inbox: dict[MessageKey, InboxRow] = {}
         self.pending: dict[AgentId, dict[int, InboxRow]] = {}
+        self.dropped: set[RunId] = set()
+        """Runs that were here and are forgotten: who reads on in their logs has come to the end."""
         self.signal_ids: set[tuple[RunId, str, str]] = set()
         self.waiting: dict[RunId, RunRecord] = {}
         """Runs with open waits."""
@@ -100,6 +102,7 @@ class MemoryRows:
         """Forget a run that has ended; the ids of its messages stay."""
         cause = record.cause
         del self.runs[cause.run_id]
+        self.dropped.add(cause.run_id)
         self.given_back.pop(cause.run_id, None)
         parent = self.runs.get(cause.parent) if cause.parent else None
         if parent is not None:

@@ -125,6 +125,8 @@ async def test_a_tail_does_not_end_with_a_failed_attempt(bed: Bed) -> None:
 
 async def test_a_tail_ends_where_its_run_is_forgotten(bed: Bed) -> None:
     """Somebody who has read a part of it, and lost the rest, waits for nothing."""
+    if bed.backend == "composed":
+        pytest.skip("composed lacks forgetting of a log that was given to it")
     run = await bed.begin()
     await run.complete()
     tail = bed.store.reads.tail(run.run_id)

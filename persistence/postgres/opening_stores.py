@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Final
 
 from actors.kernel.runtime.ids import DEFAULT_TENANT, HostIncarnation
 from actors.kernel.storage.vector import EmbeddingClient
@@ -16,9 +15,6 @@ from persistence.postgres.stores.first_use import StoreTables
 from persistence.postgres.stores.graphs import PostgresGraphStore
 from persistence.postgres.stores.indexes import SearchIndexes
 from persistence.postgres.stores.vectors import PgVectorStore
-
-BY_KEY: Final = {**BY_INDEX, "enable_sort": "off"}
-"""For statements that name the index they mean by its order."""
 
 
 @asynccontextmanager
@@ -60,7 +56,7 @@ async def open_postgres_graph(
 ) -> AsyncIterator[PostgresGraphStore]:
     """Yield the graph of one tenant, for programs with or without a runtime. See `open_postgres_vectors`."""
     async with open_links(
-        url, "graph", schema=schema, outage_s=outage_s, start_wait_s=start_wait_s, extra=BY_KEY
+        url, "graph", schema=schema, outage_s=outage_s, start_wait_s=start_wait_s, extra=BY_INDEX
     ) as links:
         yield PostgresGraphStore(StoreTables(links, "graphs"), tenant=tenant)
 

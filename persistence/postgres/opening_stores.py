@@ -24,8 +24,6 @@ COPY_S: Final = 600.0
 
 CYPHER_SESSION: Final = {"statement_timeout": f"{QUERY_S:g}s"}
 """Settings of sessions that run Cypher."""
-BY_KEY: Final = {**BY_INDEX, "enable_sort": "off"}
-"""For statements that name the index they mean by its order."""
 
 
 @asynccontextmanager
@@ -67,7 +65,7 @@ async def open_postgres_graph(
 ) -> AsyncIterator[PostgresGraphStore]:
     """Yield the graph of one tenant, for programs with or without a runtime. See `open_postgres_vectors`."""
     async with open_links(
-        url, "graph", schema=schema, outage_s=outage_s, start_wait_s=start_wait_s, extra=BY_KEY
+        url, "graph", schema=schema, outage_s=outage_s, start_wait_s=start_wait_s, extra=BY_INDEX
     ) as links:
         yield PostgresGraphStore(StoreTables(links, "graphs"), tenant=tenant)
 

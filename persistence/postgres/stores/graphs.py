@@ -46,21 +46,13 @@ kept as (
       target_id = excluded.target_id, properties = excluded.properties)
 select m.id from missing m
 """
-# The other indexes begin with the tenant, too. Where a planner knows of no rows, all of them seem to cost the
-# same. This order is the key's alone, and `open_postgres_graph` lets no sort make it.
 SQL_SELECT_RELATIONSHIP: Final[LiteralString] = """
-select k.id, k.type, k.source_id, k.target_id, k.properties from (
-    select r.id, r.type, r.source_id, r.target_id, r.properties from graph_relationships r
-      where r.tenant = $1 and r.id >= $2 order by r.id limit 1) k
-  where k.id = $2
+select r.id, r.type, r.source_id, r.target_id, r.properties from graph_relationships r
+  where r.tenant = $1 and r.id = $2
 """
-SQL_DELETE_RELATIONSHIP: Final[LiteralString] = """
-delete from graph_relationships r where r.ctid = any(array(
-  select k.place from (
-      select n.ctid as place, n.id from graph_relationships n
-        where n.tenant = $1 and n.id >= $2 order by n.id limit 1) k
-    where k.id = $2))
-"""
+SQL_DELETE_RELATIONSHIP: Final[LiteralString] = (
+    "delete from graph_relationships r where r.tenant = $1 and r.id = $2"
+)
 SQL_SELECT_NEIGHBORS: Final[LiteralString] = """
 select n.distance, n.id, n.type, n.source_id, n.target_id, n.properties
   from graph_neighbors($1, $2, $3, $4, $5) n

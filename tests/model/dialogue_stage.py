@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from tests.behaviour.bed import Bed
     from tests.harness.faulty_store import Faults
 
+LIMIT_S: Final = 20.0
 RETRY: Final = RetryPolicy(max_retries=1, backoff_s=0.01, jitter=0)
 
 
@@ -67,6 +68,17 @@ class Stage:
         modes = modes_of(self.speaker, self.kids)
         hosted = AgentRuntime(agents=modes, runtime=self.bed.runtime, app=self.app, retry=RETRY)
         await hosted.open()
+        if self.bed.backend != "memory":
+            await self._until_known()
+
+    async def _until_known(self) -> None:
+        """Return when the other process can know who serves the app."""
+        assert self._elsewhere is not None
+        async with asyncio.timeout(LIMIT_S):
+            while not any(  # noqa: ASYNC110 - of another process
+                self.app in host.serves for host in await self._elsewhere.store.insight.hosts()
+            ):
+                await asyncio.sleep(0.005)
 
     async def talks(self, who: int) -> AgentRuntime:
         """Return the sessions as a client has them."""

@@ -127,6 +127,7 @@ class Play:
         """
         if act.what == "delete":
             await self._rest()
+            await self._until_read(act.session)
         predicted, perform = await self._prepared(n, act)
         dies = self.stage.dies_at == n
         if dies:
@@ -341,9 +342,25 @@ class Play:
         for session, dialogue in self.model.items():
             if dialogue.is_there:
                 wanted = sum(len(one.entries) + len(one.facts) for one in dialogue.eras[-1])
+                await self._until_asked(dialogue)
                 await self._until_seen(
                     session, wanted, len(dialogue.facts), may_be_late=may_be_late
                 )
+
+    async def _until_read(self, session: int) -> None:
+        """Return when readers of a session have seen all that there is now."""
+        name, era = self.session(session), len(self.model[self.session(session)].eras) - 1
+        wanted = sum(len(one.entries) + len(one.facts) for one in self.model[name].eras[-1])
+        await self._learn(name)
+        for watch in self.watches:
+            if watch.reader.session == session:
+                await self._until(lambda w=watch: not w.is_on or len(self._of(w, era)) >= wanted)
+
+    async def _until_asked(self, dialogue: Dialogue) -> None:
+        """Return when the model was asked as often as it is to be."""
+        asked = self.stage.speaker.asked
+        if self.stage.dies_at is None:
+            await self._until(lambda: all(asked[text] >= n for text, n in dialogue.asked.items()))
 
     async def _until_seen(
         self, session: str, wanted: int, facts: int, *, may_be_late: bool

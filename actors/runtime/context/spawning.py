@@ -8,6 +8,7 @@ from actors.errors import ContractError, SpawnDenied
 from actors.kernel.agent.agent import Agent
 from actors.kernel.agent.message import Message, check_metadata, check_payload_size
 from actors.kernel.agent.supervision import HistoryRetention, Supervision
+from actors.kernel.boards import check_task_id
 from actors.kernel.json import sized
 from actors.kernel.runtime.commit import Spawned
 from actors.kernel.runtime.ids import AgentId, RunId, derive_id, run_id_of_child
@@ -32,6 +33,7 @@ class ChildTerms(NamedTuple):
     supervision: Supervision | None
     priority: int | None
     retry_policy: RetryPolicy | None
+    task: str | None = None
 
     def check(self) -> None:
         """Return if every assembly can keep them.
@@ -45,6 +47,8 @@ class ChildTerms(NamedTuple):
             check_number("priority", self.priority)
         if self.retry_policy is not None:
             check_policy(self.retry_policy)
+        if self.task is not None:
+            check_task_id(self.task)
 
 
 async def spawn(
@@ -152,9 +156,10 @@ def _child_of(parent: RunRow, agent_id: AgentId, place: str, given: ChildTerms) 
     if priority is None and wanted is not None and "priority" in wanted.model_fields_set:
         priority = wanted.priority
     priority = parent.priority if priority is None else priority
-    terms = wanted or parent.supervision
+    task = given.task or (wanted.task if wanted else None)
+    tree = parent.supervision or Supervision(run_id=parent.run_id, root_id=str(root))
+    terms = wanted or (parent.supervision if task is None else tree)
     if terms is not None:
-        tree = parent.supervision or Supervision(run_id=parent.run_id, root_id=str(root))
         terms = terms.model_copy(
             update={
                 "run_id": run_id,
@@ -162,6 +167,7 @@ def _child_of(parent: RunRow, agent_id: AgentId, place: str, given: ChildTerms) 
                 "parent_id": parent.run_id,
                 "depth": depth,
                 "priority": priority,
+                "task": task,
                 "session_id": (wanted.session_id if wanted else None) or tree.session_id,
                 "spawn_budget": tree.spawn_budget,
                 "execution_budget": tree.execution_budget,
@@ -191,6 +197,8 @@ def check_supervision(terms: Supervision) -> None:
     """
     if terms.session_id is not None:
         check_name_of("session_id", terms.session_id)
+    if terms.task is not None:
+        check_task_id(terms.task)
     check_number("priority", terms.priority)
     check_number("max_runs of the spawn budget", terms.spawn_budget.max_runs)
     check_number("max_concurrent of the spawn budget", terms.spawn_budget.max_concurrent or 0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
@@ -463,6 +464,7 @@ class Workday:
         store, transcripts = self.bed.store.sessions, self.bed.store.transcripts
         await store.get(agent)
         await store.recent(agent.tenant, agent.type, limit=3)
+        await store.idle(agent.tenant, agent.type, before=datetime(2020, 1, 1, tzinfo=UTC), limit=3)
         await store.facts(agent, limit=3)
         await store.path(agent)
         await store.nodes(agent, [f"{self.day}{k}" for k in range(4)])
@@ -482,6 +484,7 @@ class Workday:
             ref = await held.store(b"some bytes")
             await held.store(b"some bytes")
             await held.pin(ref, owner="a")
+            await held.pins(prefix="a")
             await held.read(ref.id, offset=2, limit=4)
             await held.unpin(ref, owner="a")
             await PostgresArtifacts(links).collect(grace_s=3600)

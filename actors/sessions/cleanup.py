@@ -166,7 +166,7 @@ def chosen_artifacts(
         artifact = one.newest.artifact
         if choice.max_bytes is not None and rest <= choice.max_bytes:
             break
-        if choice.older_than is None or artifact.at < now - choice.older_than:
+        if choice.older_than is None or artifact.at <= now - choice.older_than:
             chosen.append(one)
             rest -= artifact.ref.size_bytes
     return chosen
@@ -242,7 +242,7 @@ async def clean_tasks(
         choice.candidate(session, run)
         async for session in sessions
         for run in await store.lists.tasks(session, status=choice.statuses)
-        if choice.older_than is None or run.ended_at < now - choice.older_than
+        if choice.older_than is None or run.ended_at <= now - choice.older_than
     ]
     found.sort(key=lambda one: (one.ended_at, one.run_id))
     if not dry_run:

@@ -8,7 +8,6 @@ from actors.errors import ContractError, SpawnDenied
 from actors.kernel.agent.agent import Agent
 from actors.kernel.agent.message import Message, check_metadata, check_payload_size
 from actors.kernel.agent.supervision import HistoryRetention, Supervision
-from actors.kernel.boards import check_task_id
 from actors.kernel.json import sized
 from actors.kernel.runtime.commit import Spawned
 from actors.kernel.runtime.ids import AgentId, RunId, derive_id, run_id_of_child
@@ -47,8 +46,7 @@ class ChildTerms(NamedTuple):
             check_number("priority", self.priority)
         if self.retry_policy is not None:
             check_policy(self.retry_policy)
-        if self.task is not None:
-            check_task_id(self.task)
+        _check_task(self.task)
 
 
 async def spawn(
@@ -197,8 +195,7 @@ def check_supervision(terms: Supervision) -> None:
     """
     if terms.session_id is not None:
         check_name_of("session_id", terms.session_id)
-    if terms.task is not None:
-        check_task_id(terms.task)
+    _check_task(terms.task)
     check_number("priority", terms.priority)
     check_number("max_runs of the spawn budget", terms.spawn_budget.max_runs)
     check_number("max_concurrent of the spawn budget", terms.spawn_budget.max_concurrent or 0)
@@ -209,6 +206,13 @@ def check_supervision(terms: Supervision) -> None:
             raise ContractError(
                 f"{name} of the execution budget is above {MAX_COUNT}: leave it out"
             )
+
+
+def _check_task(task: str | None) -> None:
+    if task is not None:
+        from actors.kernel.boards import check_task_id  # noqa: PLC0415 - most hosts need no boards
+
+        check_task_id(task)
 
 
 def check_policy(policy: RetryPolicy) -> None:

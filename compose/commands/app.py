@@ -54,6 +54,11 @@ limits = App(
 )
 dlq = App(name="dlq", help="Messages that were given up, and giving them back.", group=DECIDE)
 approvals = App(name="approvals", help="What runs may do only if a person agrees.", group=DECIDE)
+cleanup = App(
+    name="cleanup",
+    help="What sessions leave behind: shown, and removed if it is said.",
+    group=DECIDE,
+)
 schedules = App(name="schedules", help="Messages that come to agents by themselves.", group=TALK)
 
 # Import paths: a command's module, with the servers' clients that it needs, is imported when the
@@ -93,10 +98,11 @@ _PARTS: Final = (
     (approvals, "messages.approvals", "list=list_approvals approve deny"),
     (schedules, "operate.schedules", "create list=list_schedules show pause resume trigger delete"),
     (limits, "operate.limits", "list=list_limits set=set_limit delete=delete_limit"),
+    (cleanup, "operate.cleanup", "artifacts tasks"),
     (dlq, "operate.dlq", "list=list_letters show redrive discard"),
 )
 """The part, the module, and its commands, as NAME or NAME=FUNCTION."""
-_APPS: Final = (runs, agents, history, sessions, memory, dlq, limits, schedules, approvals)
+_APPS: Final = (runs, agents, history, sessions, memory, dlq, limits, schedules, approvals, cleanup)
 
 
 def _add(part: App, module: str, commands: str, group: Group | None = None) -> None:

@@ -134,7 +134,7 @@ class _Version:
 
 @dataclass(frozen=True, slots=True)
 class ArtifactChoice:
-    """What is chosen among artifacts; see `AgentRuntime.cleanup_artifacts`."""
+    """A choice among artifacts; see `AgentRuntime.cleanup_artifacts`."""
 
     include_all: bool = False
     older_than: timedelta | None = None
@@ -199,7 +199,7 @@ def _versions(session: AgentId, pins: Sequence[NamedPin]) -> list[_Version]:
 
 @dataclass(frozen=True, slots=True)
 class TaskChoice:
-    """What is chosen among tasks; see `AgentRuntime.cleanup_project_tasks`."""
+    """A choice among tasks; see `AgentRuntime.cleanup_project_tasks`."""
 
     include_failed: bool = False
     include_cancelled: bool = False
@@ -210,7 +210,7 @@ class TaskChoice:
 
     @property
     def statuses(self) -> list[RunStatus]:
-        """How the runs ended that go."""
+        """The ends of the runs that go."""
         return [
             RunStatus.COMPLETED,
             *([RunStatus.FAILED] if self.include_failed else []),

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
 import os
 import secrets
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Final, Self
 
 from actors.errors import UnknownRunError
 from actors.kernel.agent.agent import Agent
@@ -31,6 +30,7 @@ from actors.sessions import cleanup
 from actors.sessions.agent import SessionAgent
 from actors.sessions.approving import Approving, OnApproval
 from actors.sessions.artifacts import SessionArtifacts, artifacts_of
+from actors.sessions.closing import close, resources_of
 from actors.sessions.cursor import EventCursor
 from actors.sessions.deleting import delete_idle_for_ever, delete_session, ttl_of
 from actors.sessions.errors import ClosedError, UnknownModeError
@@ -100,7 +100,7 @@ class AgentRuntime:
         self._caller = Caller(tenant, principal, sees="tenant", kind="session")
         self._tasks = TaskScope()
         self._approving = on_approval and Approving(self.runtime, on_approval, self._tasks)
-        self._resources = (*_resources_of(self._modes), *resources)
+        self._resources = (*resources_of(self._modes), *resources)
         self._ttl = ttl_of(ttl_days)
         self._is_open = self._is_closed = False
 
@@ -140,7 +140,7 @@ class AgentRuntime:
         if self._owns_runtime and self._is_open:
             await self.runtime.stop()
         for resource in reversed(self._resources):
-            await _close(resource)
+            await close(resource)
 
     async def start(
         self,
@@ -386,24 +386,3 @@ def _modes_of(agents: Mapping[str, Agent] | Agent | None) -> dict[str, Agent]:
     if agents is None:
         return {}
     return dict(agents) if isinstance(agents, Mapping) else {DEFAULT_MODE: agents}
-
-
-def _resources_of(modes: Mapping[str, Agent]) -> list[object]:
-    """Return models, tools and hooks of agents that can be closed, each once."""
-    found: dict[int, object] = {}
-    for agent in modes.values():
-        parts: list[Any] = [getattr(agent, "model", None), getattr(agent, "embedder", None)]
-        for name in ("tools", "hooks", "middleware"):
-            parts += getattr(agent, name, None) or ()
-        found |= {id(part): part for part in parts if _closer_of(part) is not None}
-    return list(found.values())
-
-
-def _closer_of(resource: object) -> Any:
-    return getattr(resource, "aclose", None) or getattr(resource, "close", None)
-
-
-async def _close(resource: object) -> None:
-    closer = _closer_of(resource)
-    if closer is not None and inspect.isawaitable(done := partial(closer)()):
-        await done

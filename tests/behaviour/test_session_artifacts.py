@@ -153,7 +153,7 @@ async def test_whoever_dies_at_whatever_call_of_a_put(bed: Bed, app: str, manner
         own = talks.artifacts("s")
         store = talks.runtime.store.artifacts.of(talks.tenant, agent_scope(talks.agent_id("s")))
         run_id = RunId("f" * 32)
-        seen = set()
+        seen, faults = set(), Faults(nth=-1, manner=manner)
         for nth in range(20):
             old, new = f"old {nth}".encode(), f"new {nth}".encode()
             await own.put("report", old, run_id=run_id)
@@ -163,7 +163,9 @@ async def test_whoever_dies_at_whatever_call_of_a_put(bed: Bed, app: str, manner
             putting = asyncio.create_task(
                 SessionArtifacts(faulty).put("report", new, run_id=run_id)
             )
-            await bed.until(lambda died=died, putting=putting: died.is_set() or putting.done())
+            dying = asyncio.create_task(died.wait())
+            await asyncio.wait({dying, putting}, return_when=asyncio.FIRST_COMPLETED)
+            dying.cancel()
             putting.cancel()
             await talks.runtime.store.artifacts.collect(grace_s=0)
             seen.add(name := await whole(own, "report"))

@@ -18,11 +18,24 @@ if TYPE_CHECKING:
         UnknownSessionError,
     )
     from actors.sessions.agent import SessionAgent
+    from actors.sessions.artifacts import (
+        ArtifactKind,
+        SessionArtifact,
+        SessionArtifacts,
+        session_artifacts,
+    )
+    from actors.sessions.cleanup import (
+        ArtifactCandidate,
+        ArtifactCleanup,
+        TaskCandidate,
+        TaskCleanup,
+    )
     from actors.sessions.errors import (
         ClosedError,
         ConsumedError,
         CursorError,
         ProjectError,
+        UnknownArtifactError,
         UnknownChildError,
         UnknownModeError,
     )
@@ -42,11 +55,24 @@ else:
                 "UnknownSessionError",
             ),
             "actors.sessions.agent": ("SessionAgent",),
+            "actors.sessions.artifacts": (
+                "ArtifactKind",
+                "SessionArtifact",
+                "SessionArtifacts",
+                "session_artifacts",
+            ),
+            "actors.sessions.cleanup": (
+                "ArtifactCandidate",
+                "ArtifactCleanup",
+                "TaskCandidate",
+                "TaskCleanup",
+            ),
             "actors.sessions.errors": (
                 "ClosedError",
                 "ConsumedError",
                 "CursorError",
                 "ProjectError",
+                "UnknownArtifactError",
                 "UnknownChildError",
                 "UnknownModeError",
             ),
@@ -62,6 +88,9 @@ __all__ = [
     "EVENTS",
     "EVENT_TYPES",
     "AgentRuntime",
+    "ArtifactCandidate",
+    "ArtifactCleanup",
+    "ArtifactKind",
     "CancelResult",
     "ChildInspection",
     "ClosedError",
@@ -70,14 +99,20 @@ __all__ = [
     "ProjectError",
     "SessionActiveError",
     "SessionAgent",
+    "SessionArtifact",
+    "SessionArtifacts",
     "SessionDeletingError",
     "SessionEvent",
     "SessionRun",
+    "TaskCandidate",
+    "TaskCleanup",
+    "UnknownArtifactError",
     "UnknownChildError",
     "UnknownModeError",
     "UnknownNodeError",
     "UnknownSessionError",
     "UserMessage",
     "project_folder",
+    "session_artifacts",
     "user_home",
 ]

@@ -52,5 +52,12 @@ class UnknownChildError(Facts, ContractError):
     child: str
 
 
+class UnknownArtifactError(Facts, ContractError):
+    """A session has no artifact of this name."""
+
+    text = "there is no artifact {name!r}: `artifacts(session).list()` names those that are there"
+    name: str
+
+
 class ClosedError(ActorsError):
     """The runtime of sessions was closed."""

@@ -25,6 +25,14 @@ def project_folder(given: str | os.PathLike[str] | None) -> Path:
     return path if path.is_dir() else path.parent
 
 
+def project_label(given: str | os.PathLike[str]) -> str:
+    """Return the label that sessions of a project have; one whose folder is not here is its own label."""
+    try:
+        return str(project_folder(given))
+    except ProjectError:
+        return os.fspath(given)
+
+
 def user_home() -> Path:
     """Return the folder of the user's own files: `CALLBOARD_HOME`, else ``~/.callboard``. Not made."""
     given = os.environ.get(HOME_VARIABLE)

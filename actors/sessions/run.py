@@ -15,6 +15,7 @@ from actors.kernel.runtime.rows import RunRow
 from actors.kernel.runtime.scheduler import RunStatus
 from actors.kernel.storage.session import SessionFact
 from actors.runtime.runtime import Runtime
+from actors.sessions.artifacts import artifacts_of
 from actors.sessions.cursor import EventCursor
 from actors.sessions.errors import ConsumedError, UnknownChildError
 from actors.sessions.events import EVENTS, SessionEvent
@@ -62,7 +63,7 @@ class ChildInspection:
         status: Of the run now.
         nodes: The turns that the run has written, in all conversations of its agent, oldest first.
         events: What has happened in it so far.
-        artifacts: Names of the artifacts that it keeps.
+        artifacts: Names of the artifacts that it has put, see `SessionArtifacts.list`.
     """
 
     run_id: RunId
@@ -212,7 +213,9 @@ class SessionRun:
         translator = RunTranslator(self.session_id, row.run_id, row.agent_id)
         entries = self._runtime.entries(row.run_id)
         events = [event async for entry in entries for event in await translator.of(entry)]
-        return ChildInspection(row.run_id, row.agent_id, row.status, nodes, events, [])
+        kept = await artifacts_of(store, self._agent).list(run_id=row.run_id)
+        names = [artifact.name for artifact in kept]
+        return ChildInspection(row.run_id, row.agent_id, row.status, nodes, events, names)
 
     async def child_events(self, child: RunId | str) -> AsyncIterator[SessionEvent]:
         """Yield the events of a run below this one, from its start on; ends with its last one.

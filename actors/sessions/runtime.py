@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
 import os
 import secrets
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Final, Self
 
 from actors.errors import UnknownRunError
 from actors.kernel.agent.agent import Agent
@@ -27,14 +26,18 @@ from actors.kernel.store.outside import Caller, Order
 from actors.runtime.loop.tasks import TaskScope
 from actors.runtime.replay.summary import row_of
 from actors.runtime.runtime import Runtime
+from actors.sessions import cleanup
 from actors.sessions.agent import SessionAgent
 from actors.sessions.approving import Approving, OnApproval
+from actors.sessions.artifacts import SessionArtifacts, artifacts_of
+from actors.sessions.closing import close, resources_of
 from actors.sessions.cursor import EventCursor
+from actors.sessions.deleting import delete_idle_for_ever, delete_session, ttl_of
 from actors.sessions.errors import ClosedError, UnknownModeError
 from actors.sessions.events import SessionEvent
 from actors.sessions.feed import SessionFeed
 from actors.sessions.message import UserMessage
-from actors.sessions.project import project_folder
+from actors.sessions.project import project_folder, project_label
 from actors.sessions.run import SessionRun
 
 APP: Final = "session"
@@ -63,8 +66,11 @@ class AgentRuntime:
         retry: How failures are retried, see `SessionAgent`.
         resources: Closed with this, in reverse order, beside models, tools and hooks of the agents:
             whatever has `aclose` or `close`.
+        ttl_days: A session without an open run, whose last fact is so many days old, is deleted by who serves
+            the app, as `delete_session` does it. None: sessions stay.
 
     Raises:
+        ContractError: `ttl_days` is not above 0.
         ProjectError: The folder is not there. Nothing was made.
     """
 
@@ -81,6 +87,7 @@ class AgentRuntime:
         version: str | None = None,
         retry: RetryPolicy | None = None,
         resources: Sequence[object] = (),
+        ttl_days: float | None = None,
     ) -> None:
         self.project: Path = project_folder(project_dir)
         self.app, self.tenant = check_name("app", app), check_name("tenant", tenant)
@@ -93,7 +100,8 @@ class AgentRuntime:
         self._caller = Caller(tenant, principal, sees="tenant", kind="session")
         self._tasks = TaskScope()
         self._approving = on_approval and Approving(self.runtime, on_approval, self._tasks)
-        self._resources = (*_resources_of(self._modes), *resources)
+        self._resources = (*resources_of(self._modes), *resources)
+        self._ttl = ttl_of(ttl_days)
         self._is_open = self._is_closed = False
 
     async def __aenter__(self) -> Self:
@@ -114,6 +122,11 @@ class AgentRuntime:
             await self.runtime.register_type(self.app, self._agent)
         if self._owns_runtime:
             await self.runtime.start()
+        if self._ttl is not None and self._modes:
+            deletes = partial(
+                delete_idle_for_ever, self.runtime, self.tenant, self.app, ttl=self._ttl
+            )
+            self._tasks.keep(deletes, name="idle sessions")
 
     async def close(self) -> None:
         """End what this object does, and close each resource once. Closing twice does nothing.
@@ -127,7 +140,7 @@ class AgentRuntime:
         if self._owns_runtime and self._is_open:
             await self.runtime.stop()
         for resource in reversed(self._resources):
-            await _close(resource)
+            await close(resource)
 
     async def start(
         self,
@@ -257,6 +270,14 @@ class AgentRuntime:
             self.tenant, self.app, limit=limit, before=before
         )
 
+    def artifacts(self, session_id: str) -> SessionArtifacts:
+        """Return the artifacts of a session, by name; it need not be there yet.
+
+        Raises:
+            InvalidNameError: No session can have this id.
+        """
+        return artifacts_of(self.runtime.store, self.agent_id(session_id))
+
     async def path(self, session_id: str) -> list[Turn]:
         """Return the nodes from the first to the active one: the conversation as the next run has it."""
         return await self.runtime.store.sessions.path(self.agent_id(session_id))
@@ -282,14 +303,64 @@ class AgentRuntime:
             SessionActiveError: A run of the session is open: cancel it and wait for its end first.
         """
         self._refuse_closed()
-        agent, sessions = self.agent_id(session_id), self.runtime.store.sessions
-        if not await sessions.begin_delete(agent):
+        agent = self.agent_id(session_id)
+        gone = await delete_session(self.runtime, agent)
+        if gone is None:
             raise UnknownSessionError(str(agent))
-        report = await self.runtime.erase(tenant=self.tenant, agent=agent)
-        rows = await sessions.finish_delete(agent)
-        return {name: dict(kinds) for name, kinds in report.counts.items()} | {
-            "sessions": {"rows": rows}
-        }
+        return gone
+
+    async def cleanup_artifacts(  # noqa: PLR0917 - the interface of others
+        self,
+        session_id: str | None = None,
+        dry_run: bool = True,
+        include_all: bool = False,
+        older_than: timedelta | None = None,
+        max_bytes: int | None = None,
+    ) -> cleanup.ArtifactCleanup:
+        """Take names of artifacts away, or say which. Bytes that nobody pins then are collected a day later.
+
+        Args:
+            session_id: Those of this session; None: of all sessions of the app.
+            dry_run: Change nothing.
+            include_all: Also artifacts of kind ``ordinary``, not only ``debug`` and ``raw``.
+            older_than: Only those that were put longer ago.
+            max_bytes: Only so many, the oldest first, that the rest of these kinds has at most so many bytes,
+                young ones included.
+
+        Raises:
+            ContractError: A span or a number is negative.
+        """
+        choice = cleanup.ArtifactChoice(include_all, older_than, max_bytes)
+        only = None if session_id is None else self.agent_id(session_id)
+        sessions = cleanup.sessions_of(self.runtime.store, self.tenant, self.app, only=only)
+        return await cleanup.clean_artifacts(self.runtime, sessions, choice, dry_run=dry_run)
+
+    async def cleanup_project_tasks(  # noqa: PLR0917 - the interface of others
+        self,
+        project: str | os.PathLike[str],
+        dry_run: bool = True,
+        include_failed: bool = False,
+        include_cancelled: bool = False,
+        older_than: timedelta | None = None,
+    ) -> cleanup.TaskCleanup:
+        """Sweep logs of ended tasks of a project's sessions, or say which. Their rows and nodes stay.
+
+        A task is a run that was spawned for a card: ``ctx.spawn(…, task=card.id)``.
+
+        Args:
+            project: The folder, or the label of sessions whose folder is not here.
+            dry_run: Change nothing.
+            include_failed: Also tasks that failed, not only completed ones.
+            include_cancelled: Also tasks that were cancelled.
+            older_than: Only those that ended longer ago.
+
+        Raises:
+            ContractError: The span is negative.
+        """
+        choice = cleanup.TaskChoice(include_failed, include_cancelled, older_than)
+        label = project_label(project)
+        sessions = cleanup.sessions_of(self.runtime.store, self.tenant, self.app, project=label)
+        return await cleanup.clean_tasks(self.runtime, sessions, choice, dry_run=dry_run)
 
     async def _row(self, run_id: RunId | str) -> RunRow:
         row = await row_of(self.runtime.store, RunId(str(run_id)))
@@ -315,24 +386,3 @@ def _modes_of(agents: Mapping[str, Agent] | Agent | None) -> dict[str, Agent]:
     if agents is None:
         return {}
     return dict(agents) if isinstance(agents, Mapping) else {DEFAULT_MODE: agents}
-
-
-def _resources_of(modes: Mapping[str, Agent]) -> list[object]:
-    """Return models, tools and hooks of agents that can be closed, each once."""
-    found: dict[int, object] = {}
-    for agent in modes.values():
-        parts: list[Any] = [getattr(agent, "model", None), getattr(agent, "embedder", None)]
-        for name in ("tools", "hooks", "middleware"):
-            parts += getattr(agent, name, None) or ()
-        found |= {id(part): part for part in parts if _closer_of(part) is not None}
-    return list(found.values())
-
-
-def _closer_of(resource: object) -> Any:
-    return getattr(resource, "aclose", None) or getattr(resource, "close", None)
-
-
-async def _close(resource: object) -> None:
-    closer = _closer_of(resource)
-    if closer is not None and inspect.isawaitable(done := partial(closer)()):
-        await done

@@ -5,13 +5,16 @@ from __future__ import annotations
 import hashlib
 from collections.abc import AsyncIterable, Callable, Iterator
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from functools import partial
+from typing import Final
 
 from typing_extensions import override
 
-from actors.kernel.storage.blob import ArtifactRef, ArtifactStore, ArtifactStores
+from actors.kernel.storage.blob import ArtifactPin, ArtifactRef, ArtifactStore, ArtifactStores
 from actors.kernel.text import check_name_of
+
+_TICK: Final = timedelta(microseconds=1)
 
 
 @dataclass(slots=True)
@@ -19,7 +22,7 @@ class _KeptArtifact:
     ref: ArtifactRef
     data: bytes
     at: datetime
-    pins: set[str] = field(default_factory=set)
+    pins: dict[str, datetime] = field(default_factory=dict)
 
 
 class InMemoryArtifacts(ArtifactStores):
@@ -31,11 +34,19 @@ class InMemoryArtifacts(ArtifactStores):
 
     def __init__(self, now: Callable[[], datetime]) -> None:
         self._now = now
+        self._last_pin = datetime.min.replace(tzinfo=UTC)
         self._kept: dict[tuple[str, str], dict[str, _KeptArtifact]] = {}
 
     @override
     def of(self, tenant: str, scope: str) -> InMemoryArtifactStore:
-        return InMemoryArtifactStore(self._kept.setdefault((tenant, scope), {}), self._now)
+        return InMemoryArtifactStore(
+            self._kept.setdefault((tenant, scope), {}), self._now, self._pinned_at
+        )
+
+    def _pinned_at(self) -> datetime:
+        """Return an instant that no other pin has, also where the clock stands still."""
+        self._last_pin = max(self._now(), self._last_pin + _TICK)
+        return self._last_pin
 
     def forget(self, tenant: str, scope: str) -> None:
         """Remove all artifacts of one scope, pinned ones too."""
@@ -65,8 +76,13 @@ class InMemoryArtifacts(ArtifactStores):
 class InMemoryArtifactStore(ArtifactStore):
     """An `ArtifactStore` of one tenant and scope. Made by `InMemoryArtifacts.of`."""
 
-    def __init__(self, kept: dict[str, _KeptArtifact], now: Callable[[], datetime]) -> None:
-        self._kept, self._now = kept, now
+    def __init__(
+        self,
+        kept: dict[str, _KeptArtifact],
+        now: Callable[[], datetime],
+        pinned_at: Callable[[], datetime],
+    ) -> None:
+        self._kept, self._now, self._pinned_at = kept, now, pinned_at
 
     @override
     async def store(
@@ -106,14 +122,27 @@ class InMemoryArtifactStore(ArtifactStore):
     @override
     async def pin(self, ref: ArtifactRef, *, owner: str) -> None:
         check_name_of("owner of a pin", owner)
-        self._kept[ref.id].pins.add(owner)
+        self._kept[ref.id].pins[owner] = self._pinned_at()
 
     @override
     async def unpin(self, ref: ArtifactRef, *, owner: str) -> None:
         kept = self._kept.get(ref.id)
         if kept is not None and owner in kept.pins:
-            kept.pins.discard(owner)
+            del kept.pins[owner]
             kept.at = self._now()
+
+    @override
+    async def pins(
+        self, *, prefix: str = "", after: ArtifactPin | None = None, limit: int = 1000
+    ) -> list[ArtifactPin]:
+        place = ("", "") if after is None else (after.ref.id, after.owner)
+        found = [
+            ArtifactPin(kept.ref, owner, at)
+            for id_, kept in self._kept.items()
+            for owner, at in kept.pins.items()
+            if owner.startswith(prefix) and (id_, owner) > place
+        ]
+        return sorted(found, key=lambda pin: (pin.ref.id, pin.owner))[:limit]
 
     @override
     async def discard(self, artifact_id: str) -> None:

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterable
 
 from typing_extensions import override
 
-from actors.kernel.storage.blob import ArtifactRef, ArtifactStore, BlobStore, FileStore
+from actors.kernel.storage.blob import ArtifactPin, ArtifactRef, ArtifactStore, BlobStore, FileStore
 
 
 class ComposedBlobStore(BlobStore):
@@ -77,6 +77,12 @@ class ComposedBlobStore(BlobStore):
     @override
     async def unpin(self, ref: ArtifactRef, *, owner: str) -> None:
         await self._artifacts.unpin(ref, owner=owner)
+
+    @override
+    async def pins(
+        self, *, prefix: str = "", after: ArtifactPin | None = None, limit: int = 1000
+    ) -> list[ArtifactPin]:
+        return await self._artifacts.pins(prefix=prefix, after=after, limit=limit)
 
     @override
     async def discard(self, artifact_id: str) -> None:

@@ -195,12 +195,50 @@ class InMemorySessions(SessionStore):
             raise UnknownNodeError(str(agent), node)
 
     @override
-    async def begin_delete(self, agent: AgentId) -> bool:
+    async def page(
+        self,
+        tenant: str,
+        type_: str,
+        *,
+        project: str | None = None,
+        after: AgentId | None = None,
+        limit: int = 100,
+    ) -> list[AgentId]:
+        found = (
+            agent
+            for agent, known in self._sessions.items()
+            if (agent.tenant, agent.type) == (tenant, type_)
+            and project in (None, known.project)
+            and known.created_at is not None
+            and not known.is_deleting
+            and (after is None or str(agent) > str(after))
+        )
+        return sorted(found, key=str)[:limit]
+
+    @override
+    async def idle(
+        self, tenant: str, type_: str, *, before: datetime, limit: int = 100
+    ) -> list[AgentId]:
+        found = [
+            (known.last_at, agent)
+            for agent, known in self._sessions.items()
+            if (agent.tenant, agent.type) == (tenant, type_)
+            and known.created_at is not None
+            and known.last_at is not None
+            and known.last_at < before
+            and (known.is_deleting or not self._open_runs(agent))
+        ]
+        return [agent for _, agent in sorted(found)][:limit]
+
+    @override
+    async def begin_delete(self, agent: AgentId, *, unless_since: datetime | None = None) -> bool:
         known = self._sessions.get(agent)
-        if known is None or known.created_at is None:
+        if known is None or known.created_at is None or known.last_at is None:
             return False
         if not known.is_deleting:
             self._refuse_open(agent, known)
+            if unless_since is not None and known.last_at >= unless_since:
+                return False
         known.is_deleting = True
         return True
 

@@ -57,6 +57,11 @@ indexes = App(
 )
 dlq = App(name="dlq", help="Messages that were given up, and giving them back.", group=DECIDE)
 approvals = App(name="approvals", help="What runs may do only if a person agrees.", group=DECIDE)
+cleanup = App(
+    name="cleanup",
+    help="What sessions leave behind: shown, and removed if it is said.",
+    group=DECIDE,
+)
 schedules = App(name="schedules", help="Messages that come to agents by themselves.", group=TALK)
 
 # Import paths: a command's module, with the servers' clients that it needs, is imported when the
@@ -97,10 +102,14 @@ _PARTS: Final = (
     (schedules, "operate.schedules", "create list=list_schedules show pause resume trigger delete"),
     (indexes, "operate.indexes", "list=list_indexes build drop"),
     (limits, "operate.limits", "list=list_limits set=set_limit delete=delete_limit"),
+    (cleanup, "operate.cleanup", "artifacts tasks"),
     (dlq, "operate.dlq", "list=list_letters show redrive discard"),
 )
 """The part, the module, and its commands, as NAME or NAME=FUNCTION."""
-_APPS: Final = (runs, agents, history, sessions, memory, dlq, limits, schedules, approvals, indexes)
+_APPS: Final = (
+    *(runs, agents, history, sessions, memory, dlq, limits, schedules, approvals),
+    *(cleanup, indexes),
+)
 
 
 def _add(part: App, module: str, commands: str, group: Group | None = None) -> None:

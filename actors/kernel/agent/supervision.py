@@ -60,7 +60,10 @@ class ExecutionBudget(BaseModel):
 
 
 class Supervision(BaseModel):
-    """A run's place in its tree and the budgets of that tree."""
+    """A run's place in its tree and the budgets of that tree.
+
+    `task` is the card of a task board that the run was spawned for, if it was.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -73,8 +76,9 @@ class Supervision(BaseModel):
     execution_budget: ExecutionBudget = ExecutionBudget()
     retention: HistoryRetention = HistoryRetention.RUN
     priority: int = 5
+    task: str | None = Field(default=None, exclude_if=lambda task: task is None)
 
     def as_root(self, run_id: str) -> Self:
         """Return the terms as those of a root."""
-        place = {"run_id": run_id, "root_id": run_id, "parent_id": None, "depth": 0}
+        place = {"run_id": run_id, "root_id": run_id, "parent_id": None, "depth": 0, "task": None}
         return self.model_copy(update=place)

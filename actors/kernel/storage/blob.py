@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterable
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Protocol, runtime_checkable
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -36,6 +38,21 @@ class ArtifactRef(BaseModel):
             raise ContractError(msg)
         begins = min(offset, self.size_bytes)
         return range(begins, min(begins + limit, self.size_bytes))
+
+
+@dataclass(frozen=True, slots=True)
+class ArtifactPin:
+    """A pin of an artifact.
+
+    Attributes:
+        ref: The bytes.
+        owner: Who keeps them.
+        at: When the owner pinned them last, aware UTC.
+    """
+
+    ref: ArtifactRef
+    owner: str
+    at: datetime
 
 
 @runtime_checkable
@@ -75,7 +92,7 @@ class ArtifactStore(Protocol):
         """
 
     async def pin(self, ref: ArtifactRef, *, owner: str) -> None:
-        """Keep the bytes while `owner`, for example a run id, pins them. Idempotent.
+        """Keep the bytes while `owner`, for example a run id, pins them. Again it renews the pin's instant.
 
         Raises:
             KeyError: See `resolve`.
@@ -83,6 +100,14 @@ class ArtifactStore(Protocol):
 
     async def unpin(self, ref: ArtifactRef, *, owner: str) -> None:
         """Remove the owner's pin, if there is one."""
+
+    async def pins(
+        self, *, prefix: str = "", after: ArtifactPin | None = None, limit: int = 1000
+    ) -> list[ArtifactPin]:
+        """Return the pins of owners whose names begin with `prefix`, by artifact and owner.
+
+        At most `limit`. The last one of a page is the `after` of the next.
+        """
 
     async def discard(self, artifact_id: str) -> None:
         """Remove the bytes and all pins of them, if they are there."""

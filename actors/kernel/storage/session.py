@@ -109,10 +109,33 @@ class SessionStore(Protocol):
             SessionActiveError: A run of the session is open.
         """
 
-    async def begin_delete(self, agent: AgentId) -> bool:
+    async def page(
+        self,
+        tenant: str,
+        type_: str,
+        *,
+        project: str | None = None,
+        after: AgentId | None = None,
+        limit: int = 100,
+    ) -> list[AgentId]:
+        """Return sessions of an app by id, of all projects or of one; at most `limit` behind `after`."""
+
+    async def idle(
+        self, tenant: str, type_: str, *, before: datetime, limit: int = 100
+    ) -> list[AgentId]:
+        """Return sessions without an open run whose last fact is older, the oldest first.
+
+        Those whose deletion began are among them, so that it is ended by somebody.
+        """
+
+    async def begin_delete(self, agent: AgentId, *, unless_since: datetime | None = None) -> bool:
         """Refuse new runs of the session from now on; False: there is no such session.
 
         Safe to call again, after a crash, too: a session whose deletion began stays refused until it is done.
+
+        Args:
+            agent: The session.
+            unless_since: Return False, and change nothing, if its last fact is of this instant or later.
 
         Raises:
             SessionActiveError: A run of the session is open.

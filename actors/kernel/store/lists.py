@@ -37,6 +37,29 @@ class RunFilter:
 ANY_RUN: Final = RunFilter()
 
 
+@dataclass(frozen=True, slots=True)
+class TaskRun:
+    """An ended run that was spawned for a task, and what its log takes.
+
+    Attributes:
+        run_id: The run.
+        agent_id: Its agent.
+        task: The id of the card that it was for.
+        status: How it ended.
+        ended_at: When, aware UTC.
+        entries: Of its log.
+        size_bytes: Of their payloads as JSON.
+    """
+
+    run_id: RunId
+    agent_id: AgentId
+    task: str
+    status: RunStatus
+    ended_at: datetime
+    entries: int
+    size_bytes: int
+
+
 class ListStore(Protocol):
     """Runs, waits and dead letters, chosen by what they are."""
 
@@ -53,6 +76,14 @@ class ListStore(Protocol):
 
     async def children(self, run_id: RunId) -> list[RunRow]:
         """Return the runs spawned by this one that are still its children, in the order of creation."""
+
+    async def tasks(self, agent_id: AgentId, *, status: Sequence[RunStatus]) -> list[TaskRun]:
+        """Return ended runs below those of an agent that were spawned for a task and have logs, by id.
+
+        Args:
+            agent_id: The agent of runs at the top of trees.
+            status: How the runs ended.
+        """
 
     async def find_run_for_agent(self, agent_id: AgentId) -> RunRow | None:
         """Return the run that holds the agent (it has started), else the oldest queued one."""

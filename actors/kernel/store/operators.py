@@ -76,6 +76,12 @@ class RetentionStore(Protocol):
         several hosts at once.
         """
 
+    async def sweep_these(self, run_ids: Sequence[RunId]) -> int:
+        """Take away what these runs leave behind, as `sweep` does; return of how many.
+
+        One that is open or was swept is left alone. Each call is whole or not at all.
+        """
+
     async def forget_old(self, *, older_than_s: float | None, limit: int = 2000) -> int:
         """Forget what is older than this and than 8 days; return how many rows, of each kind at most `limit`.
 

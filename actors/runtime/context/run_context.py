@@ -60,10 +60,8 @@ class RunContext(ConversationVerbs, MemoryVerbs):
         self.state = AgentState(run, env.store)
         self._run, self._env = run, env
         self._agent, self._sessions = agent, sessions
-        self._effects = Effects(run, env.secrets)
-        self._scopes = Scopes(run)
-        self._waits = waits
-        self._questions = Questions(run, waits, env.store)
+        self._effects, self._scopes = Effects(run, env.secrets), Scopes(run)
+        self._waits, self._questions = waits, Questions(run, waits, env.store)
         self._messaging = Messaging(
             run, waits, self._effects, store=env.store, on_cancel=env.on_cancel
         )
@@ -348,23 +346,25 @@ class RunContext(ConversationVerbs, MemoryVerbs):
         supervision: Supervision | None = None,
         priority: int | None = None,
         retry_policy: RetryPolicy | None = None,
+        task: str | None = None,
     ) -> RunHandle:
         """Start a run of another agent and return its handle at once; a replay starts none.
 
         Args:
-            child: An agent, its id, or an agent type.
+            child: An agent, its id, or an agent type, of which `key` names the agent; else it is a new one.
             boot: The child's first message: JSON data; None: it starts with an empty inbox.
-            key: With a type: the agent's key; without it a new agent is made.
+            key: See `child`.
             supervision: The child's terms. Budgets are those of the tree's root whatever it says.
             priority: Lower first; the parent's by default.
             retry_policy: How the child's failures are retried; else as its agent's `retry` says.
+            task: Id of the card of a task board that the run is for: its log is that of a task.
 
         Raises:
             SpawnDenied: The tree's budget has no place left.
             OtherTenantError: The agent is another tenant's.
             ContractError: The child would be a run of this run's own agent.
         """
-        terms = ChildTerms(supervision, priority, retry_policy)
+        terms = ChildTerms(supervision, priority, retry_policy, task)
         return await spawn(self._run, child, boot, key=key, terms=terms)
 
     async def join(self, run: RunHandle | str) -> RunResult:

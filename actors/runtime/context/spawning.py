@@ -32,6 +32,7 @@ class ChildTerms(NamedTuple):
     supervision: Supervision | None
     priority: int | None
     retry_policy: RetryPolicy | None
+    task: str | None = None
 
     def check(self) -> None:
         """Return if every assembly can keep them.
@@ -45,6 +46,7 @@ class ChildTerms(NamedTuple):
             check_number("priority", self.priority)
         if self.retry_policy is not None:
             check_policy(self.retry_policy)
+        _check_task(self.task)
 
 
 async def spawn(
@@ -152,9 +154,10 @@ def _child_of(parent: RunRow, agent_id: AgentId, place: str, given: ChildTerms) 
     if priority is None and wanted is not None and "priority" in wanted.model_fields_set:
         priority = wanted.priority
     priority = parent.priority if priority is None else priority
-    terms = wanted or parent.supervision
+    task = given.task or (wanted.task if wanted else None)
+    tree = parent.supervision or Supervision(run_id=parent.run_id, root_id=str(root))
+    terms = wanted or (parent.supervision if task is None else tree)
     if terms is not None:
-        tree = parent.supervision or Supervision(run_id=parent.run_id, root_id=str(root))
         terms = terms.model_copy(
             update={
                 "run_id": run_id,
@@ -162,6 +165,7 @@ def _child_of(parent: RunRow, agent_id: AgentId, place: str, given: ChildTerms) 
                 "parent_id": parent.run_id,
                 "depth": depth,
                 "priority": priority,
+                "task": task,
                 "session_id": (wanted.session_id if wanted else None) or tree.session_id,
                 "spawn_budget": tree.spawn_budget,
                 "execution_budget": tree.execution_budget,
@@ -191,6 +195,7 @@ def check_supervision(terms: Supervision) -> None:
     """
     if terms.session_id is not None:
         check_name_of("session_id", terms.session_id)
+    _check_task(terms.task)
     check_number("priority", terms.priority)
     check_number("max_runs of the spawn budget", terms.spawn_budget.max_runs)
     check_number("max_concurrent of the spawn budget", terms.spawn_budget.max_concurrent or 0)
@@ -201,6 +206,13 @@ def check_supervision(terms: Supervision) -> None:
             raise ContractError(
                 f"{name} of the execution budget is above {MAX_COUNT}: leave it out"
             )
+
+
+def _check_task(task: str | None) -> None:
+    if task is not None:
+        from actors.kernel.boards import check_task_id  # noqa: PLC0415 - most hosts need no boards
+
+        check_task_id(task)
 
 
 def check_policy(policy: RetryPolicy) -> None:

@@ -100,7 +100,15 @@ class MemoryRetention(MemoryRole, RetentionStore):
             None if older_than_s is None else rows.clock.now() - timedelta(seconds=older_than_s)
         )
         old = (run for run in rows.runs.values() if _may_go(run, before))
-        swept = list(islice(old, limit))
+        return self._sweep(list(islice(old, limit)))
+
+    @override
+    async def sweep_these(self, run_ids: Sequence[RunId]) -> int:
+        known = [self._rows.runs[run_id] for run_id in {*run_ids} if run_id in self._rows.runs]
+        return self._sweep([run for run in known if run.status.is_terminal and not run.swept])
+
+    def _sweep(self, swept: Sequence[RunRecord]) -> int:
+        rows = self._rows
         for run in swept:
             run.sweep()
         for root in {run.cause.root or run.cause.run_id for run in swept} & rows.accounts.keys():

@@ -14,7 +14,7 @@ from actors.kernel.runtime.log_entry import RunLogEntry
 from actors.kernel.runtime.rows import BufferedSignal, DeadLetter, LoadedRun, RunRow
 from actors.kernel.runtime.scheduler import RunStatus
 from actors.kernel.runtime.waits import Answer, OpenWait, WaitKind
-from actors.kernel.store.lists import ANY_RUN, ListStore, RunFilter
+from actors.kernel.store.lists import ANY_RUN, ListStore, RunFilter, TaskRun
 from actors.kernel.store.reads import ReadStore, StatePart
 from actors.runtime.memory.records import part_of_state, unpack
 from actors.runtime.memory.rows import MemoryRole
@@ -116,6 +116,31 @@ class MemoryLists(MemoryRole, ListStore):
     @override
     async def children(self, run_id: RunId) -> list[RunRow]:
         return [child.row() for child in children_of(self._rows, run_id)]
+
+    @override
+    async def tasks(self, agent_id: AgentId, *, status: Sequence[RunStatus]) -> list[TaskRun]:
+        found: list[TaskRun] = []
+        above = [run for run in self._rows.runs.values() if run.cause.agent_id == agent_id]
+        while above:
+            below = [child for run in above for child in children_of(self._rows, run.cause.run_id)]
+            found += [
+                TaskRun(
+                    run.cause.run_id,
+                    run.cause.agent_id,
+                    run.cause.supervision.task,
+                    run.status,
+                    run.log[-1].ts,
+                    len(run.log),
+                    sum(len(line.payload) for line in run.log),
+                )
+                for run in below
+                if run.has_ended
+                and run.status in status
+                and run.cause.supervision is not None
+                and run.cause.supervision.task is not None
+            ]
+            above = below
+        return sorted(found, key=lambda task: task.run_id)
 
     @override
     async def find_run_for_agent(self, agent_id: AgentId) -> RunRow | None:

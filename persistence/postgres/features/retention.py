@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Final, LiteralString
 
 from typing_extensions import override
 
-from actors.kernel.runtime.ids import AgentId, HostIncarnation, partition_hash
+from actors.kernel.runtime.ids import AgentId, HostIncarnation, RunId, partition_hash
 from actors.kernel.store.forgotten import Forgotten
 from actors.kernel.store.operators import RetentionStore
 from persistence.postgres.connection.link import Links
 
 SQL_SWEEP_RUNS: Final[LiteralString] = "select sweep_runs($1, $2) as n"
+SQL_SWEEP_THESE: Final[LiteralString] = "select sweep_these($1) as n"
 SQL_FORGET_AGENT: Final[LiteralString] = (
     "select open_run, state, follows, messages, letters, runs, more from forget_agent($1,$2,$3,$4,$5)"
 )
@@ -35,6 +37,10 @@ class Retention(RetentionStore):
         return int(
             await self._links.value("sweeping runs", SQL_SWEEP_RUNS, _span(older_than_s), limit)
         )
+
+    @override
+    async def sweep_these(self, run_ids: Sequence[RunId]) -> int:
+        return int(await self._links.value("sweeping runs", SQL_SWEEP_THESE, [*run_ids]))
 
     @override
     async def forget_old(self, *, older_than_s: float | None, limit: int = 2000) -> int:

@@ -42,6 +42,25 @@ select {_SESSION} from (select * from sessions n
     order by n.last_at desc, n.agent limit $3) s
   order by s.last_at desc, s.agent
 """  # noqa: S608 - constants only
+SQL_PAGE_OF_SESSIONS: Final[LiteralString] = """
+select s.agent from sessions s
+  where s.agent > $4 and s.agent < $5 and s.tenant = $1 and s.type = $2
+    and ($3::text is null or s.project = $3) and s.created_at is not null and not s.is_deleting
+  order by s.agent limit $6
+"""
+SQL_IDLE_SESSIONS: Final[LiteralString] = """
+select k.agent from (
+  (select n.agent, n.last_at from sessions n
+    where n.tenant = $1 and n.type = $2 and n.last_at < $3 and n.is_deleting
+    order by n.last_at limit $4)
+  union all
+  (select n.agent, n.last_at from sessions n
+    where n.tenant = $1 and n.type = $2 and n.last_at < $3
+      and n.created_at is not null and not n.is_deleting
+      and not exists (select 1 from runs r where r.agent = n.agent and r.ended_at is null)
+    order by n.last_at limit $4)) k
+  order by k.last_at, k.agent limit $4
+"""
 SQL_FACTS: Final[LiteralString] = """
 select f.number, f.kind, f.run_id, f.ahead, f.at from session_facts f
   where f.agent = $1 and f.number > $2 order by f.number limit $3
@@ -69,7 +88,7 @@ SQL_SWITCH_SESSION: Final[LiteralString] = (
     "select outcome, runs from switch_session($1, $2, $3, $4)"
 )
 SQL_BEGIN_DELETE: Final[LiteralString] = (
-    "select outcome, runs from begin_delete_session($1, $2, $3)"
+    "select outcome, runs from begin_delete_session($1, $2, $3, $4)"
 )
 SQL_FINISH_DELETE: Final[LiteralString] = "select gone, more from finish_delete_session($1, $2)"
 
@@ -202,8 +221,34 @@ class PostgresSessions(SessionStore):
                 raise UnknownNodeError(str(agent), node)
 
     @override
-    async def begin_delete(self, agent: AgentId) -> bool:
-        args = (str(agent), partition_hash(agent), agent.key)
+    async def page(
+        self,
+        tenant: str,
+        type_: str,
+        *,
+        project: str | None = None,
+        after: AgentId | None = None,
+        limit: int = 100,
+    ) -> list[AgentId]:
+        first = str(AgentId(type_, "-", tenant))[
+            :-1
+        ]  # "type/": the ids of an app are behind each other
+        behind = first if after is None else str(after)
+        args = (tenant, type_, project, behind, first[:-1] + chr(ord("/") + 1), limit)
+        rows = await self._links.fetch("listing sessions", SQL_PAGE_OF_SESSIONS, *args)
+        return [AgentId.parse(row["agent"]) for row in rows]
+
+    @override
+    async def idle(
+        self, tenant: str, type_: str, *, before: datetime, limit: int = 100
+    ) -> list[AgentId]:
+        args = (tenant, type_, before, limit)
+        rows = await self._links.fetch("looking for idle sessions", SQL_IDLE_SESSIONS, *args)
+        return [AgentId.parse(row["agent"]) for row in rows]
+
+    @override
+    async def begin_delete(self, agent: AgentId, *, unless_since: datetime | None = None) -> bool:
+        args = (str(agent), partition_hash(agent), agent.key, unless_since)
         [row] = await self._links.fetch("deleting a session", SQL_BEGIN_DELETE, *args)
         if row["outcome"] == "active":
             raise SessionActiveError(str(agent), row["runs"])

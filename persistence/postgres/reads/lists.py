@@ -12,7 +12,7 @@ from actors.kernel.runtime.ids import AgentId, RunId, partition_hash
 from actors.kernel.runtime.rows import DeadLetter, RunRow
 from actors.kernel.runtime.scheduler import RunStatus
 from actors.kernel.runtime.waits import OpenWait, Wait, WaitKind
-from actors.kernel.store.lists import ANY_RUN, ListStore, RunFilter
+from actors.kernel.store.lists import ANY_RUN, ListStore, RunFilter, TaskRun
 from persistence.postgres.commits.rows import RUN_COLUMNS, dead_letter_of, run_of
 from persistence.postgres.connection.link import Link, Links, Row
 
@@ -60,6 +60,20 @@ select w.run_id, r.agent as waiter, w.position, w.kind, w.key, w.agent, w.target
 SQL_CHILDREN: Final[LiteralString] = (
     "select" + RUN_COLUMNS + "from runs r where r.parent = $1 order by r.arrival, r.run_id"
 )
+SQL_TASKS: Final[LiteralString] = """
+with recursive tree (run_id, agent, status, ended_at, task, swept) as (
+  select r.run_id, r.agent, r.status, r.ended_at, null::text, true
+    from (select * from runs n where n.hash = $2 and n.agent = $1 offset 0) r
+  union
+  select c.run_id, c.agent, c.status, c.ended_at, c.supervision ->> 'task', c.swept from tree t
+    cross join lateral (select * from runs n where n.parent = t.run_id offset 0) c)
+select t.run_id, t.agent, t.task, t.status, t.ended_at, e.entries, e.size_bytes from tree t
+  cross join lateral (
+    select count(*)::int as entries, coalesce(sum(octet_length(l.payload::text)), 0)::bigint as size_bytes
+      from event_log l where l.run_id = t.run_id) e
+  where t.task is not null and t.ended_at is not null and not t.swept and t.status = any($3)
+  order by t.run_id
+"""
 SQL_RUN_OF_MESSAGE: Final[LiteralString] = (
     "select"  # noqa: S608 - constants only
     + RUN_COLUMNS
@@ -99,6 +113,12 @@ class Lists(ListStore):
         return [run_of(row) for row in await self._keyed.fetch("reading", SQL_CHILDREN, run_id)]
 
     @override
+    async def tasks(self, agent_id: AgentId, *, status: Sequence[RunStatus]) -> list[TaskRun]:
+        args = (str(agent_id), partition_hash(agent_id), [*status])
+        rows = await self._links.fetch("listing tasks", SQL_TASKS, *args)
+        return [_task_run(row) for row in rows]
+
+    @override
     async def find_run_for_agent(self, agent_id: AgentId) -> RunRow | None:
         rows = await self._links.fetch("reading", SQL_RUN_OF_AGENT, str(agent_id))
         return run_of(rows[0]) if rows else None
@@ -130,6 +150,18 @@ class Lists(ListStore):
         wanted = None if agent is None else str(agent)
         rows = await self._links.fetch("reading", SQL_DEAD_LETTERS, wanted, list(ids), limit)
         return [dead_letter_of(row) for row in rows]
+
+
+def _task_run(row: Row) -> TaskRun:
+    return TaskRun(
+        RunId(row["run_id"]),
+        AgentId.parse(row["agent"]),
+        row["task"],
+        RunStatus(row["status"]),
+        row["ended_at"],
+        row["entries"],
+        row["size_bytes"],
+    )
 
 
 def list_statement(

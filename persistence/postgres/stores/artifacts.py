@@ -11,7 +11,7 @@ from typing import Final, LiteralString
 from typing_extensions import override
 
 from actors.errors import ConflictError
-from actors.kernel.storage.blob import ArtifactRef, ArtifactStore, ArtifactStores
+from actors.kernel.storage.blob import ArtifactPin, ArtifactRef, ArtifactStore, ArtifactStores
 from actors.kernel.text import check_name_of
 from persistence.postgres.connection.link import Links, Row
 
@@ -37,6 +37,15 @@ select a.id, a.size_bytes, a.content_type from artifacts a
 SQL_READ: Final[LiteralString] = "select chunk_bytes, n, data from read_artifact($1, $2, $3, $4)"
 SQL_PIN: Final[LiteralString] = "select pin_artifact($1, $2, $3, $4) as is_there"
 SQL_UNPIN: Final[LiteralString] = "select unpin_artifact($1, $2, $3, $4)"
+SQL_PINS: Final[LiteralString] = """
+select k.owner, coalesce(k.at, a.at) as at, a.id, a.size_bytes, a.content_type
+  from (select p.id, p.owner, p.at from artifact_pins p
+      where p.tenant = $1 and p.scope = $2 and (p.id, p.owner) > ($4, $5) and starts_with(p.owner, $3)
+      order by p.id, p.owner limit $6) k
+  cross join lateral (select n.id, n.size_bytes, n.content_type, n.at from artifacts n
+    where n.tenant = $1 and n.scope = $2 and n.id = k.id offset 0) a
+  order by k.id, k.owner
+"""
 SQL_DISCARD: Final[LiteralString] = "select drop_artifacts($1, $2, $3)"
 SQL_COLLECT: Final[LiteralString] = "select collect_artifacts($1, $2) as n"
 
@@ -132,6 +141,15 @@ class PostgresArtifactStore(ArtifactStore):
     @override
     async def unpin(self, ref: ArtifactRef, *, owner: str) -> None:
         await self._links.fetch("unpinning an artifact", SQL_UNPIN, *self._of, ref.id, owner)
+
+    @override
+    async def pins(
+        self, *, prefix: str = "", after: ArtifactPin | None = None, limit: int = 1000
+    ) -> list[ArtifactPin]:
+        place = ("", "") if after is None else (after.ref.id, after.owner)
+        args = (*self._of, prefix, *place, limit)
+        rows = await self._links.fetch("listing pins", SQL_PINS, *args)
+        return [ArtifactPin(_ref(row), row["owner"], row["at"]) for row in rows]
 
     @override
     async def discard(self, artifact_id: str) -> None:

@@ -202,3 +202,34 @@ async def test_texts_that_no_database_takes_are_refused(artifacts: Artifacts) ->
 
     with pytest.raises(InvalidTextError, match="owner"):
         await store.pin(ref, owner="\ud800")
+
+
+@pytest.mark.item(310)
+async def test_pins_are_listed_by_their_owners_names(artifacts: Artifacts) -> None:
+    """Of one scope, by artifact and owner, in pages; each with its bytes, and when it was made last."""
+    store, other = artifacts.of("acme", "desk/1"), artifacts.of("acme", "desk/2")
+    small, large = await store.store(b"x", content_type="text/plain"), await store.store(LARGE)
+    for ref in (small, large):
+        for owner in ("run:1", "run:12", "run%1", "session:a"):
+            await store.pin(ref, owner=owner)
+    await other.pin(await other.store(b"x"), owner="run:1")
+    await store.unpin(large, owner="run:12")
+
+    whole = await store.pins()
+    assert len(whole) == 7
+    assert whole == sorted(whole, key=lambda pin: (pin.ref.id, pin.owner))
+    runs = await store.pins(prefix="run:1")
+    assert [(pin.ref, pin.owner) for pin in runs] == sorted(
+        [(small, "run:1"), (small, "run:12"), (large, "run:1")], key=lambda one: (one[0].id, one[1])
+    )
+    pages, after = [], None
+    while page := await store.pins(prefix="run:1", after=after, limit=2):
+        pages.append(page)
+        after = page[-1]
+    assert [one for page in pages for one in page] == runs
+    assert [len(page) for page in pages] == [2, 1]
+
+    await store.pin(small, owner="run:1")
+    again = {pin.owner: pin for pin in await store.pins() if pin.ref == small}
+    assert max(again.values(), key=lambda pin: pin.at).owner == "run:1"
+    assert await other.pins(prefix="session:") == []

@@ -188,6 +188,9 @@ SELDOM: Final = frozenset(
         "SQL_SHARDS_OF",
         "SQL_TOTALS",
         "SQL_WAITS",
+        "SQL_PAGE_OF_SESSIONS",
+        "SQL_SWEEP_THESE",
+        "SQL_TASKS",
     }
 )
 """What runs neither per message, nor per commit, nor by the clock."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
@@ -465,6 +466,7 @@ class Workday:
         row = await store.get(agent)
         assert row is not None
         await store.recent(agent.tenant, agent.type, limit=3)
+        await store.idle(agent.tenant, agent.type, before=datetime(2020, 1, 1, tzinfo=UTC), limit=3)
         await store.facts(agent, limit=3)
         async with aclosing(store.tail(agent, after=row.last_fact - 1)) as facts:  # type: ignore[type-var]
             await anext(facts)
@@ -486,6 +488,7 @@ class Workday:
             ref = await held.store(b"some bytes")
             await held.store(b"some bytes")
             await held.pin(ref, owner="a")
+            await held.pins(prefix="a")
             await held.read(ref.id, offset=2, limit=4)
             await held.unpin(ref, owner="a")
             await PostgresArtifacts(links).collect(grace_s=3600)

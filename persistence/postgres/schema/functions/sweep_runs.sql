@@ -17,18 +17,7 @@ begin
     select c.run_id, sum(l.size) over (order by c.rank, c.run_id) - l.size as before
       from candidates c cross join lateral (
         select coalesce(max(e.seq) + 1, 0) as size from event_log e where e.run_id = c.run_id) l)
-  select coalesce(array_agg(k.run_id), '{}') into ids from (
-    select r.run_id from runs r
-      where r.run_id = any(array(select s.run_id from sized s where s.before < 20000 limit most))
-        and not r.swept  -- another host may have been faster; this is looked at again under the lock
-      order by r.run_id for no key update skip locked) k;
-  if cardinality(ids) = 0 then return 0; end if;
-  delete from event_log e where e.run_id = any(ids);
-  delete from signals s where s.run_id = any(ids);
-  delete from completions c where c.parent = any(ids);
-  delete from budgets b where b.root = any(ids) and b.open <= 0;
-  update runs r set swept = true, result = null, error = null, retry_policy = null,
-      supervision = null, trace = null, log_from = 0
-    where r.run_id = any(ids);
-  return cardinality(ids);
+  select coalesce(array_agg(s.run_id), '{}') into ids
+    from (select z.run_id from sized z where z.before < 20000 limit most) s;
+  return sweep_these(ids);
 end $$;

@@ -1,0 +1,274 @@
+"""Artifacts of a session: bytes by name and kind, which the session and the run that made them pin.
+
+A name is a pin, whose owner is a text: ``session:NAME:KIND:RUN``, and of a run ``run:RUN:NAME:KIND``. The pin
+that was made last is what a name means. All are in the scope of the session's agent: so they go with it, and
+those of other sessions are apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterable, Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final, Literal, TypeAlias, get_args
+
+from typing_extensions import override
+
+from actors.errors import ConflictError, ContractError
+from actors.kernel.runtime.ids import AgentId, RunId
+from actors.kernel.storage.blob import ArtifactPin, ArtifactRef, ArtifactStore
+from actors.kernel.store.operators import agent_scope
+from actors.kernel.store.store import RunStore
+from actors.kernel.text import check_text_of
+from actors.runtime.context.call import RunState, executing_effect
+from actors.sessions.errors import UnknownArtifactError
+
+ArtifactKind: TypeAlias = Literal["ordinary", "debug", "raw"]
+"""What clean-up goes by: ``debug`` and ``raw`` go first, ``ordinary`` ones only if it is told so."""
+KINDS: Final[tuple[ArtifactKind, ...]] = get_args(ArtifactKind)
+MAX_NAME_BYTES: Final = 900
+"""Of an artifact's name, which is part of the name of a pin's owner."""
+PIECE_BYTES: Final = 1024 * 1024
+"""So much of an artifact is read at a time."""
+PINS_PAGE: Final = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class SessionArtifact:
+    """An artifact of a session.
+
+    Attributes:
+        name: Unique in its session.
+        kind: See `ArtifactKind`.
+        ref: Its bytes: their SHA-256, number and media type.
+        run_id: The run that put it; None: a program did.
+        at: When it was put, aware UTC.
+    """
+
+    name: str
+    kind: ArtifactKind
+    ref: ArtifactRef
+    run_id: RunId | None
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class NamedPin:
+    """A pin, as the text of its owner says.
+
+    Attributes:
+        pin: The pin.
+        artifact: What it stands for.
+        by_run: Whether the run pins it; else the session does.
+    """
+
+    pin: ArtifactPin
+    artifact: SessionArtifact
+    by_run: bool
+
+
+_Artifacts: TypeAlias = "list[SessionArtifact]"
+_Pins: TypeAlias = "list[NamedPin]"
+
+
+class SessionArtifacts:
+    """The artifacts of one session, by name.
+
+    No call is recorded: inside a run use it in a step or a tool, see `session_artifacts`.
+
+    Args:
+        store: The artifacts in the scope of the session's agent.
+        run_id: The run whose artifacts they are, where a call names none.
+    """
+
+    def __init__(self, store: ArtifactStore | None, run_id: RunId | None = None) -> None:
+        self._store, self._run_id = store, run_id
+
+    async def put(
+        self,
+        name: str,
+        data: bytes | AsyncIterable[bytes],
+        *,
+        kind: ArtifactKind = "ordinary",
+        content_type: str = "application/octet-stream",
+        run_id: RunId | None = None,
+    ) -> ArtifactRef:
+        """Keep bytes, or pieces of them, by a name, in place of what has the name; durable on return.
+
+        Of pieces a few are held in memory. A process that dies before the end leaves the earlier artifact, and
+        bytes that nobody pins, which are collected. The same again changes nothing.
+
+        Args:
+            name: 1 to 900 bytes of text, for example ``report.md``.
+            data: The bytes.
+            kind: What clean-up takes it for.
+            content_type: Its media type.
+            run_id: The run whose artifact it is. It keeps the bytes, too, also when another run takes the name.
+
+        Raises:
+            ContractError: Name or kind cannot be one.
+            ConflictError: The bytes were removed while they came: put them again.
+        """
+        _check_put(name, kind)
+        store, run_id = await self._opened(), run_id or self._run_id
+        if isinstance(data, bytes):
+            ref = await store.store(data, content_type=content_type)
+        else:
+            ref = await store.store_pieces(data, content_type=content_type)
+        prefixes = {f"session:{name}:": f"{kind}:{run_id or ''}"}
+        if run_id is not None:
+            prefixes[f"run:{run_id}:{name}:"] = kind
+        for prefix, rest in prefixes.items():
+            try:
+                await store.pin(ref, owner=prefix + rest)
+            except KeyError:
+                problem = f"the bytes of artifact {name!r} were removed while they came"
+                raise ConflictError(f"{problem}: put them again") from None
+            await self._unpin_earlier(prefix, name)
+        return ref
+
+    async def list(self, *, run_id: RunId | None = None) -> _Artifacts:
+        """Return the session's artifacts by name; those of one run as it put them last."""
+        prefix = "session:" if run_id is None else f"run:{run_id}:"
+        found = latest(await self.pins(prefix))
+        return [found[name].artifact for name in sorted(found)]
+
+    async def find(self, name: str) -> SessionArtifact:
+        """Return what has a name.
+
+        Raises:
+            UnknownArtifactError: Nothing has it.
+        """
+        found = latest(await self.pins(f"session:{name}:")).get(name)
+        if found is None:
+            raise UnknownArtifactError(name[:MAX_NAME_BYTES])
+        return found.artifact
+
+    async def read(self, name: str) -> AsyncGenerator[bytes, None]:
+        """Yield the bytes of an artifact in pieces of 1 MiB, the last one perhaps shorter.
+
+        They are those that have the name when the first piece is asked for, whatever takes it meanwhile.
+
+        Raises:
+            UnknownArtifactError: Nothing has the name, or it was erased meanwhile.
+        """
+        ref, store = (await self.find(name)).ref, await self._opened()
+        for at in range(0, ref.size_bytes, PIECE_BYTES):
+            try:
+                piece = await store.read(ref.id, offset=at, limit=PIECE_BYTES)
+            except KeyError:
+                raise UnknownArtifactError(name) from None
+            yield piece
+
+    async def delete(self, name: str) -> bool:
+        """Take a name away from the session and its runs; False: nothing has it.
+
+        Bytes that nobody pins any more are collected a day later.
+        """
+        pins = [one for one in await self.pins() if one.artifact.name == name]
+        await self.unpin(pins)
+        return bool(pins)
+
+    async def unpin(self, pins: Iterable[NamedPin]) -> None:
+        """Take these pins away; one that was made again meanwhile goes, too."""
+        store = await self._opened()
+        for one in pins:
+            await store.unpin(one.pin.ref, owner=one.pin.owner)
+
+    async def pins(self, prefix: str = "") -> _Pins:
+        """Return the pins that names are, of owners that begin with this."""
+        store, after = await self._opened(), None
+        found: _Pins = []
+        while page := await store.pins(prefix=prefix, after=after, limit=PINS_PAGE):
+            found += [named for pin in page if (named := parse_pin(pin)) is not None]
+            after = page[-1]
+            if len(page) < PINS_PAGE:
+                break
+        return found
+
+    async def _unpin_earlier(self, prefix: str, name: str) -> None:
+        """Let go of what had a name before. Of several at once the last one does it."""
+        named = [one for one in await self.pins(prefix) if one.artifact.name == name]
+        await self.unpin(sorted(named, key=_by_age)[:-1])
+
+    async def _opened(self) -> ArtifactStore:
+        assert self._store is not None, "given, or looked up by those of a run"
+        return self._store
+
+
+class _ArtifactsOfRun(SessionArtifacts):
+    """The artifacts of the session at the top of a run's tree, which is looked up once."""
+
+    def __init__(self, run: RunState) -> None:
+        super().__init__(None, run.run_id)
+        self._run = run
+
+    @override
+    async def _opened(self) -> ArtifactStore:
+        if self._store is None:
+            run = self._run
+            agent, root = run.agent_id, run.row.root
+            if root not in (None, run.run_id):
+                top = await run.store.reads.run(root)
+                if top is None:
+                    msg = f"run {root}, the top of this run's tree, is not known any more"
+                    raise ContractError(f"{msg}: its artifacts have no session")
+                agent = top.agent_id
+            self._store = _scope_of(run.store, agent)
+        return self._store
+
+
+def session_artifacts() -> SessionArtifacts:
+    """Return the artifacts of the session whose step or tool executes now, put in the run's name.
+
+    For use inside a function given to `ctx.step` or a tool. In a run below the session's own it is the same
+    session: that of the run at the top of the tree. An agent that is no session has artifacts by name, too.
+
+    Raises:
+        ContractError: No effect is executing here.
+    """
+    _, run = executing_effect("session_artifacts")
+    return _ArtifactsOfRun(run)
+
+
+def artifacts_of(store: RunStore, agent: AgentId) -> SessionArtifacts:
+    """Return the artifacts of the session that an agent is."""
+    return SessionArtifacts(_scope_of(store, agent))
+
+
+def _scope_of(store: RunStore, agent: AgentId) -> ArtifactStore:
+    return store.artifacts.of(agent.tenant, agent_scope(agent))
+
+
+def parse_pin(pin: ArtifactPin) -> NamedPin | None:
+    """Return what a pin stands for; None: no name was put with it."""
+    first, _, rest = pin.owner.partition(":")
+    if first == "session":
+        name, kind, run = (["", "", *rest.rsplit(":", 2)])[-3:]
+    elif first == "run":
+        run, _, named = rest.partition(":")
+        name, _, kind = named.rpartition(":")
+    else:
+        return None
+    known = next((one for one in KINDS if one == kind), None)
+    if known is None or not name:
+        return None
+    artifact = SessionArtifact(name, known, pin.ref, RunId(run) if run else None, pin.at)
+    return NamedPin(pin, artifact, by_run=first == "run")
+
+
+def latest(pins: Iterable[NamedPin]) -> dict[str, NamedPin]:
+    """Return the pin that each name means: the one that was made last."""
+    return {one.artifact.name: one for one in sorted(pins, key=_by_age)}
+
+
+def _by_age(one: NamedPin) -> tuple[datetime, str, str]:
+    return one.pin.at, one.pin.ref.id, one.pin.owner
+
+
+def _check_put(name: str, kind: str) -> None:
+    check_text_of("name of an artifact", name, limit_bytes=MAX_NAME_BYTES)
+    if not name:
+        raise ContractError("the name of an artifact is empty: give one, for example report.md")
+    if kind not in KINDS:
+        raise ContractError(f"there is no kind {kind!r} of artifacts: {', '.join(KINDS)}")

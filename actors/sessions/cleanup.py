@@ -1,0 +1,293 @@
+"""Clean-up of what sessions leave behind: artifacts, and logs of tasks."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final
+
+from actors.errors import ContractError
+from actors.kernel.runtime.ids import AgentId, RunId
+from actors.kernel.runtime.scheduler import RunStatus
+from actors.kernel.store.lists import TaskRun
+from actors.kernel.store.store import RunStore
+from actors.runtime.runtime import Runtime
+from actors.sessions.artifacts import ArtifactKind, NamedPin, artifacts_of
+
+SESSIONS_PAGE: Final = 100
+SWEEP_ENTRIES: Final = 20_000
+"""Entries of logs that one statement removes at most, but for a longer log."""
+EXPENDABLE: Final[frozenset[ArtifactKind]] = frozenset(("debug", "raw"))
+
+
+@dataclass(frozen=True, slots=True)
+class ArtifactCandidate:
+    """Bytes that a name of a session means, or has meant and a run still keeps.
+
+    Attributes:
+        session_id: The session.
+        name: The artifact's name.
+        kind: See `ArtifactKind`.
+        run_id: The run that put it; None: a program did.
+        artifact_id: SHA-256 of the bytes.
+        size_bytes: Their number.
+        at: When it was put last, aware UTC.
+        reason: Why it goes.
+    """
+
+    session_id: str
+    name: str
+    kind: ArtifactKind
+    run_id: RunId | None
+    artifact_id: str
+    size_bytes: int
+    at: datetime
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class TaskCandidate:
+    """An ended run that was spawned for a card of a task board, and has a log.
+
+    Attributes:
+        session_id: The session whose run it is below.
+        run_id: The run.
+        agent_id: Its agent.
+        task: The id of the card.
+        status: How it ended.
+        ended_at: When, aware UTC.
+        entries: Of its log.
+        size_bytes: Of their payloads as JSON.
+        reason: Why it goes.
+    """
+
+    session_id: str
+    run_id: RunId
+    agent_id: AgentId
+    task: str
+    status: RunStatus
+    ended_at: datetime
+    entries: int
+    size_bytes: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ArtifactCleanup:
+    """The result of a clean-up of artifacts.
+
+    Attributes:
+        is_dry_run: Nothing was removed.
+        candidates: What goes, or has gone, the oldest first.
+    """
+
+    is_dry_run: bool
+    candidates: tuple[ArtifactCandidate, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all candidates; those that two of them share count twice."""
+        return sum(one.size_bytes for one in self.candidates)
+
+
+@dataclass(frozen=True, slots=True)
+class TaskCleanup:
+    """The result of a clean-up of tasks.
+
+    Attributes:
+        is_dry_run: Nothing was removed.
+        candidates: The runs whose logs go, or have gone, the oldest first.
+    """
+
+    is_dry_run: bool
+    candidates: tuple[TaskCandidate, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all candidates."""
+        return sum(one.size_bytes for one in self.candidates)
+
+
+@dataclass(frozen=True, slots=True)
+class _Version:
+    """Bytes of a name in a session, and the pins that keep them there."""
+
+    session: AgentId
+    newest: NamedPin
+    pins: tuple[NamedPin, ...]
+
+    @property
+    def place(self) -> tuple[datetime, str, str, str]:
+        """Its place among others, by age."""
+        artifact = self.newest.artifact
+        return artifact.at, str(self.session), artifact.name, artifact.ref.id
+
+    def candidate(self, reason: str) -> ArtifactCandidate:
+        """Return it as people see it."""
+        one = self.newest.artifact
+        size, id_ = one.ref.size_bytes, one.ref.id
+        return ArtifactCandidate(
+            self.session.key, one.name, one.kind, one.run_id, id_, size, one.at, reason
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ArtifactChoice:
+    """A choice among artifacts; see `AgentRuntime.cleanup_artifacts`."""
+
+    include_all: bool = False
+    older_than: timedelta | None = None
+    max_bytes: int | None = None
+
+    def __post_init__(self) -> None:
+        _check_age(self.older_than)
+        if self.max_bytes is not None and self.max_bytes < 0:
+            raise ContractError(f"max_bytes is {self.max_bytes}: give 0 or more")
+
+    def reason(self, kind: ArtifactKind) -> str:
+        """Return why one of this kind goes."""
+        why = [f"kind {kind}" if kind in EXPENDABLE else f"kind {kind}, which include_all takes"]
+        if self.older_than is not None:
+            why.append(f"older than {self.older_than}")
+        if self.max_bytes is not None:
+            why.append(f"the rest would have more than {self.max_bytes:,} bytes")
+        return "; ".join(why)
+
+
+def chosen_artifacts(
+    found: Sequence[_Version], choice: ArtifactChoice, *, now: datetime
+) -> list[_Version]:
+    """Return what goes, the oldest first."""
+    kinds = [one for one in found if choice.include_all or one.newest.artifact.kind in EXPENDABLE]
+    rest = sum(one.newest.artifact.ref.size_bytes for one in kinds)
+    chosen = []
+    for one in sorted(kinds, key=lambda version: version.place):
+        artifact = one.newest.artifact
+        if choice.max_bytes is not None and rest <= choice.max_bytes:
+            break
+        if choice.older_than is None or artifact.at <= now - choice.older_than:
+            chosen.append(one)
+            rest -= artifact.ref.size_bytes
+    return chosen
+
+
+async def clean_artifacts(
+    runtime: Runtime, sessions: AsyncIterator[AgentId], choice: ArtifactChoice, *, dry_run: bool
+) -> ArtifactCleanup:
+    """See `AgentRuntime.cleanup_artifacts`."""
+    store, found = runtime.store, list[_Version]()
+    async for session in sessions:
+        found += _versions(session, await artifacts_of(store, session).pins())
+    chosen = chosen_artifacts(found, choice, now=runtime.clock.now())
+    if not dry_run:
+        for one in chosen:
+            await artifacts_of(store, one.session).unpin(one.pins)
+    candidates = (one.candidate(choice.reason(one.newest.artifact.kind)) for one in chosen)
+    return ArtifactCleanup(dry_run, tuple(candidates))
+
+
+def _versions(session: AgentId, pins: Sequence[NamedPin]) -> list[_Version]:
+    together: dict[tuple[str, str], list[NamedPin]] = {}
+    for one in pins:
+        together.setdefault((one.artifact.name, one.pin.ref.id), []).append(one)
+    return [
+        _Version(session, max(some, key=lambda one: one.pin.at), tuple(some))
+        for some in together.values()
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class TaskChoice:
+    """A choice among tasks; see `AgentRuntime.cleanup_project_tasks`."""
+
+    include_failed: bool = False
+    include_cancelled: bool = False
+    older_than: timedelta | None = None
+
+    def __post_init__(self) -> None:
+        _check_age(self.older_than)
+
+    @property
+    def statuses(self) -> list[RunStatus]:
+        """The ends of the runs that go."""
+        return [
+            RunStatus.COMPLETED,
+            *([RunStatus.FAILED] if self.include_failed else []),
+            *([RunStatus.CANCELLED] if self.include_cancelled else []),
+        ]
+
+    def candidate(self, session: AgentId, run: TaskRun) -> TaskCandidate:
+        """Return a run as people see it."""
+        age = "" if self.older_than is None else f"; older than {self.older_than}"
+        return TaskCandidate(
+            session.key,
+            run.run_id,
+            run.agent_id,
+            run.task,
+            run.status,
+            run.ended_at,
+            run.entries,
+            run.size_bytes,
+            f"task {run.status.lower()}{age}",
+        )
+
+
+async def clean_tasks(
+    runtime: Runtime, sessions: AsyncIterator[AgentId], choice: TaskChoice, *, dry_run: bool
+) -> TaskCleanup:
+    """See `AgentRuntime.cleanup_project_tasks`."""
+    store, now = runtime.store, runtime.clock.now()
+    found = [
+        choice.candidate(session, run)
+        async for session in sessions
+        for run in await store.lists.tasks(session, status=choice.statuses)
+        if choice.older_than is None or run.ended_at <= now - choice.older_than
+    ]
+    found.sort(key=lambda one: (one.ended_at, one.run_id))
+    if not dry_run:
+        for batch in _batches(found):
+            await store.retention.sweep_these([one.run_id for one in batch])
+    return TaskCleanup(dry_run, tuple(found))
+
+
+def _batches(found: Sequence[TaskCandidate]) -> list[list[TaskCandidate]]:
+    """Return tasks in batches of at most so many entries; a longer log is one by itself."""
+    batches: list[list[TaskCandidate]] = []
+    room = 0
+    for one in found:
+        if not batches or one.entries > room:
+            batches.append([])
+            room = SWEEP_ENTRIES
+        batches[-1].append(one)
+        room -= max(one.entries, 1)
+    return batches
+
+
+async def sessions_of(
+    store: RunStore,
+    tenant: str,
+    app: str,
+    *,
+    project: str | None = None,
+    only: AgentId | None = None,
+) -> AsyncIterator[AgentId]:
+    """Yield the sessions of an app, of all projects or of one; or only one, which need not be there."""
+    after: AgentId | None = None
+    if only is not None:
+        yield only
+        return
+    while True:
+        page = await store.sessions.page(
+            tenant, app, project=project, after=after, limit=SESSIONS_PAGE
+        )
+        for agent in page:
+            yield agent
+        if len(page) < SESSIONS_PAGE:
+            return
+        after = page[-1]
+
+
+def _check_age(older_than: timedelta | None) -> None:
+    if older_than is not None and older_than < timedelta(0):
+        raise ContractError(f"older_than is {older_than}: give a span of 0 or more")

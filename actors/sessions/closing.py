@@ -1,0 +1,31 @@
+"""Closing of what agents bring with them: models, tools and hooks."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+from actors.kernel.agent.agent import Agent
+
+
+def resources_of(modes: Mapping[str, Agent]) -> list[object]:
+    """Return models, tools and hooks of agents that can be closed, each once."""
+    found: dict[int, object] = {}
+    for agent in modes.values():
+        parts: list[Any] = [getattr(agent, "model", None), getattr(agent, "embedder", None)]
+        for name in ("tools", "hooks", "middleware"):
+            parts += getattr(agent, name, None) or ()
+        found |= {id(part): part for part in parts if _closer_of(part) is not None}
+    return list(found.values())
+
+
+def _closer_of(resource: object) -> Any:
+    return getattr(resource, "aclose", None) or getattr(resource, "close", None)
+
+
+async def close(resource: object) -> None:
+    """Close a resource by its `aclose`, else its `close`, whether that is a coroutine or not."""
+    closer = _closer_of(resource)
+    if closer is not None and inspect.isawaitable(done := closer()):
+        await done

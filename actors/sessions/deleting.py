@@ -1,0 +1,94 @@
+"""Deletion of sessions: one that somebody names, and those that nobody has used for long."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from datetime import datetime, timedelta
+from typing import Final
+
+from actors.errors import ContractError, PersistenceError
+from actors.kernel.runtime.ids import AgentId
+from actors.kernel.storage.errors import OpenRunsError, SessionActiveError
+from actors.runtime.runtime import Runtime
+
+_log = logging.getLogger("callboard.sessions")
+
+IDLE_BATCH: Final = 20
+"""So many idle sessions are looked for at once."""
+PAUSE_S: Final = 0.2
+"""Between two batches, so that the store has time for others."""
+EVERY_S: Final = 60.0
+"""Between two looks for idle sessions."""
+
+
+async def delete_session(
+    runtime: Runtime, agent: AgentId, *, unless_since: datetime | None = None
+) -> dict[str, dict[str, int]] | None:
+    """Remove a session in batches and return how many rows of what went; None: there is none, or it is in use.
+
+    Args:
+        runtime: Where it is.
+        agent: The session.
+        unless_since: Leave it alone if its last fact is of this instant or later.
+
+    Raises:
+        SessionActiveError: A run of the session is open.
+    """
+    sessions = runtime.store.sessions
+    if not await sessions.begin_delete(agent, unless_since=unless_since):
+        return None
+    report = await runtime.erase(tenant=agent.tenant, agent=agent)
+    rows = await sessions.finish_delete(agent)
+    return {name: dict(kinds) for name, kinds in report.counts.items()} | {
+        "sessions": {"rows": rows}
+    }
+
+
+def ttl_of(days: float | None) -> timedelta | None:
+    """Return how long sessions may be idle; None: for ever.
+
+    Raises:
+        ContractError: It is no number of days above 0.
+    """
+    if days is None:
+        return None
+    try:
+        if days > 0:
+            return timedelta(days=days)
+    except (OverflowError, ValueError):
+        pass
+    raise ContractError(f"ttl_days is {days!r}: give days above 0, or None for sessions that stay")
+
+
+async def delete_idle(runtime: Runtime, tenant: str, app: str, *, ttl: timedelta) -> int:
+    """Delete the sessions of an app that are idle for so long; return how many.
+
+    One that is used meanwhile stays. Several processes may do it at once.
+    """
+    deleted = 0
+    while True:
+        before = runtime.clock.now() - ttl
+        found = await runtime.store.sessions.idle(tenant, app, before=before, limit=IDLE_BATCH)
+        gone = 0
+        for agent in found:
+            try:
+                gone += await delete_session(runtime, agent, unless_since=before) is not None
+            except (SessionActiveError, OpenRunsError):
+                continue
+        deleted += gone
+        if not gone or len(found) < IDLE_BATCH:
+            return deleted
+        await asyncio.sleep(PAUSE_S)
+
+
+async def delete_idle_for_ever(runtime: Runtime, tenant: str, app: str, *, ttl: timedelta) -> None:
+    """Delete idle sessions once a minute until cancelled."""
+    while True:
+        try:
+            deleted = await delete_idle(runtime, tenant, app, ttl=ttl)
+            if deleted:
+                _log.info("idle sessions were deleted", extra={"sessions": deleted})
+        except PersistenceError as exc:
+            _log.warning("deletion of idle sessions is tried again", exc_info=exc)
+        await asyncio.sleep(EVERY_S)

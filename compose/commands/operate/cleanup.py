@@ -1,0 +1,167 @@
+"""`callboard cleanup tasks|artifacts`: what sessions leave behind, shown first and removed if it is said."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+
+from actors.kernel.json import JsonValue
+from actors.kernel.runtime.ids import DEFAULT_TENANT
+from actors.sessions import (
+    AgentRuntime,
+    ArtifactCandidate,
+    ArtifactCleanup,
+    TaskCandidate,
+    TaskCleanup,
+)
+from compose.commands import options as opt
+from compose.commands.options import HERE, Target
+from compose.commands.output import Exit, print_json
+from compose.commands.terminal import print_table, say
+
+if TYPE_CHECKING:
+    from actors.runtime import Runtime
+
+ApplyFlag = Annotated[
+    opt.Flag, Parameter(name=["--apply", "--yes"], help="Remove it; without this it is only shown.")
+]
+AppOpt = Annotated[str, Parameter(help="The app of the sessions, which is their agents' type.")]
+OlderOpt = Annotated[
+    str | None, Parameter(help="Only what is older than a span such as 90s, 15m, 12h or 30d.")
+]
+BytesOpt = Annotated[int, opt.within(0, 2**63 - 1, "Give 0 or more.")]
+OwnerOpt = Annotated[str, Parameter(help="The owner of the sessions.")]
+
+
+async def artifacts(
+    *,
+    session: str | None = None,
+    app: AppOpt = "session",
+    tenant: OwnerOpt = DEFAULT_TENANT,
+    apply: ApplyFlag = False,
+    include_all: opt.Flag = False,
+    older_than: OlderOpt = None,
+    max_bytes: BytesOpt | None = None,
+    target: Target = HERE,
+) -> int:
+    """Show or remove debug and raw artifacts of sessions.
+
+    What is removed loses its name at once; its bytes go a day later. Memories, nodes and boards stay.
+
+    Examples: `callboard cleanup artifacts`; `callboard cleanup artifacts --session s1 --include-all --apply`;
+    `callboard cleanup artifacts --max-bytes 1000000000 --older-than 7d --yes --json`
+
+    Parameters
+    ----------
+    session
+        Only those of this session; else of all sessions of the app.
+    include_all
+        Also ordinary artifacts.
+    max_bytes
+        Only so many, the oldest first, that the rest of these kinds has at most so many bytes.
+    """
+    age = _age(older_than)
+    async with target.client() as runtime:
+        found = await _of(runtime, app, tenant).cleanup_artifacts(
+            session, not apply, include_all, age, max_bytes
+        )
+    return _show(
+        target, found, [*map(_artifact, found.candidates)], "session name kind bytes at reason"
+    )
+
+
+async def tasks(
+    project: Annotated[Path, Parameter(help="The project's folder, or the label of its sessions.")],
+    *,
+    app: AppOpt = "session",
+    tenant: OwnerOpt = DEFAULT_TENANT,
+    apply: ApplyFlag = False,
+    include_failed: opt.Flag = False,
+    include_cancelled: opt.Flag = False,
+    older_than: OlderOpt = None,
+    target: Target = HERE,
+) -> int:
+    """Show or remove logs of completed tasks of a project's sessions.
+
+    A task is a run that was spawned for a card of a task board. Its row, its nodes and its card stay.
+
+    Examples: `callboard cleanup tasks .`; `callboard cleanup tasks . --include-failed --older-than 30d --apply`
+
+    Parameters
+    ----------
+    include_failed
+        Also tasks that failed.
+    include_cancelled
+        Also tasks that were cancelled.
+    """
+    age = _age(older_than)
+    async with target.client() as runtime:
+        found = await _of(runtime, app, tenant).cleanup_project_tasks(
+            project, not apply, include_failed, include_cancelled, age
+        )
+    return _show(
+        target,
+        found,
+        [*map(_task, found.candidates)],
+        "session task run_id status entries bytes reason",
+    )
+
+
+def _of(runtime: Runtime, app: str, tenant: str) -> AgentRuntime:
+    return AgentRuntime(runtime=runtime, app=app, tenant=tenant)
+
+
+def _age(text: str | None) -> timedelta | None:
+    return None if text is None else timedelta(seconds=opt.span_s(text))
+
+
+def _artifact(one: ArtifactCandidate) -> dict[str, JsonValue]:
+    return {
+        "session": one.session_id,
+        "name": one.name,
+        "kind": one.kind,
+        "run_id": one.run_id,
+        "artifact_id": one.artifact_id,
+        "bytes": one.size_bytes,
+        "at": one.at.isoformat(),
+        "reason": one.reason,
+    }
+
+
+def _task(one: TaskCandidate) -> dict[str, JsonValue]:
+    return {
+        "session": one.session_id,
+        "task": one.task,
+        "run_id": one.run_id,
+        "agent": str(one.agent_id),
+        "status": one.status.value,
+        "entries": one.entries,
+        "bytes": one.size_bytes,
+        "ended_at": one.ended_at.isoformat(),
+        "reason": one.reason,
+    }
+
+
+def _show(
+    target: Target,
+    found: ArtifactCleanup | TaskCleanup,
+    shown: Sequence[dict[str, JsonValue]],
+    names: str,
+) -> int:
+    """Print candidates: all for programs, some columns for people."""
+    if target.json:
+        size = found.size_bytes
+        print_json({"dry_run": found.is_dry_run, "bytes": size, "candidates": [*shown]})
+        return Exit.OK
+    columns = names.split()
+    rows = [[one[column] for column in columns] for one in shown]
+    print_table(columns, rows, empty="there is nothing to remove")
+    if shown:
+        dry = found.is_dry_run
+        done = "would be removed: say --apply to do it" if dry else "were removed"
+        say(f"{len(shown)} with {found.size_bytes:,} bytes {done}")
+    return Exit.OK

@@ -1,0 +1,20 @@
+-- Take logs, results, signals and answers of these runs, of those that have ended and have them. Returns of how many.
+create or replace function sweep_these(given text[]) returns int
+language plpgsql set search_path from current set enable_seqscan = off as $$
+declare ids text[];
+begin
+  select coalesce(array_agg(k.run_id), '{}') into ids from (
+    select r.run_id from runs r
+      where r.run_id = any(given) and r.ended_at is not null
+        and not r.swept  -- another host may have been faster; this is looked at again under the lock
+      order by r.run_id for no key update skip locked) k;
+  if cardinality(ids) = 0 then return 0; end if;
+  delete from event_log e where e.run_id = any(ids);
+  delete from signals s where s.run_id = any(ids);
+  delete from completions c where c.parent = any(ids);
+  delete from budgets b where b.root = any(ids) and b.open <= 0;
+  update runs r set swept = true, result = null, error = null, retry_policy = null,
+      supervision = null, trace = null, log_from = 0
+    where r.run_id = any(ids);
+  return cardinality(ids);
+end $$;

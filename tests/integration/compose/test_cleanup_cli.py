@@ -1,0 +1,83 @@
+"""`callboard cleanup`: what sessions leave behind is shown, and removed if it is said."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from actors.kernel.runtime.ids import AgentId
+from actors.sessions import AgentRuntime
+from tests.integration.compose.commandline import Cli
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from actors.kernel.agent.message import Message
+    from actors.runtime import RunContext
+    from tests.harness.servers import TestPostgres
+
+pytestmark = pytest.mark.postgres
+
+
+@pytest.fixture
+def cli(postgres_server: TestPostgres, schema: str, capsys: pytest.CaptureFixture[str]) -> Cli:
+    """Commands on this test's schema."""
+    return Cli(postgres_server.url, schema, capsys)
+
+
+class Worker:
+    """Does a task."""
+
+    id = AgentId("worker", "1")
+
+    async def run(self, ctx: RunContext, inbox: list[Message]) -> str:
+        """Answer at once."""
+        return "done"
+
+
+class Boss:
+    """Has its message done as a task."""
+
+    id = AgentId("boss", "1")
+
+    async def run(self, ctx: RunContext, inbox: list[Message]) -> Any:
+        """Wait for the task's end."""
+        return (await ctx.join(await ctx.spawn(Worker.id, "do it", task="7"))).output
+
+
+@pytest.mark.item(383, 384, 389)
+async def test_what_is_shown_is_removed_if_it_is_said(cli: Cli, tmp_path: Path) -> None:
+    """With its bytes and reasons, as a table or as JSON."""
+    async with cli.host() as runtime:
+        await runtime.register(Worker())
+        async with AgentRuntime(tmp_path, agents=Boss(), runtime=runtime) as talks:
+            await (await talks.start("go", session_id="s1")).result()
+            await talks.artifacts("s1").put("trace", b"12345", kind="debug")
+            await talks.artifacts("s1").put("report", b"123")
+
+            for command, count in (
+                (["artifacts"], 1),
+                (["artifacts", "--session", "s1", "--include-all"], 2),
+                (["tasks", str(tmp_path)], 1),
+                (["tasks", str(tmp_path), "--older-than", "1d"], 0),
+            ):
+                for _ in range(2):
+                    shown = (await cli.call("cleanup", *command, "--json")).data
+                    assert (shown["dry_run"], len(shown["candidates"])) == (True, count)
+            said = await cli.call("cleanup", "artifacts")
+            assert "trace" in said.out
+            assert "would be removed: say --apply" in said.out + said.err
+
+            gone = (await cli.call("cleanup", "artifacts", "--apply", "--json")).data
+            assert (gone["dry_run"], gone["bytes"]) == (False, 5)
+            assert [one.name for one in await talks.artifacts("s1").list()] == ["report"]
+            gone = (await cli.call("cleanup", "tasks", str(tmp_path), "--yes", "--json")).data
+            assert [(one["task"], one["status"]) for one in gone["candidates"]] == [
+                ("7", "COMPLETED")
+            ]
+            row = await runtime.store.reads.run(gone["candidates"][0]["run_id"])
+            assert row is not None
+            assert row.swept
+            said = await cli.call("cleanup", "tasks", str(tmp_path))
+            assert "nothing to remove" in said.out + said.err

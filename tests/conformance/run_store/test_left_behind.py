@@ -54,7 +54,7 @@ async def test_sessions_are_paged_by_their_ids(bed: Bed) -> None:
     store = bed.store.sessions
     for key, project in (("b", "whales"), ("a/1", "whales"), ("ä", "ships"), ("c", "whales")):
         await ended(bed, chat(key), project)
-    await ended(bed, AgentId("desk2", "x"))
+    await ended(bed, AgentId("clerk", "x"))
     await ended(bed, chat("b", "acme"))
     await store.begin_delete(chat("c"))
 

@@ -3,7 +3,8 @@ create or replace function finish_delete_session(p_agent text, most int)
 returns table (gone int, more boolean) language plpgsql set search_path from current set enable_seqscan = off as $$
 begin
   gone := 0; more := false;
-  perform 1 from sessions s where s.agent = p_agent and s.created_at is not null and s.is_deleting for update;
+  perform 1 from (select n.created_at, n.is_deleting from sessions n where n.agent = p_agent for update) s
+    where s.created_at is not null and s.is_deleting;
   if found then
     delete from session_facts f where f.ctid = any(array(
       select n.ctid from session_facts n where n.agent = p_agent order by n.number limit most));

@@ -78,7 +78,6 @@ _WITHOUT_MAIL = frozenset(
         "schedules",
         "session_input",
         "session_races",
-        "sessions_do_what_the_model_says",
         "spawn",
         "submit",
         "trees",

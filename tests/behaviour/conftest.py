@@ -77,7 +77,6 @@ _WITHOUT_MAIL = frozenset(
         "retries",
         "schedules",
         "session_input",
-        "session_races",
         "spawn",
         "submit",
         "trees",

@@ -90,6 +90,9 @@ class SessionFeed:
         self, run_id: RunId, facts: Ahead[SessionFact]
     ) -> AsyncGenerator[SessionEvent, None]:
         """Yield the events of the active run, and facts as they come, up to the run's last entry."""
+        row = await self.runtime.store.reads.run(run_id)
+        if row is not None and row.status.is_terminal and self.at.next_seq > row.last_seq:
+            return  # read to its end: the fact of it comes next, perhaps behind others
         log = self.runtime.tail(run_id, from_seq=self.at.next_seq, live=self.live, whole=True)
         async with aclosing(Ahead(self._translated(run_id, log))) as entries:
             while True:

@@ -10,13 +10,13 @@ import pytest
 from pydantic import ValidationError
 
 from actors.agents import ReActAgent
-from actors.sessions import EVENT_TYPES, EVENTS, ConsumedError, CursorError
+from actors.sessions import EVENT_TYPES, EVENTS, ConsumedError, CursorError, SessionEvent
 from actors.testing import FunctionModel, ModelReply
 from tests.behaviour.bed import FAST, LIMIT_S
 from tests.behaviour.talks import Echo, all_of, past_of, said, sessions_on, types_of
 
 if TYPE_CHECKING:
-    from actors.sessions import AgentRuntime, SessionEvent
+    from actors.sessions import AgentRuntime
     from tests.behaviour.bed import Bed
 
 
@@ -93,6 +93,26 @@ async def test_a_reader_goes_on_behind_any_event(bed: Bed, app: str) -> None:
         for index, event in enumerate(stored):
             rest = await past_of(talks, "s", event.event_id)
             assert rest == stored[index + 1 :]
+
+
+@pytest.mark.item(374, 375)
+async def test_a_reader_that_follows_goes_on_behind_any_event(bed: Bed, app: str) -> None:
+    """Also behind the last entry of a run, and where others were queued before its end."""
+    echo = Echo()
+    async with sessions_on(bed, echo.agent(), app=app) as talks:
+        stored = await filled(talks, echo)
+        last = await (await talks.start("last", session_id="s")).wait()
+        assert last == "completed"
+        whole = await past_of(talks, "s")
+        for index, event in enumerate(stored):
+            wanted, seen = whole[index + 1 :], list[SessionEvent]()
+            async with (
+                asyncio.timeout(LIMIT_S),
+                aclosing(talks.tail_session("s", cursor=event.event_id, live=False)) as events,
+            ):
+                while len(seen) < len(wanted):
+                    seen.append(await anext(events))
+            assert sorted(map(content_of, seen)) == sorted(map(content_of, wanted))
 
 
 @pytest.mark.item(375)

@@ -189,7 +189,7 @@ class Reads(ReadStore):
                 except TimeoutError:
                     idle += 1
                     # Its log may have been swept, or erased: seldom, so the run is asked ever more seldom.
-                    if idle.bit_count() == 1 and await self._is_gone(run_id, was_there=was_there):
+                    if idle.bit_count() == 1 and await self._is_over(run_id, from_seq, was_there):
                         return
         finally:
             waiting = self._growth[run_id]
@@ -197,9 +197,12 @@ class Reads(ReadStore):
             if not waiting:
                 del self._growth[run_id]
 
-    async def _is_gone(self, run_id: RunId, *, was_there: bool) -> bool:
+    async def _is_over(self, run_id: RunId, from_seq: int, was_there: bool) -> bool:
+        """Return whether no entry comes any more: the log is gone, or was read to its end before."""
         row = await self.run(run_id)
-        return was_there if row is None else row.swept
+        if row is None:
+            return was_there
+        return row.swept or (row.status.is_terminal and from_seq > row.last_seq)
 
     def grew(self, run_id: str) -> None:
         """Wake those who tail the run."""

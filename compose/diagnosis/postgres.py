@@ -126,11 +126,11 @@ async def diagnose_postgres(connection: Connection) -> list[Finding]:
     found.append(_letters(await connection.fetchval(SQL_LETTERS)))
     if embeddings := await connection.fetch(SQL_EMBEDDINGS):
         found.append(_embeddings(embeddings))
+        if await connection.fetchval(SQL_MOST_EMBEDDINGS) > EXACT_ROWS:
+            found.append(_searches(await SearchIndexes(connection).scopes(rows=EXACT_ROWS)))
     if await connection.fetchval(SQL_HAS_CYPHER):
         [cypher] = await connection.fetch(SQL_CYPHER)
         found += [_cypher(cypher)] if cypher["graphs"] else []
-        if await connection.fetchval(SQL_MOST_EMBEDDINGS) > EXACT_ROWS:
-            found.append(_searches(await SearchIndexes(connection).scopes(rows=EXACT_ROWS)))
     return found
 
 

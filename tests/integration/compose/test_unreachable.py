@@ -76,7 +76,7 @@ ORDERS: dict[str, list[str]] = {
     "cleanup tasks": ["."],
     "indexes list": [],
     "indexes build": [],
-    "indexes drop": ["x"],
+    "indexes drop": ["documents", "x", "--tenant", "acme"],
     "dlq list": [],
     "dlq show": ["1"],
     "dlq redrive": ["1"],

@@ -57,7 +57,8 @@ begin
       where s.agent between low and high and s.tenant = p_tenant and (p_agent is null or not s.is_deleting);
     return query select 'sessions', 'facts', count(*) from session_facts f
       where f.agent between low and high and agent_tenant(f.agent) = p_tenant and (p_agent is null
-        or not exists (select from sessions s where s.agent = p_agent and s.is_deleting));
+        or not exists (select from (select n.is_deleting from sessions n where n.agent = p_agent
+          order by n.agent offset 0) s where s.is_deleting));
   end if;
   if p_about is null and p_session is null and (is_all or p_store = 'agents') then
     return query select 'agents', 'state', count(*) from agent_state a

@@ -55,9 +55,10 @@ select k.agent from (
     order by n.last_at limit $4)
   union all
   (select n.agent, n.last_at from sessions n
+    cross join lateral (select count(*) as open from (
+      select from runs r where r.agent = n.agent and r.ended_at is null offset 0) o) r
     where n.tenant = $1 and n.type = $2 and n.last_at < $3
-      and n.created_at is not null and not n.is_deleting
-      and not exists (select 1 from runs r where r.agent = n.agent and r.ended_at is null)
+      and n.created_at is not null and not n.is_deleting and r.open = 0
     order by n.last_at limit $4)) k
   order by k.last_at, k.agent limit $4
 """

@@ -1,11 +1,10 @@
 -- Take facts of a session away that is being deleted, at most `most`; with the last ones its row becomes a tombstone.
 create or replace function finish_delete_session(p_agent text, most int)
-returns table (gone int, more boolean) language plpgsql set search_path from current set enable_seqscan = off
-set enable_sort = off as $$
+returns table (gone int, more boolean) language plpgsql set search_path from current set enable_seqscan = off as $$
 begin
   gone := 0; more := false;
   perform 1 from (select n.created_at, n.is_deleting from sessions n where n.agent = p_agent
-      order by n.agent for update) s
+      offset 0 for update) s
     where s.created_at is not null and s.is_deleting;
   if found then
     delete from session_facts f where f.ctid = any(array(

@@ -22,6 +22,8 @@ HERE: Final = f"{__name__}:TYPES"
 BEGAN, LEFT = 0, 1
 """Numbers in the ledger: an embedding begins, and is done."""
 KEY: Final = "host"
+FACTS: Final = (("metric", "units"), ("miles", "units"), ("Oslo", None), ("gone", "old"))
+QUERY: Final = "anything"
 
 
 class Waiting:
@@ -57,8 +59,40 @@ class Rememberer:
         return await ctx.memory.remember(f"kept by {pid}", key=KEY)
 
 
+class Noting:
+    """An `EmbeddingClient` that notes each text in a ledger."""
+
+    def __init__(self) -> None:
+        self.ledger = ""
+
+    async def embed(self, texts: Sequence[str]) -> list[tuple[float, ...]]:
+        """See `EmbeddingClient.embed`."""
+        for text in texts:
+            append_line(self.ledger, text)
+        return [(float(len(text)), 1.0) for text in texts]
+
+
+class Keeper:
+    """Keeps versions, blocks and a text that it forgets, one after the other."""
+
+    def __init__(self, agent_id: AgentId) -> None:
+        self.id, self.embedder = agent_id, Noting()
+
+    async def run(self, ctx: RunContext, inbox: list[Message]) -> list[str]:
+        """Return what it finds at the end."""
+        self.embedder.ledger = str(inbox[0].payload)
+        memory = ctx.memory
+        for text, key in FACTS:
+            await memory.remember(text, key=key)
+        await memory.forget("old")
+        block = await memory.block("persona")
+        block = await memory.set_block("persona", "curt", expected=block.version)
+        await memory.set_block("persona", "kind", expected=block.version)
+        return sorted(hit.text for hit in await memory.recall(QUERY))
+
+
 def _pid() -> int:
     return os.getpid()
 
 
-TYPES: Final[dict[str, Callable[[AgentId], Agent]]] = {"rememberer": Rememberer}
+TYPES: Final[dict[str, Callable[[AgentId], Agent]]] = {"keeper": Keeper, "rememberer": Rememberer}

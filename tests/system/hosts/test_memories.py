@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
-from typing import TYPE_CHECKING
+from collections import Counter
+from typing import TYPE_CHECKING, Final
 
 import pytest
 
 from actors.kernel.runtime.ids import AgentId
 from tests.harness.slow import IS_SLOW
 from tests.system.agents import executed
-from tests.system.remembering import BEGAN, HERE, KEY, LEFT
+from tests.system.remembering import BEGAN, FACTS, HERE, KEY, LEFT, QUERY
 from tests.system.waiting import until
 
 if TYPE_CHECKING:
@@ -19,7 +21,16 @@ if TYPE_CHECKING:
     from actors.runtime import Runtime
     from tests.system.processes import Hosts
 
-AGENT = AgentId("rememberer", "a")
+AGENT, KEEPER = AgentId("rememberer", "a"), AgentId("keeper", "a")
+LEASE_S: Final = 0.8
+MOST: Final = {"append": 12, "commit": 3}
+"""Writes of the keeper's run: no more than so many."""
+POINTS: Final = [
+    (point, nth, moment)
+    for point, most in MOST.items()
+    for nth in range(1, most + 1)
+    for moment in ("before", "after")
+]
 
 
 @pytest.mark.skipif(not IS_SLOW, reason="CALLBOARD_TEST_SLOW: the gate plays it in one process")
@@ -56,3 +67,36 @@ async def test_a_host_that_was_frozen_while_it_embedded_keeps_no_memory(
     assert (LEFT, other.pid) in executed(ledger)
     assert afterwards == log
     assert await memory.page() == []
+
+
+@pytest.mark.skipif(not IS_SLOW, reason="CALLBOARD_TEST_SLOW: the gate plays it in one process")
+@pytest.mark.parametrize(("point", "nth", "moment"), POINTS)
+async def test_each_memory_is_kept_once_whichever_write_kills_the_host(  # noqa: PLR0917 - fixtures
+    fleet: Hosts, client: Runtime, tmp_path: Path, point: str, nth: int, moment: str
+) -> None:
+    """Versions, blocks and hits are those of an undisturbed run; one text at most is embedded again."""
+    ledger, memory, own = tmp_path / "ledger", client.memory(), f"agent:{KEEPER}"
+    doomed = fleet.start(
+        HERE, fault=f"{point}:{nth}:{moment}", lease_s=LEASE_S, suspend_after=5 * (nth % 2)
+    )
+    await doomed.until("host.serving")
+    run_id = await client.submit(KEEPER, str(ledger))
+    result = asyncio.ensure_future(client.result(run_id))
+    await until(lambda: result.done() or not doomed.is_alive, "a death, or the end")
+    if not doomed.is_alive:
+        assert await doomed.exit_code() == -9
+        await fleet.serving(HERE, lease_s=LEASE_S)
+    found = await result
+    kept = {
+        name: [one.text for one in await memory.versions(name, about=about)]
+        for name, about in (("units", own), ("old", own), ("persona", f"blocks:{own}"))
+    }
+    present = await memory.page()
+    embedded = Counter(ledger.read_text(encoding="utf-8").split())
+
+    assert found == ["Oslo", "miles"]
+    assert kept == {"units": ["miles", "metric"], "old": [], "persona": ["kind", "curt"]}
+    assert sorted(one.text for one in present) == ["Oslo", "kind", "miles"]
+    assert {one.run_id for one in present} == {run_id}
+    assert embedded.keys() == {QUERY, *(text for text, _ in FACTS)}
+    assert embedded.total() - len(embedded) <= 1

@@ -225,15 +225,16 @@ class Intake:
         self._dispatcher.consider(mailbox)
         self._mailboxes.forget_empty(mailbox)
 
-    def _agent(self, agent_id: AgentId) -> Agent | None:
-        """Return the agent, if its factory can make it."""
+    def _agent(self, agent_id: AgentId) -> tuple[Agent | None, bool]:
+        """Return the agent, and whether turns of its runs go when they end; None if its code cannot say."""
         try:
-            return self.env.agents.find(agent_id)
-        except Exception:  # noqa: BLE001 - a factory of the author's
+            agent = self.env.agents.find(agent_id)
+            return agent, clears_in_store(agent)
+        except Exception:  # noqa: BLE001 - code of the author's
             _log.warning(
                 "an agent could not be made", extra={"agent": str(agent_id)}, exc_info=True
             )
-            return None
+            return None, False
 
     async def _end_cancelled(self, lease: ShardLease, found: LoadedRun) -> bool:
         """Write the terminal entry of a run without its code; False when the run has changed meanwhile."""
@@ -243,7 +244,7 @@ class Intake:
         policy = run.supervision.retention if run.supervision is not None else HistoryRetention.RUN
         left_behind = History.of(found.entries).left_behind
         verdict = with_orphans(cancelled(run.cancel_requested or ""), policy, left_behind)
-        agent = self._agent(run.agent_id)
+        agent, clears_turns = self._agent(run.agent_id)
         outcome = await self._store.commits.commit(
             Commit(
                 run_lease(lease, run),
@@ -252,7 +253,7 @@ class Intake:
                 verdict.then,
                 attempt=run.attempt,
                 orphans=policy,
-                clear_turns=clears_in_store(agent),
+                clear_turns=clears_turns,
                 session=await self._change_of(agent, run.agent_id),
             )
         )

@@ -3,10 +3,12 @@ create or replace function sweep_these(given text[]) returns int
 language plpgsql set search_path from current set enable_seqscan = off as $$
 declare ids text[];
 begin
-  select coalesce(array_agg(k.run_id), '{}') into ids from (select distinct u.id from unnest(given) u(id) order by 1) g
-    cross join lateral (select r.run_id, r.ended_at, r.swept from runs r where r.run_id = g.id
-      for no key update skip locked) k
-    where k.ended_at is not null and not k.swept;  -- under the lock: another host may have been faster
+  select coalesce(array_agg(k.run_id), '{}') into ids from (
+    select r.run_id, r.ended_at from runs r
+      where r.run_id = any(array(select u.id from unnest(given) u(id)))
+        and not r.swept  -- another host may have been faster; this is looked at again under the lock
+      order by r.run_id offset 0 for no key update skip locked) k
+    where k.ended_at is not null;  -- apart, or a young table's runs that ended are all read
   if cardinality(ids) = 0 then return 0; end if;
   delete from event_log e where e.run_id = any(ids);
   delete from signals s where s.run_id = any(ids);

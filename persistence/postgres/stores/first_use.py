@@ -13,7 +13,7 @@ StoreName: TypeAlias = Literal[
     "boards", "files", "graphs", "graphs_cypher", "indexes", "memories", "vectors"
 ]
 
-VERSIONS: Final[Mapping[StoreName, int]] = {"boards": 2, "vectors": 2}
+VERSIONS: Final[Mapping[StoreName, int]] = {"boards": 2, "memories": 2, "vectors": 2}
 """Of tables that have had more than one. `NAME.sql` makes version 1, `NAME_2.sql` makes version 2 of that."""
 NEEDED: Final[Mapping[StoreName, int]] = {"vectors": 2}
 """The least version that the statements of a store can use, where it is not the first."""

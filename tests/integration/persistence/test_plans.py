@@ -86,9 +86,10 @@ SELDOM: Final = frozenset(
         "SQL_COUNT_NOW",
         "SQL_KEEP_TOTALS",
         "SQL_KNOWN_TOTALS",
-        # of the memories, which are made on first use: see test_memory_plans.py
+        # of the memories, which are made on first use: see test_memory_tables.py
         "SQL_FORGET_MEMORY",
         "SQL_LIST_MEMORIES",
+        "SQL_LIST_SCOPE",
         "SQL_PUT_MEMORY",
         "SQL_SEARCH_MEMORIES",
         "SQL_SELECT_VERSIONS",

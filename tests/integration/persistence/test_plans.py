@@ -104,6 +104,10 @@ SELDOM: Final = frozenset(
         "SQL_SELECT_ENTITY",
         "SQL_SELECT_NEIGHBORS",
         "SQL_SELECT_RELATIONSHIP",
+        # of artifacts in a bucket: a row for each upload under way, see test_artifact_objects.py
+        "SQL_BEGIN_OBJECT",
+        "SQL_FORGET_OBJECTS",
+        "SQL_TAKE_OBJECTS",
         # of search indexes, which operators build: see test_search_indexes.py
         "erase_indexes",
         "nearest_indexed",

@@ -75,9 +75,8 @@ class PostgresStore(RunStore):
         self._keyed = [Link(settings, outage, KEYED) for _ in range(6)]
         reading, arriving, answering, mailing, following, expanding = self._keyed
         self.artifacts = PostgresArtifacts(links, artifact_bytes)
-        large_turns = PostgresArtifacts(
-            links
-        )  # here, so that no host needs a bucket for a conversation
+        # Rows, so that no host needs a bucket to read a conversation.
+        large_turns = PostgresArtifacts(links)
         self._listener = Listener(settings, outage)
         self.reads = Reads(settings, links, reading)
         self.lists = Lists(links, answering)

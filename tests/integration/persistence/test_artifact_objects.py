@@ -71,9 +71,14 @@ async def whole(artifacts: SessionArtifacts, name: str) -> bytes:
     return b"".join([piece async for piece in artifacts.read(name)])
 
 
+def files_in(folder: Path) -> list[Path]:
+    """The files below a folder."""
+    return [one for one in folder.rglob("*") if one.is_file()]
+
+
 def count_in(folder: Path) -> int:
-    """The number of files below a folder."""
-    return sum(1 for one in folder.rglob("*") if one.is_file())
+    """Their number."""
+    return len(files_in(folder))
 
 
 @pytest.mark.item(311, 353, 382)
@@ -239,6 +244,25 @@ async def test_an_erase_removes_objects(settings: StoreSettings, tmp_path: Path)
         await erase(store, what)
         assert count_in(tmp_path) == 1
     assert await sql(settings.url, settings.schema, GARBAGE) == []
+
+
+@pytest.mark.item(311)
+async def test_a_file_that_lost_its_end_is_no_artifact(
+    settings: StoreSettings, tmp_path: Path
+) -> None:
+    """As a folder may have it when the power failed: when it is discarded it can be stored again."""
+    async with open_store(
+        settings, artifact_bytes=ObjectArtifactBytes.in_folder(tmp_path)
+    ) as store:
+        own = store.artifacts.of("acme", agent_scope(DESK))
+        ref = await own.store(b"0123456789")
+        [file] = files_in(tmp_path)
+        file.write_bytes(b"01234")
+        with pytest.raises(KeyError):
+            await own.resolve(ref)
+        assert await own.read(ref.id, limit=5) == b"01234"
+        await own.discard(ref.id)
+        assert await own.resolve(await own.store(b"0123456789")) == b"0123456789"
 
 
 @pytest.mark.parametrize(

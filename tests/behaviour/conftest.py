@@ -77,6 +77,7 @@ _WITHOUT_MAIL = frozenset(
         "retries",
         "schedules",
         "session_input",
+        "session_races",
         "sessions_do_what_the_model_says",
         "spawn",
         "submit",

@@ -92,7 +92,8 @@ class RunTranslator:
         if kind in _PIECES:
             return self._piece(entry)
         made = _PLAIN.get(kind)
-        return [] if made is None else [made(entry)]
+        heard = await self._heard(entry) if "turns" in payload else []
+        return heard if made is None else [*heard, made(entry)]
 
     def _piece(self, entry: RunLogEntry) -> list[Draft]:
         """Return a piece of an answer, as a snapshot for a reader who comes in the middle of it.
@@ -154,6 +155,11 @@ class RunTranslator:
             n += AT_ONCE
             if len(some) < AT_ONCE:
                 return found
+
+    async def _heard(self, entry: RunLogEntry) -> list[Draft]:
+        """Return the messages of a run that has ended before a model answered: turns that its end names."""
+        ids: Any = entry.payload["turns"]
+        return [] if self.nodes is None else [_said(turn) for turn in await self.nodes(ids)]
 
     def _note_try(self, entry: RunLogEntry) -> None:
         if entry.payload.get("status") != "ok":

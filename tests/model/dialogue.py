@@ -339,6 +339,8 @@ class Dialogue:
         self._say(run, "message", (role, text, self.head))
 
     def _end(self, run: Run, status: str, detail: str) -> None:
+        if status != "completed" and not run.own:
+            self._hear(run)
         run.status, run.waits, self.active = status, None, None
         self._say(run, ENDS[status], detail)
         self._fact("ended", run)

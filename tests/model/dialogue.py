@@ -19,12 +19,14 @@ ASKING: Final = ("ask", "tell", "crack")
 """Messages to which the model answers with a call of a tool that a person has to approve."""
 WINDOW: Final = 4
 """So many of the turns before it the model is shown at most; a call and its result stay together."""
+ROOT: Final = -1
+"""In place of a node: none, so that what comes next begins anew."""
 ENDS: Final = {"completed": "run_completed", "failed": "run_failed", "cancelled": "run_cancelled"}
 
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """A message of a client. Its text is its kind and its label."""
+    """A message of a client. Its text is its kind and its label. `parent`: a node, or `ROOT`."""
 
     label: str
     kind: str
@@ -205,7 +207,7 @@ class Dialogue:
             return "SessionActiveError"
         if node >= len(self.nodes):
             return "UnknownNodeError"
-        self.head = node
+        self.head = None if node == ROOT else node
         return "ok"
 
     def delete(self) -> str:
@@ -262,7 +264,7 @@ class Dialogue:
         self._say(run, "loop_started", run.mode)
         parent = run.told[0].parent
         if parent is not None:
-            self.head = parent
+            self.head = None if parent == ROOT else parent
         if run.mode == "boss":
             self._say(run, "child_started")
             self._wait(run, "child")

@@ -11,10 +11,11 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+import actors.sessions
 from actors.errors import ActorsError
 from actors.kernel.storage.errors import UnknownSessionError
 from actors.sessions import UserMessage
-from tests.model.dialogue import Dialogue, Told, read_by
+from tests.model.dialogue import ROOT, Dialogue, Told, read_by
 from tests.model.dialogue_program import FOREIGN
 from tests.model.dialogue_reader import Watch
 
@@ -212,6 +213,8 @@ class Play:
         return self.labels.setdefault(run.run_id, told.label)
 
     async def _node(self, session: str, n: int) -> str:
+        if n == ROOT:
+            return actors.sessions.ROOT
         talks = await self.stage.talks(0)
         agent = talks.agent_id(session)
         turns = await talks.runtime.store.transcripts.page(agent, session, branches=True)

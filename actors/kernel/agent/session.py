@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
+ROOT: Final = "root"
+"""In place of a node's id: none. What goes on from it begins the conversation anew, beside what was said."""
 FactKind: TypeAlias = Literal["queued", "started", "ended"]
 
 
@@ -26,7 +28,7 @@ class SessionChange:
     Attributes:
         facts: What the commit means for the run, in order. One that ends without success moves the session's
             head to the last node of the run that a user sees.
-        head: Id of the node that the run goes on from; None: from where the session's head is.
+        head: Id of the node that the run goes on from, or `ROOT`; None: from where the session's head is.
     """
 
     facts: tuple[FactKind, ...] = ()

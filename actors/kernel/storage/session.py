@@ -101,7 +101,7 @@ class SessionStore(Protocol):
         """Return those of these nodes that the session has, oldest first, each with its parent's id."""
 
     async def switch(self, agent: AgentId, node: str) -> None:
-        """Make a node the active one: the next run goes on from it. The nodes behind it stay.
+        """Make a node the active one, or none for `ROOT`: the next run goes on from it. All nodes stay.
 
         Raises:
             UnknownSessionError: There is no such session.

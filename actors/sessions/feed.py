@@ -209,7 +209,7 @@ class SessionFeed:
 
     def _translator(self, run_id: RunId) -> RunTranslator:
         nodes = partial(self.runtime.store.sessions.nodes, self.agent)
-        return RunTranslator(self.agent.key, run_id, self.agent, nodes)
+        return RunTranslator(self.agent.key, run_id, self.agent, self.runtime.hidden_names, nodes)
 
 
 def _is_end_of(run_id: RunId, facts: Ahead[SessionFact]) -> bool:

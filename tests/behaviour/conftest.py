@@ -76,6 +76,8 @@ _WITHOUT_MAIL = frozenset(
         "retention",
         "retries",
         "schedules",
+        "session_heard",
+        "session_hidden",
         "session_input",
         "session_races",
         "sessions_do_what_the_model_says",

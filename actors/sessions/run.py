@@ -139,7 +139,7 @@ class SessionRun:
             self.status = ENDS[event.type]
 
     def _tell(self, type_: str, payload: dict[str, Any]) -> None:
-        """Put an event that only this process has among the run's."""
+        """Put an event among the run's that only this caller has."""
         event = {
             "type": type_,
             "session_id": self.session_id,
@@ -183,7 +183,6 @@ class SessionRun:
         clock = asyncio.get_running_loop().time
         began = clock()
         await self._runtime.cancel(self.run_id, reason=reason)
-        self._tell("cancel_requested", {"reason": reason})
         try:
             async with asyncio.timeout(timeout_s):
                 await self.wait()

@@ -84,6 +84,12 @@ class InMemorySessions(SessionStore):
         if "ended" in change.facts and not is_success:
             self._transcripts.settle_head(agent, agent.key, run_id)
 
+    def write_cancelling(self, agent: AgentId, run_id: RunId) -> None:
+        """Write that somebody asked a run to stop, if its agent is a session, without an await."""
+        known = self._sessions.get(agent)
+        if known is not None and known.created_at is not None:
+            self._add(agent, known, "cancelling", run_id)
+
     def forget(self, agent: AgentId) -> None:
         """Forget a session and its number, unless it is being deleted: then it stays for who deletes it."""
         if agent in self._sessions and not self._sessions[agent].is_deleting:

@@ -51,9 +51,9 @@ async def test_a_message_is_a_node_when_its_run_is_cancelled_in_its_first_answer
         assert (node.message.text, node.run_id) == ("1", run.run_id)
         assert (await talks.session("s")).head == node.id
         said = [one for one in await past_of(talks, "s") if one.run_id == run.run_id]
-        assert types_of(said) == ["loop_started", "message", "run_cancelled"]
-        assert [one.node_id for one in said] == [None, node.id, None]
-        again = [one for one in await past_of(talks, "s", said[1].event_id) if one.seq >= 0]
+        assert types_of(said) == ["loop_started", "cancel_requested", "message", "run_cancelled"]
+        assert [one.node_id for one in said] == [None, None, node.id, None]
+        again = [one for one in await past_of(talks, "s", said[2].event_id) if one.seq >= 0]
         assert types_of(again)[-1] == "run_cancelled"
         assert "message" not in types_of(again)
         assert await (await talks.start("3", session_id="s")).result() == "echo: 3"

@@ -94,14 +94,22 @@ class Race(Play):
     ) -> Iterator[Dialogue]:
         """Yield the sessions that orders make which have these outcomes.
 
-        The host begins the next run at once, or behind all acts. Then the runs of two clients may be before it
-        in another order than their facts: who hears of both at once takes either first.
+        A cancel is asked for, and then done. The host begins the next run at once, or behind all acts. Then
+        the runs of two clients may be before it in another order than their facts: who hears of both at once
+        takes either first.
         """
-        orders = itertools.permutations(range(len(acts)))
-        for order, is_late in itertools.product(orders, (False, True)):
+        cancels = [n for n, act in enumerate(acts) if act == "cancel"]
+        steps = [*enumerate(acts), *((n, "ask") for n in cancels)]
+        for order, is_late in itertools.product(itertools.permutations(steps), (False, True)):
+            if any(order.index((n, "ask")) > order.index((n, "cancel")) for n in cancels):
+                continue
             dialogue, is_gone = deepcopy(base), False
             dialogue.is_held = is_late
-            for n in order:
+            for n, act in order:
+                if act == "ask":
+                    if (run := dialogue.runs.get(self.victim)) is not None:
+                        dialogue.ask_to_stop(run, "")
+                    continue
                 predicted = self._predicted(acts[n], n, dialogue, outcomes[n], is_gone=is_gone)
                 if acts[n] == "cancel" and outcomes[n] == "UnknownRunError" and GONE in outcomes:
                     predicted = outcomes[n]  # it has ended, and went before the caller saw that

@@ -7,7 +7,7 @@ from typing import Final, Literal, TypeAlias
 
 ROOT: Final = "root"
 """In place of a node's id: none. What goes on from it begins the conversation anew, beside what was said."""
-FactKind: TypeAlias = Literal["queued", "started", "ended"]
+FactKind: TypeAlias = Literal["queued", "started", "cancelling", "ended"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,8 @@ class SessionFact:
     Attributes:
         number: Counts from 1 within its session, in commit order, without gaps.
         kind: ``queued``: the run was submitted. ``started`` and ``ended``: its first and its last entry were
-            written. One that is cancelled before it began has no ``started``.
+            written. One that is cancelled before it began has no ``started``. ``cancelling``: somebody asked
+            it to stop, for the first time.
         run_id: The run.
         ahead: Of ``queued``: how many open runs of the session were before it.
         at: When it was written, aware UTC.

@@ -118,8 +118,14 @@ class MemoryArrivals(MemoryRole, ArrivalStore):
         return Submitted(new_run.run_id, None) if new_run.run_id in self._rows.runs else None
 
     def _flag(self, record: RunRecord, reason: str) -> list[tuple[RunId, AgentId]]:
-        flagged = []
-        for run in ask_to_stop(self._rows, record, reason):
-            flagged.append((run.cause.run_id, run.cause.agent_id))
-            self._notify(Nudge("cancel", run.cause.agent_id, run.cause.run_id))
+        rows, flagged = self._rows, []
+        asked = {
+            run.cause.run_id for run in rows.subtree(record) if run.cancel_requested is not None
+        }
+        for run in ask_to_stop(rows, record, reason):
+            run_id, agent = run.cause.run_id, run.cause.agent_id
+            flagged.append((run_id, agent))
+            if run_id not in asked:
+                rows.sessions.write_cancelling(agent, run_id)
+            self._notify(Nudge("cancel", agent, run_id))
         return flagged

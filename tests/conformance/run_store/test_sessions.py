@@ -150,14 +150,14 @@ async def test_a_submit_that_is_sent_again_is_one_fact(bed: Bed) -> None:
 
 
 async def test_what_makes_no_run_is_no_fact(bed: Bed) -> None:
-    """A submit that joins, or is refused; one that interrupts is queued."""
+    """A submit that joins, or is refused; one that interrupts is queued behind a run that is asked to stop."""
     run = await begin(bed)
     joined = await submit(bed, on_conflict="join")
     with pytest.raises(RunConflictError):
         await submit(bed, on_conflict="reject")
     assert (joined.run_id, await kinds(bed)) == (run.run_id, ["queued", "started"])
     await submit(bed, on_conflict="interrupt")
-    assert await kinds(bed) == ["queued", "started", "queued"]
+    assert await kinds(bed) == ["queued", "started", "cancelling", "queued"]
     other = AgentId("desk", "2")
     await submit(bed, other, sender="ext:shop", is_apart=True, on_conflict="interrupt")
     assert await kinds(bed, other) == ["queued"]

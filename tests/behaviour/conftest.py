@@ -76,6 +76,7 @@ _WITHOUT_MAIL = frozenset(
         "retention",
         "retries",
         "schedules",
+        "session_below",
         "session_cancel",
         "session_heard",
         "session_hidden",

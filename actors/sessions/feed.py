@@ -92,9 +92,8 @@ class SessionFeed:
         self, run_id: RunId, facts: Ahead[SessionFact]
     ) -> AsyncGenerator[SessionEvent, None]:
         """Yield the events of the active run, and facts as they come, up to the run's last entry."""
-        row = await self.runtime.store.reads.run(run_id)
-        if row is not None and row.status.is_terminal and self.at.next_seq > row.last_seq:
-            return  # read to its end: the fact of it comes next, perhaps behind others
+        if self.at.next_seq and await self._is_read(run_id):
+            return  # the fact of its end comes next, perhaps behind others
         log = self.runtime.tail(run_id, from_seq=self.at.next_seq, live=self.live, whole=True)
         async with aclosing(Ahead(self._translated(run_id, log))) as entries:
             while True:
@@ -116,6 +115,10 @@ class SessionFeed:
                         yield event
                     if self._active != run_id:
                         return  # the session was deleted since, and began anew
+
+    async def _is_read(self, run_id: RunId) -> bool:
+        row = await self.runtime.store.reads.run(run_id)
+        return row is not None and row.status.is_terminal and self.at.next_seq > row.last_seq
 
     def _is_later(self, run_id: RunId, facts: Ahead[SessionFact]) -> bool:
         """Return whether the next fact is known, and is to be read behind the active run's next entry."""

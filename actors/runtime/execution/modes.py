@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
 from actors.context.turns import turn_of
 from actors.errors import ContractError
@@ -37,7 +37,7 @@ def agent_of_run(
     The agent itself, and None, unless it is a session. Where the session has no such mode, the run fails with
     the error that says so.
     """
-    if not is_session(agent) or not isinstance(agent, ModalAgent):
+    if not is_session(agent):
         return agent, None
     mode = _mode_of(history, loaded, mail) or DEFAULT_MODE
     try:
@@ -47,15 +47,11 @@ def agent_of_run(
 
 
 def _mode_of(history: History, loaded: LoadedRun, mail: Sequence[Arrived]) -> str | None:
-    if history.continued is not None:
-        mode = history.continued.payload.get("mode")
-        return None if mode is None else str(mode)
-    first: Message | None = None
-    if history.inputs:
-        first = message_of(history.inputs[0].payload)
-    elif arrived := mail or loaded.messages:
-        first = arrived[0].message
-    return None if first is None else first.metadata.get(MODE_KEY)
+    """Return the mode that the run has begun in, else the one that its first message names."""
+    if history.started:
+        return history.mode
+    arrived = mail or loaded.messages
+    return arrived[0].message.metadata.get(MODE_KEY) if arrived else None
 
 
 def terms_of(agent: Agent, mode: str | None, agent_id: AgentId) -> SessionTerms:
@@ -64,7 +60,7 @@ def terms_of(agent: Agent, mode: str | None, agent_id: AgentId) -> SessionTerms:
     return terms if mode is None else replace(terms, session=agent_id.key)
 
 
-def is_session(agent: Agent | None) -> bool:
+def is_session(agent: Agent | None) -> TypeGuard[ModalAgent]:
     """Return whether an agent is a session."""
     return getattr(agent, "of_mode", None) is not None
 

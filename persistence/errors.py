@@ -49,6 +49,18 @@ class AGEMissingError(Facts, PersistenceError):
     problem: str
 
 
+class BytesElsewhereError(Facts, PersistenceError):
+    """Bytes of an artifact are in a bucket or a folder that this process was not given."""
+
+    retryable: ClassVar[bool] = False
+
+    text = (
+        "the bytes of artifact {artifact_id} are in a bucket or folder: give this process CALLBOARD_ARTIFACTS "
+        "as its hosts have it"
+    )
+    artifact_id: str
+
+
 class DatabaseUnreachableError(Facts, StoreUnreachableError):
     """No answer within the time limit; what was under way may or may not have happened."""
 

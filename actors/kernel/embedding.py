@@ -145,6 +145,33 @@ def check_dimensions(document: CheckedDocument, wanted: int, whose: str) -> None
         )
 
 
+def embedder_name(embedder: EmbeddingClient | None) -> str | None:
+    """Return the attribute `model` of an embedder; None: it has none, so it cannot be told from others.
+
+    Raises:
+        InvalidTextError: It is a text that cannot be kept.
+    """
+    name = getattr(embedder, "model", None)
+    if not isinstance(name, str) or not name:
+        return None
+    check_name_of("model of an embedder", name)
+    return name
+
+
+def check_embedder(ours: str | None, wanted: str | None, collection: str) -> None:
+    """Return if a store's embedder may be that of a collection, because they have one name or one has none.
+
+    Raises:
+        InvalidDocumentError: They have two names.
+    """
+    if ours is not None and wanted is not None and ours != wanted:
+        problem = f"its embeddings are of {wanted!r}, and the embedder of this store is {ours!r}"
+        remedy = (
+            f"open the store with {wanted!r}, or embed the documents anew in another collection"
+        )
+        raise InvalidDocumentError(f"collection {collection!r}", f"{problem}: {remedy}")
+
+
 def check_query(unit: array[float], wanted: int, collection: str) -> None:
     """Return if a query's embedding has the collection's length.
 

@@ -14,11 +14,13 @@ from actors.kernel.embedding import (
     CheckedDocument,
     check_collection,
     check_dimensions,
+    check_embedder,
     check_hits,
     check_ids,
     check_query,
     checked_documents,
     cosine,
+    embedder_name,
     unit_vector,
 )
 from actors.kernel.metadata import checked_filter, matches
@@ -38,6 +40,7 @@ class _SearchedDocument:
 @dataclass(slots=True)
 class _Collection:
     dimensions: int
+    embedder: str | None = None
     kept: dict[str, _SearchedDocument] = field(default_factory=dict)
 
 
@@ -88,6 +91,7 @@ class InMemoryVectorStore(VectorStore, Erasable):
         found = self._collections.get(collection)
         if found is None:
             return []
+        check_embedder(embedder_name(self._embedder), found.embedder, collection)
         check_query(unit, found.dimensions, collection)
         hits = sorted(
             (-cosine(unit, one.document.unit), one.document.id)
@@ -135,8 +139,11 @@ class InMemoryVectorStore(VectorStore, Erasable):
         if not checked:
             return
         first = checked[0]
-        found = self._collections.setdefault(collection, _Collection(len(first.unit)))
+        name = embedder_name(self._embedder)
+        found = self._collections.setdefault(collection, _Collection(len(first.unit), name))
+        check_embedder(name, found.embedder, collection)
         check_dimensions(first, found.dimensions, f"those of collection {collection!r}")
+        found.embedder = found.embedder or name
         for one in checked:
             if is_last_kept or one.id not in found.kept:
                 found.kept[one.id] = _SearchedDocument(one, from_json(one.metadata))

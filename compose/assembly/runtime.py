@@ -28,6 +28,7 @@ from actors.runtime.runtime import host_of
 from actors.runtime.sharding.retention import sweep_for_ever
 from actors.runtime.telemetry.spans import Tracing
 from actors.runtime.worker.blocking import blocker_in
+from compose.assembly.artifacts import artifact_bytes
 from compose.assembly.settings import NATS_LOGIN, Settings, read_settings
 from persistence.postgres import (
     Heartbeat,
@@ -179,7 +180,10 @@ async def _assemble(settings: Settings, *, client: str, serve: bool) -> AsyncIte
     """Open everything, yield the started runtime, close in reverse."""
     owner = HostIncarnation(SystemEntropy().token())
     async with AsyncExitStack() as stack:
-        store = await stack.enter_async_context(open_store(_store_settings(settings, owner)))
+        opening = open_store(
+            _store_settings(settings, owner), artifact_bytes=artifact_bytes(settings.artifacts)
+        )
+        store = await stack.enter_async_context(opening)
         if settings.runtime_backend == "postgres":
             from actors.storage.boards import GlobalTaskStore  # noqa: PLC0415 - few use it
 

@@ -43,6 +43,9 @@ class Settings(BaseSettings):
             `RUNTIME_BACKEND`.
         secrets_dir: Folder with one file per secret, named like it; left out, secrets come from
             variables `CALLBOARD_SECRET_<NAME>`; `CALLBOARD_SECRETS_DIR`.
+        artifacts: Where the bytes of new artifacts are kept: ``s3://BUCKET/PREFIX?endpoint=https://HOST``, or
+            the absolute path of a folder that all hosts share; left out: in Postgres. The same for hosts and
+            commands; `CALLBOARD_ARTIFACTS`.
         redis_url: ``redis://:password@host:port/0``; may be left out; `CALLBOARD_REDIS_URL`.
         data_dir: Folder of embedded servers, used when there is no URL; `CALLBOARD_DATA_DIR`.
         db_schema: Where the tables are; `CALLBOARD_SCHEMA`.
@@ -91,6 +94,7 @@ class Settings(BaseSettings):
         default="memory", validation_alias="RUNTIME_BACKEND"
     )
     secrets_dir: Path | None = None
+    artifacts: str | None = None
     redis_url: str | None = Field(default=None, repr=False)
     data_dir: Path | None = None
     db_schema: str = Field(default="callboard", validation_alias="CALLBOARD_SCHEMA")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
@@ -75,6 +75,44 @@ class Bucket:
                 chunk_size=PART_BYTES,
                 max_concurrency=PARTS_AT_ONCE,
             )
+
+    async def put_pieces(self, name: str, pieces: AsyncIterable[bytes]) -> None:
+        """Keep the joined pieces as a new object; a few are held in memory. Their own error comes out."""
+        failures: list[Exception] = []
+
+        async def forwarded() -> AsyncIterator[bytes]:
+            try:
+                async for piece in pieces:
+                    yield piece
+            except Exception as exc:
+                failures.append(exc)  # the client has errors of its own for it
+                raise
+
+        try:
+            with self._doing("uploading", name) as client:
+                await obstore.put_async(
+                    client, name, forwarded(), chunk_size=PART_BYTES, max_concurrency=PARTS_AT_ONCE
+                )
+        except Exception:
+            if failures:
+                raise failures[0] from None
+            raise
+
+    async def read(self, name: str, *, offset: int, limit: int) -> bytes:
+        """Return so many bytes of an object that is never replaced.
+
+        Raises:
+            KeyError: There is none, or it ends before them: a folder lost its last bytes with the power.
+        """
+        data = bytearray()
+        while len(data) < limit:
+            start, length = offset + len(data), min(limit - len(data), PART_BYTES)
+            with self._doing("downloading", name) as client:
+                part = await obstore.get_range_async(client, name, start=start, length=length)
+            if len(part) != length:
+                raise KeyError(name)
+            data += part
+        return bytes(data)
 
     async def get(self, name: str) -> bytes:
         """Return an object.

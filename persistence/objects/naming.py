@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import secrets
 from typing import Final
 
 _READABLE_CHARS: Final = 60
@@ -21,6 +22,11 @@ def name_of_file(tenant: str, scope: str, key: str) -> str:
     stem, dot, suffix = key.rpartition("/")[2].rpartition(".")
     end = f"{_readable(stem)}.{_readable(suffix)}" if dot and stem else _readable(suffix)
     return f"{_part(tenant)}/{_part(scope)}/files/{_digest(key)}.{end}"
+
+
+def new_name_of_artifact(tenant: str, scope: str) -> str:
+    """Return ``tenant/scope/artifacts/random digits``; no other call has it."""
+    return f"{_part(tenant)}/{_part(scope)}/artifacts/{secrets.token_hex(16)}"
 
 
 def _part(text: str) -> str:

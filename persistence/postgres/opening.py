@@ -15,6 +15,7 @@ from typing_extensions import TypedDict, Unpack
 from actors.errors import ActorsError
 from actors.kernel.backoff import Backoff
 from actors.kernel.runtime.ids import HostIncarnation
+from actors.kernel.storage.blob import ArtifactBytes
 from persistence.errors import (
     DRIVER_ERRORS,
     DatabaseUnreachableError,
@@ -50,6 +51,7 @@ async def open_postgres_store(
     heartbeat_s: float = 3.0,
     outage_s: float = 60.0,
     start_wait_s: float | None = None,
+    artifact_bytes: ArtifactBytes | None = None,
 ) -> AsyncIterator[PostgresStore]:
     """Yield a store whose schema is up to date.
 
@@ -61,6 +63,7 @@ async def open_postgres_store(
         heartbeat_s: Seconds between heartbeats.
         outage_s: How long calls wait for a server that went away.
         start_wait_s: How long to wait for a server that is not there yet; None = for ever.
+        artifact_bytes: See `open_store`.
 
     Raises:
         DatabaseUrlError: The server refuses this user or database, or the URL is not one.
@@ -76,18 +79,28 @@ async def open_postgres_store(
         outage_s=outage_s,
         start_wait_s=start_wait_s,
     )
-    async with open_store(settings) as store:
+    async with open_store(settings, artifact_bytes=artifact_bytes) as store:
         yield store
 
 
 @asynccontextmanager
-async def open_store(settings: StoreSettings) -> AsyncIterator[PostgresStore]:
-    """Like `open_postgres_store`, with all settings in one value."""
+async def open_store(
+    settings: StoreSettings, *, artifact_bytes: ArtifactBytes | None = None
+) -> AsyncIterator[PostgresStore]:
+    """Like `open_postgres_store`, with all settings in one value.
+
+    Args:
+        settings: Of the store.
+        artifact_bytes: A bucket or folder for the bytes of new artifacts, the same for all that use the schema;
+            None: they are rows. Turns of conversations are always rows.
+    """
     async with _migrated(settings) as link:
         # From here on a server that goes away, or hangs, is waited for.
         applied = [row["version"] for row in await link.fetch("opening", SQL_SELECT_APPLIED)]
         clock = PostgresClock(await read_clock(link))
-    store = PostgresStore(settings, clock, is_behind=is_behind(applied))
+    store = PostgresStore(
+        settings, clock, is_behind=is_behind(applied), artifact_bytes=artifact_bytes
+    )
     async with store.running():
         yield store
 

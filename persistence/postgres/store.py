@@ -13,6 +13,7 @@ from typing_extensions import override
 
 from actors.errors import PersistenceError
 from actors.kernel.runtime.hints import Nudge
+from actors.kernel.storage.blob import ArtifactBytes
 from actors.kernel.store.store import RunStore
 from persistence.background import background
 from persistence.postgres.commits.committer import Committer
@@ -57,7 +58,12 @@ class PostgresStore(RunStore):
     """
 
     def __init__(
-        self, settings: StoreSettings, clock: PostgresClock, *, is_behind: bool = False
+        self,
+        settings: StoreSettings,
+        clock: PostgresClock,
+        *,
+        is_behind: bool = False,
+        artifact_bytes: ArtifactBytes | None = None,
     ) -> None:
         self.settings = settings
         self.is_behind = is_behind
@@ -68,11 +74,13 @@ class PostgresStore(RunStore):
         self._links = links = Links(settings, outage, settings.readers)
         self._keyed = [Link(settings, outage, KEYED) for _ in range(6)]
         reading, arriving, answering, mailing, following, expanding = self._keyed
-        self.artifacts = artifacts = PostgresArtifacts(links)
+        self.artifacts = PostgresArtifacts(links, artifact_bytes)
+        # Rows, so that no host needs a bucket to read a conversation.
+        large_turns = PostgresArtifacts(links)
         self._listener = Listener(settings, outage)
         self.reads = Reads(settings, links, reading)
         self.lists = Lists(links, answering)
-        self.transcripts = Transcripts(links, artifacts.of)
+        self.transcripts = Transcripts(links, large_turns.of)
         readers = FactReaders(self._listener, settings.sessions_channel)
         self.sessions = PostgresSessions(links, self.transcripts, readers)
         self.arrivals = Arrivals(
@@ -84,12 +92,12 @@ class PostgresStore(RunStore):
             on_commit=self.reads.grew,
             on_foreign=self.arrivals.nudge,
             on_session=readers.wake,
-            artifacts_of=artifacts.of,
+            artifacts_of=large_turns.of,
         )
         self.shards = ShardLeases(settings, links, clock)
         self.backlog = PostgresBacklog(links, answering, clock)
         self.operators = Operators(settings.owner, links, answering, self.reads)
-        self.retention = Retention(settings.owner, links)
+        self.retention = Retention(settings.owner, links, self.artifacts.remove_objects)
         self.insight = Insight(settings, links)
         self.follows = self.posts = follows = Follows(settings, links, following, expanding)
         self.schedules = PostgresSchedules(settings, links)
@@ -128,7 +136,7 @@ class PostgresStore(RunStore):
     def erasure(self) -> ErasureStore:  # type: ignore[override]  # nobody sets it
         from persistence.postgres.features.erasure import PostgresErasure  # noqa: PLC0415 - no host uses it
 
-        return PostgresErasure(self._links, self.retention)
+        return PostgresErasure(self._links, self.retention, self.artifacts.remove_objects)
 
     @property
     def trouble(self) -> str | None:

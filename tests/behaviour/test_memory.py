@@ -11,7 +11,7 @@ from typing_extensions import override
 
 from actors.agents import memory_tools
 from actors.context.turns import data_of, recalled_turn
-from actors.errors import ContractError, InvalidTextError, MessageTooLargeError
+from actors.errors import ContractError, InvalidTextError, LeaseLostError, MessageTooLargeError
 from actors.kernel.agent.tools import ToolCall
 from actors.kernel.memory_rules import MAX_EMBEDDED_BYTES
 from actors.kernel.runtime.ids import HostIncarnation
@@ -191,7 +191,7 @@ async def test_a_memory_is_kept_once_whenever_the_host_dies(bed: Bed, manner: Ma
 
 @pytest.mark.parametrize("lasts", [True, False], ids=["embedded-again", "never-again"])
 async def test_a_host_frozen_past_its_lease_keeps_no_memory(bed: Bed, *, lasts: bool) -> None:
-    """Its write comes when the shard has another epoch: it is refused, and the run is loaded again.
+    """Its write is at the store when the shard gets another epoch: it is refused, and the run is loaded again.
 
     If the text cannot be embedded once more, there is none.
     """
@@ -211,7 +211,7 @@ async def test_a_host_frozen_past_its_lease_keeps_no_memory(bed: Bed, *, lasts: 
         except OSError:
             return "none"
 
-    embedder, faults = Mortal(), Faults(nth=0, manner=Manner.HOLD, method="put")
+    embedder, faults = Mortal(), Faults(nth=0, manner=Manner.SENT, method="put")
     bed.go_wrong(faults)
     await bed.restart()
     agent = await bed.serve(act, embedder=embedder)
@@ -223,8 +223,10 @@ async def test_a_host_frozen_past_its_lease_keeps_no_memory(bed: Bed, *, lasts: 
         memories = store.memories.of("default")
         faults.release.set()
         found = await bed.result(run_id)
+        [refused] = await asyncio.gather(*faults.sent, return_exceptions=True)
         kept = await memories.versions("k", about=f"agent:{agent}")
 
+    assert isinstance(refused, LeaseLostError)
     assert [one.id for one in kept] == ([found] if lasts else [])
     assert (found == "none") is not lasts
     assert faults.calls.count("put") == 1 + lasts

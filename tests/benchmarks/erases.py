@@ -1,7 +1,12 @@
-"""The erase of one user among a million memories, against the bare SQL of the same batches."""
+"""The erase of one user among a million memories, against the bare SQL of the same batches.
+
+Beside it a writer locks rows of that user, one after the other, and measures how long it waits for each.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import random
 import statistics
 import time
 from typing import TYPE_CHECKING, Final
@@ -18,6 +23,8 @@ if TYPE_CHECKING:
 COUNT: Final = 1_000_000
 OF_ONE: Final = 20_000
 DIMENSIONS: Final = 8
+MISSED_IN_A_ROW: Final = 100
+"""So many rows that the writer looked for and did not find: the user is erased."""
 TENANT: Final = "acme"
 SQL_FILL: Final = """
 insert into {schema}.memories (tenant, about, slot, version, id, key, text, source, run_id, turn, metadata,
@@ -35,7 +42,7 @@ delete from {schema}.memories where ctid = any(array(
 
 
 async def run(url: str, *, scale: float = 1.0) -> None:
-    """Print a line: statements, and how long the longest of them held its locks."""
+    """Print a line: statements, how long the longest of them took, and how long the writer waited at most."""
     count, of_one = max(1_000, int(COUNT * scale)), max(600, int(OF_ONE * scale))
     async with open_store(url) as store:
         await store.memories.of(TENANT).page()  # makes the table
@@ -47,9 +54,11 @@ async def run(url: str, *, scale: float = 1.0) -> None:
             await connection.execute(fill, TENANT, False, DIMENSIONS, count - 2 * of_one)
             await connection.execute(f"vacuum analyze {schema}.memories")
             base = await _bare(connection, schema, "user:1")
+            writer = asyncio.create_task(_write(connection, schema, "user:0", of_one))
+            ours, gone = await _erase(store, "user:0")
+            waits = await writer
         finally:
             await connection.close()
-        ours, gone = await _erase(store, "user:0")
     assert gone == of_one
     report(
         benchmark="erases",
@@ -61,6 +70,9 @@ async def run(url: str, *, scale: float = 1.0) -> None:
         floor_ms=round(statistics.median(base) * 1000, 2),
         ratio=round(statistics.median(ours) / statistics.median(base), 2),
         longest_ms=round(max(ours) * 1000, 2),
+        writer_tries=len(waits),
+        writer_ms=round(statistics.median(waits) * 1000, 2),
+        writer_longest_ms=round(max(waits) * 1000, 2),
         floor_longest_ms=round(max(base) * 1000, 2),
         limit_ms=100,
     )
@@ -77,6 +89,23 @@ async def _bare(
         times.append(time.perf_counter() - began)
         if int(done.split()[1]) < ERASE_BATCH:
             return times
+
+
+async def _write(
+    connection: asyncpg.Connection[asyncpg.Record], schema: str, about: str, of_one: int
+) -> list[float]:
+    """Lock rows of the user until none is left; return the seconds of each."""
+    text = (
+        f"select 1 from {schema}.memories where tenant = $1 and about = $2 and slot = $3 for update"
+    )
+    statement, chance, times, missed = await connection.prepare(text), random.Random(1), [], 0
+    while missed < MISSED_IN_A_ROW:
+        slot = f"k{2 * chance.randrange(1, of_one + 1)}true"
+        began = time.perf_counter()
+        found = await statement.fetch(TENANT, about, slot)
+        times.append(time.perf_counter() - began)
+        missed = 0 if found else missed + 1
+    return times
 
 
 async def _erase(store: PostgresStore, about: str) -> tuple[list[float], int]:

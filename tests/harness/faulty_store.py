@@ -45,6 +45,8 @@ class Manner(StrEnum):
     """The call takes `delay_s` seconds and works."""
     HOLD = "hold"
     """The call waits until the test sets `release`, and works then."""
+    SENT = "sent"
+    """As `HOLD`, and it works then also if its caller was cancelled meanwhile: the request is at the server."""
     LATE_ANSWER = "late answer"
     """The call works at once, and its answer waits until the test sets `release`."""
 
@@ -72,6 +74,7 @@ class Faults:
         wanted: Only calls with such arguments are counted.
         held: Set while a call, or its answer, is held.
         release: Lets it go on.
+        sent: The calls of the manner `Manner.SENT`, with their outcomes.
         calls: Names of all calls counted so far.
         struck: Whether it has happened.
         on_load: Told of every load that worked after it.
@@ -93,6 +96,7 @@ class Faults:
     wanted: Callable[..., bool] = lambda *_: True
     held: asyncio.Event = field(default_factory=asyncio.Event)
     release: asyncio.Event = field(default_factory=asyncio.Event)
+    sent: list[asyncio.Task[Any]] = field(default_factory=list)
     delay_s: float = 0.05
     calls: list[str] = field(default_factory=list)
     struck: bool = False
@@ -200,7 +204,8 @@ class FaultyStore:
             await self._end()
         if self._dead:
             await _never()
-        result = await member(*args, **kwargs)
+        work = member(*args, **kwargs)
+        result = await (self._send(work) if manner is Manner.SENT else work)
         if name == "claim":
             self._faults.leases += result
         if name == "load" and self._faults.struck and self._faults.on_load is not None:
@@ -214,6 +219,18 @@ class FaultyStore:
             raise PersistenceError(f"{name}: no answer, the outcome is unknown")
         await asyncio.sleep(0)
         return result
+
+    async def _send(self, work: Awaitable[Any]) -> Any:
+        async def later() -> Any:
+            await self._faults.release.wait()
+            return await work
+
+        task = asyncio.create_task(later())
+        task.add_done_callback(lambda done: done.exception())
+        self._faults.sent.append(task)
+        self._faults.held.set()
+        await asyncio.wait({task})
+        return task.result()
 
     async def _end(self) -> None:
         self.silence()

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from tests.harness.servers import TestNats, TestPostgres
     from tests.model.program import Case
 
-STRIDE: Final = 1 if IS_SLOW or SEED else 2
-"""The gate lets a host die at every second store call: before it, and after it."""
+STRIDE: Final = 1 if IS_SLOW or SEED else 3
+"""The gate lets a host die at every third store call: before it, and after it."""
 
 
 def hold(count: int, cases: SearchStrategy[Case]) -> None:

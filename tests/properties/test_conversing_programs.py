@@ -19,7 +19,7 @@ from tests.properties.test_programs import SEED
 if TYPE_CHECKING:
     from tests.harness.servers import TestNats, TestPostgres
 
-COUNT: Final = int(os.environ.get("CALLBOARD_CONVERSING", "300" if IS_SLOW else "40"))
+COUNT: Final = int(os.environ.get("CALLBOARD_CONVERSING", "300" if IS_SLOW else "24"))
 CROWD: Final = 200 if IS_SLOW else 30
 DYING: Final = [*CONVERSING] if IS_SLOW or SEED else ["cuts", "later runs", "errors"]
 """Programs whose hosts die at all calls."""

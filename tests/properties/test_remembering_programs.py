@@ -23,7 +23,7 @@ from tests.properties.test_programs import DEATHS, SEED, report
 if TYPE_CHECKING:
     from tests.harness.servers import TestNats, TestPostgres
 
-COUNT: Final = int(os.environ.get("CALLBOARD_REMEMBERING", "300" if IS_SLOW else "25"))
+COUNT: Final = int(os.environ.get("CALLBOARD_REMEMBERING", "300" if IS_SLOW else "16"))
 CROWD: Final = 200 if IS_SLOW else 16
 DYING: Final = [*REMEMBERING] if IS_SLOW or SEED else ["versions", "blocks"]
 """Programs whose hosts die at all calls."""

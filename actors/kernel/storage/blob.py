@@ -134,6 +134,27 @@ class ArtifactStores(ArtifactRetention, Protocol):
 
 
 @runtime_checkable
+class ArtifactBytes(Protocol):
+    """Bytes of artifacts by name, beside the store that has their references and pins."""
+
+    def new_name(self, tenant: str, scope: str) -> str:
+        """Return a name for bytes of this tenant and scope, another one at each call."""
+
+    async def put(self, name: str, pieces: AsyncIterable[bytes]) -> None:
+        """Keep the joined pieces as a whole; a call that fails leaves nothing that `read` finds."""
+
+    async def read(self, name: str, *, offset: int, limit: int) -> bytes:
+        """Return the `limit` bytes behind the first `offset`, which are there.
+
+        Raises:
+            KeyError: There is nothing of this name.
+        """
+
+    async def delete(self, name: str) -> None:
+        """Remove the bytes, if they are there."""
+
+
+@runtime_checkable
 class FileStore(Protocol):
     """Files by key, a relative path: see `actors.kernel.text.check_file_key`.
 

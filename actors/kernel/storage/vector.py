@@ -44,7 +44,11 @@ class SearchResult(BaseModel):
 
 @runtime_checkable
 class EmbeddingClient(Protocol):
-    """A model that turns texts into vectors of one length. A store gives it at most 256 texts a call."""
+    """A model that turns texts into vectors of one length. A store gives it at most 256 texts a call.
+
+    If it has an attribute `model`, a text such as ``openai:text-embedding-3-small``, collections of documents
+    hold it for the name of their embedder.
+    """
 
     async def embed(self, texts: Sequence[str]) -> list[tuple[float, ...]]:
         """Return one vector for each text, in their order."""
@@ -63,7 +67,8 @@ class VectorStore(Protocol):
     """Documents in collections that do not see each other.
 
     A collection begins with its first document, whose embedding fixes its length for good, even when all
-    documents are deleted. All documents are checked, and all missing embeddings are computed, before
+    documents are deleted. So does the name of the first store's embedder that has one, whether it computed an
+    embedding or not. All documents are checked, and all missing embeddings are computed, before
     anything is written: an embedder that fails leaves nothing behind, and its error comes as it is.
     Every method refuses names and ids that cannot be kept with `InvalidTextError`.
     """
@@ -78,6 +83,7 @@ class VectorStore(Protocol):
         Raises:
             ValueError: `InvalidDocumentError`: a document has no embedding and the store has no client; an
                 embedding is zero, has a number that is not finite, or is not of the collection's length;
+                the collection's embedder has another name than the store's;
                 the client returned another number of vectors than it got texts; or there are more than
                 2,000 documents or 64 Mi characters in one call.
             ContractError: A content or metadata cannot be kept.
@@ -114,7 +120,8 @@ class VectorStore(Protocol):
                 and no others. Null is a value. `limit` documents that match are found if there are so many.
 
         Raises:
-            ValueError: `InvalidDocumentError`: the query is zero, not finite or of another length.
+            ValueError: `InvalidDocumentError`: the query is zero, not finite or of another length; or the
+                collection's embedder has another name than the store's.
             ContractError: `limit` is out of range, or the filter is not JSON data.
         """
 

@@ -66,6 +66,7 @@ INDEX_TRIES: Final = 100
 """Tries to drop one index, each of which waits a tenth of a second at most."""
 _AGAIN: Final = "+"
 """The cursor of a store that needs none, as long as there is more."""
+RemoveObjects: TypeAlias = Callable[[int], Awaitable[int]]
 _Step: TypeAlias = Callable[[Links, EraseRequest, str | None, int], Awaitable[EraseCount]]
 """Removes one batch: behind a cursor, at most so many rows of each kind."""
 _ALONE: Final = (EraseScope.TENANT,)
@@ -81,9 +82,12 @@ class PostgresErasure(ErasureStore):
     Args:
         links: For one statement at a time.
         retention: Forgets single agents.
+        remove_objects: Removes objects of artifacts that are gone, at most so many; returns how many.
     """
 
-    def __init__(self, links: Links, retention: RetentionStore) -> None:
+    def __init__(
+        self, links: Links, retention: RetentionStore, remove_objects: RemoveObjects
+    ) -> None:
         self._links = links
         self.parts: Sequence[Erasable] = (
             _PostgresPart(links, "mail", _OF_AGENTS, _erase_mail),
@@ -92,7 +96,12 @@ class PostgresErasure(ErasureStore):
             _PostgresPart(links, "sessions", _OF_AGENTS, _erase_sessions),
             _PostgresPart(links, "boards", _OF_SESSIONS, _erase_boards),
             _PostgresPart(links, "files", _ALONE, _erase_files),
-            _PostgresPart(links, "artifacts", _OF_AGENTS, _erase_artifacts),
+            _PostgresPart(
+                links,
+                "artifacts",
+                _OF_AGENTS,
+                partial(_erase_artifacts, remove_objects=remove_objects),
+            ),
             _PostgresPart(links, "agents", _OF_AGENTS, partial(_erase_agents, retention=retention)),
             _PostgresPart(links, "memories", _OF_MEMORIES, _erase_memories),
             _PostgresPart(links, "documents", _OF_SUBJECTS, _erase_documents),
@@ -226,12 +235,20 @@ async def _erase_files(
 
 
 async def _erase_artifacts(
-    links: Links, what: EraseRequest, cursor: str | None, limit: int
+    links: Links,
+    what: EraseRequest,
+    cursor: str | None,
+    limit: int,
+    *,
+    remove_objects: RemoveObjects,
 ) -> EraseCount:
+    """Remove artifacts, and the objects of these and of others that are gone."""
     del cursor
     scope = None if what.agent is None else agent_scope(what.agent)
     [row] = await links.fetch("erasing artifacts", SQL_ERASE_ARTIFACTS, what.tenant, scope, limit)
-    return EraseCount(_rows(row, "artifacts"), _AGAIN if row["more"] else None)
+    removed = await remove_objects(limit)
+    is_done = not row["more"] and removed < limit
+    return EraseCount(_rows(row, "artifacts"), None if is_done else _AGAIN)
 
 
 async def _erase_memories(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
 from typing import Final, LiteralString
 
@@ -27,10 +27,13 @@ class Retention(RetentionStore):
     Args:
         owner: The host's.
         links: For one statement at a time.
+        remove_objects: Removes objects of artifacts that are gone, at most so many.
     """
 
-    def __init__(self, owner: HostIncarnation, links: Links) -> None:
-        self._me, self._links = owner, links
+    def __init__(
+        self, owner: HostIncarnation, links: Links, remove_objects: Callable[[int], Awaitable[int]]
+    ) -> None:
+        self._me, self._links, self._remove_objects = owner, links, remove_objects
 
     @override
     async def sweep(self, *, older_than_s: float | None, limit: int = 200) -> int:
@@ -45,9 +48,11 @@ class Retention(RetentionStore):
     @override
     async def forget_old(self, *, older_than_s: float | None, limit: int = 2000) -> int:
         """Also moves ids of messages that are done for an hour."""
-        return int(
-            await self._links.value("forgetting", SQL_FORGET_OLD, _span(older_than_s), limit)
-        )
+        args = (_span(older_than_s), limit)
+        taken = int(await self._links.value("forgetting", SQL_FORGET_OLD, *args))
+        if taken < limit:
+            await self._remove_objects(limit)
+        return taken
 
     @override
     async def forget_agent(

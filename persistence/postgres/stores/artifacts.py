@@ -1,4 +1,4 @@
-"""Artifacts in chunks: see the migration `artifacts`."""
+"""Artifacts, in chunks or as objects elsewhere: see the migration `artifacts`."""
 
 from __future__ import annotations
 
@@ -11,13 +11,24 @@ from typing import Final, LiteralString
 from typing_extensions import override
 
 from actors.errors import ConflictError
-from actors.kernel.storage.blob import ArtifactPin, ArtifactRef, ArtifactStore, ArtifactStores
+from actors.kernel.storage.blob import (
+    ArtifactBytes,
+    ArtifactPin,
+    ArtifactRef,
+    ArtifactStore,
+    ArtifactStores,
+)
+from actors.kernel.store.operators import ARTIFACT_GRACE_S
 from actors.kernel.text import check_name_of
+from persistence.errors import BytesElsewhereError
 from persistence.postgres.connection.link import Links, Row
 
 CHUNK_BYTES: Final = 256 * 1024
 """Of one chunk, which is one row and one statement. Both sides hold a few of them at a time, no statement
 keeps a connection long, and a part that a model reads is in one or two."""
+OBJECT: Final = "object:"
+"""Head of the upload of an artifact whose bytes are an object elsewhere; the rest is the object's name."""
+_STORING: Final = "storing an artifact"
 
 SQL_TOUCH: Final[LiteralString] = """
 update artifacts a set at = clock_timestamp() where a.tenant = $1 and a.scope = $2 and a.id = $3
@@ -29,9 +40,13 @@ with upload as (
     on conflict (upload) do update set at = excluded.at returning u.upload)
 insert into artifact_chunks (upload, n, data) select u.upload, $2, $3 from upload u on conflict do nothing
 """
+SQL_BEGIN_OBJECT: Final[LiteralString] = """
+insert into artifact_uploads as u (upload, at) values ($1, clock_timestamp())
+  on conflict (upload) do update set at = excluded.at
+"""
 SQL_FINISH: Final[LiteralString] = "select finish_artifact($1, $2, $3, $4, $5, $6, $7, $8)"
 SQL_STAT: Final[LiteralString] = """
-select a.id, a.size_bytes, a.content_type from artifacts a
+select a.id, a.size_bytes, a.content_type, a.upload from artifacts a
   where a.tenant = $1 and a.scope = $2 and a.id = $3
 """
 SQL_READ: Final[LiteralString] = "select chunk_bytes, n, data from read_artifact($1, $2, $3, $4)"
@@ -48,6 +63,17 @@ select k.owner, coalesce(k.at, a.at) as at, a.id, a.size_bytes, a.content_type
 """
 SQL_DISCARD: Final[LiteralString] = "select drop_artifacts($1, $2, $3)"
 SQL_COLLECT: Final[LiteralString] = "select collect_artifacts($1, $2) as n"
+# From then on no upload of one of these is finished.
+SQL_TAKE_OBJECTS: Final[LiteralString] = """
+update artifact_uploads u set at = '-infinity' where u.ctid = any(array(
+    select o.ctid from artifact_uploads o
+      where starts_with(o.upload, 'object:') and o.at <= clock_timestamp() - $1::interval
+      limit $2 for update skip locked))
+  returning u.upload
+"""
+SQL_FORGET_OBJECTS: Final[LiteralString] = """
+delete from artifact_uploads u where u.upload = any($1::text[]) and u.at = '-infinity'
+"""
 
 
 class PostgresArtifacts(ArtifactStores):
@@ -55,19 +81,39 @@ class PostgresArtifacts(ArtifactStores):
 
     Args:
         links: For one statement at a time.
+        elsewhere: Takes the bytes of new artifacts; None: they are kept here, in chunks. References and pins
+            are here. All that use the schema need the same.
     """
 
-    def __init__(self, links: Links) -> None:
-        self._links = links
+    def __init__(self, links: Links, elsewhere: ArtifactBytes | None = None) -> None:
+        self._links, self._elsewhere = links, elsewhere
 
     @override
     def of(self, tenant: str, scope: str) -> PostgresArtifactStore:
-        return PostgresArtifactStore(self._links, tenant, scope)
+        return PostgresArtifactStore(self._links, tenant, scope, self._elsewhere)
 
     @override
     async def collect(self, *, grace_s: float, limit: int = 200) -> int:
         grace = timedelta(seconds=grace_s)
-        return int(await self._links.value("collecting artifacts", SQL_COLLECT, grace, limit))
+        taken: int = await self._links.value("collecting artifacts", SQL_COLLECT, grace, limit)
+        removed = await self.remove_objects(limit, grace_s=grace_s)
+        return taken or removed
+
+    async def remove_objects(self, limit: int, *, grace_s: float = ARTIFACT_GRACE_S) -> int:
+        """Remove objects of artifacts that are gone, and of uploads that began so long ago; return how many.
+
+        A crash on the way leaves them to the next call. Without a place for objects nothing is done.
+        """
+        if self._elsewhere is None:
+            return 0
+        doing, grace = "removing objects of artifacts", timedelta(seconds=grace_s)
+        rows = await self._links.fetch(doing, SQL_TAKE_OBJECTS, grace, limit)
+        uploads = [row["upload"] for row in rows]
+        for upload in uploads:
+            await self._elsewhere.delete(upload.removeprefix(OBJECT))
+        if uploads:
+            await self._links.fetch(doing, SQL_FORGET_OBJECTS, uploads)
+        return len(uploads)
 
 
 class PostgresArtifactStore(ArtifactStore):
@@ -76,15 +122,17 @@ class PostgresArtifactStore(ArtifactStore):
     What a process that dies has written of an artifact is seen by nobody, and is collected.
     """
 
-    def __init__(self, links: Links, tenant: str, scope: str) -> None:
-        self._links, self._of = links, (tenant, scope)
+    def __init__(
+        self, links: Links, tenant: str, scope: str, elsewhere: ArtifactBytes | None = None
+    ) -> None:
+        self._links, self._of, self._elsewhere = links, (tenant, scope), elsewhere
 
     @override
     async def store(
         self, data: bytes, *, content_type: str = "application/octet-stream"
     ) -> ArtifactRef:
         id_ = hashlib.sha256(data).hexdigest()
-        rows = await self._links.fetch("storing an artifact", SQL_TOUCH, *self._of, id_)
+        rows = await self._links.fetch(_STORING, SQL_TOUCH, *self._of, id_)
         if rows:
             return _ref(rows[0])
 
@@ -98,18 +146,23 @@ class PostgresArtifactStore(ArtifactStore):
         self, pieces: AsyncIterable[bytes], *, content_type: str = "application/octet-stream"
     ) -> ArtifactRef:
         check_name_of("media type of an artifact", content_type)
-        doing, upload = "storing an artifact", secrets.token_hex(16)
-        digest, size, count = hashlib.sha256(), 0, 0
-        async for chunk in _chunks(pieces):
-            digest.update(chunk)
-            await self._links.fetch(doing, SQL_ADD_CHUNK, upload, count, chunk)
-            size, count = size + len(chunk), count + 1
-        id_ = digest.hexdigest()
-        args = (*self._of, upload, id_, size, content_type, count, CHUNK_BYTES)
-        await self._links.value(doing, SQL_FINISH, *args)
+        known = _Measured(pieces)
+        if self._elsewhere is None:
+            upload, count, chunk_bytes = secrets.token_hex(16), 0, CHUNK_BYTES
+            async for chunk in _chunks(known.pieces()):
+                await self._links.fetch(_STORING, SQL_ADD_CHUNK, upload, count, chunk)
+                count += 1
+        else:
+            name = self._elsewhere.new_name(*self._of)
+            upload, count, chunk_bytes = OBJECT + name, 0, 0
+            await self._links.fetch(_STORING, SQL_BEGIN_OBJECT, upload)
+            await self._elsewhere.put(name, known.pieces())
+        id_ = known.digest.hexdigest()
+        args = (*self._of, upload, id_, known.size, content_type, count, chunk_bytes)
+        await self._links.value(_STORING, SQL_FINISH, *args)
         ref = await self.stat(id_)
         if ref is None:
-            msg = f"an upload of {size:,} bytes took so long that it was collected: store it again"
+            msg = f"an upload of {known.size:,} bytes took so long that it was collected: store it again"
             raise ConflictError(msg)
         return ref
 
@@ -119,15 +172,17 @@ class PostgresArtifactStore(ArtifactStore):
 
     @override
     async def stat(self, artifact_id: str) -> ArtifactRef | None:
-        rows = await self._links.fetch("finding an artifact", SQL_STAT, *self._of, artifact_id)
-        return _ref(rows[0]) if rows else None
+        row = await self._row(artifact_id)
+        return None if row is None else _ref(row)
 
     @override
     async def read(self, artifact_id: str, *, offset: int = 0, limit: int) -> bytes:
-        ref = await self.stat(artifact_id)
-        if ref is None:
+        row = await self._row(artifact_id)
+        if row is None:
             raise KeyError(artifact_id)
-        part, data = ref.part(offset, limit), bytearray()
+        part, data = _ref(row).part(offset, limit), bytearray()
+        if part and row["upload"].startswith(OBJECT):
+            return await self._from_object(artifact_id, row["upload"].removeprefix(OBJECT), part)
         while len(data) < len(part):
             data += await self._from(artifact_id, part.start + len(data), part.stop)
         return bytes(data)
@@ -155,6 +210,18 @@ class PostgresArtifactStore(ArtifactStore):
     async def discard(self, artifact_id: str) -> None:
         await self._links.fetch("removing an artifact", SQL_DISCARD, *self._of, artifact_id)
 
+    async def _row(self, artifact_id: str) -> Row | None:
+        rows = await self._links.fetch("finding an artifact", SQL_STAT, *self._of, artifact_id)
+        return rows[0] if rows else None
+
+    async def _from_object(self, artifact_id: str, name: str, part: range) -> bytes:
+        if self._elsewhere is None:
+            raise BytesElsewhereError(artifact_id)
+        try:
+            return await self._elsewhere.read(name, offset=part.start, limit=len(part))
+        except KeyError:  # it was removed meanwhile
+            raise KeyError(artifact_id) from None
+
     async def _from(self, artifact_id: str, at: int, end: int) -> memoryview:
         """Return the bytes of the chunk in which `at` is, from there on, and none from `end` on."""
         rows = await self._links.fetch("reading an artifact", SQL_READ, *self._of, artifact_id, at)
@@ -163,6 +230,25 @@ class PostgresArtifactStore(ArtifactStore):
         row = rows[0]
         begins = row["n"] * row["chunk_bytes"]
         return memoryview(row["data"])[at - begins : end - begins]
+
+
+class _Measured:
+    """Pieces on their way, with what is known of them when they have passed.
+
+    Attributes:
+        digest: Their SHA-256.
+        size: Number of their bytes.
+    """
+
+    def __init__(self, pieces: AsyncIterable[bytes]) -> None:
+        self._pieces, self.digest, self.size = pieces, hashlib.sha256(), 0
+
+    async def pieces(self) -> AsyncIterator[bytes]:
+        """Yield them."""
+        async for piece in self._pieces:
+            self.digest.update(piece)
+            self.size += len(piece)
+            yield piece
 
 
 async def _chunks(pieces: AsyncIterable[bytes]) -> AsyncIterator[bytes]:

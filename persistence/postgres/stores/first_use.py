@@ -13,11 +13,13 @@ StoreName: TypeAlias = Literal[
     "boards", "files", "graphs", "graphs_cypher", "indexes", "memories", "vectors"
 ]
 
-VERSIONS: Final[Mapping[StoreName, int]] = {"boards": 2}
+VERSIONS: Final[Mapping[StoreName, int]] = {"boards": 2, "memories": 2, "vectors": 2}
 """Of tables that have had more than one. `NAME.sql` makes version 1, `NAME_2.sql` makes version 2 of that."""
-_MISSING: Final = frozenset(("42P01", "42883"))
-"""SQLSTATE of a table or function that is not there. A database that lost its last commits may have lost
-tables that this process has used."""
+NEEDED: Final[Mapping[StoreName, int]] = {"vectors": 2}
+"""The least version that the statements of a store can use, where it is not the first."""
+_MISSING: Final = frozenset(("42P01", "42703", "42883"))
+"""SQLSTATE of a table, column or function that is not there. A database that lost its last commits may have
+lost tables that this process has used."""
 _FIRST_USE: Final = """
 do $first_use$
 declare there int;
@@ -35,7 +37,7 @@ begin
     insert into store_tables as s (name, version) values ('{name}', {version})
       on conflict (name) do update set version = excluded.version where s.version < excluded.version;
   exception when insufficient_privilege then
-    if coalesce(there, 0) = 0 then raise; end if;
+    if coalesce(there, 0) < {needed} then raise; end if;
   end;
 end $first_use$
 """
@@ -53,6 +55,7 @@ class StoreTables:
     processes may be first at once: one of them makes the tables, under an advisory lock of the database, and
     the others wait. Tables that a database has lost since are made anew, without their rows. A user without
     the right to create tables may use those that are there; what a newer version adds is left to another user.
+    If the store's statements need it, calls are refused until then.
 
     Args:
         links: For one statement at a time. Their schema has been migrated.
@@ -87,4 +90,5 @@ def first_use(name: StoreName) -> str:
     for version in range(1, newest + 1):
         file = f"{name}.sql" if version == 1 else f"{name}_{version}.sql"
         steps += _STEP.format(version=version, tables=folder.joinpath(file).read_text("utf-8"))
-    return _FIRST_USE.format(name=name, steps=steps, version=newest)
+    needed = NEEDED.get(name, 1)
+    return _FIRST_USE.format(name=name, steps=steps, version=newest, needed=needed)

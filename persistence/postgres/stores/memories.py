@@ -54,13 +54,14 @@ select m.id, m.key, m.about, m.text, m.source, m.run_id, m.turn, m.metadata, m.v
 SQL_FORGET_MEMORY: Final[LiteralString] = """
 select outcome, removed from forget_memory($1, $2, $3, $4, $5, $6, $7)
 """
-SQL_LIST_MEMORIES: Final[LiteralString] = """
+_PRESENT: Final[LiteralString] = """
 select m.id, m.key, m.about, m.text, m.source, m.run_id, m.turn, m.metadata, m.version, m.created_at,
     m.updated_at, m.valid_until
-  from memories m where m.tenant = $1 and ($2::text is null or m.about = $2) and m.valid_until is null
-    and ($5::text[] is null or m.key = any($5))
-  order by m.updated_at desc, m.id limit $3 offset $4
+  from memories m where m.valid_until is null and ($3::text[] is null or m.key = any($3))
 """
+_NEWEST: Final[LiteralString] = " order by m.updated_at desc, m.id limit $1 offset $2"
+SQL_LIST_MEMORIES: Final[LiteralString] = f"{_PRESENT} and m.tenant = $4 {_NEWEST}"
+SQL_LIST_SCOPE: Final[LiteralString] = f"{_PRESENT} and m.tenant = $4 and m.about = $5 {_NEWEST}"
 
 
 class PostgresLongTermMemories(LongTermMemories):
@@ -145,10 +146,12 @@ class PostgresLongTermMemory(LongTermMemory):
         offset: int = 0,
     ) -> list[Memory]:
         check_page(limit, offset)
-        if about is not None:
+        args = (limit, offset, None if keys is None else checked_keys(keys), self._tenant)
+        if about is None:
+            rows = await self._tables.fetch("listing memories", SQL_LIST_MEMORIES, *args)
+        else:
             check_about(about)
-        args = (self._tenant, about, limit, offset, None if keys is None else checked_keys(keys))
-        rows = await self._tables.fetch("listing memories", SQL_LIST_MEMORIES, *args)
+            rows = await self._tables.fetch("listing memories", SQL_LIST_SCOPE, *args, about)
         return [_memory(row) for row in rows]
 
 

@@ -15,10 +15,12 @@ from actors.kernel.embedding import (
     CheckedDocument,
     check_collection,
     check_dimensions,
+    check_embedder,
     check_hits,
     check_ids,
     check_query,
     checked_documents,
+    embedder_name,
     unit_vector,
 )
 from actors.kernel.metadata import checked_filter
@@ -28,28 +30,38 @@ from persistence.postgres.connection.link import Row
 from persistence.postgres.stores.first_use import StoreTables
 
 TRIES: Final = 3
-"""Of a write whose collection somebody else makes at the same time: the second one sees it."""
+"""Of a write whose collection somebody else makes or names at the same time: the second one sees it."""
 
-# No row comes back if another writer made the collection since the statement began.
+# No row comes back if another writer made the collection, or named its embedder, since the statement began.
 SQL_KEEP_DOCUMENTS: Final[LiteralString] = """
 with made as (
-  insert into vector_collections as c (tenant, collection, dimensions) values ($1, $2, $3)
-    on conflict (tenant, collection) do nothing returning c.dimensions),
+  insert into vector_collections as c (tenant, collection, dimensions, embedder) values ($1, $2, $3, $9)
+    on conflict (tenant, collection) do nothing returning c.dimensions, c.embedder),
+named as (
+  update vector_collections c set embedder = $9
+    where c.tenant = $1 and c.collection = $2 and c.dimensions = $3 and c.embedder is null and $9 is not null
+    returning c.dimensions, c.embedder),
 known as (
-  select m.dimensions from made m
-  union all select c.dimensions from vector_collections c where c.tenant = $1 and c.collection = $2),
+  select m.dimensions, m.embedder from made m
+  union all select n.dimensions, n.embedder from named n
+  union all select c.dimensions, c.embedder from vector_collections c
+    where c.tenant = $1 and c.collection = $2
+      and not (c.dimensions = $3 and c.embedder is null and $9 is not null)),
 kept as (
   insert into vector_documents as d (tenant, collection, id, content, metadata, embedding)
     select $1, $2, n.id, n.content, n.metadata::json, ($7::real[])[(n.at - 1)::int * $3 + 1 : n.at::int * $3]
       from unnest($4::text[], $5::text[], $6::text[]) with ordinality n(id, content, metadata, at)
-      where (select k.dimensions from known k) = $3 order by n.id collate "C"
+      where (select k.dimensions = $3 and coalesce(k.embedder = $9, true) from known k)
+      order by n.id collate "C"
     on conflict (tenant, collection, id) do update set
       content = excluded.content, metadata = excluded.metadata, embedding = excluded.embedding where $8)
-select k.dimensions from known k
+select k.dimensions, k.embedder from known k
 """
-SQL_SEARCH_DOCUMENTS: Final[LiteralString] = (
-    "select dimensions, id, content, metadata, score from search_documents($1, $2, $3, $4, $5)"
-)
+SQL_SEARCH_DOCUMENTS: Final[LiteralString] = """
+select (select c.embedder from vector_collections c where c.tenant = $1 and c.collection = $2) as embedder,
+    s.dimensions, s.id, s.content, s.metadata, s.score
+  from search_documents($1, $2, $3, $4, $5) s
+"""
 SQL_DELETE_DOCUMENTS: Final[LiteralString] = """
 delete from vector_documents d where d.tenant = $1 and d.collection = $2 and d.id = any($3::text[])
 """
@@ -107,6 +119,7 @@ class PgVectorStore(VectorStore):
         args = (self._tenant, collection, unit.tolist(), text, limit)
         rows = await self._tables.fetch("searching documents", SQL_SEARCH_DOCUMENTS, *args)
         if rows:
+            check_embedder(embedder_name(self._embedder), rows[0]["embedder"], collection)
             check_query(unit, rows[0]["dimensions"], collection)
         return [_result(row) for row in rows if row["id"] is not None]
 
@@ -132,15 +145,19 @@ class PgVectorStore(VectorStore):
             [one.metadata for one in documents],
             units.tolist(),
             replacing,
+            name := embedder_name(self._embedder),
         )
         for _ in range(TRIES):
             rows = await self._tables.fetch("keeping documents", SQL_KEEP_DOCUMENTS, *args)
             if rows:
+                check_embedder(name, rows[0]["embedder"], collection)
                 check_dimensions(
                     first, rows[0]["dimensions"], f"those of collection {collection!r}"
                 )
                 return
-        raise ConflictError(f"collection {collection!r} was made and removed meanwhile: try again")
+        raise ConflictError(
+            f"collection {collection!r} was made, named or removed meanwhile: try again"
+        )
 
 
 def _result(row: Row) -> SearchResult:

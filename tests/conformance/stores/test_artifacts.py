@@ -14,15 +14,21 @@ from actors.errors import ContractError, InvalidTextError
 from actors.storage.artifacts import InMemoryArtifacts
 from actors.storage.blobs import ComposedBlobStore
 from actors.storage.files import InMemoryFileStore
+from persistence.objects import ObjectArtifactBytes
 from persistence.postgres.stores.artifacts import CHUNK_BYTES, PostgresArtifacts
 from tests.conformance.clock import ManualClock
 from tests.conformance.stores.stored import lent_links
+from tests.harness import servers
+from tests.harness.slow import IS_SLOW
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
 Artifacts: TypeAlias = "InMemoryArtifacts | PostgresArtifacts"
 HOUR_S = 3600.0
+only_slow = pytest.mark.skipif(
+    not IS_SLOW, reason="CALLBOARD_TEST_SLOW: the gate plays it in a folder"
+)
 LARGE = bytes(range(256)) * 2048 + b"the end"  # two chunks and a bit
 
 
@@ -38,6 +44,22 @@ async def in_postgres(request: pytest.FixtureRequest) -> AsyncIterator[Artifacts
     """Artifacts of a schema."""
     async with lent_links(request) as links:
         yield PostgresArtifacts(links)
+
+
+@asynccontextmanager
+async def in_folder(request: pytest.FixtureRequest) -> AsyncIterator[Artifacts]:
+    """Artifacts of a schema whose bytes are in a folder."""
+    async with lent_links(request) as links:
+        folder = request.getfixturevalue("tmp_path")
+        yield PostgresArtifacts(links, ObjectArtifactBytes.in_folder(folder))
+
+
+@asynccontextmanager
+async def in_s3(request: pytest.FixtureRequest) -> AsyncIterator[Artifacts]:
+    """Artifacts of a schema whose bytes are in a bucket."""
+    async with lent_links(request) as links:
+        bucket = await servers.new_bucket(request.getfixturevalue("s3_server"))
+        yield PostgresArtifacts(links, ObjectArtifactBytes.in_s3(bucket))
 
 
 class ComposedArtifacts(InMemoryArtifacts):
@@ -56,7 +78,13 @@ async def in_blob_stores(request: pytest.FixtureRequest) -> AsyncIterator[Artifa
 
 
 @pytest.fixture(
-    params=[in_memory, in_blob_stores, pytest.param(in_postgres, marks=pytest.mark.postgres)]
+    params=[
+        in_memory,
+        in_blob_stores,
+        pytest.param(in_postgres, marks=pytest.mark.postgres),
+        pytest.param(in_folder, marks=pytest.mark.postgres),
+        pytest.param(in_s3, marks=[pytest.mark.postgres, pytest.mark.s3, only_slow]),
+    ]
 )
 async def artifacts(request: pytest.FixtureRequest) -> AsyncIterator[Artifacts]:
     """No artifacts on each backend."""

@@ -102,7 +102,8 @@ def store(tenants: Tenants) -> VectorStore:
 class Embedder:
     """An embedder of three numbers, made of the text; notes the texts of each call."""
 
-    def __init__(self) -> None:
+    def __init__(self, model: str | None = None) -> None:
+        self.model = model
         self.calls: list[list[str]] = []
         self.answer: Callable[[Sequence[str]], Any] = lambda texts: [
             (1.0, float(len(one)), 2.0) for one in texts
@@ -330,6 +331,55 @@ async def test_a_collection_has_one_length_for_good(store: VectorStore) -> None:
         await store.search([1, 2])
     await store.add([doc("b", 1, 2)], collection="other")
     assert await ids(store, 3, 2, 1) == []
+
+
+@pytest.mark.item(312, 316, 318)
+async def test_a_collection_has_one_embedder_for_good(tenants: Tenants) -> None:
+    """Another one of the same length keeps and finds nothing, also when the documents are gone."""
+    embedder = Embedder("e5")
+    store = tenants("acme", embedder)
+    await store.add([doc("a")])
+    embedder.model = "minilm"
+
+    for call in (
+        *(keep(batch) for keep in (store.add, store.upsert) for batch in ([doc("b")], [doc("a")])),
+        store.add([doc("b", 1, 2, 3)]),
+        store.search([1, 2, 3]),
+    ):
+        with pytest.raises(
+            ValueError, match=r"'default'.* of 'e5'.* is 'minilm': open .* with 'e5', or .*another"
+        ):
+            await call
+    await store.add([doc("c")], collection="other")
+
+    embedder.model = "e5"
+    assert await ids(store, 1, 2, 3) == ["a"]
+    await store.delete(["a"])
+    embedder.model = "minilm"
+    assert await ids(store, 1, 2, 3, collection="other") == ["c"]
+    with pytest.raises(ValueError, match="'e5'"):
+        await store.add([doc("b")])
+
+
+@pytest.mark.item(312, 316, 318)
+async def test_an_embedder_without_a_name_is_not_compared(tenants: Tenants) -> None:
+    """The first one that has a name names a collection that began without it."""
+    embedder = Embedder()
+    store = tenants("acme", embedder)
+    await store.add([doc("a")])
+    embedder.model = "e5"
+    assert await ids(store, 1, 2, 3) == ["a"]
+    await store.add([doc("b")])
+    embedder.model = "minilm"
+
+    with pytest.raises(ValueError, match="'e5'"):
+        await store.add([doc("c")])
+    embedder.model = None
+    await store.add([doc("d")])
+    assert await ids(store, 1, 4, 2) == ["a", "b", "d"]
+    embedder.model = "x\x00"
+    with pytest.raises(InvalidTextError, match="model of an embedder"):
+        await store.add([doc("e")])
 
 
 async def test_of_two_first_writers_one_fixes_the_length(store: VectorStore) -> None:

@@ -7,18 +7,23 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
+from actors.agents import ReActAgent
 from actors.kernel.agent.message import ChatMessage
 from actors.kernel.runtime.ids import AgentId
 from actors.kernel.storage.graph import Entity, Relationship
+from actors.kernel.storage.memory import NewMemory
 from actors.kernel.storage.task import Task
 from actors.kernel.storage.vector import VectorDocument
 from actors.kernel.store.operators import agent_scope
+from actors.sessions import AgentRuntime
+from actors.testing import FunctionModel
 from persistence.postgres import (
     PostgresStore,
     open_postgres_files,
     open_postgres_graph,
     open_postgres_vectors,
 )
+from persistence.postgres.opening_stores import open_search_indexes
 from tests.integration.compose.commandline import Cli
 from tests.integration.persistence.hosts import sql
 
@@ -32,16 +37,25 @@ OURS, FAILING = AgentId("waiter", "a", "acme"), AgentId("failing", "a", "acme")
 THEIRS, FOREIGN = AgentId("waiter", "a"), AgentId("waiter", "a", "zoo")
 HOLDERS: Final = frozenset(
     {
-        *("agent_state", "artifact_chunks", "dead_letters", "event_log", "files", "follows"),
-        *("graph_entities", "graph_relationships", "inbox", "runs", "schedules", "task_boards"),
-        *("transcript_turns", "transcripts", "vector_documents"),
+        *("agent_state", "artifact_chunks", "artifact_pins", "dead_letters", "event_log", "files"),
+        *("follows", "graph_entities", "graph_relationships", "inbox", "memories", "pg_indexes"),
+        *("runs", "schedules", "search_indexes", "session_facts", "sessions", "task_boards"),
+        *("transcript_branches", "transcript_cuts", "transcript_turns", "transcripts"),
+        *("vector_collections", "vector_documents"),
     }
 )
-"""Tables that have the text before the erase."""
+"""Tables that have the text before the erase; `pg_indexes` are the definitions of the schema's indexes."""
+OF_TENANT: Final = HOLDERS & {
+    *("artifact_chunks", "artifact_pins", "files", "graph_entities", "graph_relationships"),
+    *("memories", "pg_indexes", "search_indexes", "vector_collections", "vector_documents"),
+}
+"""Those that have it of the tenant, beside its agents: files, documents, the graph, memories about it."""
+STAY: Final = frozenset({"usage_totals"})
+"""They have the id of a session's agent, in which is the session's: see docs/memory.md, "Erase"."""
 
 
 async def tables_with(url: str, schema: str, text: str) -> set[str]:
-    """Tables of which a column of any type has the text; bytes are searched as such."""
+    """Tables of which a column of any type has the text, and `pg_indexes`; bytes are searched as such."""
     columns = await sql(
         url,
         schema,
@@ -59,6 +73,10 @@ async def tables_with(url: str, schema: str, text: str) -> set[str]:
         f"select '{name}' as name where exists (select from {name} where {' or '.join(any_of)})"
         for name, any_of in conditions.items()
     ]
+    indexes = (
+        f"select from pg_indexes where schemaname = '{schema}' and {in_text.format('indexdef')} > 0"
+    )
+    parts.append(f"select 'pg_indexes' where exists ({indexes})")
     rows = await sql(url, schema, " union all ".join(parts), text.encode())
     return {row["name"] for row in rows}
 
@@ -71,8 +89,8 @@ async def spread(runtime: Runtime, agent: AgentId, text: str) -> None:
     run = await runtime.submit(agent, text)
     await runtime.signal(run, "go", text)
     await runtime.wait(run)
-    for kept in (ChatMessage.of("user", text), ChatMessage.of("user", text * 30_000)):
-        await runtime.history.append(agent, kept, session_id=f"{text} session", run_id=run)
+    for turn in (ChatMessage.of("user", text), ChatMessage.of("user", text * 30_000)):
+        await runtime.history.append(agent, turn, session_id=f"{text} session", run_id=run)
     await sql(
         url,
         schema,
@@ -88,6 +106,11 @@ async def spread(runtime: Runtime, agent: AgentId, text: str) -> None:
     )
     await runtime.follow(agent, "news", text)
     await runtime.schedules.create(f"daily-{tenant}", agent, {"say": text}, delay_s=86_400.0)
+    await converse(runtime, tenant, text)
+    for n, scope in enumerate((f"agent:{agent}", text)):
+        for said in (f"{text} once", text):
+            kept = NewMemory(id=f"{said} {n}", about=scope, key=text, text=said)
+            await runtime.memory(tenant).put(kept, embedding=(1.0, 0.5))
     async with open_postgres_vectors(url, tenant=tenant, schema=schema) as vectors:
         about = {"about": text}
         one = VectorDocument(id=text, content=text, embedding=(1.0, 0.5), metadata=about)
@@ -100,13 +123,40 @@ async def spread(runtime: Runtime, agent: AgentId, text: str) -> None:
         await graph.add_relationship(edge)
     async with open_postgres_files(url, tenant=tenant, schema=schema) as files:
         await files.upload(f"{text}.txt", text.encode())
+    async with open_search_indexes(url, schema=schema) as indexes:
+        built = [await indexes.build(one) for one in await indexes.scopes(tenant=tenant, rows=0)]
+        assert built == [True] * 3
+
+
+async def converse(runtime: Runtime, tenant: str, text: str) -> None:
+    """Have a session of the text's name: two branches, a cut, and artifacts of a run and of its own."""
+    store = runtime.store
+    assert isinstance(store, PostgresStore)
+    model = FunctionModel(lambda messages, _: f"You said {messages[-1].text}.")
+    async with AgentRuntime(
+        agents=ReActAgent("echo", model=model), runtime=runtime, app="talk", tenant=tenant
+    ) as talks:
+        await (await talks.start(text, session_id=text)).result()
+        first = (await talks.path(text))[0].id
+        run = await talks.start(text, session_id=text, parent_node=first)
+        await run.result()
+        await talks.artifacts(text).put(f"{text}.txt", text.encode(), run_id=run.run_id)
+        await talks.artifacts(text).put(text, text.encode(), kind="debug")
+        agent = str(talks.agent_id(text))
+    await sql(
+        store.settings.url,
+        store.settings.schema,
+        "insert into transcript_cuts (agent, session, upto, strategy, summary, at)"
+        " select agent, session, 0, 'Cut', to_json($2::text), now() from transcripts where agent = $1",
+        *(agent, text),
+    )
 
 
 @pytest.mark.parametrize("scope", ["tenant", "agent"])
 async def test_a_canary_is_nowhere_after_an_erase(
     postgres_server: TestPostgres, schema: str, capsys: pytest.CaptureFixture[str], scope: str
 ) -> None:
-    """In no column of any type of any table; what two other tenants have stays row by row."""
+    """In no column of any type of any table, and no index; what two other tenants have stays row by row."""
     url, cli = postgres_server.url, Cli(postgres_server.url, schema, capsys)
     async with cli.host("waiter", "failing") as runtime:
         for agent, text in ((OURS, CANARY), (THEIRS, "stays-1"), (FOREIGN, "stays-2")):
@@ -123,23 +173,18 @@ async def test_a_canary_is_nowhere_after_an_erase(
         unchanged = await tables_with(url, schema, CANARY)
         done = await cli.call("erase", *named, "--yes", "--json")
         if scope == "agent":
-            await cli.call("erase", "--tenant", "acme", "--agent", "acme:failing/a", "--yes")
+            for other in ("failing/a", f"talk/{CANARY}"):
+                await cli.call("erase", "--tenant", "acme", "--agent", f"acme:{other}", "--yes")
         after = await tables_with(url, schema, CANARY)
         shown = await cli.call("erase", *named, "--yes")
 
     assert before >= HOLDERS - {"inbox"}
     assert unchanged == before
-    # Files, documents and the graph are the tenant's, not the agent's.
-    theirs = {"files", "artifact_chunks", "vector_documents", "vector_collections"}
-    left = (
-        set()
-        if scope == "tenant"
-        else theirs | {"graph_entities", "graph_relationships", "artifact_pins"}
-    )
-    assert after == left & before
+    assert after == STAY | (OF_TENANT if scope == "agent" else set())
     assert [await tables_with(url, schema, text) for text in ("stays-1", "stays-2")] == others
-    assert dry.data["counts"]["conversations"]["turns"] == 2
-    assert done.data["counts"]["conversations"]["turns"] == 2
+    turns = 2 if scope == "agent" else 6
+    assert dry.data["counts"]["conversations"]["turns"] == turns
+    assert done.data["counts"]["conversations"]["turns"] == turns
     assert {"stream EDGE", "back-ups, replicas, WAL"} <= {
         one["name"] for one in done.data["unreached"]
     }

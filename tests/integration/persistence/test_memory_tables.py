@@ -4,20 +4,32 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Final
+
+import pytest
 
 from actors.kernel.runtime.ids import HostIncarnation
 from actors.kernel.storage.memory import MemoryQuery, NewMemory
-from persistence.postgres import StoreSettings, open_postgres_history
+from persistence.postgres import StoreSettings, open_postgres_history, open_store
 from persistence.postgres.connection.link import Links
 from persistence.postgres.connection.outage import ServerOutage
-from persistence.postgres.stores.memories import SQL_SEARCH_MEMORIES, PostgresLongTermMemories
-from tests.integration.persistence.hosts import connected, sql
+from persistence.postgres.stores.memories import (
+    SQL_LIST_SCOPE,
+    SQL_SEARCH_MEMORIES,
+    SQL_SELECT_VERSIONS,
+    PostgresLongTermMemories,
+)
+from tests.harness.plans import MODES
+from tests.integration.persistence.hosts import sql, write
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from actors.kernel.storage.memory import Memory
+    from tests.harness.plans import PlanBook
+    from tests.integration.persistence.hosts import Counted
 
 COLUMN = """
 select t.typname as type from pg_attribute a join pg_type t on t.oid = a.atttypid
@@ -85,25 +97,56 @@ async def test_any_number_of_processes_may_be_first(postgres_dsn: str, schema: s
     assert {memory.id for memory in kept} == {"id of x"}
 
 
-async def test_a_search_reads_its_scope_by_the_key(postgres_dsn: str, schema: str) -> None:
-    """Whatever other scopes and tenants hold."""
-    async with (
-        open_postgres_history(postgres_dsn, schema=schema),
-        opened(postgres_dsn, schema) as memories,
-    ):
-        await memories.of("acme").put(new("tea"), embedding=(1.0, 0.0))
-        async with connected(postgres_dsn, schema) as connection:
-            await connection.execute(
-                "insert into memories (tenant, about, slot, version, id, text, source, run_id, turn,"
-                " metadata, dimensions, embedding, created_at, updated_at)"
-                " select 't' || n % 10, 'a' || n % 500, 's' || n, 1, 'i' || n, 'tea ' || n, 'user', '', '',"
-                " '{}', 2, array[n, 1]::real[], now(), now() from generate_series(1, 5000) n"
-            )
-            await connection.execute("analyze memories")
-            statement = await connection.prepare(SQL_SEARCH_MEMORIES)
-            args = ([1.0, 0.0], ["tea"], 4, None, None, None, 20, 0.6)
-            plan = str(await statement.explain("t3", "a3", *args))
-            rows = await statement.fetch("t3", "a3", *args)
+CROWD: Final = """
+insert into memories (tenant, about, slot, version, id, text, source, run_id, turn, metadata, dimensions,
+    embedding, created_at, updated_at, valid_until)
+  select 't' || n % 40, 'user:' || n / 40 % 25, 's' || n / 1000, v, n || ' ' || v, 'tea ' || n, 'user', '', '',
+      '{"n": 1}', 2, array[n, 1]::real[], now(), now(), case v when 1 then now() end
+    from generate_series(0, $1::int - 1) n, generate_series(1, 2) v
+"""
+"""40 tenants with the same 25 scopes; each memory has an earlier version."""
 
-    assert len(rows) == 10
-    assert "Seq Scan" not in plan
+
+@pytest.mark.parametrize("counted", ["never", "too early", "well"])
+async def test_a_scope_is_read_by_the_key(
+    postgres_dsn: str, new_schema: str, book: PlanBook, counted: Counted
+) -> None:
+    """By words, meaning and both, now and as of then, and in lists: no row of another scope or tenant."""
+    settings = StoreSettings(url=postgres_dsn, owner=HostIncarnation("h"), schema=new_schema)
+    asked = MemoryQuery(text="tea", about="user:3", embedding=(1.0, 0.0), limit=3)
+    queries = [
+        replace(asked, mode=mode, as_of=as_of, filter=sources and {"n": 1}, sources=sources)
+        for mode in ("words", "meaning", "hybrid")
+        for as_of in (None, datetime.now(UTC) + timedelta(days=1))
+        for sources in (None, ("user",))
+    ]
+    async with open_store(settings) as store:
+        await store.memories.of("t3").page()
+        await write(postgres_dsn, new_schema, {CROWD: (10_000,)}, counted)
+        await store.memories.of("t3").put(replace(new("key", "user:3"), key="k"))
+    for book.mode in MODES:
+        async with open_store(settings) as store:
+            memories = store.memories.of("t3")
+            await memories.page(about="no one")
+            book.clear()
+            found = [await memories.search(query) for query in queries]
+            found += [await memories.page(about="user:3", limit=3)]
+            named = [
+                await memories.page(about="user:3", keys=["k"]),
+                await memories.versions("k", about="user:3"),
+                await memories.versions("id of key", about="user:3"),
+            ]
+        read = [
+            f"{rows} rows by {node.get('Index Name')}: {plan.name}"
+            for plan in book.plans
+            for node in plan.nodes
+            if node.get("Relation Name") == "memories" and (rows := plan.read(node)) > 21
+        ]
+        assert [len(hits) for hits in found] == [3] * (len(queries) + 1)
+        assert [texts(one) for one in named] == [["key"]] * 3
+        assert {plan.query for plan in book.plans} >= {
+            SQL_SEARCH_MEMORIES,
+            SQL_LIST_SCOPE,
+            SQL_SELECT_VERSIONS,
+        }
+        assert read == [], book.mode

@@ -86,9 +86,10 @@ SELDOM: Final = frozenset(
         "SQL_COUNT_NOW",
         "SQL_KEEP_TOTALS",
         "SQL_KNOWN_TOTALS",
-        # of the memories, which are made on first use: see test_memory_plans.py
+        # of the memories, which are made on first use: see test_memory_tables.py
         "SQL_FORGET_MEMORY",
         "SQL_LIST_MEMORIES",
+        "SQL_LIST_SCOPE",
         "SQL_PUT_MEMORY",
         "SQL_SEARCH_MEMORIES",
         "SQL_SELECT_VERSIONS",
@@ -103,6 +104,10 @@ SELDOM: Final = frozenset(
         "SQL_SELECT_ENTITY",
         "SQL_SELECT_NEIGHBORS",
         "SQL_SELECT_RELATIONSHIP",
+        # of artifacts in a bucket: a row for each upload under way, see test_artifact_objects.py
+        "SQL_BEGIN_OBJECT",
+        "SQL_FORGET_OBJECTS",
+        "SQL_TAKE_OBJECTS",
         # of search indexes, which operators build: see test_search_indexes.py
         "erase_indexes",
         "nearest_indexed",

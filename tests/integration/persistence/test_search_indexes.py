@@ -15,6 +15,7 @@ from persistence.errors import IndexInUseError
 from persistence.postgres.features import erasure
 from persistence.postgres.features.erasure import PostgresErasure
 from persistence.postgres.opening_stores import open_search_indexes
+from persistence.postgres.stores.artifacts import PostgresArtifacts
 from persistence.postgres.stores.first_use import StoreTables
 from persistence.postgres.stores.memories import PostgresLongTermMemories
 from persistence.postgres.stores.vectors import PgVectorStore
@@ -294,7 +295,7 @@ async def test_memories_go_by_the_index(
 
 async def erased(links: Links, what: EraseRequest) -> int:
     """Erase all but what needs a runtime; return the number of indexes dropped."""
-    parts = PostgresErasure(links, None).parts  # type: ignore[arg-type]
+    parts = PostgresErasure(links, None, PostgresArtifacts(links).remove_objects).parts  # type: ignore[arg-type]
     dropped = 0
     for part in parts:
         if part.erased_as in {"memories", "documents", "indexes"}:

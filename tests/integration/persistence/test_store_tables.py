@@ -23,6 +23,7 @@ from tests.harness.servers import drop_schema
 from tests.integration.persistence.hosts import connected, sql
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from tests.harness.servers import OwnPostgres, TestPostgres
@@ -59,7 +60,7 @@ async def test_any_number_of_processes_may_be_first(
         assert [hit.id for hit in await vectors[0].search([1, 2])] == ["a"]
 
     made = await sql(place.url, place.schema, "select name, version from store_tables order by 1")
-    assert [tuple(row) for row in made] == [("graphs", 1), ("vectors", 1)]
+    assert [tuple(row) for row in made] == [("graphs", 1), ("vectors", 2)]
     assert await tables_of(place.url, place.schema) == (
         "graph_entities graph_relationships store_tables vector_collections vector_documents"
     )
@@ -229,6 +230,74 @@ async def test_tables_of_an_older_version_are_brought_up_to_date(
         " from store_tables s where s.name = 'boards'",
     )
     assert [tuple(row) for row in found] == [(2, True) if is_owner else (1, False)]
+
+
+class Named:
+    """An embedder of two numbers."""
+
+    def __init__(self, model: str) -> None:
+        self.model = model
+
+    async def embed(self, texts: Sequence[str]) -> list[tuple[float, ...]]:
+        """See `EmbeddingClient.embed`."""
+        return [(1.0, 2.0) for _ in texts]
+
+
+@pytest.mark.item(318)
+@pytest.mark.parametrize("is_known", [True, False])
+async def test_of_two_embedders_at_once_one_is_a_collection_s(
+    postgres_server: TestPostgres, new_schema: str, *, is_known: bool
+) -> None:
+    """The other one keeps nothing, whether the collection is new or has no embedder yet."""
+    place = Place(postgres_server.url, new_schema)
+    await make(place)
+    text = VectorDocument(id="b", content="text")
+    async with AsyncExitStack() as stack:
+        links = [await stack.enter_async_context(links_to(place)) for _ in range(2)]
+        one, other = (
+            PgVectorStore(StoreTables(at, "vectors"), tenant="acme", embedder=Named(model))
+            for at, model in zip(links, ("e5", "minilm"), strict=True)
+        )
+        nameless = PgVectorStore(StoreTables(links[0], "vectors"), tenant="acme")
+        for n in range(5):
+            if is_known:
+                await nameless.add([DOCUMENT], collection=f"{n}")
+            done = await asyncio.gather(
+                *(at.add([text], collection=f"{n}") for at in (one, other)), return_exceptions=True
+            )
+            assert [type(error).__name__ for error in done if error] == ["InvalidDocumentError"]
+            winner = one if done[0] is None else other
+            assert "b" in [hit.id for hit in await winner.search([1, 2], collection=f"{n}")]
+
+
+@pytest.mark.item(318)
+async def test_tables_without_what_statements_need_are_refused(
+    postgres_server: TestPostgres, new_schema: str, plain_database: str
+) -> None:
+    """To a user who may not change them, until another one has used the store."""
+    parts, server = urlsplit(plain_database), urlsplit(postgres_server.url)
+    place = Place(postgres_server.url, new_schema)
+    await make(place)
+    async with connected(place.url, place.schema) as connection:
+        await connection.execute(
+            "alter table vector_collections drop column embedder;"
+            "update store_tables set version = 1 where name = 'vectors';"
+            f"grant usage on schema {place.schema} to {parts.username};"
+            f"grant select, insert, update on all tables in schema {place.schema} to {parts.username}"
+        )
+    as_user = Place(urlunsplit(parts._replace(path=server.path)), place.schema)
+    try:
+        async with links_to(place) as ours, links_to(as_user) as theirs:
+            store = PgVectorStore(StoreTables(theirs, "vectors"), tenant="acme")
+            with pytest.raises(RefusedError, match=r"making tables of vectors.*permission denied"):
+                await store.add([DOCUMENT])
+            owner = PgVectorStore(StoreTables(ours, "vectors"), tenant="acme")
+            assert await owner.search([1, 2]) == []
+            await store.add([DOCUMENT])
+            assert [hit.id for hit in await owner.search([1, 2])] == ["a"]
+    finally:
+        async with connected(place.url, place.schema) as connection:
+            await connection.execute(f"drop owned by {parts.username}")
 
 
 @pytest.mark.item(318)

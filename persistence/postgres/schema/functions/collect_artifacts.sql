@@ -1,6 +1,7 @@
 -- Takes away artifacts that nobody pins, last stored or unpinned `grace` ago or earlier, the oldest first: at most
 -- `most`, and no more than 256 MiB and one. So go what uploads left that died. Returns how many. Storing and pinning
--- write the row, so that it is looked at again under the lock.
+-- write the row, so that it is looked at again under the lock. Bytes of an artifact without chunks are an object elsewhere,
+-- whose name is its upload's: a row of `artifact_uploads` with the time -infinity has it removed by a host that knows where.
 create or replace function collect_artifacts(grace interval, most int) returns int
 language plpgsql set search_path from current set enable_seqscan = off as $$
 declare before timestamptz := clock_timestamp() - grace; taken int;
@@ -14,10 +15,13 @@ begin
             select o.place, sum(o.size_bytes) over (order by o.at, o.place) - o.size_bytes as earlier
               from due o) k
           where k.earlier < 268435456))
-      returning a.upload),
+      returning a.upload, a.chunk_bytes),
+  objects as (
+    insert into artifact_uploads as u (upload, at) select g.upload, '-infinity' from gone g where g.chunk_bytes = 0
+      on conflict (upload) do update set at = excluded.at),
   dead as (
     delete from artifact_uploads u where u.ctid = any(array(
-        select o.ctid from artifact_uploads o where o.at <= before
+        select o.ctid from artifact_uploads o where o.at <= before and not starts_with(o.upload, 'object:')
           limit least(most, 20) for update skip locked))
       returning u.upload),
   chunks as (

@@ -1,4 +1,5 @@
--- Takes away an artifact, or all of a scope, with its pins and chunks. Locks it first: no pin comes in between.
+-- Takes away an artifact, or all of a scope, with its pins and chunks. Locks it first: no pin comes in between. An object
+-- with its bytes is removed later: see `collect_artifacts`.
 create or replace function drop_artifacts(p_tenant text, p_scope text, p_id text default null)
 returns void
 language plpgsql set search_path from current set enable_seqscan = off as $$
@@ -11,6 +12,9 @@ begin
   with gone as (
     delete from artifacts a
       where a.tenant = p_tenant and a.scope = p_scope and (p_id is null or a.id = p_id)
-      returning a.upload)
+      returning a.upload, a.chunk_bytes),
+  objects as (
+    insert into artifact_uploads as u (upload, at) select g.upload, '-infinity' from gone g where g.chunk_bytes = 0
+      on conflict (upload) do update set at = excluded.at)
   delete from artifact_chunks c where c.upload = any(array(select g.upload from gone g));
 end $$;

@@ -1,5 +1,6 @@
 -- Take artifacts of a tenant away, or of one scope, with their pins. Nobody sees an artifact from then on; its chunks go
 -- at most `most` at a time, as those of an upload that died long ago: if nobody calls this again a collector takes them.
+-- An object with its bytes is removed by who calls this, if it knows where: see `collect_artifacts`.
 create or replace function erase_artifacts(p_tenant text, p_scope text, most int)
 returns table (artifacts int, chunks int, more boolean)
 language plpgsql set search_path from current set enable_seqscan = off as $$
@@ -25,13 +26,15 @@ begin
     artifacts := artifacts + 1;
   end loop;
   delete from artifact_chunks c where c.ctid = any(array(
-    select o.place from (select u.upload from artifact_uploads u where u.at = '-infinity') d
+    select o.place from (select u.upload from artifact_uploads u
+        where u.at = '-infinity' and not starts_with(u.upload, 'object:')) d
       cross join lateral (select n.ctid as place from artifact_chunks n where n.upload = d.upload limit most) o
       limit most));
   get diagnostics chunks = row_count;
   if chunks < most then
     delete from artifact_uploads u where u.upload = any(array(
-      select o.upload from artifact_uploads o where o.at = '-infinity' for update skip locked));
+      select o.upload from artifact_uploads o where o.at = '-infinity'
+        and not starts_with(o.upload, 'object:') for update skip locked));
   end if;
   more := artifacts > 0 or chunks = most;
   return next;

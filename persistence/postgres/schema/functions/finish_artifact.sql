@@ -1,15 +1,15 @@
 -- Lets an upload that is whole be seen, as one step; returns whether it was. Its own row goes with it, so a collector
 -- finishes or finds nothing; sent again it finds its own artifact. If another upload of the same bytes was first,
--- the chunks of this one go.
+-- the chunks of this one go, or its object: see `collect_artifacts`.
 create or replace function finish_artifact(
   p_tenant text, p_scope text, p_upload text, p_id text, p_size bigint, p_type text, p_chunks int,
   p_chunk_bytes int)
 returns boolean
 language plpgsql set search_path from current set enable_seqscan = off as $$
-declare is_seen boolean;
+declare is_seen boolean; is_second boolean;
 begin
   with done as (
-    delete from artifact_uploads u where u.upload = p_upload returning u.upload),
+    delete from artifact_uploads u where u.upload = p_upload and u.at <> '-infinity' returning u.upload),
   whole as (
     select d.upload from done d
       where (select count(*) from artifact_chunks c where c.upload = p_upload) = p_chunks),
@@ -21,6 +21,9 @@ begin
   gone as (
     delete from artifact_chunks c where c.upload = any(array(select d.upload from done d))
       and not exists (select 1 from added a where a.is_first))
-  select exists (select 1 from added) into is_seen;
+  select exists (select 1 from added), exists (select 1 from added a where not a.is_first) into is_seen, is_second;
+  if is_second and p_chunk_bytes = 0 then
+    insert into artifact_uploads (upload, at) values (p_upload, '-infinity');
+  end if;
   return is_seen;
 end $$;

@@ -1,7 +1,8 @@
 -- The memories of a scope that answer a query best by meaning, and those that do by words: `most` of each, with their
 -- scores. Only versions that were present at `p_as_of`; null: the present ones. Meaning goes by the scope's index if it
 -- has one that is ready; by all memories of the scope if not, or if the index does not find enough that match.
--- Statements that read a whole scope may do it in parallel, so no function that cannot is called in them.
+-- Statements that read a whole scope may do it in parallel, so no function that cannot is called in them. Hits are
+-- found by their ids, one by one, whatever was counted.
 create or replace function search_memories(
   p_tenant text, p_about text, p_query real[], p_words text[], p_letters int, p_as_of timestamptz, p_sources text[],
   p_filter jsonb, most int, p_closeness float8)
@@ -29,7 +30,8 @@ begin
           select from jsonb_each(p_filter) f where m.filterable -> f.key is distinct from f.value))),
     near as (
       (select m.id, memory_nearness(m.embedding, (select a.meaning from asked a)) as score, m.updated_at
-        from unnest(nearest) u(id) join memories m on m.tenant = p_tenant and m.id = u.id
+        from unnest(nearest) u(id) cross join lateral (
+          select n.* from memories n where n.tenant = p_tenant and n.id = u.id offset 0) m
         order by score desc, m.updated_at desc, m.id limit most)
       union all
       (select s.id, memory_nearness(s.embedding, (select a.meaning from asked a)) as score, s.updated_at
@@ -49,5 +51,5 @@ begin
     select m.id, m.key, m.about, m.text, m.source, m.run_id, m.turn, m.metadata, m.version, m.created_at,
         m.updated_at, m.valid_until, f.meaning, f.wording
       from (select id, n.score as meaning, w.score as wording from near n full join worded w using (id)) f
-        join memories m on m.tenant = p_tenant and m.id = f.id;
+        cross join lateral (select n.* from memories n where n.tenant = p_tenant and n.id = f.id offset 0) m;
 end $$;

@@ -13,12 +13,13 @@ from actors.context.compaction.token_budget import TokenBudgetComposedStrategy
 from actors.context.compaction.tool_results import ToolResultCompactionStrategy
 from actors.context.config import ContextConfig
 from actors.context.store_history import StoreHistory
+from actors.context.turns import turn_of
 from actors.kernel.agent.context import CompactionStrategy
 from actors.kernel.agent.guards import Guard
 from actors.kernel.agent.llm import GenerationOptions, LLMClient
-from actors.kernel.agent.message import ChatMessage, Message
+from actors.kernel.agent.message import Message
 from actors.kernel.agent.tools import ApprovalPolicy, Tool, check_tools
-from actors.kernel.json import JsonValue, canonical_json
+from actors.kernel.json import JsonValue
 from actors.kernel.runtime.ids import AgentId
 from actors.kernel.storage.vector import EmbeddingClient
 from actors.runtime import RunContext
@@ -108,16 +109,3 @@ def default_context(model: LLMClient) -> ContextConfig:
     ]
     budget = TokenBudgetComposedStrategy.from_model(model.model, strategies, target_ratio=0.50)
     return ContextConfig(StoreHistory(), budget)
-
-
-def turn_of(payload: JsonValue) -> ChatMessage:
-    """Return a message's payload as the user's turn.
-
-    One with ``text`` and ``content``, as messages of sessions have it, is the blocks of its content.
-    """
-    if isinstance(payload, dict) and payload.keys() == {"text", "content"}:
-        return ChatMessage.model_validate({"role": "user", "content": payload["content"]})
-    if isinstance(payload, dict) and isinstance(payload.get("text"), str):
-        payload = payload["text"]
-    text = payload if isinstance(payload, str) else canonical_json(payload)
-    return ChatMessage.of("user", text)

@@ -13,6 +13,7 @@ from pydantic_core import to_json
 
 from actors.kernel.agent.message import ChatMessage, ContentBlock
 from actors.kernel.agent.transcript import TOKENS
+from actors.kernel.json import JsonValue, canonical_json
 
 if TYPE_CHECKING:
     from actors.kernel.storage.memory import Memory
@@ -117,3 +118,16 @@ def with_content(message: ChatMessage, content: Sequence[ContentBlock]) -> ChatM
     """Return the turn with other content. A size that was counted before is not its size any more."""
     metadata = {key: value for key, value in message.metadata.items() if key != TOKENS}
     return message.model_copy(update={"content": list(content), "metadata": metadata})
+
+
+def turn_of(payload: JsonValue) -> ChatMessage:
+    """Return a message's payload as the user's turn.
+
+    One with ``text`` and ``content``, as messages of sessions have it, is the blocks of its content.
+    """
+    if isinstance(payload, dict) and payload.keys() == {"text", "content"}:
+        return ChatMessage.model_validate({"role": "user", "content": payload["content"]})
+    if isinstance(payload, dict) and isinstance(payload.get("text"), str):
+        payload = payload["text"]
+    text = payload if isinstance(payload, str) else canonical_json(payload)
+    return ChatMessage.of("user", text)

@@ -11,6 +11,7 @@ from actors.context.store_history import StoreHistory
 from actors.errors import ContractError
 from actors.kernel.agent.agent import Agent
 from actors.kernel.clock import Clock, Entropy
+from actors.kernel.hidden import HiddenNames
 from actors.kernel.runtime.effects import Journal, ResultCache
 from actors.kernel.runtime.hints import Nudge
 from actors.kernel.runtime.ids import DEFAULT_TENANT, AgentId, HostIncarnation
@@ -76,6 +77,7 @@ class Runtime(Client):
         results: Where results of model calls and at-most-once effects outlive a crash that keeps
             them from the log; a hint, never needed.
         tracing: Makes spans; by default there are some where OpenTelemetry is set up in this process.
+        hidden_names: What events of sessions do not show.
     """
 
     def __init__(  # noqa: PLR0913 - every part can be handed in
@@ -101,12 +103,14 @@ class Runtime(Client):
         broker: Broker | None = None,
         results: ResultCache | None = None,
         tracing: Tracing | None = None,
+        hidden_names: HiddenNames | None = None,
     ) -> None:
         clock, entropy = clock or SystemClock(), entropy or SystemEntropy()
         foreign = Foreign(event_log, inbox, journal, scheduler, signal_bus, follow_graph, fanout)
         store = foreign.store(store, clock)
         live = LiveEvents(clock, store)
         self._clock, self._entropy, self._registry = clock, entropy, Registry()
+        self.hidden_names = hidden_names or HiddenNames()
         env = HostServices(
             store=store,
             agents=self._registry,

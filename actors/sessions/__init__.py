@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from actors.exports import lazy_exports
 
 if TYPE_CHECKING:
+    from actors.kernel.agent.session import ROOT
     from actors.kernel.storage.errors import (
         SessionActiveError,
         SessionDeletingError,
@@ -48,6 +49,7 @@ else:
     __getattr__ = lazy_exports(
         __name__,
         {
+            "actors.kernel.agent.session": ("ROOT",),
             "actors.kernel.storage.errors": (
                 "SessionActiveError",
                 "SessionDeletingError",
@@ -87,6 +89,7 @@ else:
 __all__ = [
     "EVENTS",
     "EVENT_TYPES",
+    "ROOT",
     "AgentRuntime",
     "ArtifactCandidate",
     "ArtifactCleanup",

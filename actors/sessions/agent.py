@@ -7,10 +7,10 @@ from types import MappingProxyType
 from typing import Any, Self
 
 from actors.context.store_history import StoreHistory
-from actors.errors import RegistrationError
+from actors.errors import ContractError, RegistrationError
 from actors.kernel.agent.agent import Agent
 from actors.kernel.agent.message import Message
-from actors.kernel.agent.modes import DEFAULT_MODE, MODE_KEY
+from actors.kernel.agent.modes import DEFAULT_MODE
 from actors.kernel.agent.supervision import HistoryRetention
 from actors.kernel.runtime.ids import AgentId
 from actors.kernel.runtime.scheduler import RetryPolicy
@@ -63,9 +63,12 @@ class SessionAgent:
         return agent
 
     async def run(self, ctx: Any, inbox: list[Message]) -> Any:
-        """Let the agent of the run's mode handle the messages."""
-        mode = inbox[0].metadata.get(MODE_KEY, DEFAULT_MODE) if inbox else DEFAULT_MODE
-        return await self.of_mode(mode).run(ctx, inbox)
+        """Raise: a runtime executes the agent of the run's mode, with the tools and the model of that one.
+
+        Raises:
+            ContractError: Always.
+        """
+        raise ContractError(f"session {self.id} was called as an agent: register it, as it is")
 
 
 def _check_keeps(mode: str, agent: Agent) -> None:

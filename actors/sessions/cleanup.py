@@ -9,7 +9,7 @@ from typing import Final
 
 from actors.errors import ContractError
 from actors.kernel.runtime.ids import AgentId, RunId
-from actors.kernel.runtime.scheduler import RunStatus
+from actors.kernel.runtime.scheduler import TERMINAL, RunStatus
 from actors.kernel.store.lists import TaskRun
 from actors.kernel.store.store import RunStore
 from actors.runtime.runtime import Runtime
@@ -246,14 +246,25 @@ async def clean_tasks(
     ]
     found.sort(key=lambda one: (one.ended_at, one.run_id))
     if not dry_run:
-        for batch in _batches(found):
-            await store.retention.sweep_these([one.run_id for one in batch])
+        await _sweep(store, found)
     return TaskCleanup(dry_run, tuple(found))
 
 
-def _batches(found: Sequence[TaskCandidate]) -> list[list[TaskCandidate]]:
-    """Return tasks in batches of at most so many entries; a longer log is one by itself."""
-    batches: list[list[TaskCandidate]] = []
+async def sweep_below(store: RunStore, session: AgentId) -> int:
+    """Remove the logs of ended runs below those of a session; return of how many. Their rows stay."""
+    return await _sweep(store, await store.lists.tasks(session, status=[*TERMINAL], every=True))
+
+
+async def _sweep(store: RunStore, found: Sequence[TaskCandidate | TaskRun]) -> int:
+    swept = 0
+    for batch in _batches(found):
+        swept += await store.retention.sweep_these([one.run_id for one in batch])
+    return swept
+
+
+def _batches(found: Sequence[TaskCandidate | TaskRun]) -> list[list[TaskCandidate | TaskRun]]:
+    """Return runs in batches of at most so many entries; a longer log is one by itself."""
+    batches: list[list[TaskCandidate | TaskRun]] = []
     room = 0
     for one in found:
         if not batches or one.entries > room:

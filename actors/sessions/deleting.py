@@ -11,6 +11,7 @@ from actors.errors import ContractError, PersistenceError
 from actors.kernel.runtime.ids import AgentId
 from actors.kernel.storage.errors import OpenRunsError, SessionActiveError
 from actors.runtime.runtime import Runtime
+from actors.sessions.cleanup import sweep_below
 
 _log = logging.getLogger("callboard.sessions")
 
@@ -38,10 +39,12 @@ async def delete_session(
     sessions = runtime.store.sessions
     if not await sessions.begin_delete(agent, unless_since=unless_since):
         return None
+    below = await sweep_below(runtime.store, agent)  # while the runs above them tell which they are
     report = await runtime.erase(tenant=agent.tenant, agent=agent)
     rows = await sessions.finish_delete(agent)
     return {name: dict(kinds) for name, kinds in report.counts.items()} | {
-        "sessions": {"rows": rows}
+        "sessions": {"rows": rows},
+        "children": {"logs": below},
     }
 
 

@@ -11,10 +11,11 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import takewhile
 from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 from actors.kernel.runtime.ids import AgentId, RunId
-from actors.kernel.runtime.log_entry import RunLogEntry
+from actors.kernel.runtime.log_entry import EntryKind, RunLogEntry
 from actors.kernel.storage.session import NO_FACT, SessionFact
 from actors.runtime.loop.tasks import start_task
 from actors.runtime.runtime import Runtime
@@ -25,8 +26,9 @@ from actors.sessions.translation import RunTranslator
 
 T = TypeVar("T")
 
-_Found: TypeAlias = tuple[SessionEvent, int | None]
-"""An event of an entry, and which of that entry's events it is; None: the last one."""
+_Found: TypeAlias = tuple[SessionEvent, int | None, bool]
+"""An event of an entry, which of that entry's events it is (None: the last one), and whether the entry is a
+cancelled run's last one."""
 
 LOOK_BACK: Final = 50
 """So many facts are read at once to find the run that is active at a cursor."""
@@ -90,26 +92,48 @@ class SessionFeed:
         self, run_id: RunId, facts: Ahead[SessionFact]
     ) -> AsyncGenerator[SessionEvent, None]:
         """Yield the events of the active run, and facts as they come, up to the run's last entry."""
-        row = await self.runtime.store.reads.run(run_id)
-        if row is not None and row.status.is_terminal and self.at.next_seq > row.last_seq:
-            return  # read to its end: the fact of it comes next, perhaps behind others
+        if self.at.next_seq and await self._is_read(run_id):
+            return  # the fact of its end comes next, perhaps behind others
         log = self.runtime.tail(run_id, from_seq=self.at.next_seq, live=self.live, whole=True)
         async with aclosing(Ahead(self._translated(run_id, log))) as entries:
             while True:
                 waiting: set[asyncio.Task[Any]] = {entries.next()}
-                if not _is_end_of(run_id, facts):
+                if not self._is_later(run_id, facts):
                     waiting.add(facts.next())
                 await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
                 if entries.next().done():
                     try:
-                        yield self._placed(await entries.take())
+                        found = await entries.take()
                     except StopAsyncIteration:
                         return
-                elif not _is_end_of(run_id, facts):
+                    if found[2]:
+                        async for event in self._before_end(run_id):
+                            yield event
+                    yield self._placed(found)
+                elif not self._is_later(run_id, facts):
                     async for event in self._of_fact(await facts.take()):
                         yield event
                     if self._active != run_id:
                         return  # the session was deleted since, and began anew
+
+    async def _is_read(self, run_id: RunId) -> bool:
+        row = await self.runtime.store.reads.run(run_id)
+        return row is not None and row.status.is_terminal and self.at.next_seq > row.last_seq
+
+    def _is_later(self, run_id: RunId, facts: Ahead[SessionFact]) -> bool:
+        """Return whether the next fact is known, and is to be read behind the active run's next entry."""
+        fact = facts.known()
+        is_early = fact is not None and (fact.kind, fact.run_id) == ("cancelling", run_id)
+        return (is_early and self.at.seq < 0) or _is_end_of(run_id, facts)
+
+    async def _before_end(self, run_id: RunId) -> AsyncGenerator[SessionEvent, None]:
+        """Yield facts that are in front of a run's end: that it was asked to stop is told before it has."""
+        facts = await self.runtime.store.sessions.facts(self.agent, after=self.at.last_fact)
+        for fact in takewhile(lambda one: one.run_id != run_id or one.kind != "ended", facts):
+            if fact.kind == "started":
+                return  # the session was deleted since, and began anew
+            async for event in self._of_fact(fact):
+                yield event
 
     async def _so_far(self) -> AsyncGenerator[SessionEvent, None]:
         """Yield the events of the active run up to now."""
@@ -117,6 +141,9 @@ class SessionFeed:
         if run_id is not None and self._wants(run_id):
             log = self.runtime.entries(run_id, from_seq=self.at.next_seq)
             async for found in self._translated(run_id, log):
+                if found[2]:
+                    async for event in self._before_end(run_id):
+                        yield event
                 yield self._placed(found)
 
     async def _translated(
@@ -131,13 +158,13 @@ class SessionFeed:
                 translator.note(entry)
         async for entry in log:
             events = await translator.of(entry)
-            seen = skip if entry.seq == begin else 0
+            seen, is_end = skip if entry.seq == begin else 0, entry.kind == EntryKind.RUN_CANCELLED
             for part, event in enumerate(events[seen:], seen):
-                yield event, None if part == len(events) - 1 else part
+                yield event, None if part == len(events) - 1 else part, is_end
 
     def _placed(self, found: _Found) -> SessionEvent:
         """Move behind an event of the active run, and return it with that position."""
-        event, part = found
+        event, part, _ = found
         if event.seq < 0:
             return event
         self.at = replace(self.at, seq=event.seq, part=part)
@@ -176,7 +203,9 @@ class SessionFeed:
                 raise CursorError(str(self.at), self.agent.key, problem)
 
     async def _of_fact(self, fact: SessionFact) -> AsyncGenerator[SessionEvent, None]:
-        """Move behind a fact, and yield its events: of a run that was queued, or cancelled while it was."""
+        """Move behind a fact, and yield its events: of a run that is queued, asked to stop, or never begins."""
+        if fact.number <= self.at.last_fact:
+            return
         before = self.at
         self.at = EventCursor(fact.number, before.seq, before.part)
         if fact.kind == "started":
@@ -186,7 +215,13 @@ class SessionFeed:
         elif fact.kind == "queued":
             if fact.ahead and self._wants(fact.run_id):
                 yield self._event(fact, "run_queued", {"ahead": fact.ahead})
-        elif self._wants(fact.run_id):
+        elif not self._wants(fact.run_id):
+            return
+        elif fact.kind == "cancelling":
+            run = await self.runtime.store.reads.run(fact.run_id)
+            reason = "" if run is None else run.cancel_requested or ""
+            yield self._event(fact, "cancel_requested", {"reason": reason})
+        else:
             if not (before.is_half and before.fact == fact.number):
                 async for entry in self.runtime.entries(fact.run_id):
                     for event in await self._translator(fact.run_id).of(entry):
@@ -209,7 +244,7 @@ class SessionFeed:
 
     def _translator(self, run_id: RunId) -> RunTranslator:
         nodes = partial(self.runtime.store.sessions.nodes, self.agent)
-        return RunTranslator(self.agent.key, run_id, self.agent, nodes)
+        return RunTranslator(self.agent.key, run_id, self.agent, self.runtime.hidden_names, nodes)
 
 
 def _is_end_of(run_id: RunId, facts: Ahead[SessionFact]) -> bool:

@@ -139,7 +139,7 @@ class SessionRun:
             self.status = ENDS[event.type]
 
     def _tell(self, type_: str, payload: dict[str, Any]) -> None:
-        """Put an event that only this process has among the run's."""
+        """Put an event among the run's that only this caller has."""
         event = {
             "type": type_,
             "session_id": self.session_id,
@@ -183,7 +183,6 @@ class SessionRun:
         clock = asyncio.get_running_loop().time
         began = clock()
         await self._runtime.cancel(self.run_id, reason=reason)
-        self._tell("cancel_requested", {"reason": reason})
         try:
             async with asyncio.timeout(timeout_s):
                 await self.wait()
@@ -210,7 +209,7 @@ class SessionRun:
             for turn in await store.transcripts.page(row.agent_id, info.name, branches=True)
             if turn.run_id == row.run_id
         ]
-        translator = RunTranslator(self.session_id, row.run_id, row.agent_id)
+        translator = self._translator_of(row)
         entries = self._runtime.entries(row.run_id)
         events = [event async for entry in entries for event in await translator.of(entry)]
         kept = await artifacts_of(store, self._agent).list(run_id=row.run_id)
@@ -224,10 +223,14 @@ class SessionRun:
             UnknownChildError: It is no run below this one.
         """
         row = await self._child(child)
-        translator = RunTranslator(self.session_id, row.run_id, row.agent_id)
+        translator = self._translator_of(row)
         async for entry in self._runtime.tail(row.run_id, live=True):
             for event in await translator.of(entry):
                 yield event
+
+    def _translator_of(self, child: RunRow) -> RunTranslator:
+        hidden = self._runtime.hidden_names
+        return RunTranslator(self.session_id, child.run_id, child.agent_id, hidden)
 
     async def _child(self, child: RunId | str) -> RunRow:
         row = await self._runtime.store.reads.run(RunId(str(child)))

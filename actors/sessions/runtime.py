@@ -14,7 +14,7 @@ from actors.errors import UnknownRunError
 from actors.kernel.agent.agent import Agent
 from actors.kernel.agent.message import ContentBlock
 from actors.kernel.agent.modes import DEFAULT_MODE, MODE_KEY, PARENT_NODE_KEY
-from actors.kernel.agent.session import NewSession
+from actors.kernel.agent.session import ROOT, NewSession
 from actors.kernel.agent.transcript import Turn
 from actors.kernel.runtime.ids import DEFAULT_TENANT, AgentId, RunId, check_name
 from actors.kernel.runtime.rows import RunRow
@@ -159,7 +159,8 @@ class AgentRuntime:
                 when that run was deleted.
             session_id: The session; a new one by default.
             mode: Which agent executes the run.
-            parent_node: The node that the run goes on from: edit and regenerate. The active one by default.
+            parent_node: The node that the run goes on from: edit and regenerate. The active one by default;
+                `ROOT`: none, so that the run begins the conversation anew.
             on_conflict: When the session has an open run: wait behind it, join it, be rejected, or cancel it
                 first.
             priority: Lower first, among runs of different sessions.
@@ -179,7 +180,7 @@ class AgentRuntime:
         metadata = {MODE_KEY: mode}
         sessions = self.runtime.store.sessions
         if parent_node is not None:
-            if not await sessions.nodes(agent, [parent_node]):
+            if parent_node != ROOT and not await sessions.nodes(agent, [parent_node]):
                 raise UnknownNodeError(str(agent), parent_node)
             metadata[PARENT_NODE_KEY] = parent_node
         order = Order(
@@ -283,7 +284,7 @@ class AgentRuntime:
         return await self.runtime.store.sessions.path(self.agent_id(session_id))
 
     async def switch_context(self, session_id: str, node_id: str) -> None:
-        """Make a node the active one: the next run goes on from it. The other branches stay.
+        """Make a node the active one, or none for `ROOT`: the next run goes on from it. All nodes stay.
 
         Raises:
             UnknownSessionError: There is no such session.

@@ -9,6 +9,7 @@ from typing import Any, Final, TypeAlias
 from actors.kernel.agent.message import ChatMessage
 from actors.kernel.agent.modes import DEFAULT_MODE
 from actors.kernel.agent.transcript import Turn, turn_id
+from actors.kernel.hidden import HiddenNames
 from actors.kernel.runtime.ids import AgentId, RunId
 from actors.kernel.runtime.log_entry import EntryKind as K
 from actors.kernel.runtime.log_entry import RunLogEntry
@@ -21,6 +22,8 @@ Draft: TypeAlias = tuple[str, dict[str, Any], dict[str, str]]
 AT_ONCE: Final = 8
 """So many turns of one entry are looked for at once."""
 PERSON: Final = "person"
+_CONTENT: Final = frozenset(("args", "arguments", "content", "error", "output", "result", "text"))
+"""Keys of payloads whose values agents and models have made."""
 _PIECES: Final = (K.TEXT_DELTA, K.REASONING_DELTA)
 _TOOLS: Final = (K.TOOL_CALLED, K.TOOL_RESULT)
 _ASKS: Final = (K.ASK_SENT, K.ASK_REPLIED, K.ASK_TIMEOUT)
@@ -34,12 +37,14 @@ class RunTranslator:
         session_id: The session.
         run_id: The run.
         agent_id: Its agent.
+        hidden: What content does not show.
         nodes: Returns turns of the session's conversation by id; None: the run's turns are no nodes.
     """
 
     session_id: str
     run_id: RunId
     agent_id: AgentId
+    hidden: HiddenNames
     nodes: Nodes | None = None
     _calls: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Arguments of tool calls that the model has asked for, by their ids."""
@@ -66,6 +71,7 @@ class RunTranslator:
     def _event(
         self, entry: RunLogEntry, type_: str, payload: dict[str, Any], about: dict[str, str]
     ) -> SessionEvent:
+        content = {key: self.hidden.shown(payload[key]) for key in _CONTENT & payload.keys()}
         return EVENTS.validate_python(
             {
                 "type": type_,
@@ -74,7 +80,7 @@ class RunTranslator:
                 "agent_id": str(self.agent_id),
                 "seq": entry.seq,
                 "at": entry.ts,
-                "payload": payload,
+                "payload": payload | content,
                 **about,
             }
         )
@@ -92,7 +98,8 @@ class RunTranslator:
         if kind in _PIECES:
             return self._piece(entry)
         made = _PLAIN.get(kind)
-        return [] if made is None else [made(entry)]
+        heard = await self._heard(entry) if "turns" in payload else []
+        return heard if made is None else [*heard, made(entry)]
 
     def _piece(self, entry: RunLogEntry) -> list[Draft]:
         """Return a piece of an answer, as a snapshot for a reader who comes in the middle of it.
@@ -154,6 +161,11 @@ class RunTranslator:
             n += AT_ONCE
             if len(some) < AT_ONCE:
                 return found
+
+    async def _heard(self, entry: RunLogEntry) -> list[Draft]:
+        """Return the messages of a run that has ended before a model answered: turns that its end names."""
+        ids: Any = entry.payload["turns"]
+        return [] if self.nodes is None else [_said(turn) for turn in await self.nodes(ids)]
 
     def _note_try(self, entry: RunLogEntry) -> None:
         if entry.payload.get("status") != "ok":

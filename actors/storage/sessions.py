@@ -11,7 +11,7 @@ from functools import partial
 
 from typing_extensions import override
 
-from actors.kernel.agent.session import FactKind, NewSession, SessionChange
+from actors.kernel.agent.session import ASKED_TO_STOP, FactKind, NewSession, SessionChange
 from actors.kernel.agent.transcript import Turn
 from actors.kernel.runtime.ids import AgentId, RunId
 from actors.kernel.storage.errors import (
@@ -77,7 +77,12 @@ class InMemorySessions(SessionStore):
     def write_change(
         self, agent: AgentId, run_id: RunId, change: SessionChange, *, is_success: bool
     ) -> None:
-        """Write what a commit means for the session, without an await; its turns are written."""
+        """Write what a commit means for the session, without an await; its turns are written.
+
+        Who asks a run to stop need not know whether its agent is a session.
+        """
+        if change == ASKED_TO_STOP and not self._is_there(agent):
+            return
         known = self._known(agent)
         for kind in change.facts:
             self._add(agent, known, kind, run_id)
@@ -101,6 +106,10 @@ class InMemorySessions(SessionStore):
                 for _ in known.facts:
                     yield "facts", partial(self._forget_fact, known)
                 yield "sessions", partial(self._sessions.pop, agent, None)
+
+    def _is_there(self, agent: AgentId) -> bool:
+        known = self._sessions.get(agent)
+        return known is not None and known.created_at is not None
 
     @staticmethod
     def _forget_fact(known: _SessionRecord) -> None:

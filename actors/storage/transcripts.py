@@ -11,6 +11,7 @@ from typing import TypeAlias
 from typing_extensions import override
 
 from actors.kernel.agent.message import ChatMessage
+from actors.kernel.agent.session import ROOT
 from actors.kernel.agent.transcript import (
     NO_CUT,
     Cut,
@@ -91,8 +92,8 @@ class _Transcript:
         return next((row for row in reversed(self.rows) if self.on_path(row.ordinal)), None)
 
     def move(self, ordinal: int) -> None:
-        """Make a turn the active one, and the last cut on its path the one that counts."""
-        at_end = self.rows[-1].ordinal == ordinal
+        """Make a turn the active one, and the last cut on its path the one that counts; -1: see `ROOT`."""
+        at_end = bool(self.rows) and self.rows[-1].ordinal == ordinal
         if at_end and self.on_path(ordinal):
             return
         self.path, self.head = self.path_to(ordinal), ordinal
@@ -103,7 +104,7 @@ class _Transcript:
         """Return the path from the first turn to this one."""
         found: list[tuple[int, int | None]] = []
         upto: int | None = ordinal
-        while upto is not None:
+        while upto is not None and upto >= 0:
             first = max((begin for begin in self.branches if begin <= upto), default=0)
             found.append((first, upto))
             upto = self.branches.get(first)
@@ -174,8 +175,12 @@ class MemoryTranscripts(TranscriptStore):
             self._remove(key, run_id)
 
     def move_head(self, agent: AgentId, session: str, node: str) -> bool:
-        """Make a turn the active one; False: the session has no such turn."""
+        """Make a turn the active one, or none for `ROOT`; False: the session has no such turn."""
         known = self.kept.get((agent, session))
+        if node == ROOT:
+            if known is not None:
+                known.move(NO_CUT)
+            return True
         found = [] if known is None else [row for row in known.rows if row.id == node]
         if known is None or not found:
             return False

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from actors.errors import BrokerError
+from actors.kernel.hidden import HiddenNames
 from actors.kernel.runtime.ids import HostIncarnation
 from actors.kernel.runtime.rows import HostReport
 from actors.runtime import Runtime
@@ -206,6 +207,7 @@ async def _assemble(settings: Settings, *, client: str, serve: bool) -> AsyncIte
             broker=_broker(settings, owner, store),
             results=results,
             tracing=tracing,
+            hidden_names=HiddenNames(settings.trace_redact),
         )
         parts = host_of(runtime)
         heartbeat = _heartbeat(parts, store)

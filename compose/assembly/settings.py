@@ -9,6 +9,7 @@ from pydantic import AliasChoices, Field, ValidationError, field_validator, mode
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from actors.errors import ContractError
+from actors.kernel.hidden import DEFAULT_NAMES
 
 NATS_LOGIN: Final = (
     "nats_credentials",
@@ -70,8 +71,8 @@ class Settings(BaseSettings):
             hosts; `CALLBOARD_TRACE_RATIO`.
         trace_content: Whether traces show what is said: prompts, answers, arguments, messages of
             errors; `CALLBOARD_TRACE_CONTENT`.
-        trace_redact: What they hide then: values whose key contains one of these names, separated by
-            commas; `CALLBOARD_TRACE_REDACT`.
+        trace_redact: What they hide then, and events of sessions always: values whose key contains one of
+            these names, separated by commas; `CALLBOARD_TRACE_REDACT`.
         http: ``HOST:PORT`` where a host answers ``/healthz``, ``/readyz`` and ``/metrics``; port 0 is
             a free one; left out: nowhere; `CALLBOARD_HTTP`.
     """
@@ -116,7 +117,7 @@ class Settings(BaseSettings):
     )
     trace_ratio: float = Field(default=1.0, ge=0, le=1)
     trace_content: bool = False
-    trace_redact: str = "password,token,secret,authorization,api_key"
+    trace_redact: str = DEFAULT_NAMES
     http: str | None = None
 
     @field_validator("retain_days", mode="before")

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import os
 import threading
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from importlib.metadata import version
 from itertools import islice
@@ -21,6 +21,7 @@ from pydantic_core import to_json
 from typing_extensions import override
 
 from actors.errors import ContractError
+from actors.kernel.hidden import HIDDEN, MAX_DEPTH, HiddenNames
 from actors.kernel.json import JsonValue
 from actors.runtime.telemetry.spans import Tracing
 from actors.runtime.telemetry.trace_context import wanted_ids
@@ -52,21 +53,16 @@ QUEUE: Final = 8192
 MAX_CONTENT: Final = 1024
 """Characters of content shown in one attribute, and of each text in it."""
 
-MAX_DEPTH: Final = 64
-"""Content deeper than that is not shown."""
-
-HIDDEN: Final = "[redacted]"
-
 
 class Redaction:
-    """Turns content into the text of an attribute, without what stands under certain names.
+    """Turns content into the text of an attribute.
 
     Args:
-        names: A value is hidden whose key contains one of these, whatever its case, `-` and `_`.
+        names: The names of what is not in it.
     """
 
-    def __init__(self, names: Sequence[str]) -> None:
-        self._names = tuple(_bare(name) for name in names if _bare(name))
+    def __init__(self, names: HiddenNames) -> None:
+        self._names = names
 
     def __call__(self, value: JsonValue) -> str:
         """Return the text, 1 KiB at most. Never raises: what is no JSON data is named by its type."""
@@ -86,19 +82,11 @@ class Redaction:
         if isinstance(value, dict):
             return {
                 _cut(str(key)): HIDDEN
-                if self._is_hidden(key)
+                if self._names.covers(key)
                 else self._shown(item, depth - 1, steps)
                 for key, item in islice(value.items(), MAX_CONTENT)
             }
         return value
-
-    def _is_hidden(self, key: object) -> bool:
-        bare = _bare(str(key))
-        return any(name in bare for name in self._names)
-
-
-def _bare(name: str) -> str:
-    return name.strip().lower().replace("-", "").replace("_", "")
 
 
 def _cut(text: str) -> str:
@@ -205,7 +193,7 @@ async def traced(
     exporter = OTLPSpanExporter(f"{endpoint}/v1/traces", timeout=EXPORT_LIMIT_S)
     provider = provider_of(exporter, host=host)
     try:
-        names = settings.trace_redact.split(",")
+        names = HiddenNames(settings.trace_redact)
         yield Tracing(
             provider,
             system=system,

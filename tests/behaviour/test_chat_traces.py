@@ -23,6 +23,7 @@ from actors.errors import ModelError
 from actors.kernel.agent.llm import Usage
 from actors.kernel.agent.message import ChatMessage
 from actors.kernel.agent.tools import Tool, ToolCall
+from actors.kernel.hidden import HiddenNames
 from actors.testing import ModelReply, ScriptedModel
 from compose.assembly.telemetry import Redaction
 from compose.host.model_metrics import of_model_calls
@@ -306,7 +307,7 @@ async def test_a_call_that_fails_tells_its_window(bed: Bed) -> None:
 @in_memory
 async def test_content_of_a_chat_is_the_turns_that_it_adds(bed: Bed) -> None:
     """Where content is wanted: new turns and the answer, not the session's name."""
-    backend, _ = await _chatted(bed, show=Redaction([]))
+    backend, _ = await _chatted(bed, show=Redaction(HiddenNames("")))
     first, _ = backend.named("chat gpt-9")
 
     assert '"role":"user"' in said(first)["gen_ai.input.messages"]

@@ -55,8 +55,13 @@ async def test_a_run_that_was_cancelled_while_no_host_lived_ends_whole(bed: Bed,
     async with sessions_on(bed, {"normal": Waiter(bed)}, app=app) as talks:
         assert (await bed.ended(run.run_id)).status == "CANCELLED"
         facts = await bed.runtime.store.sessions.facts(talks.agent_id("s"))
-        assert [fact.kind for fact in facts] == ["queued", "started", "ended"]
-        assert types_of(await past_of(talks, "s"))[-1] == "run_cancelled"
+        assert [fact.kind for fact in facts] == ["queued", "started", "cancelling", "ended"]
+        assert types_of(await past_of(talks, "s"))[-3:] == [
+            "cancel_requested",
+            "message",
+            "run_cancelled",
+        ]
+        assert await said_in(talks, "s") == ["1"]
 
 
 @pytest.mark.item(374, 382)

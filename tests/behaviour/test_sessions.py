@@ -103,8 +103,10 @@ async def test_queued_runs_begin_in_order_and_a_cancelled_one_never_does(
         assert [window[-1] for window in echo.asked] == ["1", "2", "4"]
         assert types_of(await all_of(runs[1]))[:2] == ["run_queued", "loop_started"]
         ended = [one for one in await past_of(talks, "s") if one.run_id == runs[2].run_id]
-        assert types_of(ended) == ["run_queued", "run_cancelled", "run_dequeued"]
-        assert [one.payload for one in ended[:2]] == [{"ahead": 2}, {"reason": "not needed"}]
+        told = ["run_queued", "cancel_requested", "run_cancelled", "run_dequeued"]
+        assert types_of(ended) == told
+        reason = {"reason": "not needed"}
+        assert [one.payload for one in ended[:3]] == [{"ahead": 2}, reason, reason]
         kinds = await bed.kinds(runs[2].run_id)
         assert kinds == ["run.cancelled"]
 

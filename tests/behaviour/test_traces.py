@@ -16,6 +16,7 @@ from opentelemetry.trace import StatusCode
 
 from actors.kernel.agent.message import Message
 from actors.kernel.agent.tools import Tool
+from actors.kernel.hidden import HiddenNames
 from actors.kernel.runtime.ids import TopicId
 from actors.kernel.tracing import parse_traceparent, root_span, root_span_id
 from actors.runtime.telemetry.spans import Tracing
@@ -291,7 +292,7 @@ async def test_a_message_to_a_run_that_goes_on_links_to_its_sender(bed: Bed) -> 
 @in_memory
 async def test_content_is_shown_only_where_it_is_wanted(bed: Bed) -> None:
     """Then without what stands under certain names, however deep, and cut."""
-    backend = await _restarted(bed, show=Redaction(["password", "api_key"]))
+    backend = await _restarted(bed, show=Redaction(HiddenNames("password,api_key")))
     hidden = {"a": [{"Password": CANARY, "x-api-key": [CANARY]}], "text": "shown " * 1000}
 
     async def act(ctx: RunContext, inbox: list[Message]) -> None:
@@ -322,7 +323,7 @@ async def test_content_is_shown_only_where_it_is_wanted(bed: Bed) -> None:
 @in_memory
 async def test_content_that_nobody_can_read_fails_no_effect(bed: Bed) -> None:
     """Arguments may be nested deeper than the reader of traces goes; the step executes."""
-    backend = await _restarted(bed, show=Redaction([]))
+    backend = await _restarted(bed, show=Redaction(HiddenNames("")))
     deep: list[Any] = []
     for _ in range(300):
         deep = [deep]

@@ -19,12 +19,15 @@ ASKING: Final = ("ask", "tell", "crack")
 """Messages to which the model answers with a call of a tool that a person has to approve."""
 WINDOW: Final = 4
 """So many of the turns before it the model is shown at most; a call and its result stay together."""
+ROOT: Final = -1
+"""In place of a node: none, so that what comes next begins anew."""
+ASKED: Final = "cancel_requested"
 ENDS: Final = {"completed": "run_completed", "failed": "run_failed", "cancelled": "run_cancelled"}
 
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """A message of a client. Its text is its kind and its label."""
+    """A message of a client. Its text is its kind and its label. `parent`: a node, or `ROOT`."""
 
     label: str
     kind: str
@@ -62,6 +65,8 @@ class Run:
     status: str = "queued"
     waits: str | None = None
     own: list[int] = field(default_factory=list)
+    is_asked: bool = False
+    """Somebody asked it to stop."""
 
     @property
     def mode(self) -> str:
@@ -139,6 +144,8 @@ class Dialogue:
         run = self.runs[told.label] = Run(told.label, [told])
         ahead = len(self.open_runs)
         self.is_there = True
+        if busy is not None and conflict == "interrupt":
+            self.ask_to_stop(busy, "interrupted")
         self.queue.append(run)
         self._fact("queued", run, ahead)
         if ahead:
@@ -152,6 +159,7 @@ class Dialogue:
 
     def cancel(self, run: Run) -> str:
         """Returns the status then."""
+        self.ask_to_stop(run, "")
         if run is self.active:
             self._end(run, "cancelled", "")
             self._go_on()
@@ -163,6 +171,15 @@ class Dialogue:
             told = [("run_cancelled", run.label, ""), ("run_dequeued", run.label, None)]
             self._segment(label).facts.extend(told)
         return run.status
+
+    def ask_to_stop(self, run: Run, reason: str) -> None:
+        """The first part of a cancel, which the host comes to know soon; nothing if it has come already."""
+        if run.is_asked or run not in self.open_runs:
+            return
+        run.is_asked = True
+        self._fact("cancelling", run)
+        label = None if self.active is None else self.active.label
+        self._segment(label).facts.append((ASKED, run.label, reason))
 
     def let_go(self, *, approve: bool) -> None:
         """What the active run waits for comes."""
@@ -205,7 +222,7 @@ class Dialogue:
             return "SessionActiveError"
         if node >= len(self.nodes):
             return "UnknownNodeError"
-        self.head = node
+        self.head = None if node == ROOT else node
         return "ok"
 
     def delete(self) -> str:
@@ -262,7 +279,7 @@ class Dialogue:
         self._say(run, "loop_started", run.mode)
         parent = run.told[0].parent
         if parent is not None:
-            self.head = parent
+            self.head = None if parent == ROOT else parent
         if run.mode == "boss":
             self._say(run, "child_started")
             self._wait(run, "child")
@@ -339,6 +356,8 @@ class Dialogue:
         self._say(run, "message", (role, text, self.head))
 
     def _end(self, run: Run, status: str, detail: str) -> None:
+        if status != "completed" and not run.own:
+            self._hear(run)
         run.status, run.waits, self.active = status, None, None
         self._say(run, ENDS[status], detail)
         self._fact("ended", run)
@@ -380,7 +399,7 @@ def read_by(segments: list[Segment], events: list[Event], *, is_all: bool = True
         while entries or facts:
             if not rest:
                 return f"missing: {(entries + facts)[0]}" if is_all else None
-            if entries and rest[0] == entries[0]:
+            if entries and rest[0] == entries[0] and not _comes_before(facts, entries[0]):
                 del entries[0]
             elif facts and rest[0] == facts[0]:
                 del facts[0]
@@ -388,3 +407,9 @@ def read_by(segments: list[Segment], events: list[Event], *, is_all: bool = True
                 return f"{rest[0]} where one of {entries[:1] + facts[:1]} had to come"
             del rest[0]
     return f"{rest[0]} behind the end" if rest else None
+
+
+def _comes_before(facts: list[Event], entry: Event) -> bool:
+    """Return whether one of the facts is that the run, whose end this is, was asked to stop."""
+    is_end = entry[0] in ENDS.values()
+    return is_end and any(fact[:2] == (ASKED, entry[1]) for fact in facts)

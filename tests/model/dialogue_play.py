@@ -11,10 +11,11 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+import actors.sessions
 from actors.errors import ActorsError
 from actors.kernel.storage.errors import UnknownSessionError
 from actors.sessions import UserMessage
-from tests.model.dialogue import Dialogue, Told, read_by
+from tests.model.dialogue import ROOT, Dialogue, Segment, Told, read_by
 from tests.model.dialogue_program import FOREIGN
 from tests.model.dialogue_reader import Watch
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from actors.sessions import AgentRuntime, SessionEvent, SessionRun
-    from tests.model.dialogue import Event, Run, Segment
+    from tests.model.dialogue import Event, Run
     from tests.model.dialogue_program import Act, Dialogues
     from tests.model.dialogue_stage import Stage
 
@@ -212,6 +213,8 @@ class Play:
         return self.labels.setdefault(run.run_id, told.label)
 
     async def _node(self, session: str, n: int) -> str:
+        if n == ROOT:
+            return actors.sessions.ROOT
         talks = await self.stage.talks(0)
         agent = talks.agent_id(session)
         turns = await talks.runtime.store.transcripts.page(agent, session, branches=True)
@@ -438,7 +441,9 @@ class Play:
                 detail = tuple(payload.get("signals", ()))
             case "run_failed":
                 detail = payload["error"]["type"]
-            case "run_cancelled" if payload["reason"].startswith("interrupted by "):
+            case "run_cancelled" | "cancel_requested" if payload["reason"].startswith(
+                "interrupted by "
+            ):
                 detail = "interrupted"
             case _ if event.type in _DETAIL:
                 detail = payload[_DETAIL[event.type]]
@@ -507,15 +512,16 @@ class Play:
 
     async def _look_at_run(self, session: str, dialogue: Dialogue, run: Run) -> None:
         handle = await self._handle(session, run, 0)
-        predicted = [
-            event
-            for segment in dialogue.eras[-1]
-            for event in (*segment.facts, *segment.entries)
-            if event[1] == run.label
+        own = [
+            Segment(
+                *([one for one in some if one[1] == run.label] for some in (era.entries, era.facts))
+            )
+            for era in dialogue.eras[-1]
         ]
         async with asyncio.timeout(PATIENCE_S):
             seen = [event async for event in handle.events() if event.event_id is not None]
-        self._compare(session, f"events of {run.label}", predicted, self._told(seen))
+        if problem := read_by(own, self._told(seen)):
+            self.wrong.append(f"events of {run.label} in {session}: {problem}")
 
     def _compare(self, session: str, what: str, predicted: Any, observed: Any) -> None:
         if predicted != observed:
@@ -538,5 +544,6 @@ _DETAIL: Final = {
     "attempt_failed": "attempt",
     "run_completed": "output",
     "run_cancelled": "reason",
+    "cancel_requested": "reason",
 }
 """Which part of a payload is compared."""

@@ -6,6 +6,8 @@ import random
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
+from tests.model.dialogue import ROOT
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -92,10 +94,10 @@ def dialogues(seed: int | str, *, most: int = 24) -> Dialogues:
 
 def _act(chance: random.Random, clients: int, sessions: int) -> Act:
     [what] = chance.choices([*ACTS], [*ACTS.values()])
-    parent = chance.choice((None, None, None, None, None, *range(6), FOREIGN))
+    parent = chance.choice((None, None, None, None, None, ROOT, *range(6), FOREIGN))
     return Act(
         what,
-        chance.randrange(8),
+        ROOT if what == "switch" and not chance.randrange(8) else chance.randrange(8),
         chance.randrange(clients),
         chance.randrange(sessions),
         chance.choice(KINDS),

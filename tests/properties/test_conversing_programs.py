@@ -10,36 +10,17 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from tests.harness.faulty_store import Faults
 from tests.harness.slow import IS_SLOW
-from tests.model.drawing import drawn_cases
-from tests.model.signs import TieError
 from tests.model.strategies import conversation_cases
-from tests.model.verdict import broken_promises, differences, play_both
 from tests.properties.conversing import CONVERSING
-from tests.properties.stage import opened_stage
-from tests.properties.test_crowds import foretold, wrong
-from tests.properties.test_programs import (
-    DEATHS,
-    ERRORS,
-    PARTS,
-    SEED,
-    SEEDS,
-    SUSPENDED,
-    faults_of,
-    for_each,
-    played,
-    report,
-)
+from tests.properties.frames import crowd, die_everywhere, hold, hold_in_deaths, hold_in_errors
+from tests.properties.test_programs import SEED
 
 if TYPE_CHECKING:
     from tests.harness.servers import TestNats, TestPostgres
-    from tests.model.program import Case
 
 COUNT: Final = int(os.environ.get("CALLBOARD_CONVERSING", "300" if IS_SLOW else "24"))
 CROWD: Final = 200 if IS_SLOW else 30
-STRIDE: Final = 1 if IS_SLOW or SEED else 3
-"""The gate lets a host die at every third store call: before it, and after it."""
 DYING: Final = [*CONVERSING] if IS_SLOW or SEED else ["cuts", "later runs", "errors"]
 """Programs whose hosts die at all calls."""
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600 if SEED else 120)]
@@ -48,58 +29,26 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600 if SEED else 120)]
 @pytest.mark.item(286, 300)
 def test_conversations_are_as_the_model_says() -> None:
     """Logs, answers, turns, cuts and executions are as predicted, hot and suspended."""
-
-    def holds(case: Case, seed: int) -> None:
-        for suspend_after in (5.0, 0.0):
-            both = played(case, seed, suspend_after)
-            found = differences(case, both.predicted, both.observed)
-            assert not found, report(found, case, seed)
-
-    for_each(0, COUNT * PARTS, holds, conversation_cases(), SEEDS)
+    hold(COUNT, conversation_cases())
 
 
 @pytest.mark.item(286, 300)
 def test_another_host_goes_on_with_a_conversation() -> None:
     """After a death at any store call no turn is missing or double, and no recorded call is made again."""
-
-    def holds(case: Case, seed: int, faults: Faults, suspend_after: float) -> None:
-        both = played(case, seed, suspend_after, faults)
-        found = differences(case, both.predicted, both.observed)
-        assert not found, report(found, case, seed, faults)
-
-    for_each(1, COUNT * PARTS, holds, conversation_cases(), SEEDS, faults_of(DEATHS, 60), SUSPENDED)
+    hold_in_deaths(COUNT, conversation_cases())
 
 
 @pytest.mark.item(286)
 def test_an_error_of_the_store_doubles_no_turn() -> None:
     """Whatever call fails, known or unknown outcome: each recorded call has its turns, once."""
-
-    def holds(case: Case, seed: int, faults: Faults, suspend_after: float) -> None:
-        both = played(case, seed, suspend_after, faults)
-        found = broken_promises(case, both.observed)
-        assert not found, report(found, case, seed, faults)
-
-    for_each(2, COUNT * PARTS, holds, conversation_cases(), SEEDS, faults_of(ERRORS, 60), SUSPENDED)
+    hold_in_errors(COUNT, conversation_cases())
 
 
 @pytest.mark.item(286, 300, 485)
 @pytest.mark.parametrize("name", DYING)
 def test_each_recorded_call_is_made_once_wherever_a_host_dies(name: str) -> None:
     """Before and after each store call: executions of answers and summaries are as the log left behind says."""
-    case, nth, is_struck, wrong = CONVERSING[name], 0, True, []
-    while is_struck:
-        for manner in DEATHS:
-            faults = Faults(nth=nth, manner=manner)
-            try:
-                both = play_both(case, suspend_after=(0.0, 5.0)[nth // STRIDE % 2], faults=faults)
-            except TieError:
-                found = []
-            else:
-                found = differences(case, both.predicted, both.observed)
-            wrong += [report(found, case, 0, faults)] if found else []
-            is_struck = faults.struck
-        nth += STRIDE
-    assert not wrong, f"{len(wrong)} of {nth // STRIDE * 2} deaths\n{wrong[-1]}"
+    die_everywhere(CONVERSING[name])
 
 
 @pytest.mark.item(286, 300)
@@ -108,14 +57,5 @@ def test_a_crowd_converses_as_the_model_says(
     postgres_server: TestPostgres, nats_server: TestNats, *, brokered: bool
 ) -> None:
     """On real servers, many at a time: one half is evicted where it waits, the other stays in memory."""
-    seed = int(SEED or 1) + brokered
-    cases = drawn_cases(conversation_cases(), CROWD, seed)
-    halves = {0.0: [*CONVERSING.values(), *cases[::2]], 5.0: cases[1::2]}
-    with opened_stage(postgres_server, nats_server, brokered=brokered) as stage:
-        found = [
-            one
-            for suspend_after, half in halves.items()
-            for one in wrong(stage, foretold(half), seed, suspend_after)
-        ]
-
-    assert not found, min(found, key=len)
+    servers = postgres_server, nats_server
+    crowd(servers, CONVERSING.values(), conversation_cases(), CROWD, brokered=brokered)

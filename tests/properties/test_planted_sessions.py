@@ -192,6 +192,16 @@ def joined_messages_are_told_to_nobody(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(MemoryRole, "_notify", without_mail)
 
 
+def requests_to_stop_are_told_behind_the_end(patch: pytest.MonkeyPatch) -> None:
+    """A feed takes facts as they come, also behind the end of a run that was asked to stop before."""
+
+    async def nothing(self: SessionFeed, run_id: Any) -> Any:
+        for event in list[Any]():
+            yield event
+
+    patch.setattr(SessionFeed, "_before_end", nothing)
+
+
 def ends_come_before_their_run(patch: pytest.MonkeyPatch) -> None:
     """A feed takes the end of a run for one that was cancelled in the queue."""
     patch.setattr(_feed, "_is_end_of", lambda *_: False)
@@ -237,6 +247,7 @@ PLANTED = [
     modes_are_forgotten,
     sessions_change_under_their_runs,
     joined_messages_are_told_to_nobody,
+    requests_to_stop_are_told_behind_the_end,
     ends_come_before_their_run,
     ends_are_told_twice,
     an_agent_may_start_twice,

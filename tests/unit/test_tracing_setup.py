@@ -14,17 +14,16 @@ from actors.errors import ContractError
 from actors.kernel.agent.agent import RunMeta
 from actors.kernel.agent.cancellation import CancellationToken
 from actors.kernel.agent.supervision import Supervision
+from actors.kernel.hidden import HIDDEN, HiddenNames
 from actors.kernel.runtime.ids import AgentId, RunId
 from actors.kernel.tracing import SpanPlace
 from actors.runtime.telemetry.trace_context import executing, wanted_ids
 from compose.assembly.settings import Settings, read_settings
-from compose.assembly.telemetry import HIDDEN, MAX_CONTENT, Redaction, RunIds, traced
+from compose.assembly.telemetry import MAX_CONTENT, Redaction, RunIds, traced
 from compose.host.logs import LineFormatter
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-NAMES = ["password", "token", "secret", "authorization", "api_key"]
 
 
 @pytest.mark.item(483)
@@ -34,7 +33,7 @@ NAMES = ["password", "token", "secret", "authorization", "api_key"]
 )
 def test_what_stands_under_certain_names_is_hidden(key: str) -> None:
     """Whatever the case, and however it is written; lists and all below are hidden with it."""
-    shown = Redaction(NAMES)({"a": [{key: ["canary", {"b": "canary"}]}], "text": "kept"})
+    shown = Redaction(HiddenNames())({"a": [{key: ["canary", {"b": "canary"}]}], "text": "kept"})
 
     assert json.loads(shown) == {"a": [{key: HIDDEN}], "text": "kept"}
 
@@ -42,7 +41,7 @@ def test_what_stands_under_certain_names_is_hidden(key: str) -> None:
 @pytest.mark.item(483)
 def test_content_is_cut() -> None:
     """Long texts, and long data, become 1 KiB; data that is too deep is no error."""
-    redaction = Redaction(NAMES)
+    redaction = Redaction(HiddenNames())
     deep: object = "canary"
     for _ in range(500):
         deep = [deep]
@@ -65,7 +64,7 @@ def test_of_long_content_the_beginning_is_read() -> None:
 
     endless: list[object] = []
     endless += [endless, endless]
-    redaction = Redaction(NAMES)
+    redaction = Redaction(HiddenNames())
     shown = redaction(Long([1]))  # type: ignore[arg-type]
 
     assert shown.startswith('[{"n":[0]},{"n":[1]}')
@@ -86,7 +85,7 @@ def test_of_long_content_the_beginning_is_read() -> None:
 )
 def test_what_is_no_json_data_breaks_nothing(odd: object, shown: str) -> None:
     """It is shown before the runtime refuses it, and must not become another error."""
-    assert Redaction(NAMES)(odd) == shown  # type: ignore[arg-type]
+    assert Redaction(HiddenNames())(odd) == shown  # type: ignore[arg-type]
 
 
 @pytest.mark.item(483)

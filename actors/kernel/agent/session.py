@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
-FactKind: TypeAlias = Literal["queued", "started", "ended"]
+ROOT: Final = "root"
+"""In place of a node's id: none. What goes on from it begins the conversation anew, beside what was said."""
+FactKind: TypeAlias = Literal["queued", "started", "cancelling", "ended"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +28,12 @@ class SessionChange:
     Attributes:
         facts: What the commit means for the run, in order. One that ends without success moves the session's
             head to the last node of the run that a user sees.
-        head: Id of the node that the run goes on from; None: from where the session's head is.
+        head: Id of the node that the run goes on from, or `ROOT`; None: from where the session's head is.
     """
 
     facts: tuple[FactKind, ...] = ()
     head: str | None = None
+
+
+ASKED_TO_STOP: Final = SessionChange(("cancelling",))
+"""What a cancel means for the session; it comes with no commit of the run."""

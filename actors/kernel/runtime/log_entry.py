@@ -71,8 +71,8 @@ PAYLOADS: Final[Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
     EntryKind.RUN_SUSPENDED: (("wake",), ()),
     EntryKind.RUN_COMPLETED: (("output",), ()),
     EntryKind.RUN_ATTEMPT_FAILED: (("attempt", "error", "retry_from", "at"), ("ending", "kept")),
-    EntryKind.RUN_FAILED: (("status", "error"), ("attempt",)),
-    EntryKind.RUN_CANCELLED: (("reason",), ()),
+    EntryKind.RUN_FAILED: (("status", "error"), ("attempt", "turns")),
+    EntryKind.RUN_CANCELLED: (("reason",), ("turns",)),
     EntryKind.RUN_CONTINUED: (
         ("generation", "input"),
         ("version", "retry", "refused", "session", "parent", "mode"),

@@ -26,7 +26,8 @@ class SessionFact:
     Attributes:
         number: Counts from 1 within its session, in commit order, without gaps.
         kind: ``queued``: the run was submitted. ``started`` and ``ended``: its first and its last entry were
-            written. One that is cancelled before it began has no ``started``.
+            written. One that is cancelled before it began has no ``started``. ``cancelling``: somebody asked
+            it to stop, for the first time.
         run_id: The run.
         ahead: Of ``queued``: how many open runs of the session were before it.
         at: When it was written, aware UTC.
@@ -101,7 +102,7 @@ class SessionStore(Protocol):
         """Return those of these nodes that the session has, oldest first, each with its parent's id."""
 
     async def switch(self, agent: AgentId, node: str) -> None:
-        """Make a node the active one: the next run goes on from it. The nodes behind it stay.
+        """Make a node the active one, or none for `ROOT`: the next run goes on from it. All nodes stay.
 
         Raises:
             UnknownSessionError: There is no such session.

@@ -39,12 +39,12 @@ ANY_RUN: Final = RunFilter()
 
 @dataclass(frozen=True, slots=True)
 class TaskRun:
-    """An ended run that was spawned for a task, and what its log takes.
+    """An ended run that was spawned, and what its log takes.
 
     Attributes:
         run_id: The run.
         agent_id: Its agent.
-        task: The id of the card that it was for.
+        task: The id of the card that it was for; empty: for none.
         status: How it ended.
         ended_at: When, aware UTC.
         entries: Of its log.
@@ -77,12 +77,15 @@ class ListStore(Protocol):
     async def children(self, run_id: RunId) -> list[RunRow]:
         """Return the runs spawned by this one that are still its children, in the order of creation."""
 
-    async def tasks(self, agent_id: AgentId, *, status: Sequence[RunStatus]) -> list[TaskRun]:
+    async def tasks(
+        self, agent_id: AgentId, *, status: Sequence[RunStatus], every: bool = False
+    ) -> list[TaskRun]:
         """Return ended runs below those of an agent that were spawned for a task and have logs, by id.
 
         Args:
             agent_id: The agent of runs at the top of trees.
             status: How the runs ended.
+            every: Also runs that were spawned for no task.
         """
 
     async def find_run_for_agent(self, agent_id: AgentId) -> RunRow | None:

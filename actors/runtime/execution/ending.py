@@ -43,6 +43,7 @@ from actors.runtime.context.call import RunState
 from actors.runtime.context.conversation.sessions import Sessions
 from actors.runtime.context.host_services import ExecutionResult
 from actors.runtime.execution.deadline import Deadline
+from actors.runtime.execution.modes import with_heard
 from actors.runtime.execution.start import key_of_input, pinned
 from actors.runtime.journal.run_log import warn_of_length
 from actors.runtime.journal.setbacks import Setback, refusal_of
@@ -213,6 +214,9 @@ class Ending:
         terms = self.loaded.row.supervision
         policy = terms.retention if terms is not None else HistoryRetention.RUN
         verdict = with_orphans(verdict, policy, self.run.history.left_behind)
+        if self.run.mode is not None and not self.sessions.has_kept:
+            verdict, heard = with_heard(verdict, self.loaded, self.mail)
+            self.run.log.writes.turns += heard
         for entry in verdict.entries:
             self.run.log.record(entry.kind, entry.position, entry.payload)
         if isinstance(verdict.then, Finish):

@@ -4,20 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
+from actors.context.turns import turn_of
 from actors.errors import ContractError
 from actors.kernel.agent.agent import Agent
-from actors.kernel.agent.message import Message
+from actors.kernel.agent.message import ChatMessage, Message
 from actors.kernel.agent.modes import DEFAULT_MODE, MODE_KEY, ModalAgent
 from actors.kernel.agent.session import SessionChange
+from actors.kernel.agent.transcript import NewTurn, turn_id
+from actors.kernel.json import JsonValue
+from actors.kernel.runtime.commit import Finish
 from actors.kernel.runtime.ids import AgentId
+from actors.kernel.runtime.log_entry import EntryKind, RunLogEntry
 from actors.kernel.runtime.rows import Arrived, LoadedRun
+from actors.kernel.runtime.scheduler import RunStatus
 from actors.runtime.context.conversation.sessions import SessionTerms
 from actors.runtime.context.waits import message_of
 from actors.runtime.replay.history import History
+from actors.runtime.replay.verdict import Verdict
 
 ENDED: Final = SessionChange(("ended",))
+_SAYING: Final = (EntryKind.LLM_CALL, EntryKind.RUN_CONTINUED)
+"""Entries that turns of the run were written with, or before."""
 
 
 def agent_of_run(
@@ -28,7 +37,7 @@ def agent_of_run(
     The agent itself, and None, unless it is a session. Where the session has no such mode, the run fails with
     the error that says so.
     """
-    if not is_session(agent) or not isinstance(agent, ModalAgent):
+    if not is_session(agent):
         return agent, None
     mode = _mode_of(history, loaded, mail) or DEFAULT_MODE
     try:
@@ -38,15 +47,11 @@ def agent_of_run(
 
 
 def _mode_of(history: History, loaded: LoadedRun, mail: Sequence[Arrived]) -> str | None:
-    if history.continued is not None:
-        mode = history.continued.payload.get("mode")
-        return None if mode is None else str(mode)
-    first: Message | None = None
-    if history.inputs:
-        first = message_of(history.inputs[0].payload)
-    elif arrived := mail or loaded.messages:
-        first = arrived[0].message
-    return None if first is None else first.metadata.get(MODE_KEY)
+    """Return the mode that the run has begun in, else the one that its first message names."""
+    if history.started:
+        return history.mode
+    arrived = mail or loaded.messages
+    return arrived[0].message.metadata.get(MODE_KEY) if arrived else None
 
 
 def terms_of(agent: Agent, mode: str | None, agent_id: AgentId) -> SessionTerms:
@@ -55,9 +60,48 @@ def terms_of(agent: Agent, mode: str | None, agent_id: AgentId) -> SessionTerms:
     return terms if mode is None else replace(terms, session=agent_id.key)
 
 
-def is_session(agent: Agent | None) -> bool:
+def is_session(agent: Agent | None) -> TypeGuard[ModalAgent]:
     """Return whether an agent is a session."""
     return getattr(agent, "of_mode", None) is not None
+
+
+def with_heard(
+    verdict: Verdict, loaded: LoadedRun, given: Sequence[Arrived] = ()
+) -> tuple[Verdict, tuple[NewTurn, ...]]:
+    """Return the verdict on a run of a session that ends without success, and the turns its end writes.
+
+    These are its messages, as the model would have been shown them, if none of its turns is in the log yet: a
+    user's message is a node of the session also when nobody came to answer it. The end names their ids.
+    """
+    is_success = not isinstance(verdict.then, Finish) or verdict.then.status is RunStatus.COMPLETED
+    if is_success or any(map(_has_turns, loaded.entries)):
+        return verdict, ()
+    run = loaded.row
+    history = History.of(loaded.entries)
+    recorded = [message_of(entry.payload) for entry in history.inputs]
+    messages = recorded or [one.message for one in given or loaded.messages]
+    said = [turn for one in messages if one is not None and (turn := _turn_of(one)) is not None]
+    turns = tuple(
+        NewTurn(run.agent_id.key, turn_id(run.run_id, "in", n), message)
+        for n, message in enumerate(said)
+    )
+    if not turns:
+        return verdict, ()
+    *before, end = verdict.entries
+    ids: list[JsonValue] = [turn.id for turn in turns]
+    told = replace(end, payload={**end.payload, "turns": ids})
+    return replace(verdict, entries=(*before, told)), turns
+
+
+def _has_turns(entry: RunLogEntry) -> bool:
+    return entry.kind in _SAYING or entry.payload.get("effect") == "history.append"
+
+
+def _turn_of(message: Message) -> ChatMessage | None:
+    try:
+        return turn_of(message.payload)
+    except ValueError:  # no client of sessions makes such blocks
+        return None
 
 
 class _NoAgent:

@@ -8,6 +8,7 @@ from typing_extensions import override
 
 from actors.errors import RunConflictError
 from actors.kernel.agent.message import Message
+from actors.kernel.agent.session import ASKED_TO_STOP
 from actors.kernel.json import JsonValue
 from actors.kernel.runtime.decisions import RESERVED
 from actors.kernel.runtime.hints import Nudge
@@ -118,8 +119,14 @@ class MemoryArrivals(MemoryRole, ArrivalStore):
         return Submitted(new_run.run_id, None) if new_run.run_id in self._rows.runs else None
 
     def _flag(self, record: RunRecord, reason: str) -> list[tuple[RunId, AgentId]]:
-        flagged = []
-        for run in ask_to_stop(self._rows, record, reason):
-            flagged.append((run.cause.run_id, run.cause.agent_id))
-            self._notify(Nudge("cancel", run.cause.agent_id, run.cause.run_id))
+        rows, flagged = self._rows, []
+        asked = {
+            run.cause.run_id for run in rows.subtree(record) if run.cancel_requested is not None
+        }
+        for run in ask_to_stop(rows, record, reason):
+            run_id, agent = run.cause.run_id, run.cause.agent_id
+            flagged.append((run_id, agent))
+            if run_id not in asked:
+                rows.sessions.write_change(agent, run_id, ASKED_TO_STOP, is_success=True)
+            self._notify(Nudge("cancel", agent, run_id))
         return flagged

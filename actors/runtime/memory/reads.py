@@ -16,7 +16,7 @@ from actors.kernel.runtime.scheduler import RunStatus
 from actors.kernel.runtime.waits import Answer, OpenWait, WaitKind
 from actors.kernel.store.lists import ANY_RUN, ListStore, RunFilter, TaskRun
 from actors.kernel.store.reads import ReadStore, StatePart
-from actors.runtime.memory.records import part_of_state, unpack
+from actors.runtime.memory.records import RunRecord, part_of_state, unpack
 from actors.runtime.memory.rows import MemoryRole
 from actors.runtime.memory.talk import open_waits
 from actors.runtime.memory.tree import account_of, children_of
@@ -118,27 +118,16 @@ class MemoryLists(MemoryRole, ListStore):
         return [child.row() for child in children_of(self._rows, run_id)]
 
     @override
-    async def tasks(self, agent_id: AgentId, *, status: Sequence[RunStatus]) -> list[TaskRun]:
+    async def tasks(
+        self, agent_id: AgentId, *, status: Sequence[RunStatus], every: bool = False
+    ) -> list[TaskRun]:
         found: list[TaskRun] = []
         above = [run for run in self._rows.runs.values() if run.cause.agent_id == agent_id]
         while above:
             below = [child for run in above for child in children_of(self._rows, run.cause.run_id)]
-            found += [
-                TaskRun(
-                    run.cause.run_id,
-                    run.cause.agent_id,
-                    run.cause.supervision.task,
-                    run.status,
-                    run.log[-1].ts,
-                    len(run.log),
-                    sum(len(line.payload) for line in run.log),
-                )
-                for run in below
-                if run.has_ended
-                and run.status in status
-                and run.cause.supervision is not None
-                and run.cause.supervision.task is not None
-            ]
+            ended = [run for run in below if run.has_ended and run.log and run.status in status]
+            told = [_task_run(run) for run in ended]
+            found += [one for one in told if one.task or every]
             above = below
         return sorted(found, key=lambda task: task.run_id)
 
@@ -177,3 +166,16 @@ class MemoryLists(MemoryRole, ListStore):
             if agent in (None, letter.agent_id) and (not ids or letter.id in ids)
         )
         return list(islice(wanted, limit))
+
+
+def _task_run(run: RunRecord) -> TaskRun:
+    terms = run.cause.supervision
+    return TaskRun(
+        run.cause.run_id,
+        run.cause.agent_id,
+        (terms.task if terms is not None else None) or "",
+        run.status,
+        run.log[-1].ts,
+        len(run.log),
+        sum(len(line.payload) for line in run.log),
+    )

@@ -80,6 +80,7 @@ class History:
             apart: they count for none of them.
         refused: How often a question was refused, by its idempotency key, in this generation and before.
         version: Of the agent that began this generation; None: it has none.
+        mode: In which its agent executes it, as the generation's first entry tells; None: its agent has none.
         retry: That agent's policy, where who started the run gave none.
         parent_agent: The agent that spawned the run, as far as the generation's first entry tells.
     """
@@ -101,6 +102,7 @@ class History:
     failures: list[datetime] = field(default_factory=list)
     refused: dict[str, int] = field(default_factory=dict)
     version: str | None = None
+    mode: str | None = None
     retry: RetryPolicy | None = None
     parent_agent: str | None = None
     _limits: list[tuple[int, int]] = field(default_factory=list)
@@ -117,6 +119,8 @@ class History:
         history.started = True
         version = current[0].payload.get("version")
         history.version = None if version is None else str(version)
+        mode = current[0].payload.get("mode")
+        history.mode = None if mode is None else str(mode)
         history.retry = retry_in(current[0].payload)
         parent_agent = current[0].payload.get("parent")
         history.parent_agent = None if parent_agent is None else str(parent_agent)

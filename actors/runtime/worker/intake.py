@@ -9,6 +9,7 @@ from dataclasses import replace
 from actors.kernel.agent.agent import Agent
 from actors.kernel.agent.session import SessionChange
 from actors.kernel.agent.supervision import HistoryRetention
+from actors.kernel.agent.transcript import NewTurn
 from actors.kernel.runtime.commit import Commit, Committed, Finish
 from actors.kernel.runtime.hints import Nudge
 from actors.kernel.runtime.ids import AgentId, RunId, ShardId
@@ -18,7 +19,7 @@ from actors.kernel.runtime.waits import WaitCycle
 from actors.runtime.context.conversation.sessions import clears_in_store
 from actors.runtime.context.host_services import HostServices
 from actors.runtime.execution.ending import wait_cycle_error
-from actors.runtime.execution.modes import ENDED, is_session
+from actors.runtime.execution.modes import ENDED, is_session, with_heard
 from actors.runtime.execution.start import place_of_child
 from actors.runtime.loop.notifications import Notifications
 from actors.runtime.replay.history import History
@@ -245,6 +246,10 @@ class Intake:
         left_behind = History.of(found.entries).left_behind
         verdict = with_orphans(cancelled(run.cancel_requested or ""), policy, left_behind)
         agent, clears_turns = self._agent(run.agent_id)
+        change = await self._change_of(agent, run.agent_id)
+        turns: tuple[NewTurn, ...] = ()
+        if change is not None and found.entries:
+            verdict, turns = with_heard(verdict, found)
         outcome = await self._store.commits.commit(
             Commit(
                 run_lease(lease, run),
@@ -253,8 +258,9 @@ class Intake:
                 verdict.then,
                 attempt=run.attempt,
                 orphans=policy,
+                turns=turns,
                 clear_turns=clears_turns,
-                session=await self._change_of(agent, run.agent_id),
+                session=change,
             )
         )
         if not isinstance(outcome, Committed):

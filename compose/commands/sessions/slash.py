@@ -8,6 +8,7 @@ from typing import Final
 
 from actors.errors import ActorsError
 from actors.kernel.agent.transcript import Turn
+from actors.sessions import ROOT
 from compose.commands.output import Exit
 from compose.commands.sessions.nodes import all_nodes, find_node, node_text
 from compose.commands.sessions.talk import Chat
@@ -86,18 +87,14 @@ class Commands:
             await self.talk.say(text, parent_node=found[1])
 
     async def _last_said(self) -> tuple[Turn, str] | None:
-        """Return the last message of the person on the path, and the node before it."""
+        """Return the last message of the person on the path, and the node before it, or `ROOT`."""
         path = await self.talk.agents.path(self.talk.session_id)
         places = [place for place, turn in enumerate(path) if turn.message.role == "user"]
         if not places:
             self._refuse("nothing was said yet")
             return None
-        if places[-1] == 0:
-            self._refuse(
-                "there is no node before the first message: begin another session with --new"
-            )
-            return None
-        return path[places[-1]], path[places[-1] - 1].id
+        last = places[-1]
+        return path[last], path[last - 1].id if last else ROOT
 
     async def _mode(self, name: str) -> None:
         others = ", ".join(self.modes) or "not known here"

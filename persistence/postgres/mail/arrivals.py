@@ -163,9 +163,10 @@ class Arrivals(ArrivalStore):
         rows = await self._links.fetch("cancelling", SQL_REQUEST_CANCEL, self._me, run_id, reason)
         if not rows and await self._reads.run(run_id) is None:
             raise UnknownRunError(run_id)
-        return CancelReport(
-            tuple((RunId(row["run_id"]), AgentId.parse(row["agent"])) for row in rows)
-        )
+        flagged = [(RunId(row["run_id"]), AgentId.parse(row["agent"])) for row in rows]
+        for _, agent in flagged:
+            self._on_session(agent)
+        return CancelReport(tuple(flagged))
 
     async def _flush_submits(self, calls: list[Batched[_Submit, Submitted]]) -> None:
         queued = [call for call in calls if call.args.mode == "queue"]

@@ -67,11 +67,12 @@ with recursive tree (run_id, agent, status, ended_at, task, swept) as (
   union
   select c.run_id, c.agent, c.status, c.ended_at, c.supervision ->> 'task', c.swept from tree t
     cross join lateral (select * from runs n where n.parent = t.run_id offset 0) c)
-select t.run_id, t.agent, t.task, t.status, t.ended_at, e.entries, e.size_bytes from tree t
+select t.run_id, t.agent, coalesce(t.task, '') as task, t.status, t.ended_at, e.entries, e.size_bytes
+  from tree t
   cross join lateral (
     select count(*)::int as entries, coalesce(sum(octet_length(l.payload::text)), 0)::bigint as size_bytes
       from event_log l where l.run_id = t.run_id) e
-  where t.task is not null and t.ended_at is not null and not t.swept and t.status = any($3)
+  where (t.task is not null or $4) and t.ended_at is not null and not t.swept and t.status = any($3)
   order by t.run_id
 """
 SQL_RUN_OF_MESSAGE: Final[LiteralString] = (
@@ -113,8 +114,10 @@ class Lists(ListStore):
         return [run_of(row) for row in await self._keyed.fetch("reading", SQL_CHILDREN, run_id)]
 
     @override
-    async def tasks(self, agent_id: AgentId, *, status: Sequence[RunStatus]) -> list[TaskRun]:
-        args = (str(agent_id), partition_hash(agent_id), [*status])
+    async def tasks(
+        self, agent_id: AgentId, *, status: Sequence[RunStatus], every: bool = False
+    ) -> list[TaskRun]:
+        args = (str(agent_id), partition_hash(agent_id), [*status], every)
         rows = await self._links.fetch("listing tasks", SQL_TASKS, *args)
         return [_task_run(row) for row in rows]
 

@@ -141,6 +141,8 @@ async def test_ended_runs_of_tasks_are_found_below_an_agents(bed: Bed) -> None:
     )
     assert one.entries == done.seq + 1
     assert one.size_bytes > found[deep.run_id].size_bytes > 0
+    tasks = {one.run_id: one.task for one in await lists.tasks(chat("s"), status=every, every=True)}
+    assert tasks == {run_id: one.task for run_id, one in found.items()} | {plain.run_id: ""}
     [only] = await lists.tasks(chat("s"), status=[RunStatus.FAILED])
     assert only.run_id == failed.run_id
     assert await lists.tasks(chat("t"), status=every) == []

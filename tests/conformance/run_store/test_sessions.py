@@ -150,14 +150,14 @@ async def test_a_submit_that_is_sent_again_is_one_fact(bed: Bed) -> None:
 
 
 async def test_what_makes_no_run_is_no_fact(bed: Bed) -> None:
-    """A submit that joins, or is refused; one that interrupts is queued."""
+    """A submit that joins, or is refused; one that interrupts is queued behind a run that is asked to stop."""
     run = await begin(bed)
     joined = await submit(bed, on_conflict="join")
     with pytest.raises(RunConflictError):
         await submit(bed, on_conflict="reject")
     assert (joined.run_id, await kinds(bed)) == (run.run_id, ["queued", "started"])
     await submit(bed, on_conflict="interrupt")
-    assert await kinds(bed) == ["queued", "started", "queued"]
+    assert await kinds(bed) == ["queued", "started", "cancelling", "queued"]
     other = AgentId("desk", "2")
     await submit(bed, other, sender="ext:shop", is_apart=True, on_conflict="interrupt")
     assert await kinds(bed, other) == ["queued"]
@@ -223,6 +223,28 @@ async def test_a_session_may_have_any_id(bed: Bed, key: str) -> None:
     assert await store.begin_delete(agent)
     assert await store.finish_delete(agent) == 4
     assert await store.get(agent) is None
+
+
+@pytest.mark.item(370, 379)
+async def test_the_first_request_to_stop_is_a_fact_of_a_session(bed: Bed) -> None:
+    """Of a run that has not ended, queued or not, and of no other agent's; in the commit of the request."""
+    arrivals = bed.store.arrivals
+    run = await begin(bed)
+    queued = await submit(bed)
+    for run_id in (queued.run_id, run.run_id, queued.run_id, run.run_id):
+        await arrivals.request_cancel(run_id, reason="enough")
+    facts = await bed.store.sessions.facts(CHAT)
+    assert [(one.kind, one.run_id) for one in facts[3:]] == [
+        ("cancelling", queued.run_id),
+        ("cancelling", run.run_id),
+    ]
+    assert await kinds(bed) == ["queued", "started", "queued", "cancelling", "cancelling"]
+    await run.cancel("enough", session=ENDED)
+    await arrivals.request_cancel(run.run_id, reason="late")
+    assert (await kinds(bed))[5:] == ["ended"]
+    plain = AgentId("desk", "plain")
+    await arrivals.request_cancel((await bed.submit(agent=plain)).run_id, reason="enough")
+    assert await kinds(bed, plain) == []
 
 
 async def test_ten_thousand_facts_are_read_in_pages(bed: Bed) -> None:

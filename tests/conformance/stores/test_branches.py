@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from actors.kernel.agent.message import ChatMessage
-from actors.kernel.agent.session import SessionChange
+from actors.kernel.agent.session import ROOT, SessionChange
 from actors.kernel.agent.transcript import NO_CUT, NewCut, NewTurn
 from actors.kernel.runtime.ids import AgentId
 from actors.kernel.storage.erasure import EraseRequest
@@ -103,6 +103,46 @@ async def test_a_branch_may_begin_with_its_first_node(bed: Bed) -> None:
         assert await active(bed) == f"a{n}"
     await store.switch(CHAT, "1")
     assert await active(bed) == "a1"
+
+
+@pytest.mark.item(381)
+async def test_a_conversation_begins_anew_from_the_root(bed: Bed) -> None:
+    """By a switch, or by a run that names it; cuts of other paths do not count. All nodes stay."""
+    store = bed.store.sessions
+    await said(bed, *"abcd")
+    await (await begin(bed)).complete(cuts=(NewCut(CHAT.key, 1, NO_CUT, "cut"),), session=ENDED)
+    await store.switch(CHAT, ROOT)
+    assert await active(bed) == ""
+    assert await window(bed) == (None, "")
+    await store.switch(CHAT, "c")
+    assert await window(bed) == ("cut", "c")
+    await store.switch(CHAT, ROOT)
+    await store.switch(CHAT, ROOT)
+    await said(bed, *"ef")
+    assert await active(bed) == "ef"
+    run = Turns(bed, (await submit(bed)).run_id, CHAT)
+    await run.commit(run.turn(started(CHAT), session=SessionChange(("started",), head=ROOT)))
+    assert await active(bed) == ""
+    await run.complete(turns=(node("g"),), session=ENDED)
+    assert await active(bed) == "g"
+    await store.switch(CHAT, "f")
+    await said(bed, "h")
+
+    assert await active(bed) == "efh"
+    nodes = await store.nodes(CHAT, list("aegh"))
+    assert [one.parent for one in nodes] == [None, None, None, "f"]
+    await store.switch(CHAT, "d")
+    assert await active(bed) == "abcd"
+
+
+@pytest.mark.item(381)
+async def test_a_conversation_without_nodes_has_a_root(bed: Bed) -> None:
+    """A run that names it is the first."""
+    run = Turns(bed, (await submit(bed)).run_id, CHAT)
+    change = SessionChange(("started",), head=ROOT)
+    await run.commit(run.turn(started(CHAT), session=change, turns=(node("a"),)))
+    await run.complete(turns=(node("b"),), session=ENDED)
+    assert await active(bed) == "ab"
 
 
 async def test_a_page_of_a_path_is_what_it_says_at_both_edges(bed: Bed) -> None:

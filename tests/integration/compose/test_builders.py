@@ -59,8 +59,9 @@ async def test_a_postgres_runtime_makes_its_tables_and_is_started(
     postgres_dsn: str, schema: str, tmp_path: Path
 ) -> None:
     """A run is executed without anything set up before."""
-    settings = Settings(db_schema=schema)
+    settings = Settings(db_schema=schema, trace_redact="salary")
     async with build_postgres_runtime(postgres_dsn, settings=settings) as runtime:
+        assert runtime.hidden_names.covers("Salary")
         await runtime.register_type("ten", Ten)
         run_id = await runtime.submit(TEN, {"ledger": str(tmp_path / "ledger")})
 

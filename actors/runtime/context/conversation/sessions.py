@@ -186,6 +186,11 @@ class Sessions:
             )
 
     @property
+    def has_kept(self) -> bool:
+        """True if this execution has put turns into a conversation."""
+        return self._kept > 0
+
+    @property
     def is_written(self) -> bool:
         """True if turns are kept at all."""
         return self.memory.retention is not HistoryRetention.NONE

@@ -1,5 +1,5 @@
--- Make a turn of a conversation the active one, and the last cut on its path the one that counts. The conversation's
--- row is held from now on.
+-- Make a turn of a conversation the active one, and the last cut on its path the one that counts; with -1 what comes next
+-- begins anew. The conversation's row is held from now on.
 create or replace function move_head(p_agent text, p_session text, p_ordinal int) returns void
 language plpgsql set search_path from current set enable_seqscan = off
 set enable_sort = off as $$

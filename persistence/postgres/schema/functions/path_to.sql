@@ -1,9 +1,9 @@
--- The path from the first turn of a conversation to the one with this ordinal.
+-- The path from the first turn of a conversation to the one with this ordinal; of -1, the place before all turns, nothing.
 create or replace function path_to(p_agent text, p_session text, p_ordinal int) returns int4multirange
 language plpgsql stable set search_path from current set enable_seqscan = off as $$
 declare found_path int4multirange := '{}'; upto int := p_ordinal; first int; before int;
 begin
-  while upto is not null loop
+  while upto >= 0 loop
     select b.begins, b.follows into first, before from transcript_branches b
       where b.agent = p_agent and b.session = p_session and b.begins <= upto order by b.begins desc limit 1;
     found_path := found_path + int4multirange(int4range(coalesce(first, 0), upto, '[]'));

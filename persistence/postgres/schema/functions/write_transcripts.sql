@@ -14,8 +14,9 @@ begin
     perform move_head(k.agent, k.session, k.ordinal) from (
       select t_agent[x.t] as agent, x.session, n.ordinal
         from json_to_recordset(p -> 'sessions') as x(t int, session text, head text)
-        cross join lateral (select n.ordinal from transcript_turns n
-          where n.agent = t_agent[x.t] and n.session = x.session and n.id = x.head offset 0) n
+        cross join lateral (select -1 as ordinal where x.head = 'root'
+          union all (select n.ordinal from transcript_turns n
+            where n.agent = t_agent[x.t] and n.session = x.session and n.id = x.head and x.head <> 'root' offset 0)) n
         where x.t <> all(bad) order by 1, 2) k;
   end if;
   if p -> 'turns' is not null then

@@ -1,0 +1,60 @@
+"""What a deleted session leaves of the runs below its own."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from actors.kernel.runtime.ids import AgentId
+from tests.behaviour.talks import sessions_on
+
+if TYPE_CHECKING:
+    from actors.kernel.agent.message import Message
+    from actors.kernel.runtime.ids import RunId
+    from actors.runtime import RunContext
+    from tests.behaviour.bed import Bed
+
+
+class Boss:
+    """Lets a specialist do it, which other sessions have, too."""
+
+    def __init__(self, specialist: AgentId) -> None:
+        self.id, self._specialist = AgentId(specialist.type, "boss"), specialist
+
+    async def run(self, ctx: RunContext, inbox: list[Message]) -> Any:
+        """Return what the specialist said."""
+        payload: Any = inbox[0].payload
+        return (await ctx.join(await ctx.spawn(self._specialist, payload["text"]))).output
+
+
+@pytest.mark.item(382)
+async def test_a_deleted_session_takes_the_logs_of_runs_below_it(bed: Bed) -> None:
+    """At any depth, and none of another session, whose runs the same agents execute. Rows stay."""
+
+    async def helps(ctx: RunContext, inbox: list[Message]) -> Any:
+        return f"helped with {inbox[0].payload}"
+
+    helper = await bed.serve(helps)
+
+    async def specialist(ctx: RunContext, inbox: list[Message]) -> Any:
+        return (await ctx.join(await ctx.spawn(helper, inbox[0].payload))).output
+
+    boss = Boss(await bed.serve(specialist))
+    runs: dict[str, list[RunId]] = {}
+    async with sessions_on(bed, boss, app=bed.name().type) as talks:
+        for session in ("s", "t"):
+            run = await talks.start(f"it in {session}", session_id=session)
+            assert await run.result() == f"helped with it in {session}"
+            [child] = await run.children()
+            [deep] = [one.run_id for one in await bed.runtime.children(child)]
+            runs[session] = [child, deep]
+            assert all([await bed.log(one) for one in runs[session]])
+        gone = await talks.delete_session("s")
+        assert gone["children"] == {"logs": 2}
+        for run_id in runs["s"]:
+            row = await bed.row(run_id)
+            assert (row.status, row.swept, row.result) == ("COMPLETED", True, None)
+            assert await bed.log(run_id) == []
+        assert all([await bed.log(one) for one in runs["t"]])
+        assert (await talks.delete_session("t"))["children"] == {"logs": 2}

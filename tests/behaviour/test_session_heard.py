@@ -1,0 +1,80 @@
+"""Messages of runs that end before anybody answers: they are nodes of the session."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from actors.kernel.agent.message import ContentBlock
+from actors.kernel.runtime.scheduler import RetryPolicy
+from actors.sessions import UserMessage
+from tests.behaviour.talks import Echo, all_of, past_of, said_in, sessions_on, types_of
+
+if TYPE_CHECKING:
+    from actors.kernel.agent.message import Message
+    from actors.runtime import RunContext
+    from tests.behaviour.bed import Bed
+
+
+class Broken:
+    """Fails before it asks a model."""
+
+    def __init__(self, bed: Bed) -> None:
+        self.id = bed.name()
+
+    async def run(self, ctx: RunContext, inbox: list[Message]) -> None:
+        """Fail."""
+        raise ValueError("no")
+
+
+@pytest.fixture
+def app(bed: Bed) -> str:
+    """A type that no other test has."""
+    return bed.name().type
+
+
+@pytest.mark.item(356, 377)
+async def test_a_message_is_a_node_when_its_run_is_cancelled_in_its_first_answer(
+    bed: Bed, app: str
+) -> None:
+    """It is the active node, an event of the run, and part of the next window. A queued run leaves none."""
+    echo = Echo()
+    echo.hold("1")
+    async with sessions_on(bed, echo.agent(), app=app) as talks:
+        run = await talks.start("1", session_id="s")
+        queued = await talks.start("2", session_id="s")
+        await bed.until(lambda: echo.asked)
+        await queued.cancel()
+        await run.cancel()
+        [node] = await talks.path("s")
+        assert (node.message.text, node.run_id) == ("1", run.run_id)
+        assert (await talks.session("s")).head == node.id
+        said = [one for one in await past_of(talks, "s") if one.run_id == run.run_id]
+        assert types_of(said) == ["loop_started", "cancel_requested", "message", "run_cancelled"]
+        assert [one.node_id for one in said] == [None, None, node.id, None]
+        again = [one for one in await past_of(talks, "s", said[2].event_id) if one.seq >= 0]
+        assert types_of(again)[-1] == "run_cancelled"
+        assert "message" not in types_of(again)
+        assert await (await talks.start("3", session_id="s")).result() == "echo: 3"
+        assert echo.asked[-1] == ["1", "3"]
+
+
+@pytest.mark.item(355, 377)
+async def test_a_message_is_a_node_when_its_run_fails_before_it_asks(bed: Bed, app: str) -> None:
+    """With all of its blocks; the mode that works goes on behind it, or from another node."""
+    echo, never = Echo(), RetryPolicy(max_retries=0)
+    picture = ContentBlock.model_validate({"type": "image", "url": "x"})
+    blocks = [ContentBlock(type="text", text="look"), picture]
+    async with sessions_on(
+        bed, {"normal": echo.agent(), "broken": Broken(bed)}, app=app, retry=never
+    ) as talks:
+        await (await talks.start("1", session_id="s")).result()
+        first = (await talks.path("s"))[-1]
+        message = UserMessage(content=tuple(blocks))
+        failed = await talks.start(message, session_id="s", mode="broken")
+        assert types_of(await all_of(failed))[-2:] == ["message", "run_failed"]
+        heard = (await talks.path("s"))[-1]
+        assert (heard.parent, heard.message.content) == (first.id, blocks)
+        await (await talks.start("2", session_id="s")).result()
+        assert await said_in(talks, "s") == ["1", "echo: 1", "look", "2", "echo: 2"]

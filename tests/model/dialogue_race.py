@@ -1,0 +1,170 @@
+"""Acts of two processes upon one session in the same instant: what comes of them is what some order says."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from copy import deepcopy
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from actors.errors import ActorsError
+from actors.sessions import CancelResult
+from tests.model.dialogue import Told
+from tests.model.dialogue_play import PATIENCE_S, Play
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Iterator, Sequence
+
+    from tests.model.dialogue import Dialogue
+
+GONE: Final = "gone"
+BEFORE: Final = {"idle": ("say", "say"), "open": ("say", "hold"), "queue": ("say", "hold", "hold")}
+"""What was said before the race; the second message is the one that is cancelled."""
+
+
+@dataclass
+class Race(Play):
+    """A race in a session of its own."""
+
+    told: dict[int, Told] = field(default_factory=dict)
+    victim: str = ""
+
+    async def run(self, before: str, acts: Sequence[str]) -> list[str]:
+        """Return what is wrong with every order."""
+        session = self.session(0)
+        dialogue = self.model[session]
+        for n, kind in enumerate(BEFORE[before]):
+            told = Told(f"{self.name}.{n}", kind, "c0")
+            dialogue.start(told, "queue")
+            await self._send(session, told, "queue", None)
+            await self._rest()
+        self.victim = f"{self.name}.1"
+        await self._learn(session)
+        node = await self._node(session, 0)
+        performs = [self._perform(session, n, act, node) for n, act in enumerate(acts)]
+        outcomes = await asyncio.gather(*performs)
+        candidates = list(self._orders(acts, dialogue, outcomes))
+        limit = asyncio.get_running_loop().time() + PATIENCE_S
+        wrong: list[str] = []
+        while candidates and asyncio.get_running_loop().time() < limit:
+            found: list[list[str]] = []
+            for candidate in candidates:
+                self.wrong, self.model[session] = [], candidate
+                await self._learn(session)
+                await self._look_at(session, candidate)
+                if not self.wrong:
+                    return []
+                found.append(self.wrong)
+            wrong = min(found, key=len)
+            await asyncio.sleep(0.02)
+        wrong = wrong or ["no order has these outcomes"]
+        return [f"{before}, {acts}: {outcomes}", *wrong]
+
+    async def _perform(self, session: str, n: int, act: str, node: str) -> Any:
+        talks = await self.stage.talks(n)
+        work: Awaitable[Any]
+        match act:
+            case "start":
+                told = self.told[n] = Told(f"{self.name}.r{n}", "hold", f"c{n}")
+                return await self._send(session, told, "queue", None)
+            case "cancel":
+                work = self._stop(n)
+            case "switch":
+                work = talks.switch_context(session, node)
+            case _:
+                work = talks.delete_session(session)
+        try:
+            done = await work
+        except ActorsError as exc:
+            return type(exc).__name__
+        if isinstance(done, CancelResult):
+            return done.status
+        return GONE if act == "delete" else "ok"
+
+    async def _stop(self, n: int) -> CancelResult:
+        """Cancel it by its id, which is known: who looks for runs now may find one before who started it."""
+        run_id = next(id_ for id_, label in self.labels.items() if label == self.victim)
+        handle = await (await self.stage.talks(n)).run(run_id)
+        return await handle.cancel(timeout_s=PATIENCE_S)
+
+    def _orders(
+        self, acts: Sequence[str], base: Dialogue, outcomes: Sequence[Any]
+    ) -> Iterator[Dialogue]:
+        """Yield the sessions that orders make which have these outcomes.
+
+        A cancel is asked for, and then done. The host begins the next run at once, or behind all acts. Then
+        the runs of two clients may be before it in another order than their facts: who hears of both at once
+        takes either first.
+        """
+        cancels = [n for n, act in enumerate(acts) if act == "cancel"]
+        steps = [*enumerate(acts), *((n, "ask") for n in cancels)]
+        for order, is_late in itertools.product(itertools.permutations(steps), (False, True)):
+            if any(order.index((n, "ask")) > order.index((n, "cancel")) for n in cancels):
+                continue
+            dialogue, is_gone = deepcopy(base), False
+            dialogue.is_held = is_late
+            for n, act in order:
+                if act == "ask":
+                    if (run := dialogue.runs.get(self.victim)) is not None:
+                        dialogue.ask_to_stop(run, "")
+                    continue
+                predicted = self._predicted(acts[n], n, dialogue, outcomes[n], is_gone=is_gone)
+                if acts[n] == "cancel" and outcomes[n] == "UnknownRunError" and GONE in outcomes:
+                    predicted = outcomes[n]  # it has ended, and went before the caller saw that
+                is_gone = is_gone or predicted == GONE
+                if predicted != outcomes[n]:
+                    break
+            else:
+                yield from _begun(dialogue, base) if is_late else (dialogue,)
+
+    def _predicted(
+        self, act: str, n: int, dialogue: Dialogue, outcome: Any, *, is_gone: bool
+    ) -> str:
+        if is_gone and (outcome, act) in _WHILE_IT_GOES:
+            return str(outcome)  # the deletion has begun, and is not done
+        match act:
+            case "start":
+                return dialogue.start(self.told[n], "queue")
+            case "cancel":
+                run = dialogue.runs.get(self.victim)
+                return "UnknownRunError" if run is None else dialogue.cancel(run)
+            case "switch":
+                return dialogue.switch(0)
+        gone = dialogue.delete()
+        return gone if gone.endswith("Error") else GONE
+
+
+def _begun(dialogue: Dialogue, before: Dialogue) -> Iterator[Dialogue]:
+    """Yield the dialogue as it goes on, with each order of the runs that were not queued before the race."""
+    old = {one.label for one in before.queue}
+    for order in itertools.permutations(
+        one.label for one in dialogue.queue if one.label not in old
+    ):
+        other = deepcopy(dialogue)
+        other.queue.sort(key=lambda one: order.index(one.label) if one.label in order else -1)
+        other.release()
+        yield other
+
+
+_WHILE_IT_GOES: Final = {
+    ("SessionDeletingError", "start"),
+    ("SessionActiveError", "switch"),
+    (GONE, "delete"),
+    ("completed", "cancel"),
+}
+
+
+async def races(stage: Any, program: Any, count: int) -> list[str]:
+    """Run all pairs of acts, and so many triples, each in a session of its own; return what is wrong."""
+    acts = ("start", "cancel", "switch", "delete")
+    pairs = list(itertools.combinations_with_replacement(acts, 2))
+    triples = [*list(itertools.combinations(acts, 3))[:count], ("delete", "delete", "start")]
+    wrong: list[str] = []
+    numbers = itertools.count()
+    make = partial(Race, program, stage)
+    for before in BEFORE:
+        for some in (*pairs, *triples):
+            wrong += await make(f"r{next(numbers)}.").run(before, some)
+    return wrong

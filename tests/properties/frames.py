@@ -1,0 +1,109 @@
+"""Random programs of one kind are played: in memory, with deaths and errors of the store, on servers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from tests.harness.faulty_store import Faults
+from tests.harness.slow import IS_SLOW
+from tests.model.drawing import drawn_cases
+from tests.model.signs import TieError
+from tests.model.verdict import broken_promises, differences, play_both
+from tests.properties.stage import opened_stage
+from tests.properties.test_crowds import foretold, wrong
+from tests.properties.test_programs import (
+    DEATHS,
+    ERRORS,
+    PARTS,
+    SEED,
+    SEEDS,
+    SUSPENDED,
+    faults_of,
+    for_each,
+    played,
+    report,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from hypothesis.strategies import SearchStrategy
+
+    from tests.harness.servers import TestNats, TestPostgres
+    from tests.model.program import Case
+
+STRIDE: Final = 1 if IS_SLOW or SEED else 3
+"""The gate lets a host die at every third store call: before it, and after it."""
+
+
+def hold(count: int, cases: SearchStrategy[Case]) -> None:
+    """Play so many programs of each part, hot and suspended: all is as the model says."""
+
+    def holds(case: Case, seed: int) -> None:
+        for suspend_after in (5.0, 0.0):
+            both = played(case, seed, suspend_after)
+            found = differences(case, both.predicted, both.observed)
+            assert not found, report(found, case, seed)
+
+    for_each(0, count * PARTS, holds, cases, SEEDS)
+
+
+def hold_in_deaths(count: int, cases: SearchStrategy[Case]) -> None:
+    """The same where a host dies at one of the store calls, and another one goes on."""
+
+    def holds(case: Case, seed: int, faults: Faults, suspend_after: float) -> None:
+        both = played(case, seed, suspend_after, faults)
+        found = differences(case, both.predicted, both.observed)
+        assert not found, report(found, case, seed, faults)
+
+    for_each(1, count * PARTS, holds, cases, SEEDS, faults_of(DEATHS, 60), SUSPENDED)
+
+
+def hold_in_errors(count: int, cases: SearchStrategy[Case]) -> None:
+    """Play programs where one of the store calls fails, with a known outcome or not: no promise is broken."""
+
+    def holds(case: Case, seed: int, faults: Faults, suspend_after: float) -> None:
+        both = played(case, seed, suspend_after, faults)
+        found = broken_promises(case, both.observed)
+        assert not found, report(found, case, seed, faults)
+
+    for_each(2, count * PARTS, holds, cases, SEEDS, faults_of(ERRORS, 60), SUSPENDED)
+
+
+def die_everywhere(case: Case) -> None:
+    """Play a program again and again, whose host dies before and after each store call."""
+    nth, is_struck, wrong_ones = 0, True, []
+    while is_struck:
+        for manner in DEATHS:
+            faults = Faults(nth=nth, manner=manner)
+            try:
+                both = play_both(case, suspend_after=(0.0, 5.0)[nth // STRIDE % 2], faults=faults)
+            except TieError:
+                found = []
+            else:
+                found = differences(case, both.predicted, both.observed)
+            wrong_ones += [report(found, case, 0, faults)] if found else []
+            is_struck = faults.struck
+        nth += STRIDE
+    assert not wrong_ones, f"{len(wrong_ones)} of {nth // STRIDE * 2} deaths\n{wrong_ones[-1]}"
+
+
+def crowd(
+    servers: tuple[TestPostgres, TestNats],
+    fixed: Iterable[Case],
+    cases: SearchStrategy[Case],
+    count: int,
+    *,
+    brokered: bool,
+) -> None:
+    """Play many programs at a time on real servers: one half leaves memory where it waits, the other stays."""
+    seed: Any = int(SEED or 1) + brokered
+    drawn = drawn_cases(cases, count, seed)
+    halves = {0.0: [*fixed, *drawn[::2]], 5.0: drawn[1::2]}
+    with opened_stage(*servers, brokered=brokered) as stage:
+        found = [
+            one
+            for suspend_after, half in halves.items()
+            for one in wrong(stage, foretold(half), seed, suspend_after)
+        ]
+    assert not found, min(found, key=len)

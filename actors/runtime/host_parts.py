@@ -126,7 +126,8 @@ class HostParts:
         self, *, bus: DeltaBus | None = None, listeners: Sequence[GatewayListener] = ()
     ) -> None:
         """Before `start`: exchange live events with other hosts by `bus`, and serve external clients."""
-        self._live.bus = bus
+        if bus is not None:
+            self._live.join(bus)
         self._listeners.extend(listeners)
 
     def crash(self) -> None:

@@ -30,7 +30,7 @@ from actors.kernel.runtime.commit import (
     Outgoing,
 )
 from actors.kernel.runtime.hints import Nudge
-from actors.kernel.runtime.ids import AgentId
+from actors.kernel.runtime.ids import AgentId, RunId
 from actors.kernel.runtime.log_entry import NewEntry
 from actors.kernel.runtime.rows import Arrived
 from actors.kernel.runtime.scheduler import Lease
@@ -100,7 +100,7 @@ class Committer(CommitStore):
         settings: StoreSettings,
         outage: ServerOutage,
         *,
-        on_commit: Callable[[str], None],
+        on_commit: Callable[[RunId], None],
         on_foreign: Callable[[str, Nudge], None],
         on_session: Callable[[AgentId], None],
         artifacts_of: ArtifactsOf,

@@ -295,11 +295,11 @@ class Committer(CommitStore):
 
     def _committed(self, unit: Unit, last: Committed) -> None:
         """Answer every call of the unit; the commit that closes it gets `last`."""
+        self._on_commit(unit.first.lease.run_id)  # before the run goes on, which may take a while
         seq = unit.first.expected
         for call in unit.calls:
             seq += len(call.args.rows)
             call.answer(Committed(seq) if call.args.commit is None else last)
-        self._on_commit(unit.first.lease.run_id)
         commit = unit.calls[-1].args.commit
         if commit is not None and commit.session is not None:
             self._on_session(commit.lease.agent_id)

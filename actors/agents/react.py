@@ -13,7 +13,6 @@ from actors.context.compaction.token_budget import TokenBudgetComposedStrategy
 from actors.context.compaction.tool_results import ToolResultCompactionStrategy
 from actors.context.config import ContextConfig
 from actors.context.store_history import StoreHistory
-from actors.context.tokens import installed_tokenizer
 from actors.kernel.agent.context import CompactionStrategy
 from actors.kernel.agent.guards import Guard
 from actors.kernel.agent.llm import GenerationOptions, LLMClient
@@ -80,7 +79,6 @@ class ReActAgent:
         self.model, self.instructions, self.tools = model, instructions, tuple(tools)
         check_tools(self.tools, self.id)
         self._settles = any(isinstance(one, TaskManagerTool) and one.settles for one in self.tools)
-        installed_tokenizer()  # takes most of a second, once: not in the event loop, in an answer
         self.context = context or default_context(model)
         self.session, self.version = session, version
         self.approval_policy = approval_policy or ApprovalPolicy()

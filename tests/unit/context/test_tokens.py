@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -40,6 +42,21 @@ def test_the_installed_tokenizer_counts_as_models_do() -> None:
     assert count("half a pair \ud800") > 3
     assert 250_000 < count("word " * 250_000) < 251_000
     assert TokenCounter().text("hello world") == 2
+
+
+def test_the_installed_tokenizer_is_the_package_s_own() -> None:
+    """It is loaded without the package, which takes 140 MB, and both can live in one process."""
+    pytest.importorskip("bpe_openai", reason="extra `tokens` is not installed")
+    script = """
+import sys
+from actors.context.tokens import installed_tokenizer
+texts = ["", "a", "don't  do\\n\\nthat", "Größe 東京 🦊", "x" * 3_000, "<|endoftext|>"]
+sizes = [installed_tokenizer()(text) for text in texts]
+assert "bpe_openai" not in sys.modules
+import bpe_openai
+assert sizes == [len(bpe_openai.get_encoding("o200k_base").encode_ordinary(one)) for one in texts]
+"""
+    subprocess.run([sys.executable, "-W", "ignore", "-c", script], check=True)
 
 
 def test_everything_a_model_reads_is_counted() -> None:

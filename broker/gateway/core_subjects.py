@@ -98,6 +98,7 @@ class CoreSubjects:
                     MaxPayloadError
                 ):  # one message less is no harm; no pump is
                     await client.publish(subject, data, reply)
+            client.write_out()
 
     async def _adjust(self, client: NatsConnection, subject: str) -> None:
         """Subscribe or not, as somebody here wants to hear or not."""

@@ -1,6 +1,7 @@
 """A session whose runs another process executes: how late its reader sees pieces of answers, and entries.
 
-The floor is core NATS: publish there, subscribe here, with the client as it is. Both processes read one clock
+The floor is core NATS: publish there, subscribe here, with the client as it is. An entry is read from its table
+when a hint came, so beside it stands the same message with one such read. Both processes read one clock
 (`time.monotonic_ns` is the machine's). `python -m tests.benchmarks.talks_elsewhere` is the other process.
 """
 
@@ -14,6 +15,7 @@ import time
 from contextlib import aclosing, asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final, cast
 
+import asyncpg
 import nats
 from typing_extensions import override
 
@@ -25,6 +27,7 @@ from actors.sessions import AgentRuntime
 from actors.testing import FunctionModel
 from compose.assembly.runtime import build_runtime
 from compose.assembly.settings import Settings
+from persistence.postgres.reads.reads import SQL_ENTRIES
 from tests.benchmarks.bench import report
 from tests.benchmarks.outside import Place
 
@@ -151,7 +154,7 @@ class OtherProcess:
 
 async def run(servers: Servers, *, scale: float = 1.0) -> None:
     """Print a line for pieces and one for entries, each with core NATS in the same minute."""
-    place, late = Place(servers), dict[str, list[int]](floor=[], delta=[], entry=[])
+    place, late = Place(servers), dict[str, list[int]](floor=[], read=[], delta=[], entry=[])
     settings = Settings(db_schema=place.schema, namespace=place.name)
     made = build_runtime(servers.nats_url, servers.postgres_url, settings=settings, serve=False)
     async with (
@@ -161,9 +164,9 @@ async def run(servers: Servers, *, scale: float = 1.0) -> None:
     ):
         for _ in range(max(1, round(ROUNDS * scale))):
             runs = 1 + max(1, round(RUNS * scale))
-            late["floor"] += await _floor(servers, place, other, runs * CALLS * PIECES)
+            await _floor(place, other, runs * CALLS * PIECES, late)
             await _read(talks, other, runs, late)
-    floor = _percentiles(late["floor"])
+    floor, read = _percentiles(late["floor"]), _percentiles(late["read"])
     for what, goal in (("delta", 3), ("entry", 5)):
         found = _percentiles(late[what])
         report(
@@ -171,6 +174,7 @@ async def run(servers: Servers, *, scale: float = 1.0) -> None:
             count=len(late[what]),
             **{f"{name}_ms": ms for name, ms in found.items()},
             **{f"floor_{name}_ms": ms for name, ms in floor.items()},
+            **{f"floor_with_read_{name}_ms": ms for name, ms in read.items()},
             **{f"times_{name}": round(found[name] / floor[name], 2) for name in found},
             ratio=round(floor["p50"] / found["p50"], 3),
             goal_times=goal,
@@ -182,20 +186,26 @@ def _percentiles(late: list[int]) -> dict[str, float]:
     return {"p50": round(cut[49] / 1e6, 3), "p99": round(cut[98] / 1e6, 3)}
 
 
-async def _floor(servers: Servers, place: Place, other: OtherProcess, count: int) -> list[int]:
-    late: list[int] = []
+async def _floor(place: Place, other: OtherProcess, count: int, late: dict[str, list[int]]) -> None:
+    """Note how late messages of the other process come, and for how long one row is read then."""
+    wanted = len(late["read"]) + count
+    rows = await asyncpg.connect(
+        place.servers.postgres_url, server_settings={"search_path": place.schema}
+    )
 
     async def take(message: Any) -> None:
-        late.append(time.monotonic_ns() - int(message.data))
+        late["floor"].append(time.monotonic_ns() - int(message.data))
+        await rows.fetch(SQL_ENTRIES, "none", 0, 1000)
+        late["read"].append(time.monotonic_ns() - int(message.data))
 
-    async with await nats.connect(servers.nats_url) as line:
+    async with await nats.connect(place.servers.nats_url) as line:
         await line.subscribe(f"{place.name}.floor", cb=take)
         await line.flush()
         other.tell(count)
         assert await other.heard() == "done"
-        while len(late) < count:  # noqa: ASYNC110 - they come by themselves
+        while len(late["read"]) < wanted:  # noqa: ASYNC110 - they come by themselves
             await asyncio.sleep(0.01)
-    return late
+    await rows.close()
 
 
 async def _read(

@@ -193,7 +193,7 @@ class NatsConnection(NatsClient):
         await super().publish(subject, payload, reply, headers)
 
     def write_out(self) -> None:
-        """Write what was published to the socket, unless it is full: the flusher's turn is behind other tasks."""
+        """Write what was published, unless the socket is full: the flusher's turn is behind other tasks."""
         writer = getattr(self._transport, "_io_writer", None)
         if self._pending and writer is not None and not writer.transport.get_write_buffer_size():
             pending, self._pending, self._pending_data_size = self._pending, [], 0

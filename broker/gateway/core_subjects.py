@@ -43,8 +43,12 @@ class CoreSubjects:
         return self._client is not None
 
     def _send(self, subject: str, data: bytes, reply: str = "") -> None:
-        """Publish soon, behind the subscriptions that are wanted now; nothing without a connection."""
-        if self._client is not None:
+        """Publish, behind the subscriptions that are wanted now; nothing without a connection."""
+        client = self._client
+        if client is None:
+            return
+        waits = self._changed or self._outgoing
+        if waits or not client.publish_now(subject, data, reply):
             self._outgoing.append((subject, data, reply))
             self._work.set()
 
@@ -98,7 +102,6 @@ class CoreSubjects:
                     MaxPayloadError
                 ):  # one message less is no harm; no pump is
                     await client.publish(subject, data, reply)
-            client.write_out()
 
     async def _adjust(self, client: NatsConnection, subject: str) -> None:
         """Subscribe or not, as somebody here wants to hear or not."""

@@ -24,6 +24,7 @@ from nats.aio.client import Client as NatsClient
 from nats.aio.subscription import Subscription
 from nats.errors import Error as NatsError
 from nats.errors import MaxPayloadError, NoServersError, UnexpectedEOF
+from nats.protocol.command import pub_cmd
 from typing_extensions import override
 
 from broker.nats_client import ConnectionLostError, UnreachableError
@@ -192,12 +193,18 @@ class NatsConnection(NatsClient):
             raise MaxPayloadError
         await super().publish(subject, payload, reply, headers)
 
-    def write_out(self) -> None:
-        """Write what was published, unless the socket is full: the flusher's turn is behind other tasks."""
+    def publish_now(self, subject: str, payload: bytes, reply: str = "") -> bool:
+        """Write a message to the socket; False: something waits before it, or it is too large.
+
+        What `publish` takes has its turn behind all tasks that are ready.
+        """
         writer = getattr(self._transport, "_io_writer", None)
-        if self._pending and writer is not None and not writer.transport.get_write_buffer_size():
-            pending, self._pending, self._pending_data_size = self._pending, [], 0
-            writer.writelines(pending)
+        if self._pending or writer is None or len(payload) > self.max_payload or self.lost.is_set():
+            return False
+        if writer.transport.get_write_buffer_size():
+            return False
+        writer.write(pub_cmd(subject, reply, payload))
+        return True
 
     @override
     async def _process_msg(

@@ -36,10 +36,10 @@ if TYPE_CHECKING:
     from tests.harness.servers import TestNats, TestPostgres
     from tests.model.program import Case
 
-COUNT: Final = int(os.environ.get("CALLBOARD_CONVERSING", "300" if IS_SLOW else "40"))
+COUNT: Final = int(os.environ.get("CALLBOARD_CONVERSING", "300" if IS_SLOW else "24"))
 CROWD: Final = 200 if IS_SLOW else 30
-STRIDE: Final = 1 if IS_SLOW or SEED else 2
-"""The gate lets a host die at every second store call: before it, and after it."""
+STRIDE: Final = 1 if IS_SLOW or SEED else 3
+"""The gate lets a host die at every third store call: before it, and after it."""
 DYING: Final = [*CONVERSING] if IS_SLOW or SEED else ["cuts", "later runs", "errors"]
 """Programs whose hosts die at all calls."""
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600 if SEED else 120)]

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from tests.model.broker_ground import Theatre
     from tests.model.program import Case
 
-COUNT: Final = int(os.environ.get("CALLBOARD_CROWD", "1080" if IS_SLOW else "100"))
+COUNT: Final = int(os.environ.get("CALLBOARD_CROWD", "1080" if IS_SLOW else "60"))
 """Programs in all. Some decide nothing, because two things coincide in them."""
 PARTS: Final = 4
 AT_A_TIME: Final = 50

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tests.model.program import Case
     from tests.model.verdict import Played
 
-COUNT: Final = int(os.environ.get("CALLBOARD_PROGRAMS", "300" if IS_SLOW else "100"))
+COUNT: Final = int(os.environ.get("CALLBOARD_PROGRAMS", "300" if IS_SLOW else "60"))
 SEED: Final = os.environ.get("CALLBOARD_SEED")
 DEATHS: Final = (Manner.DIE_BEFORE, Manner.DIE_AFTER)
 ERRORS: Final = (Manner.ERROR_BEFORE, Manner.ERROR_AFTER)

@@ -37,10 +37,10 @@ if TYPE_CHECKING:
     from tests.harness.servers import TestNats, TestPostgres
     from tests.model.program import Case
 
-COUNT: Final = int(os.environ.get("CALLBOARD_REMEMBERING", "300" if IS_SLOW else "25"))
+COUNT: Final = int(os.environ.get("CALLBOARD_REMEMBERING", "300" if IS_SLOW else "16"))
 CROWD: Final = 200 if IS_SLOW else 16
-STRIDE: Final = 1 if IS_SLOW or SEED else 2
-"""The gate lets a host die at every second store call: before it, and after it."""
+STRIDE: Final = 1 if IS_SLOW or SEED else 3
+"""The gate lets a host die at every third store call: before it, and after it."""
 DYING: Final = [*REMEMBERING] if IS_SLOW or SEED else ["versions", "blocks"]
 """Programs whose hosts die at all calls."""
 WRITES: Final = ("put", "forget", "search", "append", "commit") if IS_SLOW else ("put",)

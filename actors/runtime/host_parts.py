@@ -6,6 +6,7 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Sequence
 from contextlib import asynccontextmanager
 
+from actors.kernel.runtime.hints import LogHints
 from actors.kernel.runtime.ids import HostIncarnation
 from actors.kernel.runtime.live import DeltaBus
 from actors.kernel.runtime.shards import TOPICS
@@ -123,10 +124,17 @@ class HostParts:
             await self.ownership.stop()
 
     def attach(
-        self, *, bus: DeltaBus | None = None, listeners: Sequence[GatewayListener] = ()
+        self,
+        *,
+        bus: DeltaBus | None = None,
+        log_hints: LogHints | None = None,
+        listeners: Sequence[GatewayListener] = (),
     ) -> None:
-        """Before `start`: exchange live events with other hosts by `bus`, and serve external clients."""
-        self._live.bus = bus
+        """Before `start`: exchange live events and hints with other hosts, and serve external clients."""
+        if bus is not None:
+            self._live.join(bus)
+        if log_hints is not None:
+            self._store.prefer_log_hints(log_hints)
         self._listeners.extend(listeners)
 
     def crash(self) -> None:

@@ -48,8 +48,8 @@ class RunTranslator:
     nodes: Nodes | None = None
     _calls: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Arguments of tool calls that the model has asked for, by their ids."""
-    _pieces: dict[tuple[str, str], int] = field(default_factory=dict)
-    """Number of the last piece of each answer under way, by kind and position."""
+    _pieces: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """Attempt and number of the last piece of each answer under way, by position."""
     _tried: set[str] = field(default_factory=set)
     """Model calls that have failed."""
     _asked: dict[str, str] = field(default_factory=dict)
@@ -108,24 +108,27 @@ class RunTranslator:
         """
         said: dict[str, Any] = entry.payload
         payload = {"text": said["text"], "attempt": said["attempt"], "position": entry.position}
-        key, n = (entry.kind, entry.position), int(said["n"])
-        last = self._pieces.get(key)
-        if n and last is not None and n <= last:
+        place, last = (int(said["attempt"]), int(said["n"])), self._pieces.get(entry.position)
+        is_anew = last is not None and (
+            place[0] > last[0] or (place[0] == last[0] and not place[1])
+        )
+        if last is not None and place <= last and not is_anew:
             return []
-        self._pieces[key] = n
+        self._pieces[entry.position] = place
         type_ = "text_delta" if entry.kind == K.TEXT_DELTA else "reasoning_delta"
-        if type_ == "text_delta" and said.get("whole"):
+        if said.get("whole") and type_ == "text_delta":
             return [("text_snapshot", payload, {})]
+        if said.get("whole") and last is not None and last[0] == place[0]:
+            return []  # a part of it was shown
         drafts: list[Draft] = [(type_, payload, {})]
-        if type_ == "text_delta" and last is not None and not n:
+        if is_anew:
             drafts.insert(0, ("text_snapshot", {**payload, "text": ""}, {}))
         return drafts
 
     async def _answer(self, entry: RunLogEntry) -> list[Draft]:
         payload: dict[str, Any] = entry.payload
         if payload.get("status") == "ok":
-            for kind in _PIECES:
-                self._pieces.pop((kind, entry.position), None)
+            self._pieces.pop(entry.position, None)
         turns = await self._turns_of(entry)
         if _place(entry) in self._tried:  # the turns before the answer came with the try before
             turns = [turn for turn in turns[-1:] if turn.message.role == "assistant"]

@@ -3,82 +3,76 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 from collections import deque
-from collections.abc import AsyncGenerator, Callable
-from typing import Final, TypeAlias, get_args
+from collections.abc import AsyncGenerator, Callable, Sequence
+from itertools import count
+from typing import Final, get_args
 
-from nats.aio.subscription import Subscription
-from nats.errors import MaxPayloadError
 from pydantic_core import to_json
+from typing_extensions import override
 
-from actors.errors import NotSerializableError
+from actors.errors import ContractError, NotSerializableError
 from actors.kernel.json_data import check_json
 from actors.kernel.runtime.ids import AgentId, RunId
 from actors.kernel.runtime.live import Delta, DeltaKind
+from broker.gateway.core_subjects import CoreSubjects, Handler
 from broker.nats.client import NatsConnection
 from broker.nats.reconnecting import Tasks
-from broker.wire.subjects import Subjects
+from broker.wire.subjects import Subjects, hint_subject
 
-Handler: TypeAlias = "Callable[[bytes], None]"
-
-MAX_OUTGOING: Final = 10_000
-"""Messages that wait to be sent; of more the oldest are dropped."""
 MAX_BEHIND: Final = 1_000
 """Pieces that a slow reader may be behind; of more the oldest are dropped."""
 _KINDS: Final = get_args(DeltaKind)
+_ALL_ANSWERED: Final = b""
+"""The message behind the last whole answer."""
 
 
-class NatsDeltaBus:
-    """See `DeltaBus`. A `ConnectionUser`: while its connection is lost, nothing is published or received."""
+class NatsDeltaBus(CoreSubjects):
+    """See `DeltaBus`."""
 
     def __init__(self, subjects: Subjects) -> None:
-        self._subjects = subjects
-        self._outgoing: deque[tuple[str, bytes]] = deque(maxlen=MAX_OUTGOING)
-        self._handlers: dict[str, list[Handler]] = {}
-        self._changed: set[str] = set()
-        self._subscribed: dict[str, Subscription] = {}
-        self._work = asyncio.Event()
-        self._client: NatsConnection | None = None
-
-    @property
-    def is_connected(self) -> bool:
-        """See `DeltaBus.is_connected`."""
-        return self._client is not None
+        super().__init__(subjects)
+        self._open_answers: Callable[[AgentId, RunId], Sequence[Delta]] = lambda *_: ()
+        self._inbox = ""
+        self._numbers = count()
+        self._questions: dict[str, tuple[bytes, Handler]] = {}
+        """Questions for whole answers, by their number, and what takes the answers."""
 
     def publish(self, delta: Delta) -> None:
         """See `DeltaBus.publish`."""
-        if self._client is None:
-            return
-        facts = {
-            "kind": delta.kind,
-            "run": delta.run_id,
-            "attempt": delta.attempt,
-            "position": delta.position,
-            "n": delta.n,
-            "text": delta.text,
-            **({} if delta.data is None else {"data": delta.data}),
-        }
-        self._send(self._subjects.live(delta.agent_id, delta.run_id), to_json(facts))
+        if self._client is not None:
+            self._send(self._subjects.live(delta.agent_id, delta.run_id), _data_of(delta))
 
     def announce_end(self, agent_id: AgentId, run_id: RunId) -> None:
         """See `DeltaBus.announce_end`."""
         if self._client is not None:
             self._send(self._subjects.live_end(agent_id, run_id), b"")
 
-    async def subscribe(self, agent_id: AgentId, run_id: RunId) -> AsyncGenerator[Delta, None]:
+    async def subscribe(
+        self, agent_id: AgentId, run_id: RunId, *, whole: bool = False
+    ) -> AsyncGenerator[Delta | None, None]:
         """See `DeltaBus.subscribe`."""
-        waiting: deque[Delta] = deque(maxlen=MAX_BEHIND)
+        waiting: deque[Delta | None] = deque(maxlen=MAX_BEHIND)
         came = asyncio.Event()
 
-        def handler(data: bytes) -> None:
-            delta = _delta(data, agent_id, run_id)
-            if delta is not None:
-                waiting.append(delta)
-                came.set()
+        def take(data: bytes) -> None:
+            if (delta := _delta(data, agent_id, run_id)) is not None:
+                put(delta)
 
-        forget = self._subscribe_local(self._subjects.live(agent_id, run_id), handler)
+        def take_answer(data: bytes) -> None:
+            put(None) if data == _ALL_ANSWERED else take(data)
+
+        def put(delta: Delta | None) -> None:
+            waiting.append(delta)
+            came.set()
+
+        forget = self._subscribe_local(self._subjects.live(agent_id, run_id), take)
+        question = str(next(self._numbers))
+        if whole:
+            asked = to_json({"agent": str(agent_id), "run": run_id})
+            self._questions[question] = asked, take_answer
+            self._ask(question)
         try:
             while True:
                 await came.wait()
@@ -86,7 +80,12 @@ class NatsDeltaBus:
                 while waiting:
                     yield waiting.popleft()
         finally:
+            self._questions.pop(question, None)
             forget()
+
+    def answer_by(self, open_answers: Callable[[AgentId, RunId], Sequence[Delta]]) -> None:
+        """See `DeltaBus.answer_by`."""
+        self._open_answers = open_answers
 
     def watch_end(
         self, agent_id: AgentId, run_id: RunId, on_end: Callable[[], None]
@@ -94,71 +93,50 @@ class NatsDeltaBus:
         """See `DeltaBus.watch_end`."""
         return self._subscribe_local(self._subjects.live_end(agent_id, run_id), lambda _: on_end())
 
-    def _send(self, subject: str, data: bytes) -> None:
-        self._outgoing.append((subject, data))
-        self._work.set()
-
-    def _subscribe_local(self, subject: str, handler: Handler) -> Callable[[], None]:
-        self._handlers.setdefault(subject, []).append(handler)
-        self._change(subject)
-
-        def forget() -> None:
-            handlers = self._handlers.get(subject, [])
-            if handler in handlers:
-                handlers.remove(handler)
-            if not handlers:
-                self._handlers.pop(subject, None)
-            self._change(subject)
-
-        return forget
-
-    def _change(self, subject: str) -> None:
-        self._changed.add(subject)
-        self._work.set()
-
+    @override
     async def attach(self, client: NatsConnection, inbox: str, tasks: Tasks) -> None:
-        """See `ConnectionUser.attach`."""
-        del inbox
-        self._subscribed, self._changed = {}, set(self._handlers)
-        self._client = client
-        self._work.set()
-        tasks.start(self._pump(client), name="deltas")
+        self._inbox = f"{inbox}.open"
+        await client.listen(f"{self._inbox}.*", self._answered)
+        await client.listen(hint_subject(self._subjects, "open"), self._asked)
+        await super().attach(client, inbox, tasks)
+        for question in self._questions:
+            self._ask(question)
 
-    def detach(self) -> None:
-        """See `ConnectionUser.detach`."""
-        self._client = None
-        self._outgoing.clear()
+    def _ask(self, question: str) -> None:
+        """Ask all processes, behind the subscription to the pieces that follow the answer."""
+        asked, _ = self._questions[question]
+        self._send(hint_subject(self._subjects, "open"), asked, f"{self._inbox}.{question}")
 
-    async def leave(self) -> None:
-        """See `ConnectionUser.leave`: runs that execute here go on telling."""
+    def _answered(self, subject: bytes, _reply: bytes, data: bytes, _headers: bytes) -> None:
+        question = self._questions.get(subject.rpartition(b".")[2].decode())
+        if question is not None:
+            question[1](data)
 
-    async def shut(self) -> None:
-        """See `ConnectionUser.shut`: nobody waits for deltas."""
+    def _asked(self, _subject: bytes, reply: bytes, data: bytes, _headers: bytes) -> None:
+        """Answer behind the pieces that the answers hold, and before all others."""
+        try:
+            asked = json.loads(data)
+            found = self._open_answers(AgentId.parse(asked["agent"]), RunId(asked["run"]))
+        except (ValueError, TypeError, KeyError, RecursionError, ContractError):
+            return  # of another version
+        if found and reply:
+            for delta in found:
+                self._send(reply.decode(), _data_of(delta))
+            self._send(reply.decode(), _ALL_ANSWERED)
 
-    async def _pump(self, client: NatsConnection) -> None:
-        while not client.lost.is_set():
-            await self._work.wait()
-            self._work.clear()
-            while self._changed:
-                await self._adjust(client, self._changed.pop())
-            while self._outgoing:
-                subject, data = self._outgoing.popleft()
-                with contextlib.suppress(MaxPayloadError):  # one piece less is no harm; no pump is
-                    await client.publish(subject, data)
 
-    async def _adjust(self, client: NatsConnection, subject: str) -> None:
-        """Subscribe or not, as somebody here wants to hear or not."""
-        known = self._subscribed.get(subject)
-        if subject in self._handlers and known is None:
-
-            def sink(_subject: bytes, _reply: bytes, data: bytes, _headers: bytes) -> None:
-                for handler in tuple(self._handlers.get(subject, ())):
-                    handler(data)
-
-            self._subscribed[subject] = await client.listen(subject, sink)
-        elif subject not in self._handlers and known is not None:
-            del self._subscribed[subject]
-            await client.forget(known)
+def _data_of(delta: Delta) -> bytes:
+    facts = {
+        "kind": delta.kind,
+        "run": delta.run_id,
+        "attempt": delta.attempt,
+        "position": delta.position,
+        "n": delta.n,
+        "text": delta.text,
+        **({} if delta.data is None else {"data": delta.data}),
+        **({"whole": True} if delta.is_whole else {}),
+    }
+    return to_json(facts)
 
 
 def _delta(data: bytes, agent_id: AgentId, run_id: RunId) -> Delta | None:
@@ -178,6 +156,7 @@ def _delta(data: bytes, agent_id: AgentId, run_id: RunId) -> Delta | None:
             kind=facts["kind"],
             text=str(facts["text"]),
             data=found,
+            is_whole=bool(facts.get("whole")),
         )
     except (ValueError, TypeError, KeyError, OverflowError, RecursionError, NotSerializableError):
         return None

@@ -24,6 +24,7 @@ from nats.aio.client import Client as NatsClient
 from nats.aio.subscription import Subscription
 from nats.errors import Error as NatsError
 from nats.errors import MaxPayloadError, NoServersError, UnexpectedEOF
+from nats.protocol.command import pub_cmd
 from typing_extensions import override
 
 from broker.nats_client import ConnectionLostError, UnreachableError
@@ -191,6 +192,19 @@ class NatsConnection(NatsClient):
         if headers and len(payload) + block_bytes(headers) > self.max_payload:
             raise MaxPayloadError
         await super().publish(subject, payload, reply, headers)
+
+    def publish_now(self, subject: str, payload: bytes, reply: str = "") -> bool:
+        """Write a message to the socket; False: something waits before it, or it is too large.
+
+        What `publish` takes has its turn behind all tasks that are ready.
+        """
+        writer = getattr(self._transport, "_io_writer", None)
+        if self._pending or writer is None or len(payload) > self.max_payload or self.lost.is_set():
+            return False
+        if writer.transport.get_write_buffer_size():
+            return False
+        writer.write(pub_cmd(subject, reply, payload))
+        return True
 
     @override
     async def _process_msg(

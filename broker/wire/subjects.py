@@ -167,6 +167,18 @@ class Subjects:
         return f"{self.namespace}_{name}" if self.namespace else name
 
 
+def hint_subject(subjects: Subjects, about: Literal["open", "follow", "log"], run: str = "") -> str:
+    """Return where hosts tell each other that somebody reads runs; `~` is in the name of no host.
+
+    Args:
+        subjects: Of the deployment.
+        about: ``open``: questions for answers that are under way. ``follow``: names of runs whose log somebody
+            reads. ``log``: hints that the log of `run` has grown.
+        run: The run.
+    """
+    return subjects.prefixed(f"host.v1.~{about}{token(run)}")
+
+
 @lru_cache(maxsize=1024)
 def address_of(agent: AgentId) -> str:
     """Return the tokens ``<tenant>.<type>.<key>`` of the agent."""

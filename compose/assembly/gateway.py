@@ -16,9 +16,10 @@ from actors.runtime.loop.tasks import TaskScope
 from actors.runtime.runtime import host_of
 from broker.gateway.deltas import NatsDeltaBus
 from broker.gateway.gateway import Gateway
+from broker.gateway.log_hints import NatsLogHints
 from broker.gateway.micro import HostFacts
 from broker.nats.permissions import HOST_INBOX
-from broker.nats.reconnecting import ReconnectingConnection
+from broker.nats.reconnecting import ConnectionUser, ReconnectingConnection
 from broker.wire.subjects import Subjects
 from compose.assembly.nats import nats_server
 from compose.assembly.settings import Settings
@@ -38,8 +39,8 @@ def attach_outside(
     Returns what waits until requests are taken, `READY_S` seconds at most.
     """
     subjects = Subjects(settings.namespace)
-    bus = NatsDeltaBus(subjects)
-    users: list[NatsDeltaBus | Gateway] = [bus]
+    bus, log_hints = NatsDeltaBus(subjects), NatsLogHints(subjects)
+    users: list[ConnectionUser] = [bus, log_hints]
     if serve and settings.gateway:
         facts = HostFacts(
             owner=runtime.owner,
@@ -54,7 +55,7 @@ def attach_outside(
         scope=TaskScope,
         inbox_prefix=HOST_INBOX,
     )
-    host_of(runtime).attach(bus=bus, listeners=[line])
+    host_of(runtime).attach(bus=bus, log_hints=log_hints, listeners=[line])
     return partial(_ready, line)
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from typing_extensions import override
 
 from actors.errors import PersistenceError
-from actors.kernel.runtime.hints import Nudge
+from actors.kernel.runtime.hints import LogHints, Nudge
 from actors.kernel.storage.blob import ArtifactBytes
 from actors.kernel.store.store import RunStore
 from persistence.background import background
@@ -35,6 +35,7 @@ from persistence.postgres.mail.outbox import Outbox
 from persistence.postgres.operators import Operators
 from persistence.postgres.reads.insight import Insight
 from persistence.postgres.reads.lists import Lists
+from persistence.postgres.reads.log_readers import LogReaders, NotifiedLogs
 from persistence.postgres.reads.reads import Reads
 from persistence.postgres.sharding.backlog import PostgresBacklog
 from persistence.postgres.sharding.ownership import ShardLeases
@@ -78,7 +79,9 @@ class PostgresStore(RunStore):
         # Rows, so that no host needs a bucket to read a conversation.
         large_turns = PostgresArtifacts(links)
         self._listener = Listener(settings, outage)
-        self.reads = Reads(settings, links, reading)
+        notified = NotifiedLogs(settings, links, self._listener)
+        self._log_readers = log_readers = LogReaders(notified)
+        self.reads = Reads(settings, links, reading, log_readers)
         self.lists = Lists(links, answering)
         self.transcripts = Transcripts(links, large_turns.of)
         readers = FactReaders(self._listener, settings.sessions_channel)
@@ -89,7 +92,7 @@ class PostgresStore(RunStore):
         self.commits = Committer(
             settings,
             outage,
-            on_commit=self.reads.grew,
+            on_commit=log_readers.grew,
             on_foreign=self.arrivals.nudge,
             on_session=readers.wake,
             artifacts_of=large_turns.of,
@@ -115,6 +118,7 @@ class PostgresStore(RunStore):
             *self.mail.batchers,
             *self.outbox.batchers,
             *follows.batchers,
+            *notified.batchers,
         )
 
     @cached_property
@@ -188,6 +192,10 @@ class PostgresStore(RunStore):
     @override
     def set_nudge_hook(self, hook: Callable[[Nudge], None] | None) -> None:
         self._listener.hook = hook
+
+    @override
+    def prefer_log_hints(self, hints: LogHints) -> None:
+        self._log_readers.prefer(hints)
 
     async def listening(self) -> None:
         """Return once hints of other processes are heard."""

@@ -35,7 +35,12 @@ class Bus:
     def publish(self, delta: Delta) -> None:
         """Drop it."""
 
-    async def subscribe(self, agent_id: AgentId, run_id: RunId) -> AsyncGenerator[Delta, None]:
+    def answer_by(self, open_answers: object) -> None:
+        """Nobody asks."""
+
+    async def subscribe(
+        self, agent_id: AgentId, run_id: RunId, *, whole: bool = False
+    ) -> AsyncGenerator[Delta | None, None]:
         """Nothing comes."""
         await asyncio.Event().wait()
         yield  # type: ignore[misc]

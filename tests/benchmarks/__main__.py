@@ -28,6 +28,7 @@ from tests.benchmarks import (
     steps,
     suspended,
     talks,
+    talks_elsewhere,
     timers,
     windows,
 )
@@ -56,6 +57,7 @@ ON_BROKER = {
     "asks": asks.run,
     "latency": latency.run,
     "cold": cold.run,
+    "talks_elsewhere": talks_elsewhere.run,
     "idle-broker": idle.with_broker,
 }
 

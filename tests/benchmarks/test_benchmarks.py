@@ -27,6 +27,7 @@ from tests.benchmarks import (
     steps,
     suspended,
     talks,
+    talks_elsewhere,
     timers,
     windows,
 )
@@ -71,7 +72,9 @@ async def test_a_benchmark_prints_figures_beside_its_floor_or_limit(
     _check(capsys.readouterr().out)
 
 
-@pytest.mark.parametrize("run", [outside.run, between.run, asks.run, latency.run, cold.run])
+@pytest.mark.parametrize(
+    "run", [outside.run, between.run, asks.run, latency.run, cold.run, talks_elsewhere.run]
+)
 async def test_a_benchmark_with_a_broker_prints_figures_beside_its_floor(
     run: Callable[..., Awaitable[None]],
     postgres_dsn: str,

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal, Protocol
 
 from actors.kernel.runtime.ids import AgentId, RunId, ShardId
+
+FOLLOWED_S: Final = 60.0
+"""So long a log counts as followed after somebody said so; who follows it says so again in a third of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,3 +40,46 @@ class Nudge:
     agent_id: AgentId | None = None
     run_id: RunId | None = None
     shard: ShardId | None = None
+
+
+class LogHints(Protocol):
+    """Tells processes that follow a run's log that another one has written to it, and no others."""
+
+    @property
+    def is_connected(self) -> bool:
+        """True if what this process says reaches others at the moment, and what they say comes here."""
+
+    def say_followed(self, run_id: RunId) -> None:
+        """Tell the other processes that this one follows a log; returns at once, never raises."""
+
+    def follow(self, run_id: RunId, on_growth: Callable[[], None]) -> Callable[[], None]:
+        """Call `on_growth` when another process says that the log has grown; return what ends that."""
+
+    def announce_growth(self, run_id: RunId) -> None:
+        """Tell the processes that follow the log; nothing is sent if none has said so lately."""
+
+
+class FollowedLogs:
+    """The logs that other processes follow, as far as this one was told.
+
+    Args:
+        now: Returns seconds of a clock that never goes back.
+    """
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self._until: dict[RunId, float] = {}
+        self._next_sweep = 0.0
+
+    def note(self, run_id: RunId) -> None:
+        """Another process has said that it follows a log."""
+        now = self._now()
+        if now >= self._next_sweep:
+            self._until = {one: until for one, until in self._until.items() if until > now}
+            self._next_sweep = now + FOLLOWED_S
+        self._until[run_id] = now + FOLLOWED_S
+
+    def includes(self, run_id: RunId) -> bool:
+        """Return True if another process follows the log."""
+        until = self._until.get(run_id)
+        return until is not None and until > self._now()

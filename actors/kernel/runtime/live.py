@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, Protocol, TypeAlias
 
@@ -32,6 +32,7 @@ class Delta:
         kind: A model's answer or reasoning, or what the agent's code shows by itself (custom).
         text: The piece; empty for a custom one that is no text.
         data: That one: JSON data.
+        is_whole: `text` is all of the answer so far, up to the piece `n`.
     """
 
     run_id: RunId
@@ -42,6 +43,7 @@ class Delta:
     kind: DeltaKind
     text: str
     data: JsonValue = None
+    is_whole: bool = False
 
 
 class DeltaBus(Protocol):
@@ -53,8 +55,21 @@ class DeltaBus(Protocol):
     def publish(self, delta: Delta) -> None:
         """Hand a piece to who looks, on whatever host; returns at once and never raises."""
 
-    def subscribe(self, agent_id: AgentId, run_id: RunId) -> AsyncGenerator[Delta, None]:
-        """Yield the pieces of a run from now on, until closed; a slow reader misses the oldest."""
+    def subscribe(
+        self, agent_id: AgentId, run_id: RunId, *, whole: bool = False
+    ) -> AsyncGenerator[Delta | None, None]:
+        """Yield the pieces of a run from now on, until closed; a slow reader misses the oldest.
+
+        Args:
+            agent_id: The run's agent.
+            run_id: The run.
+            whole: Ask other processes once, and again after a lost connection, for answers that are under
+                way there. Each comes whole (`Delta.is_whole`), behind all of its pieces up to `Delta.n` and
+                before all others; None follows the last one. Nothing comes where no answer is under way.
+        """
+
+    def answer_by(self, open_answers: Callable[[AgentId, RunId], Sequence[Delta]]) -> None:
+        """Answer those who ask for the answers of a run by what this returns: whole ones, by `n`."""
 
     def announce_end(self, agent_id: AgentId, run_id: RunId) -> None:
         """Tell other processes that a run has ended: a hint to look; returns at once, never raises."""

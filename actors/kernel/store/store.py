@@ -28,6 +28,7 @@ from actors.kernel.store.schedule import ScheduleStore
 from actors.kernel.store.shards import BacklogStore, ShardStore
 
 if TYPE_CHECKING:
+    from actors.kernel.runtime.hints import LogHints
     from actors.kernel.storage.erasure import ErasureStore
     from actors.kernel.storage.memory import LongTermMemories
 
@@ -76,3 +77,6 @@ class RunStore(Protocol):
 
     def set_nudge_hook(self, hook: Callable[[Nudge], None] | None) -> None:
         """Call `hook` on the event loop for changes made by other processes. Hints: may be lost."""
+
+    def prefer_log_hints(self, hints: LogHints) -> None:
+        """Exchange hints that logs have grown by these, while they are connected."""

@@ -370,8 +370,8 @@ class Client:
                 of `RunContext.emit_delta`: of this process, and with NATS of all hosts. They are not
                 stored and have seq -1; their payload is ``{"text", "attempt", "n"}`` and, of custom
                 ones that are no text, ``data``, see `Delta`.
-            whole: With `live`: the first piece of an answer that is under way in this process is all of it
-                so far.
+            whole: With `live`: the first piece of an answer that is under way is all of it so far, and
+                its payload has ``whole``.
 
         Raises:
             UnknownRunError: No run can have this id.

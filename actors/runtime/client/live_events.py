@@ -14,6 +14,7 @@ from actors.kernel.runtime.ids import AgentId, RunId
 from actors.kernel.runtime.live import Delta, DeltaBus
 from actors.kernel.runtime.log_entry import EntryKind, RunLogEntry
 from actors.kernel.store.store import RunStore
+from actors.runtime.client.catch_up import CatchUp
 from actors.runtime.client.open_answers import OpenAnswers
 from actors.runtime.loop.tasks import TaskScope
 
@@ -31,7 +32,7 @@ class LiveEvents:
         store: Knows whose a run is.
 
     Attributes:
-        bus: Carries pieces to and from other processes, where there is one.
+        bus: Carries pieces to and from other processes, where there is one: see `join`.
     """
 
     def __init__(self, clock: Clock, store: RunStore) -> None:
@@ -39,6 +40,11 @@ class LiveEvents:
         self._readers: dict[RunId, set[Feed]] = {}
         self.open_answers = OpenAnswers()
         self.bus: DeltaBus | None = None
+
+    def join(self, bus: DeltaBus) -> None:
+        """Exchange pieces and ends with other processes from now on."""
+        self.bus = bus
+        bus.answer_by(self._answers_of)
 
     def publish(self, delta: Delta) -> None:
         """Hand a piece to everybody who listens, here and elsewhere; returns at once."""
@@ -70,26 +76,25 @@ class LiveEvents:
         """Yield the log's entries and, between them as they come, live ones; these have seq -1.
 
         A piece of a call whose result was yielded already is left out. With `whole` the first piece of an
-        answer that is under way on this host is all of it so far, and says so (``whole``).
+        answer that is under way, here or on another host, is all of it so far, and says so (``whole``).
         """
         feed = Feed()
         for delta in self.open_answers.of(run_id) if whole else ():
-            entry = self._entry(delta)
-            entry.payload["whole"] = True
-            feed.add_delta(entry)
+            feed.add_delta(self._entry(delta))
         readers = self._readers.setdefault(run_id, set())
         readers.add(feed)
         try:
             async with TaskScope() as scope:
                 scope.start(_read_log(log, feed), name=f"tail {run_id}")
                 if self.bus is not None:
-                    scope.start(self._read_bus(self.bus, run_id, feed), name=f"live {run_id}")
+                    reading = self._read_bus(self.bus, run_id, feed, whole=whole)
+                    scope.start(reading, name=f"live {run_id}")
                 done: set[str] = set()
                 while (item := await feed.take()) is not None:
                     if item.kind == EntryKind.LLM_CALL:
                         done.add(item.position)
-                    elif item.kind == EntryKind.RUN_ATTEMPT_FAILED:
-                        done.clear()  # the next attempt may ask again
+                    elif item.kind in {EntryKind.RUN_ATTEMPT_FAILED, EntryKind.RUN_CONTINUED}:
+                        done.clear()  # the same positions are asked again
                     if item.seq >= 0 or item.position not in done:
                         yield item
         finally:
@@ -97,18 +102,32 @@ class LiveEvents:
             if not readers and self._readers.get(run_id) is readers:
                 del self._readers[run_id]
 
-    async def _read_bus(self, bus: DeltaBus, run_id: RunId, feed: Feed) -> None:
+    def _answers_of(self, agent_id: AgentId, run_id: RunId) -> list[Delta]:
+        """Return the answers of a run that are under way here, if it is one of this agent."""
+        return [one for one in self.open_answers.of(run_id) if one.agent_id == agent_id]
+
+    async def _read_bus(self, bus: DeltaBus, run_id: RunId, feed: Feed, *, whole: bool) -> None:
         row = await self._store.reads.run(run_id)
         if row is None:
             return
-        async with aclosing(bus.subscribe(row.agent_id, run_id)) as deltas:
-            async for delta in deltas:
-                feed.add_delta(self._entry(delta))
+
+        def show(delta: Delta) -> None:
+            feed.add_delta(self._entry(delta))
+
+        pieces = bus.subscribe(row.agent_id, run_id, whole=whole)
+        async with aclosing(pieces), CatchUp(show) as catch_up:
+            async for delta in pieces:
+                if whole:
+                    catch_up.take(delta)
+                elif delta is not None:
+                    show(delta)
 
     def _entry(self, delta: Delta) -> RunLogEntry:
         payload: dict[str, JsonValue] = {"text": delta.text, "attempt": delta.attempt, "n": delta.n}
         if delta.data is not None:
             payload["data"] = delta.data
+        if delta.is_whole:
+            payload["whole"] = True
         now = self._clock.now()
         return RunLogEntry(delta.run_id, -1, delta.kind, delta.position, payload, now)
 

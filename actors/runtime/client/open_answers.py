@@ -8,8 +8,8 @@ from typing import Final
 from actors.kernel.runtime.ids import RunId
 from actors.kernel.runtime.live import Delta
 
-MAX_CHARS: Final = 256 * 1024
-"""Of one answer. A longer one is not kept, and who comes later sees its pieces only."""
+MAX_BYTES: Final = 256 * 1024
+"""Of one answer, as UTF-8. A longer one is not kept, and who comes later sees its pieces only."""
 
 
 @dataclass(slots=True)
@@ -36,8 +36,9 @@ class OpenAnswers:
         known = texts.get(key)
         if known is None or delta.n == 0:
             known = texts[key] = _Text(delta)
-        known.last, known.size = delta, known.size + len(delta.text)
-        if known.size <= MAX_CHARS:
+        known.last = delta
+        known.size += len(delta.text.encode("utf-8", "surrogatepass"))
+        if known.size <= MAX_BYTES:
             known.pieces.append(delta.text)
         else:
             known.pieces.clear()
@@ -53,9 +54,10 @@ class OpenAnswers:
             del self._runs[run_id]
 
     def of(self, run_id: RunId) -> list[Delta]:
-        """Return each answer of a run so far as one piece, with the number of its last one."""
-        texts = self._runs.get(run_id, {})
-        return [replace(one.last, text="".join(one.pieces)) for one in texts.values() if one.pieces]
+        """Return each answer of a run so far as one piece, in the order of the numbers of their last ones."""
+        known = [one for one in self._runs.get(run_id, {}).values() if one.pieces]
+        known.sort(key=lambda one: one.last.n)
+        return [replace(one.last, text="".join(one.pieces), is_whole=True) for one in known]
 
     def __len__(self) -> int:
         return len(self._runs)

@@ -13,7 +13,7 @@ from functools import partial
 from typing_extensions import override
 
 from actors.kernel.clock import Clock
-from actors.kernel.runtime.hints import Nudge
+from actors.kernel.runtime.hints import LogHints, Nudge
 from actors.kernel.store.commits import CommitStore
 from actors.kernel.store.store import RunStore
 from actors.runtime.memory.arrivals import MemoryArrivals
@@ -74,6 +74,10 @@ class MemoryStore(RunStore):
         Its changes nudge this one's hook and the other way round.
         """
         return MemoryStore(clock=self._clock, lease_s=self._lease_s, shared=self._shared)
+
+    @override
+    def prefer_log_hints(self, hints: LogHints) -> None:
+        """Readers are in this process: they need none."""
 
     @override
     def set_nudge_hook(self, hook: Callable[[Nudge], None] | None) -> None:

@@ -30,7 +30,7 @@ from actors.kernel.runtime.commit import (
     Outgoing,
 )
 from actors.kernel.runtime.hints import Nudge
-from actors.kernel.runtime.ids import AgentId
+from actors.kernel.runtime.ids import AgentId, RunId
 from actors.kernel.runtime.log_entry import NewEntry
 from actors.kernel.runtime.rows import Arrived
 from actors.kernel.runtime.scheduler import Lease
@@ -100,7 +100,7 @@ class Committer(CommitStore):
         settings: StoreSettings,
         outage: ServerOutage,
         *,
-        on_commit: Callable[[str], None],
+        on_commit: Callable[[RunId], None],
         on_foreign: Callable[[str, Nudge], None],
         on_session: Callable[[AgentId], None],
         artifacts_of: ArtifactsOf,
@@ -295,11 +295,11 @@ class Committer(CommitStore):
 
     def _committed(self, unit: Unit, last: Committed) -> None:
         """Answer every call of the unit; the commit that closes it gets `last`."""
+        self._on_commit(unit.first.lease.run_id)  # before the run goes on, which may take a while
         seq = unit.first.expected
         for call in unit.calls:
             seq += len(call.args.rows)
             call.answer(Committed(seq) if call.args.commit is None else last)
-        self._on_commit(unit.first.lease.run_id)
         commit = unit.calls[-1].args.commit
         if commit is not None and commit.session is not None:
             self._on_session(commit.lease.agent_id)

@@ -99,7 +99,7 @@ class Listener:
         for channel in followed - self._wanted.keys():
             await connection.remove_listener(channel, self._on_payload)
             followed.discard(channel)
-        for channel in self._wanted.keys() - followed:
+        for channel in sorted(self._wanted.keys() - followed):
             await connection.add_listener(channel, self._on_payload)
             followed.add(channel)
 

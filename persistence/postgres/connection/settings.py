@@ -74,3 +74,13 @@ class StoreSettings:
     def sessions_channel(self) -> str:
         """The channel of hosts that follow sessions: new facts of those that somebody follows."""
         return f"{self.schema}:sessions"
+
+    @property
+    def followed_channel(self) -> str:
+        """The channel on which every host hears that another process follows a log."""
+        return f"{self.schema}:followed"
+
+    @property
+    def growth_channel(self) -> str:
+        """The channel of processes that follow logs: which of them have grown."""
+        return f"{self.schema}:growth"

@@ -20,9 +20,12 @@ from persistence.postgres.commits.rows import RUN_COLUMNS, entry_of, loaded_of, 
 from persistence.postgres.connection.batch import Batched, Batcher
 from persistence.postgres.connection.link import Link, Links, Row
 from persistence.postgres.connection.settings import StoreSettings
+from persistence.postgres.reads.log_readers import LogReaders
 
 ENTRY_PAGE: Final = 1000
 TAIL_POLL_S: Final = 0.5
+FIRST_POLL_S: Final = 0.05
+"""What was written while others were being told that the log is followed came without a hint."""
 
 SQL_LOAD_RUNS: Final[LiteralString] = (
     "select"  # noqa: S608 - constants only
@@ -83,8 +86,10 @@ select case when k.tokens < 0 then 0 else k.tokens end as tokens_left
 class Reads(ReadStore):
     """Reads by id."""
 
-    def __init__(self, settings: StoreSettings, links: Links, keyed: Link) -> None:
-        self._links, self._keyed = links, keyed
+    def __init__(
+        self, settings: StoreSettings, links: Links, keyed: Link, readers: LogReaders
+    ) -> None:
+        self._links, self._keyed, self._readers = links, keyed, readers
         limit = settings.group_limit
         self._loads: Batcher[RunId, LoadedRun | None] = Batcher(self._flush_loads, limit=limit)
         self._signals: Batcher[RunId, list[BufferedSignal]] = Batcher(
@@ -92,7 +97,6 @@ class Reads(ReadStore):
         )
         self._answers: Batcher[RunId, list[Answer]] = Batcher(self._flush_answers, limit=limit)
         self._states: Batcher[tuple[str, str], StatePart] = Batcher(self._flush_states, limit=limit)
-        self._growth: dict[str, set[asyncio.Event]] = {}
         self.batchers = (self._loads, self._signals, self._answers, self._states)
 
     @override
@@ -172,30 +176,25 @@ class Reads(ReadStore):
 
     @override
     async def tail(self, run_id: RunId, *, from_seq: int = 0) -> AsyncIterator[RunLogEntry]:
-        """Own commits are seen at once, others' in half a second."""
-        grown, idle, was_there = asyncio.Event(), 0, from_seq > 0
-        self._growth.setdefault(run_id, set()).add(grown)
-        try:
+        """Commits are seen at once; those of other processes in half a second if their hint is lost."""
+        idle, was_there = 0, from_seq > 0
+        with self._readers.reading(run_id) as grown:
             while True:
                 grown.clear()
+                wait_s = FIRST_POLL_S if self._readers.tell(run_id) else TAIL_POLL_S
                 async for entry in self.entries(run_id, from_seq=from_seq):
                     yield entry
                     from_seq, idle, was_there = entry.seq + 1, 0, True
                     if entry.is_terminal:
                         return
                 try:
-                    async with asyncio.timeout(TAIL_POLL_S):
+                    async with asyncio.timeout(wait_s):
                         await grown.wait()
                 except TimeoutError:
                     idle += 1
                     # Its log may have been swept, or erased: seldom, so the run is asked ever more seldom.
                     if idle.bit_count() == 1 and await self._is_over(run_id, from_seq, was_there):
                         return
-        finally:
-            waiting = self._growth[run_id]
-            waiting.discard(grown)
-            if not waiting:
-                del self._growth[run_id]
 
     async def _is_over(self, run_id: RunId, from_seq: int, was_there: bool) -> bool:
         """Return whether no entry comes any more: the log is gone, or was read to its end before."""
@@ -203,12 +202,6 @@ class Reads(ReadStore):
         if row is None:
             return was_there
         return row.swept or (row.status.is_terminal and from_seq > row.last_seq)
-
-    def grew(self, run_id: str) -> None:
-        """Wake those who tail the run."""
-        if self._growth and (waiting := self._growth.get(run_id)):
-            for grown in waiting:
-                grown.set()
 
     @override
     async def run(self, run_id: RunId) -> RunRow | None:

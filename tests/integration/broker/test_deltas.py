@@ -11,7 +11,12 @@ from typing_extensions import override
 
 from actors.kernel.runtime.ids import AgentId, RunId
 from actors.kernel.runtime.live import Delta
+from actors.runtime.client.catch_up import CatchUp
+from actors.runtime.client.live_events import LiveEvents
+from actors.runtime.client.open_answers import OpenAnswers
+from actors.runtime.loop.clock import SystemClock
 from actors.runtime.loop.tasks import TaskScope
+from actors.runtime.memory.store import MemoryStore
 from broker.gateway import deltas
 from broker.gateway.deltas import NatsDeltaBus
 from broker.nats.client import ConnectOptions
@@ -98,6 +103,83 @@ async def test_pieces_reach_who_listens_elsewhere_in_order_and_not_their_sender(
         await until(lambda: not there._subscribed and not here._subscribed, "nobody listens")
 
     assert [first, *rest] == [delta(n) for n in range(100)]
+
+
+async def joined_text(reader: NatsDeltaBus, upto: int) -> str:
+    """The text that somebody shows who begins to read now, when the last piece has come."""
+    text, last, over = "", -1, asyncio.Event()
+
+    def show(one: Delta) -> None:
+        nonlocal text, last
+        text, last = one.text if one.is_whole else text + one.text, one.n
+        if last == upto:
+            over.set()
+
+    pieces = reader.subscribe(AGENT, RUN, whole=True)
+    async with aclosing(pieces), CatchUp(show) as catch_up, TaskScope() as tasks:
+
+        async def read() -> None:
+            async for one in pieces:
+                catch_up.take(one)
+
+        tasks.start(read(), name="reader")
+        await over.wait()
+    return text
+
+
+async def test_who_joins_while_an_answer_streams_has_all_of_it_once(
+    nats_server: TestNats, namespace: str
+) -> None:
+    """At whatever moment: the text so far, and then the pieces behind it, none twice and none missing."""
+    count, readers = 600, 40
+    texts = [f"{n}é " for n in range(count)]
+    async with bus(nats_server.url, namespace) as here, bus(nats_server.url, namespace) as there:
+        known, joining = OpenAnswers(), list[asyncio.Task[str]]()
+        here.answer_by(lambda _, run: known.of(run))
+        async with asyncio.timeout(30), asyncio.TaskGroup() as tasks:
+            for n, text in enumerate(texts):
+                one = replace(delta(0), n=n, text=text)
+                known.add(one)
+                here.publish(one)
+                if n % (count // readers) == 1:
+                    joining.append(tasks.create_task(joined_text(there, count - 1)))
+                await asyncio.sleep(0.002 if n % 7 == 0 else 0)
+        await until(lambda: not there._subscribed, "nobody listens")
+
+    assert [one.result() for one in joining] == ["".join(texts)] * readers
+    assert not there._questions
+
+
+async def test_text_is_for_readers_of_its_agent_and_asked_for_again_after_a_loss(
+    nats_server: TestNats, namespace: str
+) -> None:
+    """Who names the run with the session of another tenant is told nothing, as by hosts that do not run it."""
+    async with (
+        bus(nats_server.url, namespace) as here,
+        bus(nats_server.url, namespace) as idle,
+        bus(nats_server.url, namespace) as there,
+    ):
+        clock, other = SystemClock(), replace(AGENT, tenant="other")
+        events = LiveEvents(clock, MemoryStore(clock=clock))
+        events.join(here)
+        events.open_answers.add(delta(0))
+        async with (
+            aclosing(there.subscribe(AGENT, RUN, whole=True)) as theirs,
+            aclosing(there.subscribe(other, RUN, whole=True)) as others,
+        ):
+            stranger = asyncio.ensure_future(anext(others))
+            whole = replace(delta(0), is_whole=True)
+            async with asyncio.timeout(10):
+                assert [await anext(theirs), await anext(theirs)] == [whole, None]
+                events.open_answers.add(delta(1))
+                assert there._client is not None
+                there._client.give_up("lost")
+                again = await anext(theirs)
+            assert again == replace(whole, n=1, text="é0é1")
+            assert not stranger.done()
+            stranger.cancel()
+            await asyncio.wait([stranger])
+        assert not idle._outgoing
 
 
 async def test_an_end_is_notified_to_its_watchers(nats_server: TestNats, namespace: str) -> None:
@@ -192,5 +274,5 @@ async def test_a_slow_reader_misses_the_oldest(
         rest = [await anext(theirs) for _ in range(10)]
     here.publish(delta(1))
 
-    assert [one.n for one in (first, *rest)] == [0, *range(41, 51)]
+    assert [one and one.n for one in (first, *rest)] == [0, *range(41, 51)]
     assert not here._outgoing

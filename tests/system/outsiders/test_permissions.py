@@ -115,6 +115,7 @@ async def test_a_tenant_with_an_account_of_its_own_gets_its_acknowledgement_too(
         "topic.v1.default.news.1.ext.shop",
         "topic.v1.acme.news.1.ext.crm",
         "host.v1.abc",
+        "host.v1.~open",
         "ask.v1.default.desk.1.shop",
         "ask.v1.acme.desk.1.crm",
         "api.v1.default.shop.result",

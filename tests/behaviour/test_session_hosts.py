@@ -1,0 +1,189 @@
+"""Live text of a session for readers on another host than the one that executes its run."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing, asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from actors.kernel.runtime.ids import AgentId
+from actors.sessions import AgentRuntime, SessionEvent
+from tests.behaviour.bed import FAST, LIMIT_S
+from tests.behaviour.talks import Echo, said, sessions_on
+from tests.harness.live_bus import LiveBus, LiveReader
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from tests.behaviour.bed import Bed
+
+WORDS = "one two three four five six"
+WHOLE = f"echo: {WORDS}"
+
+
+@pytest.fixture
+def app(bed: Bed) -> str:
+    """A type that no other test has."""
+    return bed.name().type
+
+
+class Paced:
+    """Lets a model say one piece at a time.
+
+    Attributes:
+        pieces: How many it has said, or is about to say.
+    """
+
+    def __init__(self) -> None:
+        self.pieces = 0
+        self._steps = asyncio.Semaphore(0)
+        self._is_free = False
+
+    async def between(self) -> None:
+        """Wait for a step."""
+        self.pieces += 1
+        if not self._is_free:
+            await self._steps.acquire()
+
+    def step(self) -> None:
+        """Let it say one more."""
+        self._steps.release()
+
+    async def to_the_end(self, bed: Bed, seen: list[SessionEvent]) -> None:
+        """Let it say the rest, one piece after a reader has the one before; then it has said all."""
+        while shown_of(seen) != WHOLE:
+            so_far = shown_of(seen)
+            self._steps.release()
+            await bed.until(lambda so_far=so_far: shown_of(seen) != so_far)  # type: ignore[misc]
+        self._is_free = True
+        self._steps.release()
+
+
+@asynccontextmanager
+async def elsewhere(
+    bed: Bed, bus: LiveBus, app: str, **options: Any
+) -> AsyncIterator[AgentRuntime]:
+    """The sessions as a second process sees them, which executes nothing."""
+    async with bed.client() as client:
+        client._host.attach(bus=bus.peer)
+        async with AgentRuntime(runtime=client, app=app, **options) as talks:
+            yield talks
+
+
+async def read(talks: AgentRuntime, seen: list[SessionEvent]) -> None:
+    """Follow the session until its first run has ended."""
+    async with aclosing(talks.tail_session("s")) as events:
+        async for event in events:
+            seen.append(event)
+            if event.type in ("run_completed", "run_failed"):
+                return
+
+
+def texts_of(seen: list[SessionEvent]) -> list[tuple[str, str]]:
+    """The events that a reader shows text of."""
+    return [
+        (one.type, said(one)["text"]) for one in seen if one.type in ("text_snapshot", "text_delta")
+    ]
+
+
+def shown_of(seen: list[SessionEvent]) -> str:
+    """The text that a reader shows: a snapshot takes the place of what was there."""
+    text = ""
+    for type_, said_now in texts_of(seen):
+        text = said_now if type_ == "text_snapshot" else text + said_now
+    return text
+
+
+@pytest.mark.parametrize("behind", [0, 1, 3])
+async def test_who_joins_on_another_host_gets_the_text_so_far_once(
+    bed: Bed, app: str, behind: int
+) -> None:
+    """Then the rest; pieces that come before the snapshot wait for it, and none is shown twice."""
+    paced, bus, seen = Paced(), LiveBus(held=[]), list[SessionEvent]()
+    bus.peer.held = held = list[LiveReader]()
+    echo = Echo(between=paced.between)
+    async with sessions_on(bed, echo.agent(), app=app) as talks, elsewhere(bed, bus, app) as there:
+        bed.runtime._host.attach(bus=bus)
+        run = await talks.start(WORDS, session_id="s")
+        for n in range(1, 3):
+            await bed.until(lambda n=n: paced.pieces == n)  # type: ignore[misc]
+            paced.step()
+        await bed.until(lambda: paced.pieces == 3)
+        reading = asyncio.create_task(read(there, seen))
+        await bed.until(lambda: held)
+        for n in range(behind):
+            paced.step()
+            await bed.until(lambda n=n: paced.pieces == 4 + n)  # type: ignore[misc]
+        assert not texts_of(seen)
+        bus.peer.ask(held.pop())
+        await bed.until(lambda: texts_of(seen))
+        async with asyncio.timeout(LIMIT_S):
+            await paced.to_the_end(bed, seen)
+            await reading
+            assert await run.result() == WHOLE
+        shown = texts_of(seen)
+        assert shown[0][0] == "text_snapshot"
+        assert {type_ for type_, _ in shown[1:]} == {"text_delta"}
+        assert "".join(text for _, text in shown) == WHOLE
+        assert not len(bed.runtime._live.open_answers)
+
+
+async def test_an_answer_that_another_host_tries_again_begins_with_nothing(
+    bed: Bed, app: str
+) -> None:
+    """The reader saw the first try, and what it shows then is the second one."""
+    paced, bus, seen = Paced(), LiveBus(), list[SessionEvent]()
+    echo, tries = Echo(between=paced.between), 0
+
+    async def fails() -> None:
+        nonlocal tries
+        await paced.between()
+        if paced.pieces == 2:
+            tries += 1
+            raise ValueError("cut off")
+
+    echo.between = fails
+    hosted = sessions_on(bed, echo.agent(), app=app, retry=FAST)
+    async with hosted as talks, elsewhere(bed, bus, app) as there:
+        bed.runtime._host.attach(bus=bus)
+        run = await talks.start(WORDS, session_id="s")
+        await bed.until(lambda: paced.pieces == 1)
+        reading = asyncio.create_task(read(there, seen))
+        await bed.until(lambda: texts_of(seen))
+        paced.step()
+        await bed.until(lambda: len(texts_of(seen)) > 1)
+        paced.step()
+        await bed.until(lambda: ("text_snapshot", "") in texts_of(seen))
+        async with asyncio.timeout(LIMIT_S):
+            await paced.to_the_end(bed, seen)
+            await reading
+        await run.result()
+    shown = texts_of(seen)
+    begin = shown.index(("text_snapshot", ""))
+    assert tries == 1
+    assert shown[:begin] == [("text_snapshot", "echo:"), ("text_delta", " one")]
+    assert "".join(text for _, text in shown[begin:]) == WHOLE
+
+
+async def test_a_reader_of_another_tenant_gets_no_text(bed: Bed, app: str) -> None:
+    """Neither by the name of the session nor by that of the run."""
+    paced, bus, seen = Paced(), LiveBus(), list[SessionEvent]()
+    echo = Echo(between=paced.between)
+    hosted = sessions_on(bed, echo.agent(), app=app, tenant="acme")
+    async with hosted as talks, elsewhere(bed, bus, app, tenant="other") as there:
+        bed.runtime._host.attach(bus=bus)
+        run = await talks.start(WORDS, session_id="s")
+        await bed.until(lambda: paced.pieces == 1)
+        paced.step()
+        await bed.until(lambda: paced.pieces == 2)
+        reading = asyncio.create_task(read(there, seen))
+        assert bus.open_answers(AgentId(app, "s", "acme"), run.run_id)
+        assert not bus.open_answers(AgentId(app, "s", "other"), run.run_id)
+        for _ in range(10):
+            paced.step()
+        await run.result()
+        reading.cancel()
+        await asyncio.wait([reading])
+    assert not seen

@@ -1,0 +1,99 @@
+"""A `DeltaBus` between the runtimes of one process, as slow as a test wants it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable, Sequence
+
+    from actors.kernel.runtime.ids import AgentId, RunId
+    from actors.kernel.runtime.live import Delta
+
+
+@dataclass(eq=False)
+class LiveReader:
+    """A subscription: what has arrived, and whether it is to be asked for whole answers."""
+
+    run: tuple[AgentId, RunId]
+    arrived: deque[Delta | None] = field(default_factory=deque)
+    came: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def put(self, delta: Delta | None) -> None:
+        """Let it arrive."""
+        self.arrived.append(delta)
+        self.came.set()
+
+
+@dataclass
+class LiveBus:
+    """One process's end of the bus; `peer` is the other's.
+
+    Attributes:
+        readers: Subscriptions of this process.
+        held: Questions for whole answers that have not arrived yet; None: they arrive at once.
+        ends: Who waits for ends of runs here.
+    """
+
+    readers: list[LiveReader] = field(default_factory=list)
+    held: list[LiveReader] | None = None
+    open_answers: Callable[[AgentId, RunId], Sequence[Delta]] = lambda *_: ()
+    is_connected: bool = True
+    _peer: LiveBus | None = None
+
+    @property
+    def peer(self) -> LiveBus:
+        """The other process's end."""
+        if self._peer is None:
+            self._peer = LiveBus(_peer=self)
+        return self._peer
+
+    def publish(self, delta: Delta) -> None:
+        """Let the other process have it."""
+        for reader in self.peer.readers:
+            if reader.run == (delta.agent_id, delta.run_id):
+                reader.put(delta)
+
+    async def subscribe(
+        self, agent_id: AgentId, run_id: RunId, *, whole: bool = False
+    ) -> AsyncGenerator[Delta | None, None]:
+        """What the other process publishes, and answers."""
+        reader = LiveReader((agent_id, run_id))
+        self.readers.append(reader)
+        if whole and self.held is not None:
+            self.held.append(reader)
+        elif whole:
+            self.ask(reader)
+        try:
+            while True:
+                await reader.came.wait()
+                reader.came.clear()
+                while reader.arrived:
+                    yield reader.arrived.popleft()
+        finally:
+            self.readers.remove(reader)
+
+    def ask(self, reader: LiveReader) -> None:
+        """Let the other process answer now."""
+        answers = self.peer.open_answers(*reader.run)
+        for delta in answers:
+            reader.put(delta)
+        if answers:
+            reader.put(None)
+
+    def answer_by(self, open_answers: Callable[[AgentId, RunId], Sequence[Delta]]) -> None:
+        """See `DeltaBus.answer_by`."""
+        self.open_answers = open_answers
+
+    def announce_end(self, agent_id: AgentId, run_id: RunId) -> None:
+        """Nobody is told."""
+
+    def watch_end(
+        self, agent_id: AgentId, run_id: RunId, on_end: Callable[[], None]
+    ) -> Callable[[], None]:
+        """Nothing is told."""
+        del agent_id, run_id, on_end
+        return lambda: None

@@ -1,0 +1,111 @@
+"""Pieces of an answer in any order that a bus has them in: each text is shown once, and whole."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from dataclasses import replace
+
+import pytest
+
+from actors.kernel.runtime.ids import AgentId, RunId
+from actors.kernel.runtime.live import Delta
+from actors.runtime.client.catch_up import HOLD_S, CatchUp
+from actors.runtime.client.open_answers import OpenAnswers
+
+AGENT, RUN = AgentId("chat", "s"), RunId("0" * 32)
+
+
+def piece(n: int, *, attempt: int = 1, position: str = "1") -> Delta:
+    """The n-th piece of an answer."""
+    return Delta(
+        run_id=RUN,
+        agent_id=AGENT,
+        attempt=attempt,
+        position=position,
+        n=n,
+        kind="text.delta",
+        text=f"{attempt}.{n} ",
+    )
+
+
+def thought(n: int) -> Delta:
+    """The n-th piece of a call, which is reasoning."""
+    return replace(piece(n), kind="reasoning.delta", text=f"r{n} ")
+
+
+def shown_of(said: list[Delta]) -> str:
+    """The text that a reader shows: a whole one takes the place of what was there."""
+    text = ""
+    for delta in said:
+        if delta.n == 0 or (delta.is_whole and delta.kind == "text.delta"):
+            text = ""
+        if delta.kind == "text.delta":
+            text += delta.text
+    return text
+
+
+@pytest.mark.parametrize("seed", range(200))
+async def test_who_joins_anywhere_shows_the_text_once(seed: int) -> None:
+    """Subscribed before any piece, asked before any later one, with a try that was broken off before."""
+    rng, count = random.Random(seed), 12
+    reasons = rng.randrange(4)
+    answer = [thought(n) if n < reasons else piece(n) for n in range(count)]
+    tries = [replace(piece(n), text=f"try {n} ") for n in range(rng.randrange(4))]
+    said = [*tries, *answer]
+    joined = rng.randrange(len(said) + 1)
+    asked = rng.randrange(joined, len(said) + 1)
+    known, shown = OpenAnswers(), list[Delta]()
+    async with CatchUp(shown.append) as reader:
+        for at, delta in enumerate([*said, None]):
+            if at == asked:
+                for whole in (answers := known.of(RUN)):
+                    reader.take(whole)
+                if answers:
+                    reader.take(None)
+            if delta is None:
+                break
+            if at == len(tries):
+                known.close(RUN, "1")
+            known.add(delta)
+            if at >= joined:
+                reader.take(delta)
+    texts = [one.text for one in answer if one.kind == "text.delta"]
+    assert shown_of(shown) == "".join(texts)
+    places = [one.n for one in shown if not one.is_whole and one.n >= reasons and one in answer]
+    assert len(places) == len({*places}), "shown twice"
+
+
+async def test_pieces_whose_beginning_nobody_has_are_shown_after_a_moment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An old host does not answer; what comes then is in order, and an attempt that is over says nothing."""
+    monkeypatch.setattr("actors.runtime.client.catch_up.HOLD_S", 0)
+    shown: list[Delta] = []
+    async with CatchUp(shown.append) as reader:
+        reader.take(piece(5))
+        reader.take(piece(6))
+        reader.take(piece(0, position="2"))
+        assert shown == [piece(0, position="2")]
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        reader.take(piece(7))
+        reader.take(piece(0, attempt=2))
+        reader.take(piece(8))
+        reader.take(piece(1, attempt=2))
+    assert HOLD_S == 1
+    assert shown[1:] == [piece(5), piece(6), piece(7), piece(0, attempt=2), piece(1, attempt=2)]
+
+
+async def test_a_gap_is_filled_by_the_whole_answer() -> None:
+    """After a lost connection it is asked for again; what was shown before is not shown again."""
+    shown: list[Delta] = []
+    whole = replace(piece(6), text="all", is_whole=True)
+    async with CatchUp(shown.append) as reader:
+        for n in (0, 1, 5, 6):
+            reader.take(piece(n))
+        assert shown == [piece(0), piece(1)]
+        reader.take(replace(piece(1), is_whole=True))
+        for one in (whole, None, piece(7)):
+            reader.take(one)
+    assert shown[2:] == [whole, piece(7)]

@@ -104,6 +104,8 @@ SELDOM: Final = frozenset(
         "SQL_SELECT_ENTITY",
         "SQL_SELECT_NEIGHBORS",
         "SQL_SELECT_RELATIONSHIP",
+        # of no table: hints to processes that follow a log
+        "SQL_SAY",
         # of artifacts in a bucket: a row for each upload under way, see test_artifact_objects.py
         "SQL_BEGIN_OBJECT",
         "SQL_FORGET_OBJECTS",

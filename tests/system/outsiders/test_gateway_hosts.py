@@ -18,15 +18,15 @@ from broker.gateway.gateway import Gateway
 from compose import Settings
 from compose.assembly.runtime import build_runtime
 from tests.system.asking import PIECES, Waiter, outside
-from tests.system.waiting import until
+from tests.system.waiting import PATIENCE_S, until
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Awaitable, Callable
     from pathlib import Path
 
     from actors.runtime import Runtime
     from tests.harness.servers import OwnNats, TestNats, TestPostgres
-    from tests.system.asking import Outside
+    from tests.system.asking import Answered, Outside
     from tests.system.processes import Hosts
 
 SERVES = "tests.system.asking:TYPES"
@@ -40,11 +40,23 @@ async def crm(fleet: Hosts, nats_server: TestNats, namespace: str) -> AsyncItera
         yield service
 
 
+async def until_answered(ask: Callable[[], Awaitable[Answered]]) -> Answered:
+    """Send a request again, under the same id, until it is answered, and return the answer."""
+    async with asyncio.timeout(PATIENCE_S):
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(5):
+                    return await ask()
+
+
 @pytest.mark.item(199)
 async def test_a_question_whose_host_is_killed_is_asked_again_and_answered_by_the_same_run(
     fleet: Hosts, crm: Outside
 ) -> None:
-    """Once: the run began on the dead host, and goes on where the question is asked again."""
+    """Once: the run began on the dead host, and goes on where the question is asked again.
+
+    The broker may give the dead host what is sent before it sees that its connection is closed.
+    """
     first = await fleet.serving(SERVES)
     lost = asyncio.create_task(crm.ask("waiter/q", 1, Nats_Msg_Id="q-1"))
     run = run_id_of_submit(AgentId("waiter", "q"), "ext:crm", "q-1")
@@ -57,13 +69,15 @@ async def test_a_question_whose_host_is_killed_is_asked_again_and_answered_by_th
     await fleet.serving(SERVES)
     first.send(signal.SIGKILL)
     await first.exit_code()
-    again = asyncio.create_task(crm.ask("waiter/q", 1, Nats_Msg_Id="q-1"))
-    accepted = await crm.api("signal", run=run, name="go", payload="done", id="s-1")
+    again = asyncio.create_task(until_answered(lambda: crm.ask("waiter/q", 1, Nats_Msg_Id="q-1")))
+    taken = await until_answered(
+        lambda: crm.api("signal", run=run, name="go", payload="done", id="s-1")
+    )
     answer = await again
     lost.cancel()
     await asyncio.gather(lost, return_exceptions=True)
 
-    assert accepted.body == {"accepted": True}
+    assert taken.code == 0
     assert (answer.body, answer.run) == ("done", run)
 
 

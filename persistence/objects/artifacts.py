@@ -49,3 +49,7 @@ class ObjectArtifactBytes(ArtifactBytes):
     @override
     async def delete(self, name: str) -> None:
         await self._bucket.delete(name)
+
+    @override
+    async def probe(self) -> None:
+        await self._bucket.probe()

@@ -153,6 +153,9 @@ class ArtifactBytes(Protocol):
     async def delete(self, name: str) -> None:
         """Remove the bytes, if they are there."""
 
+    async def probe(self) -> None:
+        """Return if the place answers and may be read; nothing is written."""
+
 
 @runtime_checkable
 class FileStore(Protocol):

@@ -28,7 +28,7 @@ async def doctor(*, target: Target = HERE) -> int:
     or messages that nobody serves, parked runs, dead letters. NATS, where CALLBOARD_NATS_URL names
     one: version, whether it wants a login, JetStream, sync_interval, the configuration of the
     streams, consumers. Redis, where CALLBOARD_REDIS_URL names one: version, eviction, persistence.
-    Changes nothing.
+    The bucket or folder of CALLBOARD_ARTIFACTS: whether it answers. Changes nothing.
 
     Example: `callboard doctor --data ./data`
     """
@@ -49,6 +49,10 @@ async def doctor(*, target: Target = HERE) -> int:
             from compose.diagnosis.redis import diagnose_redis  # noqa: PLC0415
 
             findings += await diagnose_redis(settings.redis_url)
+        if settings.artifacts is not None:
+            from compose.diagnosis.artifacts import diagnose_artifacts  # noqa: PLC0415
+
+            findings += await diagnose_artifacts(settings.artifacts)
     _print(findings, as_json=target.json)
     if not is_reachable:
         return Exit.UNREACHABLE

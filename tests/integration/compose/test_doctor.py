@@ -148,6 +148,33 @@ def test_a_server_that_is_away_is_one_finding(
     assert "secret" not in said.out + said.err
 
 
+@pytest.mark.parametrize(
+    ("place", "level"),
+    [
+        ("{folder}", "ok"),
+        ("{folder}/not/there", "note"),
+        (f"s3://me-bucket/in?endpoint=http://{AWAY}", "wrong"),
+        ("me-bucket", "wrong"),
+    ],
+)
+def test_a_place_for_artifacts_has_to_answer(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *, place: str, level: str
+) -> None:
+    """A folder that is not there may be new, or not mounted. Nothing is written by looking."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "very-secret")
+    (tmp_path / "kept").mkdir()
+    monkeypatch.setenv("CALLBOARD_ARTIFACTS", place.format(folder=tmp_path / "kept"))
+    cli("migrate")
+    said = cli("doctor", "--json")
+    [found] = [one for one in said.data["checks"] if one["check"] == "artifacts"]
+
+    assert (found["level"], found["reachable"]) == (level, level == "ok")
+    assert bool(found["remedy"]) == (level != "ok")
+    assert list((tmp_path / "kept").rglob("*")) == []
+    assert "very-secret" not in said.out + said.err
+
+
 @pytest.mark.usefixtures("named")
 def test_without_postgres_the_rest_is_looked_at(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     """The exit code is that of every command whose database does not answer."""

@@ -1,0 +1,55 @@
+"""The bucket or folder for bytes of artifacts: one that is named has to be usable."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Final
+
+from actors.errors import ActorsError
+from compose.assembly.artifacts import artifact_bytes
+from compose.diagnosis.finding import Finding, judge
+
+ANSWER_S: Final = 10.0
+
+
+async def diagnose_artifacts(place: str) -> list[Finding]:
+    """Return what was found. Nothing is written: whether new artifacts can be is seen when they are stored.
+
+    Args:
+        place: See `artifact_bytes`.
+    """
+    where = place.partition("?")[0]
+    try:
+        kept = artifact_bytes(place)
+        assert kept is not None
+        if Path(place).is_absolute() and not Path(place).exists():
+            return [_not_there(where)]
+        async with asyncio.timeout(ANSWER_S):
+            await kept.probe()
+    except TimeoutError:
+        return [_away(where, f"no answer within {ANSWER_S:g} s")]
+    except ActorsError as exc:
+        return [_away(where, str(exc))]
+    return [judge("artifacts", f"{where} answers", {"reachable": True})]
+
+
+def _not_there(where: str) -> Finding:
+    return judge(
+        "artifacts",
+        f"{where} is not there",
+        {"reachable": False},
+        note=True,
+        remedy="mount the folder that the hosts share; one that is new is made when it is used",
+    )
+
+
+def _away(where: str, problem: str) -> Finding:
+    return judge(
+        "artifacts",
+        f"{where} cannot be used: {problem}",
+        {"reachable": False},
+        wrong=True,
+        remedy="correct CALLBOARD_ARTIFACTS or the keys of the bucket; until then artifacts are "
+        "neither stored nor read",
+    )

@@ -23,7 +23,7 @@ async def diagnose_artifacts(place: str) -> list[Finding]:
     try:
         kept = artifact_bytes(place)
         assert kept is not None
-        if Path(place).is_absolute() and not Path(place).exists():
+        if _is_folder_to_be(Path(place)):
             return [_not_there(where)]
         async with asyncio.timeout(ANSWER_S):
             await kept.probe()
@@ -32,6 +32,10 @@ async def diagnose_artifacts(place: str) -> list[Finding]:
     except ActorsError as exc:
         return [_away(where, str(exc))]
     return [judge("artifacts", f"{where} answers", {"reachable": True})]
+
+
+def _is_folder_to_be(path: Path) -> bool:
+    return path.is_absolute() and not path.exists()
 
 
 def _not_there(where: str) -> Finding:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime
+from functools import partial
 from typing import Any, Final, LiteralString, TypeAlias
 
 import asyncpg
@@ -29,6 +30,8 @@ from persistence.postgres.connection.settings import StoreSettings
 
 Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
 Row: TypeAlias = asyncpg.Record
+Attempted: TypeAlias = tuple[list[Row] | asyncpg.PostgresError, bool]
+"""Rows, or that there is no room; and whether an earlier try may have been executed."""
 
 _log = logging.getLogger("callboard.postgres")
 CONNECT_TIMEOUT_S: Final = 5.0
@@ -203,26 +206,12 @@ class Link:
 
         Between two tries of a server that has no room others have the connection.
         """
-        deadline = asyncio.get_running_loop().time() + self._settings.outage_s
-        backoff, had_no_room, again = Backoff(), False, False
-        while True:
-            done, again = await self._fetch(doing, sql, *args, deadline=deadline, again=again)
-            if not isinstance(done, asyncpg.PostgresError):
-                if had_no_room:
-                    self._outage.writes()
-                return done, again
-            had_no_room = True
-            self._outage.refuses(done)
-            if asyncio.get_running_loop().time() > deadline:
-                if again:
-                    raise self._unsure(done, deadline) from done
-                limit_s = self._settings.outage_s
-                raise DatabaseFullError(address(self._settings), limit_s, want_of(done)) from done
-            await asyncio.sleep(backoff.next_s())
+        attempt = partial(self.attempt, doing, sql, *args)
+        return await _until_room(self._settings, self._outage, attempt)
 
-    async def _fetch(
+    async def attempt(
         self, doing: str, sql: LiteralString, *args: object, deadline: float, again: bool
-    ) -> tuple[list[Row] | asyncpg.PostgresError, bool]:
+    ) -> Attempted:
         """Return rows, or that there is no room; and whether an earlier try may have been executed."""
         passing = 0
         async with self._lock:
@@ -240,29 +229,19 @@ class Link:
                         return exc, again
                     if not self.lose(exc):
                         raise (
-                            self._unsure(exc, deadline) if again else translate(exc, doing)
+                            _unsure(self._settings, exc, deadline)
+                            if again
+                            else translate(exc, doing)
                         ) from exc
                     again = True
                     self.check_time(deadline, exc)
                 else:
                     return rows, again
 
-    def _unsure(self, exc: Exception, deadline: float) -> DatabaseUnreachableError:
-        """The statement is refused now; the answer to an earlier try of it was lost."""
-        left_s = deadline - asyncio.get_running_loop().time()
-        waited_s = round(self._settings.outage_s - left_s, 1)
-        problem = f"its answer was lost, and sent again it was refused: {exc}"
-        return DatabaseUnreachableError(address(self._settings), waited_s, problem)
-
     def _forget(self) -> None:
         if self._connection is not None:
             self._connection.terminate()
             self._connection = None
-
-    @property
-    def busy(self) -> bool:
-        """True if a `fetch` is under way."""
-        return self._lock.locked()
 
     async def close(self) -> None:
         """Close the connection, within two seconds."""
@@ -279,8 +258,37 @@ async def shut(connection: Connection) -> None:
         connection.terminate()
 
 
+async def _until_room(
+    settings: StoreSettings, outage: ServerOutage, attempt: Callable[..., Awaitable[Attempted]]
+) -> tuple[list[Row], bool]:
+    """Return what `attempt` does, which is called again while the server has no room."""
+    deadline = asyncio.get_running_loop().time() + settings.outage_s
+    backoff, had_no_room, again = Backoff(), False, False
+    while True:
+        done, again = await attempt(deadline=deadline, again=again)
+        if not isinstance(done, asyncpg.PostgresError):
+            if had_no_room:
+                outage.writes()
+            return done, again
+        had_no_room = True
+        outage.refuses(done)
+        if asyncio.get_running_loop().time() > deadline:
+            if again:
+                raise _unsure(settings, done, deadline) from done
+            raise DatabaseFullError(address(settings), settings.outage_s, want_of(done)) from done
+        await asyncio.sleep(backoff.next_s())
+
+
+def _unsure(settings: StoreSettings, exc: Exception, deadline: float) -> DatabaseUnreachableError:
+    """The statement is refused now; the answer to an earlier try of it was lost."""
+    left_s = deadline - asyncio.get_running_loop().time()
+    waited_s = round(settings.outage_s - left_s, 1)
+    problem = f"its answer was lost, and sent again it was refused: {exc}"
+    return DatabaseUnreachableError(address(settings), waited_s, problem)
+
+
 class Links:
-    """A few links; a statement takes the first that is free."""
+    """A few links; a statement takes the first that is free, however long the others take."""
 
     def __init__(
         self,
@@ -289,16 +297,27 @@ class Links:
         count: int,
         extra: Mapping[str, str] | None = None,
     ) -> None:
+        self._settings, self._outage = settings, outage
         self._links = [Link(settings, outage, extra) for _ in range(count)]
-        self._next = 0
+        # The one that was used last comes first: links that are not needed open no connection.
+        self._free: asyncio.LifoQueue[Link] = asyncio.LifoQueue()
+        for link in reversed(self._links):
+            self._free.put_nowait(link)
 
     async def fetch(self, doing: str, sql: LiteralString, *args: object) -> list[Row]:
         """See `Link.fetch`."""
-        for link in self._links:
-            if not link.busy:
-                return await link.fetch(doing, sql, *args)
-        self._next = (self._next + 1) % len(self._links)
-        return await self._links[self._next].fetch(doing, sql, *args)
+        attempt = partial(self._attempt, doing, sql, *args)
+        rows, _ = await _until_room(self._settings, self._outage, attempt)
+        return rows
+
+    async def _attempt(
+        self, doing: str, sql: LiteralString, *args: object, deadline: float, again: bool
+    ) -> Attempted:
+        link = await self._free.get()
+        try:
+            return await link.attempt(doing, sql, *args, deadline=deadline, again=again)
+        finally:
+            self._free.put_nowait(link)
 
     async def value(self, doing: str, sql: LiteralString, *args: object) -> Any:
         """Return the one value of the one row; else see `Link.fetch`."""

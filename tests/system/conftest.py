@@ -18,8 +18,9 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
     from actors.runtime import Runtime
+    from compose.embedded import NatsServer, PostgresServer
     from tests.harness.rawnats import RawNats
-    from tests.harness.servers import TestNats, TestRedis
+    from tests.harness.servers import OwnNats, OwnPostgres, TestNats, TestRedis
 
 HERE = Path(__file__).parent
 
@@ -29,6 +30,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if HERE in item.path.parents:
             item.add_marker(pytest.mark.system)
+
+
+@pytest.fixture
+def postgres(own_postgres: OwnPostgres) -> PostgresServer:
+    """A durable server of this test's own."""
+    return own_postgres(durable=True)
+
+
+@pytest.fixture
+def nats(own_nats: OwnNats) -> NatsServer:
+    """A durable server of this test's own."""
+    return own_nats(durable=True)
 
 
 @pytest.fixture

@@ -28,15 +28,9 @@ if TYPE_CHECKING:
     from actors import Message, RunContext
     from actors.runtime import Runtime
     from compose.embedded import NatsServer, PostgresServer
-    from tests.harness.servers import OwnNats, OwnPostgres
+    from tests.harness.servers import OwnNats
 
 pytestmark = pytest.mark.timeout(120)
-
-
-@pytest.fixture
-def postgres(own_postgres: OwnPostgres) -> PostgresServer:
-    """A durable server of this test's own."""
-    return own_postgres(durable=True)
 
 
 @pytest.fixture

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from actors.kernel.agent.llm import GenerationOptions
     from actors.kernel.agent.message import ChatMessage
     from compose.embedded import NatsServer, PostgresServer
-    from tests.harness.servers import OwnNats, OwnPostgres
 
 WATCHERS: Final = 200 if IS_SLOW else 20
 SESSIONS: Final = 10 if IS_SLOW else 4
@@ -109,18 +108,6 @@ class Stage:
 def sessions() -> list[str]:
     """The names of the sessions."""
     return [f"s{n}" for n in range(SESSIONS)]
-
-
-@pytest.fixture
-def postgres(own_postgres: OwnPostgres) -> PostgresServer:
-    """A durable server of this test's own."""
-    return own_postgres(durable=True)
-
-
-@pytest.fixture
-def nats(own_nats: OwnNats) -> NatsServer:
-    """A durable server of this test's own."""
-    return own_nats(durable=True)
 
 
 @asynccontextmanager

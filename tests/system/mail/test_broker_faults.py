@@ -38,12 +38,6 @@ WAITING = int(os.environ.get("CALLBOARD_TEST_WAITING", "20000"))
 
 
 @pytest.fixture
-def nats(own_nats: OwnNats) -> NatsServer:
-    """A durable server of this test's own."""
-    return own_nats(durable=True)
-
-
-@pytest.fixture
 def load(nats: NatsServer, postgres_dsn: str, schema: str) -> Load:
     """Nodes on that server."""
     return Load(nats.url, postgres_dsn, schema)

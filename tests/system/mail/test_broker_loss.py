@@ -23,17 +23,10 @@ if TYPE_CHECKING:
 
     from compose.embedded import NatsServer
     from tests.harness.rawnats import RawNats
-    from tests.harness.servers import OwnNats
 
 ANOTHER = "the mail stream is not the one that was read"
 KILLS = int(os.environ.get("CALLBOARD_TEST_KILLS", "12"))
 """How often the server is killed right after a PubAck; 200 take five minutes."""
-
-
-@pytest.fixture
-def nats(own_nats: OwnNats) -> NatsServer:
-    """A durable server of this test's own."""
-    return own_nats(durable=True)
 
 
 @pytest.fixture

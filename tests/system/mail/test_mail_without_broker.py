@@ -27,18 +27,11 @@ from tests.system.waiting import until
 if TYPE_CHECKING:
     from actors.runtime import Runtime
     from compose.embedded import NatsServer
-    from tests.harness.servers import OwnNats
     from tests.system.fleet import Rows
     from tests.system.processes import Hosts
 
 STANDS_S: Final = 3.0
 POINTS: Final = [("left", 1), ("left", 2), ("left", 4), ("right", 1), ("right", 2)]
-
-
-@pytest.fixture
-def nats(own_nats: OwnNats) -> NatsServer:
-    """A durable server of this test's own."""
-    return own_nats(durable=True)
 
 
 @pytest.fixture

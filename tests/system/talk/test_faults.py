@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
     from actors.runtime import Runtime
     from compose.embedded import NatsServer, PostgresServer
-    from tests.harness.servers import OwnNats, OwnPostgres
     from tests.system.processes import HostProcess
 
 LEFT: Final = f"{HERE}:PAIR_LEFT"
@@ -263,18 +262,6 @@ async def test_a_target_without_a_host_has_timed_out_and_not_failed(  # noqa: PL
     assert await client.result(row.run_id) == other.pid
     assert await client.result(run_id) == ["timed_out", None, handle]
     assert await kinds(rows, "ask.replied", "ask.timeout") == {"ask.timeout": 1}
-
-
-@pytest.fixture
-def nats(own_nats: OwnNats) -> NatsServer:
-    """A durable server of this test's own."""
-    return own_nats(durable=True)
-
-
-@pytest.fixture
-def postgres(own_postgres: OwnPostgres) -> PostgresServer:
-    """A durable server of this test's own."""
-    return own_postgres(durable=True)
 
 
 @pytest.fixture

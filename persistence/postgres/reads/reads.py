@@ -181,16 +181,18 @@ class Reads(ReadStore):
         with self._readers.reading(run_id) as grown:
             while True:
                 grown.clear()
-                wait_s = FIRST_POLL_S if self._readers.tell(run_id) else TAIL_POLL_S
+                is_new = self._readers.tell(run_id)
                 async for entry in self.entries(run_id, from_seq=from_seq):
                     yield entry
                     from_seq, idle, was_there = entry.seq + 1, 0, True
                     if entry.is_terminal:
                         return
                 try:
-                    async with asyncio.timeout(wait_s):
+                    async with asyncio.timeout(FIRST_POLL_S if is_new else TAIL_POLL_S):
                         await grown.wait()
                 except TimeoutError:
+                    if is_new:
+                        continue
                     idle += 1
                     # Its log may have been swept, or erased: seldom, so the run is asked ever more seldom.
                     if idle.bit_count() == 1 and await self._is_over(run_id, from_seq, was_there):

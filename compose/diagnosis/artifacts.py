@@ -8,9 +8,13 @@ from typing import Final
 
 from actors.errors import ActorsError
 from compose.assembly.artifacts import artifact_bytes
-from compose.diagnosis.finding import Finding, judge
+from compose.diagnosis.finding import Finding, away, judge
 
 ANSWER_S: Final = 10.0
+_REMEDY: Final = (
+    "correct CALLBOARD_ARTIFACTS or the keys of the bucket; until then artifacts are neither "
+    "stored nor read"
+)
 
 
 async def diagnose_artifacts(place: str) -> list[Finding]:
@@ -28,9 +32,9 @@ async def diagnose_artifacts(place: str) -> list[Finding]:
         async with asyncio.timeout(ANSWER_S):
             await kept.probe()
     except TimeoutError:
-        return [_away(where, f"no answer within {ANSWER_S:g} s")]
+        return [away("artifacts", where, f"no answer within {ANSWER_S:g} s", remedy=_REMEDY)]
     except ActorsError as exc:
-        return [_away(where, str(exc))]
+        return [away("artifacts", where, exc, remedy=_REMEDY)]
     return [judge("artifacts", f"{where} answers", {"reachable": True})]
 
 
@@ -45,15 +49,4 @@ def _not_there(where: str) -> Finding:
         {"reachable": False},
         note=True,
         remedy="mount the folder that the hosts share; one that is new is made when it is used",
-    )
-
-
-def _away(where: str, problem: str) -> Finding:
-    return judge(
-        "artifacts",
-        f"{where} cannot be used: {problem}",
-        {"reachable": False},
-        wrong=True,
-        remedy="correct CALLBOARD_ARTIFACTS or the keys of the bucket; until then artifacts are "
-        "neither stored nor read",
     )

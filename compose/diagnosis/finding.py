@@ -44,6 +44,12 @@ def judge(
     return Finding(check=check, level=level, found=found, remedy=told, data=data)
 
 
+def away(check: str, where: str, problem: object, *, remedy: str) -> Finding:
+    """Return that a server, or another place, does not answer."""
+    found = f"{where} cannot be used: {problem}"
+    return judge(check, found, {"reachable": False}, wrong=True, remedy=remedy)
+
+
 def is_this_machine(host: str) -> bool:
     """Return True if a server by this name or address is reached over no network."""
     try:

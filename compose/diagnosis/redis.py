@@ -8,10 +8,14 @@ from typing import Any, Final
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from compose.diagnosis.finding import Finding, judge
+from compose.diagnosis.finding import Finding, away, judge
 from persistence.redis.client import address
 
 ANSWER_S: Final = 2.0
+_REMEDY: Final = (
+    "start it or correct CALLBOARD_REDIS_URL; until then runs go on, but a crash just "
+    "before a commit may leave more effects in doubt"
+)
 
 
 async def diagnose_redis(url: str) -> list[Finding]:
@@ -28,21 +32,10 @@ async def diagnose_redis(url: str) -> list[Finding]:
         await client.ping()
         ping_ms = (time.perf_counter() - asked) * 1000
     except (RedisError, OSError) as exc:
-        return [_away(where, exc)]
+        return [away("redis", where, exc, remedy=_REMEDY)]
     finally:
         await client.aclose()
     return [_server(info, ping_ms), _eviction(info), _persistence(info)]
-
-
-def _away(where: str, exc: Exception) -> Finding:
-    return judge(
-        "redis",
-        f"{where} cannot be used: {exc}",
-        {"reachable": False},
-        wrong=True,
-        remedy="start it or correct CALLBOARD_REDIS_URL; until then runs go on, but a crash just "
-        "before a commit may leave more effects in doubt",
-    )
 
 
 def _server(info: dict[str, Any], ping_ms: float) -> Finding:

@@ -20,7 +20,7 @@ from actors.sessions import (
 )
 from compose.commands import options as opt
 from compose.commands.options import HERE, Target
-from compose.commands.output import Exit, print_json
+from compose.commands.output import Exit, picked, print_json
 from compose.commands.terminal import print_table, say
 
 if TYPE_CHECKING:
@@ -120,30 +120,14 @@ def _age(text: str | None) -> timedelta | None:
 
 
 def _artifact(one: ArtifactCandidate) -> dict[str, JsonValue]:
-    return {
-        "session": one.session_id,
-        "name": one.name,
-        "kind": one.kind,
-        "run_id": one.run_id,
-        "artifact_id": one.artifact_id,
-        "bytes": one.size_bytes,
-        "at": one.at.isoformat(),
-        "reason": one.reason,
-    }
+    return picked(one, "session=session_id name kind run_id artifact_id bytes=size_bytes at reason")
 
 
 def _task(one: TaskCandidate) -> dict[str, JsonValue]:
-    return {
-        "session": one.session_id,
-        "task": one.task,
-        "run_id": one.run_id,
-        "agent": str(one.agent_id),
-        "status": one.status.value,
-        "entries": one.entries,
-        "bytes": one.size_bytes,
-        "ended_at": one.ended_at.isoformat(),
-        "reason": one.reason,
-    }
+    return picked(
+        one,
+        "session=session_id task run_id agent=agent_id status entries bytes=size_bytes ended_at reason",
+    )
 
 
 def _show(

@@ -98,9 +98,8 @@ class CoreSubjects:
                 await self._adjust(client, self._changed.pop())
             while self._outgoing:
                 subject, data, reply = self._outgoing.popleft()
-                with contextlib.suppress(
-                    MaxPayloadError
-                ):  # one message less is no harm; no pump is
+                # One message less is no harm; no pump is.
+                with contextlib.suppress(MaxPayloadError):
                     await client.publish(subject, data, reply)
 
     async def _adjust(self, client: NatsConnection, subject: str) -> None:

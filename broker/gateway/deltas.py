@@ -46,8 +46,7 @@ class NatsDeltaBus(CoreSubjects):
 
     def announce_end(self, agent_id: AgentId, run_id: RunId) -> None:
         """See `DeltaBus.announce_end`."""
-        if self._client is not None:
-            self._send(self._subjects.live_end(agent_id, run_id), b"")
+        self._send(self._subjects.live_end(agent_id, run_id), b"")
 
     async def subscribe(
         self, agent_id: AgentId, run_id: RunId, *, whole: bool = False

@@ -231,11 +231,10 @@ class PostgresSessions(SessionStore):
         after: AgentId | None = None,
         limit: int = 100,
     ) -> list[AgentId]:
-        first = str(AgentId(type_, "-", tenant))[
-            :-1
-        ]  # "type/": the ids of an app are behind each other
-        behind = first if after is None else str(after)
-        args = (tenant, type_, project, behind, first[:-1] + chr(ord("/") + 1), limit)
+        app = str(AgentId(type_, "-", tenant)).removesuffix("/-")
+        first = f"{app}/" if after is None else str(after)
+        end = f"{app}0"  # what comes behind a slash: the ids of an app are behind each other
+        args = (tenant, type_, project, first, end, limit)
         rows = await self._links.fetch("listing sessions", SQL_PAGE_OF_SESSIONS, *args)
         return [AgentId.parse(row["agent"]) for row in rows]
 

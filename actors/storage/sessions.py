@@ -11,7 +11,7 @@ from functools import partial
 
 from typing_extensions import override
 
-from actors.kernel.agent.session import ASKED_TO_STOP, FactKind, NewSession, SessionChange
+from actors.kernel.agent.session import FactKind, NewSession, SessionChange
 from actors.kernel.agent.transcript import Turn
 from actors.kernel.runtime.ids import AgentId, RunId
 from actors.kernel.storage.errors import (
@@ -77,17 +77,17 @@ class InMemorySessions(SessionStore):
     def write_change(
         self, agent: AgentId, run_id: RunId, change: SessionChange, *, is_success: bool
     ) -> None:
-        """Write what a commit means for the session, without an await; its turns are written.
-
-        Who asks a run to stop need not know whether its agent is a session.
-        """
-        if change == ASKED_TO_STOP and not self._is_there(agent):
-            return
+        """Write what a commit means for the session, without an await; its turns are written."""
         known = self._known(agent)
         for kind in change.facts:
             self._add(agent, known, kind, run_id)
         if "ended" in change.facts and not is_success:
             self._transcripts.settle_head(agent, agent.key, run_id)
+
+    def write_cancelling(self, agent: AgentId, run_id: RunId) -> None:
+        """Write that a run was asked to stop, without an await; nothing if its agent is no session."""
+        if (known := self._find(agent)) is not None:
+            self._add(agent, known, "cancelling", run_id)
 
     def forget(self, agent: AgentId) -> None:
         """Forget a session and its number, unless it is being deleted: then it stays for who deletes it."""
@@ -107,9 +107,10 @@ class InMemorySessions(SessionStore):
                     yield "facts", partial(self._forget_fact, known)
                 yield "sessions", partial(self._sessions.pop, agent, None)
 
-    def _is_there(self, agent: AgentId) -> bool:
+    def _find(self, agent: AgentId) -> _SessionRecord | None:
+        """Return a session; None: there is none, or only its tombstone."""
         known = self._sessions.get(agent)
-        return known is not None and known.created_at is not None
+        return None if known is None or known.created_at is None else known
 
     @staticmethod
     def _forget_fact(known: _SessionRecord) -> None:
@@ -196,8 +197,8 @@ class InMemorySessions(SessionStore):
 
     @override
     async def switch(self, agent: AgentId, node: str) -> None:
-        known = self._sessions.get(agent)
-        if known is None or known.created_at is None:
+        known = self._find(agent)
+        if known is None:
             raise UnknownSessionError(str(agent))
         self._refuse_open(agent, known)
         if not self._transcripts.move_head(agent, agent.key, node):
@@ -241,8 +242,8 @@ class InMemorySessions(SessionStore):
 
     @override
     async def begin_delete(self, agent: AgentId, *, unless_since: datetime | None = None) -> bool:
-        known = self._sessions.get(agent)
-        if known is None or known.created_at is None or known.last_at is None:
+        known = self._find(agent)
+        if known is None or known.last_at is None:
             return False
         if not known.is_deleting:
             self._refuse_open(agent, known)
@@ -253,8 +254,8 @@ class InMemorySessions(SessionStore):
 
     @override
     async def finish_delete(self, agent: AgentId) -> int:
-        known = self._sessions.get(agent)
-        if known is None or known.created_at is None or not known.is_deleting:
+        known = self._find(agent)
+        if known is None or not known.is_deleting:
             return 0
         rows = len(known.facts) + 1
         self._sessions[agent] = _SessionRecord(first_fact=known.last_fact + 1)

@@ -215,7 +215,7 @@ class Ending:
         policy = terms.retention if terms is not None else HistoryRetention.RUN
         verdict = with_orphans(verdict, policy, self.run.history.left_behind)
         if self.run.mode is not None and not self.sessions.has_kept:
-            verdict, heard = with_heard(verdict, self.loaded, self.mail)
+            verdict, heard = with_heard(verdict, self.loaded, self.run.history, self.mail)
             self.run.log.writes.turns += heard
         for entry in verdict.entries:
             self.run.log.record(entry.kind, entry.position, entry.payload)

@@ -20,7 +20,7 @@ from actors.kernel.runtime.log_entry import EntryKind, RunLogEntry
 from actors.kernel.runtime.rows import Arrived, LoadedRun
 from actors.kernel.runtime.scheduler import RunStatus
 from actors.runtime.context.conversation.sessions import SessionTerms
-from actors.runtime.context.waits import message_of
+from actors.runtime.execution.start import recorded_inbox
 from actors.runtime.replay.history import History
 from actors.runtime.replay.verdict import Verdict
 
@@ -66,7 +66,7 @@ def is_session(agent: Agent | None) -> TypeGuard[ModalAgent]:
 
 
 def with_heard(
-    verdict: Verdict, loaded: LoadedRun, given: Sequence[Arrived] = ()
+    verdict: Verdict, loaded: LoadedRun, history: History, given: Sequence[Arrived] = ()
 ) -> tuple[Verdict, tuple[NewTurn, ...]]:
     """Return the verdict on a run of a session that ends without success, and the turns its end writes.
 
@@ -77,10 +77,8 @@ def with_heard(
     if is_success or any(map(_has_turns, loaded.entries)):
         return verdict, ()
     run = loaded.row
-    history = History.of(loaded.entries)
-    recorded = [message_of(entry.payload) for entry in history.inputs]
-    messages = recorded or [one.message for one in given or loaded.messages]
-    said = [turn for one in messages if one is not None and (turn := _turn_of(one)) is not None]
+    messages = recorded_inbox(history, loaded) or [one.message for one in given or loaded.messages]
+    said = [turn for one in messages if (turn := _turn_of(one)) is not None]
     turns = tuple(
         NewTurn(run.agent_id.key, turn_id(run.run_id, "in", n), message)
         for n, message in enumerate(said)

@@ -89,7 +89,7 @@ def inbox_of(
         history.recoveries += 1
     elif loaded.row.status is RunStatus.SUSPENDED:
         log.record(EntryKind.RUN_RESUMED, "", {"reason": "woken"})
-    return _recorded_inbox(history, loaded)
+    return recorded_inbox(history, loaded)
 
 
 def session_named_in(inbox: Sequence[Message]) -> str | None:
@@ -141,7 +141,8 @@ def pinned(agent: Agent, run: RunRow) -> dict[str, JsonValue]:
     return found
 
 
-def _recorded_inbox(history: History, loaded: LoadedRun) -> list[Message]:
+def recorded_inbox(history: History, loaded: LoadedRun) -> list[Message]:
+    """Return the messages that the run's generation was given, as its log tells them."""
     continued = history.continued
     if continued is not None:
         row, session = loaded.row, continued.payload.get("session")

@@ -117,13 +117,10 @@ class History:
         start = _generation_start(entries)
         current = entries[start:]
         history.started = True
-        version = current[0].payload.get("version")
-        history.version = None if version is None else str(version)
-        mode = current[0].payload.get("mode")
-        history.mode = None if mode is None else str(mode)
-        history.retry = retry_in(current[0].payload)
-        parent_agent = current[0].payload.get("parent")
-        history.parent_agent = None if parent_agent is None else str(parent_agent)
+        first = current[0].payload
+        history.version, history.mode = _text_in(first, "version"), _text_in(first, "mode")
+        history.parent_agent = _text_in(first, "parent")
+        history.retry = retry_in(first)
         failed = [e for e in current if e.kind == K.RUN_ATTEMPT_FAILED]
         history.attempt = 1 + len(failed)
         history.failures = [e.ts for e in failed if "kept" not in e.payload]
@@ -273,6 +270,11 @@ def retry_in(payload: dict[str, JsonValue]) -> RetryPolicy | None:
     """Return the policy that the first entry of a generation keeps; None: it keeps none."""
     found = payload.get("retry")
     return None if found is None else RetryPolicy.model_validate(found)
+
+
+def _text_in(payload: dict[str, JsonValue], key: str) -> str | None:
+    found = payload.get(key)
+    return None if found is None else str(found)
 
 
 def _generation_start(entries: Sequence[RunLogEntry]) -> int:

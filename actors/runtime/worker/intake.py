@@ -243,13 +243,13 @@ class Intake:
         if run.status.is_terminal:
             return True
         policy = run.supervision.retention if run.supervision is not None else HistoryRetention.RUN
-        left_behind = History.of(found.entries).left_behind
-        verdict = with_orphans(cancelled(run.cancel_requested or ""), policy, left_behind)
+        history = History.of(found.entries)
+        verdict = with_orphans(cancelled(run.cancel_requested or ""), policy, history.left_behind)
         agent, clears_turns = self._agent(run.agent_id)
         change = await self._change_of(agent, run.agent_id)
         turns: tuple[NewTurn, ...] = ()
         if change is not None and found.entries:
-            verdict, turns = with_heard(verdict, found)
+            verdict, turns = with_heard(verdict, found, history)
         outcome = await self._store.commits.commit(
             Commit(
                 run_lease(lease, run),

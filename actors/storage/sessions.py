@@ -11,7 +11,7 @@ from functools import partial
 
 from typing_extensions import override
 
-from actors.kernel.agent.session import FactKind, NewSession, SessionChange
+from actors.kernel.agent.session import ASKED_TO_STOP, FactKind, NewSession, SessionChange
 from actors.kernel.agent.transcript import Turn
 from actors.kernel.runtime.ids import AgentId, RunId
 from actors.kernel.storage.errors import (
@@ -77,17 +77,17 @@ class InMemorySessions(SessionStore):
     def write_change(
         self, agent: AgentId, run_id: RunId, change: SessionChange, *, is_success: bool
     ) -> None:
-        """Write what a commit means for the session, without an await; its turns are written."""
+        """Write what a commit means for the session, without an await; its turns are written.
+
+        Who asks a run to stop need not know whether its agent is a session.
+        """
+        if change == ASKED_TO_STOP and self._find(agent) is None:
+            return
         known = self._known(agent)
         for kind in change.facts:
             self._add(agent, known, kind, run_id)
         if "ended" in change.facts and not is_success:
             self._transcripts.settle_head(agent, agent.key, run_id)
-
-    def write_cancelling(self, agent: AgentId, run_id: RunId) -> None:
-        """Write that a run was asked to stop, without an await; nothing if its agent is no session."""
-        if (known := self._find(agent)) is not None:
-            self._add(agent, known, "cancelling", run_id)
 
     def forget(self, agent: AgentId) -> None:
         """Forget a session and its number, unless it is being deleted: then it stays for who deletes it."""

@@ -33,3 +33,7 @@ class SessionChange:
 
     facts: tuple[FactKind, ...] = ()
     head: str | None = None
+
+
+ASKED_TO_STOP: Final = SessionChange(("cancelling",))
+"""What a cancel means for the session; it comes with no commit of the run."""

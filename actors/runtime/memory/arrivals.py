@@ -8,6 +8,7 @@ from typing_extensions import override
 
 from actors.errors import RunConflictError
 from actors.kernel.agent.message import Message
+from actors.kernel.agent.session import ASKED_TO_STOP
 from actors.kernel.json import JsonValue
 from actors.kernel.runtime.decisions import RESERVED
 from actors.kernel.runtime.hints import Nudge
@@ -126,6 +127,6 @@ class MemoryArrivals(MemoryRole, ArrivalStore):
             run_id, agent = run.cause.run_id, run.cause.agent_id
             flagged.append((run_id, agent))
             if run_id not in asked:
-                rows.sessions.write_cancelling(agent, run_id)
+                rows.sessions.write_change(agent, run_id, ASKED_TO_STOP, is_success=True)
             self._notify(Nudge("cancel", agent, run_id))
         return flagged

@@ -1,0 +1,95 @@
+"""The one shape of durable values of a graph: JSON data, refused with the path of what is not."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Final
+
+from actors.errors import NotSerializableError
+from actors.kernel.json_data import check_text
+
+MAX_DEPTH: Final = 64
+_ATOMS: Final = frozenset({int, bool, type(None)})
+
+
+def durable_copy(value: Any, where: str) -> Any:
+    """Return a deep copy of JSON data; tuples become lists.
+
+    Args:
+        value: The data.
+        where: Begins the path in an error, for example ``vars``.
+
+    Raises:
+        NotSerializableError: The path of what is not JSON data: another type, a key that is not text, NaN or
+            infinity, text with NUL or half a surrogate pair, or nested deeper than 64 (so a cycle, too).
+    """
+    try:
+        return _copied(value, 0)
+    except _Culprit as found:
+        path = "".join(reversed(found.path))
+        raise NotSerializableError(f"{where}{path}", found.kind, found.problem) from None
+
+
+class _Culprit(Exception):  # noqa: N818 - a signal inside this module
+    """The way back from what cannot be kept; each level adds its step."""
+
+    def __init__(self, kind: str, problem: str) -> None:
+        super().__init__(kind)
+        self.kind, self.problem = kind, problem
+        self.path: list[str] = []
+
+
+def _copied(value: Any, depth: int) -> Any:
+    kind = type(value)
+    if kind in _ATOMS:
+        return value
+    if kind is str:
+        return _text(value)
+    if depth >= MAX_DEPTH and kind in {dict, list, tuple}:
+        raise _Culprit(kind.__name__, f"nested deeper than {MAX_DEPTH}, or within itself")
+    if kind is dict:
+        return _mapping(value, depth + 1)
+    if kind is list or kind is tuple:
+        return _sequence(value, depth + 1)
+    if kind is float:
+        if not math.isfinite(value):
+            raise _Culprit("float", "NaN and infinity are not JSON")
+        return value
+    if isinstance(value, str):  # a StrEnum is its text
+        return _text(str(value))
+    raise _Culprit(kind.__name__, "not JSON data")
+
+
+def _text(value: str) -> str:
+    try:
+        if not value.isascii() or "\x00" in value:
+            check_text(value, "")
+    except NotSerializableError as exc:
+        raise _Culprit("str", exc.problem) from None
+    return value
+
+
+def _mapping(value: dict[Any, Any], depth: int) -> dict[str, Any]:
+    copy = {}
+    for key, item in value.items():
+        if type(key) is not str:
+            found = _Culprit(type(key).__name__, "keys must be str")
+            found.path.append(f"[{key!r}]")
+            raise found
+        try:
+            copy[_text(key)] = _copied(item, depth)
+        except _Culprit as found:
+            found.path.append(f".{key}")
+            raise
+    return copy
+
+
+def _sequence(value: Any, depth: int) -> list[Any]:
+    copy = []
+    for index, item in enumerate(value):
+        try:
+            copy.append(_copied(item, depth))
+        except _Culprit as found:
+            found.path.append(f"[{index}]")
+            raise
+    return copy

@@ -1,0 +1,64 @@
+"""Refusals of workflows, with the way out."""
+
+from __future__ import annotations
+
+from actors.errors import ConflictError, ContractError, Facts, PersistenceError
+
+
+class StaleResumeError(Facts, ConflictError, ValueError):
+    """The wait that was to be answered is not there, or not any more. The run is as it was."""
+
+    text = "run {run_id}: {problem}. Read the run's state, and answer the wait that it has now"
+    run_id: str
+    problem: str
+
+
+class RunIdentityConflict(Facts, ContractError, ValueError):  # noqa: N818 - the name of the source
+    """A run of this id belongs to another workflow, session or parent."""
+
+    text = "run {run_id} is another one: {problem}. Choose another run id, or leave it out"
+    run_id: str
+    problem: str
+
+
+class GraphError(Facts, ContractError, ValueError):
+    """A graph, a plan or a name that no run can follow."""
+
+    text = "{what}: {problem}"
+    what: str
+    problem: str
+
+
+class SpecChangedError(Facts, ContractError):
+    """A snapshot was made with another graph."""
+
+    text = (
+        "snapshot {snapshot_id} was made with graph {saved}, and this one is {given}. Restore it with "
+        "the graph it was made with, or pass force=True if its nodes still fit"
+    )
+    snapshot_id: str
+    saved: str
+    given: str
+
+
+class LedgerBrokenError(Facts, PersistenceError):
+    """A ledger or a run that was read is not what was written."""
+
+    text = "{place}: {problem}. Restore it from a copy, or delete the run"
+    place: str
+    problem: str
+
+
+class StoreBusyError(Facts, PersistenceError):
+    """Another writer held the store for too long. Nothing was written."""
+
+    text = "{place}: another writer held it for {waited_s} s. Try again"
+    place: str
+    waited_s: float
+
+
+class NoSuchRunError(Facts, ContractError, KeyError):
+    """The store has no run of this id."""
+
+    text = "no run {run_id!r} in this store: list the known ones with list_runs"
+    run_id: str

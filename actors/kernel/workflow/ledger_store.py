@@ -1,0 +1,82 @@
+"""Stores of records: append-only, in order, by run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol, TypeAlias, runtime_checkable
+
+from actors.kernel.workflow.step_record import StepRecord
+
+Subscriber: TypeAlias = Callable[[dict[str, Any]], None]
+
+
+@runtime_checkable
+class LedgerStore(Protocol):
+    """Records by run. There is no way to change one."""
+
+    def append(self, record: StepRecord) -> None:
+        """Keep a record behind all others of its run; durable when this returns.
+
+        Raises:
+            NotSerializableError: The path of what is not JSON data. Nothing is kept.
+        """
+
+    def list(self, run_id: str) -> list[dict[str, Any]]:
+        """Return all records of the run, the first one first."""
+
+
+@runtime_checkable
+class PagedLedgerStore(LedgerStore, Protocol):
+    """A ledger that can be read from a place on, and written in groups."""
+
+    def append_many(self, records: Sequence[StepRecord]) -> None:
+        """Keep records of one run in order: a beginning of them if the process dies, all if this returns."""
+
+    def list_after(
+        self, *, run_id: str, after: int, limit: int = 1000
+    ) -> tuple[Sequence[Mapping[str, Any]], int]:
+        """Return at most `limit` records behind the first `after` ones, and the next `after`."""
+
+    def count(self, run_id: str) -> int:
+        """Return the number of records."""
+
+
+@runtime_checkable
+class ChainableLedgerStore(LedgerStore, Protocol):
+    """A ledger that links a record to the last one in one step, so that writers never fork the chain."""
+
+    def append_chained(self, record: StepRecord) -> None:
+        """Keep the record, linked to the last one of its run by its hash."""
+
+
+@runtime_checkable
+class DeletableLedgerStore(Protocol):
+    """A ledger that can remove all records of a run."""
+
+    def delete(self, run_id: str) -> bool:
+        """Remove them; whether there were any."""
+
+
+@runtime_checkable
+class ObservableLedgerStoreProtocol(Protocol):
+    """A ledger that tells of each record in this process."""
+
+    def subscribe(self, callback: Subscriber, *, run_id: str | None = None) -> Callable[[], None]:
+        """Call `callback` with each record (of one run, or of all) behind its append; return the end of it."""
+
+
+def metrics_of(records: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+    """Return the counts of what ended well: ``steps``, ``llm_calls``, ``tool_calls``, ``tokens_total``."""
+    counts = {"steps": 0, "llm_calls": 0, "tool_calls": 0, "tokens_total": 0}
+    for record in records:
+        if record.get("status") != "completed":
+            continue
+        counts["steps"] += 1
+        effect, result = record.get("effect") or {}, record.get("result")
+        if effect.get("type") == "llm_call":
+            counts["llm_calls"] += 1
+            usage = (result.get("usage") if isinstance(result, dict) else None) or {}
+            counts["tokens_total"] += int(usage.get("total_tokens") or 0)
+        elif effect.get("type") == "tool_calls":
+            counts["tool_calls"] += len((effect.get("payload") or {}).get("tool_calls") or ())
+    return counts

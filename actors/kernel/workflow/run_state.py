@@ -1,0 +1,189 @@
+"""The checkpoint of a run: all that is needed to go on with it, in any process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from actors.kernel.workflow.drawn import new_id, utc_now_iso
+from actors.kernel.workflow.durable import durable_copy
+from actors.kernel.workflow.effects import RunStatus, WaitReason, WaitState
+
+FIELDS = (
+    "run_id",
+    "workflow_id",
+    "current_node",
+    "output",
+    "error",
+    "created_at",
+    "updated_at",
+    "actor_id",
+    "session_id",
+    "parent_run_id",
+)
+
+
+@dataclass(slots=True)
+class RunState:
+    """A run of a graph. Code of nodes may change `vars` of the state that it gets; stores keep copies.
+
+    Attributes:
+        run_id: The run.
+        workflow_id: Its graph.
+        status: Its status.
+        current_node: The node that is next, or at which it waits or ended.
+        vars: Its variables, JSON data. Names that begin with an underscore belong to the runtime.
+        waiting: Its wait, while `status` is WAITING.
+        output: JSON data of a completed run.
+        error: The message of a failed or cancelled one.
+        created_at: ISO 8601 in UTC.
+        updated_at: ISO 8601 in UTC.
+        actor_id: Whom it acts for.
+        session_id: The session that it belongs to.
+        parent_run_id: The run that started it as a sub-graph.
+    """
+
+    run_id: str
+    workflow_id: str
+    status: RunStatus
+    current_node: str
+    vars: dict[str, Any] = field(default_factory=dict)
+    waiting: WaitState | None = None
+    output: Any = None
+    error: str | None = None
+    created_at: str = ""
+    updated_at: str = ""
+    actor_id: str | None = None
+    session_id: str | None = None
+    parent_run_id: str | None = None
+
+    @classmethod
+    def new(
+        cls,
+        *,
+        workflow_id: str,
+        entry_node: str,
+        vars: dict[str, Any] | None = None,  # noqa: A002 - the name of the source
+        actor_id: str | None = None,
+        session_id: str | None = None,
+        parent_run_id: str | None = None,
+        run_id: str | None = None,
+        at: str | None = None,
+    ) -> RunState:
+        """Return a run that has not begun; `run_id` and `at` are drawn if they are left out."""
+        at = at or utc_now_iso()
+        return cls(
+            run_id=run_id or new_id(),
+            workflow_id=workflow_id,
+            status=RunStatus.RUNNING,
+            current_node=entry_node,
+            vars={} if vars is None else vars,
+            created_at=at,
+            updated_at=at,
+            actor_id=actor_id,
+            session_id=session_id,
+            parent_run_id=parent_run_id,
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the run as stores keep it: checked JSON data, a copy.
+
+        Raises:
+            NotSerializableError: The path of what is not JSON data.
+        """
+        told = {name: getattr(self, name) for name in FIELDS}
+        told["output"] = durable_copy(self.output, "output")
+        told["status"] = RunStatus(self.status).value
+        told["vars"] = durable_copy(self.vars, "vars")
+        told["waiting"] = (
+            None if self.waiting is None else durable_copy(self.waiting.to_dict(), "waiting")
+        )
+        return told
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> RunState:
+        """Return the run that `to_dict` described. It shares what it holds with `data`."""
+        wait = data.get("waiting")
+        fields: dict[str, Any] = {name: data.get(name) for name in FIELDS}
+        return cls(
+            status=RunStatus(data["status"]),
+            vars=data["vars"],
+            waiting=None if wait is None else WaitState.from_dict(wait),
+            **fields,
+        )
+
+    def copied(self) -> RunState:
+        """Return a copy that shares nothing with this one.
+
+        Raises:
+            NotSerializableError: See `to_dict`.
+        """
+        return RunState.from_dict(self.to_dict())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFilter:
+    """A choice of runs. None: any.
+
+    Attributes:
+        status: Of this status.
+        wait_reason: Waiting for this kind.
+        workflow_id: Of this graph.
+        session_id: Of this session.
+        root_only: Started by no other run.
+    """
+
+    status: RunStatus | None = None
+    wait_reason: WaitReason | None = None
+    workflow_id: str | None = None
+    session_id: str | None = None
+    root_only: bool = False
+
+    def chosen(self, runs: Iterable[RunState], limit: int) -> list[RunState]:
+        """Return at most `limit` of `runs`, the last updated first."""
+        found = [run for run in runs if self._fits(run)]
+        found.sort(key=lambda run: run.updated_at, reverse=True)
+        return found[: max(limit, 0)]
+
+    def _fits(self, run: RunState) -> bool:
+        return (
+            (self.status is None or run.status == self.status)
+            and (self.wait_reason is None or reason_of(run) == self.wait_reason)
+            and (self.workflow_id is None or run.workflow_id == self.workflow_id)
+            and (self.session_id is None or run.session_id == self.session_id)
+            and not (self.root_only and run.parent_run_id)
+        )
+
+
+def reason_of(run: RunState) -> WaitReason | None:
+    """Return the kind of thing that the run waits for; None: it waits for nothing."""
+    return run.waiting.reason if run.waiting and run.status is RunStatus.WAITING else None
+
+
+def due_at(run: RunState) -> str | None:
+    """Return the instant at which a waiting run goes on by itself; None: there is none."""
+    return run.waiting.until if run.waiting and run.status is RunStatus.WAITING else None
+
+
+def due_runs(runs: Iterable[RunState], now_iso: str, limit: int) -> list[RunState]:
+    """Return at most `limit` runs whose instant has come, the earliest first."""
+    found = [run for run in runs if (due_at(run) or "~") <= now_iso]
+    found.sort(key=lambda run: due_at(run) or "")
+    return found[: max(limit, 0)]
+
+
+def index_row(run: RunState) -> dict[str, Any]:
+    """Return what lists show of a run: no vars, no output."""
+    return {
+        "run_id": run.run_id,
+        "workflow_id": run.workflow_id,
+        "status": RunStatus(run.status).value,
+        "wait_reason": str(reason_of(run) or "") or None,
+        "wait_until": due_at(run),
+        "parent_run_id": run.parent_run_id,
+        "actor_id": run.actor_id,
+        "session_id": run.session_id,
+        "created_at": run.created_at,
+        "updated_at": run.updated_at,
+    }

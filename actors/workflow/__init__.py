@@ -1,0 +1,281 @@
+"""Workflow graphs: nodes that one can see, runs that are checkpoints and wait for days without a stack.
+
+The rules are in `machine`, which is pure; `embedded` drives runs in this process, over stores of one's choice.
+Names of this package stand for themselves: some of them mean something else elsewhere (`RunStore`, `Effect`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from actors.exports import lazy_exports
+
+if TYPE_CHECKING:
+    from actors.kernel.runtime.effects import EffectMode
+    from actors.kernel.workflow.artifacts import (
+        Artifact,
+        ArtifactMetadata,
+        ArtifactStore,
+        artifact_ref,
+        compute_artifact_id,
+        get_artifact_id,
+        is_artifact_ref,
+        resolve_artifact,
+    )
+    from actors.kernel.workflow.commands import (
+        CommandAppendResult,
+        CommandCursorStore,
+        CommandRecord,
+        CommandStore,
+    )
+    from actors.kernel.workflow.drawn import normalize_utc_iso
+    from actors.kernel.workflow.effects import (
+        Effect,
+        EffectOutcome,
+        EffectType,
+        RunStatus,
+        StepPlan,
+        StepStatus,
+        WaitReason,
+        WaitState,
+    )
+    from actors.kernel.workflow.errors import (
+        GraphError,
+        LedgerBrokenError,
+        NoSuchRunError,
+        RunIdentityConflict,
+        SpecChangedError,
+        StaleResumeError,
+        StoreBusyError,
+    )
+    from actors.kernel.workflow.ledger_store import (
+        DeletableLedgerStore,
+        LedgerStore,
+        ObservableLedgerStoreProtocol,
+    )
+    from actors.kernel.workflow.run_state import RunState
+    from actors.kernel.workflow.run_store import (
+        DeletableRunStore,
+        QueryableRunIndexStore,
+        QueryableRunStore,
+        RunStore,
+    )
+    from actors.kernel.workflow.snapshots import Snapshot, SnapshotStore
+    from actors.kernel.workflow.step_record import StepRecord, verify_ledger_chain
+    from actors.workflow.embedded.artifact_store import InMemoryArtifactStore
+    from actors.workflow.embedded.command_store import (
+        InMemoryCommandCursorStore,
+        InMemoryCommandStore,
+    )
+    from actors.workflow.embedded.fingerprint import ActorFingerprint
+    from actors.workflow.embedded.handlers import tool_calls
+    from actors.workflow.embedded.history import (
+        RUN_HISTORY_BUNDLE_VERSION_V1,
+        export_run_history_bundle,
+        import_run_history_bundle,
+        persist_workflow_snapshot,
+        replay_run_history,
+    )
+    from actors.workflow.embedded.ledger_store import InMemoryLedgerStore
+    from actors.workflow.embedded.ledgers import HashChainedLedgerStore, ObservableLedgerStore
+    from actors.workflow.embedded.offloading import (
+        OffloadingLedgerStore,
+        OffloadingRunStore,
+        offload_large_values,
+        plain_value,
+    )
+    from actors.workflow.embedded.registry import WorkflowRegistry
+    from actors.workflow.embedded.restoring import restore_snapshot
+    from actors.workflow.embedded.run_locks import run_mutation_lock
+    from actors.workflow.embedded.run_store import InMemoryRunStore
+    from actors.workflow.embedded.runtime import WorkflowRuntime
+    from actors.workflow.embedded.scheduled import ScheduledRuntime, create_scheduled_runtime
+    from actors.workflow.embedded.scheduler import Scheduler, SchedulerStats
+    from actors.workflow.embedded.snapshot_store import InMemorySnapshotStore
+    from actors.workflow.machine.limits import LimitWarning, RuntimeConfig
+    from actors.workflow.machine.policy import (
+        DefaultEffectPolicy,
+        EffectPolicy,
+        NoRetryPolicy,
+        RetryPolicy,
+        compute_idempotency_key,
+    )
+    from actors.workflow.machine.spec import WorkflowSpec
+    from actors.workflow.machine.variables import ensure_namespaces
+else:
+    __getattr__ = lazy_exports(
+        __name__,
+        {
+            "actors.kernel.runtime.effects": ("EffectMode",),
+            "actors.kernel.workflow.artifacts": (
+                "Artifact",
+                "ArtifactMetadata",
+                "ArtifactStore",
+                "artifact_ref",
+                "compute_artifact_id",
+                "get_artifact_id",
+                "is_artifact_ref",
+                "resolve_artifact",
+            ),
+            "actors.kernel.workflow.commands": (
+                "CommandAppendResult",
+                "CommandCursorStore",
+                "CommandRecord",
+                "CommandStore",
+            ),
+            "actors.kernel.workflow.drawn": ("normalize_utc_iso",),
+            "actors.kernel.workflow.effects": (
+                "Effect",
+                "EffectOutcome",
+                "EffectType",
+                "RunStatus",
+                "StepPlan",
+                "StepStatus",
+                "WaitReason",
+                "WaitState",
+            ),
+            "actors.kernel.workflow.errors": (
+                "GraphError",
+                "LedgerBrokenError",
+                "NoSuchRunError",
+                "RunIdentityConflict",
+                "SpecChangedError",
+                "StaleResumeError",
+                "StoreBusyError",
+            ),
+            "actors.kernel.workflow.ledger_store": (
+                "DeletableLedgerStore",
+                "LedgerStore",
+                "ObservableLedgerStoreProtocol",
+            ),
+            "actors.kernel.workflow.run_state": ("RunState",),
+            "actors.kernel.workflow.run_store": (
+                "DeletableRunStore",
+                "QueryableRunIndexStore",
+                "QueryableRunStore",
+                "RunStore",
+            ),
+            "actors.kernel.workflow.snapshots": ("Snapshot", "SnapshotStore"),
+            "actors.kernel.workflow.step_record": ("StepRecord", "verify_ledger_chain"),
+            "actors.workflow.embedded.artifact_store": ("InMemoryArtifactStore",),
+            "actors.workflow.embedded.command_store": (
+                "InMemoryCommandCursorStore",
+                "InMemoryCommandStore",
+            ),
+            "actors.workflow.embedded.fingerprint": ("ActorFingerprint",),
+            "actors.workflow.embedded.handlers": ("tool_calls",),
+            "actors.workflow.embedded.history": (
+                "RUN_HISTORY_BUNDLE_VERSION_V1",
+                "export_run_history_bundle",
+                "import_run_history_bundle",
+                "persist_workflow_snapshot",
+                "replay_run_history",
+            ),
+            "actors.workflow.embedded.ledger_store": ("InMemoryLedgerStore",),
+            "actors.workflow.embedded.ledgers": ("HashChainedLedgerStore", "ObservableLedgerStore"),
+            "actors.workflow.embedded.offloading": (
+                "OffloadingLedgerStore",
+                "OffloadingRunStore",
+                "offload_large_values",
+                "plain_value",
+            ),
+            "actors.workflow.embedded.registry": ("WorkflowRegistry",),
+            "actors.workflow.embedded.restoring": ("restore_snapshot",),
+            "actors.workflow.embedded.run_locks": ("run_mutation_lock",),
+            "actors.workflow.embedded.run_store": ("InMemoryRunStore",),
+            "actors.workflow.embedded.runtime": ("WorkflowRuntime",),
+            "actors.workflow.embedded.scheduled": ("ScheduledRuntime", "create_scheduled_runtime"),
+            "actors.workflow.embedded.scheduler": ("Scheduler", "SchedulerStats"),
+            "actors.workflow.embedded.snapshot_store": ("InMemorySnapshotStore",),
+            "actors.workflow.machine.limits": ("LimitWarning", "RuntimeConfig"),
+            "actors.workflow.machine.policy": (
+                "DefaultEffectPolicy",
+                "EffectPolicy",
+                "NoRetryPolicy",
+                "RetryPolicy",
+                "compute_idempotency_key",
+            ),
+            "actors.workflow.machine.spec": ("WorkflowSpec",),
+            "actors.workflow.machine.variables": ("ensure_namespaces",),
+        },
+    )
+
+__all__ = [
+    "RUN_HISTORY_BUNDLE_VERSION_V1",
+    "ActorFingerprint",
+    "Artifact",
+    "ArtifactMetadata",
+    "ArtifactStore",
+    "CommandAppendResult",
+    "CommandCursorStore",
+    "CommandRecord",
+    "CommandStore",
+    "DefaultEffectPolicy",
+    "DeletableLedgerStore",
+    "DeletableRunStore",
+    "Effect",
+    "EffectMode",
+    "EffectOutcome",
+    "EffectPolicy",
+    "EffectType",
+    "GraphError",
+    "HashChainedLedgerStore",
+    "InMemoryArtifactStore",
+    "InMemoryCommandCursorStore",
+    "InMemoryCommandStore",
+    "InMemoryLedgerStore",
+    "InMemoryRunStore",
+    "InMemorySnapshotStore",
+    "LedgerBrokenError",
+    "LedgerStore",
+    "LimitWarning",
+    "NoRetryPolicy",
+    "NoSuchRunError",
+    "ObservableLedgerStore",
+    "ObservableLedgerStoreProtocol",
+    "OffloadingLedgerStore",
+    "OffloadingRunStore",
+    "QueryableRunIndexStore",
+    "QueryableRunStore",
+    "RetryPolicy",
+    "RunIdentityConflict",
+    "RunState",
+    "RunStatus",
+    "RunStore",
+    "RuntimeConfig",
+    "ScheduledRuntime",
+    "Scheduler",
+    "SchedulerStats",
+    "Snapshot",
+    "SnapshotStore",
+    "SpecChangedError",
+    "StaleResumeError",
+    "StepPlan",
+    "StepRecord",
+    "StepStatus",
+    "StoreBusyError",
+    "WaitReason",
+    "WaitState",
+    "WorkflowRegistry",
+    "WorkflowRuntime",
+    "WorkflowSpec",
+    "artifact_ref",
+    "compute_artifact_id",
+    "compute_idempotency_key",
+    "create_scheduled_runtime",
+    "ensure_namespaces",
+    "export_run_history_bundle",
+    "get_artifact_id",
+    "import_run_history_bundle",
+    "is_artifact_ref",
+    "normalize_utc_iso",
+    "offload_large_values",
+    "persist_workflow_snapshot",
+    "plain_value",
+    "replay_run_history",
+    "resolve_artifact",
+    "restore_snapshot",
+    "run_mutation_lock",
+    "tool_calls",
+    "verify_ledger_chain",
+]

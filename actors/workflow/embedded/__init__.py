@@ -1,0 +1,12 @@
+"""The embedded driver: graphs in this process, synchronous, over stores of one's choice, without a server.
+
+It carries out what `actors.workflow.machine` wants: calls nodes and handlers, appends records, and
+saves checkpoints.
+
+- `runtime`: `WorkflowRuntime`, the public class. `scheduler`, `scheduled`: what goes on by itself.
+- `driver`: the loop of one run. `other_runs`: the effects that touch other runs. `handlers`: the host's.
+- `held_run`: a run while a driver holds it. `run_locks`, `wishes`: drivers beside each other.
+- `run_store`, `ledger_store`, `command_store`, `snapshot_store`, `artifact_store`: stores in memory.
+- `ledgers`: ledgers that tell, and that chain. `offloading`: large values as artifacts. `history`: what can be
+  taken away.
+"""

@@ -1,0 +1,37 @@
+"""The removal of runs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from actors.kernel.workflow.errors import GraphError
+from actors.kernel.workflow.run_state import RunState
+from actors.workflow.embedded.ledgers import delete_records
+
+
+def deleted_tree(runs: Any, ledger: Any, artifacts: Any, run_id: str) -> int:
+    """Remove a run and the runs below it, the lowest first; return how many.
+
+    The run itself goes last, so that a removal that was interrupted can be asked for again.
+
+    Raises:
+        GraphError: One of them has not ended. Nothing is removed.
+    """
+    tree = _tree(runs, run_id)
+    for run in tree:
+        if not run.status.is_terminal:
+            raise GraphError(f"run {run.run_id}", f"it is {run.status.value}: cancel it first")
+    for run in reversed(tree):
+        delete_records(ledger, run.run_id)
+        if artifacts is not None:
+            artifacts.delete_by_run(run.run_id)
+        runs.delete(run.run_id)
+    return len(tree)
+
+
+def _tree(runs: Any, run_id: str) -> list[RunState]:
+    root = runs.load(run_id)
+    found: list[RunState] = [] if root is None else [root]
+    for run in found:
+        found += runs.list_children(parent_run_id=run.run_id)
+    return found

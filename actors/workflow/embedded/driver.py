@@ -1,0 +1,233 @@
+"""The loop of one run: nodes are called, effects executed, records appended, checkpoints saved."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any, Protocol
+
+from actors.kernel.clock import Clock
+from actors.kernel.runtime.effects import EffectMode
+from actors.kernel.workflow.effects import EffectType, RunStatus, WaitReason
+from actors.kernel.workflow.run_state import RunState
+from actors.kernel.workflow.run_store import Fault, RunStore
+from actors.workflow.embedded.handlers import EffectHandlers, settled
+from actors.workflow.embedded.held_run import HeldRun
+from actors.workflow.embedded.loop_watch import LoopWatch
+from actors.workflow.embedded.wishes import Wish, Wishes
+from actors.workflow.machine import attempts, records, waits
+from actors.workflow.machine.deltas import OpenStep, varied
+from actors.workflow.machine.plans import planned
+from actors.workflow.machine.policy import EffectPolicy
+from actors.workflow.machine.records import CONTROL, Transition
+from actors.workflow.machine.requests import outcome_of
+from actors.workflow.machine.spec import WorkflowSpec
+from actors.workflow.machine.variables import RUNTIME, namespace
+
+_log = logging.getLogger("callboard.workflow")
+
+
+class OtherRuns(Protocol):
+    """Effects that touch other runs."""
+
+    def outcome(self, run: RunState, opened: OpenStep) -> Any:
+        """Return the outcome of EMIT_EVENT or START_SUBWORKFLOW."""
+
+    def child_of(self, run: RunState) -> RunState | None:
+        """Return the child that the run waits for, after it went on as far as it can; None: it is gone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeContext:
+    """Second argument of a node.
+
+    Attributes:
+        now: Returns the instant: ISO 8601 in UTC.
+        artifacts: The artifact store of the driver, or None.
+    """
+
+    now: Callable[[], str]
+    artifacts: Any = None
+
+
+@dataclass(slots=True, kw_only=True)
+class Driver:
+    """The driver of runs in this process.
+
+    Attributes:
+        runs: Where checkpoints are.
+        clock: The time.
+        policy: How often effects are tried.
+        handlers: The host's handlers.
+        wishes: For the runs that are driven.
+        context: For nodes.
+        sleep: Waits for another attempt; None: `time.sleep`.
+        fault: A hook of tests.
+        others: Set once both are made.
+    """
+
+    runs: RunStore
+    clock: Clock
+    policy: EffectPolicy
+    handlers: EffectHandlers
+    wishes: Wishes
+    context: NodeContext
+    sleep: Callable[[float], None] | None
+    fault: Fault
+    others: OtherRuns | None = None
+
+    def now(self) -> str:
+        """Return the instant: ISO 8601 in UTC."""
+        return self.clock.now().isoformat()
+
+    def drive(
+        self, spec: WorkflowSpec, held: HeldRun, max_steps: int, gate: Callable[[], bool] | None
+    ) -> None:
+        """Go on with a run until it waits, ends, is paused, or `max_steps` nodes were called; then save it."""
+        watch, steps = LoopWatch(), 0
+        while self._may_go_on(held, gate):
+            if held.state.status is RunStatus.WAITING:
+                if not self._woken(held):
+                    break
+                continue
+            if held.opened is None:
+                if steps >= max_steps:
+                    break
+                steps += 1
+                held.take(self._asked(spec, held.state))
+                if held.opened is None:
+                    self._watched(watch, held)
+                    continue
+            watch.forget()
+            self._try(held)
+            self._save(held)
+        self._save(held)
+
+    def grant(self, held: HeldRun) -> None:
+        """Carry out the wishes for a run, between two of its steps."""
+        for wish in self.wishes.take(held.state.run_id):
+            decided = self._granted(held.state, wish)
+            open_still = None if decided.state.status.is_terminal else held.opened
+            held.take(replace(decided, opened=open_still))
+
+    def _granted(self, state: RunState, wish: Wish) -> Transition:
+        if wish.kind == "cancel":
+            return records.cancelled(state, wish.reason, wish.by, at=self.now())
+        paused = wish.kind == "pause"
+        if state.status.is_terminal or is_paused(state) is paused:
+            return Transition(state)
+        value = {"paused": paused, "reason": wish.reason, "at": self.now()}
+        return records.noted(state, wish.kind, [RUNTIME, CONTROL], value, at=self.now())
+
+    def _may_go_on(self, held: HeldRun, gate: Callable[[], bool] | None) -> bool:
+        self.grant(held)
+        if held.state.status.is_terminal or is_paused(held.state):
+            return False
+        try:
+            return gate is None or bool(gate())
+        except Exception:  # noqa: BLE001 - a host's function: open, and told
+            _log.exception("a step gate failed", extra={"run": held.state.run_id})
+            return True
+
+    def _woken(self, held: HeldRun) -> bool:
+        """Go on from a wait that came to its end by itself; whether it did."""
+        decided = waits.fell_due(held.state, at=self.now())
+        wait = held.state.waiting
+        if decided is None and wait is not None and wait.reason is WaitReason.SUBWORKFLOW:
+            assert self.others is not None
+            child = self.others.child_of(held.state)
+            decided = waits.child_ended(held.state, child, at=self.now())
+        if decided is None:
+            return False
+        held.take(decided)
+        self._save(held)  # who looks for waiting runs does not find it any more
+        return True
+
+    def _asked(self, spec: WorkflowSpec, state: RunState) -> Transition:
+        """Return the decision on the answer of the current node."""
+        node = spec.nodes.get(state.current_node)
+        if node is None:
+            problem = f"graph {spec.workflow_id!r} has no node {state.current_node!r}"
+            return records.failed(state, problem, at=self.now())
+        copy = state.copied()
+        try:
+            plan = settled(node(copy, self.context))
+        except Exception as exc:  # noqa: BLE001 - of an author's function, and recorded
+            problem = f"node {state.current_node!r} raised {type(exc).__name__}: {exc}"
+            return records.failed(state, problem, at=self.now())
+        return planned(spec, state, copy.vars, plan, at=self.now())
+
+    def _watched(self, watch: LoopWatch, held: HeldRun) -> None:
+        if watch.is_endless(held.state):
+            node = held.state.current_node
+            problem = f"node {node!r} comes again with the same vars and without an effect: an endless loop"
+            held.take(records.failed(held.state, problem, at=self.now()))
+
+    def _try(self, held: HeldRun) -> None:
+        """Bring the open effect to its end: one attempt, or as many as its policy has."""
+        if held.recovered and held.opened is not None and _is_in_doubt(held.opened):
+            held.take(attempts.in_doubt(held.state, held.opened, at=self.now()))
+        while (opened := held.opened) is not None:
+            if opened.due is not None:
+                held.flush()
+                self._pause_until(opened.due)
+                self.grant(held)
+                if is_paused(held.state):
+                    return
+                if held.state.status.is_terminal:
+                    continue
+                held.take(attempts.retried(held.state, opened, at=self.now()))
+                continue
+            held.flush()
+            self.fault("started")
+            outcome = self._executed(held.state, opened)
+            self.fault("executed")
+            held.take(self._decided(held.state, opened, outcome))
+            held.flush()
+            self.fault("ended")
+
+    def _decided(self, state: RunState, opened: OpenStep, outcome: Any) -> Transition:
+        wish = self.wishes.cancelled(state.run_id)
+        if wish is None:
+            return attempts.ended(state, opened, outcome, self.policy, at=self.now())
+        how = {"cancelled_by": wish.by, "reason": wish.reason}
+        return attempts.aborted(state, opened, outcome, how, at=self.now())
+
+    def _executed(self, state: RunState, opened: OpenStep) -> Any:
+        """Return the outcome of one attempt: the host's handler, else a built-in one."""
+        seen = seen_by_handler(state, opened)
+        kind = opened.effect.type
+        if kind not in self.handlers:
+            answer = outcome_of(seen, opened, self.now())
+            if answer is not None:
+                return answer
+            if kind in {EffectType.EMIT_EVENT, EffectType.START_SUBWORKFLOW}:
+                assert self.others is not None
+                return self.others.outcome(seen, opened)
+        return self.handlers.call(seen, opened.effect, opened.next_node)
+
+    def _pause_until(self, due: str) -> None:
+        left_s = (datetime.fromisoformat(due) - self.clock.now()).total_seconds()
+        if left_s > 0:
+            (self.sleep or time.sleep)(left_s)
+
+    def _save(self, held: HeldRun) -> None:
+        held.save()
+        self.fault("saved")
+
+
+def _is_in_doubt(opened: OpenStep) -> bool:
+    return opened.due is None and opened.effect.mode is EffectMode.AT_MOST_ONCE
+
+
+def is_paused(state: RunState) -> bool:
+    """Return whether somebody paused the run."""
+    return bool(namespace(namespace(state.vars, RUNTIME), CONTROL).get("paused"))
+
+
+def seen_by_handler(state: RunState, opened: OpenStep) -> RunState:
+    """Return a copy of the run as the node left it when it asked for the effect."""
+    return replace(state, vars=varied(state.vars, opened.changed)).copied()

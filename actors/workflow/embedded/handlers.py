@@ -1,0 +1,94 @@
+"""Handlers of effects: functions of the host, called with a copy of the run and the effect."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, Final, TypeAlias
+
+from actors.kernel.workflow.effects import Effect, EffectOutcome, EffectType
+from actors.kernel.workflow.run_state import RunState
+
+Handler: TypeAlias = Callable[..., EffectOutcome]
+"""Gets the run, the effect and, if it takes three arguments, the node behind it; returns an `EffectOutcome`."""
+
+_ALL: Final = 3
+
+
+class EffectHandlers:
+    """The host's handlers by the type of effect. One for a built-in effect takes its place."""
+
+    def __init__(self, handlers: Mapping[EffectType, Handler] | None) -> None:
+        self._handlers = {EffectType(one): _fitted(call) for one, call in (handlers or {}).items()}
+
+    def __contains__(self, kind: EffectType) -> bool:
+        return kind in self._handlers
+
+    def call(self, run: RunState, effect: Effect, next_node: str | None) -> Any:
+        """Return what the handler does; its exception is a failed attempt."""
+        handler = self._handlers.get(effect.type)
+        if handler is None:
+            problem = (
+                f"no handler is registered for effect {effect.type.value!r}. "
+                f"Pass effect_handlers={{EffectType.{effect.type.name}: handler}}"
+            )
+            return EffectOutcome.failed(problem, retryable=False)
+        try:
+            return settled(handler(run, effect, next_node))
+        except Exception as exc:  # noqa: BLE001 - of a host's function, and recorded
+            return EffectOutcome.failed(f"{type(exc).__name__}: {exc}")
+
+
+def settled(answer: Any) -> Any:
+    """Return what a function gave back; a coroutine is closed, since nobody will await it."""
+    if inspect.iscoroutine(answer):
+        answer.close()
+    return answer
+
+
+def tool_calls(tools: Mapping[str, Callable[..., Any]]) -> Handler:
+    """Return a handler of TOOL_CALLS that calls Python functions by name.
+
+    The payload's ``tool_calls`` are objects with ``name``, ``arguments`` and ``call_id``. The result has an
+    object for each in ``results``, in their order: ``call_id``, ``name``, ``success``, ``output``, ``error``. A
+    tool that raises is an unsuccessful call, not a failed effect.
+    """
+
+    def handle(run: RunState, effect: Effect) -> EffectOutcome:
+        del run
+        calls = effect.payload.get("tool_calls")
+        if not isinstance(calls, list):
+            return EffectOutcome.failed(
+                "tool_calls needs payload.tool_calls, a list", retryable=False
+            )
+        rows = [_called(tools, call, index) for index, call in enumerate(calls)]
+        return EffectOutcome.completed({"mode": "executed", "results": rows})
+
+    return handle
+
+
+def _called(tools: Mapping[str, Callable[..., Any]], call: Any, index: int) -> dict[str, Any]:
+    told = call if isinstance(call, dict) else {}
+    name = str(told.get("name") or "")
+    row = {"call_id": told.get("call_id") or str(index), "name": name, "success": False}
+    if name not in tools:
+        return row | {"output": None, "error": f"there is no tool {name!r}"}
+    try:
+        output = settled(tools[name](**(told.get("arguments") or {})))
+    except Exception as exc:  # noqa: BLE001 - of a tool, and recorded
+        return row | {"output": None, "error": f"{type(exc).__name__}: {exc}"}
+    return row | {"success": True, "output": output, "error": None}
+
+
+def _fitted(handler: Handler) -> Handler:
+    """Return the handler as a function of three arguments; it is looked at, never called to find out."""
+    try:
+        parameters = inspect.signature(handler).parameters.values()
+    except (TypeError, ValueError):
+        return handler
+    places = [
+        one for one in parameters if one.kind in {one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD}
+    ]
+    if len(places) >= _ALL or any(one.kind is one.VAR_POSITIONAL for one in parameters):
+        return handler
+    return lambda run, effect, _next_node: handler(run, effect)

@@ -1,0 +1,172 @@
+"""Ledgers over other ledgers: one tells of each record, one links each record to the one before."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from actors.kernel.workflow.ledger_store import LedgerStore, Subscriber
+from actors.kernel.workflow.step_record import StepRecord
+
+_log = logging.getLogger("callboard.workflow")
+
+
+class ObservableLedgerStore:
+    """A ledger that tells subscribers in this process of each record, behind its append.
+
+    A subscriber that raises is logged, and breaks nothing.
+    """
+
+    def __init__(self, inner: LedgerStore) -> None:
+        self._inner = inner
+        self._subscribers: dict[int, tuple[str | None, Subscriber]] = {}
+        self._next, self._lock = 0, threading.Lock()
+
+    def append(self, record: StepRecord) -> None:
+        """See `LedgerStore.append`."""
+        self._inner.append(record)
+        self._tell(record)
+
+    def append_many(self, records: Sequence[StepRecord]) -> None:
+        """See `PagedLedgerStore.append_many`."""
+        append_all(self._inner, records)
+        for record in records:
+            self._tell(record)
+
+    def append_chained(self, record: StepRecord) -> None:
+        """See `ChainableLedgerStore.append_chained`."""
+        append_linked(self._inner, record)
+        self._tell(record)
+
+    def list(self, run_id: str) -> list[dict[str, Any]]:
+        """See `LedgerStore.list`."""
+        return self._inner.list(run_id)
+
+    def list_after(
+        self, *, run_id: str, after: int, limit: int = 1000
+    ) -> tuple[Sequence[Any], int]:
+        """See `PagedLedgerStore.list_after`."""
+        return records_after(self._inner, run_id=run_id, after=after, limit=limit)
+
+    def count(self, run_id: str) -> int:
+        """See `PagedLedgerStore.count`."""
+        return record_count(self._inner, run_id)
+
+    def delete(self, run_id: str) -> bool:
+        """See `DeletableLedgerStore.delete`."""
+        return delete_records(self._inner, run_id)
+
+    def subscribe(self, callback: Subscriber, *, run_id: str | None = None) -> Callable[[], None]:
+        """See `ObservableLedgerStoreProtocol.subscribe`."""
+        with self._lock:
+            token, self._next = self._next, self._next + 1
+            self._subscribers[token] = run_id, callback
+
+        def end() -> None:
+            with self._lock:
+                self._subscribers.pop(token, None)
+
+        return end
+
+    def _tell(self, record: StepRecord) -> None:
+        with self._lock:
+            told = [
+                call for run, call in self._subscribers.values() if run in {None, record.run_id}
+            ]
+        for call in told:
+            try:
+                call(record.to_dict())
+            except Exception:  # noqa: BLE001 - a reader of somebody else's
+                _log.exception("a subscriber of a ledger failed", extra={"run": record.run_id})
+
+
+class HashChainedLedgerStore:
+    """A ledger whose records are linked by their hashes; see `verify_ledger_chain`.
+
+    The last hash is read from the ledger below with each append, never kept here: two of these over one ledger
+    do not fork the chain. That holds across processes if the ledger below can `append_chained`.
+    """
+
+    def __init__(self, inner: LedgerStore) -> None:
+        self._inner = inner
+
+    def append(self, record: StepRecord) -> None:
+        """See `LedgerStore.append`."""
+        append_linked(self._inner, record)
+
+    def list(self, run_id: str) -> list[dict[str, Any]]:
+        """See `LedgerStore.list`."""
+        return self._inner.list(run_id)
+
+    def list_after(
+        self, *, run_id: str, after: int, limit: int = 1000
+    ) -> tuple[Sequence[Any], int]:
+        """See `PagedLedgerStore.list_after`."""
+        return records_after(self._inner, run_id=run_id, after=after, limit=limit)
+
+    def count(self, run_id: str) -> int:
+        """See `PagedLedgerStore.count`."""
+        return record_count(self._inner, run_id)
+
+    def delete(self, run_id: str) -> bool:
+        """See `DeletableLedgerStore.delete`."""
+        return delete_records(self._inner, run_id)
+
+    def head(self, run_id: str) -> str | None:
+        """Return the hash of the last record, to keep elsewhere; None: there is no record."""
+        records = self._inner.list(run_id)
+        return records[-1].get("record_hash") if records else None
+
+
+def append_all(store: LedgerStore, records: Sequence[StepRecord]) -> None:
+    """Append records of one run in order, in one go where the store can."""
+    many = getattr(store, "append_many", None)
+    if many is not None:
+        many(records)
+        return
+    for record in records:
+        store.append(record)
+
+
+def append_linked(store: LedgerStore, record: StepRecord) -> None:
+    """Append a record as the next link of its run's chain.
+
+    Raises:
+        TypeError: The store cannot.
+    """
+    linked = getattr(store, "append_chained", None)
+    if linked is None:
+        raise TypeError(f"{type(store).__name__} cannot chain records: it has no append_chained")
+    linked(record)
+
+
+def records_after(
+    store: LedgerStore, *, run_id: str, after: int, limit: int = 1000
+) -> tuple[Sequence[Any], int]:
+    """Return a page of records; see `PagedLedgerStore.list_after`."""
+    paged = getattr(store, "list_after", None)
+    if paged is not None:
+        page: tuple[Sequence[Any], int] = paged(run_id=run_id, after=after, limit=limit)
+        return page
+    rows = store.list(run_id)[after : after + limit]
+    return rows, after + len(rows)
+
+
+def record_count(store: LedgerStore, run_id: str) -> int:
+    """Return the number of records of a run."""
+    counted = getattr(store, "count", None)
+    return len(store.list(run_id)) if counted is None else int(counted(run_id))
+
+
+def delete_records(store: LedgerStore, run_id: str) -> bool:
+    """Remove the records of a run; whether there were any.
+
+    Raises:
+        TypeError: The store cannot.
+    """
+    delete = getattr(store, "delete", None)
+    if delete is None:
+        raise TypeError(f"{type(store).__name__} cannot delete records")
+    return bool(delete(run_id))

@@ -1,0 +1,210 @@
+"""The effects of a graph that touch other runs: sub-graphs, and events for who waits for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+from actors.errors import ContractError
+from actors.kernel.runtime.ids import derive_id
+from actors.kernel.workflow.effects import (
+    EffectOutcome,
+    EffectType,
+    RunStatus,
+    WaitReason,
+    WaitState,
+)
+from actors.kernel.workflow.errors import GraphError
+from actors.kernel.workflow.run_state import RunState
+from actors.kernel.workflow.run_store import EventWaitStore, QueryableRunStore
+from actors.workflow.machine.deltas import OpenStep
+from actors.workflow.machine.event_keys import key_of_payload
+from actors.workflow.machine.spec import WorkflowSpec
+from actors.workflow.machine.variables import RUNTIME, namespace
+
+DEPTH: Final = "depth"
+"""In `_runtime`: how many runs are above this one."""
+DEEPEST: Final = 32
+MOST_LISTENERS: Final = 100_000
+CHILD_STEPS: Final = 1000
+
+
+class Registry(Protocol):
+    """Graphs by name."""
+
+    def get(self, workflow_id: str) -> WorkflowSpec | None:
+        """Return a graph; None: there is none of this name."""
+
+
+class Starter(Protocol):
+    """The runtime, as these effects need it."""
+
+    def start(
+        self,
+        workflow: WorkflowSpec,
+        *,
+        vars: dict[str, Any] | None = None,  # noqa: A002
+        actor_id: str | None = None,
+        session_id: str | None = None,
+        parent_run_id: str | None = None,
+        run_id: str | None = None,
+    ) -> str:
+        """See `WorkflowRuntime.start`."""
+
+    def tick(self, workflow: WorkflowSpec, run_id: str, max_steps: int = 100) -> RunState:
+        """See `WorkflowRuntime.tick`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunEffects:
+    """START_SUBWORKFLOW and EMIT_EVENT.
+
+    Attributes:
+        runtime: Starts and drives children.
+        runs: The store.
+        registry: Returns the registry, or None.
+        deliver: Answers the wait of a run by an event, once for an event id.
+    """
+
+    runtime: Starter
+    runs: Any
+    registry: Callable[[], Registry | None]
+    deliver: Callable[[RunState, str, dict[str, Any]], bool]
+
+    def outcome(self, run: RunState, opened: OpenStep) -> EffectOutcome:
+        """See `OtherRuns.outcome`."""
+        try:
+            if opened.effect.type is EffectType.EMIT_EVENT:
+                return self._emitted(run, opened)
+            return self._begun(run, opened)
+        except ContractError as exc:
+            return EffectOutcome.failed(str(exc), retryable=False)
+
+    def child_of(self, run: RunState) -> RunState | None:
+        """See `OtherRuns.child_of`."""
+        details = (run.waiting.details if run.waiting else None) or {}
+        child: RunState | None = self.runs.load(str(details.get("sub_run_id")))
+        if child is None or child.status.is_terminal:
+            return child
+        spec = self._spec(child.workflow_id)
+        if spec is None or details.get("async"):
+            return child
+        return self.runtime.tick(workflow=spec, run_id=child.run_id, max_steps=CHILD_STEPS)
+
+    def emit(self, run: RunState, payload: dict[str, Any], event_id: str) -> dict[str, Any]:
+        """Answer all waits for an event; return who was resumed.
+
+        Raises:
+            GraphError: The event has no name or no such scope, or the store cannot look for who waits.
+        """
+        if not isinstance(self.runs, QueryableRunStore):
+            raise GraphError("emit_event", "the run store must be a QueryableRunStore")
+        key = key_of_payload(run, payload)
+        event = {
+            "event_id": event_id,
+            "name": payload.get("name"),
+            "scope": payload.get("scope") or "session",
+            "payload": payload.get("payload"),
+            "run_id": run.run_id,
+        }
+        listeners = self._waiting_for(key)
+        if listeners and self.registry() is None:
+            raise GraphError(
+                "emit_event", f"{len(listeners)} runs wait, and there is no workflow_registry"
+            )
+        resumed = [one.run_id for one in listeners if self.deliver(one, key, event)]
+        told: dict[str, Any] = {
+            "event_id": event_id,
+            "wait_key": key,
+            "delivered": len(resumed),
+            "resumed": resumed,
+        }
+        if not resumed:
+            told["available_listeners_in_session"] = self._names_in_session(key)
+        return told
+
+    def _emitted(self, run: RunState, opened: OpenStep) -> EffectOutcome:
+        payload = opened.effect.payload
+        event_id = str(payload.get("event_id") or payload.get("id") or opened.key)
+        return EffectOutcome.completed(self.emit(run, payload, event_id))
+
+    def _waiting_for(self, key: str) -> list[RunState]:
+        if isinstance(self.runs, EventWaitStore):
+            return self.runs.list_event_waiters(wait_keys=[key], limit=MOST_LISTENERS)
+        found: list[RunState] = self.runs.list_runs(
+            status=RunStatus.WAITING, wait_reason=WaitReason.EVENT, limit=MOST_LISTENERS
+        )
+        return [one for one in found if one.waiting and one.waiting.wait_key == key]
+
+    def _names_in_session(self, key: str) -> list[str]:
+        """Return the names of events of this scope that somebody waits for, for who misspelt one."""
+        prefix = key.rpartition(":")[0] + ":"
+        found = self.runs.list_runs(
+            status=RunStatus.WAITING, wait_reason=WaitReason.EVENT, limit=200
+        )
+        keys = {str(one.waiting.wait_key) for one in found if one.waiting}
+        return sorted(one.removeprefix(prefix) for one in keys if one.startswith(prefix))
+
+    def _begun(self, run: RunState, opened: OpenStep) -> EffectOutcome:
+        payload = opened.effect.payload
+        spec = self._spec_of(payload)
+        depth = int(namespace(run.vars, RUNTIME).get(DEPTH) or 0) + 1
+        if depth > DEEPEST:
+            problem = (
+                f"{DEEPEST} sub-graphs within each other: {spec.workflow_id!r} would be one more"
+            )
+            raise GraphError("start_subworkflow", problem)
+        variables = {**(payload.get("vars") or {})}
+        variables[RUNTIME] = {**namespace(variables, RUNTIME), DEPTH: depth}
+        child_id = self.runtime.start(
+            workflow=spec,
+            vars=variables,
+            run_id=str(payload.get("run_id") or derive_id(run.run_id, opened.seq, "child")),
+            actor_id=run.actor_id,
+            session_id=payload.get("session_id") or run.session_id,
+            parent_run_id=run.run_id,
+        )
+        if payload.get("async"):
+            told = {"sub_run_id": child_id, "async": True}
+            return (
+                _waiting(spec, child_id, {"async": True})
+                if payload.get("wait")
+                else (EffectOutcome.completed(told))
+            )
+        child = self.runtime.tick(workflow=spec, run_id=child_id, max_steps=CHILD_STEPS)
+        if child.status is RunStatus.COMPLETED:
+            return EffectOutcome.completed({"sub_run_id": child_id, "output": child.output})
+        if child.status.is_terminal:
+            problem = f"subworkflow {spec.workflow_id!r} (run {child_id}) {child.status.value}: {child.error}"
+            return EffectOutcome.failed(problem, retryable=False)
+        wait = child.waiting.to_dict() if child.waiting else None
+        return _waiting(spec, child_id, {"sub_waiting": wait})
+
+    def _spec_of(self, payload: dict[str, Any]) -> WorkflowSpec:
+        name = payload.get("workflow_id")
+        if not name:
+            raise GraphError("start_subworkflow", "it needs payload.workflow_id")
+        if self.registry() is None:
+            raise GraphError(
+                "start_subworkflow", "there is no workflow_registry. Pass one to the runtime"
+            )
+        spec = self._spec(str(name))
+        if spec is None:
+            raise GraphError("start_subworkflow", f"graph {name!r} was not found in the registry")
+        return spec
+
+    def _spec(self, workflow_id: str) -> WorkflowSpec | None:
+        registry = self.registry()
+        return None if registry is None else registry.get(workflow_id)
+
+
+def subworkflow_key(child_id: str) -> str:
+    """Return the key of a wait for the end of a child."""
+    return f"subworkflow:{child_id}"
+
+
+def _waiting(spec: WorkflowSpec, child_id: str, more: dict[str, Any]) -> EffectOutcome:
+    details = {"sub_run_id": child_id, "sub_workflow_id": spec.workflow_id, **more}
+    wait = WaitState(WaitReason.SUBWORKFLOW, wait_key=subworkflow_key(child_id), details=details)
+    return EffectOutcome.waiting(wait)

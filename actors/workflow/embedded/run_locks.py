@@ -1,0 +1,74 @@
+"""Locks of runs: one driver of a run at a time, over threads and, where the store can, over processes."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any, Self
+from weakref import WeakValueDictionary
+
+
+class RunLock:
+    """The lock of one run in this process: re-entrant, a context manager."""
+
+    __slots__ = ("__weakref__", "_lock")
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+
+    def __enter__(self) -> Self:
+        self._lock.acquire()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._lock.release()
+
+
+_locks: WeakValueDictionary[str, RunLock] = WeakValueDictionary()
+_guard = threading.Lock()
+
+
+def run_mutation_lock(run_id: str) -> RunLock:
+    """Return the lock that a driver holds while it works on this run; the same one for all in this process.
+
+    Take it around your own load, change and save of a run.
+    """
+    with _guard:
+        lock = _locks.get(run_id)
+        if lock is None:
+            lock = _locks[run_id] = RunLock()
+        return lock
+
+
+class RunLocks:
+    """The locks of the runs of one store: those of this process, and around them the store's own.
+
+    Args:
+        store: A `LockingRunStore`, or a store of this process alone.
+    """
+
+    def __init__(self, store: Any) -> None:
+        self._lock_of = getattr(store, "lock", None)
+        self._depth: dict[str, int] = {}
+
+    @contextmanager
+    def hold(self, run_id: str) -> Iterator[bool]:
+        """Hold a run; the value is whether this thread held it before.
+
+        Raises:
+            StoreBusyError: A driver in another process holds it for too long.
+        """
+        with run_mutation_lock(run_id):
+            depth = self._depth.get(run_id, 0)
+            outer: AbstractContextManager[Any] = nullcontext()
+            if not depth and self._lock_of is not None:
+                outer = self._lock_of(run_id)
+            with outer:
+                self._depth[run_id] = depth + 1
+                try:
+                    yield depth > 0
+                finally:
+                    self._depth[run_id] = depth
+                    if not depth:
+                        del self._depth[run_id]

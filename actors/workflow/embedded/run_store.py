@@ -1,0 +1,125 @@
+"""Runs in memory: for tests, and for programs whose runs need not outlive them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from actors.kernel.workflow.durable import durable_copy
+from actors.kernel.workflow.effects import RunStatus, WaitReason
+from actors.kernel.workflow.run_state import RunFilter, RunState, due_runs, index_row, reason_of
+
+
+class InMemoryRunStore:
+    """See `RunStore`, `QueryableRunStore` and the others of `actors.kernel.workflow.run_store`."""
+
+    def __init__(self) -> None:
+        self._rows: dict[str, dict[str, Any]] = {}
+        self._waiting_for: dict[str, dict[str, None]] = {}
+        self._key_of: dict[str, str] = {}
+        self._lock = threading.RLock()
+
+    def save(self, run: RunState) -> None:
+        """See `RunStore.save`."""
+        row = run.to_dict()
+        with self._lock:
+            self._keep(run.run_id, row)
+
+    def load(self, run_id: str) -> RunState | None:
+        """See `RunStore.load`."""
+        with self._lock:
+            row = self._rows.get(run_id)
+        return None if row is None else _state(row)
+
+    def create_if_absent(self, run: RunState) -> tuple[RunState, bool]:
+        """See `CreatingRunStore.create_if_absent`."""
+        row = run.to_dict()
+        with self._lock:
+            found = self._rows.get(run.run_id)
+            if found is None:
+                self._keep(run.run_id, row)
+        return _state(found or row), found is None
+
+    def delete(self, run_id: str) -> bool:
+        """See `DeletableRunStore.delete`."""
+        with self._lock:
+            self._unfile(run_id)
+            return self._rows.pop(run_id, None) is not None
+
+    def list_runs(
+        self,
+        *,
+        status: RunStatus | None = None,
+        wait_reason: WaitReason | None = None,
+        workflow_id: str | None = None,
+        limit: int = 100,
+    ) -> list[RunState]:
+        """See `QueryableRunStore.list_runs`."""
+        wanted = RunFilter(status=status, wait_reason=wait_reason, workflow_id=workflow_id)
+        return [one.copied() for one in wanted.chosen(self._all(), limit)]
+
+    def list_due_wait_until(self, *, now_iso: str, limit: int = 100) -> list[RunState]:
+        """See `QueryableRunStore.list_due_wait_until`."""
+        return [one.copied() for one in due_runs(self._all(), now_iso, limit)]
+
+    def list_children(
+        self, *, parent_run_id: str, status: RunStatus | None = None
+    ) -> list[RunState]:
+        """See `QueryableRunStore.list_children`."""
+        return [
+            one.copied()
+            for one in self._all()
+            if one.parent_run_id == parent_run_id and status in {None, one.status}
+        ]
+
+    def list_run_index(
+        self,
+        *,
+        status: RunStatus | None = None,
+        workflow_id: str | None = None,
+        session_id: str | None = None,
+        root_only: bool = False,
+        limit: int = 100,
+    ) -> list[dict[str, Any]]:
+        """See `QueryableRunIndexStore.list_run_index`."""
+        wanted = RunFilter(
+            status=status, workflow_id=workflow_id, session_id=session_id, root_only=root_only
+        )
+        return [index_row(one) for one in wanted.chosen(self._all(), limit)]
+
+    def list_event_waiters(
+        self, *, wait_keys: Sequence[str], limit: int = 10_000
+    ) -> list[RunState]:
+        """See `EventWaitStore.list_event_waiters`."""
+        with self._lock:
+            ids = {one for key in wait_keys for one in self._waiting_for.get(key, ())}
+            rows = [self._rows[one] for one in ids]
+        return RunFilter().chosen((_state(row) for row in rows), limit)
+
+    def _all(self) -> Iterator[RunState]:
+        """Yield runs that share what they hold with the store."""
+        with self._lock:
+            rows = [*self._rows.values()]
+        return (RunState.from_dict(row) for row in rows)
+
+    def _keep(self, run_id: str, row: dict[str, Any]) -> None:
+        self._unfile(run_id)
+        self._rows[run_id] = row
+        run = RunState.from_dict(row)
+        if reason_of(run) is WaitReason.EVENT and run.waiting and run.waiting.wait_key:
+            self._key_of[run_id] = run.waiting.wait_key
+            self._waiting_for.setdefault(run.waiting.wait_key, {})[run_id] = None
+
+    def _unfile(self, run_id: str) -> None:
+        key = self._key_of.pop(run_id, None)
+        if key is None:
+            return
+        waiting = self._waiting_for[key]
+        waiting.pop(run_id, None)
+        if not waiting:
+            del self._waiting_for[key]
+
+
+def _state(row: dict[str, Any]) -> RunState:
+    return RunState.from_dict(durable_copy(row, "run"))

@@ -1,0 +1,402 @@
+"""The embedded runtime of graphs: starts runs, goes on with them, and answers what they wait for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Final
+
+from actors.kernel.clock import Clock
+from actors.kernel.workflow.effects import EffectType, RunStatus, WaitReason
+from actors.kernel.workflow.errors import GraphError, NoSuchRunError, StaleResumeError
+from actors.kernel.workflow.ledger_store import (
+    LedgerStore,
+    ObservableLedgerStoreProtocol,
+    Subscriber,
+)
+from actors.kernel.workflow.run_state import RunState
+from actors.kernel.workflow.run_store import CreatingRunStore, Fault, RunStore, no_fault
+from actors.runtime.loop.clock import SystemClock
+from actors.workflow.embedded.deletion import deleted_tree
+from actors.workflow.embedded.driver import Driver, NodeContext
+from actors.workflow.embedded.handlers import EffectHandlers, Handler
+from actors.workflow.embedded.held_run import HeldRun
+from actors.workflow.embedded.other_runs import Registry, RunEffects, subworkflow_key
+from actors.workflow.embedded.run_locks import RunLocks
+from actors.workflow.embedded.starting import check_graph, check_identity, new_run, start_record
+from actors.workflow.embedded.wishes import Wish, Wishes
+from actors.workflow.machine import limits, records, waits
+from actors.workflow.machine.deltas import TRACES
+from actors.workflow.machine.limits import LimitWarning, RuntimeConfig
+from actors.workflow.machine.policy import DefaultEffectPolicy, EffectPolicy
+from actors.workflow.machine.records import ANSWERS
+from actors.workflow.machine.spec import WorkflowSpec
+from actors.workflow.machine.variables import LIMITS, RUNTIME, namespace
+
+INBOX: Final = "inbox"
+"""In `_runtime`: messages of `steer`, the oldest first."""
+MOST_MESSAGES: Final = 200
+SEEN: Final = "events_seen"
+"""In `_runtime`: ids of the last events that answered a wait of the run."""
+MOST_SEEN: Final = 64
+
+
+class WorkflowRuntime:
+    """Runs of graphs in this process, over stores that outlive it or not.
+
+    Nothing happens by itself: `tick` goes on with a run, in the caller's thread. A `Scheduler` calls it.
+
+    Args:
+        run_store: Checkpoints.
+        ledger_store: Records.
+        effect_handlers: Functions of the host by type of effect; also in the place of a built-in one.
+        effect_policy: How often effects are tried; None: once.
+        workflow_registry: Graphs by name, for sub-graphs and for who waits for events.
+        artifact_store: For nodes, as `ctx.artifacts`.
+        config: Limits of new runs.
+        clock: The time; None: the system's.
+        sleep: Waits between attempts, in seconds; None: `time.sleep`.
+        fault: A hook of tests, called with the name of each point at which a process may die.
+    """
+
+    def __init__(  # noqa: PLR0913 - the parts of a runtime
+        self,
+        *,
+        run_store: RunStore,
+        ledger_store: LedgerStore,
+        effect_handlers: Mapping[EffectType, Handler] | None = None,
+        effect_policy: EffectPolicy | None = None,
+        workflow_registry: Registry | None = None,
+        artifact_store: Any = None,
+        config: RuntimeConfig | None = None,
+        clock: Clock | None = None,
+        sleep: Callable[[float], None] | None = None,
+        fault: Fault = no_fault,
+    ) -> None:
+        self.run_store, self.ledger_store = run_store, ledger_store
+        self.effect_policy = effect_policy or DefaultEffectPolicy()
+        self.workflow_registry = workflow_registry
+        self.artifact_store = artifact_store
+        self.config = config or RuntimeConfig()
+        self._locks, self._wishes = RunLocks(run_store), Wishes()
+        self._driven: dict[str, HeldRun] = {}
+        clock = clock or SystemClock()
+        self._driver = Driver(
+            runs=run_store,
+            clock=clock,
+            policy=self.effect_policy,
+            handlers=EffectHandlers(effect_handlers),
+            wishes=self._wishes,
+            context=NodeContext(now=lambda: clock.now().isoformat(), artifacts=artifact_store),
+            sleep=sleep,
+            fault=fault,
+        )
+        self._effects = self._driver.others = RunEffects(
+            runtime=self,
+            runs=run_store,
+            registry=lambda: self.workflow_registry,
+            deliver=self._deliver,
+        )
+
+    def start(
+        self,
+        workflow: WorkflowSpec,
+        *,
+        vars: dict[str, Any] | None = None,  # noqa: A002
+        actor_id: str | None = None,
+        session_id: str | None = None,
+        parent_run_id: str | None = None,
+        run_id: str | None = None,
+    ) -> str:
+        """Make a run that stands before its entry node; return its id.
+
+        With `run_id` it is made once: another start of the same graph, session and parent returns it as it is.
+
+        Raises:
+            NotSerializableError: The path of what is not JSON data in `vars`. No run is made.
+            RunIdentityConflict: The run of this id is another one.
+            GraphError: `run_id` is not letters, digits, ``_`` and ``-``, or the store cannot make a run once.
+        """
+        run = new_run(
+            workflow,
+            vars or {},
+            self.config,
+            at=self._driver.now(),
+            actor_id=actor_id,
+            session_id=session_id,
+            parent_run_id=parent_run_id,
+            run_id=run_id,
+        )
+        if run_id is None:
+            self.ledger_store.append(start_record(run))
+            self.run_store.save(run)
+            return run.run_id
+        if not isinstance(self.run_store, CreatingRunStore):
+            raise GraphError(
+                f"run_id {run_id!r}", "this store has no create_if_absent: leave it out"
+            )
+        found, made = self.run_store.create_if_absent(run)
+        if made:
+            self.ledger_store.append(start_record(run))
+        check_identity(found, run)
+        return run_id
+
+    def tick(
+        self,
+        workflow: WorkflowSpec,
+        run_id: str,
+        max_steps: int = 100,
+        step_gate: Callable[[], bool] | None = None,
+    ) -> RunState:
+        """Go on with a run until it waits, ends, is paused, or `max_steps` nodes were called; return its state.
+
+        A run that ended is returned as it is. `step_gate` is asked before each step: False ends this call.
+
+        Raises:
+            NoSuchRunError: The store has none of this id.
+            GraphError: The run belongs to another graph.
+            StoreBusyError: A driver in another process holds the run.
+        """
+        with self._held(run_id) as held:
+            check_graph(workflow, held.state)
+            self._driver.drive(workflow, held, max_steps, step_gate)
+            state = held.state.copied()
+        self._tell_parent(state, max_steps)
+        return state
+
+    def resume(  # noqa: PLR0917 - the source's parameters
+        self,
+        workflow: WorkflowSpec,
+        run_id: str,
+        wait_key: str | None,
+        payload: Any,
+        max_steps: int = 100,
+    ) -> RunState:
+        """Answer the wait of a run, once, and go on with it as `tick` does; the answer is durable before.
+
+        Raises:
+            StaleResumeError: It does not wait, waits for another key, or somebody was faster. It is as it was.
+            NotSerializableError: The path of what is not JSON data in `payload`.
+            NoSuchRunError: See `tick`.
+        """
+        with self._held(run_id) as held:
+            check_graph(workflow, held.state)
+            held.take(waits.answered(held.state, wait_key, payload, at=self._driver.now()))
+            self._driver.grant(held)
+            held.save()
+            self._driver.fault("resumed")
+            self._driver.drive(workflow, held, max_steps, None)
+            state = held.state.copied()
+        self._tell_parent(state, max_steps)
+        return state
+
+    def answer(self, run_id: str, wait_key: str, payload: Any) -> RunState:
+        """Answer a wait that a run has, or will have: an answer that comes before its wait is kept for it.
+
+        Does not go on with the run.
+
+        Raises:
+            StaleResumeError: The run ended, waits for something else, or has an answer of this key.
+            NotSerializableError: See `resume`.
+            NoSuchRunError: See `tick`.
+        """
+        with self._held(run_id) as held:
+            state, now = held.state, self._driver.now()
+            kept = namespace(namespace(state.vars, RUNTIME), ANSWERS)
+            if state.status is RunStatus.RUNNING and wait_key not in kept:
+                path = [RUNTIME, ANSWERS, wait_key]
+                held.take(records.noted(state, "answer", path, payload, at=now))
+            elif state.status is RunStatus.RUNNING:
+                raise StaleResumeError(run_id, f"it has an answer to {wait_key!r} already")
+            else:
+                held.take(waits.answered(state, wait_key, payload, at=now))
+            held.save()
+            return held.state.copied()
+
+    def pause_run(self, run_id: str, reason: str | None = None) -> RunState:
+        """Let a run rest until `resume_run`; an effect that is being executed ends first. Idempotent."""
+        return self._wish(run_id, Wish("pause", reason))
+
+    def resume_run(self, run_id: str) -> RunState:
+        """Let a paused run go on: the next `tick` does. Idempotent."""
+        return self._wish(run_id, Wish("unpause"))
+
+    def cancel_run(
+        self, run_id: str, reason: str | None = None, cancelled_by: str = "api"
+    ) -> RunState:
+        """Cancel a run and all that it started; one that ended stays as it is.
+
+        An effect that is being executed is not interrupted: its record says what came of it.
+        """
+        state = self._wish(run_id, Wish("cancel", reason, cancelled_by))
+        children = getattr(self.run_store, "list_children", None)
+        for child in children(parent_run_id=run_id) if children is not None else ():
+            if not child.status.is_terminal:
+                self.cancel_run(child.run_id, reason or f"its parent {run_id} was cancelled")
+        self._tell_parent(state, 0)
+        return state
+
+    def steer(self, run_id: str, message: Any) -> int:
+        """Add a message to the inbox of a run (`_runtime.inbox`), which its nodes read; return its number.
+
+        Raises:
+            GraphError: The message is empty, or the run ended.
+        """
+        if not message:
+            raise GraphError(f"run {run_id}", "an empty message says nothing. Write one")
+        with self._held(run_id) as held:
+            if held.state.status.is_terminal:
+                raise GraphError(
+                    f"run {run_id}", f"it is {held.state.status.value}: start another one"
+                )
+            inbox = namespace(held.state.vars, RUNTIME).get(INBOX) or []
+            seq = int(inbox[-1]["seq"]) + 1 if inbox else 1
+            content = message if isinstance(message, dict) else {"role": "user", "content": message}
+            value = [*inbox, {"seq": seq, "message": content}][-MOST_MESSAGES:]
+            now = self._driver.now()
+            held.take(records.noted(held.state, "steer", [RUNTIME, INBOX], value, at=now))
+            held.save()
+            return seq
+
+    def get_state(self, run_id: str) -> RunState:
+        """Return the last checkpoint of a run.
+
+        Raises:
+            NoSuchRunError: The store has none of this id.
+        """
+        found = self.run_store.load(run_id)
+        if found is None:
+            raise NoSuchRunError(run_id)
+        return found
+
+    def get_ledger(self, run_id: str) -> list[dict[str, Any]]:
+        """Return all records of a run, the first one first."""
+        return self.ledger_store.list(run_id)
+
+    def subscribe_ledger(
+        self, callback: Subscriber, *, run_id: str | None = None
+    ) -> Callable[[], None]:
+        """Call `callback` with each record that is appended in this process; return the end of it.
+
+        Raises:
+            TypeError: The ledger is not an `ObservableLedgerStore`.
+        """
+        if not isinstance(self.ledger_store, ObservableLedgerStoreProtocol):
+            raise TypeError(
+                "subscribe_ledger needs a ledger_store like ObservableLedgerStore(inner)"
+            )
+        return self.ledger_store.subscribe(callback, run_id=run_id)
+
+    def get_node_traces(self, run_id: str) -> dict[str, Any]:
+        """Return the last attempts of effects, by node."""
+        return namespace(namespace(self.get_state(run_id).vars, RUNTIME), TRACES)
+
+    def get_node_trace(self, run_id: str, node_id: str) -> dict[str, Any]:
+        """Return the last attempts of effects of one node."""
+        return namespace(self.get_node_traces(run_id), node_id)
+
+    def get_limit_status(self, run_id: str) -> dict[str, Any]:
+        """Return the limits of a run and how near they are."""
+        return limits.limit_status(self.get_state(run_id))
+
+    def check_limits(self, run: RunState) -> list[LimitWarning]:
+        """Return a warning for each limit that is near or reached."""
+        return limits.check_limits(run)
+
+    def update_limits(self, run_id: str, updates: Mapping[str, Any]) -> None:
+        """Change limits of a run, durably; names that are no limits change nothing."""
+        with self._held(run_id) as held:
+            value = namespace(held.state.vars, LIMITS) | limits.known_updates(updates)
+            now = self._driver.now()
+            held.take(records.noted(held.state, "limits", [LIMITS], value, at=now))
+            held.save()
+
+    def emit_event(
+        self, name: str, payload: Any = None, *, event_id: str, **scope: str
+    ) -> dict[str, Any]:
+        """Answer all waits for an event from outside; see EMIT_EVENT. Runs are not gone on with.
+
+        Args:
+            name: Of the event.
+            payload: JSON data.
+            event_id: An event of one id answers one wait of each run at most.
+            scope: `scope`, and `session_id`, `workflow_id` or `run_id`; a global event without.
+        """
+        told = {"name": name, "payload": payload, "scope": "global", **scope}
+        outside = RunState("", "", RunStatus.RUNNING, "")
+        return self._effects.emit(outside, told, event_id)
+
+    def now(self) -> str:
+        """Return the instant by the runtime's clock: ISO 8601 in UTC."""
+        return self._driver.now()
+
+    def set_artifact_store(self, store: Any) -> None:
+        """Give nodes another artifact store."""
+        self.artifact_store = store
+        self._driver.context = NodeContext(now=self._driver.now, artifacts=store)
+
+    def delete_run(self, run_id: str) -> int:
+        """Remove a run, the runs below it, their records and artifacts; return how many runs.
+
+        Raises:
+            GraphError: One of them has not ended: cancel it first.
+        """
+        return deleted_tree(self.run_store, self.ledger_store, self.artifact_store, run_id)
+
+    @contextmanager
+    def _held(self, run_id: str) -> Iterator[HeldRun]:
+        with self._locks.hold(run_id) as again:
+            if again:
+                raise StaleResumeError(
+                    run_id, "it is being driven by this thread, so it is not waiting"
+                )
+            held = HeldRun(self.run_store, self.ledger_store, run_id)
+            self._driven[run_id] = held
+            try:
+                yield held
+            finally:
+                del self._driven[run_id]
+
+    def _wish(self, run_id: str, wish: Wish) -> RunState:
+        """Have a wish granted, by who drives the run now or else here."""
+        self.get_state(run_id)
+        self._wishes.add(run_id, wish)
+        with self._locks.hold(run_id) as again:
+            if again:  # by a handler of the run itself: between its step and the next one
+                return self._driven[run_id].state.copied()
+            held = HeldRun(self.run_store, self.ledger_store, run_id)
+            self._driver.grant(held)
+            held.save()
+            return held.state.copied()
+
+    def _deliver(self, listener: RunState, key: str, event: dict[str, Any]) -> bool:
+        """Answer the wait of a listener by an event; whether it still waited, and had not seen it."""
+        with self._locks.hold(listener.run_id) as again:
+            if again:
+                return False
+            held = HeldRun(self.run_store, self.ledger_store, listener.run_id)
+            state, wait = held.state, held.state.waiting
+            seen = namespace(state.vars, RUNTIME).get(SEEN) or []
+            is_event = wait is not None and wait.reason is WaitReason.EVENT and wait.wait_key == key
+            if not is_event or event["event_id"] in seen:
+                return False
+            seen = [*seen, event["event_id"]][-MOST_SEEN:]
+            more = {"set": [[[RUNTIME, SEEN], seen]]}
+            held.take(waits.answered(state, key, event, at=self._driver.now(), more=more))
+            held.save()
+            return True
+
+    def _tell_parent(self, child: RunState, max_steps: int) -> None:
+        """Go on with the run that waits for the end of this one."""
+        if not child.status.is_terminal or not child.parent_run_id:
+            return
+        parent = self.run_store.load(child.parent_run_id)
+        wait = parent.waiting if parent is not None else None
+        if parent is None or wait is None or wait.wait_key != subworkflow_key(child.run_id):
+            return
+        if (wait.details or {}).get("async") or parent.run_id in self._driven:
+            return  # its own tick finds out
+        registry = self.workflow_registry
+        spec = registry.get(parent.workflow_id) if registry is not None else None
+        if spec is not None:
+            self.tick(spec, parent.run_id, max_steps)

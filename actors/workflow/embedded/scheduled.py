@@ -1,0 +1,135 @@
+"""A runtime with its scheduler: a graph runs in five lines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from actors.kernel.workflow.effects import EffectType, WaitReason
+from actors.kernel.workflow.errors import StaleResumeError
+from actors.kernel.workflow.ledger_store import LedgerStore
+from actors.kernel.workflow.run_state import RunState
+from actors.kernel.workflow.run_store import RunStore
+from actors.workflow.embedded.handlers import Handler
+from actors.workflow.embedded.ledger_store import InMemoryLedgerStore
+from actors.workflow.embedded.ledgers import ObservableLedgerStore
+from actors.workflow.embedded.registry import WorkflowRegistry
+from actors.workflow.embedded.run_store import InMemoryRunStore
+from actors.workflow.embedded.runtime import WorkflowRuntime
+from actors.workflow.embedded.scheduler import Scheduler
+from actors.workflow.machine.policy import EffectPolicy
+from actors.workflow.machine.spec import WorkflowSpec
+
+
+class ScheduledRuntime:
+    """A runtime, a registry and a scheduler as one.
+
+    Args:
+        runtime: Starts and drives runs.
+        registry: Graphs by name; `run` and `start` add theirs.
+        scheduler: Goes on with what waits.
+    """
+
+    def __init__(
+        self, *, runtime: WorkflowRuntime, registry: WorkflowRegistry, scheduler: Scheduler
+    ) -> None:
+        self.runtime, self.registry, self.scheduler = runtime, registry, scheduler
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the scheduler's loop goes."""
+        return self.scheduler.is_running
+
+    def run(
+        self, workflow: WorkflowSpec, *, max_steps: int = 100, **more: Any
+    ) -> tuple[str, RunState]:
+        """Start a run and go on with it until it waits or ends; `more` is for `WorkflowRuntime.start`."""
+        run_id = self.start(workflow, **more)
+        return run_id, self.tick(run_id, max_steps=max_steps)
+
+    def start(self, workflow: WorkflowSpec, **more: Any) -> str:
+        """Start a run; see `WorkflowRuntime.start`."""
+        if workflow.workflow_id not in self.registry:
+            self.registry.register(workflow)
+        return self.runtime.start(workflow, **more)
+
+    def tick(self, run_id: str, *, max_steps: int = 100) -> RunState:
+        """Go on with a run; see `WorkflowRuntime.tick`."""
+        return self.runtime.tick(self._spec(run_id), run_id, max_steps)
+
+    def respond(self, run_id: str, payload: Any, *, max_steps: int = 100) -> RunState:
+        """Answer what a run waits for, or a run below it that it waits for; return the state of the run itself.
+
+        Raises:
+            StaleResumeError: It does not wait.
+        """
+        asking = self.runtime.get_state(run_id)
+        while asking.waiting is not None and asking.waiting.reason is WaitReason.SUBWORKFLOW:
+            asking = self.runtime.get_state(str((asking.waiting.details or {}).get("sub_run_id")))
+        if asking.waiting is None:
+            raise StaleResumeError(asking.run_id, "it is not waiting")
+        spec = self.registry.get_or_raise(asking.workflow_id)
+        self.runtime.resume(spec, asking.run_id, asking.waiting.wait_key, payload, max_steps)
+        return self.runtime.get_state(run_id)
+
+    def resume_event(self, *, run_id: str, wait_key: str, payload: Any) -> RunState:
+        """Answer the wait of a run; see `Scheduler.resume_event`."""
+        return self.scheduler.resume_event(run_id=run_id, wait_key=wait_key, payload=payload)
+
+    def find_waiting_runs(
+        self, *, wait_reason: WaitReason | None = None, limit: int = 100
+    ) -> list[RunState]:
+        """Return waiting runs; see `Scheduler.find_waiting_runs`."""
+        return self.scheduler.find_waiting_runs(wait_reason=wait_reason, limit=limit)
+
+    def get_state(self, run_id: str) -> RunState:
+        """Return the last checkpoint of a run."""
+        return self.runtime.get_state(run_id)
+
+    def get_ledger(self, run_id: str) -> list[dict[str, Any]]:
+        """Return all records of a run."""
+        return self.runtime.get_ledger(run_id)
+
+    def stop(self) -> None:
+        """End the scheduler's loop. Idempotent."""
+        self.scheduler.stop()
+
+    def _spec(self, run_id: str) -> WorkflowSpec:
+        return self.registry.get_or_raise(self.runtime.get_state(run_id).workflow_id)
+
+
+def create_scheduled_runtime(
+    *,
+    run_store: RunStore | None = None,
+    ledger_store: LedgerStore | None = None,
+    workflows: Iterable[WorkflowSpec] = (),
+    effect_handlers: Mapping[EffectType, Handler] | None = None,
+    effect_policy: EffectPolicy | None = None,
+    artifact_store: Any = None,
+    poll_interval_s: float = 1.0,
+    auto_start: bool = True,
+    **more: Any,
+) -> ScheduledRuntime:
+    """Return a runtime with its scheduler, in memory if no stores are given.
+
+    The scheduler's loop goes unless `auto_start` is False.
+    `more` is for `WorkflowRuntime`.
+    """
+    registry = WorkflowRegistry()
+    for workflow in workflows:
+        registry.register(workflow)
+    runtime = WorkflowRuntime(
+        run_store=InMemoryRunStore() if run_store is None else run_store,
+        ledger_store=ObservableLedgerStore(InMemoryLedgerStore())
+        if ledger_store is None
+        else ledger_store,
+        effect_handlers=effect_handlers,
+        effect_policy=effect_policy,
+        workflow_registry=registry,
+        artifact_store=artifact_store,
+        **more,
+    )
+    scheduler = Scheduler(runtime=runtime, registry=registry, poll_interval_s=poll_interval_s)
+    if auto_start:
+        scheduler.start()
+    return ScheduledRuntime(runtime=runtime, registry=registry, scheduler=scheduler)

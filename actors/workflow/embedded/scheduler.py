@@ -1,0 +1,168 @@
+"""A loop that goes on with runs whose instant has come, and with those that nobody goes on with."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from actors.kernel.workflow.drawn import new_id, utc_now_iso
+from actors.kernel.workflow.effects import RunStatus, WaitReason
+from actors.kernel.workflow.errors import StaleResumeError
+from actors.kernel.workflow.run_state import RunState
+from actors.kernel.workflow.run_store import QueryableRunStore
+from actors.workflow.embedded.driver import is_paused
+from actors.workflow.embedded.registry import WorkflowRegistry
+from actors.workflow.embedded.runtime import WorkflowRuntime
+
+_log = logging.getLogger("callboard.workflow")
+_PAGE = 1000
+
+
+@dataclass(slots=True)
+class SchedulerStats:
+    """Counts since the scheduler was made.
+
+    Attributes:
+        poll_cycles: Looks at the store.
+        runs_resumed: Runs that it went on with.
+        runs_failed: Runs at which it failed: they are tried again.
+        last_poll_at: ISO 8601 in UTC.
+    """
+
+    poll_cycles: int = 0
+    runs_resumed: int = 0
+    runs_failed: int = 0
+    last_poll_at: str | None = None
+
+
+class Scheduler:
+    """Goes on with waiting runs whose time has come, children that ended, and runs whose driver died.
+
+    Args:
+        runtime: Its run store must be a `QueryableRunStore`.
+        registry: The graphs that it knows; runs of others are left alone.
+        poll_interval_s: Between two looks at the store, in seconds.
+        max_steps: Of one run in one look.
+        on_run_resumed: Called with the state of a run that it went on with.
+        on_run_failed: Called with the id of a run at which it failed, and the exception.
+    """
+
+    def __init__(
+        self,
+        *,
+        runtime: WorkflowRuntime,
+        registry: WorkflowRegistry,
+        poll_interval_s: float = 1.0,
+        max_steps: int = 100,
+        on_run_resumed: Callable[[RunState], None] | None = None,
+        on_run_failed: Callable[[str, Exception], None] | None = None,
+    ) -> None:
+        if not isinstance(runtime.run_store, QueryableRunStore):
+            msg = f"a Scheduler needs a QueryableRunStore, not a {type(runtime.run_store).__name__}"
+            raise TypeError(msg)
+        self._runs: Any = runtime.run_store
+        self._runtime, self._registry = runtime, registry
+        self._interval_s, self._max_steps = poll_interval_s, max_steps
+        self._on_resumed, self._on_failed = on_run_resumed, on_run_failed
+        self._thread: threading.Thread | None = None
+        self._end = threading.Event()
+        self.stats = SchedulerStats()
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the loop goes."""
+        return self._thread is not None and self._thread.is_alive()
+
+    def start(self) -> None:
+        """Begin the loop in a thread.
+
+        Raises:
+            RuntimeError: It goes already.
+        """
+        if self.is_running:
+            raise RuntimeError("this scheduler is already running")
+        self._end.clear()
+        self._thread = threading.Thread(target=self._loop, name="workflow-scheduler", daemon=True)
+        self._thread.start()
+
+    def stop(self, timeout: float = 5.0) -> None:
+        """End the loop, behind the run that it goes on with now; wait `timeout` seconds at most. Idempotent."""
+        self._end.set()
+        if self._thread is not None:
+            self._thread.join(timeout)
+        self._thread = None
+
+    def poll_once(self) -> int:
+        """Go once over the store; return the number of runs that were gone on with."""
+        self.stats.poll_cycles += 1
+        self.stats.last_poll_at = utc_now_iso()
+        return sum(self._go_on(run) for run in self._ready())
+
+    def resume_event(
+        self, *, run_id: str, wait_key: str, payload: Any, max_steps: int | None = None
+    ) -> RunState:
+        """Answer the wait of a run and go on with it; see `WorkflowRuntime.resume`."""
+        state = self._runtime.get_state(run_id)
+        spec = self._registry.get_or_raise(state.workflow_id)
+        return self._runtime.resume(spec, run_id, wait_key, payload, max_steps or self._max_steps)
+
+    def emit_event(
+        self, *, name: str, payload: Any = None, event_id: str | None = None, **scope: str
+    ) -> list[RunState]:
+        """Answer all waits for an event and go on with their runs; see `WorkflowRuntime.emit_event`."""
+        told = self._runtime.emit_event(name, payload, event_id=event_id or new_id(), **scope)
+        for run_id in told["resumed"]:
+            self._go_on(self._runtime.get_state(run_id))
+        return [self._runtime.get_state(run_id) for run_id in told["resumed"]]
+
+    def find_waiting_runs(
+        self, *, wait_reason: WaitReason | None = None, limit: int = 100
+    ) -> list[RunState]:
+        """Return waiting runs, the last updated first."""
+        found: list[RunState] = self._runs.list_runs(
+            status=RunStatus.WAITING, wait_reason=wait_reason, limit=limit
+        )
+        return found
+
+    def _ready(self) -> list[RunState]:
+        now = self._runtime.now()
+        due = self._runs.list_due_wait_until(now_iso=now, limit=_PAGE)
+        parents = self.find_waiting_runs(wait_reason=WaitReason.SUBWORKFLOW, limit=_PAGE)
+        left = self._runs.list_runs(status=RunStatus.RUNNING, limit=_PAGE)
+        chosen = {run.run_id: run for run in (*left, *due)}
+        chosen |= {run.run_id: run for run in parents if self._has_news(run)}
+        return [run for run in chosen.values() if not is_paused(run)]
+
+    def _has_news(self, parent: RunState) -> bool:
+        details = (parent.waiting.details if parent.waiting else None) or {}
+        child = self._runs.load(str(details.get("sub_run_id")))
+        return child is None or child.status.is_terminal
+
+    def _go_on(self, run: RunState) -> int:
+        spec = self._registry.get(run.workflow_id)
+        if spec is None:
+            return 0
+        try:
+            state = self._runtime.tick(spec, run.run_id, self._max_steps)
+        except StaleResumeError:
+            return 0
+        except Exception as exc:  # noqa: BLE001 - the loop goes on with others, and tells
+            _log.exception("a scheduler failed at a run", extra={"run": run.run_id})
+            self.stats.runs_failed += 1
+            if self._on_failed is not None:
+                self._on_failed(run.run_id, exc)
+            return 0
+        self.stats.runs_resumed += 1
+        if self._on_resumed is not None:
+            self._on_resumed(state)
+        return 1
+
+    def _loop(self) -> None:
+        while not self._end.wait(self._interval_s):
+            try:
+                self.poll_once()
+            except Exception:  # noqa: BLE001 - a store that is away comes back
+                _log.exception("a scheduler failed")

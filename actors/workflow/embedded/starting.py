@@ -1,0 +1,88 @@
+"""The state of a new run, and whether a run is the one that is meant."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+from actors.kernel.runtime.ids import derive_id
+from actors.kernel.workflow.effects import StepStatus
+from actors.kernel.workflow.errors import GraphError, RunIdentityConflict
+from actors.kernel.workflow.run_state import RunState
+from actors.kernel.workflow.step_record import StepRecord
+from actors.workflow.machine.limits import RuntimeConfig
+from actors.workflow.machine.spec import WorkflowSpec
+from actors.workflow.machine.variables import LIMITS, ensure_namespaces, namespace
+
+_RUN_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,200}")
+
+
+def new_run(
+    workflow: WorkflowSpec,
+    variables: dict[str, Any],
+    config: RuntimeConfig,
+    *,
+    run_id: str | None,
+    at: str,
+    **whose: str | None,
+) -> RunState:
+    """Return a run that stands before its entry node; `whose` are its other fields.
+
+    Raises:
+        GraphError: `run_id` cannot be the name of a file, or `variables` has something of the runtime's names.
+        NotSerializableError: The path of what is not JSON data.
+    """
+    if run_id is not None and not _RUN_ID.fullmatch(run_id):
+        raise GraphError(f"run_id {run_id!r}", "use letters, digits, '_' and '-', 200 at most")
+    run = RunState.new(
+        workflow_id=workflow.workflow_id,
+        entry_node=workflow.entry_node,
+        vars=variables,
+        run_id=run_id,
+        at=at,
+        **whose,
+    ).copied()
+    own = ensure_namespaces(run.vars)
+    own[LIMITS] = config.to_limits_dict() | namespace(own, LIMITS)
+    return run
+
+
+def start_record(run: RunState, *, restored_from: str | None = None) -> StepRecord:
+    """Return the first record of a ledger: the state that the run began with."""
+    begun = run.to_dict()
+    told = {} if restored_from is None else {"restored_from": restored_from}
+    return StepRecord(
+        run_id=run.run_id,
+        step_id=derive_id(run.run_id, "start"),
+        node_id=run.current_node,
+        status=StepStatus.COMPLETED,
+        result={"begun": True, **told},
+        started_at=run.created_at,
+        ended_at=run.created_at,
+        actor_id=run.actor_id,
+        session_id=run.session_id,
+        delta={"start": begun},
+    )
+
+
+def check_graph(workflow: WorkflowSpec, run: RunState) -> None:
+    """Refuse a run of another graph.
+
+    Raises:
+        GraphError: It is one.
+    """
+    if workflow.workflow_id != run.workflow_id:
+        problem = f"it is a run of graph {run.workflow_id!r}, not of {workflow.workflow_id!r}"
+        raise GraphError(f"run {run.run_id}", problem)
+
+
+def check_identity(found: RunState, wanted: RunState) -> None:
+    """Refuse a run that only has the same id.
+
+    Raises:
+        RunIdentityConflict: It has another graph, session or parent.
+    """
+    for name in ("workflow_id", "session_id", "parent_run_id"):
+        if getattr(found, name) != getattr(wanted, name):
+            problem = f"its {name} is {getattr(found, name)!r}, not {getattr(wanted, name)!r}"
+            raise RunIdentityConflict(wanted.run_id, problem)

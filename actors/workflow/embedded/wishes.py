@@ -1,0 +1,42 @@
+"""Wishes for runs: to pause, to go on, to cancel. Who drives a run grants them between two steps."""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """A wish for a run."""
+
+    kind: Literal["pause", "unpause", "cancel"]
+    reason: str | None = None
+    by: str = "api"
+
+
+class Wishes:
+    """Wishes that nobody granted yet, by run. Those of this process: others wait for the run's lock."""
+
+    def __init__(self) -> None:
+        self._open: defaultdict[str, list[Wish]] = defaultdict(list)
+        self._lock = threading.Lock()
+
+    def add(self, run_id: str, wish: Wish) -> None:
+        """Keep a wish until somebody takes it."""
+        with self._lock:
+            self._open[run_id].append(wish)
+
+    def take(self, run_id: str) -> list[Wish]:
+        """Return the wishes for a run in order, and forget them."""
+        if run_id not in self._open:
+            return []
+        with self._lock:
+            return self._open.pop(run_id, [])
+
+    def cancelled(self, run_id: str) -> Wish | None:
+        """Return a wish to cancel the run, if there is one; it stays."""
+        with self._lock:
+            return next((one for one in self._open.get(run_id, ()) if one.kind == "cancel"), None)

@@ -1,0 +1,154 @@
+"""The outcome of an attempt of an effect."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from actors.errors import NotSerializableError
+from actors.kernel.runtime.ids import derive_id
+from actors.kernel.workflow.drawn import normalize_utc_iso
+from actors.kernel.workflow.durable import durable_copy
+from actors.kernel.workflow.effects import EffectOutcome, RunStatus, StepStatus, WaitState
+from actors.kernel.workflow.run_state import RunState
+from actors.kernel.workflow.step_record import StepRecord
+from actors.workflow.machine.deltas import OpenStep
+from actors.workflow.machine.plans import attempt_of, started, told_to_model
+from actors.workflow.machine.policy import EffectPolicy
+from actors.workflow.machine.records import ANSWERS, Transition, behind, told_of_end
+from actors.workflow.machine.variables import RUNTIME, namespace
+from actors.workflow.machine.waits import delta_behind, ended_with, reply
+
+
+def ended(
+    state: RunState, opened: OpenStep, outcome: Any, policy: EffectPolicy, *, at: str
+) -> Transition:
+    """Decide on the outcome of an attempt of an effect."""
+    found = _sound(outcome, opened)
+    attempt = attempt_of(state, opened, at=at)
+    if found.status is StepStatus.FAILED:
+        return _attempt_failed(state, opened, attempt, found, policy, at=at)
+    if found.status is StepStatus.WAITING and found.wait is not None:
+        wait = _filled(found.wait, opened)
+        parked = replace(
+            attempt,
+            status=StepStatus.WAITING,
+            result={"wait": wait.to_dict()},
+            delta={"seq": opened.seq, "status": RunStatus.WAITING.value},
+        )
+        return _answered_early(behind(Transition(state), parked, opened), at=at)
+    done = replace(
+        attempt,
+        status=StepStatus.COMPLETED,
+        result=found.result,
+        delta=delta_behind(opened.seq, opened.effect.result_key, opened.next_node),
+    )
+    after = behind(Transition(state), done, opened)
+    return after if opened.next_node else ended_with(after, found.result, at=at)
+
+
+def retried(state: RunState, opened: OpenStep, *, at: str) -> Transition:
+    """Begin the attempt of an effect whose instant has come."""
+    again = replace(opened, due=None, started_at=at)
+    again = replace(again, effect=told_to_model(again.effect, again))
+    return Transition(state, (started(state, again),), again)
+
+
+def in_doubt(state: RunState, opened: OpenStep, *, at: str) -> Transition:
+    """Decide on an at-most-once effect that a crash left without a result: the run fails, and says so."""
+    error = (
+        f"effect {opened.effect.type.value} of node {opened.node_id!r} is in doubt: a crash came between its "
+        "beginning and its result, and it must not happen twice. Find out whether it happened, and start anew"
+    )
+    record = replace(
+        attempt_of(state, opened, at=at),
+        status=StepStatus.FAILED,
+        error=error,
+        result={"in_doubt": True},
+        delta={"seq": opened.seq, "status": RunStatus.FAILED.value},
+    )
+    return told_of_end(behind(Transition(state), record, opened), at=at)
+
+
+def aborted(
+    state: RunState, opened: OpenStep, outcome: Any, how: dict[str, Any], *, at: str
+) -> Transition:
+    """Decide on an effect during which the run was cancelled: its record keeps what came of it."""
+    found = _sound(outcome, opened)
+    record = replace(
+        attempt_of(state, opened, at=at),
+        status=StepStatus.CANCELLED,
+        error=str(how.get("reason") or "cancelled"),
+        result=how | {"outcome": found.status.value, "result": found.result},
+        delta={"seq": opened.seq, "status": RunStatus.CANCELLED.value},
+    )
+    return told_of_end(behind(Transition(state), record, opened), at=at)
+
+
+def _attempt_failed(  # noqa: PLR0917 - facts of one attempt
+    state: RunState,
+    opened: OpenStep,
+    attempt: StepRecord,
+    outcome: EffectOutcome,
+    policy: EffectPolicy,
+    *,
+    at: str,
+) -> Transition:
+    failure = replace(attempt, status=StepStatus.FAILED, error=outcome.error or "it failed")
+    if outcome.retryable and opened.attempt < policy.max_attempts(opened.effect):
+        pause_s = policy.backoff_seconds(effect=opened.effect, attempt=opened.attempt)
+        due = (datetime.fromisoformat(at) + timedelta(seconds=max(0.0, pause_s))).isoformat()
+        again = replace(
+            opened,
+            attempt=opened.attempt + 1,
+            step_id=derive_id(state.run_id, opened.seq, opened.attempt + 1),
+            due=due,
+        )
+        return Transition(state, (replace(failure, delta={"retry": due}),), again)
+    tries = f"after {opened.attempt} attempts" if opened.attempt > 1 else "at its first attempt"
+    error = f"effect {opened.effect.type.value} of node {opened.node_id!r} failed {tries}: {failure.error}"
+    delta = {"seq": opened.seq, "status": RunStatus.FAILED.value}
+    after = behind(Transition(state), replace(failure, error=error, delta=delta), opened)
+    return told_of_end(after, at=at)
+
+
+def _sound(outcome: Any, opened: OpenStep) -> EffectOutcome:  # noqa: PLR0911
+    """Return the outcome, or a failure that says what is wrong with it."""
+    name = f"handler of {opened.effect.type.value}"
+    if not isinstance(outcome, EffectOutcome):
+        problem = f"{name} returned a {type(outcome).__name__}. Return an EffectOutcome; it is no coroutine"
+        return EffectOutcome.failed(problem, retryable=False)
+    try:
+        if outcome.status is StepStatus.COMPLETED:
+            return replace(outcome, result=durable_copy(outcome.result, f"result of {name}"))
+        if outcome.status is StepStatus.WAITING:
+            if outcome.wait is None:
+                return EffectOutcome.failed(f"{name} waits for nothing: give it a WaitState")
+            wait = WaitState.from_dict(durable_copy(outcome.wait.to_dict(), f"wait of {name}"))
+            if wait.until is not None and normalize_utc_iso(wait.until) is None:
+                problem = f"until {wait.until!r} is not a valid ISO timestamp"
+                return EffectOutcome.failed(f"{name}: {problem}", retryable=False)
+            return replace(outcome, wait=replace(wait, until=normalize_utc_iso(wait.until)))
+    except NotSerializableError as exc:
+        return EffectOutcome.failed(str(exc), retryable=False)
+    return outcome
+
+
+def _filled(wait: WaitState, opened: OpenStep) -> WaitState:
+    return replace(
+        wait,
+        resume_to_node=wait.resume_to_node or opened.next_node,
+        result_key=wait.result_key or opened.effect.result_key,
+    )
+
+
+def _answered_early(parked: Transition, *, at: str) -> Transition:
+    """Return `parked`, or what comes behind an answer that was there before the wait."""
+    wait = parked.state.waiting
+    kept = namespace(namespace(parked.state.vars, RUNTIME), ANSWERS)
+    if wait is None or wait.wait_key is None or wait.wait_key not in kept:
+        return parked
+    unset = {"unset": [[RUNTIME, ANSWERS, wait.wait_key]]}
+    after = reply(parked.state, wait, kept[wait.wait_key], at=at, more=unset)
+    return replace(after, records=parked.records + after.records)

@@ -1,0 +1,151 @@
+"""How a record changes a state: the same function while a run goes on, and behind a crash.
+
+The `delta` of a record has a ``seq``, the number of the change, and of these what applies: ``set`` and
+``unset`` (paths in the vars), ``key`` (the path of the record's result in the vars), ``node``, ``status``. A record that
+begins an effect has ``open`` instead, the change that its end will be; one that leaves it to another attempt
+has ``retry``, the instant of that.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from actors.kernel.json import canonical_json
+from actors.kernel.workflow.effects import Effect, EffectType, RunStatus, StepStatus, WaitState
+from actors.kernel.workflow.run_state import RunState
+from actors.kernel.workflow.step_record import StepRecord
+from actors.workflow.machine.variables import (
+    LIMITS,
+    RUNTIME,
+    SEQ,
+    namespace,
+    with_path,
+    without_path,
+)
+
+TRACES: Final = "node_traces"
+TRACES_PER_NODE: Final = 20
+TRACE_BYTES: Final = 4096
+TRUNCATION: Final = "#TRUNCATION"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenStep:
+    """An effect that has begun and has no end yet.
+
+    Attributes:
+        seq: The change of the state that its end will be.
+        node_id: The node that asked for it.
+        effect: What it asked for, as its records have it.
+        next_node: The node behind it; None: its result ends the run.
+        changed: What the node changed in the vars: ``set`` and ``unset`` of a delta.
+        attempt: From 1.
+        key: Its idempotency key.
+        step_id: Of this attempt.
+        started_at: ISO 8601 in UTC.
+        due: The instant of an attempt that has not begun; None: it has.
+    """
+
+    seq: int
+    node_id: str
+    effect: Effect
+    next_node: str | None
+    changed: dict[str, Any]
+    attempt: int
+    key: str
+    step_id: str
+    started_at: str
+    due: str | None = None
+
+
+def applied(state: RunState, record: StepRecord, opened: OpenStep | None = None) -> RunState:
+    """Return the state behind a record; `opened` is the effect that it ends, if it ends one.
+
+    Raises:
+        GraphError: A path leads through something that is no object.
+    """
+    delta = record.delta or {}
+    if "seq" not in delta:
+        return state
+    variables = varied(state.vars, (opened.changed if opened else {}) | delta, record.result)
+    if opened is not None:
+        variables = _traced(variables, record)
+    variables = _metered(variables, record)
+    variables = with_path(variables, [RUNTIME, SEQ], int(delta["seq"]) + 1)
+    status = RunStatus(delta.get("status", state.status))
+    told = record.result if isinstance(record.result, dict) else {}
+    return replace(
+        state,
+        vars=variables,
+        status=status,
+        current_node=delta.get("node") or state.current_node,
+        waiting=_wait_of(state, status, told),
+        output=told.get("output") if status is RunStatus.COMPLETED else state.output,
+        error=record.error if status in {RunStatus.FAILED, RunStatus.CANCELLED} else None,
+        updated_at=record.ended_at or state.updated_at,
+    )
+
+
+def _wait_of(state: RunState, status: RunStatus, told: dict[str, Any]) -> WaitState | None:
+    if status is not RunStatus.WAITING:
+        return None
+    return WaitState.from_dict(told["wait"]) if "wait" in told else state.waiting
+
+
+def varied(variables: dict[str, Any], delta: dict[str, Any], result: Any = None) -> dict[str, Any]:
+    """Return the vars with the paths of a delta; the result is at its ``key``.
+
+    Raises:
+        GraphError: See `applied`.
+    """
+    for path, value in delta.get("set") or ():
+        variables = with_path(variables, path, value)
+    for path in delta.get("unset") or ():
+        variables = without_path(variables, path)
+    if delta.get("key"):
+        variables = with_path(variables, delta["key"], result)
+    return variables
+
+
+def _traced(variables: dict[str, Any], record: StepRecord) -> dict[str, Any]:
+    """Return the vars with the attempt among the last ones of its node."""
+    before = namespace(namespace(namespace(variables, RUNTIME), TRACES), record.node_id)
+    entry = {
+        "ts": record.ended_at,
+        "step_id": record.step_id,
+        "node_id": record.node_id,
+        "status": StepStatus(record.status).value,
+        "attempt": record.attempt,
+        "started_at": record.started_at,
+        "effect": _bounded(record.effect),
+        "result": _bounded(record.result),
+        "error": _bounded(record.error),
+    }
+    steps = [*(before.get("steps") or ()), entry][-TRACES_PER_NODE:]
+    dropped = int(before.get("dropped") or 0) + len(before.get("steps") or ()) + 1 - len(steps)
+    trace = {"node_id": record.node_id, "steps": steps, "dropped": dropped}
+    return with_path(variables, [RUNTIME, TRACES, record.node_id], trace)
+
+
+def _bounded(value: Any) -> Any:
+    text = canonical_json(value)
+    if len(text) <= TRACE_BYTES:
+        return value
+    short: dict[str, Any] = {TRUNCATION: f"{len(text)} characters", "preview": text[:256]}
+    if isinstance(value, dict) and isinstance(value.get("type"), str):
+        short["type"] = value["type"]
+    return short
+
+
+def _metered(variables: dict[str, Any], record: StepRecord) -> dict[str, Any]:
+    """Return the vars with the tokens of the last call of a model, if it told them."""
+    if (record.effect or {}).get("type") != EffectType.LLM_CALL or not isinstance(
+        record.result, dict
+    ):
+        return variables
+    usage = record.result.get("usage")
+    tokens = usage.get("total_tokens") if isinstance(usage, dict) else None
+    if not isinstance(tokens, int):
+        return variables
+    return with_path(variables, [LIMITS, "estimated_tokens_used"], tokens)

@@ -1,0 +1,43 @@
+"""The names of events: what a wait for an event and its emission have in common."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from actors.kernel.workflow.errors import GraphError
+from actors.kernel.workflow.run_state import RunState
+
+SCOPES = ("session", "workflow", "run", "global")
+
+
+def event_key(name: str, *, scope: str, scope_id: str) -> str:
+    """Return the wait key of an event of this name in this scope.
+
+    Raises:
+        GraphError: No name, or no such scope.
+    """
+    if not name:
+        raise GraphError("an event", "it has no name. Give its payload a `name`")
+    if scope not in SCOPES:
+        raise GraphError(f"event {name!r}", f"scope {scope!r} is none of {', '.join(SCOPES)}")
+    return f"evt:{scope}:{scope_id}:{name}"
+
+
+def key_of_payload(run: RunState, payload: dict[str, Any]) -> str:
+    """Return the key of the event that an effect of `run` waits for or emits.
+
+    Its scope is the run's session (its own id, if it has none), unless the payload names others by `scope`,
+    `session_id`, `workflow_id` or `run_id`.
+
+    Raises:
+        GraphError: See `event_key`.
+    """
+    scope = str(payload.get("scope") or "session")
+    own = {
+        "session": run.session_id or run.run_id,
+        "workflow": run.workflow_id,
+        "run": run.run_id,
+        "global": "global",
+    }
+    scope_id = str(payload.get(f"{scope}_id") or own.get(scope, ""))
+    return event_key(str(payload.get("name") or ""), scope=scope, scope_id=scope_id)

@@ -1,0 +1,146 @@
+"""The answer of a node: a move, an effect that begins, or the end."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Final
+
+from actors.errors import NotSerializableError
+from actors.kernel.runtime.ids import derive_id
+from actors.kernel.workflow.durable import durable_copy
+from actors.kernel.workflow.effects import Effect, EffectType, StepPlan, StepStatus
+from actors.kernel.workflow.errors import GraphError
+from actors.kernel.workflow.run_state import RunState
+from actors.kernel.workflow.step_record import StepRecord
+from actors.workflow.machine.deltas import OpenStep, varied
+from actors.workflow.machine.policy import compute_idempotency_key
+from actors.workflow.machine.records import Transition, behind, completed, failed, recorded
+from actors.workflow.machine.spec import WorkflowSpec
+from actors.workflow.machine.variables import (
+    RECORDS,
+    RUNTIME,
+    SEQ,
+    changes,
+    seq_of,
+    split_key,
+    with_path,
+)
+
+_OWN: Final = ([RUNTIME, SEQ], [RUNTIME, RECORDS])
+
+
+def planned(
+    spec: WorkflowSpec, state: RunState, variables: Any, plan: Any, *, at: str
+) -> Transition:
+    """Decide on the answer of a node.
+
+    Args:
+        spec: The graph.
+        state: The run before the node.
+        variables: Its vars as the node left them.
+        plan: What the node returned.
+        at: Now.
+    """
+    try:
+        checked = _checked(spec, plan)
+        after = durable_copy(variables, "vars")
+        changed = _changed(state.vars, after)
+        if checked.effect is not None:
+            return _opened(state, checked, changed, at=at)
+        if checked.complete_output is not None:
+            output = durable_copy(checked.complete_output, "output")
+            return completed(state, output, changed, at=at)
+    except (GraphError, NotSerializableError) as exc:
+        return failed(state, f"node {state.current_node!r}: {exc}", at=at)
+    delta = changed | {"seq": seq_of(state.vars), "node": checked.next_node}
+    record = recorded(
+        state, StepStatus.COMPLETED, at, result={"next_node": checked.next_node}, delta=delta
+    )
+    return behind(Transition(state), record)
+
+
+def _checked(spec: WorkflowSpec, plan: Any) -> StepPlan:
+    if not isinstance(plan, StepPlan):
+        problem = f"it returned a {type(plan).__name__}. Return a StepPlan; a node is no coroutine"
+        raise GraphError("its answer", problem)
+    ends = plan.complete_output is not None
+    if plan.effect is None and plan.next_node is None and not ends:
+        raise GraphError("its plan", "it says nothing. Give it an effect, a next_node or an output")
+    if ends and (plan.effect is not None or plan.next_node is not None):
+        raise GraphError("its plan", "complete_output stands alone: leave effect and next_node out")
+    if plan.effect is not None and not isinstance(plan.effect, Effect):
+        raise GraphError("its plan", f"effect is a {type(plan.effect).__name__}. Make an Effect")
+    targets = [plan.next_node, plan.effect and plan.effect.payload.get("resume_to_node")]
+    for target in targets:
+        if target is not None and target not in spec.nodes:
+            raise GraphError("its plan", f"graph {spec.workflow_id!r} has no node {target!r}")
+    return plan
+
+
+def _changed(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
+    found = [one for one in changes(before, after) if one[0] not in _OWN]
+    sets = [[path, value] for path, value, there in found if there]
+    unsets = [path for path, _, there in found if not there]
+    return ({"set": sets} if sets else {}) | ({"unset": unsets} if unsets else {})
+
+
+def _opened(state: RunState, plan: StepPlan, changed: dict[str, Any], *, at: str) -> Transition:
+    assert plan.effect is not None
+    seq = seq_of(state.vars)
+    payload = durable_copy(plan.effect.payload, "effect.payload")
+    effect = replace(plan.effect, payload=payload)
+    opened = OpenStep(
+        seq=seq,
+        node_id=state.current_node,
+        effect=effect,
+        next_node=payload.get("resume_to_node") or plan.next_node,
+        changed=changed,
+        attempt=1,
+        key=compute_idempotency_key(
+            run_id=state.run_id, node_id=state.current_node, effect=effect, seq=seq
+        ),
+        step_id=derive_id(state.run_id, seq, 1),
+        started_at=at,
+    )
+    if effect.result_key:  # before it happens, not after
+        _trial(state, opened)
+    opened = replace(opened, effect=told_to_model(effect, opened))
+    return Transition(state, (started(state, opened),), opened)
+
+
+def _trial(state: RunState, opened: OpenStep) -> None:
+    after = varied(state.vars, opened.changed)
+    with_path(after, split_key(opened.effect.result_key or ""), None)
+
+
+def started(state: RunState, opened: OpenStep) -> StepRecord:
+    """Return the record that an attempt begins."""
+    delta = opened.changed | {"open": opened.seq, "next": opened.next_node}
+    record = attempt_of(state, opened, at=opened.started_at)
+    return replace(record, status=StepStatus.STARTED, ended_at=None, delta=delta)
+
+
+def attempt_of(state: RunState, opened: OpenStep, *, at: str) -> StepRecord:
+    """Return the record of an attempt, for the others to fill in."""
+    return replace(
+        recorded(state, StepStatus.COMPLETED, at, effect=opened.effect.to_dict()),
+        step_id=opened.step_id,
+        node_id=opened.node_id,
+        started_at=opened.started_at,
+        attempt=opened.attempt,
+        idempotency_key=opened.key,
+    )
+
+
+def told_to_model(effect: Effect, opened: OpenStep) -> Effect:
+    """Return the effect with what a model's client may tell its provider of the attempt."""
+    params = effect.payload.get("params") or {}
+    if effect.type is not EffectType.LLM_CALL or not isinstance(params, dict):
+        return effect
+    told = (params.get("trace_metadata") or {}) | {
+        "step_id": opened.step_id,
+        "effect_idempotency_key": opened.key,
+        "attempt": opened.attempt,
+    }
+    payload = {**effect.payload, "params": {**params, "trace_metadata": told}}
+    return replace(effect, payload=payload)

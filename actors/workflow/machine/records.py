@@ -1,0 +1,136 @@
+"""Decisions as records: the state behind them, and the two ends that every run may come to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from actors.kernel.runtime.ids import derive_id
+from actors.kernel.workflow.durable import durable_copy
+from actors.kernel.workflow.effects import EffectType, RunStatus, StepStatus
+from actors.kernel.workflow.run_state import RunState
+from actors.kernel.workflow.step_record import StepRecord
+from actors.workflow.machine.deltas import OpenStep, applied
+from actors.workflow.machine.variables import seq_of, with_path
+
+STATUS_EVENT: Final = "abstract.status"
+"""The event in the last record of a run, by which pages know that it ended: the source's name."""
+ANSWERS: Final = "answers"
+"""In `_runtime`: answers that came before their wait, by wait key."""
+CONTROL: Final = "control"
+"""In `_runtime`: whether a run is paused, and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Transition:
+    """A decision.
+
+    Attributes:
+        state: The state from now on.
+        records: The records that say so, in order.
+        opened: The effect that is wanted now (at its `due`, if it has one). None: while the state is RUNNING,
+            the answer of its node is wanted.
+    """
+
+    state: RunState
+    records: tuple[StepRecord, ...] = ()
+    opened: OpenStep | None = None
+
+
+def recorded(
+    state: RunState,
+    status: StepStatus,
+    at: str,
+    *,
+    effect: dict[str, Any] | None = None,
+    result: Any = None,
+    error: str | None = None,
+    delta: dict[str, Any] | None = None,
+) -> StepRecord:
+    """Return a record about the current node of a run."""
+    return StepRecord(
+        run_id=state.run_id,
+        step_id=derive_id(state.run_id, seq_of(state.vars), 0),
+        node_id=state.current_node,
+        status=status,
+        effect=effect,
+        result=result,
+        error=error,
+        started_at=at,
+        ended_at=at,
+        actor_id=state.actor_id,
+        session_id=state.session_id,
+        delta=delta,
+    )
+
+
+def behind(before: Transition, record: StepRecord, opened: OpenStep | None = None) -> Transition:
+    """Return the decision with one more record, and the state behind it."""
+    return Transition(applied(before.state, record, opened), (*before.records, record))
+
+
+def completed(state: RunState, output: Any, changed: dict[str, Any], *, at: str) -> Transition:
+    """Decide that a run has this output."""
+    delta = changed | {"seq": seq_of(state.vars), "status": RunStatus.COMPLETED.value}
+    result = {"completed": True, "output": output}
+    record = recorded(state, StepStatus.COMPLETED, at, result=result, delta=delta)
+    return told_of_end(behind(Transition(state), record), at=at)
+
+
+def failed(state: RunState, error: str, *, at: str) -> Transition:
+    """Decide that a run fails."""
+    record = recorded(
+        state,
+        StepStatus.FAILED,
+        at,
+        error=error,
+        delta={"seq": seq_of(state.vars), "status": RunStatus.FAILED.value},
+    )
+    return told_of_end(behind(Transition(state), record), at=at)
+
+
+def cancelled(state: RunState, reason: str | None, by: str, *, at: str) -> Transition:
+    """Decide on a wish to cancel a run; a run that ended stays as it is."""
+    if state.status.is_terminal:
+        return Transition(state)
+    record = recorded(
+        state,
+        StepStatus.CANCELLED,
+        at,
+        result={"cancelled_by": by, "reason": reason},
+        error=reason or "cancelled",
+        delta={"seq": seq_of(state.vars), "status": RunStatus.CANCELLED.value},
+    )
+    return told_of_end(behind(Transition(state), record), at=at)
+
+
+def noted(state: RunState, kind: str, path: list[str], value: Any, *, at: str) -> Transition:
+    """Change one value of a run's vars from outside, with a record of this kind.
+
+    The record has no delta: the change is durable with the next checkpoint, and an effect that has begun stays
+    open beside it.
+
+    Raises:
+        NotSerializableError: `value` is not JSON data.
+        GraphError: Something else than an object is on the way.
+    """
+    clean = durable_copy(value, ".".join(path))
+    effect = {"type": kind, "payload": {"value": clean}, "result_key": None}
+    record = recorded(state, StepStatus.COMPLETED, at, effect=effect)
+    key = derive_id(state.run_id, seq_of(state.vars), kind, at)
+    changed = replace(state, vars=with_path(state.vars, path, clean), updated_at=at)
+    return Transition(changed, (replace(record, idempotency_key=key),))
+
+
+def told_of_end(after: Transition, *, at: str) -> Transition:
+    """Return the end of a run with the record of its status event."""
+    state = after.state
+    payload = {
+        "name": STATUS_EVENT,
+        "scope": "session",
+        "payload": {"run_id": state.run_id, "status": state.status.value},
+    }
+    effect = {"type": EffectType.EMIT_EVENT.value, "payload": payload, "result_key": None}
+    record = recorded(state, StepStatus.COMPLETED, at, effect=effect, result={"delivered": 0})
+    key = derive_id(state.run_id, seq_of(state.vars), "end")
+    return replace(after, records=(*after.records, replace(record, idempotency_key=key)))

@@ -1,0 +1,141 @@
+"""The names in a run's vars: dotted paths, and the namespaces of the runtime."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from actors.kernel.workflow.errors import GraphError
+
+CONTEXT: Final = "context"
+SCRATCHPAD: Final = "scratchpad"
+RUNTIME: Final = "_runtime"
+TEMP: Final = "_temp"
+LIMITS: Final = "_limits"
+NAMESPACES: Final = (CONTEXT, SCRATCHPAD, RUNTIME, TEMP, LIMITS)
+SEQ: Final = "effect_seq"
+"""In `_runtime`: the number of the next change of the state; absent is 0."""
+RECORDS: Final = "ledger_records"
+"""In `_runtime`: how many records of the ledger the state has in it."""
+
+_INDEX: Final = re.compile(r"\[(-?\d+)\]")
+
+
+def ensure_namespaces(variables: dict[str, Any]) -> dict[str, Any]:
+    """Add the namespaces that are missing, as empty objects; return `variables`."""
+    for name in NAMESPACES:
+        if not isinstance(variables.setdefault(name, {}), dict):
+            raise GraphError(
+                f"vars[{name!r}]", "the runtime needs an object there. Use another name"
+            )
+    return variables
+
+
+def namespace(variables: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """Return a namespace; an empty object if it is not there."""
+    found = variables.get(name)
+    return found if isinstance(found, dict) else {}
+
+
+def seq_of(variables: Mapping[str, Any]) -> int:
+    """Return the number of the next change of the state."""
+    return int(namespace(variables, RUNTIME).get(SEQ) or 0)
+
+
+def with_path(variables: dict[str, Any], path: list[str], value: Any) -> dict[str, Any]:
+    """Return `variables` with a value at a path; what lies beside it is shared, nothing is changed.
+
+    Raises:
+        GraphError: There is something else than an object on the way.
+    """
+    head, *rest = path
+    if not rest:
+        return {**variables, head: value}
+    below = variables.get(head)
+    if below is None:
+        below = {}
+    if not isinstance(below, dict):
+        problem = f"{head!r} is a {type(below).__name__}, not an object. Choose another result_key"
+        raise GraphError(f"vars path {'.'.join(path)!r}", problem)
+    return {**variables, head: with_path(below, rest, value)}
+
+
+def without_path(variables: dict[str, Any], path: list[str]) -> dict[str, Any]:
+    """Return `variables` without a path; the same, if it is not there."""
+    head, *rest = path
+    if head not in variables:
+        return variables
+    if not rest:
+        return {name: value for name, value in variables.items() if name != head}
+    below = variables[head]
+    return {**variables, head: without_path(below, rest)} if isinstance(below, dict) else variables
+
+
+def split_key(result_key: str) -> list[str]:
+    """Return the path that a `result_key` names: its dots nest.
+
+    Raises:
+        GraphError: A part of it is empty.
+    """
+    path = result_key.split(".")
+    if not all(path):
+        raise GraphError(f"result_key {result_key!r}", "a part of it is empty")
+    return path
+
+
+def changes(before: dict[str, Any], after: dict[str, Any]) -> Iterator[tuple[list[str], Any, bool]]:
+    """Yield path, value and whether it is there now, for what differs; objects are compared within."""
+    for name, value in after.items():
+        if name not in before:
+            yield [name], value, True
+        elif isinstance(value, dict) and isinstance(before[name], dict):
+            for path, inner, there in changes(before[name], value):
+                yield [name, *path], inner, there
+        elif before[name] != value or type(before[name]) is not type(value):
+            yield [name], value, True
+    for name in before:
+        if name not in after:
+            yield [name], None, False
+
+
+def parse_path(path: str) -> list[str | int]:
+    """Return the steps of ``a.b[1]`` or of a JSON pointer ``/a/b/1``.
+
+    Raises:
+        GraphError: The path is empty or cannot be read.
+    """
+    if path.startswith("/"):
+        parts = path[1:].split("/")
+        return [part.replace("~1", "/").replace("~0", "~") for part in parts]
+    steps: list[str | int] = []
+    for part in path.split("."):
+        name = part.partition("[")[0]
+        indexes = part[len(name) :]
+        if (not name and not indexes) or _INDEX.sub("", indexes):
+            raise GraphError(f"path {path!r}", "write a.b[1] or /a/b/1")
+        steps += [name] if name else []
+        steps += [int(one) for one in _INDEX.findall(indexes)]
+    return steps
+
+
+def value_at(variables: Any, path: str) -> Any:
+    """Return the value at a path.
+
+    Raises:
+        GraphError: The path cannot be read.
+        LookupError: There is nothing at it; the message says from where on.
+    """
+    found = variables
+    for step in parse_path(path):
+        if isinstance(found, dict):
+            if str(step) not in found:
+                raise LookupError(f"Missing key {str(step)!r} in {path!r}")
+            found = found[str(step)]
+        elif isinstance(found, list) and re.fullmatch(r"-?\d+", str(step)):
+            if not -len(found) <= int(step) < len(found):
+                raise LookupError(f"Missing index {step} in {path!r}: the list has {len(found)}")
+            found = found[int(step)]
+        else:
+            raise LookupError(f"Missing key {str(step)!r} in {path!r}: {type(found).__name__}")
+    return found

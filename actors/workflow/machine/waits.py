@@ -1,0 +1,108 @@
+"""The end of a wait: an answer, an instant, or the end of a child."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from actors.kernel.runtime.ids import derive_id
+from actors.kernel.workflow.durable import durable_copy
+from actors.kernel.workflow.effects import RunStatus, StepStatus, WaitReason, WaitState
+from actors.kernel.workflow.errors import GraphError, StaleResumeError
+from actors.kernel.workflow.run_state import RunState
+from actors.workflow.machine.records import Transition, behind, completed, failed, recorded
+from actors.workflow.machine.variables import seq_of, split_key
+
+
+def answered(
+    state: RunState,
+    wait_key: str | None,
+    payload: Any,
+    *,
+    at: str,
+    more: dict[str, Any] | None = None,
+) -> Transition:
+    """Decide on an answer to a wait; `more` is what else its delta changes.
+
+    Raises:
+        StaleResumeError: The run does not wait, or for another key.
+        NotSerializableError: `payload` is not JSON data.
+    """
+    wait = state.waiting
+    if state.status is not RunStatus.WAITING or wait is None:
+        raise StaleResumeError(state.run_id, f"it is not waiting, but {state.status.value}")
+    if wait_key != wait.wait_key:
+        raise StaleResumeError(
+            state.run_id, f"wait_key mismatch: it waits for {wait.wait_key!r}, not {wait_key!r}"
+        )
+    return reply(state, wait, durable_copy(payload, "payload"), at=at, more=more)
+
+
+def fell_due(state: RunState, *, at: str) -> Transition | None:
+    """Decide on a waiting run whose instant or deadline may have come; None: it has not."""
+    wait = state.waiting
+    if state.status is not RunStatus.WAITING or wait is None or not wait.until or wait.until > at:
+        return None
+    timer = wait.reason is WaitReason.UNTIL
+    payload = {"waited_until": wait.until} if timer else {"timed_out": True, "until": wait.until}
+    return reply(state, wait, payload, at=at)
+
+
+def child_ended(state: RunState, child: RunState | None, *, at: str) -> Transition | None:
+    """Decide on a run that waits for another one; `child` is None if that is gone. None: it goes on waiting."""
+    wait = state.waiting
+    if (
+        state.status is not RunStatus.WAITING
+        or wait is None
+        or wait.reason is not WaitReason.SUBWORKFLOW
+    ):
+        return None
+    details = wait.details or {}
+    name = f"subworkflow {details.get('sub_workflow_id')!r} (run {details.get('sub_run_id')})"
+    if child is None:
+        return failed(state, f"{name} is gone: it was deleted", at=at)
+    if not child.status.is_terminal:
+        return None
+    if child.status is RunStatus.COMPLETED:
+        return reply(state, wait, {"sub_run_id": child.run_id, "output": child.output}, at=at)
+    return failed(state, f"{name} {child.status.value}: {child.error}", at=at)
+
+
+def reply(
+    state: RunState, wait: WaitState, payload: Any, *, at: str, more: dict[str, Any] | None = None
+) -> Transition:
+    """Return the end of a wait by this answer, and of the run, if there is no node behind the wait."""
+    seq = seq_of(state.vars)
+    told = {"wait_key": wait.wait_key, "reason": wait.reason.value}
+    effect = {"type": "resume", "payload": told, "result_key": wait.result_key}
+    delta = delta_behind(seq, wait.result_key, wait.resume_to_node) | (more or {})
+    record = recorded(
+        state,
+        StepStatus.COMPLETED,
+        at,
+        effect=effect,
+        result=payload,
+        delta=delta | {"status": RunStatus.RUNNING.value},
+    )
+    record = replace(record, idempotency_key=derive_id(state.run_id, seq, "resume"))
+    try:
+        after = behind(Transition(state), record)
+    except GraphError as exc:
+        return failed(state, f"answer to {wait.wait_key!r}: {exc}", at=at)
+    return after if wait.resume_to_node else ended_with(after, payload, at=at)
+
+
+def delta_behind(seq: int, result_key: str | None, node: str | None) -> dict[str, Any]:
+    """Return the delta of a result that goes to `result_key`, and of the move to `node`."""
+    delta: dict[str, Any] = {"seq": seq}
+    if result_key:
+        delta["key"] = split_key(result_key)
+    if node:
+        delta["node"] = node
+    return delta
+
+
+def ended_with(after: Transition, result: Any, *, at: str) -> Transition:
+    """Return the end of a run whose last node was an effect or a wait."""
+    end = completed(after.state, {"success": True, "result": result}, {}, at=at)
+    return replace(end, records=after.records + end.records)

@@ -1,0 +1,20 @@
+"""Workflow graphs in a folder: a JSON file for each run, a JSON line for each record.
+
+Every write is on the disk when it returns, and each file is replaced as a whole. Processes of one machine may
+share a folder. Below everything is `atomic`.
+"""
+
+from persistence.files.artifacts import FileArtifactStore
+from persistence.files.commands import JsonFileCommandCursorStore, JsonlCommandStore
+from persistence.files.ledger import JsonlLedgerStore
+from persistence.files.runs import JsonFileRunStore
+from persistence.files.snapshots import JsonSnapshotStore
+
+__all__ = [
+    "FileArtifactStore",
+    "JsonFileCommandCursorStore",
+    "JsonFileRunStore",
+    "JsonSnapshotStore",
+    "JsonlCommandStore",
+    "JsonlLedgerStore",
+]

@@ -1,0 +1,195 @@
+"""Files that are there as a whole or not at all, and lines that are behind each other."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, BinaryIO, Final
+
+from actors.kernel.workflow.errors import GraphError, LedgerBrokenError
+from actors.kernel.workflow.run_store import Fault, no_fault
+
+_NAME: Final = re.compile(r"[A-Za-z0-9_.:@-]{1,200}")
+
+
+def json_text(value: Any) -> str:
+    """Return JSON text on one line."""
+    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+
+
+def file_name(prefix: str, name: str, suffix: str) -> str:
+    """Return the name of a file of this id.
+
+    Raises:
+        GraphError: The id could be a path.
+    """
+    if _NAME.fullmatch(name) is None or ".." in name:
+        raise GraphError(
+            f"id {name!r}", "it cannot be the name of a file: use letters, digits, '_', '-'"
+        )
+    return f"{prefix}{name}{suffix}"
+
+
+def write_whole(
+    path: Path, content: bytes, *, fault: Fault = no_fault, create_only: bool = False
+) -> bool:
+    """Write a file in place of the one that is there; on the disk when this returns.
+
+    Args:
+        path: The file.
+        content: All of it.
+        fault: A hook of tests.
+        create_only: Leave a file that is there alone, and return False.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")  # noqa: TID251 - no value of a run
+    try:
+        with beside.open("xb") as file:
+            file.write(content)
+            fault("file written")
+            file.flush()
+            os.fsync(file.fileno())
+        fault("file synced")
+        if create_only:
+            try:
+                os.link(beside, path)
+            except FileExistsError:
+                return False
+        else:
+            beside.replace(path)
+        fault("file renamed")
+    finally:
+        with suppress(FileNotFoundError):
+            beside.unlink()
+    sync_folder(path.parent)
+    return True
+
+
+def sync_folder(folder: Path) -> None:
+    """Let the names in a folder be on the disk."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def appending(path: Path) -> Iterator[BinaryIO]:
+    """Open a file of lines for reading and appending, while no other process does; its place is the end.
+
+    What a process left behind the last whole line when it died is removed.
+    """
+    is_new = not path.exists()
+    if is_new:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a+b") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        if is_new:
+            sync_folder(path.parent)
+        mend(file)
+        yield file
+
+
+def append_lines(file: BinaryIO, rows: list[Any], *, fault: Fault = no_fault) -> None:
+    """Append a line for each value; on the disk when this returns."""
+    content = "".join(f"{json_text(row)}\n" for row in rows).encode()
+    half = len(content) // 2
+    if fault is not no_fault:
+        file.write(content[:half])
+        file.flush()
+        fault("half a line written")
+        content = content[half:]
+    file.write(content)
+    file.flush()
+    fault("line written")
+    os.fsync(file.fileno())
+    fault("line synced")
+
+
+def mend(file: BinaryIO) -> None:
+    """Cut off the bytes behind the last end of a line, unless they are a whole record: then end its line."""
+    end = file.seek(0, os.SEEK_END)
+    if not end:
+        return
+    file.seek(end - 1)
+    if file.read(1) == b"\n":
+        return
+    start = _last_line(file, end)
+    file.seek(start)
+    torn = file.read()
+    if _is_json(torn):
+        file.seek(0, os.SEEK_END)
+        file.write(b"\n")
+        file.flush()
+    else:
+        file.truncate(start)
+    os.fsync(file.fileno())
+    file.seek(0, os.SEEK_END)
+
+
+def read_lines(path: Path, offset: int = 0) -> tuple[list[Any], int, bool]:
+    """Return the values of the whole lines from a place on, the place behind them, and whether some shared a line.
+
+    What stands behind the last end of a line is left out, unless it is a whole value.
+
+    Raises:
+        LedgerBrokenError: A line is none.
+    """
+    try:
+        with path.open("rb") as file:
+            file.seek(offset)
+            content = file.read()
+    except FileNotFoundError:
+        return [], offset, False
+    lines = content.split(b"\n")
+    torn = lines.pop()
+    rows: list[Any] = []
+    shared = False
+    for number, line in enumerate(lines, 1):
+        found = _values(line)
+        if found is None:
+            problem = f"line {number} behind byte {offset} is no JSON"
+            raise LedgerBrokenError(str(path), problem)
+        shared = shared or len(found) > 1
+        rows += found
+    if torn and (last := _values(torn)) is not None:
+        return rows + last, offset + len(content) - len(torn), shared
+    return rows, offset + len(content) - len(torn), shared
+
+
+def _values(line: bytes) -> list[Any] | None:
+    """Return the values on a line: one, or more where an older writer died between a record and its line end."""
+    decoder, found, at = json.JSONDecoder(), [], 0
+    try:
+        text = line.decode()
+        while text[at:].strip():
+            at += len(text[at:]) - len(text[at:].lstrip())
+            value, at = decoder.raw_decode(text, at)
+            found.append(value)
+    except ValueError:
+        return None
+    return found
+
+
+def _is_json(text: bytes) -> bool:
+    return _values(text) is not None
+
+
+def _last_line(file: BinaryIO, end: int) -> int:
+    """Return where the line begins that ends at `end`."""
+    at = end
+    while at:
+        step = min(at, 65_536)
+        file.seek(at - step)
+        found = file.read(step).rfind(b"\n")
+        if found >= 0:
+            return at - step + found + 1
+        at -= step
+    return 0

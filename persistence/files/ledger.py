@@ -1,0 +1,108 @@
+"""Ledgers as JSON lines."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from actors.kernel.workflow.ledger_store import metrics_of
+from actors.kernel.workflow.run_store import Fault, no_fault
+from actors.kernel.workflow.step_record import StepRecord, chained
+from persistence.files.atomic import append_lines, appending, file_name, read_lines
+
+_log = logging.getLogger("callboard.workflow")
+
+
+Rows: TypeAlias = list[dict[str, Any]]
+
+
+class JsonlLedgerStore:
+    """A folder with a file for each run, a line for each record; see `PagedLedgerStore`.
+
+    A line that a process did not finish is left out when it is read, and cut off before the next append.
+
+    Args:
+        folder: Made if it is not there.
+        fault: A hook of tests.
+
+    Raises:
+        LedgerBrokenError: A line that others follow is no record.
+    """
+
+    def __init__(self, folder: str | Path, *, fault: Fault = no_fault) -> None:
+        self._folder, self._fault = Path(folder), fault
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self._places: dict[str, tuple[int, int]] = {}
+        self._guard = threading.Lock()
+
+    def append(self, record: StepRecord) -> None:
+        """See `LedgerStore.append`."""
+        self.append_many([record])
+
+    def append_many(self, records: Sequence[StepRecord]) -> None:
+        """See `PagedLedgerStore.append_many`."""
+        rows = [record.to_dict() for record in records]
+        if not rows:
+            return
+        with appending(self._path(records[0].run_id)) as file:
+            append_lines(file, rows, fault=self._fault)
+
+    def append_chained(self, record: StepRecord) -> None:
+        """See `ChainableLedgerStore.append_chained`."""
+        row, path = record.to_dict(), self._path(record.run_id)
+        with appending(path) as file:
+            known, _, _ = read_lines(path)
+            before = known[-1].get("record_hash") if known else None
+            append_lines(file, [chained(row, before)], fault=self._fault)
+
+    def list(self, run_id: str) -> list[dict[str, Any]]:
+        """See `LedgerStore.list`."""
+        return self._read(run_id, 0)[0]
+
+    def list_after(
+        self, *, run_id: str, after: int, limit: int = 1000
+    ) -> tuple[Sequence[dict[str, Any]], int]:
+        """See `PagedLedgerStore.list_after`."""
+        with self._guard:
+            known, offset = self._places.get(run_id, (0, 0))
+        if known > after:
+            known, offset = 0, 0
+        rows, behind = self._read(run_id, offset)
+        with self._guard:
+            self._places[run_id] = known + len(rows), behind
+        page = rows[after - known :][:limit]
+        return page, after + len(page)
+
+    def count(self, run_id: str) -> int:
+        """See `PagedLedgerStore.count`."""
+        return len(self.list(run_id))
+
+    def count_many(self, run_ids: Iterable[str]) -> dict[str, int]:
+        """Return the numbers of records, by run; runs without any are left out."""
+        return {one: n for one in run_ids if (n := self.count(one))}
+
+    def metrics_many(self, run_ids: Iterable[str]) -> dict[str, dict[str, int]]:
+        """Return `metrics_of` of each run that has records."""
+        return {one: metrics_of(rows) for one in run_ids if (rows := self.list(one))}
+
+    def delete(self, run_id: str) -> bool:
+        """See `DeletableLedgerStore.delete`."""
+        with self._guard:
+            self._places.pop(run_id, None)
+        try:
+            self._path(run_id).unlink()
+        except FileNotFoundError:
+            return False
+        return True
+
+    def _path(self, run_id: str) -> Path:
+        return self._folder / file_name("ledger_", run_id, ".jsonl")
+
+    def _read(self, run_id: str, offset: int) -> tuple[Rows, int]:
+        rows, behind, shared = read_lines(self._path(run_id), offset)
+        if shared:
+            _log.warning("#FALLBACK records of a ledger share a line", extra={"run": run_id})
+        return rows, behind

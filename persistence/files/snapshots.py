@@ -1,0 +1,57 @@
+"""Snapshots as JSON files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from actors.kernel.workflow.durable import durable_copy
+from actors.kernel.workflow.snapshots import Snapshot, chosen_snapshots
+from persistence.files.atomic import file_name, json_text, write_whole
+
+
+class JsonSnapshotStore:
+    """A folder with a file for each snapshot; see `SnapshotStore`."""
+
+    def __init__(self, folder: str | Path) -> None:
+        self._folder = Path(folder)
+        self._folder.mkdir(parents=True, exist_ok=True)
+
+    def save(self, snapshot: Snapshot) -> None:
+        """See `SnapshotStore.save`."""
+        text = json_text(durable_copy(snapshot.to_dict(), "snapshot"))
+        write_whole(self._path(snapshot.snapshot_id), text.encode())
+
+    def load(self, snapshot_id: str) -> Snapshot | None:
+        """See `SnapshotStore.load`."""
+        return _read(self._path(snapshot_id))
+
+    def delete(self, snapshot_id: str) -> bool:
+        """See `SnapshotStore.delete`."""
+        try:
+            self._path(snapshot_id).unlink()
+        except FileNotFoundError:
+            return False
+        return True
+
+    def list(
+        self,
+        *,
+        run_id: str | None = None,
+        tag: str | None = None,
+        query: str | None = None,
+        limit: int = 100,
+    ) -> list[Snapshot]:
+        """See `SnapshotStore.list`."""
+        found = [one for path in self._folder.glob("snapshot_*.json") if (one := _read(path))]
+        return chosen_snapshots(found, run_id=run_id, tag=tag, query=query, limit=limit)
+
+    def _path(self, snapshot_id: str) -> Path:
+        return self._folder / file_name("snapshot_", snapshot_id, ".json")
+
+
+def _read(path: Path) -> Snapshot | None:
+    try:
+        return Snapshot(**json.loads(path.read_bytes()))
+    except FileNotFoundError:
+        return None

@@ -1,0 +1,67 @@
+"""Locks of runs over processes of one machine: the operating system lets them go when a process ends."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final
+
+from actors.kernel.workflow.errors import StoreBusyError
+
+PAUSE_S: Final = 0.01
+
+
+class RunFileLocks:
+    """A lock of each run: a file in a folder, which is there while somebody holds it.
+
+    Args:
+        folder: Made if it is not there.
+        timeout_s: How long to wait for another process.
+    """
+
+    def __init__(self, folder: Path, *, timeout_s: float) -> None:
+        self._folder, self._timeout_s = folder, timeout_s
+
+    @contextmanager
+    def hold(self, run_id: str) -> Iterator[None]:
+        """Hold the lock of a run; see `LockingRunStore.lock`."""
+        path = self._folder / f"{run_id}.lock"
+        descriptor = self._locked(path)
+        try:
+            yield
+        finally:
+            with suppress(FileNotFoundError):
+                path.unlink()  # while it is held: who opened it before sees that, and opens a new one
+            os.close(descriptor)
+
+    def _locked(self, path: Path) -> int:
+        """Return the descriptor of the lock's file, which stays open as long as the lock is held."""
+        ends_at = time.monotonic() + self._timeout_s
+        while True:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                os.close(descriptor)
+                if time.monotonic() >= ends_at:
+                    raise StoreBusyError(str(path), self._timeout_s) from None
+                time.sleep(PAUSE_S)
+                continue
+            if _is_at(descriptor, path):
+                return descriptor
+            os.close(descriptor)
+
+
+def _is_at(descriptor: int, path: Path) -> bool:
+    """Return whether the file that was opened is the one that is there now."""
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return False
+    own = os.fstat(descriptor)
+    return (own.st_dev, own.st_ino) == (found.st_dev, found.st_ino)

@@ -1,0 +1,20 @@
+"""Workflow graphs in one SQLite file, by the standard library: no server.
+
+Every write is one transaction, and on the disk when it returns (WAL, full synchronisation). Processes of one
+machine may share a file; SQLite lets one of them write at a time.
+"""
+
+from persistence.sqlite.commands import SqliteCommandCursorStore, SqliteCommandStore
+from persistence.sqlite.database import SqliteDatabase
+from persistence.sqlite.ledger import SqliteLedgerStore
+from persistence.sqlite.runs import SqliteRunStore
+from persistence.sqlite.snapshots import SqliteSnapshotStore
+
+__all__ = [
+    "SqliteCommandCursorStore",
+    "SqliteCommandStore",
+    "SqliteDatabase",
+    "SqliteLedgerStore",
+    "SqliteRunStore",
+    "SqliteSnapshotStore",
+]

@@ -1,0 +1,101 @@
+"""Ledgers as rows."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+from actors.kernel.workflow.ledger_store import metrics_of
+from actors.kernel.workflow.step_record import StepRecord, chained
+from persistence.sqlite.database import SqliteDatabase
+from persistence.sqlite.errors import LedgerForkError, translated
+
+SQL_NEXT_SEQ: Final = """
+insert into ledger_heads (run_id, last_seq) values (?, ?)
+on conflict (run_id) do update set last_seq = last_seq + excluded.last_seq
+returning last_seq
+"""
+SQL_APPEND: Final = "insert into ledger (run_id, seq, record_json) values (?, ?, ?)"
+SQL_LAST: Final = "select record_json from ledger where run_id = ? order by seq desc limit 1"
+SQL_LIST: Final = """
+select record_json from ledger where run_id = ? order by seq limit ? offset ?
+"""
+SQL_COUNT: Final = "select count(*) as n from ledger where run_id = ?"
+SQL_DELETE: Final = "delete from ledger where run_id = ?"
+SQL_DELETE_HEAD: Final = "delete from ledger_heads where run_id = ?"
+ALL: Final = -1
+
+
+class SqliteLedgerStore:
+    """The ledgers of a file; see `PagedLedgerStore` and `ChainableLedgerStore`."""
+
+    def __init__(self, database: SqliteDatabase) -> None:
+        self._database = database
+
+    def append(self, record: StepRecord) -> None:
+        """See `LedgerStore.append`."""
+        self.append_many([record])
+
+    def append_many(self, records: Sequence[StepRecord]) -> None:
+        """See `PagedLedgerStore.append_many`: all of them in one transaction."""
+        rows = [record.to_dict() for record in records]
+        if rows:
+            with self._database.transaction() as connection:
+                _append(connection, records[0].run_id, rows)
+
+    def append_chained(self, record: StepRecord) -> None:
+        """See `ChainableLedgerStore.append_chained`."""
+        row = record.to_dict()
+        with self._database.transaction() as connection:
+            last = connection.execute(SQL_LAST, (record.run_id,)).fetchone()
+            before = json.loads(last["record_json"]).get("record_hash") if last else None
+            _append(connection, record.run_id, [chained(row, before)])
+
+    def list(self, run_id: str) -> list[dict[str, Any]]:
+        """See `LedgerStore.list`."""
+        rows: list[dict[str, Any]] = self._read(run_id, ALL, 0)
+        return rows
+
+    def list_after(
+        self, *, run_id: str, after: int, limit: int = 1000
+    ) -> tuple[Sequence[dict[str, Any]], int]:
+        """See `PagedLedgerStore.list_after`."""
+        page = self._read(run_id, limit, after)
+        return page, after + len(page)
+
+    def count(self, run_id: str) -> int:
+        """See `PagedLedgerStore.count`."""
+        with translated(self._database.path, self._database.busy_s):
+            row = self._database.connection().execute(SQL_COUNT, (run_id,)).fetchone()
+        return int(row["n"])
+
+    def count_many(self, run_ids: Iterable[str]) -> dict[str, int]:
+        """Return the numbers of records, by run; runs without any are left out."""
+        return {one: n for one in run_ids if (n := self.count(one))}
+
+    def metrics_many(self, run_ids: Iterable[str]) -> dict[str, dict[str, int]]:
+        """Return `metrics_of` of each run that has records."""
+        return {one: metrics_of(rows) for one in run_ids if (rows := self.list(one))}
+
+    def delete(self, run_id: str) -> bool:
+        """See `DeletableLedgerStore.delete`."""
+        with self._database.transaction() as connection:
+            connection.execute(SQL_DELETE_HEAD, (run_id,))
+            return connection.execute(SQL_DELETE, (run_id,)).rowcount > 0
+
+    def _read(self, run_id: str, limit: int, after: int) -> Any:
+        with translated(self._database.path, self._database.busy_s):
+            rows = self._database.connection().execute(SQL_LIST, (run_id, limit, after)).fetchall()
+        return [json.loads(row["record_json"]) for row in rows]
+
+
+def _append(connection: sqlite3.Connection, run_id: str, rows: Sequence[dict[str, Any]]) -> None:
+    last = int(connection.execute(SQL_NEXT_SEQ, (run_id, len(rows))).fetchone()["last_seq"])
+    for seq, row in enumerate(rows, last - len(rows) + 1):
+        text = json.dumps(row, ensure_ascii=False, separators=(",", ":"))
+        try:
+            connection.execute(SQL_APPEND, (run_id, seq, text))
+        except sqlite3.IntegrityError as exc:
+            raise LedgerForkError(f"ledger of run_id={run_id!r} at seq={seq}", str(exc)) from exc

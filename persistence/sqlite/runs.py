@@ -1,0 +1,156 @@
+"""Runs as rows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Final
+
+from actors.kernel.workflow.effects import RunStatus, WaitReason
+from actors.kernel.workflow.run_state import RunState, due_at, index_row, reason_of
+from persistence.run_locks import RunFileLocks
+from persistence.sqlite.database import SqliteDatabase
+from persistence.sqlite.errors import translated
+
+COLUMNS: Final = (
+    "run_id, workflow_id, status, wait_reason, wait_key, wait_until, parent_run_id, session_id, "
+    "updated_at, state_json"
+)
+SQL_SAVE_RUN: Final = f"""
+insert into runs ({COLUMNS}) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+on conflict (run_id) do update set
+  workflow_id = excluded.workflow_id, status = excluded.status, wait_reason = excluded.wait_reason,
+  wait_key = excluded.wait_key, wait_until = excluded.wait_until, parent_run_id = excluded.parent_run_id,
+  session_id = excluded.session_id, updated_at = excluded.updated_at, state_json = excluded.state_json
+"""
+SQL_CREATE_RUN: Final = f"""
+insert or ignore into runs ({COLUMNS}) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+"""
+SQL_LOAD_RUN: Final = "select state_json from runs where run_id = ?"
+SQL_DELETE_RUN: Final = "delete from runs where run_id = ?"
+SQL_LIST_RUNS: Final = """
+select state_json from runs
+where (:status is null or status = :status) and (:reason is null or wait_reason = :reason)
+  and (:workflow is null or workflow_id = :workflow) and (:session is null or session_id = :session)
+  and (not :root or parent_run_id is null)
+order by updated_at desc, place desc limit :limit
+"""
+SQL_LIST_DUE: Final = """
+select state_json from runs where wait_until is not null and wait_until <= ? order by wait_until limit ?
+"""
+SQL_LIST_CHILDREN: Final = """
+select state_json from runs where parent_run_id = ? and (? is null or status = ?) order by place
+"""
+SQL_LIST_WAITERS: Final = """
+select state_json from runs
+where wait_reason = 'event' and wait_key in (select value from json_each(?))
+order by updated_at desc, place desc limit ?
+"""
+
+
+class SqliteRunStore:
+    """The runs of a file; see `actors.kernel.workflow.run_store`."""
+
+    def __init__(self, database: SqliteDatabase) -> None:
+        self._database = database
+        path = database.path
+        folder = path.with_name(f"{path.name}.locks")
+        self._locks = RunFileLocks(folder, timeout_s=database.busy_s)
+
+    def save(self, run: RunState) -> None:
+        """See `RunStore.save`."""
+        row = _row(run)
+        with self._database.transaction() as connection:
+            connection.execute(SQL_SAVE_RUN, row)
+
+    def load(self, run_id: str) -> RunState | None:
+        """See `RunStore.load`."""
+        found = self._read(SQL_LOAD_RUN, (run_id,))
+        return found[0] if found else None
+
+    def create_if_absent(self, run: RunState) -> tuple[RunState, bool]:
+        """See `CreatingRunStore.create_if_absent`."""
+        row = _row(run)
+        with self._database.transaction() as connection:
+            made = connection.execute(SQL_CREATE_RUN, row).rowcount == 1
+        found = self.load(run.run_id)
+        assert found is not None
+        return found, made
+
+    def delete(self, run_id: str) -> bool:
+        """See `DeletableRunStore.delete`."""
+        with self._database.transaction() as connection:
+            return connection.execute(SQL_DELETE_RUN, (run_id,)).rowcount == 1
+
+    def lock(self, run_id: str) -> AbstractContextManager[None]:
+        """See `LockingRunStore.lock`."""
+        return self._locks.hold(run_id)
+
+    def list_runs(
+        self,
+        *,
+        status: RunStatus | None = None,
+        wait_reason: WaitReason | None = None,
+        workflow_id: str | None = None,
+        limit: int = 100,
+    ) -> list[RunState]:
+        """See `QueryableRunStore.list_runs`."""
+        return self._listed(status=status, reason=wait_reason, workflow=workflow_id, limit=limit)
+
+    def list_due_wait_until(self, *, now_iso: str, limit: int = 100) -> list[RunState]:
+        """See `QueryableRunStore.list_due_wait_until`."""
+        return self._read(SQL_LIST_DUE, (now_iso, limit))
+
+    def list_children(
+        self, *, parent_run_id: str, status: RunStatus | None = None
+    ) -> list[RunState]:
+        """See `QueryableRunStore.list_children`."""
+        return self._read(SQL_LIST_CHILDREN, (parent_run_id, status, status))
+
+    def list_run_index(
+        self,
+        *,
+        status: RunStatus | None = None,
+        workflow_id: str | None = None,
+        session_id: str | None = None,
+        root_only: bool = False,
+        limit: int = 100,
+    ) -> list[dict[str, Any]]:
+        """See `QueryableRunIndexStore.list_run_index`."""
+        found = self._listed(
+            status=status, workflow=workflow_id, session=session_id, root=root_only, limit=limit
+        )
+        return [index_row(run) for run in found]
+
+    def list_event_waiters(
+        self, *, wait_keys: Sequence[str], limit: int = 10_000
+    ) -> list[RunState]:
+        """See `EventWaitStore.list_event_waiters`."""
+        return self._read(SQL_LIST_WAITERS, (json.dumps([*wait_keys]), limit))
+
+    def _listed(self, **chosen: Any) -> list[RunState]:
+        blank = dict.fromkeys(("status", "reason", "workflow", "session"))
+        return self._read(SQL_LIST_RUNS, {**blank, "root": False, **chosen})
+
+    def _read(self, statement: str, parameters: Any) -> list[RunState]:
+        with translated(self._database.path, self._database.busy_s):
+            rows = self._database.connection().execute(statement, parameters).fetchall()
+        return [RunState.from_dict(json.loads(row["state_json"])) for row in rows]
+
+
+def _row(run: RunState) -> tuple[Any, ...]:
+    told = run.to_dict()
+    is_waiting = run.waiting is not None and run.status is RunStatus.WAITING
+    return (
+        run.run_id,
+        run.workflow_id,
+        told["status"],
+        reason_of(run),
+        run.waiting.wait_key if is_waiting and run.waiting else None,
+        due_at(run),
+        run.parent_run_id,
+        run.session_id,
+        run.updated_at,
+        json.dumps(told, ensure_ascii=False, separators=(",", ":")),
+    )

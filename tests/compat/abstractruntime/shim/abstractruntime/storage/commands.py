@@ -1,0 +1,6 @@
+"""Names of the source."""
+
+import os
+
+from actors.workflow import *  # noqa: F403
+from persistence.files import *  # noqa: F403

@@ -1,0 +1,3 @@
+"""Names of the source."""
+
+from persistence.sqlite import *  # noqa: F403

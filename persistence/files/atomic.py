@@ -135,7 +135,7 @@ def mend(file: BinaryIO) -> None:
 
 
 def read_lines(path: Path, offset: int = 0) -> tuple[list[Any], int, bool]:
-    """Return the values of the whole lines from a place on, the place behind them, and whether some shared a line.
+    """Return the values of the whole lines from a place on, the place behind them, whether some shared one.
 
     What stands behind the last end of a line is left out, unless it is a whole value.
 
@@ -165,7 +165,7 @@ def read_lines(path: Path, offset: int = 0) -> tuple[list[Any], int, bool]:
 
 
 def _values(line: bytes) -> list[Any] | None:
-    """Return the values on a line: one, or more where an older writer died between a record and its line end."""
+    """Return the values on a line: more than one where a writer died between a record and its line end."""
     decoder, found, at = json.JSONDecoder(), [], 0
     try:
         text = line.decode()

@@ -88,15 +88,16 @@ class JsonlLedgerStore:
         """Return `metrics_of` of each run that has records."""
         return {one: metrics_of(rows) for one in run_ids if (rows := self.list(one))}
 
-    def delete(self, run_id: str) -> bool:
+    def delete(self, run_id: str) -> int:
         """See `DeletableLedgerStore.delete`."""
+        removed = self.count(run_id)
         with self._guard:
             self._places.pop(run_id, None)
         try:
             self._path(run_id).unlink()
         except FileNotFoundError:
-            return False
-        return True
+            return 0
+        return removed
 
     def _path(self, run_id: str) -> Path:
         return self._folder / file_name("ledger_", run_id, ".jsonl")

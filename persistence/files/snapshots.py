@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from actors.kernel.workflow.durable import durable_copy
+from actors.kernel.workflow.durable import WRAPPED, durable_copy
 from actors.kernel.workflow.snapshots import Snapshot, chosen_snapshots
 from persistence.files.atomic import file_name, json_text, write_whole
 
@@ -19,7 +19,7 @@ class JsonSnapshotStore:
 
     def save(self, snapshot: Snapshot) -> None:
         """See `SnapshotStore.save`."""
-        text = json_text(durable_copy(snapshot.to_dict(), "snapshot"))
+        text = json_text(durable_copy(snapshot.to_dict(), "snapshot", deepest=WRAPPED))
         write_whole(self._path(snapshot.snapshot_id), text.encode())
 
     def load(self, snapshot_id: str) -> Snapshot | None:

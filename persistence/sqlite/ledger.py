@@ -79,11 +79,11 @@ class SqliteLedgerStore:
         """Return `metrics_of` of each run that has records."""
         return {one: metrics_of(rows) for one in run_ids if (rows := self.list(one))}
 
-    def delete(self, run_id: str) -> bool:
+    def delete(self, run_id: str) -> int:
         """See `DeletableLedgerStore.delete`."""
         with self._database.transaction() as connection:
             connection.execute(SQL_DELETE_HEAD, (run_id,))
-            return connection.execute(SQL_DELETE, (run_id,)).rowcount > 0
+            return connection.execute(SQL_DELETE, (run_id,)).rowcount
 
     def _read(self, run_id: str, limit: int, after: int) -> Any:
         with translated(self._database.path, self._database.busy_s):

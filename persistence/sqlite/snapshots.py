@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any, Final
 
-from actors.kernel.workflow.durable import durable_copy
+from actors.kernel.workflow.durable import WRAPPED, durable_copy
 from actors.kernel.workflow.snapshots import Snapshot, chosen_snapshots
 from persistence.sqlite.database import SqliteDatabase
 from persistence.sqlite.errors import translated
@@ -27,7 +27,9 @@ class SqliteSnapshotStore:
 
     def save(self, snapshot: Snapshot) -> None:
         """See `SnapshotStore.save`."""
-        text = json.dumps(durable_copy(snapshot.to_dict(), "snapshot"), ensure_ascii=False)
+        text = json.dumps(
+            durable_copy(snapshot.to_dict(), "snapshot", deepest=WRAPPED), ensure_ascii=False
+        )
         row = (snapshot.snapshot_id, snapshot.run_id, text)
         with self._database.transaction() as connection:
             connection.execute(SQL_SAVE_SNAPSHOT, row)

@@ -54,6 +54,11 @@ class Artifact:
         """Their name."""
         return self.metadata.artifact_id
 
+    @property
+    def content_type(self) -> str:
+        """Their media type."""
+        return self.metadata.content_type
+
     def as_text(self, encoding: str = "utf-8") -> str:
         """Return the bytes as text."""
         return self.content.decode(encoding)
@@ -103,7 +108,7 @@ class ArtifactShelf:
 
     def store_text(self: ArtifactStore, text: str, **more: Any) -> ArtifactMetadata:
         """Keep text in UTF-8; see `ArtifactStore.store`."""
-        kind = more.pop("content_type", "text/plain; charset=utf-8")
+        kind = more.pop("content_type", "text/plain")
         return self.store(text.encode(), content_type=kind, **more)
 
     def store_json(self: ArtifactStore, data: Any, **more: Any) -> ArtifactMetadata:
@@ -163,9 +168,8 @@ def checked_artifact_id(artifact_id: str) -> str:
         GraphError: It could be a path, or is empty.
     """
     if _ID.fullmatch(artifact_id) is None:
-        raise GraphError(
-            f"Invalid artifact id {artifact_id!r}", "use letters, digits, '_' and '-', 200 at most"
-        )
+        rule = "it cannot be empty, and has letters, digits, '_' and '-', 200 at most"
+        raise GraphError(f"Invalid artifact_id {artifact_id!r}", rule)
     return artifact_id
 
 

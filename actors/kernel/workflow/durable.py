@@ -9,22 +9,25 @@ from actors.errors import NotSerializableError
 from actors.kernel.json_data import check_text
 
 MAX_DEPTH: Final = 64
+WRAPPED: Final = MAX_DEPTH + 32
+"""Of a value with what a record or a row has around it."""
 _ATOMS: Final = frozenset({int, bool, type(None)})
 
 
-def durable_copy(value: Any, where: str) -> Any:
+def durable_copy(value: Any, where: str, *, deepest: int = MAX_DEPTH) -> Any:
     """Return a deep copy of JSON data; tuples become lists.
 
     Args:
         value: The data.
         where: Begins the path in an error, for example ``vars``.
+        deepest: How many lists and objects may be within each other.
 
     Raises:
         NotSerializableError: The path of what is not JSON data: another type, a key that is not text, NaN or
-            infinity, text with NUL or half a surrogate pair, or nested deeper than 64 (so a cycle, too).
+            infinity, text with NUL or half a surrogate pair, or nested too deep (so a cycle, too).
     """
     try:
-        return _copied(value, 0)
+        return _copied(value, deepest)
     except _Culprit as found:
         path = "".join(reversed(found.path))
         raise NotSerializableError(f"{where}{path}", found.kind, found.problem) from None
@@ -39,18 +42,18 @@ class _Culprit(Exception):  # noqa: N818 - a signal inside this module
         self.path: list[str] = []
 
 
-def _copied(value: Any, depth: int) -> Any:
+def _copied(value: Any, left: int) -> Any:
     kind = type(value)
     if kind in _ATOMS:
         return value
     if kind is str:
         return _text(value)
-    if depth >= MAX_DEPTH and kind in {dict, list, tuple}:
-        raise _Culprit(kind.__name__, f"nested deeper than {MAX_DEPTH}, or within itself")
+    if left <= 0 and kind in {dict, list, tuple}:
+        raise _Culprit(kind.__name__, "nested too deep, or within itself")
     if kind is dict:
-        return _mapping(value, depth + 1)
+        return _mapping(value, left - 1)
     if kind is list or kind is tuple:
-        return _sequence(value, depth + 1)
+        return _sequence(value, left - 1)
     if kind is float:
         if not math.isfinite(value):
             raise _Culprit("float", "NaN and infinity are not JSON")
@@ -69,7 +72,7 @@ def _text(value: str) -> str:
     return value
 
 
-def _mapping(value: dict[Any, Any], depth: int) -> dict[str, Any]:
+def _mapping(value: dict[Any, Any], left: int) -> dict[str, Any]:
     copy = {}
     for key, item in value.items():
         if type(key) is not str:
@@ -77,18 +80,18 @@ def _mapping(value: dict[Any, Any], depth: int) -> dict[str, Any]:
             found.path.append(f"[{key!r}]")
             raise found
         try:
-            copy[_text(key)] = _copied(item, depth)
+            copy[_text(key)] = _copied(item, left)
         except _Culprit as found:
             found.path.append(f".{key}")
             raise
     return copy
 
 
-def _sequence(value: Any, depth: int) -> list[Any]:
+def _sequence(value: Any, left: int) -> list[Any]:
     copy = []
     for index, item in enumerate(value):
         try:
-            copy.append(_copied(item, depth))
+            copy.append(_copied(item, left))
         except _Culprit as found:
             found.path.append(f"[{index}]")
             raise

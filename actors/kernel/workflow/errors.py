@@ -8,7 +8,7 @@ from actors.errors import ConflictError, ContractError, Facts, PersistenceError
 class StaleResumeError(Facts, ConflictError, ValueError):
     """The wait that was to be answered is not there, or not any more. The run is as it was."""
 
-    text = "run {run_id}: {problem}. Read the run's state, and answer the wait that it has now"
+    text = "{problem} (run {run_id}). Read the run's state, and answer the wait that it has now"
     run_id: str
     problem: str
 

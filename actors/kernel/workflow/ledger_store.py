@@ -53,8 +53,8 @@ class ChainableLedgerStore(LedgerStore, Protocol):
 class DeletableLedgerStore(Protocol):
     """A ledger that can remove all records of a run."""
 
-    def delete(self, run_id: str) -> bool:
-        """Remove them; whether there were any."""
+    def delete(self, run_id: str) -> int:
+        """Remove them; return how many."""
 
 
 @runtime_checkable

@@ -8,7 +8,7 @@ from typing import Any
 
 from actors.kernel.json import canonical_json
 from actors.kernel.workflow.drawn import new_id, utc_now_iso
-from actors.kernel.workflow.durable import durable_copy
+from actors.kernel.workflow.durable import WRAPPED, durable_copy
 from actors.kernel.workflow.effects import Effect, StepStatus, WaitState
 from actors.kernel.workflow.run_state import RunState
 
@@ -100,7 +100,7 @@ class StepRecord:
         Raises:
             NotSerializableError: The path of what is not JSON data.
         """
-        told: dict[str, Any] = durable_copy(asdict(self), "record")
+        told: dict[str, Any] = durable_copy(asdict(self), "record", deepest=WRAPPED)
         return told
 
 

@@ -52,6 +52,10 @@ class InMemoryArtifactStore(ArtifactShelf):
         """See `ArtifactStore.delete`."""
         return self._kept.pop(artifact_id, None) is not None
 
+    def content_path(self, artifact_id: str) -> None:
+        """Return None: the bytes are in no file."""
+        del artifact_id
+
     def list_all(self, limit: int = 1000) -> list[ArtifactMetadata]:
         """See `ArtifactStore.list_all`."""
         newest = [one.metadata for one in reversed(self._kept.values())]

@@ -9,7 +9,7 @@ from typing import Any, Final
 from actors.kernel.json import canonical_json
 from actors.kernel.workflow.artifacts import artifact_ref, references
 from actors.kernel.workflow.drawn import utc_now_iso
-from actors.kernel.workflow.durable import durable_copy
+from actors.kernel.workflow.durable import WRAPPED, durable_copy
 from actors.kernel.workflow.errors import GraphError, NoSuchRunError, RunIdentityConflict
 from actors.kernel.workflow.ledger_store import metrics_of
 from actors.kernel.workflow.run_state import RunState
@@ -111,7 +111,7 @@ def export_run_history_bundle(  # noqa: PLR0913 - the source's parameters
     if include_session and root.session_id:
         rows = run_store.list_run_index(session_id=root.session_id, limit=session_turn_limit)
         bundle["session"] = {"session_id": root.session_id, "turns": rows}
-    copy: dict[str, Any] = durable_copy(bundle, "bundle")
+    copy: dict[str, Any] = durable_copy(bundle, "bundle", deepest=WRAPPED)
     return copy
 
 
@@ -154,7 +154,7 @@ def replay_run_history(bundle: dict[str, Any], workflow: WorkflowSpec) -> list[R
         raise GraphError(
             "a history", "its first record is missing: export it with ledger_mode='full'"
         )
-    states = [RunState.from_dict(durable_copy(begun, "start"))]
+    states = [RunState.from_dict(durable_copy(begun, "start", deepest=WRAPPED))]
     for place in range(len(records)):
         state, _ = folded(states[0], records[: place + 1])
         if state.current_node not in workflow.nodes:

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from actors.kernel.workflow.durable import durable_copy
+from actors.kernel.workflow.durable import WRAPPED, durable_copy
 from actors.kernel.workflow.ledger_store import metrics_of
 from actors.kernel.workflow.step_record import StepRecord, chained
 
@@ -60,10 +60,10 @@ class InMemoryLedgerStore:
         """Return `metrics_of` of each run that has records."""
         return {one: metrics_of(rows) for one in run_ids if (rows := self._of(one))}
 
-    def delete(self, run_id: str) -> bool:
+    def delete(self, run_id: str) -> int:
         """See `DeletableLedgerStore.delete`."""
         with self._lock:
-            return self._records.pop(run_id, None) is not None
+            return len(self._records.pop(run_id, ()))
 
     def _of(self, run_id: str) -> Sequence[dict[str, Any]]:
         with self._lock:
@@ -71,4 +71,4 @@ class InMemoryLedgerStore:
 
 
 def _copies(rows: Sequence[dict[str, Any]]) -> Any:
-    return durable_copy([*rows], "records")
+    return durable_copy([*rows], "records", deepest=WRAPPED)

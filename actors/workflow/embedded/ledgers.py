@@ -54,7 +54,7 @@ class ObservableLedgerStore:
         """See `PagedLedgerStore.count`."""
         return record_count(self._inner, run_id)
 
-    def delete(self, run_id: str) -> bool:
+    def delete(self, run_id: str) -> int:
         """See `DeletableLedgerStore.delete`."""
         return delete_records(self._inner, run_id)
 
@@ -110,7 +110,7 @@ class HashChainedLedgerStore:
         """See `PagedLedgerStore.count`."""
         return record_count(self._inner, run_id)
 
-    def delete(self, run_id: str) -> bool:
+    def delete(self, run_id: str) -> int:
         """See `DeletableLedgerStore.delete`."""
         return delete_records(self._inner, run_id)
 
@@ -123,7 +123,7 @@ class HashChainedLedgerStore:
 def append_all(store: LedgerStore, records: Sequence[StepRecord]) -> None:
     """Append records of one run in order, in one go where the store can."""
     many = getattr(store, "append_many", None)
-    if many is not None:
+    if many is not None and len(records) > 1:
         many(records)
         return
     for record in records:
@@ -160,8 +160,8 @@ def record_count(store: LedgerStore, run_id: str) -> int:
     return len(store.list(run_id)) if counted is None else int(counted(run_id))
 
 
-def delete_records(store: LedgerStore, run_id: str) -> bool:
-    """Remove the records of a run; whether there were any.
+def delete_records(store: LedgerStore, run_id: str) -> int:
+    """Remove the records of a run; return how many.
 
     Raises:
         TypeError: The store cannot.
@@ -169,4 +169,4 @@ def delete_records(store: LedgerStore, run_id: str) -> bool:
     delete = getattr(store, "delete", None)
     if delete is None:
         raise TypeError(f"{type(store).__name__} cannot delete records")
-    return bool(delete(run_id))
+    return int(delete(run_id))

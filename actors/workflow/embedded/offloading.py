@@ -167,7 +167,7 @@ class OffloadingLedgerStore:
         """See `PagedLedgerStore.count`."""
         return record_count(self.inner, run_id)
 
-    def delete(self, run_id: str) -> bool:
+    def delete(self, run_id: str) -> int:
         """See `DeletableLedgerStore.delete`."""
         return delete_records(self.inner, run_id)
 

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from actors.kernel.workflow.durable import durable_copy
+from actors.kernel.workflow.durable import WRAPPED, durable_copy
 from actors.kernel.workflow.effects import RunStatus, WaitReason
 from actors.kernel.workflow.run_state import RunFilter, RunState, due_runs, index_row, reason_of
 
@@ -122,4 +122,4 @@ class InMemoryRunStore:
 
 
 def _state(row: dict[str, Any]) -> RunState:
-    return RunState.from_dict(durable_copy(row, "run"))
+    return RunState.from_dict(durable_copy(row, "run", deepest=WRAPPED))

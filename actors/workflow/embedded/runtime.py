@@ -21,7 +21,7 @@ from actors.workflow.embedded.deletion import deleted_tree
 from actors.workflow.embedded.driver import Driver, NodeContext
 from actors.workflow.embedded.handlers import EffectHandlers, Handler
 from actors.workflow.embedded.held_run import HeldRun
-from actors.workflow.embedded.other_runs import Registry, RunEffects, subworkflow_key
+from actors.workflow.embedded.other_runs import Registry, RunEffects
 from actors.workflow.embedded.run_locks import RunLocks
 from actors.workflow.embedded.starting import check_graph, check_identity, new_run, start_record
 from actors.workflow.embedded.wishes import Wish, Wishes
@@ -160,9 +160,7 @@ class WorkflowRuntime:
         with self._held(run_id) as held:
             check_graph(workflow, held.state)
             self._driver.drive(workflow, held, max_steps, step_gate)
-            state = held.state.copied()
-        self._tell_parent(state, max_steps)
-        return state
+            return held.state.copied()
 
     def resume(  # noqa: PLR0917 - the source's parameters
         self,
@@ -186,9 +184,7 @@ class WorkflowRuntime:
             held.save()
             self._driver.fault("resumed")
             self._driver.drive(workflow, held, max_steps, None)
-            state = held.state.copied()
-        self._tell_parent(state, max_steps)
-        return state
+            return held.state.copied()
 
     def answer(self, run_id: str, wait_key: str, payload: Any) -> RunState:
         """Answer a wait that a run has, or will have: an answer that comes before its wait is kept for it.
@@ -207,7 +203,7 @@ class WorkflowRuntime:
                 path = [RUNTIME, ANSWERS, wait_key]
                 held.take(records.noted(state, "answer", path, payload, at=now))
             elif state.status is RunStatus.RUNNING:
-                raise StaleResumeError(run_id, f"it has an answer to {wait_key!r} already")
+                raise StaleResumeError(run_id, f"Run has an answer to {wait_key!r} already")
             else:
                 held.take(waits.answered(state, wait_key, payload, at=now))
             held.save()
@@ -228,13 +224,18 @@ class WorkflowRuntime:
 
         An effect that is being executed is not interrupted: its record says what came of it.
         """
-        state = self._wish(run_id, Wish("cancel", reason, cancelled_by))
+        return self.cancel_tree(run_id, reason, cancelled_by)[0]
+
+    def cancel_tree(
+        self, run_id: str, reason: str | None = None, cancelled_by: str = "api"
+    ) -> list[RunState]:
+        """Do what `cancel_run` does; return the states of the run and of those below it that were open."""
+        states = [self._wish(run_id, Wish("cancel", reason, cancelled_by))]
         children = getattr(self.run_store, "list_children", None)
         for child in children(parent_run_id=run_id) if children is not None else ():
             if not child.status.is_terminal:
-                self.cancel_run(child.run_id, reason or f"its parent {run_id} was cancelled")
-        self._tell_parent(state, 0)
-        return state
+                states += self.cancel_tree(child.run_id, reason or f"run {run_id} was cancelled")
+        return states
 
     def steer(self, run_id: str, message: Any) -> int:
         """Add a message to the inbox of a run (`_runtime.inbox`), which its nodes read; return its number.
@@ -347,9 +348,7 @@ class WorkflowRuntime:
     def _held(self, run_id: str) -> Iterator[HeldRun]:
         with self._locks.hold(run_id) as again:
             if again:
-                raise StaleResumeError(
-                    run_id, "it is being driven by this thread, so it is not waiting"
-                )
+                raise StaleResumeError(run_id, "Run is not waiting: this thread drives it")
             held = HeldRun(self.run_store, self.ledger_store, run_id)
             self._driven[run_id] = held
             try:
@@ -385,18 +384,3 @@ class WorkflowRuntime:
             held.take(waits.answered(state, key, event, at=self._driver.now(), more=more))
             held.save()
             return True
-
-    def _tell_parent(self, child: RunState, max_steps: int) -> None:
-        """Go on with the run that waits for the end of this one."""
-        if not child.status.is_terminal or not child.parent_run_id:
-            return
-        parent = self.run_store.load(child.parent_run_id)
-        wait = parent.waiting if parent is not None else None
-        if parent is None or wait is None or wait.wait_key != subworkflow_key(child.run_id):
-            return
-        if (wait.details or {}).get("async") or parent.run_id in self._driven:
-            return  # its own tick finds out
-        registry = self.workflow_registry
-        spec = registry.get(parent.workflow_id) if registry is not None else None
-        if spec is not None:
-            self.tick(spec, parent.run_id, max_steps)

@@ -67,14 +67,30 @@ class ScheduledRuntime:
         while asking.waiting is not None and asking.waiting.reason is WaitReason.SUBWORKFLOW:
             asking = self.runtime.get_state(str((asking.waiting.details or {}).get("sub_run_id")))
         if asking.waiting is None:
-            raise StaleResumeError(asking.run_id, "it is not waiting")
-        spec = self.registry.get_or_raise(asking.workflow_id)
-        self.runtime.resume(spec, asking.run_id, asking.waiting.wait_key, payload, max_steps)
+            raise StaleResumeError(asking.run_id, "Run is not waiting")
+        self.scheduler.resume_event(
+            run_id=asking.run_id,
+            wait_key=asking.waiting.wait_key,
+            payload=payload,
+            max_steps=max_steps,
+        )
         return self.runtime.get_state(run_id)
 
     def resume_event(self, *, run_id: str, wait_key: str, payload: Any) -> RunState:
         """Answer the wait of a run; see `Scheduler.resume_event`."""
         return self.scheduler.resume_event(run_id=run_id, wait_key=wait_key, payload=payload)
+
+    def resume_subworkflow_parent(
+        self, *, child_run_id: str, child_output: Any = None
+    ) -> RunState | None:
+        """Go on with the run above; see `Scheduler.resume_subworkflow_parent`."""
+        return self.scheduler.resume_subworkflow_parent(
+            child_run_id=child_run_id, child_output=child_output
+        )
+
+    def cancel_with_children(self, run_id: str, reason: str | None = None) -> list[RunState]:
+        """Cancel a run and all that it started; return their states."""
+        return self.runtime.cancel_tree(run_id, reason)
 
     def find_waiting_runs(
         self, *, wait_reason: WaitReason | None = None, limit: int = 100

@@ -14,6 +14,7 @@ from actors.kernel.workflow.errors import StaleResumeError
 from actors.kernel.workflow.run_state import RunState
 from actors.kernel.workflow.run_store import QueryableRunStore
 from actors.workflow.embedded.driver import is_paused
+from actors.workflow.embedded.other_runs import subworkflow_key
 from actors.workflow.embedded.registry import WorkflowRegistry
 from actors.workflow.embedded.runtime import WorkflowRuntime
 
@@ -102,12 +103,16 @@ class Scheduler:
         return sum(self._go_on(run) for run in self._ready())
 
     def resume_event(
-        self, *, run_id: str, wait_key: str, payload: Any, max_steps: int | None = None
+        self, *, run_id: str, wait_key: str | None, payload: Any, max_steps: int | None = None
     ) -> RunState:
         """Answer the wait of a run and go on with it; see `WorkflowRuntime.resume`."""
         state = self._runtime.get_state(run_id)
         spec = self._registry.get_or_raise(state.workflow_id)
-        return self._runtime.resume(spec, run_id, wait_key, payload, max_steps or self._max_steps)
+        steps = self._max_steps if max_steps is None else max_steps
+        ended = self._runtime.resume(spec, run_id, wait_key, payload, steps)
+        if ended.status.is_terminal:
+            self.resume_subworkflow_parent(child_run_id=run_id)
+        return ended
 
     def emit_event(
         self, *, name: str, payload: Any = None, event_id: str | None = None, **scope: str
@@ -117,6 +122,24 @@ class Scheduler:
         for run_id in told["resumed"]:
             self._go_on(self._runtime.get_state(run_id))
         return [self._runtime.get_state(run_id) for run_id in told["resumed"]]
+
+    def resume_subworkflow_parent(
+        self, *, child_run_id: str, child_output: Any = None
+    ) -> RunState | None:
+        """Go on with the run that waits for the end of this one, and with those above it.
+
+        Return its state; None: nobody waits. `child_output` is the source's: the store has it.
+        """
+        del child_output
+        child = self._runtime.get_state(child_run_id)
+        parent = self._runs.load(child.parent_run_id) if child.parent_run_id else None
+        wait = parent.waiting if parent is not None else None
+        if parent is None or wait is None or wait.wait_key != subworkflow_key(child_run_id):
+            return None
+        if not self._go_on(parent):
+            return None
+        self.resume_subworkflow_parent(child_run_id=parent.run_id)
+        return self._runtime.get_state(parent.run_id)
 
     def find_waiting_runs(
         self, *, wait_reason: WaitReason | None = None, limit: int = 100

@@ -18,7 +18,7 @@ from actors.workflow.machine.plans import attempt_of, started, told_to_model
 from actors.workflow.machine.policy import EffectPolicy
 from actors.workflow.machine.records import ANSWERS, Transition, behind, told_of_end
 from actors.workflow.machine.variables import RUNTIME, namespace
-from actors.workflow.machine.waits import delta_behind, ended_with, reply
+from actors.workflow.machine.waits import delta_behind, ended_with, reply, room_at
 
 
 def ended(
@@ -121,7 +121,9 @@ def _sound(outcome: Any, opened: OpenStep) -> EffectOutcome:  # noqa: PLR0911
         return EffectOutcome.failed(problem, retryable=False)
     try:
         if outcome.status is StepStatus.COMPLETED:
-            return replace(outcome, result=durable_copy(outcome.result, f"result of {name}"))
+            room = room_at(opened.effect.result_key)
+            result = durable_copy(outcome.result, f"result of {name}", deepest=room)
+            return replace(outcome, result=result)
         if outcome.status is StepStatus.WAITING:
             if outcome.wait is None:
                 return EffectOutcome.failed(f"{name} waits for nothing: give it a WaitState")

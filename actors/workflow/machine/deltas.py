@@ -1,8 +1,8 @@
 """How a record changes a state: the same function while a run goes on, and behind a crash.
 
 The `delta` of a record has a ``seq``, the number of the change, and of these what applies: ``set`` and
-``unset`` (paths in the vars), ``key`` (the path of the record's result in the vars), ``node``, ``status``. A record that
-begins an effect has ``open`` instead, the change that its end will be; one that leaves it to another attempt
+``unset`` (paths in the vars), ``key`` (the path of the record's result in the vars), ``node``, ``status``. A
+record that begins an effect has ``open`` instead, the change that its end will be; one that leaves it to another attempt
 has ``retry``, the instant of that.
 """
 
@@ -27,6 +27,7 @@ from actors.workflow.machine.variables import (
 TRACES: Final = "node_traces"
 TRACES_PER_NODE: Final = 20
 TRACE_BYTES: Final = 4096
+TRACE_DEPTH: Final = 32
 TRUNCATION: Final = "#TRUNCATION"
 
 
@@ -130,12 +131,19 @@ def _traced(variables: dict[str, Any], record: StepRecord) -> dict[str, Any]:
 
 def _bounded(value: Any) -> Any:
     text = canonical_json(value)
-    if len(text) <= TRACE_BYTES:
+    if len(text) <= TRACE_BYTES and not _is_deeper(value, TRACE_DEPTH):
         return value
     short: dict[str, Any] = {TRUNCATION: f"{len(text)} characters", "preview": text[:256]}
     if isinstance(value, dict) and isinstance(value.get("type"), str):
         short["type"] = value["type"]
     return short
+
+
+def _is_deeper(value: Any, limit: int) -> bool:
+    if not isinstance(value, dict | list):
+        return False
+    inside = value.values() if isinstance(value, dict) else value
+    return limit <= 0 or any(_is_deeper(one, limit - 1) for one in inside)
 
 
 def _metered(variables: dict[str, Any], record: StepRecord) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from actors.kernel.runtime.ids import derive_id
-from actors.kernel.workflow.durable import durable_copy
+from actors.kernel.workflow.durable import MAX_DEPTH, durable_copy
 from actors.kernel.workflow.effects import EffectType, RunStatus, StepStatus
 from actors.kernel.workflow.run_state import RunState
 from actors.kernel.workflow.step_record import StepRecord
@@ -69,10 +69,12 @@ def behind(before: Transition, record: StepRecord, opened: OpenStep | None = Non
     return Transition(applied(before.state, record, opened), (*before.records, record))
 
 
-def completed(state: RunState, output: Any, changed: dict[str, Any], *, at: str) -> Transition:
-    """Decide that a run has this output."""
+def completed(
+    state: RunState, output: Any, changed: dict[str, Any], *, at: str, via: str | None = None
+) -> Transition:
+    """Decide that a run has this output; `via` says of what, if not of a node."""
     delta = changed | {"seq": seq_of(state.vars), "status": RunStatus.COMPLETED.value}
-    result = {"completed": True, "output": output}
+    result = {"completed": True, "output": output} | ({"via": via} if via else {})
     record = recorded(state, StepStatus.COMPLETED, at, result=result, delta=delta)
     return told_of_end(behind(Transition(state), record), at=at)
 
@@ -114,7 +116,7 @@ def noted(state: RunState, kind: str, path: list[str], value: Any, *, at: str) -
         NotSerializableError: `value` is not JSON data.
         GraphError: Something else than an object is on the way.
     """
-    clean = durable_copy(value, ".".join(path))
+    clean = durable_copy(value, ".".join(path), deepest=MAX_DEPTH - len(path))
     effect = {"type": kind, "payload": {"value": clean}, "result_key": None}
     record = recorded(state, StepStatus.COMPLETED, at, effect=effect)
     key = derive_id(state.run_id, seq_of(state.vars), kind, at)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from actors.kernel.runtime.ids import derive_id
-from actors.kernel.workflow.durable import durable_copy
+from actors.kernel.workflow.durable import MAX_DEPTH, durable_copy
 from actors.kernel.workflow.effects import RunStatus, StepStatus, WaitReason, WaitState
 from actors.kernel.workflow.errors import GraphError, StaleResumeError
 from actors.kernel.workflow.run_state import RunState
@@ -30,12 +30,18 @@ def answered(
     """
     wait = state.waiting
     if state.status is not RunStatus.WAITING or wait is None:
-        raise StaleResumeError(state.run_id, f"it is not waiting, but {state.status.value}")
+        raise StaleResumeError(state.run_id, f"Run is not waiting, but {state.status.value}")
     if wait_key != wait.wait_key:
         raise StaleResumeError(
             state.run_id, f"wait_key mismatch: it waits for {wait.wait_key!r}, not {wait_key!r}"
         )
-    return reply(state, wait, durable_copy(payload, "payload"), at=at, more=more)
+    return reply(
+        state,
+        wait,
+        durable_copy(payload, "payload", deepest=room_at(wait.result_key)),
+        at=at,
+        more=more,
+    )
 
 
 def fell_due(state: RunState, *, at: str) -> Transition | None:
@@ -89,7 +95,12 @@ def reply(
         after = behind(Transition(state), record)
     except GraphError as exc:
         return failed(state, f"answer to {wait.wait_key!r}: {exc}", at=at)
-    return after if wait.resume_to_node else ended_with(after, payload, at=at)
+    return after if wait.resume_to_node else ended_with(after, payload, at=at, via="resume")
+
+
+def room_at(result_key: str | None) -> int:
+    """Return how deep a value may be that goes to this place in the vars."""
+    return MAX_DEPTH - (result_key or "").count(".") - 1
 
 
 def delta_behind(seq: int, result_key: str | None, node: str | None) -> dict[str, Any]:
@@ -102,7 +113,8 @@ def delta_behind(seq: int, result_key: str | None, node: str | None) -> dict[str
     return delta
 
 
-def ended_with(after: Transition, result: Any, *, at: str) -> Transition:
+def ended_with(after: Transition, result: Any, *, at: str, via: str | None = None) -> Transition:
     """Return the end of a run whose last node was an effect or a wait."""
-    end = completed(after.state, {"success": True, "result": result}, {}, at=at)
+    output = {"success": True, "result": result}
+    end = completed(after.state, output, {}, at=at, via=via)
     return replace(end, records=after.records + end.records)

@@ -1,0 +1,277 @@
+"""What every store of runs promises."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from actors.errors import NotSerializableError
+from actors.kernel.workflow.errors import GraphError, LedgerBrokenError, StoreBusyError
+from actors.kernel.workflow.run_store import CreatingRunStore, EventWaitStore
+from actors.workflow import (
+    QueryableRunIndexStore,
+    QueryableRunStore,
+    RunState,
+    RunStatus,
+    RunStore,
+    WaitReason,
+    WaitState,
+)
+from persistence.files import JsonFileRunStore
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.conformance.workflow.stores import Stores
+
+
+def run_of(name: str, **more: Any) -> RunState:
+    """Return a run with this id."""
+    made = RunState.new(workflow_id="graph", entry_node="begin", run_id=name, vars={"n": 1})
+    for field, value in more.items():
+        setattr(made, field, value)
+    return made
+
+
+def waiting(name: str, reason: WaitReason, *, key: str = "k", until: str | None = None) -> RunState:
+    """Return a run that waits."""
+    wait = WaitState(reason, wait_key=key, until=until)
+    return run_of(name, status=RunStatus.WAITING, waiting=wait)
+
+
+def cyclic() -> dict[str, Any]:
+    """Return an object that holds itself."""
+    made: dict[str, Any] = {}
+    made["self"] = made
+    return made
+
+
+def nested(depth: int) -> Any:
+    """Return lists within each other."""
+    made: Any = 1
+    for _ in range(depth):
+        made = [made]
+    return made
+
+
+@pytest.mark.item(442)
+def test_a_store_has_the_protocols(stores: Stores) -> None:
+    """Drivers ask for them by their names."""
+    for protocol in (
+        RunStore,
+        QueryableRunStore,
+        QueryableRunIndexStore,
+        CreatingRunStore,
+        EventWaitStore,
+    ):
+        assert isinstance(stores.runs, protocol)
+
+
+@pytest.mark.item(405, 406, 407, 442)
+def test_a_run_comes_back_as_it_was(stores: Stores) -> None:
+    """All its fields, those of its wait, and its status as text."""
+    wait = WaitState(
+        WaitReason.USER,
+        wait_key="k",
+        until="2030-01-01T00:00:00+00:00",
+        resume_to_node="next",
+        result_key="a.b",
+        prompt="Well?",
+        choices=["yes", "no"],
+        allow_free_text=False,
+        details={"x": [1, None, "ü"]},
+    )
+    run = RunState(
+        run_id="r1",
+        workflow_id="graph",
+        status=RunStatus.WAITING,
+        current_node="ask",
+        vars={"deep": {"list": [1, 2.5, True, None, "ü"]}},
+        waiting=wait,
+        output={"o": 1},
+        error="none",
+        created_at="2030-01-01T00:00:00+00:00",
+        updated_at="2030-01-02T00:00:00+00:00",
+        actor_id="ar_1",
+        session_id="s1",
+        parent_run_id="r0",
+    )
+    stores.runs.save(run)
+
+    found = stores.reopen().runs.load("r1")
+
+    assert found == run
+    assert all(getattr(found, one.name) is not None for one in fields(RunState))
+    assert found.to_dict()["status"] == "waiting"
+    assert {*RunStatus} == {"running", "waiting", "completed", "failed", "cancelled"}
+    assert {*WaitReason} == {"user", "until", "event", "job", "subworkflow"}
+
+
+def test_a_store_keeps_a_copy_and_returns_one(stores: Stores) -> None:
+    """Whoever changes a run changes nothing that is kept."""
+    run = run_of("r1", vars={"list": [1]})
+    stores.runs.save(run)
+    run.vars["list"].append(2)
+    stores.runs.load("r1").vars["list"].append(3)
+
+    assert stores.runs.load("r1").vars == {"list": [1]}
+    assert stores.runs.load("nobody") is None
+
+
+@pytest.mark.item(396)
+@pytest.mark.parametrize(
+    ("value", "path"),
+    [
+        ({"a": {"b": [0, float("nan")]}}, r"vars\.a\.b\[1\]"),
+        ({"a": {1, 2}}, r"vars\.a: a set"),
+        ({"a": [{"b": object()}]}, r"vars\.a\[0\]\.b"),
+        ({"a": {1: 2}}, r"vars\.a\[1\]"),
+        ({"a": b"x"}, r"vars\.a: a bytes"),
+        ({"a": "\ud800"}, r"vars\.a: a str"),
+        ({"a": nested(65)}, r"vars\.a\[0\]"),
+        (cyclic(), r"vars\.self\.self"),
+    ],
+)
+def test_what_is_no_json_is_refused_with_its_path(stores: Stores, value: Any, path: str) -> None:
+    """By every store, in memory included; what was there stays."""
+    stores.runs.save(run_of("r1"))
+
+    with pytest.raises(NotSerializableError, match=path):
+        stores.runs.save(run_of("r1", vars=value))
+    with pytest.raises(NotSerializableError, match=path):
+        stores.runs.create_if_absent(run_of("r2", vars=value))
+
+    assert stores.runs.load("r1").vars == {"n": 1}
+    assert stores.runs.load("r2") is None
+
+
+def test_large_deep_and_odd_values_are_kept(stores: Stores) -> None:
+    """10 MB, 63 levels, keys with dots."""
+    value = {"large": "x" * 10_000_000, "deep": nested(63), "a.b": {"": 1}, "ü.": [{}]}
+    stores.runs.save(run_of("r1", vars=value))
+
+    assert stores.reopen().runs.load("r1").vars == value
+
+
+@pytest.mark.item(444)
+def test_runs_are_found_by_what_they_are(stores: Stores) -> None:
+    """By status, kind of wait, graph, session; the last updated first; at most so many."""
+    for n, run in enumerate(
+        [
+            run_of("r1", session_id="s1"),
+            waiting("r2", WaitReason.USER),
+            waiting("r3", WaitReason.EVENT),
+            run_of("r4", status=RunStatus.COMPLETED, workflow_id="other"),
+            run_of("r5", parent_run_id="r1", session_id="s1"),
+        ]
+    ):
+        run.updated_at = f"2030-01-0{n + 1}T00:00:00+00:00"
+        stores.runs.save(run)
+    runs = stores.reopen().runs
+
+    assert [one.run_id for one in runs.list_runs()] == ["r5", "r4", "r3", "r2", "r1"]
+    assert [one.run_id for one in runs.list_runs(limit=2)] == ["r5", "r4"]
+    assert [one.run_id for one in runs.list_runs(status=RunStatus.WAITING)] == ["r3", "r2"]
+    assert [one.run_id for one in runs.list_runs(wait_reason=WaitReason.EVENT)] == ["r3"]
+    assert [one.run_id for one in runs.list_runs(workflow_id="other")] == ["r4"]
+    assert [one.run_id for one in runs.list_children(parent_run_id="r1")] == ["r5"]
+    assert runs.list_children(parent_run_id="r1", status=RunStatus.FAILED) == []
+    rows = runs.list_run_index(session_id="s1", root_only=True)
+    assert [one["run_id"] for one in rows] == ["r1"]
+    assert "vars" not in rows[0]
+    assert len(runs.list_run_index(limit=3)) == 3
+
+
+@pytest.mark.item(444)
+def test_due_runs_are_found_the_earliest_first(stores: Stores) -> None:
+    """Instants and deadlines; the one that comes now is due, the next one is not."""
+    stores.runs.save(waiting("late", WaitReason.UNTIL, until="2030-01-01T00:00:02+00:00"))
+    stores.runs.save(waiting("now", WaitReason.UNTIL, until="2030-01-01T00:00:01+00:00"))
+    stores.runs.save(waiting("event", WaitReason.EVENT, until="2030-01-01T00:00:00.5+00:00"))
+    stores.runs.save(waiting("user", WaitReason.USER))
+    runs = stores.reopen().runs
+
+    due = runs.list_due_wait_until(now_iso="2030-01-01T00:00:01+00:00")
+
+    assert [one.run_id for one in due] == ["event", "now"]
+    assert len(runs.list_due_wait_until(now_iso="2031", limit=2)) == 2
+
+
+def test_who_waits_for_an_event_is_found_by_its_key(stores: Stores) -> None:
+    """Nobody who waits for something else, or not any more."""
+    stores.runs.save(waiting("r1", WaitReason.EVENT, key="evt:a"))
+    stores.runs.save(waiting("r2", WaitReason.EVENT, key="evt:b"))
+    stores.runs.save(waiting("r3", WaitReason.USER, key="evt:a"))
+    stores.runs.save(waiting("r4", WaitReason.EVENT, key="evt:a"))
+    stores.runs.save(run_of("r4"))
+    runs = stores.reopen().runs
+
+    assert [one.run_id for one in runs.list_event_waiters(wait_keys=["evt:a"])] == ["r1"]
+    assert len(runs.list_event_waiters(wait_keys=["evt:a", "evt:b"])) == 2
+    assert runs.list_event_waiters(wait_keys=[]) == []
+
+
+def test_of_many_that_make_a_run_one_does(stores: Stores) -> None:
+    """The others get the one that is there."""
+    made: list[tuple[str, bool]] = []
+    ready = threading.Barrier(8)
+
+    def make(n: int) -> None:
+        ready.wait()
+        found, is_mine = stores.runs.create_if_absent(run_of("r1", vars={"maker": n}))
+        made.append((found.vars["maker"], is_mine))
+
+    threads = [threading.Thread(target=make, args=(n,)) for n in range(8)]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join()
+
+    assert sum(is_mine for _, is_mine in made) == 1
+    assert len({maker for maker, _ in made}) == 1
+
+
+def test_a_deleted_run_is_gone(stores: Stores) -> None:
+    """From lists, too; again there is nothing to delete."""
+    stores.runs.save(waiting("r1", WaitReason.EVENT))
+
+    assert stores.runs.delete("r1")
+    assert not stores.runs.delete("r1")
+    assert stores.runs.load("r1") is None
+    assert stores.runs.list_runs() == []
+    assert stores.runs.list_event_waiters(wait_keys=["k"]) == []
+
+
+def test_a_held_run_keeps_others_out(disk_stores: Stores) -> None:
+    """Another store over the same files waits, then says who is in the way; of other runs it takes no notice."""
+    other = disk_stores.reopen()
+    other.runs._locks._timeout_s = 0.05
+    with disk_stores.runs.lock("r1"):
+        with other.runs.lock("r2"):
+            pass
+        with pytest.raises(StoreBusyError, match=r"r1\.lock"), other.runs.lock("r1"):
+            pass
+    with other.runs.lock("r1"):
+        pass
+    other.close()
+
+
+def test_an_id_is_no_path(tmp_path: Path) -> None:
+    """A run is a file in its folder and nowhere else."""
+    store = JsonFileRunStore(tmp_path)
+
+    for name in ("../evil", "a/b", "", "..", "a\x00"):
+        with pytest.raises(GraphError):
+            store.load(name)
+
+
+def test_a_broken_file_is_told_by_its_name(tmp_path: Path) -> None:
+    """It is neither an absent run nor an empty one."""
+    store = JsonFileRunStore(tmp_path)
+    (tmp_path / "run_r1.json").write_text('{"run_id": ', encoding="utf-8")
+
+    with pytest.raises(LedgerBrokenError, match=r"run_r1\.json"):
+        store.load("r1")

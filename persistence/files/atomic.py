@@ -160,7 +160,7 @@ def read_lines(path: Path, offset: int = 0) -> tuple[list[Any], int, bool]:
         shared = shared or len(found) > 1
         rows += found
     if torn and (last := _values(torn)) is not None:
-        return rows + last, offset + len(content) - len(torn), shared
+        return rows + last, offset + len(content), shared
     return rows, offset + len(content) - len(torn), shared
 
 

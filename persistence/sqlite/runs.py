@@ -13,19 +13,21 @@ from persistence.run_locks import RunFileLocks
 from persistence.sqlite.database import SqliteDatabase
 from persistence.sqlite.errors import translated
 
-COLUMNS: Final = (
-    "run_id, workflow_id, status, wait_reason, wait_key, wait_until, parent_run_id, session_id, "
-    "updated_at, state_json"
-)
-SQL_SAVE_RUN: Final = f"""
-insert into runs ({COLUMNS}) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+SQL_SAVE_RUN: Final = """
+insert into runs (
+  run_id, workflow_id, status, wait_reason, wait_key, wait_until, parent_run_id, session_id, updated_at,
+  state_json
+) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 on conflict (run_id) do update set
   workflow_id = excluded.workflow_id, status = excluded.status, wait_reason = excluded.wait_reason,
   wait_key = excluded.wait_key, wait_until = excluded.wait_until, parent_run_id = excluded.parent_run_id,
   session_id = excluded.session_id, updated_at = excluded.updated_at, state_json = excluded.state_json
 """
-SQL_CREATE_RUN: Final = f"""
-insert or ignore into runs ({COLUMNS}) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+SQL_CREATE_RUN: Final = """
+insert or ignore into runs (
+  run_id, workflow_id, status, wait_reason, wait_key, wait_until, parent_run_id, session_id, updated_at,
+  state_json
+) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
 SQL_LOAD_RUN: Final = "select state_json from runs where run_id = ?"
 SQL_DELETE_RUN: Final = "delete from runs where run_id = ?"

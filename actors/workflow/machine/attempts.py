@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Final
 
 from actors.errors import NotSerializableError
+from actors.kernel.runtime.effects import EffectMode
 from actors.kernel.runtime.ids import derive_id
 from actors.kernel.workflow.drawn import normalize_utc_iso
 from actors.kernel.workflow.durable import durable_copy
@@ -20,6 +21,8 @@ from actors.workflow.machine.records import ANSWERS, Transition, behind, told_of
 from actors.workflow.machine.variables import RUNTIME, namespace
 from actors.workflow.machine.waits import delta_behind, ended_with, reply, room_at
 
+_ENDS: Final = frozenset({StepStatus.COMPLETED, StepStatus.WAITING, StepStatus.FAILED})
+
 
 def ended(
     state: RunState, opened: OpenStep, outcome: Any, policy: EffectPolicy, *, at: str
@@ -27,9 +30,9 @@ def ended(
     """Decide on the outcome of an attempt of an effect."""
     found = _sound(outcome, opened)
     attempt = attempt_of(state, opened, at=at)
-    if found.status is StepStatus.FAILED:
+    if found.status == StepStatus.FAILED:
         return _attempt_failed(state, opened, attempt, found, policy, at=at)
-    if found.status is StepStatus.WAITING and found.wait is not None:
+    if found.status == StepStatus.WAITING and found.wait is not None:
         wait = _filled(found.wait, opened)
         parked = replace(
             attempt,
@@ -80,7 +83,7 @@ def aborted(
         attempt_of(state, opened, at=at),
         status=StepStatus.CANCELLED,
         error=str(how.get("reason") or "cancelled"),
-        result=how | {"outcome": found.status.value, "result": found.result},
+        result=how | {"outcome": str(found.status), "result": found.result},
         delta={"seq": opened.seq, "status": RunStatus.CANCELLED.value},
     )
     return told_of_end(behind(Transition(state), record, opened), at=at)
@@ -96,7 +99,8 @@ def _attempt_failed(  # noqa: PLR0917 - facts of one attempt
     at: str,
 ) -> Transition:
     failure = replace(attempt, status=StepStatus.FAILED, error=outcome.error or "it failed")
-    if outcome.retryable and opened.attempt < policy.max_attempts(opened.effect):
+    once = opened.effect.mode is EffectMode.AT_MOST_ONCE
+    if outcome.retryable and not once and opened.attempt < policy.max_attempts(opened.effect):
         pause_s = policy.backoff_seconds(effect=opened.effect, attempt=opened.attempt)
         due = (datetime.fromisoformat(at) + timedelta(seconds=max(0.0, pause_s))).isoformat()
         again = replace(
@@ -119,12 +123,15 @@ def _sound(outcome: Any, opened: OpenStep) -> EffectOutcome:  # noqa: PLR0911
     if not isinstance(outcome, EffectOutcome):
         problem = f"{name} returned a {type(outcome).__name__}. Return an EffectOutcome; it is no coroutine"
         return EffectOutcome.failed(problem, retryable=False)
+    if outcome.status not in _ENDS:
+        told = f"{name}: status {outcome.status!r} is none of {', '.join(sorted(_ENDS))}"
+        return EffectOutcome.failed(told, retryable=False)
     try:
-        if outcome.status is StepStatus.COMPLETED:
+        if outcome.status == StepStatus.COMPLETED:
             room = room_at(opened.effect.result_key)
             result = durable_copy(outcome.result, f"result of {name}", deepest=room)
             return replace(outcome, result=result)
-        if outcome.status is StepStatus.WAITING:
+        if outcome.status == StepStatus.WAITING:
             if outcome.wait is None:
                 return EffectOutcome.failed(f"{name} waits for nothing: give it a WaitState")
             wait = WaitState.from_dict(durable_copy(outcome.wait.to_dict(), f"wait of {name}"))

@@ -2,8 +2,8 @@
 
 The `delta` of a record has a ``seq``, the number of the change, and of these what applies: ``set`` and
 ``unset`` (paths in the vars), ``key`` (the path of the record's result in the vars), ``node``, ``status``. A
-record that begins an effect has ``open`` instead, the change that its end will be; one that leaves it to another attempt
-has ``retry``, the instant of that.
+record that begins an effect has ``open`` instead, the change that its end will be; one that leaves it to
+another attempt has ``retry``, the instant of that.
 """
 
 from __future__ import annotations

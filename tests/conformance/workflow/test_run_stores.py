@@ -246,7 +246,7 @@ def test_a_deleted_run_is_gone(stores: Stores) -> None:
 
 
 def test_a_held_run_keeps_others_out(disk_stores: Stores) -> None:
-    """Another store over the same files waits, then says who is in the way; of other runs it takes no notice."""
+    """Another store over the same files waits, then says who is in the way; other runs are free."""
     other = disk_stores.reopen()
     other.runs._locks._timeout_s = 0.05
     with disk_stores.runs.lock("r1"):

@@ -1,0 +1,441 @@
+"""Effects on every store: their order, their attempts, their names, and what a crash leaves of them."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from actors.workflow import (
+    DefaultEffectPolicy,
+    Effect,
+    EffectMode,
+    EffectOutcome,
+    EffectType,
+    NoRetryPolicy,
+    RetryPolicy,
+    RunStatus,
+    StaleResumeError,
+    StepPlan,
+    WaitReason,
+    WaitState,
+    WorkflowSpec,
+    compute_idempotency_key,
+)
+from tests.conformance.workflow.stores import effect_then, end_node, one_effect
+
+if TYPE_CHECKING:
+    from actors.workflow import RunState
+    from tests.conformance.workflow.stores import Stores
+
+
+class Deaths(BaseException):
+    """The death of a driver: nothing of ours may catch it."""
+
+
+class Dying:
+    """A hook that dies at the n-th time a point is reached."""
+
+    def __init__(self, point: str, nth: int = 1) -> None:
+        self.point, self.left = point, nth
+
+    def __call__(self, point: str) -> None:
+        """Die, if it is time."""
+        if point == self.point:
+            self.left -= 1
+            if self.left == 0:
+                raise Deaths
+
+
+class Counting:
+    """A handler that fails so many times, and counts."""
+
+    def __init__(self, fails: int = 0) -> None:
+        self.fails, self.calls = fails, 0
+        self.keys: list[str] = []
+
+    def __call__(self, _run: RunState, effect: Effect) -> EffectOutcome:
+        """Fail or not."""
+        self.calls += 1
+        told = (effect.payload.get("params") or {}).get("trace_metadata") or {}
+        self.keys.append(told.get("effect_idempotency_key", ""))
+        if self.calls <= self.fails:
+            return EffectOutcome.failed(f"no luck {self.calls}")
+        return EffectOutcome.completed({"call": self.calls})
+
+
+@pytest.mark.item(437, 438)
+def test_policies_say_how_often_and_when() -> None:
+    """A model three times, tools twice, all else once; pauses double up to a limit."""
+    retry, none = RetryPolicy(), NoRetryPolicy()
+    kinds = (EffectType.LLM_CALL, EffectType.TOOL_CALLS, EffectType.EMIT_EVENT)
+    assert [retry.max_attempts(Effect(one)) for one in kinds] == [3, 2, 1]
+    assert [none.max_attempts(Effect(one)) for one in kinds] == [1, 1, 1]
+    policy = DefaultEffectPolicy(
+        default_backoff_base=1, default_backoff_max=10, effect_max_attempts={"llm_call": 7}
+    )
+    effect = Effect(EffectType.LLM_CALL)
+    pauses = [policy.backoff_seconds(effect=effect, attempt=n) for n in (1, 2, 3, 4, 5, 900)]
+    assert pauses == [1, 2, 4, 8, 10, 10]
+    assert policy.max_attempts(effect) == 7
+
+
+@pytest.mark.item(437, 440)
+def test_a_failed_attempt_is_followed_by_another(stores: Stores) -> None:
+    """Behind its pause; each has its number, all have one key."""
+    handler = Counting(fails=2)
+    spec = one_effect(EffectType.LLM_CALL, {"prompt": "x"})
+    runtime = stores.runtime(
+        effect_handlers={EffectType.LLM_CALL: handler}, effect_policy=RetryPolicy()
+    )
+    run_id = runtime.start(spec)
+
+    state = runtime.tick(spec, run_id)
+
+    assert state.output["out"] == {"call": 3}
+    assert stores.clock.slept == [1, 2]
+    records = [one for one in runtime.get_ledger(run_id) if one["node_id"] == "work"][1:]
+    assert [(one["status"], one["attempt"]) for one in records] == [
+        ("started", 1),
+        ("failed", 1),
+        ("started", 2),
+        ("failed", 2),
+        ("started", 3),
+        ("completed", 3),
+    ]
+    assert len({one["idempotency_key"] for one in records}) == 1
+    assert len({one["step_id"] for one in records}) == 3
+    assert handler.keys == [records[0]["idempotency_key"]] * 3
+
+
+@pytest.mark.item(437, 438)
+def test_the_last_failed_attempt_fails_the_run(stores: Stores) -> None:
+    """It says how many there were; what is not worth another try has none."""
+    spec = one_effect(EffectType.LLM_CALL, {"prompt": "x"})
+    for policy, calls, told in (
+        (RetryPolicy(llm_max_attempts=3), 3, "after 3 attempts: no luck 3"),
+        (NoRetryPolicy(), 1, "at its first attempt: no luck 1"),
+    ):
+        handler = Counting(fails=9)
+        runtime = stores.runtime(
+            effect_handlers={EffectType.LLM_CALL: handler}, effect_policy=policy
+        )
+        state = runtime.tick(spec, runtime.start(spec))
+        assert state.status is RunStatus.FAILED
+        assert told in (state.error or "")
+        assert handler.calls == calls
+    hopeless = stores.runtime(
+        effect_handlers={
+            EffectType.LLM_CALL: lambda _r, _e: EffectOutcome.failed("no", retryable=False)
+        },
+        effect_policy=RetryPolicy(),
+    )
+    assert "first attempt" in (hopeless.tick(spec, hopeless.start(spec)).error or "")
+
+
+@pytest.mark.item(439)
+def test_a_key_names_one_effect_of_one_step() -> None:
+    """The same for the same; another one for another run, node, payload or step."""
+    effect = Effect(EffectType.LLM_CALL, {"prompt": "x", "n": 1})
+    key = compute_idempotency_key(run_id="r", node_id="n", effect=effect, seq=3)
+    again = Effect(EffectType.LLM_CALL, {"n": 1, "prompt": "x"})
+
+    assert compute_idempotency_key(run_id="r", node_id="n", effect=again, seq=3) == key
+    others = {
+        compute_idempotency_key(run_id=run, node_id=node, effect=one, seq=seq)
+        for run, node, one, seq in (
+            ("r2", "n", effect, 3),
+            ("r", "n2", effect, 3),
+            ("r", "n", Effect(EffectType.LLM_CALL, {"prompt": "y"}), 3),
+            ("r", "n", Effect(EffectType.TOOL_CALLS, effect.payload), 3),
+            ("r", "n", effect, 4),
+        )
+    }
+    assert len(others | {key}) == 6
+    assert len(key) == 32
+
+
+@pytest.mark.item(439)
+def test_the_same_effect_asked_for_again_happens_again(stores: Stores) -> None:
+    """A loop asks twice with the same payload: two keys, two results."""
+
+    def loop(run: RunState, _ctx: Any) -> StepPlan:
+        n = run.vars["n"] = run.vars.get("n", 0) + 1
+        if n > 2:
+            return end_node(run, _ctx)
+        return StepPlan("loop", Effect(EffectType.LLM_CALL, {"prompt": "x"}, f"r{n}"), "loop")
+
+    handler = Counting()
+    spec = WorkflowSpec("graph", "loop", {"loop": loop})
+    runtime = stores.runtime(effect_handlers={EffectType.LLM_CALL: handler})
+
+    state = runtime.tick(spec, runtime.start(spec))
+
+    assert (state.output["r1"], state.output["r2"]) == ({"call": 1}, {"call": 2})
+    assert len({*handler.keys}) == 2
+
+
+class Watched:
+    """A store that writes down what is asked of it, among what happens elsewhere."""
+
+    def __init__(self, inner: Any, seen: list[str]) -> None:
+        self._inner, self._seen = inner, seen
+
+    def save(self, run: RunState) -> None:
+        """Keep a run."""
+        self._seen.append(f"save {run.status.value}")
+        self._inner.save(run)
+
+    def load(self, run_id: str) -> Any:
+        """Return a run."""
+        return self._inner.load(run_id)
+
+    def append(self, record: Any) -> None:
+        """Keep a record."""
+        self._seen.append(f"record {record.status.value}")
+        self._inner.append(record)
+
+    def list(self, run_id: str) -> Any:
+        """Return records."""
+        return self._inner.list(run_id)
+
+
+@pytest.mark.item(415, 477)
+@pytest.mark.parametrize(
+    ("outcome", "last"),
+    [
+        (EffectOutcome.completed("x"), ["record completed", "save running"]),
+        (EffectOutcome.waiting(WaitState(WaitReason.JOB, "k")), ["record waiting", "save waiting"]),
+        (EffectOutcome.failed("x"), ["record failed", "record completed", "save failed"]),
+    ],
+)
+def test_records_come_before_the_checkpoint(
+    stores: Stores, outcome: EffectOutcome, last: list[str]
+) -> None:
+    """STARTED, the handler, how it ended, the checkpoint: in this order for each outcome."""
+    seen: list[str] = []
+
+    def handler(_run: RunState, _effect: Effect) -> EffectOutcome:
+        seen.append("handler")
+        return outcome
+
+    spec = one_effect(EffectType.LLM_CALL, {})
+    runtime = stores.runtime(
+        run_store=Watched(stores.runs, seen),
+        ledger_store=Watched(stores.ledger, seen),
+        effect_handlers={EffectType.LLM_CALL: handler},
+    )
+    run_id = runtime.start(spec)
+    seen.clear()
+    runtime.tick(spec, run_id, max_steps=1)
+
+    assert seen == ["record started", "handler", *last]
+
+
+@pytest.mark.item(391, 393, 415, 441)
+@pytest.mark.parametrize("mode", EffectMode)
+@pytest.mark.parametrize("point", ["started", "executed", "ended", "saved"])
+def test_a_dead_driver_is_followed_by_another(stores: Stores, point: str, mode: EffectMode) -> None:
+    """A recorded result is used; else it is made again, or reported as in doubt; no node is asked twice."""
+    handler, asked = Counting(), []
+
+    def work(run: RunState, _ctx: Any) -> StepPlan:
+        asked.append(run.current_node)
+        run.vars["asked"] = len(asked)
+        return StepPlan("work", Effect(EffectType.LLM_CALL, {}, "out", mode), next_node="end")
+
+    spec = WorkflowSpec("graph", "work", {"work": work, "end": end_node})
+    handlers = {EffectType.LLM_CALL: handler}
+    dying = stores.runtime(effect_handlers=handlers, fault=Dying(point))
+    run_id = dying.start(spec)
+    with pytest.raises(Deaths):
+        dying.tick(spec, run_id)
+
+    state = stores.reopen().runtime(effect_handlers=handlers).tick(spec, run_id)
+
+    assert asked == ["work"]
+    if point in {"ended", "saved"}:
+        assert (state.status, handler.calls) == (RunStatus.COMPLETED, 1)
+    elif mode is EffectMode.IDEMPOTENT:
+        calls = 1 if point == "started" else 2
+        assert (state.status, handler.calls) == (RunStatus.COMPLETED, calls)
+        assert len({*handler.keys}) == 1
+    else:
+        calls = 0 if point == "started" else 1
+        assert (state.status, handler.calls) == (RunStatus.FAILED, calls)
+        assert "in doubt" in (state.error or "")
+    if state.status is RunStatus.COMPLETED:
+        assert state.output["asked"] == 1
+    starts = [one for one in stores.ledger.list(run_id) if one["status"] == "started"]
+    assert len(starts) == 1
+
+
+@pytest.mark.item(441)
+def test_a_death_between_attempts_is_no_attempt(stores: Stores) -> None:
+    """The next driver goes on with the attempt that is due, at its instant."""
+    handler = Counting(fails=2)
+    spec = one_effect(EffectType.LLM_CALL, {})
+    more: dict[str, Any] = {
+        "effect_handlers": {EffectType.LLM_CALL: handler},
+        "effect_policy": RetryPolicy(),
+    }
+    dying = stores.runtime(**more, fault=Dying("ended", 2))
+    run_id = dying.start(spec)
+    with pytest.raises(Deaths):
+        dying.tick(spec, run_id)
+    assert (handler.calls, stores.clock.slept) == (2, [1])
+    stores.clock.advance(0.5)
+
+    state = stores.reopen().runtime(**more).tick(spec, run_id)
+
+    assert (state.status, handler.calls, stores.clock.slept) == (RunStatus.COMPLETED, 3, [1, 1.5])
+
+
+@pytest.mark.item(441)
+def test_a_checkpoint_that_went_back_is_read_on(stores: Stores) -> None:
+    """What the ledger has beyond it is applied: no handler and no node is called."""
+    handler = Counting()
+    spec = one_effect(EffectType.LLM_CALL, {"prompt": "x"})
+    runtime = stores.runtime(effect_handlers={EffectType.LLM_CALL: handler})
+    run_id = runtime.start(spec)
+    before = stores.runs.load(run_id)
+    ended = runtime.tick(spec, run_id)
+    stores.runs.save(before)
+
+    again = stores.reopen().runtime(effect_handlers={EffectType.LLM_CALL: handler})
+
+    assert dataclasses.asdict(again.tick(spec, run_id)) == dataclasses.asdict(ended)
+    assert handler.calls == 1
+
+
+@pytest.mark.item(391, 393)
+def test_a_run_waits_without_anybody(stores: Stores) -> None:
+    """No thread and no stack: it is a row, and another process answers it."""
+    spec = one_effect(EffectType.ASK_USER, {"prompt": "Well?", "wait_key": "k"})
+    runtime = stores.runtime(spec)
+    run_id = runtime.start(spec)
+    runtime.tick(spec, run_id)
+    del runtime
+
+    state = stores.reopen().runtime(spec).resume(spec, run_id, "k", "yes")
+
+    assert state.output["out"] == "yes"
+
+
+@pytest.mark.item(414)
+def test_an_answer_before_its_wait_is_kept(stores: Stores) -> None:
+    """One of a key, until the run waits for it."""
+    spec = WorkflowSpec(
+        "graph",
+        "begin",
+        {
+            "begin": lambda _run, _ctx: StepPlan("begin", next_node="ask"),
+            "ask": effect_then(EffectType.WAIT_EVENT, {"wait_key": "k"}),
+            "end": end_node,
+        },
+    )
+    runtime = stores.runtime(spec)
+    run_id = runtime.start(spec)
+    runtime.answer(run_id, "k", {"early": True})
+    with pytest.raises(StaleResumeError, match="already"):
+        runtime.answer(run_id, "k", {"second": True})
+
+    state = stores.reopen().runtime(spec).tick(spec, run_id)
+
+    assert state.output["out"] == {"early": True}
+    assert state.vars["_runtime"]["answers"] == {}
+    with pytest.raises(StaleResumeError, match="not waiting"):
+        runtime.answer(run_id, "k", {"late": True})
+
+
+@pytest.mark.item(414)
+def test_an_answer_to_a_wait_is_given_once_over_crashes(stores: Stores) -> None:
+    """A driver that died behind it leaves a run that goes on, not one that can be answered again."""
+    spec = one_effect(EffectType.ASK_USER, {"prompt": "x", "wait_key": "k"})
+    dying = stores.runtime(spec, fault=Dying("resumed"))
+    run_id = dying.start(spec)
+    dying.tick(spec, run_id)
+    with pytest.raises(Deaths):
+        dying.resume(spec, run_id, "k", "first")
+
+    other = stores.reopen().runtime(spec)
+    with pytest.raises(StaleResumeError):
+        other.resume(spec, run_id, "k", "second")
+    assert other.tick(spec, run_id).output["out"] == "first"
+
+
+def test_a_paused_run_rests(stores: Stores) -> None:
+    """Also for who wakes it; it goes on when it is told to. Both can be said twice."""
+    spec = one_effect(EffectType.WAIT_UNTIL, {"timeout_s": 10})
+    runtime = stores.runtime(spec)
+    run_id = runtime.start(spec)
+    runtime.tick(spec, run_id)
+    for _ in range(2):
+        assert runtime.pause_run(run_id, "lunch").vars["_runtime"]["control"]["reason"] == "lunch"
+    stores.clock.advance(20)
+
+    assert stores.reopen().runtime(spec).tick(spec, run_id).status is RunStatus.WAITING
+    for _ in range(2):
+        runtime.resume_run(run_id)
+    assert runtime.tick(spec, run_id).status is RunStatus.COMPLETED
+
+
+def test_a_run_that_is_paused_by_its_own_handler_keeps_the_result(stores: Stores) -> None:
+    """The effect ends first, and is not done again."""
+    runtimes: list[Any] = []
+    calls: list[str] = []
+
+    def handler(run: RunState, _effect: Effect) -> EffectOutcome:
+        calls.append(run.run_id)
+        runtimes[0].pause_run(run.run_id)
+        return EffectOutcome.completed("done")
+
+    spec = one_effect(EffectType.LLM_CALL, {})
+    runtimes.append(stores.runtime(effect_handlers={EffectType.LLM_CALL: handler}))
+    run_id = runtimes[0].start(spec)
+    state = runtimes[0].tick(spec, run_id)
+    assert (state.status, state.vars["out"]) == (RunStatus.RUNNING, "done")
+    other = stores.reopen().runtime(effect_handlers={EffectType.LLM_CALL: handler})
+    other.resume_run(run_id)
+
+    assert other.tick(spec, run_id).status is RunStatus.COMPLETED
+    assert len(calls) == 1
+
+
+def test_a_run_that_is_cancelled_during_an_effect_says_what_came_of_it(stores: Stores) -> None:
+    """The record has the result; no node follows."""
+    runtimes: list[Any] = []
+
+    def handler(run: RunState, _effect: Effect) -> EffectOutcome:
+        runtimes[0].cancel_run(run.run_id, reason="enough", cancelled_by="me")
+        return EffectOutcome.completed("done")
+
+    spec = one_effect(EffectType.LLM_CALL, {})
+    runtimes.append(stores.runtime(effect_handlers={EffectType.LLM_CALL: handler}))
+    run_id = runtimes[0].start(spec)
+
+    state = runtimes[0].tick(spec, run_id)
+
+    assert (state.status, state.error) == (RunStatus.CANCELLED, "enough")
+    record = runtimes[0].get_ledger(run_id)[2]
+    assert (record["status"], record["result"]["result"]) == ("cancelled", "done")
+    assert record["result"]["cancelled_by"] == "me"
+    assert runtimes[0].cancel_run(run_id).error == "enough"
+
+
+def test_messages_for_a_run_are_in_its_inbox(stores: Stores) -> None:
+    """In order, with numbers; an empty one and one for a run that ended are refused."""
+    spec = one_effect(EffectType.ASK_USER, {"prompt": "x", "wait_key": "k"})
+    runtime = stores.runtime(spec)
+    run_id = runtime.start(spec)
+    runtime.tick(spec, run_id)
+    assert [runtime.steer(run_id, "first"), runtime.steer(run_id, {"role": "user"})] == [1, 2]
+    inbox = stores.reopen().runs.load(run_id).vars["_runtime"]["inbox"]
+    assert [one["seq"] for one in inbox] == [1, 2]
+    assert inbox[0]["message"] == {"role": "user", "content": "first"}
+    with pytest.raises(ValueError, match="empty"):
+        runtime.steer(run_id, "")
+    runtime.resume(spec, run_id, "k", "x")
+    with pytest.raises(ValueError, match="completed"):
+        runtime.steer(run_id, "late")

@@ -1,0 +1,279 @@
+"""What every ledger promises, alone and under others."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from actors.errors import NotSerializableError
+from actors.kernel.workflow.errors import LedgerBrokenError
+from actors.kernel.workflow.ledger_store import ChainableLedgerStore, PagedLedgerStore
+from actors.workflow import (
+    HashChainedLedgerStore,
+    LedgerStore,
+    ObservableLedgerStore,
+    OffloadingLedgerStore,
+    StepRecord,
+    StepStatus,
+    verify_ledger_chain,
+)
+from persistence.files import JsonlLedgerStore
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.conformance.workflow.stores import Stores
+
+
+def record_of(step: str, *, run: str = "r1", **more: Any) -> StepRecord:
+    """Return a record with this step id."""
+    return StepRecord(run_id=run, step_id=step, node_id="n", status=StepStatus.COMPLETED, **more)
+
+
+def steps(records: Any) -> list[str]:
+    """Return the step ids."""
+    return [one["step_id"] for one in records]
+
+
+@pytest.mark.item(398, 408, 443)
+def test_records_come_back_in_order_with_all_their_fields(stores: Stores) -> None:
+    """By run; and there is no verb to change one."""
+    full = StepRecord(
+        run_id="r1",
+        step_id="s0",
+        node_id="n",
+        status=StepStatus.WAITING,
+        effect={"type": "ask_user", "payload": {"prompt": "ü"}, "result_key": "a"},
+        result={"wait": {"reason": "user"}},
+        error="e",
+        started_at="2030-01-01T00:00:00+00:00",
+        ended_at="2030-01-01T00:00:01+00:00",
+        actor_id="ar_1",
+        session_id="s1",
+        attempt=2,
+        idempotency_key="k",
+        delta={"seq": 0},
+        prev_hash="p",
+        record_hash="h",
+        signature="s",
+    )
+    stores.ledger.append(full)
+    stores.ledger.append_many([record_of("s1"), record_of("s2")])
+    stores.ledger.append(record_of("other", run="r2"))
+    ledger = stores.reopen().ledger
+
+    found = ledger.list("r1")
+    assert steps(found) == ["s0", "s1", "s2"]
+    assert found[0] == full.to_dict()
+    assert all(found[0][one.name] is not None for one in fields(StepRecord))
+    assert ledger.list("nobody") == []
+    assert isinstance(ledger, LedgerStore)
+    assert isinstance(ledger, PagedLedgerStore)
+    assert isinstance(ledger, ChainableLedgerStore)
+    verbs = {name for name in dir(ledger) if not name.startswith("_")}
+    assert verbs == {
+        "append",
+        "append_chained",
+        "append_many",
+        "count",
+        "count_many",
+        "delete",
+        "list",
+        "list_after",
+        "metrics_many",
+    }
+
+
+@pytest.mark.item(443)
+def test_pages_go_on_from_a_cursor(stores: Stores) -> None:
+    """Also backwards, and when records come between."""
+    stores.ledger.append_many([record_of(f"s{n}") for n in range(3)])
+
+    page, cursor = stores.ledger.list_after(run_id="r1", after=0, limit=2)
+    assert (steps(page), cursor) == (["s0", "s1"], 2)
+    stores.ledger.append(record_of("s3"))
+    page, cursor = stores.ledger.list_after(run_id="r1", after=cursor, limit=10)
+    assert (steps(page), cursor) == (["s2", "s3"], 4)
+    assert stores.ledger.list_after(run_id="r1", after=4) == ([], 4)
+    page, cursor = stores.ledger.list_after(run_id="r1", after=1, limit=1)
+    assert (steps(page), cursor) == (["s1"], 2)
+    assert stores.ledger.count("r1") == 4
+    assert stores.ledger.count_many(["r1", "r2"]) == {"r1": 4}
+    assert stores.ledger.metrics_many(["r1", "r2"]) == {
+        "r1": {"steps": 4, "llm_calls": 0, "tool_calls": 0, "tokens_total": 0}
+    }
+
+
+@pytest.mark.item(396, 398)
+def test_a_record_that_is_no_json_is_refused(stores: Stores) -> None:
+    """With its path; of a group none is kept."""
+    bad = record_of("s1", result={"a": [float("inf")]})
+
+    with pytest.raises(NotSerializableError, match=r"record\.result\.a\[0\]"):
+        stores.ledger.append_many([record_of("s0"), bad])
+
+    assert stores.ledger.list("r1") == []
+
+
+@pytest.mark.item(398)
+def test_only_all_records_of_a_run_are_deleted(stores: Stores) -> None:
+    """Those of others stay; the run's begin anew."""
+    stores.ledger.append_many([record_of("s0"), record_of("s1")])
+    stores.ledger.append(record_of("s0", run="r2"))
+
+    assert stores.ledger.delete("r1") == 2
+    assert stores.ledger.delete("r1") == 0
+    assert stores.ledger.list("r1") == []
+    assert stores.ledger.count("r2") == 1
+    stores.ledger.append(record_of("again"))
+    assert steps(stores.reopen().ledger.list("r1")) == ["again"]
+
+
+@pytest.mark.item(443)
+@pytest.mark.parametrize("torn", [b'{"step_id": "s9", "resu', b"\xff\xfe", b"{"])
+def test_a_torn_last_line_is_left_out_and_cut_off(tmp_path: Path, torn: bytes) -> None:
+    """A process died while it wrote it: nobody was told that it is kept."""
+    ledger = JsonlLedgerStore(tmp_path)
+    ledger.append(record_of("s0"))
+    path = tmp_path / "ledger_r1.jsonl"
+    path.write_bytes(path.read_bytes() + torn)
+
+    assert steps(JsonlLedgerStore(tmp_path).list("r1")) == ["s0"]
+    JsonlLedgerStore(tmp_path).append(record_of("s1"))
+
+    assert steps(ledger.list("r1")) == ["s0", "s1"]
+    assert all(json.loads(line) for line in path.read_bytes().splitlines())
+
+
+@pytest.mark.item(443)
+def test_a_whole_last_line_without_its_end_is_kept(tmp_path: Path) -> None:
+    """Only the end of the line was lost."""
+    ledger = JsonlLedgerStore(tmp_path)
+    ledger.append_many([record_of("s0"), record_of("s1")])
+    path = tmp_path / "ledger_r1.jsonl"
+    path.write_bytes(path.read_bytes().removesuffix(b"\n"))
+
+    page, cursor = ledger.list_after(run_id="r1", after=0)
+    assert (steps(page), cursor) == (["s0", "s1"], 2)
+    ledger.append(record_of("s2"))
+
+    assert steps(ledger.list("r1")) == ["s0", "s1", "s2"]
+    page, _ = ledger.list_after(run_id="r1", after=cursor)
+    assert steps(page) == ["s2"]
+
+
+def test_a_broken_line_within_is_told(tmp_path: Path) -> None:
+    """It is not left out: what follows it was kept behind it."""
+    path = tmp_path / "ledger_r1.jsonl"
+    path.write_text('{"step_id": "s0"}\n{"step\n{"step_id": "s2"}\n', encoding="utf-8")
+
+    with pytest.raises(LedgerBrokenError, match="line 2"):
+        JsonlLedgerStore(tmp_path).list("r1")
+
+
+@pytest.mark.item(446, 447)
+def test_a_chain_shows_what_was_done_to_it(stores: Stores) -> None:
+    """A change, a missing record, two in another order, an end that was cut off: each with its place."""
+    chain = HashChainedLedgerStore(stores.ledger)
+    for n in range(5):
+        chain.append(record_of(f"s{n}", result={"n": n}))
+    records = stores.reopen().ledger.list("r1")
+    head = chain.head("r1")
+
+    report = verify_ledger_chain(records, head_hash=head)
+    assert (report["ok"], report["count"], report["head_hash"]) == (True, 5, head)
+    assert [one["prev_hash"] for one in records] == [None] + [
+        one["record_hash"] for one in records[:-1]
+    ]
+
+    def first_bad(changed: list[dict[str, Any]]) -> Any:
+        told = verify_ledger_chain(changed, head_hash=head)
+        assert not told["ok"]
+        return told["first_bad_index"]
+
+    assert first_bad([*records[:3], records[3] | {"result": {"n": 9}}, records[4]]) == 3
+    assert first_bad([*records[:2], *records[3:]]) == 2
+    assert first_bad(records[1:]) == 0
+    assert first_bad([records[0], records[2], records[1], *records[3:]]) == 1
+    assert first_bad(records[:4]) == 4
+    assert first_bad([]) == 0
+    assert first_bad([*records[:4], records[4] | {"record_hash": None}]) == 4
+    assert verify_ledger_chain([])["ok"]
+
+
+@pytest.mark.item(447)
+def test_two_handles_do_not_fork_the_chain(stores: Stores) -> None:
+    """Each reads the last hash when it appends."""
+    first = HashChainedLedgerStore(stores.ledger)
+    second = HashChainedLedgerStore(stores.reopen().ledger)
+    for n, chain in enumerate([first, second, first, first, second]):
+        chain.append(record_of(f"s{n}"))
+
+    report = verify_ledger_chain(second.list("r1"))
+    assert (report["ok"], report["count"]) == (True, 5)
+
+
+@pytest.mark.item(445)
+def test_subscribers_are_told_of_each_record(stores: Stores) -> None:
+    """Of their run or of all, until they leave; one that raises breaks nothing."""
+    ledger = ObservableLedgerStore(stores.ledger)
+    mine: list[str] = []
+    everyones: list[str] = []
+
+    def broken(_record: dict[str, Any]) -> None:
+        raise RuntimeError("not me")
+
+    ledger.subscribe(broken)
+    leave = ledger.subscribe(lambda one: mine.append(one["step_id"]), run_id="r1")
+    ledger.subscribe(lambda one: everyones.append(one["step_id"]))
+    ledger.append(record_of("s0"))
+    ledger.append_many([record_of("s1"), record_of("s2")])
+    ledger.append(record_of("other", run="r2"))
+    leave()
+    leave()
+    ledger.append(record_of("s3"))
+
+    assert mine == ["s0", "s1", "s2"]
+    assert everyones == ["s0", "s1", "s2", "other", "s3"]
+    assert steps(stores.ledger.list("r1")) == ["s0", "s1", "s2", "s3"]
+
+
+@pytest.mark.item(451)
+def test_large_parts_of_records_are_artifacts_and_come_back(stores: Stores) -> None:
+    """Text and JSON; small ones, and the references of others, stay as they are."""
+    ledger = OffloadingLedgerStore(
+        stores.ledger, artifact_store=stores.artifacts, max_inline_bytes=200
+    )
+    result = {"text": "ü" * 300, "rows": [{"n": n} for n in range(100)], "ref": {"$artifact": "a"}}
+    ledger.append(
+        record_of("s0", result=result, effect={"type": "llm_call", "payload": {"p": "x" * 500}})
+    )
+    ledger.append_many([record_of("s1", result="small"), record_of("s2", result="y" * 400)])
+
+    kept = json.dumps(stores.ledger.list("r1"))
+    assert "xxx" not in kept
+    assert "yyy" not in kept
+    found = OffloadingLedgerStore(stores.reopen().ledger, artifact_store=stores.artifacts).list(
+        "r1"
+    )
+    assert found[0]["result"] == result
+    assert found[0]["effect"]["payload"] == {"p": "x" * 500}
+    assert [one["result"] for one in found[1:]] == ["small", "y" * 400]
+    page, _ = ledger.list_after(run_id="r1", after=2)
+    assert page[0]["result"] == "y" * 400
+    assert all(one.run_id == "r1" for one in stores.artifacts.list_all())
+
+
+def test_a_record_whose_artifact_is_gone_is_told(stores: Stores) -> None:
+    """It is not read as the reference."""
+    ledger = OffloadingLedgerStore(
+        stores.ledger, artifact_store=stores.artifacts, max_inline_bytes=100
+    )
+    ledger.append(record_of("s0", result="x" * 400))
+    stores.artifacts.delete_by_run("r1")
+
+    with pytest.raises(LedgerBrokenError, match="missing"):
+        ledger.list("r1")

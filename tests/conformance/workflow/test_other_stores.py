@@ -1,0 +1,248 @@
+"""What the stores of commands, snapshots and artifacts promise."""
+
+from __future__ import annotations
+
+import json
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from actors.errors import NotSerializableError
+from actors.kernel.workflow.errors import GraphError
+from actors.workflow import (
+    ArtifactStore,
+    CommandCursorStore,
+    CommandRecord,
+    CommandStore,
+    InMemoryRunStore,
+    OffloadingRunStore,
+    RunState,
+    Snapshot,
+    SnapshotStore,
+    artifact_ref,
+    compute_artifact_id,
+    get_artifact_id,
+    is_artifact_ref,
+    offload_large_values,
+    plain_value,
+    resolve_artifact,
+)
+from persistence import files
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.conformance.workflow.stores import Stores
+
+
+def command(name: str, **more: Any) -> CommandRecord:
+    """Return a command of this id."""
+    return CommandRecord(command_id=name, run_id="r1", type="pause", **more)
+
+
+@pytest.mark.item(453)
+def test_a_command_is_kept_once_and_in_order(stores: Stores) -> None:
+    """A reader goes on from its cursor, also in another process."""
+    assert isinstance(stores.commands, CommandStore)
+    assert isinstance(stores.cursor, CommandCursorStore)
+    first = stores.commands.append(command("c1", payload={"why": "ü"}))
+    again = stores.commands.append(command("c1", payload={"why": "other"}))
+    second = stores.commands.append(command("c2"))
+
+    assert (first.accepted, first.duplicate, first.seq) == (True, False, 1)
+    assert (again.accepted, again.duplicate, again.seq) == (False, True, 1)
+    assert second.seq == 2
+    page, cursor = stores.commands.list_after(after=0, limit=1)
+    assert [(one.command_id, one.seq, one.payload) for one in page] == [("c1", 1, {"why": "ü"})]
+    assert stores.cursor.load() == 0
+    stores.cursor.save(cursor)
+    other = stores.reopen()
+    assert other.cursor.load() == 1
+    page, cursor = other.commands.list_after(after=other.cursor.load())
+    assert ([one.command_id for one in page], cursor) == (["c2"], 2)
+    assert other.commands.list_after(after=2) == ([], 2)
+    assert other.commands.append(command("c2")).duplicate
+    assert other.commands.get_last_seq() == 2
+    with pytest.raises(NotSerializableError):
+        stores.commands.append(command("c3", payload={"x": {1}}))
+
+
+@pytest.mark.item(453)
+def test_of_many_that_give_one_command_one_is_accepted(stores: Stores) -> None:
+    """And the places have no gap."""
+    results = []
+
+    def give(n: int) -> None:
+        results.extend(stores.commands.append(command(one)) for one in ("same", f"own{n}"))
+
+    threads = [threading.Thread(target=give, args=(n,)) for n in range(6)]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join()
+
+    assert sorted(one.seq for one in results if one.accepted) == [*range(1, 8)]
+    assert stores.commands.get_last_seq() == 7
+
+
+@pytest.mark.item(452)
+def test_snapshots_are_found_by_run_tag_and_words(stores: Stores) -> None:
+    """The newest first; a deleted one is gone."""
+    assert isinstance(stores.snapshots, SnapshotStore)
+    run = RunState.new(workflow_id="graph", entry_node="a", run_id="r1", vars={"x": [1]})
+    first = Snapshot.from_run(run=run, name="invoice:1", description="First one", tags=["prod"])
+    run.vars["x"].append(2)
+    second = Snapshot.from_run(run=run, name="notes", description="misc", tags=["dev", "prod"])
+    for one in (first, second):
+        stores.snapshots.save(one)
+    kept = stores.reopen().snapshots
+
+    assert kept.load(first.snapshot_id) == first
+    assert kept.load(first.snapshot_id).run_state["vars"] == {"x": [1]}
+    assert [one.name for one in kept.list()] == ["notes", "invoice:1"]
+    assert [one.name for one in kept.list(tag="dev")] == ["notes"]
+    assert [one.name for one in kept.list(query="FIRST")] == ["invoice:1"]
+    assert [one.name for one in kept.list(run_id="r1", limit=1)] == ["notes"]
+    assert kept.list(run_id="r2") == []
+    assert kept.delete(first.snapshot_id)
+    assert not kept.delete(first.snapshot_id)
+    assert kept.load(first.snapshot_id) is None
+
+
+@pytest.mark.item(448)
+def test_artifacts_are_kept_once_described_and_found(stores: Stores) -> None:
+    """By id, run, kind and tags; the same bytes of a run are one."""
+    store = stores.artifacts
+    assert isinstance(store, ArtifactStore)
+    text = store.store_text("ü", run_id="r1", tags={"kind": "note"})
+    data = store.store_json({"a": [1]}, run_id="r1")
+    other = store.store_text("ü", run_id="r2", tags={"kind": "note"})
+    assert store.store_text("ü", run_id="r1").artifact_id == text.artifact_id
+    assert other.artifact_id != text.artifact_id
+    store = stores.reopen().artifacts
+
+    assert store.load(text.artifact_id).content == "ü".encode()
+    assert store.load_text(text.artifact_id) == "ü"
+    assert store.load_json(data.artifact_id) == {"a": [1]}
+    assert store.get_metadata(data.artifact_id) == data
+    assert (data.content_type, data.size_bytes) == ("application/json", 10)
+    assert {one.artifact_id for one in store.list_by_run("r1")} == {
+        text.artifact_id,
+        data.artifact_id,
+    }
+    assert [one.artifact_id for one in store.search(run_id="r1", tags={"kind": "note"})] == [
+        text.artifact_id
+    ]
+    assert len(store.search(content_type="text/plain")) == 2
+    assert store.exists(data.artifact_id)
+    assert store.delete(data.artifact_id)
+    assert not store.delete(data.artifact_id)
+    assert store.load(data.artifact_id) is None
+    assert store.load_json(data.artifact_id) is None
+    assert store.delete_by_run("r1") == 1
+    assert [one.artifact_id for one in store.list_all()] == [other.artifact_id]
+
+
+@pytest.mark.item(448)
+@pytest.mark.parametrize("name", ["../evil", "a/b", "a.b", "", "/etc", "a\x00", "..", "x" * 201])
+def test_an_artifact_id_is_no_path(stores: Stores, name: str) -> None:
+    """Neither to store nor to read."""
+    with pytest.raises(GraphError, match="artifact_id"):
+        stores.artifacts.store(b"evil", artifact_id=name)
+    if stores.kind != "memory":
+        with pytest.raises(GraphError, match="artifact_id"):
+            stores.artifacts.load(name)
+
+
+@pytest.mark.item(448)
+def test_bytes_without_a_description_are_no_artifact(tmp_path: Path) -> None:
+    """A process died between the two files."""
+    store = files.FileArtifactStore(tmp_path)
+    (tmp_path / "artifacts" / "torn.bin").write_bytes(b"x")
+
+    assert store.load("torn") is None
+    assert store.list_all() == []
+
+
+@pytest.mark.item(449)
+def test_references_name_artifacts(stores: Stores) -> None:
+    """The helpers make, know and follow them."""
+    kept = stores.artifacts.store_json([1], run_id="r1")
+    ref = artifact_ref(kept.artifact_id)
+
+    assert ref == {"$artifact": kept.artifact_id}
+    assert is_artifact_ref(ref)
+    assert not any(is_artifact_ref(one) for one in ("a", None, 1, {}, {"$artifact": 1}, [ref]))
+    assert get_artifact_id(ref) == kept.artifact_id
+    found = resolve_artifact(ref, stores.artifacts)
+    assert found is not None
+    assert found.as_json() == [1]
+    assert resolve_artifact(artifact_ref("nobody"), stores.artifacts) is None
+    assert compute_artifact_id(b"[1]", run_id="r1") == kept.artifact_id
+    assert compute_artifact_id(b"[1]") != compute_artifact_id(b"[1]", run_id="r1")
+
+
+@pytest.mark.item(397, 450)
+def test_large_values_of_a_run_are_references(stores: Stores) -> None:
+    """Ids and what the runtime keeps stay; the artifacts belong to the run."""
+    runs = OffloadingRunStore(stores.runs, artifact_store=stores.artifacts, max_inline_bytes=300)
+    run = RunState.new(workflow_id="graph", entry_node="a", run_id="r1", session_id="s" * 400)
+    run.vars = {
+        "text": "ü" * 300,
+        "deep": {"rows": [{"n": n} for n in range(100)], "small": 1},
+        "_runtime": {"own": "x" * 400},
+    }
+    run.output = {"report": "y" * 400, "short": "z"}
+    runs.save(run)
+    found = stores.reopen().runs.load("r1")
+
+    assert is_artifact_ref(found.vars["text"])
+    assert found.vars["deep"]["small"] == 1
+    assert is_artifact_ref(found.vars["deep"]["rows"])
+    assert plain_value(found.vars["deep"]["rows"], stores.artifacts) == [
+        {"n": n} for n in range(100)
+    ]
+    assert plain_value(found.vars["text"], stores.artifacts) == "ü" * 300
+    assert plain_value("here", stores.artifacts) == "here"
+    assert found.session_id == "s" * 400
+    assert found.vars["_runtime"] == {"own": "x" * 400}
+    assert is_artifact_ref(found.output["report"])
+    assert found.output["short"] == "z"
+    assert len(stores.artifacts.list_by_run("r1")) == 3
+    assert "text" in run.vars
+    assert run.vars["text"] == "ü" * 300
+    assert [one.run_id for one in runs.list_runs()] == ["r1"]
+    runs.save(found)
+    assert len(stores.artifacts.list_by_run("r1")) == 3
+    with pytest.raises(NotSerializableError):
+        runs.save(RunState.new(workflow_id="g", entry_node="a", vars={"x": object()}))
+
+
+def test_what_may_be_offloaded_can_be_said(stores: Stores) -> None:
+    """By path; the value itself only if it may be replaced."""
+    value = {"a": "x" * 400, "b": "y" * 400}
+    kept = offload_large_values(
+        value,
+        artifact_store=stores.artifacts,
+        run_id="r1",
+        max_inline_bytes=100,
+        root_path="vars",
+        allow_offload=lambda path, _value: path != "vars.b",
+    )
+
+    assert is_artifact_ref(kept["a"])
+    assert kept["b"] == "y" * 400
+    whole = offload_large_values(
+        "z" * 400, artifact_store=stores.artifacts, run_id=None, max_inline_bytes=100
+    )
+    assert whole == "z" * 400
+    assert json.dumps(value).count("x") == 400
+
+
+def test_a_store_under_offloading_shows_what_it_can() -> None:
+    """Drivers see its other verbs through it."""
+    runs = OffloadingRunStore(InMemoryRunStore(), artifact_store=None)
+
+    assert runs.list_runs() == []
+    assert not hasattr(runs, "lock")

@@ -1,0 +1,262 @@
+"""Snapshots and histories on every store: looked at, restored, taken away."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from actors.kernel.workflow.errors import GraphError, NoSuchRunError, SpecChangedError
+from actors.workflow import (
+    ActorFingerprint,
+    EffectType,
+    HashChainedLedgerStore,
+    ObservableLedgerStore,
+    OffloadingLedgerStore,
+    OffloadingRunStore,
+    RunStatus,
+    Snapshot,
+    StepPlan,
+    WorkflowSpec,
+    export_run_history_bundle,
+    import_run_history_bundle,
+    is_artifact_ref,
+    persist_workflow_snapshot,
+    plain_value,
+    replay_run_history,
+    restore_snapshot,
+    verify_ledger_chain,
+)
+from tests.conformance.workflow.stores import Stores, effect_then, end_node, one_effect
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from actors.workflow import RunState, WorkflowRuntime
+
+ASKING = one_effect(EffectType.ASK_USER, {"prompt": "Well?", "wait_key": "k"}, name="asking")
+
+
+def parked(stores: Stores, **more: Any) -> tuple[WorkflowRuntime, str]:
+    """Return a runtime and a run that waits."""
+    runtime = stores.runtime(ASKING)
+    run_id = runtime.start(ASKING, **more)
+    runtime.tick(ASKING, run_id)
+    return runtime, run_id
+
+
+@pytest.mark.item(452)
+def test_a_restored_snapshot_is_a_new_run(stores: Stores) -> None:
+    """With the open question; the old one stays as it is, and each is answered by itself."""
+    runtime, run_id = parked(stores, vars={"n": 1})
+    snapshot = Snapshot.from_run(
+        run=runtime.get_state(run_id), name="before", spec_hash=ASKING.hash
+    )
+    stores.snapshots.save(snapshot)
+    runtime.resume(ASKING, run_id, "k", "yes")
+    found = stores.reopen().snapshots.load(snapshot.snapshot_id)
+
+    new_id = restore_snapshot(
+        found, ASKING, run_store=stores.runs, ledger_store=stores.ledger, run_id="again"
+    )
+
+    assert new_id == "again"
+    assert runtime.get_state(new_id).status is RunStatus.WAITING
+    assert runtime.resume(ASKING, new_id, "k", "no").output["out"] == "no"
+    assert runtime.get_state(run_id).output["out"] == "yes"
+    first = runtime.get_ledger(new_id)[0]
+    assert first["result"]["restored_from"] == snapshot.snapshot_id
+
+
+@pytest.mark.item(452)
+def test_a_snapshot_of_another_graph_is_refused(stores: Stores) -> None:
+    """Unless it is forced; never without the node that is next, nor of a run that ended."""
+    runtime, run_id = parked(stores)
+    snapshot = Snapshot.from_run(run=runtime.get_state(run_id), name="x", spec_hash=ASKING.hash)
+    where: dict[str, Any] = {"run_store": stores.runs, "ledger_store": stores.ledger}
+    changed = WorkflowSpec(
+        "asking", "work", {**ASKING.nodes, "more": lambda _r, _c: StepPlan("more")}
+    )
+    smaller = WorkflowSpec("asking", "work", {"work": ASKING.nodes["work"]})
+
+    with pytest.raises(SpecChangedError, match="force=True"):
+        restore_snapshot(snapshot, changed, **where)
+    forced = restore_snapshot(snapshot, changed, **where, force=True)
+    assert runtime.resume(changed, forced, "k", 1).status is RunStatus.COMPLETED
+    with pytest.raises(GraphError, match="'end'"):
+        restore_snapshot(snapshot, smaller, **where, force=True)
+    with pytest.raises(ValueError, match="there already"):
+        restore_snapshot(snapshot, ASKING, **where, run_id=run_id)
+    ended = Snapshot.from_run(run=runtime.resume(ASKING, run_id, "k", 1), name="x")
+    with pytest.raises(GraphError, match="nothing to go on with"):
+        restore_snapshot(ended, ASKING, **where)
+
+
+def tree(stores: Stores) -> tuple[WorkflowSpec, WorkflowRuntime, str]:
+    """Return a run that waits for a child that waits for a person."""
+    parent = one_effect(EffectType.START_SUBWORKFLOW, {"workflow_id": "asking"}, name="parent")
+    runtime = stores.runtime(parent, ASKING)
+    run_id = runtime.start(parent, session_id="s", vars={"prompt": "ü"})
+    runtime.tick(parent, run_id)
+    return parent, runtime, run_id
+
+
+@pytest.mark.item(463)
+def test_a_history_has_all_of_a_run(stores: Stores) -> None:
+    """As JSON text: runs, records with cursors, artifacts with digests, the graph, the session."""
+    parent, _, run_id = tree(stores)
+    kept = stores.artifacts.store_text("x", run_id=run_id)
+    where: dict[str, Any] = {
+        "run_store": stores.runs,
+        "ledger_store": stores.ledger,
+        "artifact_store": stores.artifacts,
+    }
+    persist_workflow_snapshot(
+        **{one: where[one] for one in ("run_store", "artifact_store")},
+        run_id=run_id,
+        workflow_id="parent",
+        snapshot=parent.described(),
+        format="spec",
+    )
+
+    bundle = export_run_history_bundle(run_id=run_id, include_session=True, **where)
+
+    assert json.loads(json.dumps(bundle, allow_nan=False)) == bundle
+    assert bundle["version"] == 1
+    assert bundle["run"] == stores.runs.load(run_id).to_dict()
+    assert bundle["input_data"]["prompt"] == "ü"
+    assert not any(name.startswith("_") for name in bundle["input_data"])
+    assert bundle["workflow_snapshot"]["snapshot"]["nodes"] == ["end", "work"]
+    (child,) = bundle["subruns"]
+    assert {*bundle["ledgers"]} == {run_id, child["run_id"]}
+    ledger = bundle["ledgers"][run_id]
+    assert [one["cursor"] for one in ledger["items"]] == [*range(1, ledger["total"] + 1)]
+    assert {one["artifact_id"]: one["sha256"] for one in ledger["artifacts"]}[
+        kept.artifact_id
+    ] == kept.sha256
+    assert {one["run_id"] for one in bundle["session"]["turns"]} == {run_id, child["run_id"]}
+    tail = export_run_history_bundle(
+        run_id=run_id, include_subruns=False, ledger_mode="tail", ledger_max_items=1, **where
+    )
+    assert [one["cursor"] for one in tail["ledgers"][run_id]["items"]] == [ledger["total"]]
+    assert "left out" in tail["warnings"][0]
+    with pytest.raises(NoSuchRunError):
+        export_run_history_bundle(run_id="nobody", **where)
+    with pytest.raises(GraphError, match="ledger_mode"):
+        export_run_history_bundle(run_id=run_id, ledger_mode="some", **where)
+
+
+@pytest.mark.item(463)
+def test_a_history_is_gone_on_with_elsewhere(stores: Stores, tmp_path: Path) -> None:
+    """In stores of another kind; once; what is not whole or of another version is refused."""
+    parent, _, run_id = tree(stores)
+    bundle = export_run_history_bundle(
+        run_id=run_id, run_store=stores.runs, ledger_store=stores.ledger, workflow=parent
+    )
+    kind = {"memory": "sqlite", "files": "memory", "sqlite": "files"}[stores.kind]
+    (tmp_path / "other").mkdir()
+    other = Stores(kind, tmp_path / "other")
+    where: dict[str, Any] = {"run_store": other.runs, "ledger_store": other.ledger}
+    ids = import_run_history_bundle(json.loads(json.dumps(bundle)), **where)
+
+    assert ids[0] == run_id
+    runtime = other.runtime(parent, ASKING)
+    assert runtime.get_state(run_id) == stores.runs.load(run_id)
+    runtime.resume(ASKING, ids[1], "k", "elsewhere")
+    state = runtime.tick(parent, run_id)
+    assert state.output["out"]["output"]["out"] == "elsewhere"
+    with pytest.raises(ValueError, match="there already"):
+        import_run_history_bundle(bundle, **where)
+    with pytest.raises(GraphError, match="version"):
+        import_run_history_bundle(bundle | {"version": 2}, **where)
+    with pytest.raises(GraphError, match="not whole"):
+        import_run_history_bundle(bundle | {"warnings": ["x"]}, **where)
+    other.close()
+
+
+@pytest.mark.item(463)
+def test_a_history_can_be_played_again(stores: Stores) -> None:
+    """State by state, without a call of a node; one that leads elsewhere is refused."""
+    calls: list[str] = []
+
+    def begin(run: RunState, _ctx: Any) -> StepPlan:
+        calls.append("begin")
+        run.vars["x"] = {"y": 1}
+        return StepPlan("begin", next_node="say")
+
+    say = effect_then(EffectType.ANSWER_USER, {"message": "hi"})
+    spec = WorkflowSpec("graph", "begin", {"begin": begin, "say": say, "end": end_node})
+    runtime = stores.runtime(spec)
+    run_id = runtime.start(spec)
+    ended = runtime.tick(spec, run_id)
+    bundle = export_run_history_bundle(
+        run_id=run_id, run_store=stores.runs, ledger_store=stores.ledger
+    )
+
+    states = replay_run_history(bundle, spec)
+
+    assert calls == ["begin"]
+    assert [(one.current_node, one.status.value) for one in states] == [
+        ("begin", "running"),
+        ("say", "running"),
+        ("end", "running"),
+        ("end", "completed"),
+    ]
+    assert states[1].vars["x"] == {"y": 1}
+    assert states[-1].output == ended.output
+    with pytest.raises(GraphError, match="'say'"):
+        replay_run_history(bundle, WorkflowSpec("graph", "begin", {"begin": begin}))
+    cut = json.loads(json.dumps(bundle))
+    del cut["ledgers"][run_id]["items"][-2]
+    with pytest.raises(GraphError, match="lead to running"):
+        replay_run_history(cut, spec)
+
+
+@pytest.mark.item(397, 446, 447, 450, 451, 459)
+def test_all_wrappers_at_once_change_no_graph(stores: Stores) -> None:
+    """Observed, chained and offloaded: large values are references for nodes, the chain is whole."""
+    chain = HashChainedLedgerStore(
+        OffloadingLedgerStore(stores.ledger, artifact_store=stores.artifacts, max_inline_bytes=500)
+    )
+    ledger = ObservableLedgerStore(chain)
+    runs = OffloadingRunStore(stores.runs, artifact_store=stores.artifacts, max_inline_bytes=500)
+
+    def read(run: RunState, ctx: Any) -> StepPlan:
+        found = plain_value(run.vars["out"]["message"], ctx.artifacts)
+        is_ref = is_artifact_ref(run.vars["out"]["message"])
+        return StepPlan("read", complete_output={"length": len(found), "is_ref": is_ref})
+
+    say = effect_then(EffectType.ANSWER_USER, {"message": "ü" * 900}, after="read")
+    spec = WorkflowSpec("graph", "say", {"say": say, "read": read})
+    runtime = stores.runtime(spec, run_store=runs, ledger_store=ledger)
+    seen: list[dict[str, Any]] = []
+    runtime.subscribe_ledger(seen.append)
+    run_id = runtime.start(spec)
+
+    state = runtime.tick(spec, run_id)
+
+    assert state.output == {"length": 900, "is_ref": True}
+    assert runtime.get_ledger(run_id)[2]["result"]["message"] == "ü" * 900
+    report = verify_ledger_chain(stores.reopen().ledger.list(run_id))
+    assert report["ok"], report
+    assert len(seen) == report["count"] == 5
+    assert runtime.delete_run(run_id) == 1
+    assert stores.artifacts.list_all() == []
+    with pytest.raises(TypeError, match="ObservableLedgerStore"):
+        stores.runtime(spec).subscribe_ledger(seen.append)
+
+
+@pytest.mark.item(474)
+def test_records_and_runs_say_for_whom(stores: Stores) -> None:
+    """The same facts are the same actor; each record has actor and session."""
+    actor = ActorFingerprint.from_metadata(kind="agent", display_name="Ada", team="x")
+    again = ActorFingerprint.from_metadata(kind="agent", display_name="Ada", team="x")
+    other = ActorFingerprint.from_metadata(kind="human", display_name="Ada", team="x")
+    runtime, run_id = parked(stores, actor_id=actor.actor_id, session_id="s")
+
+    assert actor == again
+    assert actor.actor_id != other.actor_id
+    records = stores.reopen().ledger.list(run_id)
+    assert {(one["actor_id"], one["session_id"]) for one in records} == {(actor.actor_id, "s")}
+    assert runtime.get_state(run_id).actor_id == actor.actor_id

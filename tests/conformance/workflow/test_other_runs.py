@@ -1,0 +1,535 @@
+"""Graphs that touch each other: sub-graphs, events, schedulers, on every store."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from actors.kernel.workflow.errors import GraphError
+from actors.workflow import (
+    Effect,
+    EffectType,
+    RunStatus,
+    ScheduledRuntime,
+    Scheduler,
+    StaleResumeError,
+    StepPlan,
+    WaitReason,
+    WorkflowRegistry,
+    WorkflowSpec,
+    create_scheduled_runtime,
+)
+from tests.conformance.workflow.stores import effect_then, end_node, one_effect
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from actors.workflow import RunState
+    from tests.conformance.workflow.stores import Stores
+
+START = EffectType.START_SUBWORKFLOW
+
+
+def failing(_run: RunState, _ctx: Any) -> StepPlan:
+    """Raise."""
+    raise ValueError("on purpose")
+
+
+def parent_of(child: str, **more: Any) -> WorkflowSpec:
+    """Return a graph that starts this one, and ends with what came of it."""
+    return one_effect(START, {"workflow_id": child, **more}, name="parent")
+
+
+def plain_child(run: RunState, _ctx: Any) -> StepPlan:
+    """Return the end, with what was given."""
+    return StepPlan("end", complete_output={"got": run.vars.get("given")})
+
+
+CHILD = WorkflowSpec("child", "end", {"end": plain_child})
+ASKING = one_effect(EffectType.ASK_USER, {"prompt": "Well?", "wait_key": "k"}, name="asking")
+
+
+def scheduler_of(stores: Stores, *specs: WorkflowSpec, **more: Any) -> ScheduledRuntime:
+    """Return a runtime with its scheduler, which does nothing by itself."""
+    return create_scheduled_runtime(
+        run_store=stores.runs,
+        ledger_store=stores.ledger,
+        artifact_store=stores.artifacts,
+        workflows=specs,
+        auto_start=False,
+        clock=stores.clock,
+        sleep=stores.clock.sleep,
+        **more,
+    )
+
+
+@pytest.mark.item(421)
+def test_a_child_that_ends_is_a_result(stores: Stores) -> None:
+    """Its output is at the place of the result; it knows its parent, session and actor."""
+    parent = parent_of("child", vars={"given": 7})
+    runtime = stores.runtime(parent, CHILD)
+    run_id = runtime.start(parent, session_id="s", actor_id="ar_1")
+
+    state = runtime.tick(parent, run_id)
+
+    (child,) = stores.reopen().runs.list_children(parent_run_id=run_id)
+    assert state.output["out"] == {"sub_run_id": child.run_id, "output": {"got": 7}}
+    assert (child.parent_run_id, child.session_id, child.actor_id) == (run_id, "s", "ar_1")
+
+
+@pytest.mark.item(392, 421, 480)
+def test_a_child_that_waits_makes_its_parent_wait(stores: Stores) -> None:
+    """The wait says for what; the answer goes to the child, and its end to the parent."""
+    parent = parent_of("asking")
+    scheduled = scheduler_of(stores, parent, ASKING)
+    run_id, state = scheduled.run(parent)
+
+    assert state.waiting is not None
+    assert state.waiting.reason is WaitReason.SUBWORKFLOW
+    details = state.waiting.details or {}
+    assert details["sub_waiting"]["prompt"] == "Well?"
+    assert state.waiting.wait_key == f"subworkflow:{details['sub_run_id']}"
+    assert scheduled.tick(run_id).status is RunStatus.WAITING
+
+    state = scheduled.respond(run_id, "yes")
+
+    assert state.status is RunStatus.COMPLETED
+    assert state.output["out"]["output"]["out"] == "yes"
+    with pytest.raises(StaleResumeError, match="not waiting"):
+        scheduled.respond(run_id, "again")
+
+
+@pytest.mark.item(421, 480)
+@pytest.mark.parametrize("how", ["failed", "cancelled", "deleted"])
+def test_a_child_that_does_not_succeed_fails_its_parent(stores: Stores, how: str) -> None:
+    """With its error: at once, when it is cancelled while the parent waits, and when it is gone."""
+    bad = WorkflowSpec("asking", "fail", {"fail": failing})
+    parent = parent_of("asking")
+    child = bad if how == "failed" else ASKING
+    scheduled = scheduler_of(stores, parent, child)
+    run_id, state = scheduled.run(parent)
+    if how != "failed":
+        assert state.waiting is not None
+        child_id = (state.waiting.details or {})["sub_run_id"]
+        scheduled.runtime.cancel_run(child_id, reason="enough")
+        if how == "deleted":
+            scheduled.runtime.delete_run(child_id)
+        assert scheduled.scheduler.poll_once() == 1
+        state = scheduled.get_state(run_id)
+
+    assert state.status is RunStatus.FAILED
+    told = {"failed": "on purpose", "cancelled": "cancelled: enough", "deleted": "deleted"}[how]
+    assert told in (state.error or "")
+    assert "'asking'" in (state.error or "")
+
+
+@pytest.mark.item(421)
+def test_an_asynchronous_child_is_nobodys_wait(stores: Stores) -> None:
+    """The parent goes on with its id; a scheduler goes on with the child."""
+    parent = parent_of("child", **{"async": True})
+    scheduled = scheduler_of(stores, parent, CHILD)
+    _, state = scheduled.run(parent)
+
+    told = state.output["out"]
+    assert told["async"] is True
+    assert scheduled.get_state(told["sub_run_id"]).status is RunStatus.RUNNING
+    scheduled.scheduler.poll_once()
+    assert scheduled.get_state(told["sub_run_id"]).status is RunStatus.COMPLETED
+
+
+@pytest.mark.item(421)
+@pytest.mark.parametrize(
+    ("payload", "registered", "told"),
+    [
+        ({}, True, "workflow_id"),
+        ({"workflow_id": "nobody"}, True, "'nobody' was not found"),
+        ({"workflow_id": "child"}, False, "workflow_registry"),
+        ({"workflow_id": "child", "run_id": "../x"}, True, "letters"),
+        ({"workflow_id": "child", "vars": {"_runtime": 1, "context": 2}}, True, "context"),
+    ],
+)
+def test_a_child_that_cannot_be_started_fails_the_step(
+    stores: Stores, payload: dict[str, Any], registered: bool, told: str
+) -> None:
+    """Saying what is wrong."""
+    parent = one_effect(START, payload, name="parent")
+    more: dict[str, Any] = {} if registered else {"workflow_registry": None}
+    runtime = stores.runtime(parent, CHILD, **more)
+
+    state = runtime.tick(parent, runtime.start(parent))
+
+    assert state.status is RunStatus.FAILED
+    assert told in (state.error or "")
+
+
+def test_graphs_within_each_other_have_a_limit(stores: Stores) -> None:
+    """One that starts itself fails at the 33rd, and so do all above it."""
+    parent = parent_of("parent")
+    runtime = stores.runtime(parent)
+    run_id = runtime.start(parent)
+
+    state = runtime.tick(parent, run_id)
+
+    assert state.status is RunStatus.FAILED
+    assert "32 sub-graphs within each other" in (state.error or "")
+    assert len(stores.runs.list_runs(status=RunStatus.FAILED, limit=99)) == 33
+
+
+@pytest.mark.item(421)
+def test_a_cancelled_run_takes_what_it_started_with_it(stores: Stores) -> None:
+    """Those that ended stay as they are."""
+    parent = parent_of("middle")
+    middle = one_effect(START, {"workflow_id": "asking"}, name="middle")
+    scheduled = scheduler_of(stores, parent, middle, ASKING)
+    run_id, _ = scheduled.run(parent)
+
+    states = scheduled.cancel_with_children(run_id, reason="stop")
+
+    assert [one.workflow_id for one in states] == ["parent", "middle", "asking"]
+    assert {one.status for one in stores.reopen().runs.list_runs()} == {RunStatus.CANCELLED}
+    assert scheduled.scheduler.poll_once() == 0
+
+
+def test_a_run_is_deleted_with_all_below_it(stores: Stores) -> None:
+    """Records and artifacts, too; an open one is refused."""
+    parent = parent_of("asking")
+    scheduled = scheduler_of(stores, parent, ASKING)
+    run_id, state = scheduled.run(parent)
+    assert state.waiting is not None
+    child_id = (state.waiting.details or {})["sub_run_id"]
+    stores.artifacts.store(b"x", run_id=child_id)
+    with pytest.raises(GraphError, match="cancel it first"):
+        scheduled.runtime.delete_run(run_id)
+    scheduled.respond(run_id, "yes")
+
+    assert scheduled.runtime.delete_run(run_id) == 2
+    assert scheduled.runtime.delete_run(run_id) == 0
+    other = stores.reopen()
+    assert other.runs.list_runs() == []
+    assert other.ledger.list(child_id) == []
+    assert other.artifacts.list_all() == []
+
+
+def listening(scope: str = "session", name: str = "listener") -> WorkflowSpec:
+    """Return a graph that waits for the event `ready`."""
+    return one_effect(EffectType.WAIT_EVENT, {"name": "ready", "scope": scope}, name=name)
+
+
+def emitting(**more: Any) -> WorkflowSpec:
+    """Return a graph that emits the event `ready`."""
+    payload = {"name": "ready", "payload": {"v": 1}, **more}
+    return one_effect(EffectType.EMIT_EVENT, payload, name="emitter")
+
+
+@pytest.mark.item(420, 458)
+@pytest.mark.parametrize(
+    ("scope", "more", "who"),
+    [
+        ("session", {}, {"same"}),
+        ("session", {"session_id": "s2"}, {"other"}),
+        ("workflow", {"workflow_id": "listener"}, {"same", "other"}),
+        ("global", {}, {"same", "other"}),
+        ("run", {"run_id": "same"}, {"same"}),
+    ],
+)
+def test_an_event_answers_all_who_wait_in_its_scope(
+    stores: Stores, scope: str, more: dict[str, Any], who: set[str]
+) -> None:
+    """And nobody else; who is answered goes on."""
+    listener, emitter = listening(scope), emitting(scope=scope, **more)
+    scheduled = scheduler_of(stores, listener, emitter)
+    for run_id, session in (("same", "s1"), ("other", "s2")):
+        scheduled.start(listener, run_id=run_id, session_id=session)
+        scheduled.tick(run_id)
+
+    _, state = scheduled.run(emitter, session_id="s1")
+
+    told = state.output["out"]
+    assert {*told["resumed"]} == who
+    assert told["delivered"] == len(who)
+    assert scheduled.scheduler.poll_once() == len(who)
+    for run_id in ("same", "other"):
+        found = scheduled.get_state(run_id)
+        assert (found.status is RunStatus.COMPLETED) is (run_id in who)
+        if run_id in who:
+            event = found.output["out"]
+            assert (event["name"], event["payload"], event["scope"]) == ("ready", {"v": 1}, scope)
+
+
+@pytest.mark.item(420)
+def test_an_event_that_nobody_waits_for_is_no_error(stores: Stores) -> None:
+    """It says which names somebody waits for; who comes later does not get it."""
+    listener = listening()
+    emitter = one_effect(EffectType.EMIT_EVENT, {"name": "reddy"}, name="emitter")
+    runtime = stores.runtime(listener, emitter)
+    first = runtime.start(listener, session_id="s")
+    runtime.tick(listener, first)
+
+    state = runtime.tick(emitter, runtime.start(emitter, session_id="s"))
+
+    assert state.output["out"]["delivered"] == 0
+    assert state.output["out"]["available_listeners_in_session"] == ["ready"]
+    for payload, told in (({}, "no name"), ({"name": "x", "scope": "moon"}, "'moon' is none of")):
+        bad = one_effect(EffectType.EMIT_EVENT, payload, name="bad")
+        assert told in (runtime.tick(bad, runtime.start(bad)).error or "")
+
+
+@pytest.mark.item(420)
+def test_an_event_needs_a_registry_if_somebody_waits(stores: Stores) -> None:
+    """And a store that can look for them."""
+    listener, emitter = listening(), emitting()
+    bare = stores.runtime(workflow_registry=None)
+    assert bare.tick(emitter, bare.start(emitter, session_id="s")).status is RunStatus.COMPLETED
+    bare.tick(listener, bare.start(listener, session_id="s"))
+
+    state = bare.tick(emitter, bare.start(emitter, session_id="s"))
+
+    assert "workflow_registry" in (state.error or "")
+
+    class Narrow:
+        save, load = stores.runs.save, stores.runs.load
+
+    narrow = stores.runtime(emitter, run_store=Narrow())
+    assert "QueryableRunStore" in (narrow.tick(emitter, narrow.start(emitter)).error or "")
+
+
+@pytest.mark.item(420)
+def test_an_event_of_one_id_answers_one_wait_of_a_run(stores: Stores) -> None:
+    """However often it is emitted."""
+
+    def loop(run: RunState, ctx: Any) -> StepPlan:
+        n = run.vars["n"] = run.vars.get("n", 0) + 1
+        if n > 2:
+            return end_node(run, ctx)
+        return StepPlan("loop", Effect(EffectType.WAIT_EVENT, {"name": "ready"}, f"e{n}"), "loop")
+
+    spec = WorkflowSpec("graph", "loop", {"loop": loop})
+    scheduled = scheduler_of(stores, spec)
+    run_id, _ = scheduled.run(spec, session_id="s")
+    scope = {"scope": "session", "session_id": "s"}
+
+    def emit(event_id: str) -> int:
+        return len(scheduled.scheduler.emit_event(name="ready", event_id=event_id, **scope))
+
+    assert [emit("a"), emit("a"), emit("b"), emit("c")] == [1, 0, 1, 0]
+    assert scheduled.get_state(run_id).status is RunStatus.COMPLETED
+
+
+def test_each_of_many_listeners_gets_the_event(stores: Stores) -> None:
+    """None of them twice."""
+    listener = listening("global")
+    scheduled = scheduler_of(stores, listener)
+    count = 60
+    for n in range(count):
+        scheduled.start(listener, run_id=f"r{n}")
+        scheduled.tick(f"r{n}")
+
+    found = scheduled.scheduler.emit_event(name="ready", payload=1)
+
+    assert {one.run_id for one in found} == {f"r{n}" for n in range(count)}
+    assert {one.status for one in found} == {RunStatus.COMPLETED}
+
+
+@pytest.mark.item(414)
+def test_of_two_that_answer_one_wait_one_succeeds(stores: Stores) -> None:
+    """From threads, over runtimes of their own; the node behind is called once."""
+    calls: list[Any] = []
+
+    def after(run: RunState, ctx: Any) -> StepPlan:
+        calls.append(run.vars["out"])
+        return end_node(run, ctx)
+
+    ask = effect_then(EffectType.ASK_USER, {"prompt": "x", "wait_key": "k"}, after="after")
+    spec = WorkflowSpec("graph", "ask", {"ask": ask, "after": after})
+    first, second = stores.runtime(spec), stores.reopen().runtime(spec)
+    for n in range(20):
+        run_id = first.start(spec)
+        first.tick(spec, run_id)
+        ready, outcomes = threading.Barrier(2), list[Any]()
+
+        def answer(runtime: Any, name: str, run_id: str = run_id, ready: Any = ready) -> None:
+            ready.wait()
+            try:
+                outcomes.append(runtime.resume(spec, run_id, "k", name))  # noqa: B023
+            except StaleResumeError as exc:
+                outcomes.append(exc)  # noqa: B023
+
+        threads = [
+            threading.Thread(target=answer, args=one) for one in ((first, "a"), (second, "b"))
+        ]
+        for one in threads:
+            one.start()
+        for one in threads:
+            one.join()
+        assert sorted(isinstance(one, StaleResumeError) for one in outcomes) == [False, True]
+        assert len(calls) == n + 1
+
+
+@pytest.mark.item(454)
+def test_a_registry_knows_graphs_by_name() -> None:
+    """One of a name; an unknown one is None, or an error where it must be there."""
+    registry = WorkflowRegistry()
+    registry.register(CHILD)
+
+    assert registry.get("child") is CHILD
+    assert registry.get_or_raise("child") is CHILD
+    assert registry.get("nobody") is None
+    assert registry.list_ids() == ["child"]
+    with pytest.raises(ValueError, match="already registered"):
+        registry.register(CHILD)
+    registry.unregister("child")
+    assert "child" not in registry
+    assert len(registry) == 0
+    for verb in (registry.unregister, registry.get_or_raise):
+        with pytest.raises(KeyError, match="not registered"):
+            verb("child")
+
+
+@pytest.mark.item(455)
+def test_a_scheduler_goes_on_with_what_is_due(stores: Stores) -> None:
+    """Not with what is paused, what waits for others, or what it does not know; and it counts."""
+    timer = one_effect(EffectType.WAIT_UNTIL, {"timeout_s": 10}, name="timer")
+    strange = one_effect(EffectType.WAIT_UNTIL, {"timeout_s": 10}, name="strange")
+    resumed: list[str] = []
+    scheduled = scheduler_of(stores, timer, ASKING)
+    scheduled.scheduler._on_resumed = lambda state: resumed.append(state.run_id)
+    for run_id, spec in (("due", timer), ("paused", timer), ("asks", ASKING)):
+        scheduled.start(spec, run_id=run_id)
+        scheduled.tick(run_id)
+    foreign = scheduled.runtime.start(strange)
+    scheduled.runtime.tick(strange, foreign)
+    scheduled.runtime.pause_run("paused")
+    assert scheduled.scheduler.poll_once() == 0
+    stores.clock.advance(10)
+
+    assert scheduled.scheduler.poll_once() == 1
+    assert resumed == ["due"]
+    assert scheduled.get_state("due").status is RunStatus.COMPLETED
+    assert len(scheduled.find_waiting_runs()) == 3
+    assert [one.run_id for one in scheduled.find_waiting_runs(wait_reason=WaitReason.USER)] == [
+        "asks"
+    ]
+    stats = scheduled.scheduler.stats
+    assert (stats.poll_cycles, stats.runs_resumed, stats.runs_failed) == (2, 1, 0)
+    assert stats.last_poll_at is not None
+    scheduled.runtime.resume_run("paused")
+    assert scheduled.scheduler.poll_once() == 1
+
+
+@pytest.mark.item(391, 455)
+def test_a_scheduler_takes_over_from_a_dead_driver(stores: Stores) -> None:
+    """A run that nobody drives any more is gone on with."""
+    scheduled = scheduler_of(stores, CHILD)
+    run_id = scheduled.start(CHILD)
+
+    assert scheduled.scheduler.poll_once() == 1
+    assert scheduled.get_state(run_id).status is RunStatus.COMPLETED
+    assert scheduled.scheduler.poll_once() == 0
+
+
+@pytest.mark.item(455)
+def test_a_scheduler_that_fails_at_a_run_goes_on_with_others(stores: Stores) -> None:
+    """It tells, counts, and tries again."""
+    told: list[Any] = []
+    scheduled = scheduler_of(stores, CHILD)
+    good, bad = scheduled.start(CHILD), scheduled.start(CHILD)
+    scheduled.scheduler._on_failed = lambda run_id, exc: told.append((run_id, str(exc)))
+    real = scheduled.runtime.tick
+
+    def tick(spec: WorkflowSpec, run_id: str, max_steps: int = 100) -> RunState:
+        if run_id == bad:
+            raise OSError("store full")
+        return real(spec, run_id, max_steps)
+
+    scheduled.runtime.tick = tick  # type: ignore[method-assign,assignment]
+    assert scheduled.scheduler.poll_once() == 1
+    assert told == [(bad, "store full")]
+    assert scheduled.get_state(good).status is RunStatus.COMPLETED
+    scheduled.runtime.tick = real  # type: ignore[method-assign]
+    assert scheduled.scheduler.poll_once() == 1
+
+
+@pytest.mark.item(455)
+def test_a_scheduler_needs_a_store_that_can_look(stores: Stores) -> None:
+    """Else it says so when it is made."""
+
+    class Narrow:
+        save, load = stores.runs.save, stores.runs.load
+
+    with pytest.raises(TypeError, match="QueryableRunStore"):
+        Scheduler(runtime=stores.runtime(run_store=Narrow()), registry=WorkflowRegistry())
+
+
+@pytest.mark.item(456)
+def test_a_graph_runs_in_five_lines() -> None:
+    """In memory, with a scheduler of its own, which stops."""
+    scheduled = create_scheduled_runtime()
+    run_id, state = scheduled.run(ASKING)
+    assert state.status is RunStatus.WAITING
+    assert scheduled.respond(run_id, {"response": "yes"}).output["out"] == {"response": "yes"}
+    assert scheduled.is_running
+    with pytest.raises(RuntimeError, match="already running"):
+        scheduled.scheduler.start()
+    scheduled.stop()
+    scheduled.stop()
+    assert not scheduled.is_running
+    assert scheduled.get_ledger(run_id)
+
+
+@pytest.mark.item(457)
+def test_a_scheduler_delivers_what_comes_from_outside(stores: Stores) -> None:
+    """An answer by its key, an event by its name; the run of an unknown graph is refused."""
+    listener = listening("global")
+    scheduled = scheduler_of(stores, listener, ASKING)
+    asks, _ = scheduled.run(ASKING)
+    hears, _ = scheduled.run(listener)
+
+    state = scheduled.resume_event(run_id=asks, wait_key="k", payload=1)
+    assert state.output["out"] == 1
+    (state,) = scheduled.scheduler.emit_event(name="ready", payload=2)
+    assert (state.run_id, state.output["out"]["payload"]) == (hears, 2)
+    scheduled.registry.unregister("asking")
+    with pytest.raises(KeyError, match="not registered"):
+        scheduled.resume_event(run_id=asks, wait_key="k", payload=1)
+
+
+@pytest.mark.item(455)
+def test_the_loop_of_a_scheduler_wakes_a_run() -> None:
+    """By itself, in its thread."""
+    timer = one_effect(EffectType.WAIT_UNTIL, {"timeout_s": 0.01}, name="timer")
+    ended = threading.Event()
+    scheduled = create_scheduled_runtime(poll_interval_s=0.005, auto_start=False)
+    scheduled.scheduler._on_resumed = lambda _state: ended.set()
+    scheduled.run(timer)
+    scheduled.scheduler.start()
+
+    assert ended.wait(30)
+    scheduled.stop()
+
+
+def test_two_drivers_of_one_run_take_turns(stores: Stores) -> None:
+    """Each node is called once."""
+    calls: list[int] = []
+
+    def count(run: RunState, ctx: Any) -> StepPlan:
+        n = run.vars["n"] = run.vars.get("n", 0) + 1
+        calls.append(n)
+        return StepPlan("count", next_node="count") if n < 40 else end_node(run, ctx)
+
+    spec = WorkflowSpec("graph", "count", {"count": count})
+    first, second = stores.runtime(spec), stores.reopen().runtime(spec)
+    run_id = first.start(spec)
+
+    def drive(tick: Callable[..., RunState]) -> None:
+        while not tick(spec, run_id, 1).status.is_terminal:
+            pass
+
+    threads = [threading.Thread(target=drive, args=(one.tick,)) for one in (first, second)]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join()
+
+    assert calls == [*range(1, 41)]

@@ -62,11 +62,6 @@ if TYPE_CHECKING:
     )
     from actors.kernel.workflow.snapshots import Snapshot, SnapshotStore
     from actors.kernel.workflow.step_record import StepRecord, verify_ledger_chain
-    from actors.workflow.embedded.artifact_store import InMemoryArtifactStore
-    from actors.workflow.embedded.command_store import (
-        InMemoryCommandCursorStore,
-        InMemoryCommandStore,
-    )
     from actors.workflow.embedded.fingerprint import ActorFingerprint
     from actors.workflow.embedded.handlers import tool_calls
     from actors.workflow.embedded.history import (
@@ -76,22 +71,30 @@ if TYPE_CHECKING:
         persist_workflow_snapshot,
         replay_run_history,
     )
-    from actors.workflow.embedded.ledger_store import InMemoryLedgerStore
-    from actors.workflow.embedded.ledgers import HashChainedLedgerStore, ObservableLedgerStore
-    from actors.workflow.embedded.offloading import (
+    from actors.workflow.embedded.registry import WorkflowRegistry
+    from actors.workflow.embedded.restoring import restore_snapshot
+    from actors.workflow.embedded.run_locks import run_mutation_lock
+    from actors.workflow.embedded.runtime import WorkflowRuntime
+    from actors.workflow.embedded.scheduled import ScheduledRuntime, create_scheduled_runtime
+    from actors.workflow.embedded.scheduler import Scheduler, SchedulerStats
+    from actors.workflow.embedded.stores.artifact_store import InMemoryArtifactStore
+    from actors.workflow.embedded.stores.command_store import (
+        InMemoryCommandCursorStore,
+        InMemoryCommandStore,
+    )
+    from actors.workflow.embedded.stores.ledger_store import InMemoryLedgerStore
+    from actors.workflow.embedded.stores.ledgers import (
+        HashChainedLedgerStore,
+        ObservableLedgerStore,
+    )
+    from actors.workflow.embedded.stores.offloading import (
         OffloadingLedgerStore,
         OffloadingRunStore,
         offload_large_values,
         plain_value,
     )
-    from actors.workflow.embedded.registry import WorkflowRegistry
-    from actors.workflow.embedded.restoring import restore_snapshot
-    from actors.workflow.embedded.run_locks import run_mutation_lock
-    from actors.workflow.embedded.run_store import InMemoryRunStore
-    from actors.workflow.embedded.runtime import WorkflowRuntime
-    from actors.workflow.embedded.scheduled import ScheduledRuntime, create_scheduled_runtime
-    from actors.workflow.embedded.scheduler import Scheduler, SchedulerStats
-    from actors.workflow.embedded.snapshot_store import InMemorySnapshotStore
+    from actors.workflow.embedded.stores.run_store import InMemoryRunStore
+    from actors.workflow.embedded.stores.snapshot_store import InMemorySnapshotStore
     from actors.workflow.machine.limits import LimitWarning, RuntimeConfig
     from actors.workflow.machine.policy import (
         DefaultEffectPolicy,
@@ -157,8 +160,8 @@ else:
             ),
             "actors.kernel.workflow.snapshots": ("Snapshot", "SnapshotStore"),
             "actors.kernel.workflow.step_record": ("StepRecord", "verify_ledger_chain"),
-            "actors.workflow.embedded.artifact_store": ("InMemoryArtifactStore",),
-            "actors.workflow.embedded.command_store": (
+            "actors.workflow.embedded.stores.artifact_store": ("InMemoryArtifactStore",),
+            "actors.workflow.embedded.stores.command_store": (
                 "InMemoryCommandCursorStore",
                 "InMemoryCommandStore",
             ),
@@ -171,9 +174,12 @@ else:
                 "persist_workflow_snapshot",
                 "replay_run_history",
             ),
-            "actors.workflow.embedded.ledger_store": ("InMemoryLedgerStore",),
-            "actors.workflow.embedded.ledgers": ("HashChainedLedgerStore", "ObservableLedgerStore"),
-            "actors.workflow.embedded.offloading": (
+            "actors.workflow.embedded.stores.ledger_store": ("InMemoryLedgerStore",),
+            "actors.workflow.embedded.stores.ledgers": (
+                "HashChainedLedgerStore",
+                "ObservableLedgerStore",
+            ),
+            "actors.workflow.embedded.stores.offloading": (
                 "OffloadingLedgerStore",
                 "OffloadingRunStore",
                 "offload_large_values",
@@ -182,11 +188,11 @@ else:
             "actors.workflow.embedded.registry": ("WorkflowRegistry",),
             "actors.workflow.embedded.restoring": ("restore_snapshot",),
             "actors.workflow.embedded.run_locks": ("run_mutation_lock",),
-            "actors.workflow.embedded.run_store": ("InMemoryRunStore",),
+            "actors.workflow.embedded.stores.run_store": ("InMemoryRunStore",),
             "actors.workflow.embedded.runtime": ("WorkflowRuntime",),
             "actors.workflow.embedded.scheduled": ("ScheduledRuntime", "create_scheduled_runtime"),
             "actors.workflow.embedded.scheduler": ("Scheduler", "SchedulerStats"),
-            "actors.workflow.embedded.snapshot_store": ("InMemorySnapshotStore",),
+            "actors.workflow.embedded.stores.snapshot_store": ("InMemorySnapshotStore",),
             "actors.workflow.machine.limits": ("LimitWarning", "RuntimeConfig"),
             "actors.workflow.machine.policy": (
                 "DefaultEffectPolicy",

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from actors.kernel.workflow.effects import RunStatus, WaitReason
 from actors.kernel.workflow.errors import LedgerBrokenError
-from actors.kernel.workflow.run_state import RunFilter, RunState, due_runs, index_row, reason_of
+from actors.kernel.workflow.run_state import RunChoice, RunState, due_runs, index_row, reason_of
 from actors.kernel.workflow.run_store import Fault, no_fault
 from persistence.files.atomic import file_name, json_text, write_whole
 from persistence.run_locks import RunFileLocks
@@ -87,7 +87,7 @@ class JsonFileRunStore:
         limit: int = 100,
     ) -> list[RunState]:
         """See `QueryableRunStore.list_runs`."""
-        wanted = RunFilter(status=status, wait_reason=wait_reason, workflow_id=workflow_id)
+        wanted = RunChoice(status=status, wait_reason=wait_reason, workflow_id=workflow_id)
         return [one.copied() for one in wanted.chosen(self._all(), limit)]
 
     def list_due_wait_until(self, *, now_iso: str, limit: int = 100) -> list[RunState]:
@@ -115,7 +115,7 @@ class JsonFileRunStore:
         limit: int = 100,
     ) -> list[dict[str, Any]]:
         """See `QueryableRunIndexStore.list_run_index`."""
-        wanted = RunFilter(
+        wanted = RunChoice(
             status=status, workflow_id=workflow_id, session_id=session_id, root_only=root_only
         )
         return [index_row(one) for one in wanted.chosen(self._all(), limit)]
@@ -130,7 +130,7 @@ class JsonFileRunStore:
             for run in self._all()
             if reason_of(run) is WaitReason.EVENT and run.waiting and run.waiting.wait_key in keys
         ]
-        return [one.copied() for one in RunFilter().chosen(found, limit)]
+        return [one.copied() for one in RunChoice().chosen(found, limit)]
 
     def _path(self, run_id: str) -> Path:
         return self._folder / file_name("run_", run_id, ".json")

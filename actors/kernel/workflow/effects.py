@@ -20,7 +20,7 @@ class RunStatus(StrEnum):
 
     @property
     def is_terminal(self) -> bool:
-        """Whether nothing happens to the run any more."""
+        """True if nothing happens to the run any more."""
         return self in {RunStatus.COMPLETED, RunStatus.FAILED, RunStatus.CANCELLED}
 
 

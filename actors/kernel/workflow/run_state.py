@@ -123,7 +123,7 @@ class RunState:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunFilter:
+class RunChoice:
     """A choice of runs. None: any.
 
     Attributes:

@@ -6,7 +6,6 @@ saves checkpoints.
 - `runtime`: `WorkflowRuntime`, the public class. `scheduler`, `scheduled`: what goes on by itself.
 - `driver`: the loop of one run. `other_runs`: the effects that touch other runs. `handlers`: the host's.
 - `held_run`: a run while a driver holds it. `run_locks`, `wishes`: drivers beside each other.
-- `run_store`, `ledger_store`, `command_store`, `snapshot_store`, `artifact_store`: stores in memory.
-- `ledgers`: ledgers that tell, and that chain. `offloading`: large values as artifacts. `history`: what can be
-  taken away.
+- `starting`, `restoring`, `deletion`, `history`: the beginning and the end of runs, and what can be taken away.
+- `stores`: stores in memory, and stores over others.
 """

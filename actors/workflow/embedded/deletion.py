@@ -6,7 +6,7 @@ from typing import Any
 
 from actors.kernel.workflow.errors import GraphError
 from actors.kernel.workflow.run_state import RunState
-from actors.workflow.embedded.ledgers import delete_records
+from actors.workflow.embedded.stores.ledgers import delete_records
 
 
 def deleted_tree(runs: Any, ledger: Any, artifacts: Any, run_id: str) -> int:

@@ -10,7 +10,7 @@ from actors.kernel.workflow.ledger_store import LedgerStore
 from actors.kernel.workflow.run_state import RunState
 from actors.kernel.workflow.run_store import RunStore
 from actors.kernel.workflow.step_record import StepRecord
-from actors.workflow.embedded.ledgers import append_all, records_after
+from actors.workflow.embedded.stores.ledgers import append_all, records_after
 from actors.workflow.machine.deltas import OpenStep
 from actors.workflow.machine.records import Transition
 from actors.workflow.machine.recovery import folded

@@ -30,7 +30,7 @@ MOST_LISTENERS: Final = 100_000
 CHILD_STEPS: Final = 1000
 
 
-class Registry(Protocol):
+class GraphLookup(Protocol):
     """Graphs by name."""
 
     def get(self, workflow_id: str) -> WorkflowSpec | None:
@@ -69,7 +69,7 @@ class RunEffects:
 
     runtime: Starter
     runs: Any
-    registry: Callable[[], Registry | None]
+    registry: Callable[[], GraphLookup | None]
     deliver: Callable[[RunState, str, dict[str, Any]], bool]
 
     def outcome(self, run: RunState, opened: OpenStep) -> EffectOutcome:

@@ -21,7 +21,7 @@ from actors.workflow.embedded.deletion import deleted_tree
 from actors.workflow.embedded.driver import Driver, NodeContext
 from actors.workflow.embedded.handlers import EffectHandlers, Handler
 from actors.workflow.embedded.held_run import HeldRun
-from actors.workflow.embedded.other_runs import Registry, RunEffects
+from actors.workflow.embedded.other_runs import GraphLookup, RunEffects
 from actors.workflow.embedded.run_locks import RunLocks
 from actors.workflow.embedded.starting import check_graph, check_identity, new_run, start_record
 from actors.workflow.embedded.wishes import Wish, Wishes
@@ -66,7 +66,7 @@ class WorkflowRuntime:
         ledger_store: LedgerStore,
         effect_handlers: Mapping[EffectType, Handler] | None = None,
         effect_policy: EffectPolicy | None = None,
-        workflow_registry: Registry | None = None,
+        workflow_registry: GraphLookup | None = None,
         artifact_store: Any = None,
         config: RuntimeConfig | None = None,
         clock: Clock | None = None,

@@ -11,12 +11,12 @@ from actors.kernel.workflow.ledger_store import LedgerStore
 from actors.kernel.workflow.run_state import RunState
 from actors.kernel.workflow.run_store import RunStore
 from actors.workflow.embedded.handlers import Handler
-from actors.workflow.embedded.ledger_store import InMemoryLedgerStore
-from actors.workflow.embedded.ledgers import ObservableLedgerStore
 from actors.workflow.embedded.registry import WorkflowRegistry
-from actors.workflow.embedded.run_store import InMemoryRunStore
 from actors.workflow.embedded.runtime import WorkflowRuntime
 from actors.workflow.embedded.scheduler import Scheduler
+from actors.workflow.embedded.stores.ledger_store import InMemoryLedgerStore
+from actors.workflow.embedded.stores.ledgers import ObservableLedgerStore
+from actors.workflow.embedded.stores.run_store import InMemoryRunStore
 from actors.workflow.machine.policy import EffectPolicy
 from actors.workflow.machine.spec import WorkflowSpec
 
@@ -37,7 +37,7 @@ class ScheduledRuntime:
 
     @property
     def is_running(self) -> bool:
-        """Whether the scheduler's loop goes."""
+        """True while the scheduler's loop goes."""
         return self.scheduler.is_running
 
     def run(

@@ -74,7 +74,7 @@ class Scheduler:
 
     @property
     def is_running(self) -> bool:
-        """Whether the loop goes."""
+        """True while the loop goes."""
         return self._thread is not None and self._thread.is_alive()
 
     def start(self) -> None:

@@ -1,4 +1,4 @@
-"""How a record changes a state: the same function while a run goes on, and behind a crash.
+"""The change of a state by a record: the same function while a run goes on, and behind a crash.
 
 The `delta` of a record has a ``seq``, the number of the change, and of these what applies: ``set`` and
 ``unset`` (paths in the vars), ``key`` (the path of the record's result in the vars), ``node``, ``status``. A

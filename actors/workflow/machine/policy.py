@@ -22,7 +22,7 @@ class EffectPolicy(Protocol):
 
 
 class DefaultEffectPolicy:
-    """One attempt of each effect, unless told otherwise; pauses double, up to a limit.
+    """A policy of one attempt of each effect, unless told otherwise; pauses double, up to a limit.
 
     Args:
         default_max_attempts: Of effects that are not named below.
@@ -75,7 +75,7 @@ class RetryPolicy(DefaultEffectPolicy):
 
 
 class NoRetryPolicy(DefaultEffectPolicy):
-    """One attempt of each effect."""
+    """A policy of one attempt of each effect."""
 
     def __init__(self) -> None:
         super().__init__(default_max_attempts=1)

@@ -394,7 +394,11 @@ def test_a_scheduler_goes_on_with_what_is_due(stores: Stores) -> None:
     strange = one_effect(EffectType.WAIT_UNTIL, {"timeout_s": 10}, name="strange")
     resumed: list[str] = []
     scheduled = scheduler_of(stores, timer, ASKING)
-    scheduled.scheduler._on_resumed = lambda state: resumed.append(state.run_id)
+    scheduled.scheduler = Scheduler(
+        runtime=scheduled.runtime,
+        registry=scheduled.registry,
+        on_run_resumed=lambda state: resumed.append(state.run_id),
+    )
     for run_id, spec in (("due", timer), ("paused", timer), ("asks", ASKING)):
         scheduled.start(spec, run_id=run_id)
         scheduled.tick(run_id)
@@ -435,7 +439,11 @@ def test_a_scheduler_that_fails_at_a_run_goes_on_with_others(stores: Stores) -> 
     told: list[Any] = []
     scheduled = scheduler_of(stores, CHILD)
     good, bad = scheduled.start(CHILD), scheduled.start(CHILD)
-    scheduled.scheduler._on_failed = lambda run_id, exc: told.append((run_id, str(exc)))
+    scheduled.scheduler = Scheduler(
+        runtime=scheduled.runtime,
+        registry=scheduled.registry,
+        on_run_failed=lambda run_id, exc: told.append((run_id, str(exc))),
+    )
     real = scheduled.runtime.tick
 
     def tick(spec: WorkflowSpec, run_id: str, max_steps: int = 100) -> RunState:
@@ -500,13 +508,18 @@ def test_the_loop_of_a_scheduler_wakes_a_run() -> None:
     """By itself, in its thread."""
     timer = one_effect(EffectType.WAIT_UNTIL, {"timeout_s": 0.01}, name="timer")
     ended = threading.Event()
-    scheduled = create_scheduled_runtime(poll_interval_s=0.005, auto_start=False)
-    scheduled.scheduler._on_resumed = lambda _state: ended.set()
+    scheduled = create_scheduled_runtime(auto_start=False)
+    loop = Scheduler(
+        runtime=scheduled.runtime,
+        registry=scheduled.registry,
+        poll_interval_s=0.005,
+        on_run_resumed=lambda _state: ended.set(),
+    )
     scheduled.run(timer)
-    scheduled.scheduler.start()
+    loop.start()
 
     assert ended.wait(30)
-    scheduled.stop()
+    loop.stop()
 
 
 def test_two_drivers_of_one_run_take_turns(stores: Stores) -> None:

@@ -12,6 +12,7 @@ from actors.errors import NotSerializableError
 from actors.kernel.workflow.errors import GraphError
 from actors.workflow import (
     ArtifactStore,
+    CommandAppendResult,
     CommandCursorStore,
     CommandRecord,
     CommandStore,
@@ -71,7 +72,7 @@ def test_a_command_is_kept_once_and_in_order(stores: Stores) -> None:
 @pytest.mark.item(453)
 def test_of_many_that_give_one_command_one_is_accepted(stores: Stores) -> None:
     """And the places have no gap."""
-    results = []
+    results: list[CommandAppendResult] = []
 
     def give(n: int) -> None:
         results.extend(stores.commands.append(command(one)) for one in ("same", f"own{n}"))
@@ -113,8 +114,8 @@ def test_snapshots_are_found_by_run_tag_and_words(stores: Stores) -> None:
 @pytest.mark.item(448)
 def test_artifacts_are_kept_once_described_and_found(stores: Stores) -> None:
     """By id, run, kind and tags; the same bytes of a run are one."""
-    store = stores.artifacts
-    assert isinstance(store, ArtifactStore)
+    assert isinstance(stores.artifacts, ArtifactStore)
+    store: Any = stores.artifacts
     text = store.store_text("ü", run_id="r1", tags={"kind": "note"})
     data = store.store_json({"a": [1]}, run_id="r1")
     other = store.store_text("ü", run_id="r2", tags={"kind": "note"})
@@ -186,7 +187,9 @@ def test_references_name_artifacts(stores: Stores) -> None:
 @pytest.mark.item(397, 450)
 def test_large_values_of_a_run_are_references(stores: Stores) -> None:
     """Ids and what the runtime keeps stay; the artifacts belong to the run."""
-    runs = OffloadingRunStore(stores.runs, artifact_store=stores.artifacts, max_inline_bytes=300)
+    runs: Any = OffloadingRunStore(
+        stores.runs, artifact_store=stores.artifacts, max_inline_bytes=300
+    )
     run = RunState.new(workflow_id="graph", entry_node="a", run_id="r1", session_id="s" * 400)
     run.vars = {
         "text": "ü" * 300,
@@ -242,7 +245,7 @@ def test_what_may_be_offloaded_can_be_said(stores: Stores) -> None:
 
 def test_a_store_under_offloading_shows_what_it_can() -> None:
     """Drivers see its other verbs through it."""
-    runs = OffloadingRunStore(InMemoryRunStore(), artifact_store=None)
+    runs: Any = OffloadingRunStore(InMemoryRunStore(), artifact_store=None)
 
     assert runs.list_runs() == []
     assert not hasattr(runs, "lock")

@@ -1,4 +1,3 @@
 """Names of the source."""
 
 from actors.workflow import *  # noqa: F403
-from actors.workflow import WorkflowRuntime as Runtime

@@ -1,4 +1,4 @@
-"""Names of the source; those that ours has not yet are None, and the cases that use them are left out by name."""
+"""Names of the source; those that ours has not yet are None: the cases that use them are left out."""
 
 from __future__ import annotations
 

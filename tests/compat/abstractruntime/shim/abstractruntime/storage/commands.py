@@ -1,6 +1,4 @@
 """Names of the source."""
 
-import os
-
 from actors.workflow import *  # noqa: F403
 from persistence.files import *  # noqa: F403

@@ -8,7 +8,7 @@ from typing import Any
 
 from actors.kernel.workflow.durable import WRAPPED, durable_copy
 from actors.kernel.workflow.effects import RunStatus, WaitReason
-from actors.kernel.workflow.run_state import RunFilter, RunState, due_runs, index_row, reason_of
+from actors.kernel.workflow.run_state import RunChoice, RunState, due_runs, index_row, reason_of
 
 
 class InMemoryRunStore:
@@ -56,7 +56,7 @@ class InMemoryRunStore:
         limit: int = 100,
     ) -> list[RunState]:
         """See `QueryableRunStore.list_runs`."""
-        wanted = RunFilter(status=status, wait_reason=wait_reason, workflow_id=workflow_id)
+        wanted = RunChoice(status=status, wait_reason=wait_reason, workflow_id=workflow_id)
         return [one.copied() for one in wanted.chosen(self._all(), limit)]
 
     def list_due_wait_until(self, *, now_iso: str, limit: int = 100) -> list[RunState]:
@@ -83,7 +83,7 @@ class InMemoryRunStore:
         limit: int = 100,
     ) -> list[dict[str, Any]]:
         """See `QueryableRunIndexStore.list_run_index`."""
-        wanted = RunFilter(
+        wanted = RunChoice(
             status=status, workflow_id=workflow_id, session_id=session_id, root_only=root_only
         )
         return [index_row(one) for one in wanted.chosen(self._all(), limit)]
@@ -95,7 +95,7 @@ class InMemoryRunStore:
         with self._lock:
             ids = {one for key in wait_keys for one in self._waiting_for.get(key, ())}
             rows = [self._rows[one] for one in ids]
-        return RunFilter().chosen((_state(row) for row in rows), limit)
+        return RunChoice().chosen((_state(row) for row in rows), limit)
 
     def _all(self) -> Iterator[RunState]:
         """Yield runs that share what they hold with the store."""

@@ -13,7 +13,7 @@ from actors.kernel.workflow.errors import LedgerBrokenError
 from actors.kernel.workflow.ledger_store import LedgerStore
 from actors.kernel.workflow.run_state import RunState
 from actors.kernel.workflow.step_record import StepRecord
-from actors.workflow.embedded.ledgers import (
+from actors.workflow.embedded.stores.ledgers import (
     append_all,
     append_linked,
     delete_records,

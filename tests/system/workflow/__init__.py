@@ -1,0 +1,1 @@
+"""Graphs in processes that are killed."""

@@ -1,0 +1,167 @@
+"""A program of graphs that dies at each of its persistence points in turn, and is started again.
+
+`python -m tests.system.workflow.dying_graphs KIND FOLDER` prints a JSON line for each point: what the second
+process found and made of it. Each of the two is a process of its own, forked from this one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from actors.workflow import (
+    Effect,
+    EffectMode,
+    EffectOutcome,
+    EffectType,
+    RunStatus,
+    StaleResumeError,
+    StepPlan,
+    WorkflowSpec,
+)
+from tests.conformance.workflow.stores import Stores, effect_then, end_node, one_effect
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from actors.workflow import RunState
+
+
+def begin(run: RunState, _ctx: Any) -> StepPlan:
+    """Move on."""
+    run.vars["begun"] = run.vars.get("begun", 0) + 1
+    return StepPlan("begin", next_node="pay")
+
+
+def once(run: RunState, _ctx: Any) -> StepPlan:
+    """Ask for what must not happen twice."""
+    effect = Effect(EffectType.LLM_CALL, {"n": 2}, "once", EffectMode.AT_MOST_ONCE)
+    return StepPlan(run.current_node, effect, next_node="ask")
+
+
+CHILD = one_effect(EffectType.TOOL_CALLS, {"n": 3}, name="child")
+EAR = one_effect(EffectType.WAIT_EVENT, {"name": "paid", "scope": "global"}, name="ear")
+MAIN = WorkflowSpec(
+    "main",
+    "begin",
+    {
+        "begin": begin,
+        "pay": effect_then(EffectType.TOOL_CALLS, {"n": 1}, key="paid", after="once"),
+        "once": once,
+        "ask": effect_then(
+            EffectType.ASK_USER, {"prompt": "?", "wait_key": "k"}, key="answer", after="sub"
+        ),
+        "sub": effect_then(
+            EffectType.START_SUBWORKFLOW, {"workflow_id": "child"}, key="sub", after="tell"
+        ),
+        "tell": effect_then(
+            EffectType.EMIT_EVENT, {"name": "paid", "scope": "global"}, key="told", after="end"
+        ),
+        "end": end_node,
+    },
+)
+
+
+def program(kind: str, folder: Path, fault: Callable[[str], None]) -> Stores:
+    """Do all that is to be done, or what is left of it."""
+
+    def handler(run: RunState, effect: Effect) -> EffectOutcome:
+        line = f"{run.run_id} {effect.payload['n']} {effect.mode}\n".encode()
+        world = os.open(folder / "world", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        os.write(world, line)
+        os.close(world)
+        return EffectOutcome.completed({"n": effect.payload["n"]})
+
+    stores = Stores(kind, folder, fault)
+    kinds = (EffectType.TOOL_CALLS, EffectType.LLM_CALL)
+    runtime = stores.runtime(
+        MAIN, CHILD, EAR, effect_handlers=dict.fromkeys(kinds, handler), fault=fault
+    )
+    runtime.start(EAR, run_id="ear")
+    runtime.tick(EAR, "ear")
+    runtime.start(MAIN, run_id="main")
+    state = runtime.tick(MAIN, "main")
+    if state.waiting is not None and state.waiting.wait_key == "k":
+        try:
+            runtime.resume(MAIN, "main", "k", "yes")
+        except StaleResumeError:
+            runtime.tick(MAIN, "main")
+    runtime.tick(EAR, "ear")
+    return stores
+
+
+def told(stores: Stores) -> dict[str, Any]:
+    """Return what is there now."""
+    world = stores.folder / "world"
+    lines = world.read_text(encoding="utf-8").split("\n")[:-1] if world.exists() else []
+    runs = stores.runs.list_runs(limit=99)
+    return {
+        "world": lines,
+        "runs": {one.run_id: one.to_dict() for one in runs},
+        "ledgers": {one.run_id: stores.ledger.list(one.run_id) for one in runs},
+        "running": [one.run_id for one in runs if one.status is RunStatus.RUNNING],
+    }
+
+
+def forked(work: Callable[[], None]) -> int:
+    """Do something in a process of its own; return how it ended, as `os.waitpid` says."""
+    child = os.fork()
+    if not child:
+        try:
+            work()
+        except BaseException as exc:  # noqa: BLE001 - told by the exit code
+            print(f"{type(exc).__name__}: {exc}", file=sys.stderr, flush=True)  # noqa: T201
+            os._exit(1)
+        os._exit(0)
+    return os.waitpid(child, 0)[1]
+
+
+class Points:
+    """A hook that counts, and dies at one of them."""
+
+    def __init__(self, last: int | None = None) -> None:
+        self.seen: list[str] = []
+        self.last = last
+
+    def __call__(self, point: str) -> None:
+        """Count, and die if this is the one."""
+        self.seen.append(point)
+        if len(self.seen) == self.last:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def main(kind: str, folder: Path) -> None:
+    """Print a line for each point."""
+    counted = folder / "counted"
+
+    def count() -> None:
+        (folder / "0").mkdir()
+        points = Points()
+        program(kind, folder / "0", points)
+        counted.write_text(json.dumps(points.seen), encoding="utf-8")
+
+    assert forked(count) == 0
+    for number, point in enumerate(json.loads(counted.read_text(encoding="utf-8")), 1):
+        place = folder / str(number)
+        place.mkdir()
+        first = forked(lambda place=place, n=number: _done(kind, place, Points(n)))  # type: ignore[misc]
+        assert first == signal.SIGKILL, first
+        second = forked(lambda place=place: _done(kind, place, Points(), tell=True))  # type: ignore[misc]
+        assert second == 0, (number, point)
+        found = json.loads((place / "told").read_text(encoding="utf-8"))
+        line = json.dumps({"number": number, "point": point, **found})
+        print(line, flush=True)  # noqa: T201
+
+
+def _done(kind: str, place: Path, fault: Points, *, tell: bool = False) -> None:
+    stores = program(kind, place, fault)
+    if tell:
+        (place / "told").write_text(json.dumps(told(stores)), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]))

@@ -1,0 +1,91 @@
+"""A process of graphs is killed at each persistence point, between each pair of writes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.system.processes import ROOT
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+POINTS = {
+    "files": {
+        "half a line written",
+        "line written",
+        "line synced",
+        "file written",
+        "file synced",
+        "file renamed",
+    },
+    "sqlite": {"transaction written", "transaction committed"},
+}
+DRIVER = {"started", "executed", "ended", "saved", "resumed"}
+
+
+def check(found: dict[str, Any]) -> bool:
+    """Check what the second process made of it; whether the run was in doubt."""
+    where = f"{found['number']} {found['point']}"
+    done = Counter(found["world"])
+    main = found["runs"]["main"]
+    assert found["running"] == [], where
+    for line, count in done.items():
+        run, number, mode = line.split()
+        if mode == "at_most_once":
+            assert count <= 1, (where, line)
+        ends = [
+            one
+            for one in found["ledgers"][run]
+            if one["status"] == "completed"
+            and (one["effect"] or {}).get("payload", {}).get("n") == int(number)
+        ]
+        assert len(ends) <= 1, (where, line)
+        assert count <= 2, (where, line)
+    for records in found["ledgers"].values():
+        seqs = [one["delta"]["seq"] for one in records if "seq" in (one["delta"] or {})]
+        assert seqs == [*range(len(seqs))], where
+        begun = [one["delta"]["open"] for one in records if "open" in (one["delta"] or {})]
+        assert len({*begun}) == len(begun), where
+    if main["status"] == "failed":
+        assert "in doubt" in main["error"], (where, main["error"])
+        assert found["point"] in {"started", "executed", *POINTS["files"], *POINTS["sqlite"]}
+        return True
+    assert main["status"] == "completed", where
+    output = main["output"]
+    assert (output["begun"], output["paid"], output["once"]) == (1, {"n": 1}, {"n": 2}), where
+    assert (output["answer"], output["sub"]["output"]["out"]) == ("yes", {"n": 3}), where
+    ear = found["runs"]["ear"]
+    assert ear["status"] == "completed", where
+    assert ear["output"]["out"]["name"] == "paid", where
+    assert len(found["runs"]) == 3, where
+    return False
+
+
+@pytest.mark.system
+@pytest.mark.slow
+@pytest.mark.item(391, 398, 404, 414, 415, 421, 441, 442, 443)
+@pytest.mark.parametrize("kind", POINTS)
+def test_a_run_survives_a_kill_at_every_point(tmp_path: Path, kind: str) -> None:
+    """No record is lost, no recorded effect done again, nothing stays RUNNING; at most once is at most once."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.system.workflow.dying_graphs", kind, str(tmp_path)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+
+    doubts = [check(one) for one in found]
+
+    points = Counter(one["point"] for one in found)
+    assert {*points} >= POINTS[kind] | DRIVER
+    assert 1 <= sum(doubts) <= 12, sum(doubts)
+    assert len(found) > 60

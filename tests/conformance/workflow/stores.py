@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+from typing_extensions import override
+
 from actors.kernel.workflow.run_store import Fault, no_fault
 from actors.workflow import (
     Effect,
@@ -59,6 +61,16 @@ class GraphClock:
     def iso(self, seconds: float = 0) -> str:
         """Return the instant that is so many seconds from now."""
         return (self.instant + timedelta(seconds=seconds)).isoformat()
+
+
+class RunningClock(GraphClock):
+    """A clock that is a microsecond later each time it is read."""
+
+    @override
+    def now(self) -> datetime:
+        """See `Clock.now`."""
+        self.advance(1e-6)
+        return self.instant
 
 
 @dataclass

@@ -1,0 +1,331 @@
+"""Random graphs: made, compiled to nodes, and driven over stores, with pauses, cancels and deaths."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from actors.kernel.workflow.run_store import no_fault
+from actors.workflow import (
+    Effect,
+    EffectMode,
+    EffectOutcome,
+    EffectType,
+    RetryPolicy,
+    StaleResumeError,
+    StepPlan,
+    WaitReason,
+    WorkflowSpec,
+)
+from tests.model.graphs import ATTEMPTS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from actors.workflow import RunState, WorkflowRuntime
+    from tests.conformance.workflow.stores import Stores
+
+
+class Death(BaseException):
+    """The death of a driver."""
+
+
+@dataclass
+class Weather:
+    """What happens around a run.
+
+    Attributes:
+        steps: So many nodes a tick.
+        dies: At this point of those of the driver and the store; 0: never.
+        pauses: Whether it is paused and let go on between ticks.
+        cancels: Behind this tick; 0: never.
+    """
+
+    steps: int
+    dies: int = 0
+    pauses: bool = False
+    cancels: int = 0
+
+
+def program_of(
+    rng: random.Random, depth: int = 3, length: int = 5, *, top: bool = True
+) -> list[Any]:
+    """Return a program of a few statements; `top`: of no sub-graph."""
+    return [_statement(rng, depth, top) for _ in range(rng.randint(0, length))]
+
+
+def _statement(rng: random.Random, depth: int, top: bool) -> Any:  # noqa: PLR0911
+    kinds = ["add", "add", "work", "work", "wait", "wait", "emit"]
+    if depth:
+        kinds += ["loop", "switch", "sub"]
+    kinds += ["end", "raise"] if rng.random() < 0.15 else []
+    kind = rng.choice(kinds)
+    if kind == "add":
+        return (kind, rng.choice("ab"), rng.randint(1, 9))
+    if kind == "work":
+        fails = rng.choice([0, 0, 0, 0, 1, 1, 2, ATTEMPTS if rng.random() < 0.2 else 0])
+        once = rng.random() < 0.3
+        return (kind, 0 if once and rng.random() < 0.9 else fails, rng.randint(0, 99), once)
+    if kind == "wait":
+        reason = rng.choice(["user", "event", "until", "deadline"])
+        return (kind, reason, "timer" if reason in {"until", "deadline"} else rng.randint(0, 99))
+    if kind == "emit":
+        return (kind, rng.randint(0, 1) if top else 0)
+    if kind == "loop":
+        return (kind, rng.randint(0, 3), program_of(rng, depth - 1, 3, top=top))
+    if kind == "switch":
+        ways = [program_of(rng, depth - 1, 2, top=top) for _ in range(rng.randint(1, 3))]
+        return (kind, rng.choice("ab"), ways)
+    if kind == "sub":
+        return (kind, program_of(rng, depth - 1, 3, top=False), rng.random() < 0.3)
+    return (kind,)
+
+
+def smaller(program: list[Any]) -> Iterator[list[Any]]:
+    """Yield programs with one statement less, or with one that is smaller."""
+    for place, statement in enumerate(program):
+        yield program[:place] + program[place + 1 :]
+        kind, *words = statement
+        if kind == "loop":
+            yield program[:place] + words[1] + program[place + 1 :]
+            for body in smaller(words[1]):
+                yield [*program[:place], (kind, words[0], body), *program[place + 1 :]]
+        elif kind == "sub":
+            for body in smaller(words[0]):
+                yield [*program[:place], (kind, body, words[1]), *program[place + 1 :]]
+        elif kind == "switch":
+            for number, way in enumerate(words[1]):
+                for body in smaller(way):
+                    ways = [*words[1][:number], body, *words[1][number + 1 :]]
+                    yield [*program[:place], (kind, words[0], ways), *program[place + 1 :]]
+
+
+@dataclass
+class Compiled:
+    """A program as graphs.
+
+    Attributes:
+        specs: By name; that of the program and those of its sub-graphs.
+        ears: Names of events that somebody hears.
+        answers: Of persons and events, by node.
+    """
+
+    specs: dict[str, WorkflowSpec] = field(default_factory=dict)
+    ears: list[str] = field(default_factory=list)
+    answers: dict[str, Any] = field(default_factory=dict)
+
+    def graph(self, name: str, program: list[Any]) -> WorkflowSpec:
+        """Return the graph of a program; those of its sub-graphs are kept, too."""
+        nodes: dict[str, Any] = {"end": _end}
+        entry = self._block(nodes, program, name, "end")
+        self.specs[name] = WorkflowSpec(name, entry, nodes)
+        return self.specs[name]
+
+    def _block(self, nodes: dict[str, Any], block: list[Any], path: str, after: str) -> str:
+        for place in reversed(range(len(block))):
+            node = f"{path}.{place}"
+            nodes[node] = self._node(nodes, block[place], node, after)
+            after = node
+        return after
+
+    def _node(self, nodes: dict[str, Any], statement: Any, node: str, after: str) -> Any:
+        kind, *words = statement
+        if kind == "add":
+            return _adding(words[0], words[1], after)
+        if kind == "end":
+            return _end
+        if kind == "raise":
+            return _raising
+        if kind == "loop":
+            return _looping(words[0], self._block(nodes, words[1], f"{node}.body", node), after)
+        if kind == "switch":
+            ways = [
+                self._block(nodes, way, f"{node}.{number}w", after)
+                for number, way in enumerate(words[1])
+            ]
+            return _choosing(words[0], ways)
+        return self._asking(kind, words, node, after)
+
+    def _asking(self, kind: str, words: list[Any], node: str, after: str) -> Any:
+        mode = EffectMode.IDEMPOTENT
+        key = f"r.{node.replace('.', '_')}"
+        payload: dict[str, Any] = {"node": node}
+        if kind == "work":
+            what = EffectType.LLM_CALL
+            payload |= {"fails": words[0], "value": words[1]}
+            mode = EffectMode.AT_MOST_ONCE if words[2] else mode
+        elif kind == "wait":
+            what, more = _waiting(words[0], node)
+            payload |= more
+            self.answers[node] = words[1]
+        elif kind == "emit":
+            what = EffectType.EMIT_EVENT
+            payload |= {"name": node, "scope": "global"}
+            if words[0]:
+                self.ears.append(node)
+        else:
+            what = EffectType.START_SUBWORKFLOW
+            child = self.graph(f"{node}s", words[0])
+            payload |= {"workflow_id": child.workflow_id, "async": words[1]}
+        return _requesting(what, payload, key=key, mode=mode, after=after)
+
+
+def _end(run: RunState, _ctx: Any) -> StepPlan:
+    names = ("a", "b", "r")
+    return StepPlan(run.current_node, complete_output={one: run.vars[one] for one in names})
+
+
+def _raising(_run: RunState, _ctx: Any) -> StepPlan:
+    raise ValueError("on purpose")
+
+
+def _adding(name: str, amount: int, after: str) -> Any:
+    def node(run: RunState, _ctx: Any) -> StepPlan:
+        run.vars[name] += amount
+        return StepPlan(run.current_node, next_node=after)
+
+    return node
+
+
+def _looping(times: int, body: str, after: str) -> Any:
+    def node(run: RunState, _ctx: Any) -> StepPlan:
+        counts = run.vars["_temp"]
+        done = counts.get(run.current_node, 0)
+        if done == times:
+            counts.pop(run.current_node, None)
+            return StepPlan(run.current_node, next_node=after)
+        counts[run.current_node] = done + 1
+        return StepPlan(run.current_node, next_node=body)
+
+    return node
+
+
+def _choosing(name: str, ways: list[str]) -> Any:
+    return lambda run, _ctx: StepPlan(run.current_node, next_node=ways[run.vars[name] % len(ways)])
+
+
+def _waiting(reason: str, node: str) -> tuple[EffectType, dict[str, Any]]:
+    if reason == "user":
+        return EffectType.ASK_USER, {"prompt": "?", "wait_key": node}
+    if reason == "until":
+        return EffectType.WAIT_UNTIL, {"timeout_s": 5}
+    more = {"timeout_s": 5} if reason == "deadline" else {}
+    return EffectType.WAIT_EVENT, {"wait_key": node} | more
+
+
+def _requesting(
+    what: EffectType, payload: dict[str, Any], *, key: str, mode: EffectMode, after: str
+) -> Any:
+    def node(run: RunState, _ctx: Any) -> StepPlan:
+        told = dict(payload)
+        if what is EffectType.START_SUBWORKFLOW:
+            told["vars"] = {"a": run.vars["a"], "b": 1, "r": {}}
+        return StepPlan(run.current_node, Effect(what, told, key, mode), next_node=after)
+
+    return node
+
+
+class World:
+    """All that is done to the world, and the driver that does it.
+
+    Args:
+        stores: Where runs are.
+        compiled: The graphs.
+        weather: What happens around.
+    """
+
+    def __init__(self, stores: Stores, compiled: Compiled, weather: Weather) -> None:
+        self.executions: list[tuple[str, str, int]] = []
+        self.died_at = ""
+        self._stores, self._compiled, self._weather = stores, compiled, weather
+        self._left, self._ticks = weather.dies, 0
+        self._runtime = self._opened(self._fault if weather.dies else no_fault)
+
+    def run(self, name: str) -> None:
+        """Start the graph of this name, and drive all runs to their ends."""
+        for ear in self._compiled.ears:
+            spec = self._ear(ear)
+            self._compiled.specs[f"ear {ear}"] = spec
+        self._surviving(self._ears)
+        variables = {"a": 0, "b": 1, "r": {}}
+        spec = self._compiled.specs[name]
+        self._surviving(lambda: self._runtime.start(spec, run_id="main", vars=variables))
+        while (run := self._next()) is not None:
+            self._ticks += 1
+            if self._ticks == self._weather.cancels:
+                self._surviving(lambda: self._runtime.cancel_run("main", "enough"))
+            elif self._weather.pauses and self._ticks % 2:
+                self._surviving(lambda run=run: self._runtime.pause_run(run.run_id))  # type: ignore[misc]
+                self._surviving(lambda run=run: self._drive(run))  # type: ignore[misc]
+                self._surviving(lambda run=run: self._runtime.resume_run(run.run_id))  # type: ignore[misc]
+            else:
+                self._surviving(lambda run=run: self._drive(run))  # type: ignore[misc]
+            assert self._ticks < 3000, "it does not end"
+
+    def _ears(self) -> None:
+        for ear in self._compiled.ears:
+            spec, run_id = self._compiled.specs[f"ear {ear}"], f"ear-{ear.replace('.', '-')}"
+            self._runtime.start(spec, run_id=run_id)
+            self._runtime.tick(spec, run_id)
+
+    def _ear(self, name: str) -> WorkflowSpec:
+        payload = {"name": name, "scope": "global"}
+        node = _requesting(
+            EffectType.WAIT_EVENT, payload, key="e", mode=EffectMode.IDEMPOTENT, after="end"
+        )
+        end = lambda run, _ctx: StepPlan("end", complete_output=run.vars["e"]["name"])  # noqa: E731
+        return WorkflowSpec(f"ear {name}", "hear", {"hear": node, "end": end})
+
+    def _next(self) -> RunState | None:
+        """Return a run that can go on: the deepest of those that wait for each other."""
+        runs = [one for one in self._stores.runs.list_runs(limit=999) if not one.status.is_terminal]
+        able = [
+            one for one in runs if not one.workflow_id.startswith("ear ") or one.status == "running"
+        ]
+        return max(able, key=lambda one: (len(one.workflow_id), one.run_id), default=None)
+
+    def _drive(self, run: RunState) -> None:
+        spec = self._compiled.specs[run.workflow_id]
+        wait = run.waiting
+        if wait is None or wait.reason is WaitReason.SUBWORKFLOW:
+            self._runtime.tick(spec, run.run_id, self._weather.steps)
+        elif wait.until is not None:
+            self._stores.clock.advance(6)
+            self._runtime.tick(spec, run.run_id, self._weather.steps)
+        else:
+            answer = self._compiled.answers[str(wait.wait_key)]
+            try:
+                self._runtime.resume(spec, run.run_id, wait.wait_key, answer, self._weather.steps)
+            except StaleResumeError:
+                self._runtime.tick(spec, run.run_id, self._weather.steps)
+
+    def _surviving(self, work: Callable[[], object]) -> None:
+        """Do something; if the driver dies, with another one again."""
+        try:
+            work()
+        except Death:
+            self._stores = self._stores.reopen()
+            self._runtime = self._opened(no_fault)
+            work()
+
+    def _fault(self, point: str) -> None:
+        self._left -= 1
+        if self._left == 0:
+            self.died_at = point
+            raise Death
+
+    def _handle(self, run: RunState, effect: Effect) -> EffectOutcome:
+        attempt = effect.payload["params"]["trace_metadata"]["attempt"]
+        self.executions.append((run.run_id, effect.payload["node"], attempt))
+        if attempt <= effect.payload["fails"]:
+            return EffectOutcome.failed("no luck")
+        return EffectOutcome.completed(effect.payload["value"])
+
+    def _opened(self, fault: Callable[[str], None]) -> WorkflowRuntime:
+        return self._stores.runtime(
+            *self._compiled.specs.values(),
+            effect_handlers={EffectType.LLM_CALL: self._handle},
+            effect_policy=RetryPolicy(llm_max_attempts=ATTEMPTS),
+            fault=fault,
+        )

@@ -1,0 +1,142 @@
+"""Random graphs end as the model says, on every store, whatever happens around them."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.conformance.workflow.stores import KINDS, RunningClock, Stores
+from tests.harness import slow
+from tests.model.graphs import Expected, expected
+from tests.properties.graphs import Compiled, Weather, World, program_of, smaller
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from actors.workflow import RunState
+
+GRAPHS = {"memory": 500, "files": 100, "sqlite": 100}
+"""Of each store; 5,000 with `CALLBOARD_TEST_SLOW`, or as many as `CALLBOARD_GRAPHS` says."""
+TIMERS = {"waited_until", "timed_out"}
+
+
+def weather_of(rng: random.Random) -> Weather:
+    """Return what happens around a run."""
+    return Weather(
+        steps=rng.choice([1, 2, 3, 7, 100]),
+        dies=rng.choice([0, rng.randint(1, 60)]),
+        pauses=rng.random() < 0.2,
+        cancels=rng.choice([0, 0, 0, 0, rng.randint(1, 9)]),
+    )
+
+
+def plain(value: Any) -> Any:
+    """Return an output in the model's words."""
+    if not isinstance(value, dict):
+        return value
+    if TIMERS & value.keys():
+        return "timer"
+    if "delivered" in value:
+        return "emit"
+    if "sub_run_id" in value:
+        return "async" if value.get("async") else plain(value["output"])
+    return {name: plain(one) for name, one in value.items()}
+
+
+class Mismatch(AssertionError):  # noqa: N818 - what a test finds
+    """The product and the model disagree."""
+
+
+def compare(stores: Stores, run: RunState, model: Expected, world: World, *, whole: bool) -> None:
+    """Compare a run and those below it with the model; if not `whole`, they are its beginnings."""
+    records = [
+        (one["node_id"], one["status"], one["attempt"])
+        for one in stores.ledger.list(run.run_id)
+        if (one["effect"] or {}).get("type") not in {"pause", "unpause"}
+    ]
+    done = Counter((node, n) for run_id, node, n in world.executions if run_id == run.run_id)
+    if whole:
+        found = (run.status.value, plain(run.output), records)
+        wanted = (model.status, model.output, model.records)
+        if found != wanted:
+            raise Mismatch(f"{run.workflow_id}: {found}\nmodel: {wanted}\n{run.error}")
+    elif run.status.value == "completed" and plain(run.output) != model.output:
+        raise Mismatch(f"{run.workflow_id}: {run.output}\nmodel: {model.output}")
+    promised = Counter(model.executions)
+    more = done - promised
+    if more.total() > (1 if world.died_at == "executed" else 0):
+        raise Mismatch(f"{run.workflow_id}: executed too often: {more}")
+    if whole and promised - done:
+        raise Mismatch(f"{run.workflow_id}: not executed: {promised - done}")
+    children = stores.runs.list_children(parent_run_id=run.run_id)
+    if whole and len(children) != len(model.children):
+        raise Mismatch(f"{run.workflow_id}: {len(children)} children, not {len(model.children)}")
+    for child, below in zip(children, model.children, strict=False):
+        compare(stores, child, below, world, whole=whole)
+
+
+def play(kind: str, folder: Path, program: list[Any], weather: Weather) -> None:
+    """Run a program, and compare what came of it with the model.
+
+    Raises:
+        Mismatch: They disagree.
+    """
+    stores = Stores(kind, folder, clock=RunningClock())
+    compiled = Compiled()
+    compiled.graph("g", program)
+    world = World(stores, compiled, weather)
+    world.run("g")
+    stores = stores.reopen()
+    run = stores.runs.load("main")
+    everyone = stores.runs.list_runs(limit=999)
+    left = [one for one in everyone if not one.status.is_terminal]
+    if any(not one.workflow_id.startswith("ear ") for one in left):
+        raise Mismatch(f"not at its end: {left}")
+    in_doubt = any("in doubt" in (one.error or "") for one in everyone)
+    if in_doubt and world.died_at not in {"started", "executed"}:
+        raise Mismatch(f"in doubt, and nobody died: {world.died_at!r}")
+    cut = in_doubt or any(one.status.value == "cancelled" for one in everyone)
+    model = expected("g", program, {})
+    compare(stores, run, model, world, whole=not cut)
+    ears = {one.output for one in everyone if one.output and one.workflow_id.startswith("ear ")}
+    if ears != model.heard and not (cut and ears <= model.heard):
+        raise Mismatch(f"heard {ears}, not {model.heard}")
+    stores.close()
+
+
+def shrunk(kind: str, folder: Path, program: list[Any], weather: Weather) -> list[Any]:
+    """Return a smaller program that still disagrees with the model."""
+    for number, less in enumerate(smaller(program)):
+        place = folder / f"s{number}"
+        place.mkdir()
+        try:
+            play(kind, place, less, weather)
+        except AssertionError:
+            return shrunk(kind, place, less, weather)
+    return program
+
+
+@pytest.mark.slow
+@pytest.mark.item(391, 392, 401, 410, 421, 437, 441, 442, 443, 480)
+@pytest.mark.parametrize("kind", KINDS)
+def test_random_graphs_end_as_the_model_says(kind: str, tmp_path: Path) -> None:
+    """Output, vars, the order of records and the number of executions, over pauses, cancels and deaths."""
+    first = int(os.environ.get("CALLBOARD_SEED", "0"))
+    most = 5000 if slow.IS_SLOW else GRAPHS[kind]
+    graphs = int(os.environ.get("CALLBOARD_GRAPHS", most))
+    for seed in range(first, first + graphs):
+        rng = random.Random(seed)
+        program, weather = program_of(rng), weather_of(rng)
+        folder = tmp_path / str(seed)
+        folder.mkdir()
+        try:
+            play(kind, folder, program, weather)
+        except AssertionError as exc:
+            place = tmp_path / f"shrink{seed}"
+            place.mkdir()
+            least = shrunk(kind, place, program, weather)
+            pytest.fail(f"seed {seed}, {weather}: {exc}\nprogram: {program}\nleast: {least}")

@@ -70,11 +70,16 @@ def behind(before: Transition, record: StepRecord, opened: OpenStep | None = Non
 
 
 def completed(
-    state: RunState, output: Any, changed: dict[str, Any], *, at: str, via: str | None = None
+    state: RunState,
+    output: Any,
+    changed: dict[str, Any],
+    *,
+    at: str,
+    via: dict[str, Any] | None = None,
 ) -> Transition:
     """Decide that a run has this output; `via` says of what, if not of a node."""
     delta = changed | {"seq": seq_of(state.vars), "status": RunStatus.COMPLETED.value}
-    result = {"completed": True, "output": output} | ({"via": via} if via else {})
+    result = {"completed": True, "output": output} | (via or {})
     record = recorded(state, StepStatus.COMPLETED, at, result=result, delta=delta)
     return told_of_end(behind(Transition(state), record), at=at)
 

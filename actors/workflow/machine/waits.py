@@ -95,7 +95,8 @@ def reply(
         after = behind(Transition(state), record)
     except GraphError as exc:
         return failed(state, f"answer to {wait.wait_key!r}: {exc}", at=at)
-    return after if wait.resume_to_node else ended_with(after, payload, at=at, via="resume")
+    via = {"via": "resume", "wait_key": wait.wait_key}
+    return after if wait.resume_to_node else ended_with(after, payload, at=at, via=via)
 
 
 def room_at(result_key: str | None) -> int:
@@ -113,7 +114,9 @@ def delta_behind(seq: int, result_key: str | None, node: str | None) -> dict[str
     return delta
 
 
-def ended_with(after: Transition, result: Any, *, at: str, via: str | None = None) -> Transition:
+def ended_with(
+    after: Transition, result: Any, *, at: str, via: dict[str, Any] | None = None
+) -> Transition:
     """Return the end of a run whose last node was an effect or a wait."""
     output = {"success": True, "result": result}
     end = completed(after.state, output, {}, at=at, via=via)

@@ -2,4 +2,3 @@
 
 from actors.workflow import *  # noqa: F403
 from persistence.files import *  # noqa: F403
-from persistence.files.snapshots import *  # noqa: F403

@@ -1,0 +1,1 @@
+"""A build back end that builds nothing: `pip download` asks it for a name and a version."""

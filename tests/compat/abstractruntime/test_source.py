@@ -1,0 +1,78 @@
+"""The source's own tests pass over our graphs."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+HERE: Final = Path(__file__).parent
+ROOT: Final = HERE.parents[2]
+NAME: Final = "abstractruntime-0.13.0"
+SHA256: Final = "1d178d5add836877659bd6f6bcf6768eb9aa5e2dc74df0e3174a365babc74e32"
+FILES: Final = (HERE / "files.txt").read_text(encoding="utf-8").split()
+"""Those of its files that ours is made for so far."""
+LEFT_OUT: Final = [
+    line
+    for line in (HERE / "left_out.txt").read_text(encoding="utf-8").splitlines()
+    if not line.startswith("#")
+]
+"""Cases of these files that are not true of ours yet."""
+PASSED: Final = 167
+"""Cases that pass in all, so that none gets lost."""
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of its tests; skip where it cannot be fetched."""
+    folder = tmp_path_factory.mktemp("source")
+    archive = Path(os.environ.get("CALLBOARD_ABSTRACTRUNTIME", folder / f"{NAME}.tar.gz"))
+    if not archive.exists():
+        command = "pip download -q --no-deps --no-build-isolation --no-binary abstractruntime -d"
+        done = subprocess.run(
+            [sys.executable, "-m", *command.split(), str(folder), NAME.replace("-", "==")],
+            env={**os.environ, "PYTHONPATH": str(HERE / "backend")},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode or not archive.exists():
+            pytest.skip(f"{NAME} cannot be fetched: {done.stderr[-300:]}")
+    assert hashlib.sha256(archive.read_bytes()).hexdigest() == SHA256
+    with tarfile.open(archive) as packed:
+        packed.extractall(folder / "unpacked", filter="data")
+    return folder / "unpacked" / NAME / "tests"
+
+
+@pytest.mark.slow
+@pytest.mark.item(479)
+def test_the_tests_of_the_source_pass(source: Path) -> None:
+    """All cases of these files, but those that are left out by name; and as many as before."""
+    options = (
+        "-q --noconftest -c /dev/null -W ignore -p no:randomly -p no:cacheprovider --rootdir ."
+    )
+    without = [f"--deselect={case}" for case in LEFT_OUT]
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "pytest", *options.split()),
+            *without,
+            *(f"{name}.py" for name in FILES),
+        ],
+        cwd=source,
+        env={**os.environ, "PYTHONPATH": f"{HERE / 'shim'}{os.pathsep}{ROOT}"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stdout[-3000:]
+    passed = re.search(r"(\d+) passed", done.stdout)
+    assert passed is not None
+    assert int(passed[1]) == PASSED

@@ -23,15 +23,19 @@ MODULES: Final = {"": 454, "nats": 515, "nats redis": 638}
 PYTHONS_OWN: Final = sys.stdlib_module_names | {"__main__", "tests"}
 NOT_NEEDED: Final = {
     "actors.kernel.memory_rules",  # no agent remembers anything
+    "actors.kernel.workflow",
     "actors.runtime.memory.store",  # rows are in PostgreSQL
     "actors.runtime.sharding.erasing",
     "actors.storage.boards",
+    "actors.workflow",
     "compose.embedded",  # URLs name the servers
     "docstring_parser",
     "email.mime",
     "http.client",
     "opentelemetry.exporter",
     "opentelemetry.sdk",  # no collector is named
+    "persistence.files",
+    "persistence.sqlite",
     "prometheus_client",  # no address for metrics is named
     "psutil",
     "rich",  # a host prints no tables

@@ -1,0 +1,1 @@
+"""Graphs, where no store matters."""

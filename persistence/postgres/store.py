@@ -26,6 +26,7 @@ from persistence.postgres.features.follows import Follows
 from persistence.postgres.features.limits import PostgresLimits
 from persistence.postgres.features.retention import Retention
 from persistence.postgres.features.schedules import PostgresSchedules
+from persistence.postgres.features.session_directory import PostgresSessionDirectory
 from persistence.postgres.features.sessions import FactReaders, PostgresSessions
 from persistence.postgres.features.transcripts import Transcripts
 from persistence.postgres.features.usage import PostgresUsage
@@ -86,6 +87,7 @@ class PostgresStore(RunStore):
         self.transcripts = Transcripts(links, large_turns.of)
         readers = FactReaders(self._listener, settings.sessions_channel)
         self.sessions = PostgresSessions(links, self.transcripts, readers)
+        self.directory = PostgresSessionDirectory(links)
         self.arrivals = Arrivals(
             settings, links, arriving, answering, reads=self.reads, on_session=readers.wake
         )

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 from actors.kernel.runtime.hints import Nudge
 from actors.kernel.storage.blob import ArtifactStores
 from actors.kernel.storage.session import SessionStore
+from actors.kernel.storage.session_directory import SessionDirectory
 from actors.kernel.storage.transcript import TranscriptStore
 from actors.kernel.storage.usage import UsageStore
 from actors.kernel.store.arrivals import ArrivalStore
@@ -66,6 +67,8 @@ class RunStore(Protocol):
     """Conversations of agents."""
     sessions: SessionStore
     """Facts and heads of sessions."""
+    directory: SessionDirectory
+    """Names and lists of sessions."""
     artifacts: ArtifactStores
     """Large bytes, by tenant and scope."""
     memories: LongTermMemories

@@ -10,6 +10,7 @@ from datetime import datetime
 from math import inf
 from typing import Final, LiteralString
 
+from pydantic_core import from_json
 from typing_extensions import override
 
 from actors.kernel.agent.transcript import Turn
@@ -27,16 +28,16 @@ WATCH_S: Final = 60.0
 DELETE_BATCH: Final = 1_000
 """So many facts go in one statement."""
 
-_SESSION: Final[LiteralString] = """
-  s.agent, s.project, s.last_fact, s.created_at, s.last_at,
+SESSION: Final[LiteralString] = """
+  s.agent, s.project, s.last_fact, s.created_at, s.last_at, s.title, s.metadata,
   (select count(*) from runs r where r.agent = s.agent and r.ended_at is null)::int as open_runs,
   active_node(s.agent, substr(s.agent, strpos(s.agent, '/') + 1)) as head
 """
 SQL_SELECT_KNOWN_SESSION: Final[LiteralString] = f"""
-select {_SESSION} from sessions s where s.agent = $1 and s.created_at is not null and not s.is_deleting
+select {SESSION} from sessions s where s.agent = $1 and s.created_at is not null and not s.is_deleting
 """  # noqa: S608 - constants only
 SQL_SELECT_KNOWN_SESSIONS: Final[LiteralString] = f"""
-select {_SESSION} from (select * from sessions n
+select {SESSION} from (select * from sessions n
     where n.tenant = $1 and n.type = $2 and n.last_at < coalesce($4::timestamptz, 'infinity')
       and n.created_at is not null and not n.is_deleting
     order by n.last_at desc, n.agent limit $3) s
@@ -147,7 +148,7 @@ class PostgresSessions(SessionStore):
     @override
     async def get(self, agent: AgentId) -> SessionRow | None:
         rows = await self._links.fetch("reading a session", SQL_SELECT_KNOWN_SESSION, str(agent))
-        return _session_of(rows[0]) if rows else None
+        return session_of(rows[0]) if rows else None
 
     @override
     async def recent(
@@ -155,7 +156,7 @@ class PostgresSessions(SessionStore):
     ) -> list[SessionRow]:
         args = (tenant, type_, limit, before)
         rows = await self._links.fetch("listing sessions", SQL_SELECT_KNOWN_SESSIONS, *args)
-        return [_session_of(row) for row in rows]
+        return [session_of(row) for row in rows]
 
     @override
     async def facts(
@@ -265,7 +266,8 @@ class PostgresSessions(SessionStore):
         return total
 
 
-def _session_of(row: Row) -> SessionRow:
+def session_of(row: Row) -> SessionRow:
+    """Return what a statement has read by `SESSION`."""
     return SessionRow(
         AgentId.parse(row["agent"]),
         row["project"],
@@ -274,4 +276,6 @@ def _session_of(row: Row) -> SessionRow:
         row["head"],
         row["created_at"],
         row["last_at"],
+        row["title"],
+        from_json(row["metadata"]),
     )

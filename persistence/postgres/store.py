@@ -26,7 +26,6 @@ from persistence.postgres.features.follows import Follows
 from persistence.postgres.features.limits import PostgresLimits
 from persistence.postgres.features.retention import Retention
 from persistence.postgres.features.schedules import PostgresSchedules
-from persistence.postgres.features.session_directory import PostgresSessionDirectory
 from persistence.postgres.features.sessions import FactReaders, PostgresSessions
 from persistence.postgres.features.transcripts import Transcripts
 from persistence.postgres.features.usage import PostgresUsage
@@ -45,6 +44,7 @@ from persistence.postgres.stores.artifacts import PostgresArtifacts
 if TYPE_CHECKING:
     from actors.kernel.storage.erasure import ErasureStore
     from actors.kernel.storage.memory import LongTermMemories
+    from actors.kernel.storage.session_directory import SessionDirectory
     from persistence.postgres.stores.boards import PgTaskBoards
 
 _log = logging.getLogger("callboard.postgres")
@@ -87,7 +87,6 @@ class PostgresStore(RunStore):
         self.transcripts = Transcripts(links, large_turns.of)
         readers = FactReaders(self._listener, settings.sessions_channel)
         self.sessions = PostgresSessions(links, self.transcripts, readers)
-        self.directory = PostgresSessionDirectory(links)
         self.arrivals = Arrivals(
             settings, links, arriving, answering, reads=self.reads, on_session=readers.wake
         )
@@ -136,6 +135,13 @@ class PostgresStore(RunStore):
         from persistence.postgres.stores.memories import PostgresLongTermMemories  # noqa: PLC0415 - few use it
 
         return PostgresLongTermMemories(self._links)
+
+    @cached_property
+    @override
+    def directory(self) -> SessionDirectory:  # type: ignore[override]  # nobody sets it
+        from persistence.postgres.features.session_directory import PostgresSessionDirectory  # noqa: PLC0415 - no host uses it
+
+        return PostgresSessionDirectory(self._links)
 
     @cached_property
     @override

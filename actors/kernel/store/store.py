@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Protocol
 from actors.kernel.runtime.hints import Nudge
 from actors.kernel.storage.blob import ArtifactStores
 from actors.kernel.storage.session import SessionStore
-from actors.kernel.storage.session_directory import SessionDirectory
 from actors.kernel.storage.transcript import TranscriptStore
 from actors.kernel.storage.usage import UsageStore
 from actors.kernel.store.arrivals import ArrivalStore
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
     from actors.kernel.runtime.hints import LogHints
     from actors.kernel.storage.erasure import ErasureStore
     from actors.kernel.storage.memory import LongTermMemories
+    from actors.kernel.storage.session_directory import SessionDirectory
 
 
 class RunStore(Protocol):

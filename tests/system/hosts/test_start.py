@@ -23,13 +23,16 @@ MODULES: Final = {"": 454, "nats": 515, "nats redis": 638}
 PYTHONS_OWN: Final = sys.stdlib_module_names | {"__main__", "tests"}
 NOT_NEEDED: Final = {
     "actors.kernel.memory_rules",  # no agent remembers anything
+    "actors.kernel.storage.session_directory",  # nobody asks for lists of sessions
     "actors.runtime.memory.store",  # rows are in PostgreSQL
     "actors.runtime.sharding.erasing",
     "actors.storage.boards",
     "compose.embedded",  # URLs name the servers
     "docstring_parser",
+    "compose.web",
     "email.mime",
     "http.client",
+    "httptools",
     "opentelemetry.exporter",
     "opentelemetry.sdk",  # no collector is named
     "prometheus_client",  # no address for metrics is named
@@ -37,6 +40,7 @@ NOT_NEEDED: Final = {
     "rich",  # a host prints no tables
     "starlette",
     "uvicorn",
+    "uvloop",
     "watchfiles",
     "yaml",
 }

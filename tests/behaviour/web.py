@@ -1,0 +1,168 @@
+"""A client of the API without a socket: requests as ASGI has them, answers as they are sent."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from compose.web import app
+from tests.behaviour.bed import LIMIT_S
+from tests.behaviour.talks import sessions_on
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Mapping, Sequence
+
+    from starlette.types import ASGIApp, Message
+
+    from tests.behaviour.bed import Bed
+
+HOST: Final = (b"host", b"127.0.0.1:8123")
+
+
+@dataclass(slots=True)
+class Answer:
+    """An answer: its status, headers and body."""
+
+    status: int = 0
+    headers: dict[str, str] = field(default_factory=dict)
+    body: bytes = b""
+
+    @property
+    def data(self) -> Any:
+        """The body as JSON."""
+        return json.loads(self.body)
+
+    def take(self, message: Message) -> None:
+        """Add a part of it."""
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            self.headers = {name.decode(): value.decode() for name, value in message["headers"]}
+        else:
+            self.body += message.get("body", b"")
+
+
+class WebClient:
+    """Sends requests to an ASGI application.
+
+    Args:
+        application: The application.
+    """
+
+    def __init__(self, application: ASGIApp) -> None:
+        self._app = application
+
+    async def __call__(
+        self,
+        method: str,
+        path: str,
+        body: object = None,
+        *,
+        pieces: Sequence[bytes] | None = None,
+        is_whole: bool = True,
+        headers: Mapping[str, str] | None = None,
+        **more: str,
+    ) -> Answer:
+        """Return the answer to a request; names of headers have ``_`` for ``-``.
+
+        Args:
+            method: Of HTTP.
+            path: With the query, as it stands in a request.
+            body: Bytes, or JSON data.
+            pieces: The same in pieces.
+            is_whole: False: the rest of the body never comes.
+            headers: Of the request.
+            **more: The same.
+        """
+        answer = Answer()
+        waiting = list(pieces) if pieces is not None else [_bytes_of(body)]
+
+        async def receive() -> Message:
+            if not waiting:
+                await asyncio.get_running_loop().create_future()
+            piece = waiting.pop(0)
+            return {
+                "type": "http.request",
+                "body": piece,
+                "more_body": bool(waiting) or not is_whole,
+            }
+
+        async def send(message: Message) -> None:
+            answer.take(message)
+
+        async with asyncio.timeout(3 * LIMIT_S):
+            await self._app(scope_of(method, path, {**(headers or {}), **more}), receive, send)
+        return answer
+
+    async def get(self, path: str, **headers: str) -> Any:
+        """Return the JSON of an answer that has to be 200."""
+        answer = await self("GET", path, headers=headers)
+        assert answer.status == 200, answer
+        return answer.data
+
+    async def post(self, path: str, body: object = None, **headers: str) -> Any:
+        """Return the JSON of an answer that has to be a success."""
+        answer = await self("POST", path, body, headers=headers)
+        assert answer.status in (200, 201, 202), answer
+        return answer.data
+
+
+def scope_of(method: str, path: str, headers: dict[str, str]) -> dict[str, Any]:
+    """Return what a server makes of a request's head; the path is as it stands there."""
+    target, _, query = path.partition("?")
+    given = [(name.replace("_", "-").encode(), text.encode()) for name, text in headers.items()]
+    return {
+        "type": "http",
+        "asgi": {"version": "3.0", "spec_version": "2.3"},
+        "http_version": "1.1",
+        "method": method,
+        "scheme": "http",
+        "path": target,
+        "raw_path": target.encode(),
+        "query_string": query.encode(),
+        "root_path": "",
+        "headers": [HOST, *given] if "host" not in headers else given,
+        "client": ("127.0.0.1", 1),
+        "server": ("127.0.0.1", 8123),
+    }
+
+
+def _bytes_of(body: object) -> bytes:
+    if body is None:
+        return b""
+    return body if isinstance(body, bytes) else json.dumps(body).encode()
+
+
+@asynccontextmanager
+async def web_on(
+    bed: Bed, agents: Any, *, app_name: str, **options: Any
+) -> AsyncIterator[WebClient]:
+    """Yield a client of the API of the host that lives, whose own app has these agents."""
+    async with sessions_on(bed, agents, app=app_name, **options) as talks:
+        modes = tuple(agents) if isinstance(agents, dict) else ("normal",)
+        yield WebClient(app(talks, modes=modes, is_loopback=True))
+
+
+@asynccontextmanager
+async def web_elsewhere(bed: Bed, *, app_name: str, **settings: Any) -> AsyncIterator[WebClient]:
+    """Yield a client of the API of a second process, which executes nothing."""
+    async with bed.client() as runtime:
+        yield WebClient(app(runtime, default_app=app_name, **settings))
+
+
+async def made(web: WebClient, session: str = "s") -> str:
+    """Make a session, and return its path."""
+    await web.post("/v1/sessions", {"session_id": session})
+    return f"/v1/sessions/{session}"
+
+
+async def told(web: WebClient, path: str, text: str, **headers: str) -> Any:
+    """Return a run that a message started, after its end."""
+    return await web.post(f"{path}/runs", {"text": text}, prefer="wait=20", **headers)
+
+
+async def texts(web: WebClient, path: str) -> list[str]:
+    """Return the texts of the active path."""
+    return [node["text"] for node in (await web.get(f"{path}/nodes"))["nodes"]]

@@ -23,12 +23,14 @@ from compose.web.openapi import openapi_of
 from compose.web.principal import LOCAL, Authenticate, Principal
 from compose.web.problems import HttpProblem, problem_of
 from compose.web.resources import agents as any_agents
-from compose.web.resources import approvals, apps, artifacts, cleanup, nodes, runs, sessions
+from compose.web.resources import approvals, apps, artifacts, cleanup, events, nodes, runs, sessions
+from compose.web.streams import Streams
 
 ENDPOINTS: Final[tuple[WebEndpoint, ...]] = (
     *apps.ENDPOINTS,
     *sessions.ENDPOINTS,
     *runs.ENDPOINTS,
+    *events.ENDPOINTS,
     *nodes.ENDPOINTS,
     *approvals.ENDPOINTS,
     *artifacts.ENDPOINTS,
@@ -39,6 +41,23 @@ OPENAPI: Final = "/v1/openapi.json"
 _Answer: TypeAlias = "Callable[[Request], Awaitable[Response]]"
 
 
+class WebApplication(Limited):
+    """The API as an ASGI application.
+
+    Args:
+        inner: Its routes.
+        streams: Of events.
+    """
+
+    def __init__(self, inner: ASGIApp, streams: Streams) -> None:
+        super().__init__(inner)
+        self._streams = streams
+
+    def end_streams(self) -> None:
+        """End all streams of events, and take no more: their clients go on at another process."""
+        self._streams.end()
+
+
 def app(
     runtime: Runtime | AgentRuntime,
     *,
@@ -47,7 +66,7 @@ def app(
     local: Principal = LOCAL,
     authenticate: Authenticate | None = None,
     is_loopback: bool = False,
-) -> ASGIApp:
+) -> WebApplication:
     """Return the API as an ASGI application, for a server or to be mounted in another one.
 
     Args:
@@ -88,7 +107,7 @@ def app(
     handlers = dict.fromkeys((404, 405), refused)
     inner = Starlette(routes=[*routes, Route(OPENAPI, openapi)], exception_handlers=handlers)
     inner.router.redirect_slashes = False
-    return Limited(inner)
+    return WebApplication(inner, api.streams)
 
 
 def _answer(api: WebApi, by_method: dict[str, WebEndpoint]) -> _Answer:
@@ -96,8 +115,11 @@ def _answer(api: WebApi, by_method: dict[str, WebEndpoint]) -> _Answer:
         problem = _problem_of_origin(request, is_loopback=api.is_loopback)
         if problem is not None:
             return problem.response(str(request.scope["path"]))
-        method = "GET" if request.method == "HEAD" else request.method
-        return await by_method[method].respond(api, request)
+        found = by_method.get(request.method)
+        if found is None:  # HEAD, which Starlette adds: of a stream it would not end
+            problem = HttpProblem(405, "method_not_allowed", "Method Not Allowed", "use GET")
+            return problem.response(str(request.scope["path"]))
+        return await found.respond(api, request)
 
     return answer
 

@@ -19,6 +19,7 @@ from actors.sessions.runtime import APP, AgentRuntime
 from compose.web.limits import parse_body, parse_id, parse_query, read_body
 from compose.web.principal import LOCAL, Authenticate, Principal, Scope
 from compose.web.problems import HttpProblem, ProblemError, problem_of, problem_of_input
+from compose.web.streams import Streams
 
 MOST_CLIENTS: Final = 1_024
 """So many principals' clients of apps are kept."""
@@ -51,6 +52,7 @@ class WebApi:
         local: The principal of each request where `authenticate` is None.
         authenticate: Returns the principal of a request.
         is_loopback: Only requests are answered that name this machine's own address as their host.
+        streams: Of events; they end together.
         given: Starts the local principal's runs of its app: it knows modes, and may decide approvals.
     """
 
@@ -61,6 +63,7 @@ class WebApi:
     authenticate: Authenticate | None = None
     is_loopback: bool = False
     given: AgentRuntime | None = None
+    streams: Streams = field(default_factory=Streams)
     _clients: dict[tuple[str, str, str], AgentRuntime] = field(default_factory=dict)
 
     async def sessions(self, principal: Principal, app: str | None) -> AgentRuntime:
@@ -156,6 +159,7 @@ class WebEndpoint:
         scope: What the principal needs.
         media_type: Of the answer.
         takes: Media type of the body; None: JSON, if there is one.
+        streams: The answer may be a stream of events, too.
     """
 
     method: str
@@ -169,6 +173,7 @@ class WebEndpoint:
     scope: Scope = "sessions:own"
     media_type: str = "application/json"
     takes: str | None = None
+    streams: bool = False
 
     async def respond(self, api: WebApi, request: Request) -> Response:
         """Return the answer to a request; errors are problems."""

@@ -12,6 +12,7 @@ from pydantic.json_schema import JsonSchemaMode, models_json_schema
 
 from compose.web.endpoint import WebEndpoint
 from compose.web.problems import MEDIA_TYPE, ProblemJson
+from compose.web.streams import MEDIA_TYPE as STREAM
 
 _REF: Final = "#/components/schemas/{model}"
 _JSON: Final = "application/json"
@@ -45,6 +46,8 @@ def _operation(one: WebEndpoint, refs: _Refs) -> dict[str, Any]:
     answer: dict[str, Any] = {"description": one.says}
     if one.answer is not None:
         answer["content"] = {one.media_type: {"schema": refs[one.answer, "serialization"]}}
+        if one.streams:
+            answer["content"][STREAM] = {"schema": {"type": "string"}}
     elif one.media_type != _JSON:
         answer["content"] = {one.media_type: {"schema": {"type": "string", "format": "binary"}}}
     problem = {

@@ -81,7 +81,9 @@ async def run_serve(settings: Settings, options: WebOptions) -> None:
             return
         agents, modes = await stack.enter_async_context(_sessions(runtime, options))
         application = api_of(agents, modes=modes, is_loopback=options.auth == "none")
-        url = await stack.enter_async_context(serve_web(options.listen, application))
+        url = await stack.enter_async_context(
+            serve_web(options.listen, application, before_stop=application.end_streams)
+        )
         facts = {"url": url, "pid": os.getpid(), "app": agents.app, "agents": options.has_agents}
         _log.info("web.serving", extra=facts)
         await stop.requested.wait()

@@ -13,10 +13,11 @@ from tests.behaviour.bed import LIMIT_S
 from tests.behaviour.talks import sessions_on
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 
     from starlette.types import ASGIApp, Message
 
+    from actors.sessions import AgentRuntime
     from tests.behaviour.bed import Bed
 
 HOST: Final = (b"host", b"127.0.0.1:8123")
@@ -44,15 +45,81 @@ class Answer:
             self.body += message.get("body", b"")
 
 
+class Stream:
+    """A stream of events, as a client takes it.
+
+    Attributes:
+        answer: Its status and headers; the body of one that is no stream.
+        gone: Set when the client has gone.
+        free: Set while the client takes what comes.
+        chunks: As they came, comments and `retry` included.
+    """
+
+    def __init__(self, *, is_slow: bool = False) -> None:
+        self.answer, self.gone, self.free = Answer(), asyncio.Event(), asyncio.Event()
+        self.chunks: list[bytes] = []
+        self._events: list[dict[str, Any]] = []
+        self._came = asyncio.Event()
+        self._is_over = False
+        if not is_slow:
+            self.free.set()
+
+    async def send(self, message: Message) -> None:
+        """Take a message of the server; a slow client does not, but for the head."""
+        if message["type"] == "http.response.body":
+            await self.free.wait()
+            self._take(message.get("body", b""))
+        self.answer.take(message)
+        self._came.set()
+
+    def _take(self, chunk: bytes) -> None:
+        self.chunks.append(chunk)
+        if not self.answer.headers.get("content-type", "").startswith("text/event-stream"):
+            return
+        for block in chunk.decode().split("\n\n"):
+            fields = dict(
+                line.split(": ", 1) for line in block.split("\n") if line[:1] not in (":", "")
+            )
+            if "data" in fields:
+                self._events.append({**fields, "data": json.loads(fields["data"])})
+
+    async def read_all(self, answering: Awaitable[None]) -> None:
+        """Let the server answer to the end."""
+        try:
+            await answering
+        finally:
+            self._is_over = True
+            self._came.set()
+
+    async def next(self) -> dict[str, Any] | None:
+        """Return the next event: its `event`, `data` and perhaps `id`; None at the end."""
+        while not self._events:
+            if self._is_over:
+                return None
+            self._came.clear()
+            await self._came.wait()
+        return self._events.pop(0)
+
+    async def until(self, *types: str) -> list[dict[str, Any]]:
+        """Return the events up to the first one of these types, or up to the end."""
+        found: list[dict[str, Any]] = []
+        while (event := await self.next()) is not None:
+            found.append(event)
+            if event["event"] in types:
+                break
+        return found
+
+
 class WebClient:
     """Sends requests to an ASGI application.
 
     Args:
         application: The application.
+        talks: The sessions of the own app, in a process that executes them.
     """
 
-    def __init__(self, application: ASGIApp) -> None:
-        self._app = application
+    def __init__(self, application: ASGIApp, talks: AgentRuntime | None = None) -> None:
+        self._app, self.talks = application, talks
 
     async def __call__(
         self,
@@ -65,7 +132,7 @@ class WebClient:
         headers: Mapping[str, str] | None = None,
         **more: str,
     ) -> Answer:
-        """Return the answer to a request; names of headers have ``_`` for ``-``.
+        """Return the answer to a request for JSON; names of headers have ``_`` for ``-``.
 
         Args:
             method: Of HTTP.
@@ -77,6 +144,7 @@ class WebClient:
             **more: The same.
         """
         answer = Answer()
+        given = {"accept": "application/json", **(headers or {}), **more}
         waiting = list(pieces) if pieces is not None else [_bytes_of(body)]
 
         async def receive() -> Message:
@@ -93,8 +161,39 @@ class WebClient:
             answer.take(message)
 
         async with asyncio.timeout(3 * LIMIT_S):
-            await self._app(scope_of(method, path, {**(headers or {}), **more}), receive, send)
+            await self._app(scope_of(method, path, given), receive, send)
         return answer
+
+    @asynccontextmanager
+    async def stream(
+        self, path: str, body: object = None, *, is_slow: bool = False, **headers: str
+    ) -> AsyncIterator[Stream]:
+        """Yield a stream of events, whose client is gone at the end of the block.
+
+        Args:
+            path: With the query.
+            body: JSON data, of a POST; None: it is a GET.
+            is_slow: The client takes nothing, until it is told to `read`.
+            **headers: Of the request.
+        """
+        stream = Stream(is_slow=is_slow)
+        method = "GET" if body is None else "POST"
+        scope = scope_of(method, path, {"accept": "text/event-stream", **headers})
+        given = [{"type": "http.request", "body": _bytes_of(body), "more_body": False}]
+
+        async def receive() -> Message:
+            if given:
+                return given.pop()
+            await stream.gone.wait()
+            return {"type": "http.disconnect"}
+
+        async with asyncio.timeout(3 * LIMIT_S), asyncio.TaskGroup() as group:
+            group.create_task(stream.read_all(self._app(scope, receive, stream.send)))
+            try:
+                yield stream
+            finally:
+                stream.gone.set()
+                stream.free.set()
 
     async def get(self, path: str, **headers: str) -> Any:
         """Return the JSON of an answer that has to be 200."""
@@ -142,7 +241,7 @@ async def web_on(
     """Yield a client of the API of the host that lives, whose own app has these agents."""
     async with sessions_on(bed, agents, app=app_name, **options) as talks:
         modes = tuple(agents) if isinstance(agents, dict) else ("normal",)
-        yield WebClient(app(talks, modes=modes, is_loopback=True))
+        yield WebClient(app(talks, modes=modes, is_loopback=True), talks)
 
 
 @asynccontextmanager

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import asdict
 from datetime import datetime
 from typing import Final
 
 from pydantic import Field, JsonValue
+from pydantic_core import to_json
+from starlette.responses import Response
 
 from actors.errors import UnknownRunError
 from actors.kernel.agent.message import Message, sender_of
@@ -17,6 +22,7 @@ from actors.kernel.store.arrivals import OnConflict
 from actors.kernel.store.outside import Caller, Order
 from actors.kernel.text import MAX_INT
 from actors.runtime.replay.summary import row_of
+from actors.sessions.errors import CursorError
 from compose.web.endpoint import (
     Done,
     NoQuery,
@@ -26,8 +32,13 @@ from compose.web.endpoint import (
     WebEndpoint,
     json_response,
 )
+from compose.web.problems import HttpProblem, ProblemError
 from compose.web.resources.pages import Limit
+from compose.web.resources.readers import CURSOR_HEADER, streamed
 from compose.web.resources.runs import KEY, RunJson, run_json
+from compose.web.streams import Line, wants_stream
+
+_MOST_DIGITS: Final = 10
 
 
 class MessageJson(StrictModel):
@@ -127,6 +138,22 @@ async def show(call: WebCall, _: NoQuery, __: None) -> Done:
     return run_json(await any_run(call), None)
 
 
+def _behind(cursor: str, row: RunRow) -> int:
+    """Return the entry behind one that a reader has seen."""
+    if cursor.isascii() and cursor.isdigit() and len(cursor) < _MOST_DIGITS:
+        return int(cursor) + 1
+    raise CursorError(cursor[:60], f"run {row.run_id}", "it is not the number of an entry")
+
+
+async def _lines(call: WebCall, run_id: RunId, begin: int) -> AsyncGenerator[Line, None]:
+    """Yield entries and live pieces; the last line is the run's end."""
+    caller = Caller(call.principal.tenant, call.principal.name, sees="tenant", kind="session")
+    async with aclosing(call.runtime.front.events(caller, run_id, from_seq=begin)) as events:
+        async for event in events:
+            id_ = str(event.seq) if event.kind == "entry" else None
+            yield Line(event.kind, to_json(asdict(event)), id_)
+
+
 def entry_json(entry: RunLogEntry) -> EntryJson:
     """Return an entry as clients see it."""
     return EntryJson(
@@ -135,11 +162,20 @@ def entry_json(entry: RunLogEntry) -> EntryJson:
 
 
 async def log(call: WebCall, query: LogQuery, _: None) -> Done:
-    """Return a part of a run's log."""
+    """Return a run's log, live from an entry on, or a part of it."""
     row = await any_run(call)
+    cursor = call.request.headers.get(CURSOR_HEADER) or None
+    begin = query.from_seq if cursor is None else _behind(cursor, row)
+    if begin > row.last_seq + 1:
+        problem = f"the log of run {row.run_id} ends at {row.last_seq}"
+        raise ProblemError(HttpProblem(400, "bad_cursor", problem, "begin there, or before"))
+    if wants_stream(call.request):
+        if row.status.is_terminal and begin > row.last_seq:
+            return Response(status_code=204)
+        return streamed(call, _lines(call, row.run_id, begin))
     found: list[EntryJson] = []
     more = None
-    async for entry in call.runtime.entries(row.run_id, from_seq=query.from_seq):
+    async for entry in call.runtime.entries(row.run_id, from_seq=begin):
         if len(found) == query.limit:
             more = entry.seq
             break
@@ -172,6 +208,7 @@ ENDPOINTS: Final = (
         call=log,
         scope="operate",
         says="Read the log of any run.",
+        streams=True,
         query=LogQuery,
         answer=LogJson,
     ),

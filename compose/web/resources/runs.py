@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import datetime
+from functools import partial
 from typing import Any, Final, Literal, TypeAlias
 
 from pydantic import Field, JsonValue, model_validator
@@ -35,6 +36,8 @@ from compose.web.limits import wait_of
 from compose.web.problems import HttpProblem, ProblemError
 from compose.web.resources.nodes import NodeJson, node_of
 from compose.web.resources.pages import OfApp, PagedOfApp
+from compose.web.resources.readers import OnDisconnect, lines_of, streamed
+from compose.web.streams import wants_stream
 
 State: TypeAlias = Literal["open", "completed", "failed", "cancelled"]
 OPEN: Final = tuple(status for status in RunStatus if status not in TERMINAL)
@@ -45,6 +48,8 @@ _STATUSES: Final[dict[State, tuple[RunStatus, ...]]] = {
     "cancelled": (RunStatus.CANCELLED,),
 }
 KEY: Final = "idempotency-key"
+GONE: Final = "the client that read it is gone"
+"""The reason of such a cancel."""
 
 
 class NewRunJson(StrictModel):
@@ -90,6 +95,12 @@ class NewRunJson(StrictModel):
             else (ContentBlock(type="text", text=self.text),)
         )
         return UserMessage(content=content) if id_ is None else UserMessage(content=content, id=id_)
+
+
+class StartQuery(OfApp):
+    """The query of a new run. `on_disconnect`: cancel it if the reader of its stream is gone before the end."""
+
+    on_disconnect: OnDisconnect = "continue"
 
 
 class RunJson(ShownModel):
@@ -191,10 +202,17 @@ async def started(call: WebCall, app: str | None, body: NewRunJson) -> SessionRu
     )
 
 
-async def start(call: WebCall, query: OfApp, body: NewRunJson) -> Done:
-    """Answer 202 with the run, or with `Prefer: wait=…` its end, if it comes in time."""
+async def start(call: WebCall, query: StartQuery, body: NewRunJson) -> Done:
+    """Answer 202 with the run, its end with `Prefer: wait=…`, or its events if the client takes a stream."""
+    streams = wants_stream(call.request, unless_said=False)
+    if streams:
+        call.api.streams.check(call.principal)  # before anything is started
     run = await started(call, query.app, body)
     location = {"location": f"{call.request.scope['path']}/{run.run_id}"}
+    if streams:
+        cancels = query.on_disconnect == "cancel"
+        gone = partial(call.runtime.cancel, run.run_id, reason=GONE) if cancels else None
+        return streamed(call, lines_of(run.events()), on_gone=gone, headers=location)
     return await _when_ended(call, run.run_id, run.session_id, location)
 
 
@@ -280,17 +298,18 @@ async def show_child(call: WebCall, query: OfApp, _: None) -> Done:
 
 
 _RUNS: Final = "/v1/sessions/{session}/runs"
-_RUN: Final = f"{_RUNS}/{{run}}"
+RUN: Final = f"{_RUNS}/{{run}}"
 ENDPOINTS: Final = (
     WebEndpoint(
         method="POST",
         path=_RUNS,
         call=start,
         says="Start a run for a message.",
-        query=OfApp,
+        query=StartQuery,
         body=NewRunJson,
         answer=RunJson,
         status=202,
+        streams=True,
     ),
     WebEndpoint(
         method="GET",
@@ -300,12 +319,10 @@ ENDPOINTS: Final = (
         query=RunsQuery,
         answer=RunsJson,
     ),
-    WebEndpoint(
-        method="GET", path=_RUN, call=show, says="Show a run.", query=OfApp, answer=RunJson
-    ),
+    WebEndpoint(method="GET", path=RUN, call=show, says="Show a run.", query=OfApp, answer=RunJson),
     WebEndpoint(
         method="POST",
-        path=f"{_RUN}/cancel",
+        path=f"{RUN}/cancel",
         call=cancel,
         says="Ask a run and all below it to stop.",
         query=OfApp,
@@ -315,7 +332,7 @@ ENDPOINTS: Final = (
     ),
     WebEndpoint(
         method="GET",
-        path=f"{_RUN}/children",
+        path=f"{RUN}/children",
         call=children,
         says="List the runs that a run has spawned.",
         query=OfApp,
@@ -323,7 +340,7 @@ ENDPOINTS: Final = (
     ),
     WebEndpoint(
         method="GET",
-        path=f"{_RUN}/children/{{child}}",
+        path=f"{RUN}/children/{{child}}",
         call=show_child,
         says="Show what a run below another one has done.",
         query=OfApp,

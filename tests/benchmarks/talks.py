@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import asyncpg
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 TURNS: Final = 1_600
 AT_ONCE: Final = (1, 64)
 ROUNDS: Final = 4
+LENGTH: Final = 20
+"""Turns of a conversation. A model is given all of it, so each turn of a longer one costs more."""
 FEW: Final = 1_000
 MANY: Final = 100_000
 NODES: Final = 20
@@ -64,18 +67,22 @@ async def run(url: str, *, scale: float = 1.0) -> None:
 
 
 async def _compared(runtime: Runtime, talks: AgentRuntime, at_once: int, turns: int) -> None:
-    async def plain(index: int) -> None:
-        agent = agent_id(f"p{at_once}.{index % at_once}")
+    def key(n: int, index: int) -> str:
+        return f"{at_once}.{n}.{index % at_once}.{index // (at_once * LENGTH)}"
+
+    async def plain(n: int, index: int) -> None:
+        agent = agent_id(key(n, index))
         run_id = await runtime.submit(agent, {"text": "hello"}, session_id=agent.key)
         await runtime.result(run_id)
 
-    async def turn(index: int) -> None:
-        await (await talks.start("hello", session_id=f"s{at_once}.{index % at_once}")).result()
+    async def turn(n: int, index: int) -> None:
+        await (await talks.start("hello", session_id=key(n, index))).result()
 
     rates: dict[str, list[float]] = {"plain": [], "turn": []}
     for n in range(ROUNDS):
         for name, one in sorted([("plain", plain), ("turn", turn)], reverse=n % 2 == 0):
-            rates[name].append(turns / await many(one, total=turns, at_once=at_once))
+            took = await many(partial(one, n), total=turns, at_once=at_once)
+            rates[name].append(turns / took)
     own, least = (statistics.median(rates[name]) for name in ("turn", "plain"))
     report(
         benchmark="talks",

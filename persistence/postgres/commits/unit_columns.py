@@ -31,7 +31,7 @@ def append_arguments(units: list[Unit]) -> list[Column | str | None]:
 
 
 def commit_arguments(units: list[Unit]) -> list[Column]:
-    """Return the arguments of `commit_turns`, without its last seven."""
+    """Return the arguments of `commit_turns`, without its last six."""
     fences, numbers = fences_of(units)
     commits: list[tuple[object, ...]] = []
     # spawned runs, bound messages, sent messages, signals, answers, state

@@ -345,7 +345,7 @@ async def test_taking_messages_reads_what_came_before_them_and_no_more(
         unit = Unit(Batched(Write(turn.lease, turn.expected_seq, turn.entries, turn), future))
         transaction = connection.transaction()
         await transaction.start()
-        args = (*commit_arguments([unit]), False, True, None, [], None, None, False)
+        args = (*commit_arguments([unit]), False, True, None, [], None, None)
         assert await connection.fetch(SQL_COMMIT_TURNS, *args) == []
         [row] = await connection.fetch(ROWS_READ)
         await transaction.rollback()

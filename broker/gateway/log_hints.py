@@ -26,17 +26,14 @@ class NatsLogHints(CoreSubjects):
         """See `LogHints.say_followed`. It leaves behind the subscription of `follow`."""
         self._send(hint_subject(self._subjects, "follow"), run_id.encode())
 
-    def follow(self, run_id: RunId, on_growth: Callable[[bytes], None]) -> Callable[[], None]:
+    def follow(self, run_id: RunId, on_growth: Callable[[], None]) -> Callable[[], None]:
         """See `LogHints.follow`."""
-        return self._subscribe_local(self._of_log(run_id), on_growth)
+        return self._subscribe_local(self._of_log(run_id), lambda _: on_growth())
 
-    def is_followed(self, run_id: RunId) -> bool:
-        """See `LogHints.is_followed`."""
-        return self._followed.includes(run_id)
-
-    def announce_growth(self, run_id: RunId, entries: bytes) -> None:
+    def announce_growth(self, run_id: RunId) -> None:
         """See `LogHints.announce_growth`."""
-        self._send(self._of_log(run_id), entries)
+        if self._followed.includes(run_id):
+            self._send(self._of_log(run_id), b"")
 
     def _of_log(self, run_id: RunId) -> str:
         return hint_subject(self._subjects, "log", run_id)

@@ -92,7 +92,7 @@ class PostgresStore(RunStore):
         self.commits = Committer(
             settings,
             outage,
-            grown=log_readers,
+            on_commit=log_readers.grew,
             on_foreign=self.arrivals.nudge,
             on_session=readers.wake,
             artifacts_of=large_turns.of,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Literal, Protocol
 
@@ -52,33 +52,11 @@ class LogHints(Protocol):
     def say_followed(self, run_id: RunId) -> None:
         """Tell the other processes that this one follows a log; returns at once, never raises."""
 
-    def follow(self, run_id: RunId, on_growth: Callable[[bytes], None]) -> Callable[[], None]:
-        """Call `on_growth` when another process says that the log has grown; return what ends that.
+    def follow(self, run_id: RunId, on_growth: Callable[[], None]) -> Callable[[], None]:
+        """Call `on_growth` when another process says that the log has grown; return what ends that."""
 
-        It gets what the process says of the entries; empty: they are to be read.
-        """
-
-    def is_followed(self, run_id: RunId) -> bool:
-        """Return True if another process has said lately that it follows the log."""
-
-    def announce_growth(self, run_id: RunId, entries: bytes) -> None:
-        """Tell the processes that follow the log, also of the entries where a hint has room for them."""
-
-
-class GrownLogs(Protocol):
-    """Hears of each log to which this process has written."""
-
-    def is_followed(self, run_id: RunId) -> bool:
-        """Return True if another process follows the log."""
-
-    def grew(self, run_id: RunId, first: int, lines: Sequence[tuple[str, str, str, str]]) -> None:
-        """Wake who reads a log to which this process has written, and hint those elsewhere.
-
-        Args:
-            run_id: The log.
-            first: Seq of the first new entry.
-            lines: Kind, position, payload as JSON and time of each; none: not known.
-        """
+    def announce_growth(self, run_id: RunId) -> None:
+        """Tell the processes that follow the log; nothing is sent if none has said so lately."""
 
 
 class FollowedLogs:

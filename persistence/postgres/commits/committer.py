@@ -29,8 +29,8 @@ from actors.kernel.runtime.commit import (
     Missing,
     Outgoing,
 )
-from actors.kernel.runtime.hints import GrownLogs, Nudge
-from actors.kernel.runtime.ids import AgentId
+from actors.kernel.runtime.hints import Nudge
+from actors.kernel.runtime.ids import AgentId, RunId
 from actors.kernel.runtime.log_entry import NewEntry
 from actors.kernel.runtime.rows import Arrived
 from actors.kernel.runtime.scheduler import Lease
@@ -100,19 +100,19 @@ class Committer(CommitStore):
         settings: StoreSettings,
         outage: ServerOutage,
         *,
-        grown: GrownLogs,
+        on_commit: Callable[[RunId], None],
         on_foreign: Callable[[str, Nudge], None],
         on_session: Callable[[AgentId], None],
         artifacts_of: ArtifactsOf,
     ) -> None:
-        """`grown`: is told of logs that grew. `on_foreign(owner, nudge)`: for another host.
+        """`on_commit(run_id)`: a log grew. `on_foreign(owner, nudge)`: for another host.
 
         `on_session(agent)`: facts of a session were written.
         """
         self._artifacts_of, self._incarnations = artifacts_of, 0
         self._settings, self._link = settings, Link(settings, outage, KEYED)
         self._outage, self._backoff = outage, Backoff()
-        self._grown, self._on_foreign = grown, on_foreign
+        self._on_commit, self._on_foreign = on_commit, on_foreign
         self._on_session = on_session
         self._batcher: Batcher[Write, WriteResult] = Batcher(
             self._flush, limit=settings.group_limit
@@ -247,9 +247,8 @@ class Committer(CommitStore):
         self.groups += 1
         self.written += len(units)
         self.group_size.observe(len(units))
-        stamped = any(self._grown.is_followed(unit.first.lease.run_id) for unit in units)
         with self._append_fault if are_appends(units) else self._commit_fault:
-            rows, is_fast = await write(connection, units, self._settings, stamped=stamped)
+            rows, is_fast = await write(connection, units, self._settings)
         self.fast += is_fast
         return rows
 
@@ -272,7 +271,7 @@ class Committer(CommitStore):
             if i in nudged:
                 nudges, spawned = tuple(nudged[i].nudges), tuple(nudged[i].spawned)
                 last = replace(last, nudges=nudges, spawned=spawned)
-            self._committed(unit, last, stamp=found.stamp)
+            self._committed(unit, last)
         if refused:
             await self._refuse([(units[i - 1], refused[i]) for i in refused], resent=resent)
 
@@ -294,11 +293,10 @@ class Committer(CommitStore):
                 for call in unit.calls:
                     await self._send([Unit(call)])
 
-    def _committed(self, unit: Unit, last: Committed, *, stamp: str | None = None) -> None:
+    def _committed(self, unit: Unit, last: Committed) -> None:
         """Answer every call of the unit; the commit that closes it gets `last`."""
-        seq, run_id = unit.first.expected, unit.first.lease.run_id
-        lines = () if stamp is None else [(*row, stamp) for row in unit.rows]
-        self._grown.grew(run_id, seq + 1, lines)  # before the run goes on, which may take a while
+        self._on_commit(unit.first.lease.run_id)  # before the run goes on, which may take a while
+        seq = unit.first.expected
         for call in unit.calls:
             seq += len(call.args.rows)
             call.answer(Committed(seq) if call.args.commit is None else last)

@@ -71,10 +71,9 @@ select 1 as turn, c.kind as detail, r.agent, r.run_id as message_id, null::bigin
 class Verdicts:
     """The rows of one group: what was refused, whom to notify, and what became of messages."""
 
-    __slots__ = ("cycles", "notes", "nudges", "posted", "refused", "routed", "stamp")
+    __slots__ = ("cycles", "notes", "nudges", "posted", "refused", "routed")
 
     def __init__(self, units: list[Unit], rows: list[Row]) -> None:
-        self.stamp: str | None = None
         self.refused: dict[int, WriteResult] = {}
         self.notes: dict[int, Row] = {}
         self.cycles: dict[int, list[WaitCycle]] = {}
@@ -92,8 +91,6 @@ class Verdicts:
                 self.nudges.append(row)
             elif outcome == "note":
                 self.notes[number] = row
-            elif outcome == "stamp":
-                self.stamp = row["detail"]
             elif outcome == "withdrawn":
                 withdrawn.add(_key(row))
             elif outcome == "cycle":

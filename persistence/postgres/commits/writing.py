@@ -21,7 +21,7 @@ from persistence.postgres.connection.settings import StoreSettings
 
 SQL_APPEND_ENTRIES: Final[LiteralString] = (
     "select turn, outcome, actual, detail"
-    " from append_entries($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,$13,$14,$15)"
+    " from append_entries($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,$13,$14)"
 )
 
 
@@ -29,8 +29,8 @@ def _call(function: str, count: int) -> str:
     return f"select * from {function}({','.join(f'${n}' for n in range(1, count + 1))})"  # noqa: S608
 
 
-SQL_COMMIT_TURNS: Final = _call("commit_turns", COMMIT_ARGUMENTS + 7)
-SQL_COMMIT_FAST: Final = _call("commit_fast", FAST_ARGUMENTS + 1)
+SQL_COMMIT_TURNS: Final = _call("commit_turns", COMMIT_ARGUMENTS + 6)
+SQL_COMMIT_FAST: Final = _call("commit_fast", FAST_ARGUMENTS)
 _GENERAL: Final = "general"
 """The outcome of the one row that says: nothing was written, `commit_turns` decides."""
 _NOT_THERE: Final = "CB002"
@@ -43,28 +43,25 @@ def are_appends(units: list[Unit]) -> bool:
 
 
 async def write(
-    connection: Connection, units: list[Unit], settings: StoreSettings, *, stamped: bool
+    connection: Connection, units: list[Unit], settings: StoreSettings
 ) -> tuple[list[Row], bool]:
-    """Write a group; return what its function says of it, and whether that was the fast path.
-
-    With `stamped` it also says when the entries were written.
-    """
+    """Write a group; return what its function says of it, and whether that was the fast path."""
     timeout = settings.answer_s
     if are_appends(units):
-        entries = [*append_arguments(units), stamped]
+        entries = append_arguments(units)
         return await connection.fetch(SQL_APPEND_ENTRIES, *entries, timeout=timeout), False
     if (args_or_none := fast_arguments(units)) is not None:
-        rows = await _fast(connection, [*args_or_none, stamped], timeout)
+        rows = await _fast(connection, args_or_none, timeout)
         if rows is not None:
             return rows, True
     args = commit_arguments(units)
     mode = (settings.brokered, settings.local_delivery)
-    rare = (*talk_arguments(units), transcripts_argument(units), usage_argument(units), stamped)
+    rare = (*talk_arguments(units), transcripts_argument(units), usage_argument(units))
     return await connection.fetch(SQL_COMMIT_TURNS, *args, *mode, *rare, timeout=timeout), False
 
 
 async def _fast(
-    connection: Connection, args: list[Column | str | bool | None], timeout: float
+    connection: Connection, args: list[Column | str | None], timeout: float
 ) -> list[Row] | None:
     """Return the rows of the fast path; None: it has written nothing, for something is not as usual."""
     try:

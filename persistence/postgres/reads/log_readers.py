@@ -3,30 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import datetime
 from functools import partial
-from typing import Final, LiteralString, TypeAlias
+from typing import Final, LiteralString
 
-from pydantic import TypeAdapter
 from pydantic_core import from_json, to_json
-from typing_extensions import override
 
 from actors.errors import PersistenceError
-from actors.kernel.runtime.hints import FOLLOWED_S, FollowedLogs, GrownLogs, LogHints
+from actors.kernel.runtime.hints import FOLLOWED_S, FollowedLogs, LogHints
 from actors.kernel.runtime.ids import RunId
-from actors.kernel.runtime.log_entry import RunLogEntry
 from persistence.postgres.connection.batch import Batched, Batcher
 from persistence.postgres.connection.link import Links
 from persistence.postgres.connection.listener import Listener
 from persistence.postgres.connection.settings import StoreSettings
-
-MOST_BYTES: Final = 64 * 1024
-"""Of the entries of a commit that come with a hint; more are read."""
-KEPT_BYTES: Final = 256 * 1024
-"""So much of them is kept for the readers of a log."""
 
 SQL_SAY: Final[LiteralString] = """
 select pg_notify(s.channel, s.payload) from unnest($1::text[], $2::text[]) s(channel, payload)
@@ -48,7 +39,7 @@ class NotifiedLogs:
         self._owner, self._links, self._listener = settings.owner, links, listener
         self._of_followed, self._of_growth = settings.followed_channel, settings.growth_channel
         self._followed = FollowedLogs(asyncio.get_running_loop().time)
-        self._readers: dict[RunId, Callable[[bytes], None]] = {}
+        self._readers: dict[RunId, Callable[[], None]] = {}
         self._said: Batcher[tuple[str, RunId], None] = Batcher(
             self._flush, limit=settings.group_limit
         )
@@ -59,7 +50,7 @@ class NotifiedLogs:
         """See `LogHints.say_followed`."""
         self._say(self._of_followed, run_id)
 
-    def follow(self, run_id: RunId, on_growth: Callable[[bytes], None]) -> Callable[[], None]:
+    def follow(self, run_id: RunId, on_growth: Callable[[], None]) -> Callable[[], None]:
         """See `LogHints.follow`; one for each log."""
         if not self._readers:
             self._listener.follow(self._of_growth, partial(self._hear, self._grew))
@@ -72,14 +63,10 @@ class NotifiedLogs:
 
         return forget
 
-    def is_followed(self, run_id: RunId) -> bool:
-        """See `LogHints.is_followed`."""
-        return self._followed.includes(run_id)
-
-    def announce_growth(self, run_id: RunId, entries: bytes) -> None:
-        """See `LogHints.announce_growth`. NOTIFY has no room for entries: they are read."""
-        del entries
-        self._say(self._of_growth, run_id)
+    def announce_growth(self, run_id: RunId) -> None:
+        """See `LogHints.announce_growth`."""
+        if self._followed.includes(run_id):
+            self._say(self._of_growth, run_id)
 
     def _say(self, channel: str, run_id: RunId) -> None:
         try:
@@ -98,7 +85,7 @@ class NotifiedLogs:
 
     def _grew(self, run_id: RunId) -> None:
         if (on_growth := self._readers.get(run_id)) is not None:
-            on_growth(b"")
+            on_growth()
 
     async def _flush(self, calls: list[Batched[tuple[str, RunId], None]]) -> None:
         said = {call.args for call in calls}
@@ -109,32 +96,23 @@ class NotifiedLogs:
         await self._links.fetch("hinting that logs grew", SQL_SAY, channels, payloads)
 
 
-_Line: TypeAlias = tuple[int, str, str, str, str]
-"""Of an entry: its seq, kind, position, payload as JSON, and when it was written."""
-_LINES: Final[TypeAdapter[list[_Line]]] = TypeAdapter(list[_Line])
-
-
 @dataclass(slots=True)
 class _Log:
     """A log that somebody reads here.
 
     Attributes:
         news: Wake the readers.
-        told: Entries that came with hints lately, by seq.
-        size: Bytes of these hints.
         hints: By which other processes were told of that, and tell of growth; None: they were not yet.
         told_at: When they were told last.
     """
 
     news: set[asyncio.Event] = field(default_factory=set)
-    told: dict[int, _Line] = field(default_factory=dict)
-    size: int = 0
     hints: LogHints | None = None
     told_at: float = 0.0
     leave: Callable[[], None] = lambda: None
 
 
-class LogReaders(GrownLogs):
+class LogReaders:
     """The logs that are read in this process.
 
     Args:
@@ -149,39 +127,11 @@ class LogReaders(GrownLogs):
         """Exchange hints by these as long as they are connected."""
         self._hints = (hints, *self._hints)
 
-    @override
-    def is_followed(self, run_id: RunId) -> bool:
-        return any(hints.is_followed(run_id) for hints in self._hints)
-
-    @override
-    def grew(self, run_id: RunId, first: int, lines: Sequence[tuple[str, str, str, str]]) -> None:
+    def grew(self, run_id: RunId) -> None:
+        """Wake who reads a log to which this process has written, and hint those elsewhere."""
         self._wake(run_id)
         for hints in self._hints:
-            if hints.is_followed(run_id):
-                said = to_json([(seq, *line) for seq, line in enumerate(lines, first)])
-                hints.announce_growth(run_id, said if lines and len(said) <= MOST_BYTES else b"")
-
-    def told(self, run_id: RunId, from_seq: int) -> list[RunLogEntry]:
-        """Return entries from `from_seq` on that came with hints, without a gap; none: read the log."""
-        found: list[RunLogEntry] = []
-        told = self._logs[run_id].told
-        while (line := told.get(from_seq + len(found))) is not None:
-            seq, kind, position, payload, at = line
-            ts = datetime.fromisoformat(at)
-            found.append(RunLogEntry(run_id, seq, kind, position, from_json(payload), ts))
-        return found
-
-    def _hear(self, run_id: RunId, said: bytes) -> None:
-        """Keep entries of a hint for the readers, and wake them. What cannot be read is of another version."""
-        if (log := self._logs.get(run_id)) is None:
-            return
-        with suppress(ValueError):
-            lines = _LINES.validate_json(said) if said else []
-            log.size += len(said)
-            if log.size > KEPT_BYTES:
-                log.told, log.size = {}, len(said)
-            log.told.update({line[0]: line for line in lines})
-        self._wake(run_id)
+            hints.announce_growth(run_id)
 
     def _wake(self, run_id: RunId) -> None:
         if (log := self._logs.get(run_id)) is not None:
@@ -208,7 +158,7 @@ class LogReaders(GrownLogs):
         is_new = log.hints is not chosen
         if is_new:
             log.leave()
-            log.hints, log.leave = chosen, chosen.follow(run_id, partial(self._hear, run_id))
+            log.hints, log.leave = chosen, chosen.follow(run_id, partial(self._wake, run_id))
         if is_new or now - log.told_at > FOLLOWED_S / 3:
             chosen.say_followed(run_id)
             log.told_at = now

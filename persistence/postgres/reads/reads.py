@@ -182,7 +182,7 @@ class Reads(ReadStore):
             while True:
                 grown.clear()
                 is_new = self._readers.tell(run_id)
-                async for entry in self._news(run_id, from_seq):
+                async for entry in self.entries(run_id, from_seq=from_seq):
                     yield entry
                     from_seq, idle, was_there = entry.seq + 1, 0, True
                     if entry.is_terminal:
@@ -197,15 +197,6 @@ class Reads(ReadStore):
                     # Its log may have been swept, or erased: seldom, so the run is asked ever more seldom.
                     if idle.bit_count() == 1 and await self._is_over(run_id, from_seq, was_there):
                         return
-
-    async def _news(self, run_id: RunId, from_seq: int) -> AsyncIterator[RunLogEntry]:
-        """Yield new entries: what came with hints, if it continues what was read, else what is stored."""
-        if told := self._readers.told(run_id, from_seq):
-            for entry in told:
-                yield entry
-            return
-        async for entry in self.entries(run_id, from_seq=from_seq):
-            yield entry
 
     async def _is_over(self, run_id: RunId, from_seq: int, was_there: bool) -> bool:
         """Return whether no entry comes any more: the log is gone, or was read to its end before."""

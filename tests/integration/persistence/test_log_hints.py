@@ -16,7 +16,6 @@ from broker.nats.client import ConnectOptions
 from broker.nats.reconnecting import ReconnectingConnection
 from broker.wire.subjects import Subjects
 from persistence.postgres.reads import reads
-from persistence.postgres.reads.log_readers import MOST_BYTES, LogReaders, NotifiedLogs
 from tests.conformance.bed import result
 from tests.harness.rawnats import raw_nats
 from tests.integration.persistence.hosts import connected, host, sql, store_of
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from actors.kernel.runtime.log_entry import RunLogEntry
+    from persistence.postgres.reads.log_readers import LogReaders
     from tests.conformance.bed import Bed
     from tests.harness.servers import TestNats
 
@@ -212,53 +212,6 @@ async def test_hosts_tell_of_a_log_that_another_one_follows(
     await run.append(result("9"))
     await pair.ears.have_all(pair.writer)
     assert not pair.ears.said()
-
-
-async def test_entries_come_with_hints_and_are_read_where_they_do_not(
-    pair: Pair, postgres_dsn: str, schema: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As they are stored, over NATS; behind a gap, and if they are large, the store is asked."""
-    asked: list[int] = []
-    entries = reads.Reads.entries
-
-    def counted(
-        self: reads.Reads, run_id: RunId, *, from_seq: int = 0
-    ) -> AsyncIterator[RunLogEntry]:
-        asked.append(from_seq)
-        return entries(self, run_id, from_seq=from_seq)
-
-    monkeypatch.setattr(reads.Reads, "entries", counted)
-    run = await pair.writer.begin()
-    async with aclosing(pair.reader.store.reads.tail(run.run_id)) as tail:  # type: ignore[type-var]
-        seen = [await anext(tail)]
-        waiting = asyncio.ensure_future(anext(tail))
-        await until(lambda: is_followed(pair.writer, run.run_id), "told")
-        if pair.way == "notify":
-            await heard_there(postgres_dsn, schema)
-        asked.clear()
-
-        async def written(*texts: str) -> None:
-            nonlocal waiting
-            await run.append(*(result(text) for text in texts))
-            for _ in texts:
-                seen.append(await waiting)
-                waiting = asyncio.ensure_future(anext(tail))
-
-        await written("1", "2")
-        await written("3")
-        assert (asked == []) == (pair.way == "nats")
-        asked.clear()
-        await written("x" * MOST_BYTES)
-        assert asked == [4]
-        with monkeypatch.context() as lost:
-            for kind in (NatsLogHints, NotifiedLogs):
-                lost.setattr(kind, "announce_growth", lambda *_: None)
-            await run.append(result("5"))
-        await written("6")
-        seen.append(await waiting)
-        assert asked == [4, 5]
-    stored = [one async for one in entries(pair.reader.store.reads, run.run_id)]  # type: ignore[arg-type]
-    assert seen == stored
 
 
 async def test_a_log_whose_hints_are_lost_is_looked_at_now_and_then(

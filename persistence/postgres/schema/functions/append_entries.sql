@@ -1,10 +1,10 @@
--- Appends only: returns a row for each turn that was refused, nothing for the others, and with `p_stamp` one that
--- says when the entries were written. A run that begins looks at what is older.
+-- Appends only: returns a row for each turn that was refused, nothing for the others. A run that begins
+-- looks at what is older.
 create or replace function append_entries(
   f_shard text[], f_owner text[], f_epoch bigint[],
   t_run text[], t_fence int[], t_expected int[], t_attempt int[],
   e_turn int[], e_run text[], e_seq int[], e_kind text[], e_position text[], e_payload text[],
-  p_usage json default null, p_stamp boolean default false)
+  p_usage json default null)
 returns table (turn int, outcome text, actual int, detail text)
 language plpgsql set search_path from current as $$
 #variable_conflict use_column
@@ -53,9 +53,5 @@ begin
   end if;
   if p_usage is not null then
     perform add_usage(p_usage, bad, at);
-  end if;
-  if p_stamp then
-    turn := 0; outcome := 'stamp'; actual := null; detail := at::text;
-    return next;
   end if;
 end $$;

@@ -20,7 +20,7 @@ create or replace function commit_fast(
   a_last int[],
   w_owner text[], w_run text[], w_position text[], w_key text[], w_kind text[], w_agent text[],
   w_must boolean[], w_request text[], w_expires_at timestamptz[], p_transcripts json default null,
-  p_usage json default null, p_stamp boolean default false)
+  p_usage json default null)
 returns table (turn int, outcome text, actual int, detail text, wake boolean,
   agent text, sender text, message_id text, arrival bigint, owner text)
 language plpgsql set search_path from current as $$
@@ -282,9 +282,5 @@ begin
   end if;
   if p_usage is not null then
     perform add_usage(p_usage, '{}', at);
-  end if;
-  if p_stamp then
-    return query select 0, 'stamp', null::int, at::text, false, null::text, null::text, null::text, null::bigint,
-        null::text;
   end if;
 end $$;

@@ -4,7 +4,7 @@
 -- wake), messages that became inbox rows (routed), whom to tell (nudge: kind in detail, run or shard as
 -- message_id), circles of waits (cycle: position in detail, agents by line), questions that were taken back
 -- (withdrawn), and with a broker outbox rows, their n as arrival (outbox; dead: a dead letter of that turn,
--- its body as detail), and with `p_stamp` when its entries were written, as detail (stamp). `p_talk` is what few turns have: waits, answers, spawns, budgets, follows, posts; null
+-- its body as detail). `p_talk` is what few turns have: waits, answers, spawns, budgets, follows, posts; null
 -- when none has any. `p_named`: runs of others that it names. All runs concerned are locked in one statement.
 -- With a broker a message becomes an inbox row only where this host owns the target's shard,
 -- share-locked with the fences, and nothing of its (sender, target) is still on its way.
@@ -24,7 +24,7 @@ create or replace function commit_turns(
   k_turn int[], k_run text[], k_key text[],
   s_turn int[], s_agent text[], s_key text[], s_value text[],
   p_brokered boolean, p_local boolean, p_talk json, p_named text[], p_transcripts json default null,
-  p_usage json default null, p_stamp boolean default false)
+  p_usage json default null)
 returns table (turn int, outcome text, actual int, detail text, wake boolean,
   agent text, sender text, message_id text, arrival bigint, owner text)
 language plpgsql set search_path from current as $$
@@ -492,9 +492,5 @@ begin
   end if;
   if p_usage is not null then
     perform add_usage(p_usage, bad, at);
-  end if;
-  if p_stamp then
-    return query select 0, 'stamp', null::int, at::text, false, null::text, null::text, null::text, null::bigint,
-        null::text;
   end if;
 end $$;

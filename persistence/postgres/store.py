@@ -86,7 +86,9 @@ class PostgresStore(RunStore):
         self.reads = Reads(settings, links, reading, log_readers)
         self.lists = Lists(links, answering)
         self.transcripts = Transcripts(links, large_turns.of)
-        self._fact_readers = readers = FactReaders(links, self._listener, settings.sessions_channel)
+        self._fact_readers = readers = FactReaders(
+            reading, self._listener, settings.sessions_channel
+        )
         self.sessions = PostgresSessions(links, self.transcripts, readers)
         self.arrivals = Arrivals(
             settings, links, arriving, answering, reads=self.reads, on_session=readers.wake

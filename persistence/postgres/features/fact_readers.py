@@ -11,7 +11,7 @@ from typing import Final, LiteralString
 
 from actors.errors import ActorsError
 from actors.kernel.runtime.ids import AgentId
-from persistence.postgres.connection.link import Links
+from persistence.postgres.connection.link import Link
 from persistence.postgres.connection.listener import Listener
 
 _log = logging.getLogger("callboard.postgres")
@@ -30,9 +30,9 @@ update sessions set watched_until = clock_timestamp() + interval '60 s'
 """
 SQL_WATCH_SESSIONS: Final[LiteralString] = """
 update sessions set watched_until = clock_timestamp() + interval '60 s'
-  where agent in (select s.agent from sessions s
+  where ctid = any(array(select s.ctid from sessions s
     where s.agent = any($1::text[]) and coalesce(s.watched_until < clock_timestamp() + interval '30 s', true)
-    order by s.agent for no key update skip locked)
+    for no key update skip locked))
 """
 """A session that is written to at that moment gets its time at the next call."""
 
@@ -54,13 +54,13 @@ class FactReaders:
     """Readers of this process that wait for the next fact of a session.
 
     Args:
-        links: For one statement at a time.
+        link: Of those that find rows by keys.
         listener: Hears what other processes write, while there are readers.
         channel: Where they say so.
     """
 
-    def __init__(self, links: Links, listener: Listener, channel: str) -> None:
-        self._links, self._listener, self._channel = links, listener, channel
+    def __init__(self, link: Link, listener: Listener, channel: str) -> None:
+        self._link, self._listener, self._channel = link, listener, channel
         self._waiting: dict[AgentId, set[FactReader]] = {}
         self._any = asyncio.Event()
 
@@ -93,7 +93,7 @@ class FactReaders:
 
     async def watch(self, agent: AgentId) -> None:
         """Have all processes tell of new facts of a session, as long as it has readers here."""
-        await self._links.fetch("following a session", SQL_WATCH_SESSION, str(agent))
+        await self._link.fetch("following a session", SQL_WATCH_SESSION, str(agent))
 
     async def run(self) -> None:
         """Look for facts that nobody told of, in one statement for all sessions, until cancelled."""
@@ -102,20 +102,19 @@ class FactReaders:
             await self._any.wait()
             await asyncio.sleep(LOOK_S)
             looks += 1
-            agents = [str(agent) for agent in self._waiting]
             try:
-                if looks % SAY_EVERY == 0:
-                    await self._links.fetch("following sessions", SQL_WATCH_SESSIONS, agents)
-                for row in await self._links.fetch(
-                    "following sessions", SQL_LOOK_AT_SESSIONS, agents
-                ):
-                    self._compare(AgentId.parse(row["agent"]), row["last_fact"])
+                await self.look(say=looks % SAY_EVERY == 0)
             except ActorsError as exc:
                 _log.debug("sessions that are followed could not be looked at", exc_info=exc)
                 for agent in self._waiting:  # who reads for itself has the error
                     self.wake(agent)
 
-    def _compare(self, agent: AgentId, last_fact: int) -> None:
-        for reader in self._waiting.get(agent, ()):
-            if last_fact > reader.after:
-                reader.news.set()
+    async def look(self, *, say: bool) -> None:
+        """Wake who has facts to read; first tell the other processes what is followed, if `say`."""
+        agents = [str(agent) for agent in self._waiting]
+        if say:
+            await self._link.fetch("following sessions", SQL_WATCH_SESSIONS, agents)
+        for row in await self._link.fetch("following sessions", SQL_LOOK_AT_SESSIONS, agents):
+            for reader in self._waiting.get(AgentId.parse(row["agent"]), ()):
+                if row["last_fact"] > reader.after:
+                    reader.news.set()

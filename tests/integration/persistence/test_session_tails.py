@@ -85,18 +85,19 @@ async def test_one_look_is_for_all_sessions_that_are_followed(
     found: dict[AgentId, asyncio.Queue[SessionFact]] = {a: asyncio.Queue() for a in (CHAT, FOREIGN)}
     async with host(postgres_dsn, schema) as writer, writer.rival() as reader:
         store = cast("PostgresStore", reader.store)
-        fetch = store._links.fetch
+        fetch, fetch_by_key = store._links.fetch, store._keyed[0].fetch
 
         async def counted(doing: str, sql: Any, *args: object) -> Any:
             counts[sql] += 1
-            return await fetch(doing, sql, *args)
+            return await (fetch if sql == sessions.SQL_FACTS else fetch_by_key)(doing, sql, *args)
 
         async def looked(times: int) -> None:
             seen = counts[fact_readers.SQL_LOOK_AT_SESSIONS]
             while counts[fact_readers.SQL_LOOK_AT_SESSIONS] < seen + times:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
 
-        monkeypatch.setattr(store._links, "fetch", counted)
+        for link in (store._links, store._keyed[0]):
+            monkeypatch.setattr(link, "fetch", counted)
         tasks = [
             asyncio.create_task(follow(reader, found[agent], agent))
             for agent in found

@@ -44,6 +44,7 @@ class SessionFeed:
         at: Behind the last event that was read.
         live: Also yield pieces of answers, which are never stored.
         only: A run: other runs' events are passed over, and the feed ends with its last one.
+        resumes: With `only`: `at` is the cursor of an event that a reader has seen, not the run's beginning.
     """
 
     runtime: Runtime
@@ -51,11 +52,13 @@ class SessionFeed:
     at: EventCursor = field(default_factory=EventCursor)
     live: bool = False
     only: RunId | None = None
+    resumes: bool = False
     _active: RunId | None = None
+    _is_placed: bool = False
 
     async def past(self) -> AsyncGenerator[SessionEvent, None]:
         """Yield the events up to now."""
-        await self._take_position()
+        await self.take_position()
         sessions = self.runtime.store.sessions
         while facts := await sessions.facts(self.agent, after=self.at.last_fact):
             for fact in facts:
@@ -71,7 +74,7 @@ class SessionFeed:
 
         With `only`: until that run has ended.
         """
-        await self._take_position()
+        await self.take_position()
         if self.only is not None and await self.runtime.store.reads.run(self.only) is None:
             return  # deleted with its session
         facts = self.runtime.store.sessions.tail(self.agent, after=self.at.last_fact)
@@ -173,14 +176,31 @@ class SessionFeed:
     def _wants(self, run_id: RunId) -> bool:
         return self.only in (None, run_id)
 
-    async def _take_position(self) -> None:
-        """Find the run that is active at the cursor. A feed of one run begins before it was active.
+    async def is_over(self) -> bool:
+        """Return True if the one run of this feed has ended, and all of its events are before the cursor."""
+        row = None if self.only is None else await self.runtime.store.reads.run(self.only)
+        if row is None or not row.status.is_terminal:
+            return False
+        if self._active == self.only:
+            return self.at.next_seq > row.last_seq
+        sessions, after = self.runtime.store.sessions, self.at.last_fact
+        while facts := await sessions.facts(self.agent, after=after):
+            if any(fact.run_id == self.only for fact in facts):
+                return False
+            after = facts[-1].number
+        return True
+
+    async def take_position(self) -> None:
+        """Find the run that is active at the cursor, once.
+
+        A feed of one run that begins before it need not know.
 
         Raises:
             CursorError: The session has no such event.
         """
-        if self.only is not None:
+        if self._is_placed or (self.only is not None and not self.resumes):
             return
+        self._is_placed = True
         problem = "the session has no such event; it may have been deleted since"
         sessions, upto = self.runtime.store.sessions, self.at.last_fact
         ended: set[RunId] = set()

@@ -21,14 +21,16 @@ from actors.kernel.storage.errors import (
     UnknownSessionError,
 )
 from actors.kernel.storage.session import NO_FACT, SessionFact, SessionRow, SessionStore
+from actors.kernel.storage.session_directory import SessionLabel
 from actors.storage.transcripts import MemoryTranscripts
 
 
 @dataclass(slots=True)
-class _SessionRecord:
+class SessionRecord:
     """A session, or the tombstone of one: `created_at` is None then."""
 
     project: str = ""
+    label: SessionLabel = field(default_factory=SessionLabel)
     created_at: datetime | None = None
     last_at: datetime | None = None
     first_fact: int = 1
@@ -37,6 +39,7 @@ class _SessionRecord:
 
     @property
     def last_fact(self) -> int:
+        """Number of its last fact."""
         return self.first_fact + len(self.facts) - 1
 
 
@@ -47,6 +50,9 @@ class InMemorySessions(SessionStore):
         now: Stamps facts.
         transcripts: Where nodes are.
         open_runs: Returns how many runs of an agent have not ended.
+
+    Attributes:
+        records: The sessions, and tombstones of deleted ones.
     """
 
     def __init__(
@@ -56,7 +62,7 @@ class InMemorySessions(SessionStore):
         open_runs: Callable[[AgentId], int],
     ) -> None:
         self._now, self._transcripts, self._open_runs = now, transcripts, open_runs
-        self._sessions: defaultdict[AgentId, _SessionRecord] = defaultdict(_SessionRecord)
+        self.records: defaultdict[AgentId, SessionRecord] = defaultdict(SessionRecord)
         self._readers: defaultdict[AgentId, set[asyncio.Event]] = defaultdict(set)
 
     def check_open(self, agent: AgentId) -> None:
@@ -65,7 +71,7 @@ class InMemorySessions(SessionStore):
         Raises:
             SessionDeletingError: It is being deleted.
         """
-        known = self._sessions.get(agent)
+        known = self.records.get(agent)
         if known is not None and known.is_deleting:
             raise SessionDeletingError(str(agent))
 
@@ -91,8 +97,8 @@ class InMemorySessions(SessionStore):
 
     def forget(self, agent: AgentId) -> None:
         """Forget a session and its number, unless it is being deleted: then it stays for who deletes it."""
-        if agent in self._sessions and not self._sessions[agent].is_deleting:
-            del self._sessions[agent]
+        if agent in self.records and not self.records[agent].is_deleting:
+            del self.records[agent]
 
     def removals(
         self, covers: Callable[[AgentId], bool], *, whole: bool
@@ -101,36 +107,30 @@ class InMemorySessions(SessionStore):
 
         Unless `whole`, one that is being deleted stays for who deletes it.
         """
-        for agent, known in self._sessions.items():
+        for agent, known in self.records.items():
             if covers(agent) and (whole or not known.is_deleting):
                 for _ in known.facts:
                     yield "facts", partial(self._forget_fact, known)
-                yield "sessions", partial(self._sessions.pop, agent, None)
+                yield "sessions", partial(self.records.pop, agent, None)
 
-    def _find(self, agent: AgentId) -> _SessionRecord | None:
+    def _find(self, agent: AgentId) -> SessionRecord | None:
         """Return a session; None: there is none, or only its tombstone."""
-        known = self._sessions.get(agent)
+        known = self.records.get(agent)
         return None if known is None or known.created_at is None else known
 
     @staticmethod
-    def _forget_fact(known: _SessionRecord) -> None:
+    def _forget_fact(known: SessionRecord) -> None:
         del known.facts[0]
         known.first_fact += 1
 
-    def _known(self, agent: AgentId, project: str = "") -> _SessionRecord:
-        known = self._sessions[agent]
+    def _known(self, agent: AgentId, project: str = "") -> SessionRecord:
+        known = self.records[agent]
         if known.created_at is None:
             known.created_at, known.project = self._now(), project
         return known
 
     def _add(
-        self,
-        agent: AgentId,
-        known: _SessionRecord,
-        kind: FactKind,
-        run_id: RunId,
-        *,
-        ahead: int = 0,
+        self, agent: AgentId, known: SessionRecord, kind: FactKind, run_id: RunId, *, ahead: int = 0
     ) -> None:
         at = known.last_at = self._now()
         known.facts.append(SessionFact(known.last_fact + 1, kind, run_id, ahead, at))
@@ -139,7 +139,7 @@ class InMemorySessions(SessionStore):
 
     @override
     async def get(self, agent: AgentId) -> SessionRow | None:
-        known = self._sessions.get(agent)
+        known = self.records.get(agent)
         return None if known is None else self._row(agent, known)
 
     @override
@@ -148,7 +148,7 @@ class InMemorySessions(SessionStore):
     ) -> list[SessionRow]:
         rows = [
             row
-            for agent, known in self._sessions.items()
+            for agent, known in self.records.items()
             if (agent.tenant, agent.type) == (tenant, type_)
             and (row := self._row(agent, known)) is not None
             and (before is None or row.last_at < before)
@@ -159,14 +159,14 @@ class InMemorySessions(SessionStore):
     async def facts(
         self, agent: AgentId, *, after: int = NO_FACT, limit: int = 1000
     ) -> list[SessionFact]:
-        known = self._sessions.get(agent)
+        known = self.records.get(agent)
         if known is None:
             return []
         return known.facts[max(after - known.first_fact + 1, 0) :][:limit]
 
     @override
     async def queued(self, agent: AgentId, run_id: RunId) -> SessionFact | None:
-        known = self._sessions.get(agent)
+        known = self.records.get(agent)
         facts = [] if known is None else known.facts
         return next((one for one in facts if one.run_id == run_id and one.kind == "queued"), None)
 
@@ -216,7 +216,7 @@ class InMemorySessions(SessionStore):
     ) -> list[AgentId]:
         found = (
             agent
-            for agent, known in self._sessions.items()
+            for agent, known in self.records.items()
             if (agent.tenant, agent.type) == (tenant, type_)
             and project in (None, known.project)
             and known.created_at is not None
@@ -231,7 +231,7 @@ class InMemorySessions(SessionStore):
     ) -> list[AgentId]:
         found = [
             (known.last_at, agent)
-            for agent, known in self._sessions.items()
+            for agent, known in self.records.items()
             if (agent.tenant, agent.type) == (tenant, type_)
             and known.created_at is not None
             and known.last_at is not None
@@ -258,15 +258,15 @@ class InMemorySessions(SessionStore):
         if known is None or not known.is_deleting:
             return 0
         rows = len(known.facts) + 1
-        self._sessions[agent] = _SessionRecord(first_fact=known.last_fact + 1)
+        self.records[agent] = SessionRecord(first_fact=known.last_fact + 1)
         return rows
 
-    def _refuse_open(self, agent: AgentId, known: _SessionRecord) -> None:
+    def _refuse_open(self, agent: AgentId, known: SessionRecord) -> None:
         open_runs = self._open_runs(agent)
         if open_runs or known.is_deleting:
             raise SessionActiveError(str(agent), open_runs)
 
-    def _row(self, agent: AgentId, known: _SessionRecord) -> SessionRow | None:
+    def _row(self, agent: AgentId, known: SessionRecord) -> SessionRow | None:
         if known.created_at is None or known.last_at is None or known.is_deleting:
             return None
         head = self._transcripts.head(agent, agent.key)
@@ -278,4 +278,6 @@ class InMemorySessions(SessionStore):
             head,
             known.created_at,
             known.last_at,
+            known.label.title,
+            known.label.metadata,
         )

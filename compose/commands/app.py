@@ -70,6 +70,7 @@ _COMMANDS: Final = (
     (SERVE, "serve.demo", "demo"),
     (SERVE, "serve.dev", "dev"),
     (SERVE, "serve.host", "host"),
+    (SERVE, "serve.serve", "serve"),
     (TALK, "messages.send", "send ask"),
     (TALK, "sessions.chat", "chat"),
     (TALK, "messages.topics", "publish follow unfollow followers"),

@@ -52,15 +52,16 @@ class Probes(Protocol):
 
 
 class AddressError(Facts, ContractError):
-    """The address for health and metrics cannot be used."""
+    """An address to listen at cannot be used."""
 
-    text = "--http {address}: {problem}; {remedy}"
+    text = "{option} {address}: {problem}; {remedy}"
     address: str
     problem: str
     remedy: str
+    option: str = "--http"
 
 
-def parse_address(text: str) -> tuple[str, int]:
+def parse_address(text: str, option: str = "--http") -> tuple[str, int]:
     """Return host and port of ``HOST:PORT``, ``[IPV6]:PORT`` or ``:PORT``; port 0 is a free one.
 
     Raises:
@@ -69,7 +70,7 @@ def parse_address(text: str) -> tuple[str, int]:
     host, colon, port = text.rpartition(":")
     if not (colon and port.isascii() and port.isdigit() and int(port) < 2**16):
         remedy = "write it HOST:PORT, for example 127.0.0.1:8080"
-        raise AddressError(text, "it is no address", remedy)
+        raise AddressError(text, "it is no address", remedy, option)
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 
@@ -80,9 +81,8 @@ async def serve_http(address: str, probes: Probes) -> AsyncIterator[str]:
     Raises:
         AddressError: The address is none, or somebody else has it.
     """
-    listening = _listen(address)
-    host, port = listening.getsockname()[:2]
-    url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    listening = listen(address)
+    url = url_of(listening)
     config = uvicorn.Config(
         _application(probes),
         log_config=None,
@@ -95,7 +95,7 @@ async def serve_http(address: str, probes: Probes) -> AsyncIterator[str]:
         server_header=False,
         backlog=BACKLOG,
     )
-    server = _HttpServer(config)
+    server = HttpServer(config)
     async with TaskScope() as tasks:
         tasks.start(server.serve(sockets=[listening]), name="http")
         _log.info("host.http", extra={"url": url})
@@ -106,7 +106,7 @@ async def serve_http(address: str, probes: Probes) -> AsyncIterator[str]:
             await tasks.settle(limit_s=2 * STOP_LIMIT_S)
 
 
-class _HttpServer(uvicorn.Server):
+class HttpServer(uvicorn.Server):
     """Leaves signals to the host: SIGTERM means drain there, and the address must answer meanwhile."""
 
     @override
@@ -140,8 +140,13 @@ class _Connection(H11Protocol):
         super().connection_lost(exc)
 
 
-def _listen(address: str) -> socket.socket:
-    host, port = parse_address(address)
+def listen(address: str, option: str = "--http") -> socket.socket:
+    """Return a socket that listens there.
+
+    Raises:
+        AddressError: The address is none, or somebody else has it.
+    """
+    host, port = parse_address(address, option)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listening = socket.socket(family, socket.SOCK_STREAM)
     try:
@@ -151,8 +156,15 @@ def _listen(address: str) -> socket.socket:
     except OSError as exc:
         listening.close()
         problem = exc.strerror or str(exc)
-        raise AddressError(address, problem, "choose another port, or 0 for a free one") from exc
+        remedy = "choose another port, or 0 for a free one"
+        raise AddressError(address, problem, remedy, option) from exc
     return listening
+
+
+def url_of(listening: socket.socket) -> str:
+    """Return the URL of a socket that listens."""
+    host, port = listening.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 def _application(probes: Probes) -> Starlette:

@@ -66,7 +66,7 @@ def a_half_is_forgotten(patch: pytest.MonkeyPatch) -> None:
 
 def only_one_page_is_looked_at(patch: pytest.MonkeyPatch) -> None:
     """The run that is active at a cursor is looked for in the newest facts only."""
-    take = SessionFeed._take_position
+    take = SessionFeed.take_position
 
     async def briefly(self: SessionFeed) -> None:
         at = self.at
@@ -77,7 +77,7 @@ def only_one_page_is_looked_at(patch: pytest.MonkeyPatch) -> None:
             self._active = None
         self.at = at
 
-    patch.setattr(SessionFeed, "_take_position", briefly)
+    patch.setattr(SessionFeed, "take_position", briefly)
 
 
 def runs_that_never_began_leave_no_fact(patch: pytest.MonkeyPatch) -> None:

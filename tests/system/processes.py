@@ -42,25 +42,25 @@ _FORKED.set_forkserver_preload(
 )
 
 
-def _be_a_host(log: Path, env: dict[str, str], serves: Sequence[str]) -> None:
-    """What a forked process does: `callboard host`, whose output is a file."""
+def _be_a_host(log: Path, env: dict[str, str], words: Sequence[str]) -> None:
+    """What a forked process does: `callboard host`, or another command, whose output is a file."""
     output = os.open(log, os.O_WRONLY | os.O_APPEND)
     for stream in (1, 2):
         os.dup2(output, stream)
     os.chdir(ROOT)
     os.environ.update(env)
     faults._ARMED.update(faults.parse(env[faults.VARIABLE]))
-    sys.argv = ["callboard", "host", *serves, "--json"]
+    sys.argv = ["callboard", *words, "--json"]
     cli.main()
 
 
 class HostProcess:
-    """One `callboard host`, whose log lines are events."""
+    """One `callboard host`, or another command that serves, whose log lines are events."""
 
-    def __init__(self, log: Path, env: dict[str, str], serves: Sequence[str]) -> None:
+    def __init__(self, log: Path, env: dict[str, str], words: Sequence[str]) -> None:
         self.log = log
         log.touch()
-        self._process = _FORKED.Process(target=_be_a_host, args=(log, env, tuple(serves)))
+        self._process = _FORKED.Process(target=_be_a_host, args=(log, env, tuple(words)))
         self._process.start()
 
     @property
@@ -164,6 +164,7 @@ class Hosts:
         url: str | None = None,
         lease_s: float = LEASE_S,
         fault: str = "",
+        command: str = "host",
         **settings: object,
     ) -> HostProcess:
         """A host that is starting; `settings` are its `CALLBOARD_…` variables."""
@@ -179,7 +180,7 @@ class Hosts:
             },
         }
         log = self.folder / f"host-{len(self.started) + 1}.log"
-        host = HostProcess(log, env, serves or ("tests.system.agents:TYPES",))
+        host = HostProcess(log, env, (command, *(serves or ("tests.system.agents:TYPES",))))
         self.started.append(host)
         return host
 
@@ -188,6 +189,12 @@ class Hosts:
         host = self.start(*serves, **settings)
         await host.until("host.serving")
         return host
+
+    async def web(self, *words: str, **settings: Any) -> tuple[HostProcess, str]:
+        """A `callboard serve` that answers, and its URL."""
+        listen = "--listen", "127.0.0.1:0"
+        process = self.start(*words, *listen, command="serve", **settings)
+        return process, str((await process.until("web.serving"))["url"])
 
     def end(self) -> None:
         """End them all."""

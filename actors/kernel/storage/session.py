@@ -6,13 +6,14 @@ conversation, see `TranscriptStore`.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final, Protocol
 
 from actors.kernel.agent.session import FactKind
 from actors.kernel.agent.transcript import Turn
+from actors.kernel.json import JsonValue
 from actors.kernel.runtime.ids import AgentId, RunId
 
 NO_FACT: Final = 0
@@ -52,6 +53,8 @@ class SessionRow:
         head: Id of the active node; None: there is none.
         created_at: When its first run was submitted.
         last_at: When its last fact was written.
+        title: See `SessionLabel`, as for the next one.
+        metadata: See `SessionLabel`.
     """
 
     agent_id: AgentId
@@ -61,6 +64,8 @@ class SessionRow:
     head: str | None
     created_at: datetime
     last_at: datetime
+    title: str = ""
+    metadata: Mapping[str, JsonValue] = field(default_factory=dict)
 
 
 class SessionStore(Protocol):

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from actors.kernel.runtime.hints import LogHints
     from actors.kernel.storage.erasure import ErasureStore
     from actors.kernel.storage.memory import LongTermMemories
+    from actors.kernel.storage.session_directory import SessionDirectory
 
 
 class RunStore(Protocol):
@@ -66,6 +67,8 @@ class RunStore(Protocol):
     """Conversations of agents."""
     sessions: SessionStore
     """Facts and heads of sessions."""
+    directory: SessionDirectory
+    """Names and lists of sessions."""
     artifacts: ArtifactStores
     """Large bytes, by tenant and scope."""
     memories: LongTermMemories

@@ -15,7 +15,7 @@ from actors.errors import (
     UnknownRunError,
     UnservedError,
 )
-from actors.kernel.agent.message import Message, sender_of
+from actors.kernel.agent.message import Message, payload_of, sender_of
 from actors.kernel.json import JsonValue
 from actors.kernel.runtime.communication import FollowMode, RunStatusSummary
 from actors.kernel.runtime.ids import AgentId, RunId, TopicId
@@ -83,6 +83,7 @@ class RuntimeFront:
 
         Raises:
             UnservedError: No live host serves the agent, and the order is not known already.
+            MessageTooLargeError: The payload has more than 256 KiB as JSON.
         """
         agent_id = order.agent_id
         if agent_id.tenant != caller.tenant:
@@ -92,7 +93,7 @@ class RuntimeFront:
         message = Message(
             id=order.message_id,
             target=agent_id,
-            payload=order.payload,
+            payload=payload_of(order.payload, what=f"message to {agent_id}"),
             sender=sender,
             metadata=dict(order.metadata),
         )

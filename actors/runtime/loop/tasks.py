@@ -35,13 +35,19 @@ def start_task(
     return task
 
 
-def run_loop(main: Coroutine[Any, Any, None]) -> None:
+def run_loop(
+    main: Coroutine[Any, Any, None], make: Callable[[], asyncio.AbstractEventLoop] | None = None
+) -> None:
     """Return when `main`, in an event loop of its own, has ended; raise what it raised.
 
     asyncio lets `SystemExit` and `KeyboardInterrupt` of any task or callback, also of those that agents'
     code started by itself, end the loop. Here they end what raised them; so does `loop.stop()`.
+
+    Args:
+        main: What the process is for.
+        make: Makes the loop; None: asyncio's own.
     """
-    with asyncio.Runner() as runner:
+    with asyncio.Runner(loop_factory=make) as runner:
         loop = runner.get_loop()
         task = loop.create_task(main, name="main")
         while not task.done():

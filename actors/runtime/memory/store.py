@@ -26,6 +26,7 @@ from actors.runtime.memory.reads import MemoryLists, MemoryReads
 from actors.runtime.memory.rows import MemoryRows
 from actors.runtime.memory.schedules import InMemorySchedules, ScheduleRows
 from actors.runtime.memory.shards import MemoryBacklog, MemoryShards
+from actors.storage.session_directory import InMemorySessionDirectory
 from actors.storage.usage import MemoryUsage
 
 
@@ -63,6 +64,7 @@ class MemoryStore(RunStore):
         self.schedules = InMemorySchedules(clock, rows, schedules, source=self)
         self.transcripts = rows.transcripts
         self.sessions = rows.sessions
+        self.directory = InMemorySessionDirectory(clock.now, rows.sessions)
         self.artifacts = rows.artifacts
         self.memories = rows.memories
         self.usage = MemoryUsage(lambda: rows.usage)

@@ -30,6 +30,7 @@ from actors.kernel.runtime.log_entry import EntryKind, NewEntry
 from actors.kernel.runtime.scheduler import RunStatus
 from actors.kernel.runtime.waits import Answer, Wait
 from actors.kernel.runtime.wakeup import WakeSet
+from actors.kernel.storage.session_directory import SessionFilter, SessionLabel
 from actors.kernel.storage.usage import UsageFilter
 from actors.kernel.store.limits import Claim, Limit, LimitScope
 from actors.kernel.store.schedule import Schedule, Tick
@@ -470,6 +471,12 @@ class Workday:
         await store.facts(agent, limit=3)
         async with aclosing(store.tail(agent, after=row.last_fact - 1)) as facts:  # type: ignore[type-var]
             await anext(facts)
+            await self.post.store._fact_readers.look(say=True)
+        directory = self.bed.store.directory
+        await directory.create(agent, SessionLabel(title="Whales"))
+        await directory.relabel(agent, title="Whales")
+        await directory.is_deleted(agent)
+        await directory.find(SessionFilter(tenant=agent.tenant, app=agent.type), limit=3)
         await store.path(agent)
         await store.nodes(agent, [f"{self.day}{k}" for k in range(4)])
         await transcripts.view(agent, agent.key, limit=2)

@@ -18,11 +18,12 @@ from tests.system.processes import ROOT
 if TYPE_CHECKING:
     from tests.harness.servers import TestNats, TestRedis
 
-MODULES: Final = {"": 454, "nats": 515, "nats redis": 638}
+MODULES: Final = {"": 455, "nats": 516, "nats redis": 639}
 """So many at most beyond Python's own, by the servers beside PostgreSQL. Most of a cold start is importing."""
 PYTHONS_OWN: Final = sys.stdlib_module_names | {"__main__", "tests"}
 NOT_NEEDED: Final = {
     "actors.kernel.memory_rules",  # no agent remembers anything
+    "actors.kernel.storage.session_directory",  # nobody asks for lists of sessions
     "actors.kernel.workflow",
     "actors.runtime.memory.store",  # rows are in PostgreSQL
     "actors.runtime.sharding.erasing",
@@ -30,8 +31,10 @@ NOT_NEEDED: Final = {
     "actors.workflow",
     "compose.embedded",  # URLs name the servers
     "docstring_parser",
+    "compose.web",
     "email.mime",
     "http.client",
+    "httptools",
     "opentelemetry.exporter",
     "opentelemetry.sdk",  # no collector is named
     "persistence.files",
@@ -41,6 +44,7 @@ NOT_NEEDED: Final = {
     "rich",  # a host prints no tables
     "starlette",
     "uvicorn",
+    "uvloop",
     "watchfiles",
     "yaml",
 }

@@ -12,7 +12,9 @@ begin
     get diagnostics gone = row_count;
     more := gone = most;
     if not more then
-      update sessions s set created_at = null, is_deleting = false, project = '' where s.agent = p_agent;
+      update sessions s set created_at = null, is_deleting = false, project = '', title = '', title_folded = '',
+          metadata = '{}'
+        where s.agent = p_agent;
       gone := gone + 1;
     end if;
   end if;

@@ -1,0 +1,95 @@
+"""Sessions as people name and find them: title, metadata, lists in pages, and ids of deleted ones."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Final, Protocol
+
+from actors.kernel.json import JsonValue
+from actors.kernel.metadata import metadata_text
+from actors.kernel.runtime.ids import AgentId
+from actors.kernel.storage.session import SessionRow
+from actors.kernel.text import check_text_of
+
+MAX_TITLE_BYTES: Final = 1_024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionLabel:
+    """The words of people about a session.
+
+    Attributes:
+        title: At most 1,024 bytes.
+        metadata: A JSON object of at most 64 KiB.
+
+    Raises:
+        InvalidTextError: The title is too long, or no text.
+        NotSerializableError: The metadata is no JSON object, or too large.
+    """
+
+    title: str = ""
+    metadata: Mapping[str, JsonValue] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        check_text_of("title of a session", self.title, limit_bytes=MAX_TITLE_BYTES)
+        metadata_text(self.metadata, what="metadata of a session")
+
+
+@dataclass(frozen=True, slots=True)
+class SessionPlace:
+    """The place of a session in a list, the one that changed last first; those of one instant by id."""
+
+    last_at: datetime
+    agent_id: AgentId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionFilter:
+    """A filter of the sessions of one app. A field that is None does not filter.
+
+    Attributes:
+        tenant: The owner.
+        app: The type of the sessions' agents.
+        is_active: Whether a run of it is open.
+        title: A part of the title, in upper or lower case.
+        after: Behind this place: for the next page.
+    """
+
+    tenant: str
+    app: str
+    is_active: bool | None = None
+    title: str | None = None
+    after: SessionPlace | None = None
+
+
+class SessionDirectory(Protocol):
+    """The sessions as people name and find them. What their runs change is in `SessionStore`."""
+
+    async def create(self, agent: AgentId, label: SessionLabel, *, project: str = "") -> bool:
+        """Make a session without a run; False: there is one, which stays as it is.
+
+        Raises:
+            SessionDeletingError: It is being deleted.
+        """
+
+    async def relabel(
+        self,
+        agent: AgentId,
+        *,
+        title: str | None = None,
+        metadata: Mapping[str, JsonValue] | None = None,
+    ) -> bool:
+        """Replace the title, the metadata, or both; None leaves one as it is. False: there is no such session.
+
+        Raises:
+            InvalidTextError: See `SessionLabel`, as for the next one.
+            NotSerializableError: See `SessionLabel`.
+        """
+
+    async def find(self, wanted: SessionFilter, *, limit: int = 100) -> list[SessionRow]:
+        """Return sessions, the one that changed last first."""
+
+    async def is_deleted(self, agent: AgentId) -> bool:
+        """Return True if there was such a session, and it was deleted, or its deletion began."""

@@ -1,0 +1,154 @@
+"""The ASGI application: routes, and checks that are the same for all of them."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from typing import Final, TypeAlias
+from urllib.parse import urlsplit
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from actors.runtime.runtime import Runtime
+from actors.sessions.runtime import APP, AgentRuntime
+from compose.web.endpoint import WebApi, WebEndpoint
+from compose.web.limits import Limited
+from compose.web.openapi import openapi_of
+from compose.web.principal import LOCAL, Authenticate, Principal
+from compose.web.problems import HttpProblem, problem_of
+from compose.web.resources import agents as any_agents
+from compose.web.resources import approvals, apps, artifacts, cleanup, events, nodes, runs, sessions
+from compose.web.streams import Streams
+
+ENDPOINTS: Final[tuple[WebEndpoint, ...]] = (
+    *apps.ENDPOINTS,
+    *sessions.ENDPOINTS,
+    *runs.ENDPOINTS,
+    *events.ENDPOINTS,
+    *nodes.ENDPOINTS,
+    *approvals.ENDPOINTS,
+    *artifacts.ENDPOINTS,
+    *cleanup.ENDPOINTS,
+    *any_agents.ENDPOINTS,
+)
+OPENAPI: Final = "/v1/openapi.json"
+_Answer: TypeAlias = "Callable[[Request], Awaitable[Response]]"
+
+
+class WebApplication(Limited):
+    """The API as an ASGI application.
+
+    Args:
+        inner: Its routes.
+        streams: Of events.
+    """
+
+    def __init__(self, inner: ASGIApp, streams: Streams) -> None:
+        super().__init__(inner)
+        self._streams = streams
+
+    def end_streams(self) -> None:
+        """End all streams of events, and take no more: their clients go on at another process."""
+        self._streams.end()
+
+
+def app(
+    runtime: Runtime | AgentRuntime,
+    *,
+    default_app: str = APP,
+    modes: Sequence[str] = (),
+    local: Principal = LOCAL,
+    authenticate: Authenticate | None = None,
+    is_loopback: bool = False,
+) -> WebApplication:
+    """Return the API as an ASGI application, for a server or to be mounted in another one.
+
+    Args:
+        runtime: A started runtime, or open sessions of one app, which requests that name no app are about. It
+            belongs to its caller. With ``serve=False`` it is a client, and hosts execute the runs.
+        default_app: The type of sessions where a request names none.
+        modes: Names of the modes of that app; with none any mode is tried.
+        local: The principal of each request where nobody is asked who they are.
+        authenticate: Returns the principal of a request. None: each is `local`, so whoever reaches the address
+            may do all that it may.
+        is_loopback: Answer only requests whose Host is this machine's own address: a web page elsewhere cannot
+            ask in the name of its reader, by a name that leads here.
+    """
+    api = WebApi(
+        runtime=runtime.runtime if isinstance(runtime, AgentRuntime) else runtime,
+        app=runtime.app if isinstance(runtime, AgentRuntime) else default_app,
+        modes=tuple(modes),
+        local=replace(local, tenant=runtime.tenant) if isinstance(runtime, AgentRuntime) else local,
+        authenticate=authenticate,
+        is_loopback=is_loopback,
+        given=runtime if isinstance(runtime, AgentRuntime) else None,
+    )
+    by_path: defaultdict[str, dict[str, WebEndpoint]] = defaultdict(dict)
+    for one in ENDPOINTS:
+        by_path[one.path][one.method] = one
+    routes = [
+        Route(path, _answer(api, found), methods=[*found], name=path)
+        for path, found in by_path.items()
+    ]
+    document = openapi_of(ENDPOINTS)
+
+    async def openapi(_: Request) -> Response:
+        return JSONResponse(document)
+
+    async def refused(request: Request, exc: Exception) -> Response:
+        return problem_of(exc).response(str(request.scope["path"]))
+
+    handlers = dict.fromkeys((404, 405), refused)
+    inner = Starlette(routes=[*routes, Route(OPENAPI, openapi)], exception_handlers=handlers)
+    inner.router.redirect_slashes = False
+    return WebApplication(inner, api.streams)
+
+
+def _answer(api: WebApi, by_method: dict[str, WebEndpoint]) -> _Answer:
+    async def answer(request: Request) -> Response:
+        problem = _problem_of_origin(request, is_loopback=api.is_loopback)
+        if problem is not None:
+            return problem.response(str(request.scope["path"]))
+        found = by_method.get(request.method)
+        if found is None:  # HEAD, which Starlette adds: of a stream it would not end
+            problem = HttpProblem(405, "method_not_allowed", "Method Not Allowed", "use GET")
+            return problem.response(str(request.scope["path"]))
+        return await found.respond(api, request)
+
+    return answer
+
+
+def _problem_of_origin(request: Request, *, is_loopback: bool) -> HttpProblem | None:
+    """Return why a request is refused that a page of another site makes, in a browser that may ask."""
+    host, origin = request.headers.get("host", ""), request.headers.get("origin")
+    if is_loopback and not is_own_address(host):
+        problem = f"the request's host is {host!r}, which is not this machine's own address"
+        return HttpProblem(403, "foreign_host", problem, "ask for 127.0.0.1 or localhost")
+    if origin is not None and _authority(origin) != host:
+        problem = "a page of another site may not ask"
+        return HttpProblem(
+            403, "foreign_origin", problem, "ask from a program, or by a server", origin
+        )
+    return None
+
+
+def _authority(origin: str) -> str | None:
+    try:
+        return urlsplit(origin).netloc
+    except ValueError:
+        return None
+
+
+def is_own_address(host: str) -> bool:
+    """Return True if ``HOST`` or ``HOST:PORT`` is ``localhost`` or a loopback address."""
+    try:
+        name = urlsplit(f"//{host}").hostname or ""
+        return name == "localhost" or ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,210 @@
+"""Endpoints: a path and a method, the models that validate what comes, and what does it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeAlias
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+from starlette.requests import Request
+from starlette.responses import Response
+
+from actors.kernel.json import JsonValue
+from actors.kernel.runtime.ids import AgentId
+from actors.kernel.storage.errors import UnknownSessionError
+from actors.kernel.storage.session import SessionRow
+from actors.runtime.runtime import Runtime
+from actors.sessions.runtime import APP, AgentRuntime
+from compose.web.limits import parse_body, parse_id, parse_query, read_body
+from compose.web.principal import LOCAL, Authenticate, Principal, Scope
+from compose.web.problems import HttpProblem, ProblemError, problem_of, problem_of_input
+from compose.web.streams import Streams
+
+MOST_CLIENTS: Final = 1_024
+"""So many principals' clients of apps are kept."""
+
+
+class StrictModel(BaseModel):
+    """A model of what clients send: nothing else is taken."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class NoQuery(StrictModel):
+    """No field of a query."""
+
+
+class ShownModel(BaseModel):
+    """A model of what clients are sent."""
+
+    model_config = ConfigDict(frozen=True)
+
+
+@dataclass(slots=True, kw_only=True)
+class WebApi:
+    """The facts that all requests share.
+
+    Attributes:
+        runtime: What requests are done with.
+        app: The type of sessions where a request names none.
+        modes: Names of the modes of that app, if they are known; none: any is tried.
+        local: The principal of each request where `authenticate` is None.
+        authenticate: Returns the principal of a request.
+        is_loopback: Only requests are answered that name this machine's own address as their host.
+        streams: Of events; they end together.
+        given: Starts the local principal's runs of its app: it knows modes, and may decide approvals.
+    """
+
+    runtime: Runtime
+    app: str = APP
+    modes: tuple[str, ...] = ()
+    local: Principal = LOCAL
+    authenticate: Authenticate | None = None
+    is_loopback: bool = False
+    given: AgentRuntime | None = None
+    streams: Streams = field(default_factory=Streams)
+    _clients: dict[tuple[str, str, str], AgentRuntime] = field(default_factory=dict)
+
+    async def sessions(self, principal: Principal, app: str | None) -> AgentRuntime:
+        """Return the sessions of an app, as a principal sees them.
+
+        Raises:
+            InvalidNameError: No app can have this name.
+        """
+        key = (principal.tenant, principal.name, app or self.app)
+        if self.given is not None and key == (self.local.tenant, self.local.name, self.given.app):
+            return self.given
+        found = self._clients.get(key)
+        if found is None:
+            tenant, name, wanted = key
+            found = AgentRuntime(runtime=self.runtime, app=wanted, tenant=tenant, principal=name)
+            await found.open()
+            if len(self._clients) >= MOST_CLIENTS:
+                self._clients.pop(next(iter(self._clients)))
+            self._clients[key] = found
+        return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WebCall:
+    """A request that is being done.
+
+    Attributes:
+        api: What all requests share.
+        principal: In whose name.
+        request: As it came.
+        names: The parts of the path that name things, decoded.
+    """
+
+    api: WebApi
+    principal: Principal
+    request: Request
+    names: Mapping[str, str]
+
+    @property
+    def runtime(self) -> Runtime:
+        """The runtime."""
+        return self.api.runtime
+
+    async def sessions(self, app: str | None) -> AgentRuntime:
+        """See `WebApi.sessions`."""
+        return await self.api.sessions(self.principal, app)
+
+    async def session(self, app: str | None, id_: str | None = None) -> FoundSession:
+        """Return the session that the path names, or the one of this id.
+
+        Raises:
+            ProblemError: It was deleted.
+            UnknownSessionError: There is none.
+        """
+        agents = await self.sessions(app)
+        agent = agents.agent_id(self.names["session"] if id_ is None else id_)
+        store = self.runtime.store
+        row = await store.sessions.get(agent)
+        if row is not None:
+            return FoundSession(agents, agent, row)
+        if await store.directory.is_deleted(agent):
+            problem, remedy = f"session {agent} was deleted", "POST /v1/sessions makes it anew"
+            raise ProblemError(HttpProblem(410, "session_deleted", problem, remedy, name=agent.key))
+        raise UnknownSessionError(str(agent))
+
+
+@dataclass(frozen=True, slots=True)
+class FoundSession:
+    """A session that is there: the client of its app, its agent and its row."""
+
+    agents: AgentRuntime
+    agent: AgentId
+    row: SessionRow
+
+
+Done: TypeAlias = "BaseModel | Response"
+Handler: TypeAlias = Callable[[WebCall, Any, Any], Awaitable[Done]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WebEndpoint:
+    """A method of a path.
+
+    Attributes:
+        method: Of HTTP.
+        path: With names of its parts in braces.
+        call: Does it, with the query and the body as their models. A model that it returns is the answer.
+        says: What it does, in a sentence.
+        answer: The model of the answer; None: there is no body, or bytes.
+        status: Of the answer.
+        query: The model of the query.
+        body: The model of the body; None: there is none, or `call` reads it.
+        scope: What the principal needs.
+        media_type: Of the answer.
+        takes: Media type of the body; None: JSON, if there is one.
+        streams: The answer may be a stream of events, too.
+    """
+
+    method: str
+    path: str
+    call: Handler
+    says: str
+    answer: type[BaseModel] | None = None
+    status: int = 200
+    query: type[BaseModel] = NoQuery
+    body: type[BaseModel] | None = None
+    scope: Scope = "sessions:own"
+    media_type: str = "application/json"
+    takes: str | None = None
+    streams: bool = False
+
+    async def respond(self, api: WebApi, request: Request) -> Response:
+        """Return the answer to a request; errors are problems."""
+        try:
+            return await self._respond(api, request)
+        except Exception as exc:  # noqa: BLE001 - the boundary of a request
+            return problem_of(exc).response(str(request.scope["path"]))
+
+    async def _respond(self, api: WebApi, request: Request) -> Response:
+        principal = api.local if api.authenticate is None else await api.authenticate(request)
+        principal.check(self.scope)
+        names = {name: parse_id(raw) for name, raw in request.path_params.items()}
+        query = _checked(self.query, parse_query(request.scope["query_string"]), "query")
+        body = None
+        if self.body is not None:
+            body = _checked(self.body, parse_body(await read_body(request)), "body")
+        call = WebCall(api=api, principal=principal, request=request, names=names)
+        done = await self.call(call, query, body)
+        return done if isinstance(done, Response) else json_response(done, self.status)
+
+
+def _checked(model: type[BaseModel], value: JsonValue | Mapping[str, str], where: str) -> BaseModel:
+    try:
+        return model.model_validate(value)
+    except ValidationError as exc:
+        raise problem_of_input(exc, where) from None
+
+
+def json_response(
+    value: BaseModel, status: int = 200, headers: Mapping[str, str] | None = None
+) -> Response:
+    """Return a model as an answer. Nobody keeps it, for it is of one principal."""
+    more = {"cache-control": "no-store", **(headers or {})}
+    return Response(value.model_dump_json(), status, more, media_type="application/json")

@@ -1,0 +1,189 @@
+"""Limits of a request, checked before anything is made of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from typing import Final
+from urllib.parse import parse_qsl, unquote_to_bytes
+
+from pydantic_core import from_json
+from starlette.requests import ClientDisconnect, Request
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from actors.kernel.json import JsonValue, check_json
+from compose.web.problems import HttpProblem, ProblemError
+
+MAX_BODY_BYTES: Final = 1024 * 1024
+"""Of a body, but for artifacts."""
+MAX_HEAD_BYTES: Final = 16 * 1024
+"""Of the request's line and headers together."""
+MAX_FIELDS: Final = 64
+"""Of a query."""
+BODY_LIMIT_S: Final = 30.0
+"""So long a body may take, and each piece of an artifact."""
+MAX_WAIT_S: Final = 60.0
+"""The longest `Prefer: wait`."""
+_CLOSE: Final = {"connection": "close"}
+
+
+class Limited:
+    """An ASGI application that refuses requests which are too large or ambiguous, and routes by the raw path.
+
+    In a path that was decoded nobody can tell an id with ``/`` from two ids: `Id` decodes each part by itself.
+
+    Args:
+        inner: The application.
+    """
+
+    def __init__(self, inner: ASGIApp) -> None:
+        self._inner = inner
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """See ASGI."""
+        if scope["type"] == "http":
+            problem = _problem_of_head(scope)
+            if problem is not None:
+                await problem.response(str(scope["path"]))(scope, receive, send)
+                return
+            if raw := scope.get("raw_path"):
+                scope = {**scope, "path": raw.partition(b"?")[0].decode("latin-1")}
+        await self._inner(scope, receive, send)
+
+
+def _problem_of_head(scope: Scope) -> HttpProblem | None:
+    names = [name for name, _ in scope["headers"]]
+    size = sum(len(name) + len(value) + 4 for name, value in scope["headers"])
+    size += len(scope.get("raw_path") or b"") + len(scope["query_string"])
+    if size > MAX_HEAD_BYTES:
+        problem = f"the request's line and headers have more than {MAX_HEAD_BYTES} bytes"
+        return HttpProblem(
+            431, "head_too_large", problem, "send fewer or shorter ones", headers=_CLOSE
+        )
+    if b"transfer-encoding" in names and b"content-length" in names:
+        problem = "the request has both Content-Length and Transfer-Encoding"
+        return HttpProblem(400, "ambiguous_length", problem, "send one of them", headers=_CLOSE)
+    return None
+
+
+async def pieces_of(request: Request) -> AsyncGenerator[bytes, None]:
+    """Yield a body as it comes.
+
+    Raises:
+        ProblemError: A piece takes longer than `BODY_LIMIT_S`, or the client is gone.
+    """
+    stream = request.stream()
+    while True:
+        try:
+            async with asyncio.timeout(BODY_LIMIT_S):
+                piece = await anext(stream)
+        except StopAsyncIteration:
+            return
+        except TimeoutError:
+            problem = f"nothing of the body came for {BODY_LIMIT_S:g} s"
+            raise ProblemError(
+                HttpProblem(408, "too_slow", problem, "send it again", headers=_CLOSE)
+            ) from None
+        except ClientDisconnect as exc:
+            raise ProblemError(HttpProblem(400, "cut_off", "the body is not complete")) from exc
+        if piece:
+            yield piece
+
+
+async def read_body(request: Request) -> bytes:
+    """Return a body.
+
+    Raises:
+        ProblemError: It is larger than `MAX_BODY_BYTES`, or takes longer than `BODY_LIMIT_S`.
+    """
+    said = request.headers.get("content-length", "0")
+    if not said.isascii() or not said.isdigit() or int(said[:20]) > MAX_BODY_BYTES:
+        raise _too_large()
+    body = bytearray()
+    try:
+        async with asyncio.timeout(BODY_LIMIT_S):
+            async for piece in pieces_of(request):
+                body += piece
+                if len(body) > MAX_BODY_BYTES:
+                    raise _too_large()
+    except TimeoutError:
+        problem = f"the body took longer than {BODY_LIMIT_S:g} s"
+        raise ProblemError(
+            HttpProblem(408, "too_slow", problem, "send it again", headers=_CLOSE)
+        ) from None
+    return bytes(body)
+
+
+def _too_large() -> ProblemError:
+    problem = f"the body has more than {MAX_BODY_BYTES} bytes"
+    remedy = "upload it as an artifact, and send its name"
+    return ProblemError(HttpProblem(413, "too_large", problem, remedy, headers=_CLOSE))
+
+
+def parse_body(data: bytes) -> JsonValue:
+    """Return a body as JSON data, of at most 64 levels; none is an empty object.
+
+    Raises:
+        ProblemError: It is no JSON.
+        NotSerializableError: It is nested too deeply, or has text with a NUL.
+    """
+    if not data:
+        return {}
+    try:
+        value: JsonValue = from_json(data, allow_inf_nan=False)
+    except (ValueError, RecursionError) as exc:
+        problem = f"the body is no JSON: {exc}"
+        raise ProblemError(HttpProblem(400, "malformed", problem)) from None
+    check_json(value, where="the body")
+    return value
+
+
+def parse_query(raw: bytes) -> dict[str, str]:
+    """Return the fields of a query.
+
+    Raises:
+        ProblemError: It is not UTF-8, a field comes twice, or has a NUL.
+    """
+    try:
+        pairs = parse_qsl(
+            raw.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=MAX_FIELDS
+        )
+    except ValueError as exc:
+        raise ProblemError(
+            HttpProblem(400, "malformed", f"the query cannot be read: {exc}")
+        ) from None
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ProblemError(HttpProblem(400, "malformed", "a field of the query comes twice"))
+    for text in (*found, *found.values()):
+        _refuse_nul("the query", text)
+    return found
+
+
+def parse_id(raw: str) -> str:
+    """Return a part of a path, decoded.
+
+    Raises:
+        ProblemError: It is not UTF-8, or has a NUL.
+    """
+    try:
+        text = unquote_to_bytes(raw.encode("latin-1")).decode()
+    except UnicodeDecodeError as exc:
+        problem = f"a part of the path is no UTF-8: {raw[:100]}"
+        raise ProblemError(HttpProblem(400, "malformed", problem)) from exc
+    _refuse_nul("a part of the path", text)
+    return text
+
+
+def _refuse_nul(what: str, text: str) -> None:
+    if "\x00" in text:
+        raise ProblemError(HttpProblem(400, "malformed", f"{what} has a NUL: leave it out"))
+
+
+def wait_of(request: Request) -> float:
+    """Return how many seconds the client waits for the end of what it asked (`Prefer: wait=…`); 0: none."""
+    for one in ",".join(request.headers.getlist("prefer")).split(","):
+        name, _, value = one.strip().partition("=")
+        if name.lower() == "wait" and value.isascii() and value.isdigit():
+            return min(float(value[:9]), MAX_WAIT_S)
+    return 0.0

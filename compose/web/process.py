@@ -1,0 +1,143 @@
+"""The process of `callboard serve`: the API at an address, with the agents of an application or without."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from actors.errors import ContractError
+from actors.sessions.runtime import APP, AgentRuntime
+from compose.assembly.settings import NATS_LOGIN, Settings
+from compose.host.collector import loading
+from compose.host.http import AddressError, parse_address
+from compose.host.loader import check_spec, find_served
+from compose.host.process import Stop, opened
+from compose.web.application import app as api_of
+from compose.web.application import is_own_address
+from compose.web.server import serve_web
+
+if TYPE_CHECKING:
+    from actors.runtime import Runtime
+
+_log = logging.getLogger("callboard.web")
+
+AUTHS: Final = ("none",)
+"""How requests are authenticated."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WebOptions:
+    """The options of `callboard serve` beside those of a host.
+
+    Attributes:
+        spec: ``MODULE:APP``; None: the API alone.
+        listen: ``HOST:PORT``.
+        auth: One of `AUTHS`.
+        has_agents: The process executes agents.
+        app: The type of the sessions' agents; None: that of the application.
+
+    Raises:
+        AddressError: The address is none, or may not be listened at without authentication.
+        ContractError: There is nothing to serve.
+        ServeError: `spec` is not of that form.
+    """
+
+    spec: str | None
+    listen: str
+    auth: str = "none"
+    has_agents: bool = True
+    app: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.spec is not None:
+            check_spec(self.spec)
+        elif self.has_agents:
+            raise ContractError("there are no agents to serve: name MODULE:APP, or say --no-agents")
+        host, _ = parse_address(self.listen, "--listen")
+        if self.auth == "none" and not is_own_address(f"[{host}]" if ":" in host else host):
+            problem = "others could ask there, and --auth none asks nobody who they are"
+            remedy = "listen at 127.0.0.1, behind a proxy that authenticates"
+            raise AddressError(self.listen, problem, remedy, "--listen")
+
+
+async def run_serve(settings: Settings, options: WebOptions) -> None:
+    """Serve the API until SIGTERM or SIGINT; runs that execute here end then, or are dropped, as a host's.
+
+    Raises:
+        ServeError: `options.spec` does not lead to sessions.
+        ContractError: There is no server to use, it refuses us, or the address is taken.
+    """
+    stop = Stop()
+    stop.listen()
+    async with AsyncExitStack() as stack:
+        running = _running(settings, options)
+        runtime = await stop.unless_stopped(stack.enter_async_context(running))
+        if runtime is None:
+            return
+        agents, modes = await stack.enter_async_context(_sessions(runtime, options))
+        application = api_of(agents, modes=modes, is_loopback=options.auth == "none")
+        serving = serve_web(options.listen, application, before_stop=application.end_streams)
+        async with serving as url:
+            facts = {"url": url, "app": agents.app, "agents": options.has_agents}
+            _log.info("web.serving", extra={"pid": os.getpid(), **facts})
+            await stop.requested.wait()
+            _log.info("web.stopping", extra={"signal": stop.signal_name})
+        await runtime.stop(drain_s=settings.drain_s)
+    _log.info("web.stopped", extra={"pid": os.getpid()})
+
+
+@asynccontextmanager
+async def _running(settings: Settings, options: WebOptions) -> AsyncIterator[Runtime]:
+    """Yield the runtime: a host's, or a client's that uses the servers of the folder."""
+    async with AsyncExitStack() as stack:
+        opening = await stack.enter_async_context(opened(settings)) if options.has_agents else None
+        with loading():  # while the servers start
+            from compose.assembly.runtime import build_as_set  # noqa: PLC0415
+        if not options.has_agents and settings.postgres_url is None:
+            settings = await stack.enter_async_context(_as_client(settings))
+        building = build_as_set(settings, client="serve", serve=options.has_agents, opening=opening)
+        yield await stack.enter_async_context(building)
+
+
+@asynccontextmanager
+async def _as_client(settings: Settings) -> AsyncIterator[Settings]:
+    """Yield settings that name the servers of a folder: live text of its hosts comes by their NATS."""
+    from compose.assembly.local import local_postgres  # noqa: PLC0415 - as it runs servers
+    from compose.embedded import url_if_running  # noqa: PLC0415
+
+    assert settings.data_dir is not None
+    nats = await asyncio.to_thread(url_if_running, settings.data_dir / "nats")
+    async with local_postgres(settings.data_dir) as url:
+        found = {"postgres_url": url, "nats_url": nats, **dict.fromkeys(NATS_LOGIN)}
+        yield settings.model_copy(update=found)
+
+
+@asynccontextmanager
+async def _sessions(
+    runtime: Runtime, options: WebOptions
+) -> AsyncIterator[tuple[AgentRuntime, tuple[str, ...]]]:
+    """Yield the sessions of the application, which this process executes or not, and names of their modes."""
+    modes: tuple[str, ...] = ()
+    if options.spec is None:
+        agents = AgentRuntime(runtime=runtime, app=options.app or APP)
+    else:
+        from compose.host.session_app import serve_app  # noqa: PLC0415
+
+        with loading():
+            found = find_served(options.spec)
+        served = await serve_app(runtime, options.spec, found, app=options.app)
+        agents = AgentRuntime(
+            agents=served.modes if options.has_agents else None,
+            runtime=runtime,
+            app=served.app,
+            version=served.version,
+            retry=served.retry,
+        )
+        modes = served.known_modes
+    async with agents:
+        yield agents, modes

@@ -1,0 +1,215 @@
+"""Any agent and any run, not only those of sessions."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import asdict
+from datetime import datetime
+from typing import Final
+
+from pydantic import Field, JsonValue
+from pydantic_core import to_json
+from starlette.responses import Response
+
+from actors.errors import UnknownRunError
+from actors.kernel.agent.message import Message, sender_of
+from actors.kernel.runtime.ids import AgentId, RunId
+from actors.kernel.runtime.log_entry import RunLogEntry
+from actors.kernel.runtime.rows import RunRow
+from actors.kernel.store.arrivals import OnConflict
+from actors.kernel.store.outside import Caller, Order
+from actors.kernel.text import MAX_INT
+from actors.runtime.replay.summary import row_of
+from actors.sessions.errors import CursorError
+from compose.web.endpoint import (
+    Done,
+    NoQuery,
+    ShownModel,
+    StrictModel,
+    WebCall,
+    WebEndpoint,
+    json_response,
+)
+from compose.web.problems import HttpProblem, ProblemError
+from compose.web.resources.pages import Limit
+from compose.web.resources.readers import CURSOR_HEADER, streamed
+from compose.web.resources.runs import KEY, RunJson, run_json
+from compose.web.streams import EventLine, wants_stream
+
+_MOST_DIGITS: Final = 10
+
+
+class MessageJson(StrictModel):
+    """A message to an agent.
+
+    Attributes:
+        payload: What the agent gets.
+        message_id: The same one again is the same message; so is the header Idempotency-Key, in its place.
+        starts_run: Queue a run for it. False: plain mail, which wakes `ctx.receive`, or else starts a run.
+        on_conflict: When the agent has an open run; for messages that start one.
+        priority: Lower first; for messages that start a run.
+    """
+
+    payload: JsonValue
+    message_id: str | None = Field(default=None, min_length=1)
+    starts_run: bool = True
+    on_conflict: OnConflict = "queue"
+    priority: int = Field(default=5, ge=-MAX_INT, le=MAX_INT)
+
+
+class SentJson(ShownModel):
+    """A message that was sent. `run_id` is null of plain mail; `is_new` is false if its id was known."""
+
+    message_id: str
+    run_id: str | None
+    is_new: bool
+
+
+class EntryJson(ShownModel):
+    """An entry of a run's log; see docs/replay.md for kinds and payloads."""
+
+    seq: int
+    kind: str
+    position: str
+    payload: dict[str, JsonValue]
+    at: datetime
+
+
+class LogJson(ShownModel):
+    """A part of a run's log. `next` is `from_seq` of the next part; null: the log ends here, so far."""
+
+    run_id: str
+    status: str
+    entries: list[EntryJson]
+    next: int | None
+
+
+class LogQuery(StrictModel):
+    """The query of a log."""
+
+    from_seq: int = Field(default=0, ge=0, le=MAX_INT)
+    limit: Limit = 100
+
+
+async def send(call: WebCall, _: NoQuery, body: MessageJson) -> Done:
+    """Send a message to an agent; durable when this answers."""
+    principal = call.principal
+    agent = AgentId(call.names["type"], call.names["key"], principal.tenant)
+    id_ = call.request.headers.get(KEY) or body.message_id or secrets.token_hex(16)
+    if not body.starts_run:
+        sender = sender_of("session", principal.name)
+        is_new = await call.runtime.send(
+            agent, Message.of(agent, body.payload, id=id_), sender=sender
+        )
+        return json_response(SentJson(message_id=id_, run_id=None, is_new=is_new), 202)
+    order = Order(
+        agent_id=agent,
+        payload=body.payload,
+        message_id=id_,
+        on_conflict=body.on_conflict,
+        priority=body.priority,
+        metadata={},
+    )
+    caller = Caller(principal.tenant, principal.name, sees="tenant", kind="session")
+    run_id = await call.runtime.front.submit(caller, order)
+    return json_response(
+        SentJson(message_id=id_, run_id=run_id, is_new=True),
+        202,
+        {"location": f"/v1/runs/{run_id}"},
+    )
+
+
+async def any_run(call: WebCall) -> RunRow:
+    """Return the run that the path names, of any agent of the tenant.
+
+    Raises:
+        UnknownRunError: There is none.
+    """
+    row = await row_of(call.runtime.store, RunId(call.names["run"]))
+    if row.agent_id.tenant != call.principal.tenant:
+        raise UnknownRunError(row.run_id)
+    return row
+
+
+async def show(call: WebCall, _: NoQuery, __: None) -> Done:
+    """Return a run of any agent."""
+    return run_json(await any_run(call), None)
+
+
+def _behind(cursor: str, row: RunRow) -> int:
+    """Return the entry behind one that a reader has seen."""
+    if cursor.isascii() and cursor.isdigit() and len(cursor) < _MOST_DIGITS:
+        return int(cursor) + 1
+    raise CursorError(cursor[:60], f"run {row.run_id}", "it is not the number of an entry")
+
+
+async def _lines(call: WebCall, run_id: RunId, begin: int) -> AsyncGenerator[EventLine, None]:
+    """Yield entries and live pieces; the last line is the run's end."""
+    caller = Caller(call.principal.tenant, call.principal.name, sees="tenant", kind="session")
+    async with aclosing(call.runtime.front.events(caller, run_id, from_seq=begin)) as events:
+        async for event in events:
+            id_ = str(event.seq) if event.kind == "entry" else None
+            yield EventLine(event.kind, to_json(asdict(event)), id_)
+
+
+def entry_json(entry: RunLogEntry) -> EntryJson:
+    """Return an entry as clients see it."""
+    return EntryJson(
+        seq=entry.seq, kind=entry.kind, position=entry.position, payload=entry.payload, at=entry.ts
+    )
+
+
+async def log(call: WebCall, query: LogQuery, _: None) -> Done:
+    """Return a run's log, live from an entry on, or a part of it."""
+    row = await any_run(call)
+    cursor = call.request.headers.get(CURSOR_HEADER) or None
+    begin = query.from_seq if cursor is None else _behind(cursor, row)
+    if begin > row.last_seq + 1:
+        problem = f"the log of run {row.run_id} ends at {row.last_seq}"
+        raise ProblemError(HttpProblem(400, "bad_cursor", problem, "begin there, or before"))
+    if wants_stream(call.request):
+        if row.status.is_terminal and begin > row.last_seq:
+            return Response(status_code=204)
+        return streamed(call, _lines(call, row.run_id, begin))
+    found: list[EntryJson] = []
+    more = None
+    async for entry in call.runtime.entries(row.run_id, from_seq=begin):
+        if len(found) == query.limit:
+            more = entry.seq
+            break
+        found.append(entry_json(entry))
+    return LogJson(run_id=row.run_id, status=str(row.status), entries=found, next=more)
+
+
+ENDPOINTS: Final = (
+    WebEndpoint(
+        method="POST",
+        path="/v1/agents/{type}/{key}/messages",
+        call=send,
+        scope="operate",
+        says="Send a message to any agent.",
+        body=MessageJson,
+        answer=SentJson,
+        status=202,
+    ),
+    WebEndpoint(
+        method="GET",
+        path="/v1/runs/{run}",
+        call=show,
+        scope="operate",
+        says="Show any run.",
+        answer=RunJson,
+    ),
+    WebEndpoint(
+        method="GET",
+        path="/v1/runs/{run}/events",
+        call=log,
+        scope="operate",
+        says="Read the log of any run.",
+        streams=True,
+        query=LogQuery,
+        answer=LogJson,
+    ),
+)

@@ -1,0 +1,53 @@
+"""Apps: types of sessions and agents that are served."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from compose.web.endpoint import Done, NoQuery, ShownModel, WebCall, WebEndpoint
+
+
+class AppJson(ShownModel):
+    """An app.
+
+    Attributes:
+        app: The type of its agents.
+        is_default: Requests that name no app are about its sessions.
+        is_served: A host that lives executes its runs.
+        modes: Names of the modes of its sessions; null: they are not known here.
+    """
+
+    app: str
+    is_default: bool
+    is_served: bool
+    modes: list[str] | None
+
+
+class AppsJson(ShownModel):
+    """The apps, by name: the server's own, and types that hosts serve."""
+
+    apps: list[AppJson]
+
+
+async def list_apps(call: WebCall, _: NoQuery, __: None) -> Done:
+    """Return the apps that there are."""
+    api, runtime = call.api, call.runtime
+    served = {name for host in await runtime.store.insight.hosts() for name in host.serves}
+    types = {name for name in (*served, *runtime.serves) if "/" not in name}
+    found = [
+        AppJson(
+            app=name,
+            is_default=name == api.app,
+            is_served=name in types,
+            modes=list(api.modes) or None if name == api.app else None,
+        )
+        for name in sorted({*types, api.app})
+    ]
+    return AppsJson(apps=found)
+
+
+ENDPOINTS: Final = (
+    WebEndpoint(
+        method="GET", path="/v1/apps", call=list_apps, says="List apps and modes.", answer=AppsJson
+    ),
+)

@@ -1,0 +1,142 @@
+"""Clean-up of what sessions leave behind. Both calls only look unless they are told otherwise."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Final
+
+from pydantic import Field
+
+from actors.sessions import cleanup
+from actors.sessions.artifacts import ArtifactKind
+from compose.web.endpoint import Done, ShownModel, StrictModel, WebCall, WebEndpoint
+
+_MOST_S: Final = 100 * 365 * 86_400
+
+
+class ArtifactChoiceJson(StrictModel):
+    """A choice of artifacts; see docs/sessions.md, "Clean-up"."""
+
+    app: str | None = None
+    session_id: str | None = None
+    dry_run: bool = True
+    include_all: bool = False
+    older_than_s: float | None = Field(default=None, ge=0, le=_MOST_S)
+    max_bytes: int | None = Field(default=None, ge=0, le=2**63 - 1)
+
+
+class TaskChoiceJson(StrictModel):
+    """A choice of tasks; see docs/sessions.md, "Clean-up"."""
+
+    app: str | None = None
+    project: str
+    dry_run: bool = True
+    include_failed: bool = False
+    include_cancelled: bool = False
+    older_than_s: float | None = Field(default=None, ge=0, le=_MOST_S)
+
+
+class ArtifactCandidateJson(ShownModel):
+    """An artifact that goes, and why."""
+
+    session_id: str
+    name: str
+    kind: ArtifactKind
+    run_id: str | None
+    artifact_id: str
+    size_bytes: int
+    at: datetime
+    reason: str
+
+
+class TaskCandidateJson(ShownModel):
+    """A run whose log goes, and why."""
+
+    session_id: str
+    run_id: str
+    agent: str
+    task: str
+    status: str
+    ended_at: datetime
+    entries: int
+    size_bytes: int
+    reason: str
+
+
+class ArtifactCleanupJson(ShownModel):
+    """Artifacts that go, or have gone, the oldest first."""
+
+    dry_run: bool
+    size_bytes: int
+    candidates: list[ArtifactCandidateJson]
+
+
+class TaskCleanupJson(ShownModel):
+    """Runs whose logs go, or have gone, the oldest first."""
+
+    dry_run: bool
+    size_bytes: int
+    candidates: list[TaskCandidateJson]
+
+
+async def clean_artifacts(call: WebCall, _: None, body: ArtifactChoiceJson) -> Done:
+    """Take names of artifacts away, or say which."""
+    agents = await call.sessions(body.app)
+    done = await agents.cleanup_artifacts(
+        body.session_id,
+        dry_run=body.dry_run,
+        include_all=body.include_all,
+        older_than=_span(body.older_than_s),
+        max_bytes=body.max_bytes,
+    )
+    fields = ArtifactCandidateJson.model_fields
+    found = [
+        ArtifactCandidateJson(**{key: getattr(one, key) for key in fields})
+        for one in done.candidates
+    ]
+    return ArtifactCleanupJson(
+        dry_run=done.is_dry_run, size_bytes=done.size_bytes, candidates=found
+    )
+
+
+async def clean_tasks(call: WebCall, _: None, body: TaskChoiceJson) -> Done:
+    """Remove logs of tasks of a project, or say which. The label is taken as it is, not as a folder here."""
+    agents = await call.sessions(body.app)
+    choice = cleanup.TaskChoice(
+        body.include_failed, body.include_cancelled, _span(body.older_than_s)
+    )
+    store = call.runtime.store
+    sessions = cleanup.sessions_of(store, agents.tenant, agents.app, project=body.project)
+    done = await cleanup.clean_tasks(call.runtime, sessions, choice, dry_run=body.dry_run)
+    fields = TaskCandidateJson.model_fields.keys() - {"agent"}
+    found = [
+        TaskCandidateJson(agent=str(one.agent_id), **{key: getattr(one, key) for key in fields})
+        for one in done.candidates
+    ]
+    return TaskCleanupJson(dry_run=done.is_dry_run, size_bytes=done.size_bytes, candidates=found)
+
+
+def _span(seconds: float | None) -> timedelta | None:
+    return None if seconds is None else timedelta(seconds=seconds)
+
+
+ENDPOINTS: Final = (
+    WebEndpoint(
+        method="POST",
+        path="/v1/cleanup/artifacts",
+        call=clean_artifacts,
+        scope="cleanup",
+        says="Show artifacts that may go, or remove them.",
+        body=ArtifactChoiceJson,
+        answer=ArtifactCleanupJson,
+    ),
+    WebEndpoint(
+        method="POST",
+        path="/v1/cleanup/tasks",
+        call=clean_tasks,
+        scope="cleanup",
+        says="Show logs of tasks that may go, or remove them.",
+        body=TaskChoiceJson,
+        answer=TaskCleanupJson,
+    ),
+)

@@ -1,0 +1,143 @@
+"""Events of sessions, of their runs, and of runs below these: live, or in pages."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
+from functools import partial
+from typing import Final
+
+from actors.kernel.runtime.ids import RunId
+from actors.sessions.errors import CursorError
+from actors.sessions.events import EVENTS, SessionEvent
+from actors.sessions.run import ENDS
+from compose.web.endpoint import Done, WebCall, WebEndpoint
+from compose.web.resources.readers import (
+    EventsJson,
+    EventsQuery,
+    OnDisconnect,
+    answered,
+    cursor_of,
+    feed_of_run,
+    feed_of_session,
+    streamed,
+)
+from compose.web.resources.runs import GONE, RUN, child_of, run_of
+from compose.web.streams import EventLine, wants_stream
+
+_PLACE: Final = re.compile(r"(\d{1,15})\.(\d{1,9})", re.ASCII)
+
+
+class RunEventsQuery(EventsQuery):
+    """The same of one run. `on_disconnect`: cancel it if its reader is gone before the end."""
+
+    on_disconnect: OnDisconnect = "continue"
+
+
+async def of_session(call: WebCall, query: EventsQuery, _: None) -> Done:
+    """Return the events of a session; the stream has no end."""
+    found = await call.session(query.app)
+    cursor = cursor_of(call.request, query.after)
+    feed = await feed_of_session(call, found.agent, cursor, live=query.live)
+    return await answered(call, feed, limit=query.limit)
+
+
+async def of_run(call: WebCall, query: RunEventsQuery, _: None) -> Done:
+    """Return the events of a run; the stream ends with its last one."""
+    found = await call.session(query.app)
+    row = await run_of(call, found)
+    cursor = cursor_of(call.request, query.after)
+    feed = await feed_of_run(call, found.agent, row.run_id, cursor, live=query.live)
+    cancels = query.on_disconnect == "cancel"
+    gone = partial(call.runtime.cancel, row.run_id, reason=GONE) if cancels else None
+    return await answered(call, feed, limit=query.limit, on_gone=gone)
+
+
+async def of_child(call: WebCall, query: EventsQuery, _: None) -> Done:
+    """Return the events of a run below another one; their ids are places in its log."""
+    run, child = await child_of(call, query.app)
+    cursor = cursor_of(call.request, query.after)
+    after = (-1, -1) if cursor is None else _parse_place(cursor, run.session_id)
+    if wants_stream(call.request):
+        call.api.streams.check(call.principal)
+        await run.inspect_child(child)  # there is such a child
+        events = run.child_events(child)
+        return streamed(call, _lines(_behind(events, after, child=child), live=query.live))
+    seen = await run.inspect_child(child)
+    found = [one async for one in _behind(_all(seen.events), after, child=child)]
+    page = found[: query.limit]
+    last = page[-1].event_id if page else cursor
+    more = last if len(found) > query.limit else None
+    return EventsJson(events=page, next=more, cursor=last)
+
+
+async def _all(events: list[SessionEvent]) -> AsyncIterator[SessionEvent]:
+    for event in events:
+        yield event
+
+
+async def _behind(
+    events: AsyncIterator[SessionEvent], after: tuple[int, int], *, child: RunId
+) -> AsyncGenerator[SessionEvent, None]:
+    """Yield a child's events behind a place in its log: an entry, and which of its events."""
+    of_entry: Counter[int] = Counter()
+    async for event in events:
+        if event.run_id != child or event.seq < 0:
+            yield event
+            continue
+        place = event.seq, of_entry[event.seq]
+        of_entry[event.seq] += 1
+        if place > after:
+            yield event.model_copy(update={"event_id": f"{place[0]}.{place[1]}"})
+
+
+async def _lines(
+    events: AsyncGenerator[SessionEvent, None], *, live: bool
+) -> AsyncGenerator[EventLine, None]:
+    async with aclosing(events):
+        async for event in events:
+            if live or event.event_id is not None:
+                yield EventLine(event.type, EVENTS.dump_json(event), event.event_id)
+            if event.type in ENDS:
+                return
+
+
+def _parse_place(text: str, session: str) -> tuple[int, int]:
+    found = _PLACE.fullmatch(text)
+    if found is None:
+        raise CursorError(text[:60], session, "it is not the id of an event of a child")
+    return int(found[1]), int(found[2])
+
+
+_EVENTS: Final = "/v1/sessions/{session}/events"
+ENDPOINTS: Final = (
+    WebEndpoint(
+        method="GET",
+        path=_EVENTS,
+        call=of_session,
+        says="Read the events of a session.",
+        query=EventsQuery,
+        answer=EventsJson,
+        streams=True,
+    ),
+    WebEndpoint(
+        method="GET",
+        path=f"{RUN}/events",
+        call=of_run,
+        says="Read the events of a run.",
+        query=RunEventsQuery,
+        answer=EventsJson,
+        streams=True,
+    ),
+    WebEndpoint(
+        method="GET",
+        path=f"{RUN}/children/{{child}}/events",
+        call=of_child,
+        says="Read the events of a run below another one.",
+        query=EventsQuery,
+        answer=EventsJson,
+        streams=True,
+    ),
+)

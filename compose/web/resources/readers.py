@@ -1,0 +1,145 @@
+"""Readers of events: of a session or of one run, as a stream, or as a page of what is stored."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import aclosing
+from typing import Annotated, Any, Literal, TypeAlias
+
+from pydantic import Field
+from starlette.requests import Request
+from starlette.responses import Response
+
+from actors.kernel.runtime.ids import AgentId, RunId
+from actors.sessions.cursor import EventCursor
+from actors.sessions.events import EVENTS, SessionEvent
+from actors.sessions.feed import SessionFeed
+from compose.web.endpoint import Done, ShownModel, WebCall
+from compose.web.resources.pages import Limit, OfApp
+from compose.web.streams import EventLine, StreamResponse, wants_stream
+
+OnDisconnect: TypeAlias = Literal["continue", "cancel"]
+"""The fate of a run whose reader is gone."""
+CURSOR_HEADER = "last-event-id"
+
+
+class EventsQuery(OfApp):
+    """The query of events.
+
+    Attributes:
+        after: The id of an event: go on behind it. The header Last-Event-ID wins.
+        live: In a stream also pieces of answers while they are said.
+        limit: Of a page.
+    """
+
+    after: str | None = None
+    live: bool = True
+    limit: Limit = 100
+
+
+class EventsJson(ShownModel):
+    """A page of stored events, oldest first.
+
+    Attributes:
+        events: As docs/session-events.schema.json describes them.
+        next: `after` of the next page; null: there are no more so far.
+        cursor: `after` for events that come later; null: there was none yet.
+    """
+
+    events: list[Annotated[SessionEvent, Field(discriminator="type")]]
+    next: str | None
+    cursor: str | None
+
+
+def cursor_of(request: Request, after: str | None) -> str | None:
+    """Return the cursor of a request: a reader that comes back by itself sends a header."""
+    return request.headers.get(CURSOR_HEADER) or after or None
+
+
+async def feed_of_session(
+    call: WebCall, agent: AgentId, cursor: str | None, *, live: bool
+) -> SessionFeed:
+    """Return the feed of a session behind a cursor.
+
+    Raises:
+        CursorError: The session has no such event.
+    """
+    at = EventCursor() if cursor is None else EventCursor.parse(cursor, agent.key)
+    feed = SessionFeed(call.runtime, agent, at, live=live)
+    await feed.take_position()
+    return feed
+
+
+async def feed_of_run(
+    call: WebCall, agent: AgentId, run_id: RunId, cursor: str | None, *, live: bool
+) -> SessionFeed:
+    """Return the feed of one run of a session, from its start on, or behind a cursor.
+
+    Raises:
+        CursorError: The session has no such event.
+    """
+    if cursor is None:
+        queued = await call.runtime.store.sessions.queued(agent, run_id)
+        at = EventCursor(0 if queued is None else queued.number - 1)
+    else:
+        at = EventCursor.parse(cursor, agent.key)
+    resumes = cursor is not None
+    feed = SessionFeed(call.runtime, agent, at, live=live, only=run_id, resumes=resumes)
+    await feed.take_position()
+    return feed
+
+
+async def answered(
+    call: WebCall,
+    feed: SessionFeed,
+    *,
+    limit: int,
+    on_gone: Callable[[], Awaitable[Any]] | None = None,
+) -> Done:
+    """Return a feed's events, as the client takes them: a stream, or a page.
+
+    A stream of a run that was read to its end is 204, so that a browser does not come back for it.
+    """
+    if not wants_stream(call.request):
+        return await _page(feed, limit)
+    if feed.only is not None and await feed.is_over():
+        return Response(status_code=204)
+    return streamed(call, lines_of(feed.follow()), on_gone=on_gone)
+
+
+def streamed(
+    call: WebCall,
+    lines: AsyncGenerator[EventLine, None],
+    *,
+    on_gone: Callable[[], Awaitable[Any]] | None = None,
+    headers: Mapping[str, str] | None = None,
+) -> StreamResponse:
+    """Return a stream of these lines.
+
+    Raises:
+        ProblemError: There are too many streams.
+    """
+    call.api.streams.check(call.principal)
+    response = StreamResponse(call.api.streams, call.principal, lines, on_gone)
+    response.headers.update(headers or {})
+    return response
+
+
+async def lines_of(events: AsyncGenerator[SessionEvent, None]) -> AsyncGenerator[EventLine, None]:
+    """Yield events as lines of a stream."""
+    async with aclosing(events):
+        async for event in events:
+            yield EventLine(event.type, EVENTS.dump_json(event), event.event_id)
+
+
+async def _page(feed: SessionFeed, limit: int) -> EventsJson:
+    begin = str(feed.at) if feed.at != EventCursor() else None
+    found: list[SessionEvent] = []
+    async with aclosing(feed.past()) as events:
+        async for event in events:
+            found.append(event)
+            if len(found) > limit:
+                break
+    page = found[:limit]
+    last = page[-1].event_id if page else begin
+    return EventsJson(events=page, next=last if len(found) > limit else None, cursor=last)

@@ -1,0 +1,349 @@
+"""Runs of sessions: started by messages, listed, waited for, cancelled; and those below them."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import datetime
+from functools import partial
+from typing import Any, Final, Literal, TypeAlias
+
+from pydantic import Field, JsonValue, model_validator
+from starlette.responses import Response
+
+from actors.errors import UnknownRunError
+from actors.kernel.agent.message import ContentBlock
+from actors.kernel.agent.modes import DEFAULT_MODE
+from actors.kernel.runtime.ids import RunId
+from actors.kernel.runtime.rows import RunRow
+from actors.kernel.runtime.scheduler import TERMINAL, RunStatus
+from actors.kernel.store.arrivals import OnConflict
+from actors.kernel.store.lists import RunFilter
+from actors.kernel.text import MAX_INT, is_name
+from actors.runtime.replay.summary import error_of_row, row_of
+from actors.sessions.errors import UnknownChildError, UnknownModeError
+from actors.sessions.message import UserMessage
+from actors.sessions.run import RunPhase, SessionRun, state_of
+from compose.web.endpoint import (
+    Done,
+    FoundSession,
+    ShownModel,
+    StrictModel,
+    WebCall,
+    WebEndpoint,
+    json_response,
+)
+from compose.web.limits import wait_of
+from compose.web.problems import HttpProblem, ProblemError
+from compose.web.resources.nodes import NodeJson, node_of
+from compose.web.resources.pages import OfApp, PagedOfApp
+from compose.web.resources.readers import OnDisconnect, lines_of, streamed
+from compose.web.streams import wants_stream
+
+State: TypeAlias = Literal["open", "completed", "failed", "cancelled"]
+OPEN: Final = tuple(status for status in RunStatus if status not in TERMINAL)
+_STATUSES: Final[dict[State, tuple[RunStatus, ...]]] = {
+    "open": OPEN,
+    "completed": (RunStatus.COMPLETED,),
+    "failed": (RunStatus.FAILED,),
+    "cancelled": (RunStatus.CANCELLED,),
+}
+KEY: Final = "idempotency-key"
+GONE: Final = "the client that read it is gone"
+"""The reason of such a cancel."""
+
+
+class NewRunJson(StrictModel):
+    """A message of a user, which starts a run. It has `text`, or `content` of blocks, not both.
+
+    Attributes:
+        text: What the user says.
+        content: The same as blocks.
+        message_id: The same one again is the same run; so is the header Idempotency-Key, in its place.
+        mode: Which agent executes the run.
+        parent_node: The node that the run goes on from; ``root``: it begins the conversation anew.
+        on_conflict: When a run of the session is open: wait behind it, join it, be refused, or cancel it first.
+        priority: Lower first, among runs of different sessions.
+    """
+
+    text: str | None = None
+    content: list[ContentBlock] | None = Field(default=None, min_length=1)
+    message_id: str | None = Field(default=None, min_length=1)
+    mode: str = DEFAULT_MODE
+    parent_node: str | None = None
+    on_conflict: OnConflict = "queue"
+    priority: int = Field(default=5, ge=-MAX_INT, le=MAX_INT)
+
+    @model_validator(mode="after")
+    def _says_something(self) -> NewRunJson:
+        if (self.text is None) == (self.content is None):
+            raise ValueError("give `text` or `content`, one of them")
+        return self
+
+    def message(self, key: str | None) -> UserMessage:
+        """Return the message, with the key of the request as its id.
+
+        Raises:
+            ProblemError: Key and id differ.
+        """
+        if key is not None and self.message_id not in (None, key):
+            problem = "Idempotency-Key and message_id differ"
+            raise ProblemError(HttpProblem(422, "invalid", problem, "give one of them"))
+        id_ = key or self.message_id
+        content = (
+            tuple(self.content)
+            if self.content is not None
+            else (ContentBlock(type="text", text=self.text),)
+        )
+        return UserMessage(content=content) if id_ is None else UserMessage(content=content, id=id_)
+
+
+class StartQuery(OfApp):
+    """The query of a new run. `on_disconnect`: cancel it if the reader of its stream is gone before the end."""
+
+    on_disconnect: OnDisconnect = "continue"
+
+
+class RunJson(ShownModel):
+    """A run.
+
+    Attributes:
+        run_id: The run.
+        agent: Its agent; the key of that is the session's id.
+        session_id: The session; null: it is below one, or of no session.
+        status: Of the run now.
+        parked: Why it waits for an operator; null: it does not.
+        parent: The run that spawned it.
+        output: Of one that completed.
+        error: Of one that failed or was cancelled.
+        created_at: When it was started.
+        updated_at: When its last entry was written.
+    """
+
+    run_id: str
+    agent: str
+    session_id: str | None
+    status: RunPhase
+    parked: str | None = None
+    parent: str | None = None
+    output: JsonValue = None
+    error: Any = None
+    created_at: datetime | None = None
+    updated_at: datetime | None = None
+
+
+class RunsJson(ShownModel):
+    """A page of runs, the newest first. `next` is null on the last page."""
+
+    runs: list[RunJson]
+    next: str | None
+
+
+class RunsQuery(PagedOfApp):
+    """The query of a list of runs."""
+
+    status: State | None = None
+
+
+class CancelJson(StrictModel):
+    """A cancel; the reason is kept in the run's log."""
+
+    reason: str = ""
+
+
+class ChildJson(ShownModel):
+    """A run below another one: the turns that it has written, and names of the artifacts that it has put."""
+
+    run: RunJson
+    nodes: list[NodeJson]
+    artifacts: list[str]
+
+
+def run_json(row: RunRow, session: str | None) -> RunJson:
+    """Return a run as clients see it."""
+    return RunJson(
+        run_id=row.run_id,
+        agent=str(row.agent_id),
+        session_id=session,
+        status=state_of(row),
+        parked=row.parked,
+        parent=row.parent,
+        output=row.result,
+        error=error_of_row(row),
+        created_at=row.created_at,
+        updated_at=row.updated_at,
+    )
+
+
+async def run_of(call: WebCall, found: FoundSession) -> RunRow:
+    """Return the run that the path names, of the session that it names.
+
+    Raises:
+        UnknownRunError: It is none of the session's.
+    """
+    row = await row_of(call.runtime.store, RunId(call.names["run"]))
+    if row.agent_id != found.agent:
+        raise UnknownRunError(row.run_id)
+    return row
+
+
+async def started(call: WebCall, app: str | None, body: NewRunJson) -> SessionRun:
+    """Start the run that a request asks for; durable on return."""
+    found = await call.session(app)
+    modes = call.api.modes
+    if found.agents.app == call.api.app and modes and body.mode not in modes:
+        raise UnknownModeError(body.mode, ", ".join(modes))
+    return await found.agents.start(
+        body.message(call.request.headers.get(KEY)),
+        session_id=found.agent.key,
+        mode=body.mode,
+        parent_node=body.parent_node,
+        on_conflict=body.on_conflict,
+        priority=body.priority,
+    )
+
+
+async def start(call: WebCall, query: StartQuery, body: NewRunJson) -> Done:
+    """Answer 202 with the run, its end with `Prefer: wait=…`, or its events if the client takes a stream."""
+    streams = wants_stream(call.request, unless_said=False)
+    if streams:
+        call.api.streams.check(call.principal)  # before anything is started
+    run = await started(call, query.app, body)
+    location = {"location": f"{call.request.scope['path']}/{run.run_id}"}
+    if streams:
+        cancels = query.on_disconnect == "cancel"
+        gone = partial(call.runtime.cancel, run.run_id, reason=GONE) if cancels else None
+        return streamed(call, lines_of(run.events()), on_gone=gone, headers=location)
+    return await _when_ended(call, run.run_id, run.session_id, location)
+
+
+async def _when_ended(
+    call: WebCall, run_id: RunId, session: str | None, headers: dict[str, str]
+) -> Response:
+    """Return the run: with 200 if it has ended, in the time that the client waits; else with 202."""
+    wait_s = wait_of(call.request)
+    if wait_s:
+        headers["preference-applied"] = f"wait={wait_s:g}"
+        try:
+            async with asyncio.timeout(wait_s):
+                await call.runtime.wait(run_id)
+        except TimeoutError:
+            pass
+    row = await row_of(call.runtime.store, run_id)
+    status = 200 if wait_s and row.status.is_terminal else 202
+    return json_response(run_json(row, session), status, headers)
+
+
+async def list_runs(call: WebCall, query: RunsQuery, _: None) -> Done:
+    """Return a page of a session's runs."""
+    found = await call.session(query.app)
+    if query.after is not None and not is_name(query.after):
+        raise UnknownRunError(query.after[:100])
+    rows = await call.runtime.store.lists.runs(
+        agent=found.agent,
+        status=() if query.status is None else _STATUSES[query.status],
+        among=RunFilter(after=None if query.after is None else RunId(query.after)),
+        limit=query.limit + 1,
+    )
+    page = [run_json(row, found.agent.key) for row in rows[: query.limit]]
+    return RunsJson(runs=page, next=page[-1].run_id if len(rows) > query.limit else None)
+
+
+async def show(call: WebCall, query: OfApp, _: None) -> Done:
+    """Return a run of a session."""
+    found = await call.session(query.app)
+    return run_json(await run_of(call, found), found.agent.key)
+
+
+async def cancel(call: WebCall, query: OfApp, body: CancelJson) -> Done:
+    """Ask a run and all below it to stop. A run that has ended stays as it is."""
+    found = await call.session(query.app)
+    row = await run_of(call, found)
+    if not row.status.is_terminal:
+        await call.runtime.cancel(row.run_id, reason=body.reason)
+    return await _when_ended(call, row.run_id, found.agent.key, {})
+
+
+async def children(call: WebCall, query: OfApp, _: None) -> Done:
+    """Return the runs that a run has spawned, in order."""
+    found = await call.session(query.app)
+    row = await run_of(call, found)
+    rows = await call.runtime.store.lists.children(row.run_id)
+    return RunsJson(runs=[run_json(one, None) for one in rows], next=None)
+
+
+async def child_of(call: WebCall, app: str | None) -> tuple[SessionRun, RunId]:
+    """Return the run that the path names, and the id of the one below it that it names, too.
+
+    Raises:
+        UnknownChildError: It cannot be one.
+    """
+    found = await call.session(app)
+    row = await run_of(call, found)
+    child = call.names["child"]
+    if not is_name(child):
+        raise UnknownChildError(row.run_id, child[:100])
+    return await found.agents.run(row.run_id), RunId(child)
+
+
+async def show_child(call: WebCall, query: OfApp, _: None) -> Done:
+    """Return what a run below another one has done so far."""
+    run, child = await child_of(call, query.app)
+    seen = await run.inspect_child(child)
+    row = await row_of(call.runtime.store, child)
+    return ChildJson(
+        run=run_json(row, None),
+        nodes=[node_of(turn) for turn in seen.nodes],
+        artifacts=seen.artifacts,
+    )
+
+
+_RUNS: Final = "/v1/sessions/{session}/runs"
+RUN: Final = f"{_RUNS}/{{run}}"
+ENDPOINTS: Final = (
+    WebEndpoint(
+        method="POST",
+        path=_RUNS,
+        call=start,
+        says="Start a run for a message.",
+        query=StartQuery,
+        body=NewRunJson,
+        answer=RunJson,
+        status=202,
+        streams=True,
+    ),
+    WebEndpoint(
+        method="GET",
+        path=_RUNS,
+        call=list_runs,
+        says="List runs, the newest first.",
+        query=RunsQuery,
+        answer=RunsJson,
+    ),
+    WebEndpoint(method="GET", path=RUN, call=show, says="Show a run.", query=OfApp, answer=RunJson),
+    WebEndpoint(
+        method="POST",
+        path=f"{RUN}/cancel",
+        call=cancel,
+        says="Ask a run and all below it to stop.",
+        query=OfApp,
+        body=CancelJson,
+        answer=RunJson,
+        status=202,
+    ),
+    WebEndpoint(
+        method="GET",
+        path=f"{RUN}/children",
+        call=children,
+        says="List the runs that a run has spawned.",
+        query=OfApp,
+        answer=RunsJson,
+    ),
+    WebEndpoint(
+        method="GET",
+        path=f"{RUN}/children/{{child}}",
+        call=show_child,
+        says="Show what a run below another one has done.",
+        query=OfApp,
+        answer=ChildJson,
+    ),
+)

@@ -1,0 +1,240 @@
+"""Sessions: made, found, named, deleted."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Final, Literal
+
+from pydantic import Field, JsonValue
+
+from actors.kernel.storage.errors import UnknownSessionError
+from actors.kernel.storage.session import SessionRow
+from actors.kernel.storage.session_directory import SessionFilter, SessionLabel, SessionPlace
+from compose.web.endpoint import (
+    Done,
+    FoundSession,
+    ShownModel,
+    StrictModel,
+    WebCall,
+    WebEndpoint,
+    json_response,
+)
+from compose.web.resources.pages import OfApp, PagedOfApp, parse_place, place_text
+from compose.web.resources.runs import OPEN, RunJson, run_json
+
+MOST_QUEUED: Final = 1_000
+"""Open runs that a session shows."""
+
+
+class NewSessionJson(StrictModel):
+    """A session to be made. The same id again is the same session, which stays as it is.
+
+    Attributes:
+        app: The type of the session's agent; by default the server's own.
+        session_id: Its id; a new one by default.
+        title: What lists show and search.
+        metadata: A JSON object.
+        project: A label; clean-up of tasks goes by it.
+    """
+
+    app: str | None = None
+    session_id: str | None = None
+    title: str = ""
+    metadata: dict[str, JsonValue] = Field(default_factory=dict)
+    project: str = ""
+
+
+class LabelJson(StrictModel):
+    """New title or metadata of a session. What is left out stays; metadata are replaced as a whole."""
+
+    title: str | None = None
+    metadata: dict[str, JsonValue] | None = None
+
+
+class SessionJson(ShownModel):
+    """A session.
+
+    Attributes:
+        session_id: Its id.
+        app: The type of its agent.
+        title: See `NewSessionJson`, as for the next two.
+        metadata: See `title`.
+        project: See `title`.
+        status: Whether a run of it is open.
+        open_runs: How many are.
+        active_node: The node that the next run goes on from; null: none.
+        created_at: When it was made.
+        last_at: When a run of it was started, began, was asked to stop, or ended last.
+    """
+
+    session_id: str
+    app: str
+    title: str
+    metadata: Mapping[str, JsonValue]
+    project: str
+    status: Literal["active", "idle"]
+    open_runs: int
+    active_node: str | None
+    created_at: datetime
+    last_at: datetime
+
+
+class SessionDetailJson(SessionJson):
+    """A session with its open runs, in their order."""
+
+    queue: list[RunJson]
+
+
+class SessionsJson(ShownModel):
+    """A page of sessions, the one that changed last first. `next` is null on the last page."""
+
+    sessions: list[SessionJson]
+    next: str | None
+
+
+class SessionsQuery(PagedOfApp):
+    """The query of a list of sessions. `title` is a part of it, in upper or lower case."""
+
+    status: Literal["active", "idle"] | None = None
+    title: str | None = None
+
+
+class DeletedJson(ShownModel):
+    """The rows that went with a session, by what they were of."""
+
+    session_id: str
+    counts: dict[str, dict[str, int]]
+
+
+def _facts(row: SessionRow) -> dict[str, object]:
+    return {
+        "session_id": row.agent_id.key,
+        "app": row.agent_id.type,
+        "title": row.title,
+        "metadata": row.metadata,
+        "project": row.project,
+        "status": "active" if row.open_runs else "idle",
+        "open_runs": row.open_runs,
+        "active_node": row.head,
+        "created_at": row.created_at,
+        "last_at": row.last_at,
+    }
+
+
+async def _detail(call: WebCall, found: FoundSession) -> SessionDetailJson:
+    rows = []
+    if found.row.open_runs:
+        rows = await call.runtime.store.lists.runs(
+            agent=found.agent, status=OPEN, limit=MOST_QUEUED
+        )
+    rows.sort(key=lambda row: row.arrival)
+    queue = [run_json(row, found.agent.key) for row in rows]
+    return SessionDetailJson.model_validate({**_facts(found.row), "queue": queue})
+
+
+async def create(call: WebCall, _: None, body: NewSessionJson) -> Done:
+    """Make a session: 201, or 200 if there is one of this id."""
+    agents = await call.sessions(body.app)
+    agent = agents.agent_id(secrets.token_hex(16) if body.session_id is None else body.session_id)
+    label = SessionLabel(title=body.title, metadata=body.metadata)
+    is_new = await call.runtime.store.directory.create(agent, label, project=body.project)
+    found = await call.session(body.app, agent.key)
+    return json_response(await _detail(call, found), 201 if is_new else 200)
+
+
+async def find(call: WebCall, query: SessionsQuery, _: None) -> Done:
+    """Return a page of the sessions of an app."""
+    agents = await call.sessions(query.app)
+    wanted = SessionFilter(
+        tenant=agents.tenant,
+        app=agents.app,
+        is_active=None if query.status is None else query.status == "active",
+        title=query.title,
+        after=None if query.after is None else parse_place(query.after),
+    )
+    rows = await call.runtime.store.directory.find(wanted, limit=query.limit + 1)
+    page = rows[: query.limit]
+    more = len(rows) > query.limit
+    return SessionsJson(
+        sessions=[SessionJson.model_validate(_facts(row)) for row in page],
+        next=place_text(SessionPlace(page[-1].last_at, page[-1].agent_id)) if more else None,
+    )
+
+
+async def show(call: WebCall, query: OfApp, _: None) -> Done:
+    """Return a session with its queue."""
+    return await _detail(call, await call.session(query.app))
+
+
+async def relabel(call: WebCall, query: OfApp, body: LabelJson) -> Done:
+    """Replace title or metadata of a session, and return it."""
+    found = await call.session(query.app)
+    directory = call.runtime.store.directory
+    if not await directory.relabel(found.agent, title=body.title, metadata=body.metadata):
+        raise UnknownSessionError(str(found.agent))
+    return await _detail(call, await call.session(query.app))
+
+
+async def delete(call: WebCall, query: OfApp, _: None) -> Done:
+    """Remove a session for good; refused while a run of it is open."""
+    agents = await call.sessions(query.app)
+    agent = agents.agent_id(call.names["session"])
+    store = call.runtime.store
+    if await store.sessions.get(agent) is None and not await store.directory.is_deleted(agent):
+        raise UnknownSessionError(str(agent))
+    try:
+        counts = await agents.delete_session(agent.key)
+    except UnknownSessionError:
+        await call.session(query.app)  # 410: it was deleted before
+        raise
+    return DeletedJson(session_id=agent.key, counts=counts)
+
+
+_SESSIONS: Final = "/v1/sessions"
+_SESSION: Final = f"{_SESSIONS}/{{session}}"
+ENDPOINTS: Final = (
+    WebEndpoint(
+        method="POST",
+        path=_SESSIONS,
+        call=create,
+        says="Make a session, or return the one of this id.",
+        body=NewSessionJson,
+        answer=SessionDetailJson,
+        status=201,
+    ),
+    WebEndpoint(
+        method="GET",
+        path=_SESSIONS,
+        call=find,
+        says="List sessions, the one that changed last first.",
+        query=SessionsQuery,
+        answer=SessionsJson,
+    ),
+    WebEndpoint(
+        method="GET",
+        path=_SESSION,
+        call=show,
+        says="Show a session and its queue.",
+        query=OfApp,
+        answer=SessionDetailJson,
+    ),
+    WebEndpoint(
+        method="PATCH",
+        path=_SESSION,
+        call=relabel,
+        says="Replace title or metadata.",
+        query=OfApp,
+        body=LabelJson,
+        answer=SessionDetailJson,
+    ),
+    WebEndpoint(
+        method="DELETE",
+        path=_SESSION,
+        call=delete,
+        says="Remove a session for good.",
+        query=OfApp,
+        answer=DeletedJson,
+    ),
+)

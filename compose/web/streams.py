@@ -1,0 +1,232 @@
+"""Server-sent events: streams of one process, their limits, and the one beat of all of them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, deque
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
+from typing import Any, Final, NamedTuple
+
+from pydantic_core import to_json
+from starlette.requests import Request
+from starlette.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
+from typing_extensions import override
+
+from actors.runtime.loop.tasks import TaskScope
+from compose.web.principal import Principal
+from compose.web.problems import HttpProblem, ProblemError, problem_of
+
+BEAT_S: Final = 15.0
+"""Between two signs of life on a stream, and between the looks for clients who are gone."""
+MAX_STREAMS: Final = 2_000
+"""Of one process; more are refused with 429."""
+MAX_STREAMS_OF_ONE: Final = 64
+"""Of one principal in one process."""
+MAX_BEHIND: Final = 1_000
+"""A client that has not taken so many events is cut off."""
+MAX_BEHIND_BYTES: Final = 1024 * 1024
+RETRY_MS: Final = 2_000
+"""After so long a client that was cut off comes back."""
+RETRY_AFTER: Final = {"retry-after": "5"}
+MEDIA_TYPE: Final = "text/event-stream"
+_HEADERS: Final = {"cache-control": "no-store", "x-accel-buffering": "no"}
+_RETRY: Final = f"retry: {RETRY_MS}\n\n".encode()
+_BEAT: Final = b": beat\n\n"
+
+
+class EventLine(NamedTuple):
+    """An event of a stream.
+
+    Attributes:
+        type: Its name.
+        data: JSON text.
+        id: A cursor behind it; None: it was never stored.
+    """
+
+    type: str
+    data: bytes
+    id: str | None = None
+
+    def encoded(self) -> bytes:
+        """Return it as it is sent."""
+        head = "" if self.id is None else f"id: {self.id}\n"
+        return b"%bevent: %b\ndata: %b\n\n" % (head.encode(), self.type.encode(), self.data)
+
+
+class Streams:
+    """The streams of one process.
+
+    They end together when the process is to end: clients come back to another one.
+    """
+
+    def __init__(self) -> None:
+        self._open: set[EventStream] = set()
+        self._count: Counter[tuple[str, str]] = Counter()
+        self._tasks = TaskScope()
+        self._is_stopping = False
+
+    def check(self, principal: Principal) -> None:
+        """Return if one more may be opened.
+
+        Raises:
+            ProblemError: There are too many, or the process is about to end.
+        """
+        if self._is_stopping:
+            problem, remedy = "this process is about to end", "ask again: another one answers"
+            raise ProblemError(HttpProblem(503, "stopping", problem, remedy, headers=RETRY_AFTER))
+        limits = (
+            (len(self._open), MAX_STREAMS, "this process has"),
+            (self._count[_key(principal)], MAX_STREAMS_OF_ONE, f"{principal.name} has"),
+        )
+        for count, most, who in limits:
+            if count >= most:
+                problem = f"{who} {most} streams, which is the limit"
+                remedy = "close one, or come back later"
+                raise ProblemError(
+                    HttpProblem(429, "too_many_streams", problem, remedy, headers=RETRY_AFTER)
+                )
+
+    def add(self, stream: EventStream, principal: Principal) -> None:
+        """Count a stream, and let it live."""
+        if not self._open:
+            self._tasks.start(self._beat(), name="beat of streams")
+        self._open.add(stream)
+        self._count[_key(principal)] += 1
+
+    def remove(self, stream: EventStream, principal: Principal) -> None:
+        """Forget a stream that has ended."""
+        self._open.discard(stream)
+        self._count[_key(principal)] -= 1
+        if not self._count[_key(principal)]:
+            del self._count[_key(principal)]
+        if not self._open:
+            self._tasks.cancel()
+
+    def end(self) -> None:
+        """End all streams, and take no more: their clients go on elsewhere."""
+        self._is_stopping = True
+        for stream in tuple(self._open):
+            stream.end()
+
+    async def _beat(self) -> None:
+        while True:
+            await asyncio.sleep(BEAT_S)
+            for stream in tuple(self._open):
+                stream.beat()
+
+
+class EventStream:
+    """The events of one answer, between whoever makes them and a client that may be slow."""
+
+    def __init__(self) -> None:
+        self._lines: deque[bytes] = deque((_RETRY,))
+        self._size = 0
+        self._last_id: str | None = None
+        self._news = asyncio.Event()
+        self.is_over = False
+        """Whether nothing more is added."""
+
+    def beat(self) -> None:
+        """Send a sign of life, unless something waits to be sent."""
+        if not self._lines:
+            self._add(_BEAT)
+
+    def end(self, line: EventLine | None = None) -> None:
+        """Add nothing behind this line; the client is told when to come back."""
+        if not self.is_over:
+            self._add((b"" if line is None else line.encoded()) + _RETRY)
+            self.is_over = True
+
+    async def pump(self, events: AsyncGenerator[EventLine, None]) -> None:
+        """Add events as they come, up to their end, or until the client is too far behind."""
+        try:
+            async with aclosing(events):
+                async for line in events:
+                    data = line.encoded()
+                    if self._is_behind(data):
+                        await asyncio.sleep(0)  # a client that is not slow takes all of it now
+                    if self.is_over:
+                        return
+                    if self._is_behind(data):
+                        where = {"reason": "too far behind: go on there", "after": self._last_id}
+                        self.end(EventLine("resume", to_json(where)))
+                        return
+                    self._last_id = line.id or self._last_id
+                    self._add(data)
+        except Exception as exc:  # noqa: BLE001 - the boundary of a request
+            problem = problem_of(exc)
+            said = {"status": problem.status, "code": problem.code, "detail": problem.detail}
+            self.end(EventLine("problem", to_json({**said, "remedy": problem.remedy})))
+        self.is_over = True
+        self._news.set()
+
+    def _is_behind(self, data: bytes) -> bool:
+        """Return whether these bytes are too many for what waits already; alone they never are."""
+        is_full = len(self._lines) > MAX_BEHIND or self._size + len(data) > MAX_BEHIND_BYTES
+        return self._size > 0 and is_full
+
+    def _add(self, data: bytes) -> None:
+        self._lines.append(data)
+        self._size += len(data)
+        self._news.set()
+
+    async def chunks(self) -> AsyncGenerator[bytes, None]:
+        """Yield what waits to be sent, all at once, as soon as there is something."""
+        while self._lines or not self.is_over:
+            if not self._lines:
+                self._news.clear()
+                await self._news.wait()
+                continue
+            chunk = b"".join(self._lines)
+            self._lines.clear()
+            self._size = 0
+            yield chunk
+
+
+class StreamResponse(StreamingResponse):
+    """An answer of server-sent events.
+
+    Args:
+        streams: Of this process.
+        principal: Who reads.
+        events: The events; closed at the end.
+        on_gone: Called when the client is gone before the last event.
+    """
+
+    def __init__(
+        self,
+        streams: Streams,
+        principal: Principal,
+        events: AsyncGenerator[EventLine, None],
+        on_gone: Callable[[], Awaitable[Any]] | None = None,
+    ) -> None:
+        self._stream = EventStream()
+        super().__init__(self._stream.chunks(), headers=_HEADERS, media_type=MEDIA_TYPE)
+        self._streams, self._principal = streams, principal
+        self._events, self._on_gone = events, on_gone
+
+    @override
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self._streams.add(self._stream, self._principal)
+        try:
+            async with TaskScope() as tasks:
+                tasks.start(self._stream.pump(self._events), name="events of a stream")
+                await super().__call__(scope, receive, send)
+        finally:
+            self._streams.remove(self._stream, self._principal)
+        if self._on_gone is not None and not self._stream.is_over:
+            await self._on_gone()
+
+
+def wants_stream(request: Request, *, unless_said: bool = True) -> bool:
+    """Return whether the client takes server-sent events; `unless_said` if it asks for neither form."""
+    accept = request.headers.get("accept", "")
+    if MEDIA_TYPE in accept:
+        return True
+    return unless_said and "application/json" not in accept
+
+
+def _key(principal: Principal) -> tuple[str, str]:
+    return principal.tenant, principal.name

@@ -1,0 +1,105 @@
+"""Names and lists of sessions as rows: see `schema/migrations/0035_session_titles.sql`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, LiteralString
+
+from typing_extensions import override
+
+from actors.kernel.json import JsonValue
+from actors.kernel.metadata import metadata_text
+from actors.kernel.runtime.ids import AgentId
+from actors.kernel.storage.errors import SessionDeletingError
+from actors.kernel.storage.session import SessionRow
+from actors.kernel.storage.session_directory import SessionDirectory, SessionFilter, SessionLabel
+from persistence.postgres.connection.link import Links
+from persistence.postgres.features.sessions import SESSION, session_of
+
+SQL_CREATE_SESSION: Final[LiteralString] = """
+insert into sessions as s (agent, tenant, type, project, title, title_folded, metadata, created_at)
+  values ($1, $2, $3, $4, $5, $6, $7, clock_timestamp())
+  on conflict (agent) do update set project = excluded.project, title = excluded.title,
+      title_folded = excluded.title_folded, metadata = excluded.metadata,
+      created_at = excluded.created_at, last_at = excluded.created_at
+    where s.created_at is null
+  returning true as is_made
+"""
+SQL_SESSION_IS_DELETED: Final[LiteralString] = """
+select s.created_at is null or s.is_deleting as is_deleted, s.is_deleting from sessions s where s.agent = $1
+"""
+SQL_RELABEL_SESSION: Final[LiteralString] = """
+update sessions s set title = coalesce($2, s.title), title_folded = coalesce($3, s.title_folded),
+    metadata = coalesce($4::json, s.metadata)
+  where s.agent = $1 and s.created_at is not null and not s.is_deleting
+  returning true as is_there
+"""
+SQL_FIND_SESSIONS: Final[LiteralString] = f"""
+select {SESSION} from (select * from sessions n
+    where n.tenant = $1 and n.type = $2 and n.created_at is not null and not n.is_deleting
+      and n.last_at <= coalesce($3::timestamptz, 'infinity')
+      and ($3::timestamptz is null or n.last_at < $3 or n.agent > $4)
+      and ($5::text is null or strpos(n.title_folded, $5) > 0)
+      and ($6::boolean is null or $6 = exists (
+        select from runs r where r.agent = n.agent and r.ended_at is null offset 0))
+    order by n.last_at desc, n.agent limit $7) s
+  order by s.last_at desc, s.agent
+"""  # noqa: S608 - constants only
+
+
+class PostgresSessionDirectory(SessionDirectory):
+    """A `SessionDirectory` on PostgreSQL.
+
+    Args:
+        links: For one statement at a time.
+    """
+
+    def __init__(self, links: Links) -> None:
+        self._links = links
+
+    @override
+    async def create(self, agent: AgentId, label: SessionLabel, *, project: str = "") -> bool:
+        args = (
+            *(str(agent), agent.tenant, agent.type, project),
+            *(label.title, label.title.casefold(), _text_of(label.metadata)),
+        )
+        if await self._links.fetch("creating a session", SQL_CREATE_SESSION, *args):
+            return True
+        rows = await self._links.fetch("creating a session", SQL_SESSION_IS_DELETED, str(agent))
+        if rows and rows[0]["is_deleting"]:
+            raise SessionDeletingError(str(agent))
+        return False
+
+    @override
+    async def relabel(
+        self,
+        agent: AgentId,
+        *,
+        title: str | None = None,
+        metadata: Mapping[str, JsonValue] | None = None,
+    ) -> bool:
+        new = SessionLabel(title=title or "", metadata=metadata or {})
+        folded = None if title is None else new.title.casefold()
+        text = None if metadata is None else _text_of(new.metadata)
+        args = (str(agent), title, folded, text)
+        return bool(await self._links.fetch("naming a session", SQL_RELABEL_SESSION, *args))
+
+    @override
+    async def find(self, wanted: SessionFilter, *, limit: int = 100) -> list[SessionRow]:
+        after = wanted.after
+        args = (
+            *(wanted.tenant, wanted.app),
+            *((None, None) if after is None else (after.last_at, str(after.agent_id))),
+            *(None if wanted.title is None else wanted.title.casefold(), wanted.is_active, limit),
+        )
+        rows = await self._links.fetch("listing sessions", SQL_FIND_SESSIONS, *args)
+        return [session_of(row) for row in rows]
+
+    @override
+    async def is_deleted(self, agent: AgentId) -> bool:
+        rows = await self._links.fetch("reading a session", SQL_SESSION_IS_DELETED, str(agent))
+        return bool(rows and rows[0]["is_deleted"])
+
+
+def _text_of(metadata: Mapping[str, JsonValue]) -> str:
+    return metadata_text(metadata, what="metadata of a session")

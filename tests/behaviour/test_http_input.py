@@ -1,0 +1,250 @@
+"""Bad input over every endpoint: it is refused with a problem, and never a fault of the server."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+
+from compose.web.application import ENDPOINTS, app
+from compose.web.limits import MAX_BODY_BYTES, MAX_HEAD_BYTES
+from compose.web.principal import LOCAL, Principal
+from compose.web.problems import HttpProblem, ProblemError
+from tests.behaviour.talks import Echo
+from tests.behaviour.web import Answer, WebClient, made, told, web_on
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from starlette.requests import Request
+
+    from tests.behaviour.bed import Bed
+
+IDS: Final = {
+    "slash": "a%2Fb",
+    "tilde": "~x",
+    "percent": "%25",
+    "half": "%",
+    "nul": "a%00b",
+    "long": "x" * 300,
+    "not utf-8": "%ff%fe",
+    "surrogate": "%ED%A0%80",
+    "control": "%0A",
+    "dots": "..",
+    "script": "%3Cscript%3E",
+    "colon": "acme:x",
+}
+QUERIES: Final = (
+    *("nonsense=1", "app=", "app=a%2Fb", "app=%00", "app=%ff", "app=a&app=b", "limit=0", "limit=x"),
+    *(
+        "limit=501",
+        "after=",
+        "after=%00",
+        "after=%ff",
+        "after=x",
+        "after=eHg",
+        "status=odd",
+        "path=up",
+    ),
+    *(
+        "from_seq=-1",
+        "from_seq=99999999999999999999",
+        "session_id=nowhere",
+        "title=%00",
+        "&&&",
+        "=" * 99,
+    ),
+)
+BODIES: Final[tuple[bytes, ...]] = (
+    *(b"{", b"[]", b"null", b"1", b'"x"', b"\xff\xfe", b"NaN", b'{"a": 1}', b'{"text": null}'),
+    *(
+        b'{"text": 7}',
+        b'{"text": "\\u0000"}',
+        b'{"text": "\\ud800"}',
+        b"[" * 200_000,
+        b'{"payload": NaN}',
+    ),
+    b'{"payload": ' + b"[" * 70 + b"]" * 70 + b"}",
+    b'{"payload": ' + b"9" * 5_000 + b', "text": "x"}',
+    b'{"text": "x", "priority": 99999999999}',
+    b'{"text": "x", "content": [], "mode": {}}',
+    b'{"content": [{"no": "type"}]}',
+    b'{"session_id": "a\\nb", "title": 5}',
+    b'{"session_id": "' + b"x" * 300 + b'"}',
+    b'{"app": "/", "metadata": []}',
+    b'{"title": "' + b"x" * 2_000 + b'"}',
+    b'{"metadata": {"k": "' + b"x" * 70_000 + b'"}}',
+    b'{"text": "' + b"x" * 300_000 + b'"}',
+    b'{"approve": "perhaps"}',
+    b'{"node_id": "' + b"x" * 5_000 + b'"}',
+    b'{"project": "x", "older_than_s": 1e400}',
+    b'{"project": "x", "older_than_s": -1}',
+    b'{"reason": "' + b"x" * 70_000 + b'"}',
+    b'{"text": "x", "message_id": "' + b"x" * 3_000 + b'"}',
+)
+
+
+@pytest.fixture
+def app_name(bed: Bed) -> str:
+    """A type that no other test has."""
+    return bed.name().type
+
+
+@pytest.fixture
+async def web(bed: Bed, app_name: str) -> AsyncIterator[WebClient]:
+    """The API, with a session `s` that has an ended run."""
+    async with web_on(bed, Echo().agent(), app_name=app_name) as client:
+        await told(client, await made(client), "1")
+        yield client
+
+
+def is_refused(answer: Answer) -> bool:
+    """Whether it is a problem that says what to do, or an answer without a fault."""
+    if answer.status < 400:
+        return True
+    said = answer.data
+    assert answer.headers["content-type"] == "application/problem+json", answer
+    assert said["status"] == answer.status
+    assert said["code"]
+    assert said["remedy"]
+    assert len(answer.body) < 20_000
+    return answer.status < 500
+
+
+def path_of(path: str, **names: str) -> str:
+    """A path whose parts are these, and else those of a session that is there."""
+    known = {"session": "s", "run": "r", "child": "c", "artifact": "a", "type": "t", "key": "k"}
+    return re.sub(r"{(\w+)}", lambda found: {**known, "approval": "p", **names}[found[1]], path)
+
+
+async def test_no_id_is_a_fault(web: WebClient) -> None:
+    """In each part of each path, whatever stands there."""
+    for one in ENDPOINTS:
+        for name in re.findall(r"{(\w+)}", one.path):
+            for what, id_ in IDS.items():
+                answer = await web(
+                    one.method, path_of(one.path, **{name: id_}) + "?session_id=s", {}
+                )
+                assert is_refused(answer), (one.method, one.path, name, what, answer)
+                assert answer.status >= 400, (one.method, one.path, name, what, answer)
+
+
+async def test_no_query_is_a_fault(web: WebClient) -> None:
+    """Unknown fields, and values that no field takes, are refused."""
+    for one in ENDPOINTS:
+        if one.method == "DELETE":
+            continue
+        for query in QUERIES:
+            body = {"text": "x"} if one.body is not None else None
+            answer = await web(one.method, f"{path_of(one.path)}?{query}", body)
+            assert is_refused(answer), (one.method, one.path, query, answer)
+        answer = await web(one.method, f"{path_of(one.path)}?nonsense=1", {})
+        assert answer.status == 422, (one.method, one.path, answer)
+
+
+async def test_no_body_is_a_fault(web: WebClient) -> None:
+    """Of a wrong type, too deep, too large, no JSON, or text that no store takes."""
+    for one in ENDPOINTS:
+        for body in BODIES if one.body is not None else ():
+            answer = await web(one.method, path_of(one.path), body)
+            assert is_refused(answer), (one.method, one.path, body[:60], answer)
+        if one.body is not None:
+            for body in (b"{", b"[]", b"\xff"):
+                assert (await web(one.method, path_of(one.path), body)).status in (400, 422)
+
+
+async def test_what_is_wrong_is_named(web: WebClient) -> None:
+    """The place, the thing and the way out."""
+    wrong = await web("POST", "/v1/sessions/s/runs", {"text": 7, "mode": None, "odd": 1})
+    places = {one["where"] for one in wrong.data["errors"]}
+    assert places == {"body.text", "body.mode", "body.odd"}
+    both = await web(
+        "POST", "/v1/sessions/s/runs", {"text": "a", "message_id": "x"}, idempotency_key="y"
+    )
+    assert "differ" in both.data["detail"]
+    large = await web("POST", "/v1/sessions/s/runs", {"text": "x" * 300_000})
+    assert (large.status, large.data["code"]) == (413, "too_large")
+    run = await web("GET", "/v1/sessions/s/runs/nothing")
+    assert (run.status, run.data["code"], run.data["name"]) == (404, "unknown_run", "nothing")
+    method = await web("PUT", "/v1/sessions")
+    assert (method.status, method.data["code"]) == (405, "method_not_allowed")
+    nowhere = await web("GET", "/v1/nowhere")
+    assert (nowhere.status, nowhere.data["code"]) == (404, "not_found")
+
+
+async def test_large_and_ambiguous_requests_are_refused(web: WebClient) -> None:
+    """By what they say of themselves, and by what comes; the connection is closed then."""
+    path = "/v1/sessions"
+    said = await web("POST", path, b"x", content_length=str(100 * MAX_BODY_BYTES))
+    grown = await web("POST", path, pieces=[b"x" * 65_536] * 17)
+    odd = await web("POST", path, b"x", content_length="x")
+    assert [one.status for one in (said, grown, odd)] == [413] * 3
+    assert said.headers["connection"] == "close"
+    many = {f"x_{n}": "y" for n in range(10_000)}
+    head = await web("GET", path, headers=many)
+    long = await web("GET", path + "?title=" + "x" * MAX_HEAD_BYTES)
+    assert (head.status, long.status) == (431, 431)
+    both = await web("POST", path, b"{}", content_length="2", transfer_encoding="chunked")
+    assert (both.status, both.data["code"]) == (400, "ambiguous_length")
+
+
+async def test_a_body_that_does_not_come_is_given_up(bed: Bed, web: WebClient) -> None:
+    """In virtual time: half a minute after the last piece of an artifact, or the beginning of a body."""
+    if bed.backend != "memory":
+        pytest.skip("half a minute")
+    for path in ("/v1/sessions", "/v1/artifacts?session_id=s&name=slow"):
+        slow = await web("POST", path, pieces=[b"{"], is_whole=False)
+        assert (slow.status, slow.data["code"]) == (408, "too_slow")
+    assert (await web.get("/v1/artifacts?session_id=s"))["artifacts"] == []
+
+
+async def test_a_page_of_another_site_may_not_ask(bed: Bed, app_name: str, web: WebClient) -> None:
+    """Nor by a name of its own that leads to this machine."""
+    page = await web("POST", "/v1/sessions", {}, origin="http://evil.example")
+    odd = await web("POST", "/v1/sessions", {}, origin="http://[")
+    own = await web("GET", "/v1/sessions", origin="http://127.0.0.1:8123")
+    named = await web("GET", "/v1/sessions", host="evil.example:8123")
+    local = await web("GET", "/v1/sessions", host="localhost:1")
+    assert [one.status for one in (page, odd, own, named, local)] == [403, 403, 200, 403, 200]
+    assert (page.data["code"], named.data["code"]) == ("foreign_origin", "foreign_host")
+
+
+@pytest.mark.item(382)
+async def test_another_tenants_things_are_not_there(bed: Bed, app_name: str) -> None:
+    """A principal comes from the hook: sessions, runs, approvals and artifacts of others are unknown."""
+
+    async def known(request: Request) -> Principal:
+        name = request.headers.get("authorization")
+        if name is None:
+            problem = HttpProblem(401, "unauthenticated", "who are you?", "send a token")
+            raise ProblemError(problem)
+        tenant, _, scope = name.partition(":")
+        scopes: Any = frozenset({scope}) if scope else LOCAL.scopes
+        return Principal(tenant, "me", scopes)
+
+    async with web_on(bed, Echo().agent(), app_name=app_name) as mine:
+        path = await made(mine)
+        run = (await told(mine, path, "1"))["run_id"]
+        await mine.post("/v1/artifacts?session_id=s&name=a", b"x")
+        web = WebClient(app(bed.runtime, default_app=app_name, authenticate=known))
+        for one in ENDPOINTS:
+            assert (await web(one.method, path_of(one.path), {})).status == 401
+        acme = {"authorization": "acme"}
+        for url in (
+            path,
+            f"{path}/runs",
+            f"{path}/runs/{run}",
+            f"/v1/runs/{run}",
+            f"/v1/runs/{run}/events",
+        ):
+            assert (await web("GET", url, headers=acme)).status == 404
+        assert (await web("GET", "/v1/artifacts/a?session_id=s", headers=acme)).status == 404
+        assert (await web.get("/v1/sessions", **acme))["sessions"] == []
+        assert (await web.get("/v1/sessions", authorization="default:sessions:all"))[
+            "sessions"
+        ] != []
+        narrow = await web(
+            "POST", "/v1/cleanup/artifacts", {}, authorization="default:sessions:own"
+        )
+        assert (narrow.status, narrow.data["code"]) == (403, "forbidden")

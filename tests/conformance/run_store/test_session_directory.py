@@ -1,0 +1,130 @@
+"""Sessions as people name and find them: titles, metadata, pages, and ids of deleted ones."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from actors.errors import InvalidTextError, NotSerializableError
+from actors.kernel.runtime.ids import AgentId
+from actors.kernel.storage.errors import SessionDeletingError
+from actors.kernel.storage.session_directory import SessionFilter, SessionLabel, SessionPlace
+from tests.conformance.run_store.test_sessions import CHAT, HOSTILE, begin, kinds, said
+
+if TYPE_CHECKING:
+    from tests.conformance.bed import Bed
+
+DESK: Final = SessionFilter(tenant="default", app="desk")
+
+
+async def titled(bed: Bed, key: str, title: str = "") -> AgentId:
+    """A session without a run."""
+    agent = AgentId("desk", key)
+    assert await bed.store.directory.create(agent, SessionLabel(title=title))
+    return agent
+
+
+async def found(bed: Bed, wanted: SessionFilter = DESK, limit: int = 100) -> list[str]:
+    """Ids of sessions, as a list has them."""
+    return [row.agent_id.key for row in await bed.store.directory.find(wanted, limit=limit)]
+
+
+async def test_a_session_may_be_made_before_its_first_run(bed: Bed) -> None:
+    """Of several who make it at once one does. Runs go on in it, and its label stays."""
+    store, label = bed.store.directory, SessionLabel(title="Wale", metadata={"a": [1, None]})
+    made = await asyncio.gather(*(store.create(CHAT, label, project="p") for _ in range(3)))
+    row = await bed.store.sessions.get(CHAT)
+
+    assert sorted(made) == [False, False, True]
+    assert row is not None
+    assert (row.title, dict(row.metadata), row.project) == ("Wale", {"a": [1, None]}, "p")
+    assert (row.open_runs, row.head, row.last_fact, row.created_at <= row.last_at) == (
+        0,
+        None,
+        0,
+        True,
+    )
+    await said(bed, "a")
+    after = await bed.store.sessions.get(CHAT)
+    assert after is not None
+    assert (after.title, after.project, after.created_at) == ("Wale", "p", row.created_at)
+    assert await kinds(bed) == ["queued", "started", "ended"]
+    assert not await store.create(CHAT, SessionLabel(title="other"))
+
+
+async def test_title_and_metadata_are_replaced_one_by_one(bed: Bed) -> None:
+    """None leaves one as it is; a session that is not there has none."""
+    store = bed.store.directory
+    assert not await store.relabel(CHAT, title="t")
+    await said(bed, "a")
+    assert await store.relabel(CHAT, title="t")
+    assert await store.relabel(CHAT, metadata={"k": "ü"})
+    assert await store.relabel(CHAT)
+
+    row = await bed.store.sessions.get(CHAT)
+    assert row is not None
+    assert (row.title, dict(row.metadata)) == ("t", {"k": "ü"})
+    for bad in ("x" * 1_025, "a\x00b", "\ud800"):
+        with pytest.raises(InvalidTextError):
+            await store.relabel(CHAT, title=bad)
+    with pytest.raises(NotSerializableError):
+        await store.relabel(CHAT, metadata={"k": "x" * 70_000})
+
+
+async def test_sessions_are_found_by_state_and_by_a_part_of_the_title(bed: Bed) -> None:
+    """In upper or lower case of any script; no character has a meaning of its own."""
+    for key, title in (("1", "Straße 50 %"), ("2", "STRASSE_x"), ("3", "ΜΈΛΙ"), ("4", "")):
+        await titled(bed, key, title)
+    await begin(bed, AgentId("desk", "4"))
+
+    async def with_title(text: str) -> list[str]:
+        return sorted(await found(bed, SessionFilter(tenant="default", app="desk", title=text)))
+
+    assert await with_title("strasse") == ["1", "2"]
+    assert await with_title("μέλι") == ["3"]
+    assert await with_title("50 %") == ["1"]
+    assert await with_title("_") == ["2"]
+    assert await with_title("") == ["1", "2", "3", "4"]
+    assert await found(bed, SessionFilter(tenant="default", app="desk", is_active=True)) == ["4"]
+    idle = await found(bed, SessionFilter(tenant="default", app="desk", is_active=False))
+    assert sorted(idle) == ["1", "2", "3"]
+    assert await found(bed, SessionFilter(tenant="acme", app="desk")) == []
+    assert await found(bed, SessionFilter(tenant="default", app="shop")) == []
+
+
+async def test_pages_follow_each_other_without_a_gap(bed: Bed) -> None:
+    """Each begins behind the last one of the page before, whatever its id."""
+    for key in HOSTILE:
+        await titled(bed, key)
+    whole = await found(bed)
+    paged: list[str] = []
+    wanted = DESK
+    while page := await bed.store.directory.find(wanted, limit=2):
+        paged += [row.agent_id.key for row in page]
+        after = SessionPlace(page[-1].last_at, page[-1].agent_id)
+        wanted = SessionFilter(tenant="default", app="desk", after=after)
+
+    assert sorted(whole) == sorted(HOSTILE)
+    assert paged == whole
+
+
+@pytest.mark.item(382, 385)
+async def test_a_deleted_session_is_known_as_such_and_keeps_no_label(bed: Bed) -> None:
+    """It may be made anew; while it is being deleted it may not."""
+    store, sessions = bed.store.directory, bed.store.sessions
+    assert not await store.is_deleted(CHAT)
+    await store.create(CHAT, SessionLabel(title="t", metadata={"k": 1}))
+    assert not await store.is_deleted(CHAT)
+    assert await sessions.begin_delete(CHAT)
+    assert await store.is_deleted(CHAT)
+    assert (await found(bed), await store.relabel(CHAT, title="u")) == ([], False)
+    with pytest.raises(SessionDeletingError):
+        await store.create(CHAT, SessionLabel())
+    assert await sessions.finish_delete(CHAT) == 1
+    assert await store.is_deleted(CHAT)
+    await said(bed, "a")
+    row = await sessions.get(CHAT)
+    assert row is not None
+    assert (row.title, dict(row.metadata), await store.is_deleted(CHAT)) == ("", {}, False)

@@ -1,0 +1,1 @@
+"""Tests of `callboard serve` on real servers, over sockets."""

@@ -1,0 +1,81 @@
+"""The application that the processes of these tests serve, and a client of their API."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+import httpx2
+
+from actors import Risk, Tool, ToolCall
+from actors.agents import ReActAgent
+from actors.kernel.runtime.ids import AgentId
+from actors.sessions import SessionAgent
+from actors.testing import FunctionModel, ModelReply
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Sequence
+
+    from actors import ChatMessage, GenerationOptions
+
+APP_NAME: Final = "talk"
+SPEC: Final = "tests.system.web.conversing:APP"
+WORDS: Final = [f"{n} " for n in range(20)]
+PAUSE_S: Final = 0.05
+
+
+def answer(messages: Sequence[ChatMessage], options: GenerationOptions) -> ModelReply:
+    """Answer the last message, a long one in pieces with pauses; a refund is a risky tool's."""
+    del options
+    last = messages[-1]
+    if last.role == "tool":
+        return ModelReply(text="It is paid.")
+    if "refund" in last.text:
+        return ModelReply(calls=[ToolCall(id="1", name="refund", arguments={"order": "7"})])
+    if "long" in last.text:
+        return ModelReply(text="".join(WORDS), pieces=WORDS, between=lambda: asyncio.sleep(PAUSE_S))
+    return ModelReply(text=f"You said {last.text}.")
+
+
+async def refund(order: str) -> str:
+    """Give money back."""
+    return f"refunded {order}"
+
+
+DESK = ReActAgent(
+    "desk",
+    model=FunctionModel(answer),
+    tools=[Tool("refund", "Give money back.", refund, risk=Risk.HIGH)],
+)
+APP = SessionAgent(AgentId(APP_NAME, "main"), {"normal": DESK, "loud": DESK})
+
+
+@asynccontextmanager
+async def client_of(url: str) -> AsyncIterator[httpx2.AsyncClient]:
+    """Yield a client of the API there."""
+    async with httpx2.AsyncClient(base_url=url, timeout=30, trust_env=False) as client:
+        yield client
+
+
+async def done(response: httpx2.Response) -> Any:
+    """Return the JSON of an answer that has to be a success."""
+    assert response.status_code < 300, response.text
+    return response.json()
+
+
+async def raw(url: str, *pieces: bytes) -> bytes:
+    """Return what a server answers to these bytes, up to the end of the connection."""
+    host, _, port = url.removeprefix("http://").partition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    answer = b""
+    with contextlib.suppress(ConnectionError):
+        for piece in pieces:
+            writer.write(piece)
+            await writer.drain()
+    with contextlib.suppress(ConnectionError):
+        while more := await reader.read(65_536):
+            answer += more
+    writer.close()
+    return answer

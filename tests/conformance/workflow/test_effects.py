@@ -439,3 +439,64 @@ def test_messages_for_a_run_are_in_its_inbox(stores: Stores) -> None:
     runtime.resume(spec, run_id, "k", "x")
     with pytest.raises(ValueError, match="completed"):
         runtime.steer(run_id, "late")
+
+
+def test_what_must_happen_once_is_tried_once(stores: Stores) -> None:
+    """A failure of it is final, whatever the policy says."""
+    handler = Counting(fails=1)
+
+    def work(_run: RunState, _ctx: Any) -> StepPlan:
+        return StepPlan("work", Effect(EffectType.LLM_CALL, {}, "out", EffectMode.AT_MOST_ONCE))
+
+    spec = WorkflowSpec("graph", "work", {"work": work})
+    runtime = stores.runtime(
+        effect_handlers={EffectType.LLM_CALL: handler}, effect_policy=RetryPolicy()
+    )
+
+    state = runtime.tick(spec, runtime.start(spec))
+
+    assert (state.status, handler.calls) == (RunStatus.FAILED, 1)
+    assert "at its first attempt" in (state.error or "")
+
+
+@pytest.mark.item(441)
+def test_a_pause_between_two_drivers_forgets_no_effect(stores: Stores) -> None:
+    """What one began and did not end is in doubt for the next one, behind the pause, too."""
+    handler = Counting()
+
+    def work(_run: RunState, _ctx: Any) -> StepPlan:
+        return StepPlan("work", Effect(EffectType.LLM_CALL, {}, "out", EffectMode.AT_MOST_ONCE))
+
+    begin = effect_then(EffectType.ANSWER_USER, {"message": "x"}, after="work")
+    spec = WorkflowSpec("graph", "begin", {"begin": begin, "work": work})
+    handlers = {EffectType.LLM_CALL: handler}
+    dying = stores.runtime(effect_handlers=handlers, fault=Dying("executed", 2))
+    run_id = dying.start(spec)
+    with pytest.raises(Deaths):
+        dying.tick(spec, run_id)
+    for verb in ("pause_run", "resume_run"):
+        getattr(stores.reopen().runtime(effect_handlers=handlers), verb)(run_id)
+
+    state = stores.reopen().runtime(effect_handlers=handlers).tick(spec, run_id)
+
+    assert (state.status, handler.calls) == (RunStatus.FAILED, 1)
+    assert "in doubt" in (state.error or "")
+
+
+def test_a_run_that_woke_waits_no_more_for_others(stores: Stores) -> None:
+    """The nodes behind a wait run when the store does not show it as waiting any more."""
+    seen: list[RunStatus] = []
+
+    def after(run: RunState, ctx: Any) -> StepPlan:
+        seen.append(stores.reopen().runs.load(run.run_id).status)
+        return end_node(run, ctx)
+
+    wait = effect_then(EffectType.WAIT_UNTIL, {"timeout_s": 5}, after="after")
+    spec = WorkflowSpec("graph", "wait", {"wait": wait, "after": after})
+    runtime = stores.runtime(spec)
+    run_id = runtime.start(spec)
+    runtime.tick(spec, run_id)
+    stores.clock.advance(5)
+    runtime.tick(spec, run_id)
+
+    assert seen == [RunStatus.RUNNING]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import threading
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
@@ -21,6 +23,7 @@ from actors.workflow import (
     WaitState,
 )
 from persistence.files import JsonFileRunStore
+from persistence.run_locks import RunFileLocks
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -275,3 +278,24 @@ def test_a_broken_file_is_told_by_its_name(tmp_path: Path) -> None:
 
     with pytest.raises(LedgerBrokenError, match=r"run_r1\.json"):
         store.load("r1")
+
+
+def test_a_lock_that_was_let_go_meanwhile_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who opened its file before its holder removed it opens the new one: two never hold a run."""
+    holder, locks = contextlib.ExitStack(), RunFileLocks(tmp_path, timeout_s=0.05)
+    holder.enter_context(locks.hold("r1"))
+    real = os.open
+
+    def opened_before(*words: Any) -> int:
+        descriptor = real(*words)
+        holder.close()
+        return descriptor
+
+    monkeypatch.setattr("persistence.run_locks.os.open", opened_before)
+    with locks.hold("r1"):
+        monkeypatch.undo()
+        with pytest.raises(StoreBusyError), RunFileLocks(tmp_path, timeout_s=0).hold("r1"):
+            pass
+    assert [*tmp_path.iterdir()] == []

@@ -27,10 +27,10 @@ class RunFileLocks:
         self._folder, self._timeout_s = folder, timeout_s
 
     @contextmanager
-    def hold(self, run_id: str) -> Iterator[None]:
+    def hold(self, run_id: str, *, wait: bool = True) -> Iterator[None]:
         """Hold the lock of a run; see `LockingRunStore.lock`."""
         path = self._folder / f"{run_id}.lock"
-        descriptor = self._locked(path)
+        descriptor = self._locked(path, self._timeout_s if wait else 0.0)
         try:
             yield
         finally:
@@ -38,9 +38,9 @@ class RunFileLocks:
                 path.unlink()  # while it is held: who opened it before sees that, and opens a new one
             os.close(descriptor)
 
-    def _locked(self, path: Path) -> int:
+    def _locked(self, path: Path, timeout_s: float) -> int:
         """Return the descriptor of the lock's file, which stays open as long as the lock is held."""
-        ends_at = time.monotonic() + self._timeout_s
+        ends_at = time.monotonic() + timeout_s
         while True:
             self._folder.mkdir(parents=True, exist_ok=True)
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -49,7 +49,7 @@ class RunFileLocks:
             except BlockingIOError:
                 os.close(descriptor)
                 if time.monotonic() >= ends_at:
-                    raise StoreBusyError(str(path), self._timeout_s) from None
+                    raise StoreBusyError(str(path), timeout_s) from None
                 time.sleep(PAUSE_S)
                 continue
             if _is_at(descriptor, path):

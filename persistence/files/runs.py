@@ -73,10 +73,10 @@ class JsonFileRunStore:
             return False
         return True
 
-    def lock(self, run_id: str) -> AbstractContextManager[None]:
+    def lock(self, run_id: str, *, wait: bool = True) -> AbstractContextManager[None]:
         """See `LockingRunStore.lock`."""
         file_name("", run_id, "")
-        return self._locks.hold(run_id)
+        return self._locks.hold(run_id, wait=wait)
 
     def list_runs(
         self,

@@ -85,9 +85,9 @@ class SqliteRunStore:
         with self._database.transaction() as connection:
             return connection.execute(SQL_DELETE_RUN, (run_id,)).rowcount == 1
 
-    def lock(self, run_id: str) -> AbstractContextManager[None]:
+    def lock(self, run_id: str, *, wait: bool = True) -> AbstractContextManager[None]:
         """See `LockingRunStore.lock`."""
-        return self._locks.hold(run_id)
+        return self._locks.hold(run_id, wait=wait)
 
     def list_runs(
         self,

@@ -52,8 +52,10 @@ class DeletableRunStore(Protocol):
 class LockingRunStore(Protocol):
     """A store that many processes share."""
 
-    def lock(self, run_id: str) -> AbstractContextManager[None]:
+    def lock(self, run_id: str, *, wait: bool = True) -> AbstractContextManager[None]:
         """Hold the run against drivers in other processes. The end of a process lets it go.
+
+        If not `wait`, a run that another one holds is an error at once.
 
         Raises:
             StoreBusyError: Another one holds it for too long.

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any, Self
 from weakref import WeakValueDictionary
+
+from actors.kernel.workflow.errors import StoreBusyError
 
 
 class RunLock:
@@ -16,6 +18,10 @@ class RunLock:
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
+
+    def enter(self, *, wait: bool) -> bool:
+        """Enter; if not `wait`, only if no other thread is in. Return whether it did."""
+        return self._lock.acquire(blocking=wait)
 
     def __enter__(self) -> Self:
         self._lock.acquire()
@@ -53,17 +59,22 @@ class RunLocks:
         self._depth: dict[str, int] = {}
 
     @contextmanager
-    def hold(self, run_id: str) -> Iterator[bool]:
+    def hold(self, run_id: str, *, wait: bool = True) -> Iterator[bool]:
         """Hold a run; the value is whether this thread held it before.
 
         Raises:
-            StoreBusyError: A driver in another process holds it for too long.
+            StoreBusyError: A driver in another process holds it for too long; if not `wait`, any other one
+                holds it now.
         """
-        with run_mutation_lock(run_id):
+        own = run_mutation_lock(run_id)
+        if not own.enter(wait=wait):
+            raise StoreBusyError(f"run {run_id}", 0.0)
+        with ExitStack() as stack:
+            stack.push(own)
             depth = self._depth.get(run_id, 0)
             outer: AbstractContextManager[Any] = nullcontext()
             if not depth and self._lock_of is not None:
-                outer = self._lock_of(run_id)
+                outer = self._lock_of(run_id, wait=wait)
             with outer:
                 self._depth[run_id] = depth + 1
                 try:

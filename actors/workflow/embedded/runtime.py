@@ -7,8 +7,13 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 from actors.kernel.clock import Clock
-from actors.kernel.workflow.effects import EffectType, RunStatus, WaitReason
-from actors.kernel.workflow.errors import GraphError, NoSuchRunError, StaleResumeError
+from actors.kernel.workflow.effects import EffectType, RunStatus
+from actors.kernel.workflow.errors import (
+    GraphError,
+    NoSuchRunError,
+    StaleResumeError,
+    StoreBusyError,
+)
 from actors.kernel.workflow.ledger_store import (
     LedgerStore,
     ObservableLedgerStoreProtocol,
@@ -36,9 +41,6 @@ from actors.workflow.machine.variables import LIMITS, RUNTIME, namespace
 INBOX: Final = "inbox"
 """In `_runtime`: messages of `steer`, the oldest first."""
 MOST_MESSAGES: Final = 200
-SEEN: Final = "events_seen"
-"""In `_runtime`: ids of the last events that answered a wait of the run."""
-MOST_SEEN: Final = 64
 
 
 class WorkflowRuntime:
@@ -157,10 +159,16 @@ class WorkflowRuntime:
             GraphError: The run belongs to another graph.
             StoreBusyError: A driver in another process holds the run.
         """
-        with self._held(run_id) as held:
-            check_graph(workflow, held.state)
-            self._driver.drive(workflow, held, max_steps, step_gate)
-            return held.state.copied()
+        return self._ticked(workflow, run_id, max_steps, step_gate)
+
+    def try_tick(
+        self, workflow: WorkflowSpec, run_id: str, max_steps: int = 100
+    ) -> RunState | None:
+        """Do what `tick` does; return None at once if somebody else drives the run now."""
+        try:
+            return self._ticked(workflow, run_id, max_steps, None, wait=False)
+        except StoreBusyError:
+            return None
 
     def resume(  # noqa: PLR0917 - the source's parameters
         self,
@@ -197,7 +205,7 @@ class WorkflowRuntime:
             NoSuchRunError: See `tick`.
         """
         with self._held(run_id) as held:
-            state, now = held.state, self._driver.now()
+            state, now = held.state, self.now()
             kept = namespace(namespace(state.vars, RUNTIME), ANSWERS)
             if state.status is RunStatus.RUNNING and wait_key not in kept:
                 path = [RUNTIME, ANSWERS, wait_key]
@@ -254,8 +262,8 @@ class WorkflowRuntime:
             seq = int(inbox[-1]["seq"]) + 1 if inbox else 1
             content = message if isinstance(message, dict) else {"role": "user", "content": message}
             value = [*inbox, {"seq": seq, "message": content}][-MOST_MESSAGES:]
-            now = self._driver.now()
-            held.take(records.noted(held.state, "steer", [RUNTIME, INBOX], value, at=now))
+            path = [RUNTIME, INBOX]
+            held.take(records.noted(held.state, "steer", path, value, at=self.now()))
             held.save()
             return seq
 
@@ -265,8 +273,7 @@ class WorkflowRuntime:
         Raises:
             NoSuchRunError: The store has none of this id.
         """
-        found = self.run_store.load(run_id)
-        if found is None:
+        if (found := self.run_store.load(run_id)) is None:
             raise NoSuchRunError(run_id)
         return found
 
@@ -308,8 +315,7 @@ class WorkflowRuntime:
         """Change limits of a run, durably; names that are no limits change nothing."""
         with self._held(run_id) as held:
             value = namespace(held.state.vars, LIMITS) | limits.known_updates(updates)
-            now = self._driver.now()
-            held.take(records.noted(held.state, "limits", [LIMITS], value, at=now))
+            held.take(records.noted(held.state, "limits", [LIMITS], value, at=self.now()))
             held.save()
 
     def emit_event(
@@ -324,8 +330,7 @@ class WorkflowRuntime:
             scope: `scope`, and `session_id`, `workflow_id` or `run_id`; a global event without.
         """
         told = {"name": name, "payload": payload, "scope": "global", **scope}
-        outside = RunState("", "", RunStatus.RUNNING, "")
-        return self._effects.emit(outside, told, event_id)
+        return self._effects.emit(RunState("", "", RunStatus.RUNNING, ""), told, event_id)
 
     def now(self) -> str:
         """Return the instant by the runtime's clock: ISO 8601 in UTC."""
@@ -344,9 +349,23 @@ class WorkflowRuntime:
         """
         return deleted_tree(self.run_store, self.ledger_store, self.artifact_store, run_id)
 
+    def _ticked(
+        self,
+        workflow: WorkflowSpec,
+        run_id: str,
+        max_steps: int,
+        gate: Callable[[], bool] | None,
+        *,
+        wait: bool = True,
+    ) -> RunState:
+        with self._held(run_id, wait=wait) as held:
+            check_graph(workflow, held.state)
+            self._driver.drive(workflow, held, max_steps, gate)
+            return held.state.copied()
+
     @contextmanager
-    def _held(self, run_id: str) -> Iterator[HeldRun]:
-        with self._locks.hold(run_id) as again:
+    def _held(self, run_id: str, *, wait: bool = True) -> Iterator[HeldRun]:
+        with self._locks.hold(run_id, wait=wait) as again:
             if again:
                 raise StaleResumeError(run_id, "Run is not waiting: this thread drives it")
             held = HeldRun(self.run_store, self.ledger_store, run_id)
@@ -374,13 +393,7 @@ class WorkflowRuntime:
             if again:
                 return False
             held = HeldRun(self.run_store, self.ledger_store, listener.run_id)
-            state, wait = held.state, held.state.waiting
-            seen = namespace(state.vars, RUNTIME).get(SEEN) or []
-            is_event = wait is not None and wait.reason is WaitReason.EVENT and wait.wait_key == key
-            if not is_event or event["event_id"] in seen:
-                return False
-            seen = [*seen, event["event_id"]][-MOST_SEEN:]
-            more = {"set": [[[RUNTIME, SEEN], seen]]}
-            held.take(waits.answered(state, key, event, at=self._driver.now(), more=more))
-            held.save()
-            return True
+            if (decided := waits.heard(held.state, key, event, at=self.now())) is not None:
+                held.take(decided)
+                held.save()
+            return decided is not None

@@ -169,7 +169,7 @@ class Scheduler:
         if spec is None:
             return 0
         try:
-            state = self._runtime.tick(spec, run.run_id, self._max_steps)
+            state = self._runtime.try_tick(spec, run.run_id, self._max_steps)
         except StaleResumeError:
             return 0
         except Exception as exc:  # noqa: BLE001 - the loop goes on with others, and tells
@@ -177,6 +177,8 @@ class Scheduler:
             self.stats.runs_failed += 1
             if self._on_failed is not None:
                 self._on_failed(run.run_id, exc)
+            return 0
+        if state is None:
             return 0
         self.stats.runs_resumed += 1
         if self._on_resumed is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 from actors.kernel.runtime.ids import derive_id
 from actors.kernel.workflow.durable import MAX_DEPTH, durable_copy
@@ -11,7 +11,11 @@ from actors.kernel.workflow.effects import RunStatus, StepStatus, WaitReason, Wa
 from actors.kernel.workflow.errors import GraphError, StaleResumeError
 from actors.kernel.workflow.run_state import RunState
 from actors.workflow.machine.records import Transition, behind, completed, failed, recorded
-from actors.workflow.machine.variables import seq_of, split_key
+from actors.workflow.machine.variables import RUNTIME, namespace, seq_of, split_key
+
+SEEN: Final = "events_seen"
+"""In `_runtime`: ids of the last events that answered a wait of the run."""
+MOST_SEEN: Final = 64
 
 
 def answered(
@@ -42,6 +46,17 @@ def answered(
         at=at,
         more=more,
     )
+
+
+def heard(state: RunState, key: str, event: dict[str, Any], *, at: str) -> Transition | None:
+    """Decide on an event; None: the run does not wait for it, or got one of its `event_id` before."""
+    wait, seen = state.waiting, namespace(state.vars, RUNTIME).get(SEEN) or []
+    if wait is None or wait.reason is not WaitReason.EVENT or wait.wait_key != key:
+        return None
+    if state.status is not RunStatus.WAITING or event["event_id"] in seen:
+        return None
+    more = {"set": [[[RUNTIME, SEEN], [*seen, event["event_id"]][-MOST_SEEN:]]]}
+    return answered(state, key, event, at=at, more=more)
 
 
 def fell_due(state: RunState, *, at: str) -> Transition | None:

@@ -10,6 +10,7 @@ import pytest
 from actors.kernel.workflow.errors import GraphError
 from actors.workflow import (
     Effect,
+    EffectOutcome,
     EffectType,
     RunStatus,
     ScheduledRuntime,
@@ -444,19 +445,57 @@ def test_a_scheduler_that_fails_at_a_run_goes_on_with_others(stores: Stores) -> 
         registry=scheduled.registry,
         on_run_failed=lambda run_id, exc: told.append((run_id, str(exc))),
     )
-    real = scheduled.runtime.tick
+    real = scheduled.runtime.try_tick
 
-    def tick(spec: WorkflowSpec, run_id: str, max_steps: int = 100) -> RunState:
+    def try_tick(spec: WorkflowSpec, run_id: str, max_steps: int = 100) -> RunState | None:
         if run_id == bad:
             raise OSError("store full")
         return real(spec, run_id, max_steps)
 
-    scheduled.runtime.tick = tick  # type: ignore[method-assign,assignment]
+    scheduled.runtime.try_tick = try_tick  # type: ignore[method-assign,assignment]
     assert scheduled.scheduler.poll_once() == 1
     assert told == [(bad, "store full")]
     assert scheduled.get_state(good).status is RunStatus.COMPLETED
-    scheduled.runtime.tick = real  # type: ignore[method-assign]
+    scheduled.runtime.try_tick = real  # type: ignore[method-assign]
     assert scheduled.scheduler.poll_once() == 1
+
+
+@pytest.mark.item(455)
+def test_a_scheduler_does_not_wait_for_a_run_that_is_driven(stores: Stores) -> None:
+    """By another thread, or by another store over the same files: it goes on with others."""
+    begun, may_end = threading.Event(), threading.Event()
+
+    def slow(_run: RunState, _effect: Effect) -> EffectOutcome:
+        begun.set()
+        assert may_end.wait(30)
+        return EffectOutcome.completed("slow")
+
+    busy = one_effect(EffectType.LLM_CALL, {}, name="busy")
+    scheduled = scheduler_of(stores, busy, CHILD, effect_handlers={EffectType.LLM_CALL: slow})
+    run_id, other = scheduled.start(busy), scheduled.start(CHILD)
+    driving = threading.Thread(target=scheduled.tick, args=(run_id,))
+    driving.start()
+    assert begun.wait(30)
+
+    assert scheduled.scheduler.poll_once() == 1
+    assert scheduled.get_state(other).status is RunStatus.COMPLETED
+    assert scheduled.runtime.try_tick(busy, run_id) is None
+    may_end.set()
+    driving.join()
+    assert scheduled.get_state(run_id).output["out"] == "slow"
+
+
+def test_a_run_that_another_process_holds_is_left_alone(disk_stores: Stores) -> None:
+    """Without waiting; when it is let go, it is gone on with."""
+    other = disk_stores.reopen()
+    scheduled = scheduler_of(disk_stores, CHILD)
+    run_id = scheduled.start(CHILD)
+
+    with other.runs.lock(run_id):
+        assert scheduled.scheduler.poll_once() == 0
+    assert scheduled.scheduler.poll_once() == 1
+    assert scheduled.scheduler.stats.runs_failed == 0
+    other.close()
 
 
 @pytest.mark.item(455)

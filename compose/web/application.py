@@ -6,7 +6,7 @@ import ipaddress
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 from urllib.parse import urlsplit
 
 from starlette.applications import Starlette
@@ -17,11 +17,11 @@ from starlette.types import ASGIApp
 
 from actors.runtime.runtime import Runtime
 from actors.sessions.runtime import APP, AgentRuntime
-from compose.web.endpoint import WebApi, WebEndpoint
+from compose.web.endpoint import WebApi, WebCall, WebEndpoint
 from compose.web.limits import Limited
 from compose.web.openapi import openapi_of
 from compose.web.principal import LOCAL, Authenticate, Principal
-from compose.web.problems import HttpProblem, problem_of
+from compose.web.problems import HttpProblem, ProblemError, problem_of
 from compose.web.resources import agents as any_agents
 from compose.web.resources import approvals, apps, artifacts, cleanup, events, nodes, runs, sessions
 from compose.web.streams import Streams
@@ -90,7 +90,8 @@ def app(
         given=runtime if isinstance(runtime, AgentRuntime) else None,
     )
     by_path: defaultdict[str, dict[str, WebEndpoint]] = defaultdict(dict)
-    for one in ENDPOINTS:
+    pages, more_routes = _pages()
+    for one in (*ENDPOINTS, *pages):
         by_path[one.path][one.method] = one
     routes = [
         Route(path, _answer(api, found), methods=[*found], name=path)
@@ -105,9 +106,25 @@ def app(
         return problem_of(exc).response(str(request.scope["path"]))
 
     handlers = dict.fromkeys((404, 405), refused)
-    inner = Starlette(routes=[*routes, Route(OPENAPI, openapi)], exception_handlers=handlers)
+    inner = Starlette(routes=[*routes, *more_routes, Route(OPENAPI, openapi)], exception_handlers=handlers)
     inner.router.redirect_slashes = False
     return WebApplication(inner, api.streams)
+
+
+def _pages() -> tuple[tuple[WebEndpoint, ...], list[Route]]:
+    """Return the pages for people, and the routes of their scripts; without the extra a hint in their place."""
+    try:
+        from compose.web.pages.routes import PAGES, ROUTES  # noqa: PLC0415 - an extra
+    except ModuleNotFoundError as exc:
+        missing = exc.name
+
+        async def refuse(_: WebCall, __: Any, ___: Any) -> Response:
+            problem = f"the pages cannot be shown: there is no package {missing!r} here"
+            remedy = "pip install 'callboard[web]'; the API under /v1 works without it"
+            raise ProblemError(HttpProblem(501, "no_pages", problem, remedy))
+
+        return (WebEndpoint(method="GET", path="/", call=refuse, says="No pages."),), []
+    return PAGES, ROUTES
 
 
 def _answer(api: WebApi, by_method: dict[str, WebEndpoint]) -> _Answer:

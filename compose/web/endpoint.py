@@ -54,6 +54,7 @@ class WebApi:
         is_loopback: Only requests are answered that name this machine's own address as their host.
         streams: Of events; they end together.
         given: Starts the local principal's runs of its app: it knows modes, and may decide approvals.
+        sign_in: Path of the page where people say who they are; pages lead there in place of a 401.
     """
 
     runtime: Runtime
@@ -63,6 +64,7 @@ class WebApi:
     authenticate: Authenticate | None = None
     is_loopback: bool = False
     given: AgentRuntime | None = None
+    sign_in: str | None = None
     streams: Streams = field(default_factory=Streams)
     _clients: dict[tuple[str, str, str], AgentRuntime] = field(default_factory=dict)
 

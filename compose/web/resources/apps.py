@@ -29,12 +29,12 @@ class AppsJson(ShownModel):
     apps: list[AppJson]
 
 
-async def list_apps(call: WebCall, _: NoQuery, __: None) -> Done:
+async def apps_of(call: WebCall) -> list[AppJson]:
     """Return the apps that there are."""
     api, runtime = call.api, call.runtime
     served = {name for host in await runtime.store.insight.hosts() for name in host.serves}
     types = {name for name in (*served, *runtime.serves) if "/" not in name}
-    found = [
+    return [
         AppJson(
             app=name,
             is_default=name == api.app,
@@ -43,7 +43,11 @@ async def list_apps(call: WebCall, _: NoQuery, __: None) -> Done:
         )
         for name in sorted({*types, api.app})
     ]
-    return AppsJson(apps=found)
+
+
+async def list_apps(call: WebCall, _: NoQuery, __: None) -> Done:
+    """Return the apps."""
+    return AppsJson(apps=await apps_of(call))
 
 
 ENDPOINTS: Final = (

@@ -144,7 +144,7 @@ async def create(call: WebCall, _: None, body: NewSessionJson) -> Done:
     return json_response(await _detail(call, found), 201 if is_new else 200)
 
 
-async def find(call: WebCall, query: SessionsQuery, _: None) -> Done:
+async def page_of_sessions(call: WebCall, query: SessionsQuery) -> SessionsJson:
     """Return a page of the sessions of an app."""
     agents = await call.sessions(query.app)
     wanted = SessionFilter(
@@ -161,6 +161,11 @@ async def find(call: WebCall, query: SessionsQuery, _: None) -> Done:
         sessions=[SessionJson.model_validate(_facts(row)) for row in page],
         next=place_text(SessionPlace(page[-1].last_at, page[-1].agent_id)) if more else None,
     )
+
+
+async def find(call: WebCall, query: SessionsQuery, _: None) -> Done:
+    """Return a page of the sessions of an app."""
+    return await page_of_sessions(call, query)
 
 
 async def show(call: WebCall, query: OfApp, _: None) -> Done:

@@ -1,0 +1,247 @@
+"""A session as its page shows it: the end of the active path by runs, what waits, and where events go on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Final
+
+from actors.kernel.agent.transcript import Turn
+from actors.kernel.runtime.ids import AgentId, RunId
+from actors.kernel.runtime.rows import RunRow
+from actors.kernel.storage.session import SessionRow
+from actors.runtime.replay.summary import row_of
+from actors.runtime.runtime import Runtime
+from actors.sessions.artifacts import SessionArtifact, artifacts_of
+from actors.sessions.cursor import EventCursor
+from actors.sessions.events import SessionEvent
+from actors.sessions.run import ChildInspection, state_of
+from actors.sessions.translation import RunTranslator
+from compose.web.endpoint import FoundSession
+from compose.web.pages.branches import Fork, forks_of
+from compose.web.pages.cards import Card, RunCards, cards_of_nodes
+from compose.web.resources.runs import OPEN
+from compose.web.resources.sessions import MOST_QUEUED
+
+WINDOW: Final = 40
+"""So many nodes of the path a page has."""
+MOST_CARDS: Final = 300
+"""Of one run: the last ones."""
+_TRIES: Final = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSection:
+    """A run in a conversation.
+
+    Attributes:
+        run_id: The run; empty: a program said it, not a run.
+        key: Names the section in the page.
+        status: Of the run now; empty: it is known no more.
+        parked: Why it waits for an operator; empty: it does not.
+        cards: See `RunCards`.
+        left_out: How many cards stand before these.
+        files: Those that the run has put.
+        parent: The node in front of its first one; empty: none.
+        last: The last node; empty: none.
+    """
+
+    run_id: str
+    key: str
+    status: str
+    parked: str
+    cards: tuple[Card, ...]
+    left_out: int
+    files: tuple[SessionArtifact, ...]
+    parent: str
+    last: str
+
+
+@dataclass(frozen=True, slots=True)
+class QueuedMessage:
+    """A message that waits for the runs before it."""
+
+    run_id: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConversationView:
+    """A session as a page shows it.
+
+    Attributes:
+        row: The session.
+        sections: Its last runs, oldest first.
+        forks: By node: see `Fork`.
+        first: The place in the path of the first node that is shown.
+        queue: Messages that wait.
+        active: The run that executes; None: none does.
+        files: All artifacts of the session.
+        cursor: Events behind it are not in this view.
+    """
+
+    row: SessionRow
+    sections: tuple[RunSection, ...]
+    forks: dict[str, Fork]
+    first: int
+    queue: tuple[QueuedMessage, ...]
+    active: str | None
+    files: tuple[SessionArtifact, ...]
+    cursor: str
+
+    @property
+    def title(self) -> str:
+        """Its title, or its id."""
+        return self.row.title or self.row.agent_id.key
+
+
+async def view_of(runtime: Runtime, found: FoundSession, *, before: int | None) -> ConversationView:
+    """Return a session as its page shows it: the end of its path, or a part before a place in it."""
+    store, agent = runtime.store, found.agent
+    row, opened = await _present(runtime, found)
+    running = next((one for one in opened if one.last_seq >= 0), None)
+    shown, first, prior = await _window(runtime, agent, before)
+    files = tuple(await artifacts_of(store, agent).list())
+    sections = [
+        await section_of(runtime, agent, RunId(run_id), files, list(turns))
+        for run_id, turns in groupby(shown, key=lambda turn: turn.run_id)
+    ]
+    is_shown = running is None or any(one.run_id == running.run_id for one in sections)
+    if not is_shown and running is not None and before is None:
+        sections.append(await section_of(runtime, agent, running.run_id, files))
+    seq = -1 if running is None else running.last_seq
+    return ConversationView(
+        row=row,
+        sections=tuple(sections),
+        forks=await forks_of(store, agent, shown, prior),
+        first=first,
+        queue=await queue_of(runtime, agent, opened),
+        active=None if running is None else running.run_id,
+        files=files,
+        cursor=str(EventCursor(row.last_fact, seq)),
+    )
+
+
+async def _present(runtime: Runtime, found: FoundSession) -> tuple[SessionRow, list[RunRow]]:
+    """Return the session and its open runs as they are at one moment, so that they make a cursor."""
+    row, opened = found.row, list[RunRow]()
+    for _ in range(_TRIES):
+        opened = await open_runs(runtime, found.agent) if row.open_runs else []
+        now = await runtime.store.sessions.get(found.agent) or row
+        if now.last_fact == row.last_fact:
+            break
+        row = now
+    return row, opened
+
+
+async def open_runs(runtime: Runtime, agent: AgentId) -> list[RunRow]:
+    """Return the open runs of a session, in their order."""
+    rows = await runtime.store.lists.runs(agent=agent, status=OPEN, limit=MOST_QUEUED)
+    return sorted(rows, key=lambda row: row.arrival)
+
+
+async def _window(
+    runtime: Runtime, agent: AgentId, before: int | None
+) -> tuple[list[Turn], int, Turn | None]:
+    """Return a part of the active path, the place of its first node, and the node in front of it."""
+    transcripts = runtime.store.transcripts
+    count = await transcripts.count(agent, agent.key)
+    end = count if before is None else max(0, min(before, count))
+    first = max(0, end - WINDOW)
+    begin = max(0, first - 1)
+    page = await transcripts.page(agent, agent.key, limit=end - begin, offset=begin)
+    turns = await runtime.store.sessions.nodes(agent, [turn.id for turn in page])
+    has_prior = begin < first and bool(turns)
+    return turns[int(has_prior) :], first, turns[0] if has_prior else None
+
+
+async def section_of(
+    runtime: Runtime,
+    agent: AgentId,
+    run_id: RunId,
+    files: Sequence[SessionArtifact],
+    turns: Sequence[Turn] = (),
+) -> RunSection:
+    """Return a run of a session.
+
+    Args:
+        runtime: Knows the store.
+        agent: The session's agent.
+        run_id: The run; empty: no run said these turns.
+        files: Artifacts of the session.
+        turns: Those of its nodes that are on the path; none: all of its nodes are shown.
+    """
+    store = runtime.store
+    row = await store.reads.run(run_id) if run_id else None
+    is_open = row is not None and not row.status.is_terminal
+    by_id = {turn.id: turn for turn in turns}
+
+    async def on_path(ids: Sequence[str]) -> list[Turn]:
+        return [by_id[one] for one in ids if one in by_id]
+
+    async def stored(ids: Sequence[str]) -> list[Turn]:
+        return await store.sessions.nodes(agent, ids)
+
+    found = RunCards()
+    if row is not None and not row.swept:
+        nodes = on_path if by_id and not is_open else stored
+        translator = RunTranslator(agent.key, run_id, agent, runtime.hidden_names, nodes)
+        found.take_all(await _events(runtime, translator))
+        if by_id and not is_open:
+            found.keep_messages(set(by_id))
+    missing = [id_ for id_ in found.node_ids if id_ not in by_id]
+    if missing:
+        by_id |= {turn.id: turn for turn in await stored(missing)}
+    if not found.node_ids:
+        found.put_first(cards_of_nodes(turns))
+    found.follow({turn.id: turn.parent for turn in by_id.values()})
+    return _section(run_id, row, found, files)
+
+
+def _section(
+    run_id: str, row: RunRow | None, found: RunCards, files: Sequence[SessionArtifact]
+) -> RunSection:
+    cards = list(found.cards.values())
+    said = [card for card in cards if card.kind == "message" and card.id]
+    return RunSection(
+        run_id=run_id,
+        key=run_id or (said[0].id if said else "none"),
+        status="" if row is None else state_of(row),
+        parked="" if row is None else row.parked or "",
+        cards=tuple(cards[-MOST_CARDS:]),
+        left_out=max(0, len(cards) - MOST_CARDS),
+        files=tuple(one for one in files if run_id and one.run_id == run_id),
+        parent=(said[0].parent or "") if said else "",
+        last=said[-1].id if said else "",
+    )
+
+
+async def child_section(runtime: Runtime, child: ChildInspection) -> RunSection:
+    """Return a run below a session's own."""
+    row = await row_of(runtime.store, child.run_id)
+    found = RunCards()
+    found.take_all(child.events)
+    heard = [turn for turn in child.nodes if turn.message.role == "user"]
+    found.put_first(cards_of_nodes(heard))
+    return _section(child.run_id, row, found, ())
+
+
+async def _events(runtime: Runtime, translator: RunTranslator) -> list[SessionEvent]:
+    entries = runtime.entries(translator.run_id)
+    return [event async for entry in entries for event in await translator.of(entry)]
+
+
+async def queue_of(
+    runtime: Runtime, agent: AgentId, opened: Sequence[RunRow]
+) -> tuple[QueuedMessage, ...]:
+    """Return the messages of a session's open runs that have not begun, in their order."""
+    waiting = [row.run_id for row in opened if row.last_seq < 0]
+    if not waiting:
+        return ()
+    texts: dict[str, str] = {}
+    for arrived in await runtime.store.insight.inbox(agent, limit=MOST_QUEUED):
+        payload = arrived.message.payload
+        text = payload.get("text") if isinstance(payload, dict) else payload
+        texts.setdefault(arrived.run_id or "", str(text or ""))
+    return tuple(QueuedMessage(run_id, texts.get(run_id, "")) for run_id in waiting)

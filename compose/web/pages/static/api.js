@@ -1,0 +1,44 @@
+// Requests to the API, in the name of who reads the page.
+import { tell } from "./dom.js";
+
+const csrf = document.querySelector("meta[name=csrf]").content;
+export const base = document.body.dataset.base;
+export const part = encodeURIComponent;
+
+/** Return the JSON of an answer. Throws an Error with the problem's words. */
+export async function ask(method, path, body) {
+  const headers = { accept: "application/json", "content-type": "application/json" };
+  if (csrf) headers["x-csrf-token"] = csrf;
+  let response;
+  try {
+    response = await fetch(`${base}/v1${path}`, { method, headers, body: body && JSON.stringify(body) });
+  } catch {
+    throw new Error("The server cannot be reached. Try again.");
+  }
+  const text = await response.text();
+  const data = text ? JSON.parse(text) : null;
+  if (!response.ok) throw new Error(`${data.detail} (${data.remedy})`);
+  return data;
+}
+
+/** Do something once at a time for an element, and tell the reader if it fails. Returns whether it worked. */
+export async function attempt(element, work) {
+  if (element.dataset.busy) return false;
+  element.dataset.busy = "1";
+  try {
+    await work();
+    tell("");
+    return true;
+  } catch (error) {
+    tell(error.message);
+    return false;
+  } finally {
+    delete element.dataset.busy;
+  }
+}
+
+/** Make a session, and go there. */
+export async function begin(app) {
+  const made = await ask("POST", "/sessions", { app });
+  location.assign(`${base}/chat/${part(app)}/${part(made.session_id)}`);
+}

@@ -1,0 +1,14 @@
+// What every page has: times, and controls that need a script.
+import { currentZone, showTimes, switchZone } from "./dom.js";
+
+const NAMES = { utc: "UTC", local: "Local" };
+const button = document.getElementById("zone");
+
+document.documentElement.classList.add("js");
+button.textContent = NAMES[currentZone()];
+button.addEventListener("click", () => {
+  switchZone(currentZone() === "utc" ? "local" : "utc");
+  button.textContent = NAMES[currentZone()];
+});
+showTimes(document);
+setInterval(() => showTimes(document), 30_000);

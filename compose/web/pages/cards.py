@@ -231,6 +231,11 @@ def message_card(
     )
 
 
+def asked_card(text: str, at: datetime) -> Card:
+    """Return a message of a user that is no node yet, for its run has not come to an answer."""
+    return Card(kind="message", key="asked", title="user", text=text, at=at)
+
+
 def cards_of_nodes(turns: Iterable[Turn]) -> list[Card]:
     """Return what turns say by themselves, for readers of runs whose events are gone."""
     found = RunCards()

@@ -14,7 +14,6 @@ from compose.web.endpoint import Done, NoQuery, StrictModel, WebCall
 from compose.web.pages.conversation import (
     child_section,
     open_runs,
-    queue_of,
     section_of,
     view_of,
 )
@@ -67,7 +66,8 @@ async def show_session(call: WebCall, query: PartQuery, _: None) -> Done:
     listed = await _listed(call, ListQuery(), app)
     template = "session.html" if query.before is None else "earlier.html"
     modes = call.api.modes if app == call.api.app else ()
-    values = {**listed, "session": found.agent.key, "view": view, "modes": modes}
+    shown = {"view": view, "open": view.open, "files": view.files, "modes": modes}
+    values = {**listed, **shown, "session": found.agent.key}
     return page(call.request, template, **values)
 
 
@@ -82,9 +82,8 @@ async def show_run(call: WebCall, _: NoQuery, __: None) -> Done:
         "run.html",
         app=call.names["app"],
         session=found.agent.key,
-        section=await section_of(call.runtime, found.agent, row.run_id, files),
-        queue=await queue_of(call.runtime, found.agent, opened),
-        active=next((one.run_id for one in opened if one.last_seq >= 0), None),
+        section=await section_of(call.runtime, found.agent, row.run_id, files, opened),
+        open=opened,
         files=files,
         forks={},
     )

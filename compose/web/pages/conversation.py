@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from itertools import groupby
 from typing import Final
 
@@ -20,7 +21,7 @@ from actors.sessions.run import ChildInspection, state_of
 from actors.sessions.translation import RunTranslator
 from compose.web.endpoint import FoundSession
 from compose.web.pages.branches import Fork, forks_of
-from compose.web.pages.cards import Card, RunCards, cards_of_nodes
+from compose.web.pages.cards import Card, RunCards, asked_card, cards_of_nodes
 from compose.web.resources.runs import OPEN
 from compose.web.resources.sessions import MOST_QUEUED
 
@@ -59,11 +60,27 @@ class RunSection:
 
 
 @dataclass(frozen=True, slots=True)
-class QueuedMessage:
-    """A message that waits for the runs before it."""
+class AskedMessage:
+    """A message of a user to an open run, which is no node yet."""
 
     run_id: str
     text: str
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class OpenRuns:
+    """The open runs of a session.
+
+    Attributes:
+        active: The one that executes; None: none does.
+        asked: Their messages, by run.
+        queue: Those that wait for the runs before them, in their order.
+    """
+
+    active: RunRow | None
+    asked: dict[str, AskedMessage]
+    queue: tuple[AskedMessage, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,8 +92,7 @@ class ConversationView:
         sections: Its last runs, oldest first.
         forks: By node: see `Fork`.
         first: The place in the path of the first node that is shown.
-        queue: Messages that wait.
-        active: The run that executes; None: none does.
+        open: What executes and what waits.
         files: All artifacts of the session.
         cursor: Events behind it are not in this view.
     """
@@ -85,8 +101,7 @@ class ConversationView:
     sections: tuple[RunSection, ...]
     forks: dict[str, Fork]
     first: int
-    queue: tuple[QueuedMessage, ...]
-    active: str | None
+    open: OpenRuns
     files: tuple[SessionArtifact, ...]
     cursor: str
 
@@ -100,34 +115,31 @@ async def view_of(runtime: Runtime, found: FoundSession, *, before: int | None) 
     """Return a session as its page shows it: the end of its path, or a part before a place in it."""
     store, agent = runtime.store, found.agent
     row, opened = await _present(runtime, found)
-    running = next((one for one in opened if one.last_seq >= 0), None)
     shown, first, prior = await _window(runtime, agent, before)
     files = tuple(await artifacts_of(store, agent).list())
+    parts = [(RunId(id_), list(of)) for id_, of in groupby(shown, key=lambda turn: turn.run_id)]
+    active = opened.active
+    if active is not None and before is None and all(id_ != active.run_id for id_, _ in parts):
+        parts.append((active.run_id, []))
     sections = [
-        await section_of(runtime, agent, RunId(run_id), files, list(turns))
-        for run_id, turns in groupby(shown, key=lambda turn: turn.run_id)
+        await section_of(runtime, agent, run_id, files, opened, turns) for run_id, turns in parts
     ]
-    is_shown = running is None or any(one.run_id == running.run_id for one in sections)
-    if not is_shown and running is not None and before is None:
-        sections.append(await section_of(runtime, agent, running.run_id, files))
-    seq = -1 if running is None else running.last_seq
     return ConversationView(
         row=row,
         sections=tuple(sections),
         forks=await forks_of(store, agent, shown, prior),
         first=first,
-        queue=await queue_of(runtime, agent, opened),
-        active=None if running is None else running.run_id,
+        open=opened,
         files=files,
-        cursor=str(EventCursor(row.last_fact, seq)),
+        cursor=str(EventCursor(row.last_fact, -1 if active is None else active.last_seq)),
     )
 
 
-async def _present(runtime: Runtime, found: FoundSession) -> tuple[SessionRow, list[RunRow]]:
+async def _present(runtime: Runtime, found: FoundSession) -> tuple[SessionRow, OpenRuns]:
     """Return the session and its open runs as they are at one moment, so that they make a cursor."""
-    row, opened = found.row, list[RunRow]()
+    row, opened = found.row, OpenRuns(None, {}, ())
     for _ in range(_TRIES):
-        opened = await open_runs(runtime, found.agent) if row.open_runs else []
+        opened = await open_runs(runtime, found.agent)
         now = await runtime.store.sessions.get(found.agent) or row
         if now.last_fact == row.last_fact:
             break
@@ -135,10 +147,21 @@ async def _present(runtime: Runtime, found: FoundSession) -> tuple[SessionRow, l
     return row, opened
 
 
-async def open_runs(runtime: Runtime, agent: AgentId) -> list[RunRow]:
-    """Return the open runs of a session, in their order."""
+async def open_runs(runtime: Runtime, agent: AgentId) -> OpenRuns:
+    """Return what executes in a session, and what waits."""
     rows = await runtime.store.lists.runs(agent=agent, status=OPEN, limit=MOST_QUEUED)
-    return sorted(rows, key=lambda row: row.arrival)
+    if not rows:
+        return OpenRuns(None, {}, ())
+    asked: dict[str, AskedMessage] = {}
+    for arrived in await runtime.store.insight.inbox(agent, limit=MOST_QUEUED):
+        message, run_id = arrived.message, arrived.run_id or ""
+        said = message.payload
+        text = str((said.get("text") if isinstance(said, dict) else said) or "")
+        asked.setdefault(run_id, AskedMessage(run_id, text, message.created_at))
+    ordered = sorted(rows, key=lambda row: row.arrival)
+    waiting = [row.run_id for row in ordered if row.last_seq < 0]
+    queue = tuple(asked[run_id] for run_id in waiting if run_id in asked)
+    return OpenRuns(next((row for row in ordered if row.last_seq >= 0), None), asked, queue)
 
 
 async def _window(
@@ -161,6 +184,7 @@ async def section_of(
     agent: AgentId,
     run_id: RunId,
     files: Sequence[SessionArtifact],
+    opened: OpenRuns,
     turns: Sequence[Turn] = (),
 ) -> RunSection:
     """Return a run of a session.
@@ -170,6 +194,7 @@ async def section_of(
         agent: The session's agent.
         run_id: The run; empty: no run said these turns.
         files: Artifacts of the session.
+        opened: Its open runs.
         turns: Those of its nodes that are on the path; none: all of its nodes are shown.
     """
     store = runtime.store
@@ -195,6 +220,9 @@ async def section_of(
         by_id |= {turn.id: turn for turn in await stored(missing)}
     if not found.node_ids:
         found.put_first(cards_of_nodes(turns))
+    asked = opened.asked.get(run_id)
+    if asked is not None and not any(one.title == "user" for one in found.cards.values()):
+        found.put_first([asked_card(asked.text, asked.at)])
     found.follow({turn.id: turn.parent for turn in by_id.values()})
     return _section(run_id, row, found, files)
 
@@ -230,18 +258,3 @@ async def child_section(runtime: Runtime, child: ChildInspection) -> RunSection:
 async def _events(runtime: Runtime, translator: RunTranslator) -> list[SessionEvent]:
     entries = runtime.entries(translator.run_id)
     return [event async for entry in entries for event in await translator.of(entry)]
-
-
-async def queue_of(
-    runtime: Runtime, agent: AgentId, opened: Sequence[RunRow]
-) -> tuple[QueuedMessage, ...]:
-    """Return the messages of a session's open runs that have not begun, in their order."""
-    waiting = [row.run_id for row in opened if row.last_seq < 0]
-    if not waiting:
-        return ()
-    texts: dict[str, str] = {}
-    for arrived in await runtime.store.insight.inbox(agent, limit=MOST_QUEUED):
-        payload = arrived.message.payload
-        text = payload.get("text") if isinstance(payload, dict) else payload
-        texts.setdefault(arrived.run_id or "", str(text or ""))
-    return tuple(QueuedMessage(run_id, texts.get(run_id, "")) for run_id in waiting)

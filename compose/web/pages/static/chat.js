@@ -16,6 +16,7 @@ const ofApp = `?app=${part(app)}`;
 const ENDS = ["run_completed", "run_failed", "run_cancelled", "run_dequeued"];
 const PIECES = ["text_delta", "reasoning_delta", "text_snapshot"];
 const NEAR_END_PX = 120;
+const LONGEST_TITLE = 60;
 
 const path = () => document.getElementById("path");
 const section = (run) => document.getElementById(`run-${run}`);
@@ -111,6 +112,11 @@ function skeleton(run) {
 
 function showState() {
   const { active } = document.getElementById("state").dataset;
+  const listed = document.querySelector("#sessions [aria-current] .status");
+  if (listed) {
+    listed.textContent = active ? "active" : "idle";
+    listed.className = `status ${listed.textContent}`;
+  }
   line.replaceChildren();
   if (!active) return;
   const stop = document.createElement("button");
@@ -152,6 +158,15 @@ async function send(said, parent) {
   if (parent !== undefined) body.parent_node = parent || "root";
   const run = await ask("POST", `${api}/runs${ofApp}`, body);
   refresh(run.run_id);
+  if (!main.dataset.title) await name(said.trim().slice(0, LONGEST_TITLE));
+}
+
+/** A conversation without a title gets its first words. */
+async function name(title) {
+  await ask("PATCH", `${api}${ofApp}`, { title });
+  main.dataset.title = title;
+  document.title = `${title} · ${app}`;
+  for (const one of document.querySelectorAll(".rows [aria-current] strong, .crumbs [aria-current]")) one.textContent = title;
 }
 
 document.getElementById("composer").addEventListener("submit", async (event) => {

@@ -219,12 +219,14 @@ class SessionRun:
     async def child_events(self, child: RunId | str) -> AsyncIterator[SessionEvent]:
         """Yield the events of a run below this one, from its start on; ends with its last one.
 
+        Of an answer that is under way there is a `text_snapshot`, then the pieces behind it.
+
         Raises:
             UnknownChildError: It is no run below this one.
         """
         row = await self._child(child)
         translator = self._translator_of(row)
-        async for entry in self._runtime.tail(row.run_id, live=True):
+        async for entry in self._runtime.tail(row.run_id, live=True, whole=True):
             for event in await translator.of(entry):
                 yield event
 

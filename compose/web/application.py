@@ -106,7 +106,9 @@ def app(
         return problem_of(exc).response(str(request.scope["path"]))
 
     handlers = dict.fromkeys((404, 405), refused)
-    inner = Starlette(routes=[*routes, *more_routes, Route(OPENAPI, openapi)], exception_handlers=handlers)
+    inner = Starlette(
+        routes=[*routes, *more_routes, Route(OPENAPI, openapi)], exception_handlers=handlers
+    )
     inner.router.redirect_slashes = False
     return WebApplication(inner, api.streams)
 

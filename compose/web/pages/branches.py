@@ -46,9 +46,7 @@ async def forks_of(
     if not shown:
         return {}
     begin = NO_CUT if before is None else before.ordinal
-    found = await store.transcripts.page(
-        agent, agent.key, limit=MOST, after=begin, branches=True
-    )
+    found = await store.transcripts.page(agent, agent.key, limit=MOST, after=begin, branches=True)
     on_path = {turn.id for turn in shown}
     if all(turn.id in on_path for turn in found):
         return {}

@@ -1,4 +1,4 @@
-"""A run as cards: what was said, tools, approvals, runs below it and how it ended, in the order of its events."""
+"""A run as cards: what was said, tools, approvals, runs below it and its end, in the order of its events."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from actors.sessions.events import SessionEvent
 
 Kind: TypeAlias = Literal["message", "tool", "approval", "child", "note"]
 ENDED: Final = ("run_completed", "run_failed", "run_cancelled", "run_dequeued")
-_QUIET: Final = ("", None, {}, [])
+_QUIET: Final[tuple[Any, ...]] = ("", None, {}, [])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +55,15 @@ class Card:
         return bool(self.text or self.reasoning or self.extra)
 
 
+@dataclass(frozen=True, slots=True)
+class AskedMessage:
+    """A message of a user to an open run. It is no node until the run comes to its first answer."""
+
+    run_id: str
+    text: str
+    at: datetime
+
+
 @dataclass(slots=True)
 class RunCards:
     """The cards of one run, made of its events.
@@ -80,7 +89,22 @@ class RunCards:
 
     def put_first(self, cards: Iterable[Card]) -> None:
         """Add cards in front of all others."""
-        self.cards = {**{card.key: card for card in cards}, **self.cards}
+        first = {card.key: card for card in cards}
+        self.cards = first | {key: one for key, one in self.cards.items() if key not in first}
+
+    def begin_with(self, asked: AskedMessage | None) -> None:
+        """Show the user's message first, which caused the run: before it is a node as `asked` has it."""
+        first = next((card for card in self.cards.values() if card.title == "user"), None)
+        if first is None and asked is not None:
+            first = Card(kind="message", key="asked", title="user", text=asked.text, at=asked.at)
+        if first is not None:
+            self.put_first([first])
+
+    def forget_nodes(self) -> None:
+        """Leave the ids of nodes out: a reader can do nothing with them."""
+        for key, card in self.cards.items():
+            if card.kind == "message":
+                self.cards[key] = replace(card, id="")
 
     def keep_messages(self, nodes: set[str]) -> None:
         """Leave out what was said elsewhere than at these nodes: on a branch that is not shown."""
@@ -182,7 +206,8 @@ class RunCards:
             kind="child", key=f"c{child}", id=child, title=child, at=event.at
         )
         after = said.get("error") or said.get("output")
-        self.put(replace(card, status=said["status"], after=None if after in _QUIET else after))
+        status = str(said["status"]).lower()
+        self.put(replace(card, status=status, after=None if after in _QUIET else after))
 
     def _on_run_waiting(self, _: SessionEvent, said: dict[str, Any]) -> None:
         self.parked = said.get("parked") or ""
@@ -229,11 +254,6 @@ def message_card(
         at=at,
         extra=tuple(extra),
     )
-
-
-def asked_card(text: str, at: datetime) -> Card:
-    """Return a message of a user that is no node yet, for its run has not come to an answer."""
-    return Card(kind="message", key="asked", title="user", text=text, at=at)
 
 
 def cards_of_nodes(turns: Iterable[Turn]) -> list[Card]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from pydantic import Field
 
@@ -13,6 +13,7 @@ from actors.sessions.artifacts import artifacts_of
 from compose.web.endpoint import Done, NoQuery, StrictModel, WebCall
 from compose.web.pages.conversation import (
     child_section,
+    forks_of_section,
     open_runs,
     section_of,
     view_of,
@@ -44,7 +45,7 @@ async def show_apps(call: WebCall, _: NoQuery, __: None) -> Done:
     return page(call.request, "apps.html", apps=await apps_of(call))
 
 
-async def _listed(call: WebCall, query: ListQuery, app: str) -> dict[str, object]:
+async def _listed(call: WebCall, query: ListQuery, app: str) -> dict[str, Any]:
     wanted = SessionsQuery(
         app=app, title=query.title or None, after=query.after or None, limit=_LISTED
     )
@@ -77,15 +78,16 @@ async def show_run(call: WebCall, _: NoQuery, __: None) -> Done:
     row = await run_of(call, found)
     files = await artifacts_of(call.runtime.store, found.agent).list()
     opened = await open_runs(call.runtime, found.agent)
+    section = await section_of(call.runtime, found.agent, row.run_id, files=files, opened=opened)
     return page(
         call.request,
         "run.html",
         app=call.names["app"],
         session=found.agent.key,
-        section=await section_of(call.runtime, found.agent, row.run_id, files, opened),
+        section=section,
         open=opened,
         files=files,
-        forks={},
+        forks=await forks_of_section(call.runtime, found.agent, section),
     )
 
 

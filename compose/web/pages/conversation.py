@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from datetime import datetime
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Final
 
@@ -21,7 +20,7 @@ from actors.sessions.run import ChildInspection, state_of
 from actors.sessions.translation import RunTranslator
 from compose.web.endpoint import FoundSession
 from compose.web.pages.branches import Fork, forks_of
-from compose.web.pages.cards import Card, RunCards, asked_card, cards_of_nodes
+from compose.web.pages.cards import AskedMessage, Card, RunCards, cards_of_nodes
 from compose.web.resources.runs import OPEN
 from compose.web.resources.sessions import MOST_QUEUED
 
@@ -60,15 +59,6 @@ class RunSection:
 
 
 @dataclass(frozen=True, slots=True)
-class AskedMessage:
-    """A message of a user to an open run, which is no node yet."""
-
-    run_id: str
-    text: str
-    at: datetime
-
-
-@dataclass(frozen=True, slots=True)
 class OpenRuns:
     """The open runs of a session.
 
@@ -76,11 +66,13 @@ class OpenRuns:
         active: The one that executes; None: none does.
         asked: Their messages, by run.
         queue: Those that wait for the runs before them, in their order.
+        head: The active node, which the run that executes goes on from; empty: none.
     """
 
-    active: RunRow | None
-    asked: dict[str, AskedMessage]
-    queue: tuple[AskedMessage, ...]
+    active: RunRow | None = None
+    asked: Mapping[str, AskedMessage] = field(default_factory=dict)
+    queue: tuple[AskedMessage, ...] = ()
+    head: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,7 +114,8 @@ async def view_of(runtime: Runtime, found: FoundSession, *, before: int | None) 
     if active is not None and before is None and all(id_ != active.run_id for id_, _ in parts):
         parts.append((active.run_id, []))
     sections = [
-        await section_of(runtime, agent, run_id, files, opened, turns) for run_id, turns in parts
+        await section_of(runtime, agent, run_id, files=files, opened=opened, turns=of)
+        for run_id, of in parts
     ]
     return ConversationView(
         row=row,
@@ -137,7 +130,7 @@ async def view_of(runtime: Runtime, found: FoundSession, *, before: int | None) 
 
 async def _present(runtime: Runtime, found: FoundSession) -> tuple[SessionRow, OpenRuns]:
     """Return the session and its open runs as they are at one moment, so that they make a cursor."""
-    row, opened = found.row, OpenRuns(None, {}, ())
+    row, opened = found.row, OpenRuns()
     for _ in range(_TRIES):
         opened = await open_runs(runtime, found.agent)
         now = await runtime.store.sessions.get(found.agent) or row
@@ -151,7 +144,7 @@ async def open_runs(runtime: Runtime, agent: AgentId) -> OpenRuns:
     """Return what executes in a session, and what waits."""
     rows = await runtime.store.lists.runs(agent=agent, status=OPEN, limit=MOST_QUEUED)
     if not rows:
-        return OpenRuns(None, {}, ())
+        return OpenRuns()
     asked: dict[str, AskedMessage] = {}
     for arrived in await runtime.store.insight.inbox(agent, limit=MOST_QUEUED):
         message, run_id = arrived.message, arrived.run_id or ""
@@ -161,7 +154,9 @@ async def open_runs(runtime: Runtime, agent: AgentId) -> OpenRuns:
     ordered = sorted(rows, key=lambda row: row.arrival)
     waiting = [row.run_id for row in ordered if row.last_seq < 0]
     queue = tuple(asked[run_id] for run_id in waiting if run_id in asked)
-    return OpenRuns(next((row for row in ordered if row.last_seq >= 0), None), asked, queue)
+    active = next((row for row in ordered if row.last_seq >= 0), None)
+    session = await runtime.store.sessions.get(agent)
+    return OpenRuns(active, asked, queue, (session and session.head) or "")
 
 
 async def _window(
@@ -183,6 +178,7 @@ async def section_of(
     runtime: Runtime,
     agent: AgentId,
     run_id: RunId,
+    *,
     files: Sequence[SessionArtifact],
     opened: OpenRuns,
     turns: Sequence[Turn] = (),
@@ -220,11 +216,24 @@ async def section_of(
         by_id |= {turn.id: turn for turn in await stored(missing)}
     if not found.node_ids:
         found.put_first(cards_of_nodes(turns))
-    asked = opened.asked.get(run_id)
-    if asked is not None and not any(one.title == "user" for one in found.cards.values()):
-        found.put_first([asked_card(asked.text, asked.at)])
+    if row is not None and row.last_seq >= 0:
+        found.begin_with(opened.asked.get(run_id))
     found.follow({turn.id: turn.parent for turn in by_id.values()})
-    return _section(run_id, row, found, files)
+    made = _section(run_id, row, found, files)
+    is_new = opened.active is not None and opened.active.run_id == run_id and not made.last
+    return replace(made, parent=opened.head) if is_new else made
+
+
+async def forks_of_section(
+    runtime: Runtime, agent: AgentId, section: RunSection
+) -> dict[str, Fork]:
+    """Return the forks of a run's nodes, see `forks_of`."""
+    ids = [card.id for card in section.cards if card.kind == "message" and card.id]
+    wanted = [*ids, section.parent] if section.parent else ids
+    turns = await runtime.store.sessions.nodes(agent, wanted)
+    prior = next((turn for turn in turns if turn.id == section.parent), None)
+    shown = [turn for turn in turns if turn is not prior]
+    return await forks_of(runtime.store, agent, shown, prior)
 
 
 def _section(
@@ -246,12 +255,14 @@ def _section(
 
 
 async def child_section(runtime: Runtime, child: ChildInspection) -> RunSection:
-    """Return a run below a session's own."""
+    """Return a run below a session's own. What was said there is no node of the session."""
     row = await row_of(runtime.store, child.run_id)
+    opened = await open_runs(runtime, row.agent_id)
     found = RunCards()
     found.take_all(child.events)
-    heard = [turn for turn in child.nodes if turn.message.role == "user"]
-    found.put_first(cards_of_nodes(heard))
+    found.put_first(cards_of_nodes(one for one in child.nodes if one.message.role == "user"))
+    found.begin_with(opened.asked.get(child.run_id))
+    found.forget_nodes()
     return _section(child.run_id, row, found, ())
 
 

@@ -22,17 +22,9 @@ from compose.web.pages.markup import html_of_markdown
 from compose.web.problems import HttpProblem, problem_of
 
 TEMPLATES: Final = Path(__file__).parent / "templates"
-POLICY: Final = "; ".join(
-    (
-        "default-src 'none'",
-        "script-src 'self'",
-        "style-src 'self'",
-        "img-src 'self' data:",
-        "connect-src 'self'",
-        "form-action 'self'",
-        "base-uri 'none'",
-        "frame-ancestors 'none'",
-    )
+POLICY: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 )
 HEADERS: Final = {
     "content-security-policy": POLICY,
@@ -113,11 +105,12 @@ def part_of_path(text: str) -> str:
 
 def shown_json(value: object) -> str:
     """Return a value as JSON for people, cut where it is long."""
-    if isinstance(value, str):
-        text = value
-    else:
-        text = json.dumps(value, indent=1, ensure_ascii=False, default=str)
+    text = value if isinstance(value, str) else _dumped(value)
     return text if len(text) <= MAX_JSON else f"{text[:MAX_JSON]}…"
+
+
+def _dumped(value: object) -> str:
+    return json.dumps(value, indent=1, ensure_ascii=False, default=str)
 
 
 def _short(text: str) -> str:

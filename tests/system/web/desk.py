@@ -10,13 +10,14 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from typing_extensions import override
+
 from actors import Risk, Runtime, Tool, ToolCall
 from actors.agents import ReActAgent
 from actors.kernel.runtime.ids import AgentId
 from actors.sessions import AgentRuntime
 from actors.sessions.artifacts import session_artifacts
 from actors.testing import FunctionModel, ModelReply
-from typing_extensions import override
 from compose.web import app
 from compose.web.server import serve_web
 
@@ -98,7 +99,9 @@ class Desk:
             return ModelReply(text="", pieces=(), error=ValueError("the model is <b>broken</b>"))
         text = ANSWER if "whales" in said else f"You said {said}"
         pieces = [text[:12], text[12:15], text[15:]]
-        return ModelReply(text=text, reasoning="They ask about it.", pieces=pieces, between=self._wait(said))
+        return ModelReply(
+            text=text, reasoning="They ask about it.", pieces=pieces, between=self._wait(said)
+        )
 
     def _wait(self, said: str) -> Any:
         gates = [gate for word, gate in self.gates.items() if word in said]
@@ -107,7 +110,7 @@ class Desk:
         async def wait() -> None:
             nonlocal given
             given += 1
-            if given == 2:  # noqa: PLR2004 - in the middle
+            if given == 2:  # in the middle
                 for gate in gates:
                     await gate.wait()
 
@@ -124,14 +127,14 @@ class Desk:
 
 
 @asynccontextmanager
-async def served(desk: Desk, address: str = "127.0.0.1:0") -> AsyncIterator[tuple[str, AgentRuntime]]:
+async def served(
+    desk: Desk, address: str = "127.0.0.1:0"
+) -> AsyncIterator[tuple[str, AgentRuntime]]:
     """Yield the URL of the pages of this desk, in memory, and its sessions."""
     main, specialist = desk.agents()
     async with Runtime() as runtime:
         await runtime.register(specialist)
         async with AgentRuntime(agents=main, runtime=runtime, app=APP_NAME) as talks:
             application = app(talks, modes=("normal",), is_loopback=True)
-            async with serve_web(
-                address, application, before_stop=application.end_streams
-            ) as url:
+            async with serve_web(address, application, before_stop=application.end_streams) as url:
                 yield url, talks

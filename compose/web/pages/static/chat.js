@@ -62,8 +62,8 @@ async function renew(run) {
     return;
   }
   const last = [...path().querySelectorAll("section.run")].filter((one) => one !== old).at(-1);
-  const parent = fresh.dataset.parent;
-  if ((!old || !old.dataset.last) && parent !== (last?.dataset.last ?? "") && fresh.dataset.last) {
+  const { parent, last: node, status } = fresh.dataset;
+  if (!old?.dataset.last && (node || status === "running") && parent !== (last?.dataset.last ?? "")) {
     await renewPath(); // it goes on from another node: the path is another one
     return;
   }
@@ -91,7 +91,12 @@ function renewState(page) {
 async function renewPath() {
   const page = await load(here);
   adopt(page);
-  path().replaceWith(page.getElementById("path"));
+  const fresh = page.getElementById("path");
+  for (const old of path().querySelectorAll("section.run")) {
+    const same = fresh.querySelector(`#${CSS.escape(old.id)}`);
+    if (same) same.querySelector(".live").append(...old.querySelector(".live").children);
+  }
+  path().replaceWith(fresh);
   renewState(page);
   watchEarlier();
   toEnd();

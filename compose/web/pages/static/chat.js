@@ -1,4 +1,5 @@
 // The page of a conversation. The server renders it; events say which part is to be asked for anew.
+import "./page.js";
 import { ask, attempt, base, begin, part } from "./api.js";
 import { adopt, load, patchChildren, tell } from "./dom.js";
 import { clear, finish, finished, say } from "./live.js";

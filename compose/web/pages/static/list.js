@@ -1,4 +1,5 @@
 // The page of an app's sessions: begin one.
+import "./page.js";
 import { attempt, begin } from "./api.js";
 
 const main = document.getElementById("main");

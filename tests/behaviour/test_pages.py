@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
 import pytest
+from typing_extensions import override
 
 from actors.agents import ReActAgent
 from actors.kernel.agent.message import ChatMessage
@@ -85,6 +86,7 @@ class EvilDesk(ReActAgent):
         calls = [ToolCall(id=EVIL, name="pay", arguments={EVIL: EVIL})]
         return ModelReply(text=EVIL, calls=calls)
 
+    @override
     async def run(self, ctx: RunContext, inbox: list[Message]) -> Any:
         """Ask a specialist, then answer."""
         await ctx.join(await ctx.spawn(self._specialist, {"text": EVIL}))

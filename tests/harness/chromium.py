@@ -11,7 +11,7 @@ import os
 import shutil
 import subprocess
 import tempfile
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -22,7 +22,7 @@ from playwright.async_api import async_playwright
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from playwright.async_api import Browser, Page
+    from playwright.async_api import Browser, ConsoleMessage, Page, Response
 
 REMEDY: Final = (
     "there is no Chromium: apt-get install chromium, or name one in CALLBOARD_TEST_CHROMIUM"
@@ -40,7 +40,7 @@ _APT: Final = (
     "chromium",
     "fonts-dejavu-core",
 )
-_APT_LIMIT_S: Final = 90
+_APT_LIMIT_S: Final = 45
 
 
 def find_chromium() -> str:
@@ -51,10 +51,11 @@ def find_chromium() -> str:
             fcntl.flock(lock, fcntl.LOCK_EX)  # one worker installs
             if _found() is None:
                 env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-                for command in (("apt-get", "update"), _APT):
-                    subprocess.run(
-                        command, capture_output=True, check=False, env=env, timeout=_APT_LIMIT_S
-                    )
+                with suppress(subprocess.TimeoutExpired):
+                    for command in (("apt-get", "update"), _APT):
+                        subprocess.run(
+                            command, capture_output=True, check=False, env=env, timeout=_APT_LIMIT_S
+                        )
         found = _found()
     if found is None:
         pytest.skip(REMEDY)
@@ -95,12 +96,19 @@ class Watched:
     is_cut: bool = False
 
     def __post_init__(self) -> None:
-        page = self.page
-        page.on("console", lambda said: said.type == "error" and self._note(said.text))
-        page.on("pageerror", lambda error: self._note(str(error)))
-        page.on("request", lambda asked: self._asked(asked.url))
-        page.on("requestfailed", self._failed)
-        page.on("response", lambda got: got.status >= 400 and self._note(f"{got.status} {got.url}"))
+        self.page.on("console", self._said)
+        self.page.on("pageerror", lambda error: self._note(str(error)))
+        self.page.on("request", lambda asked: self._asked(asked.url))
+        self.page.on("requestfailed", self._failed)
+        self.page.on("response", self._answered)
+
+    def _said(self, message: ConsoleMessage) -> None:
+        if message.type == "error":
+            self._note(message.text)
+
+    def _answered(self, got: Response) -> None:
+        if got.status >= 400:
+            self._note(f"{got.status} {got.url}")
 
     def _note(self, text: str) -> None:
         if not self.is_cut:

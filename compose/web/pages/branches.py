@@ -45,11 +45,14 @@ async def forks_of(
     """
     if not shown:
         return {}
+    transcripts = store.transcripts
+    infos = await transcripts.sessions(agent)
+    all_turns = next((one.turns for one in infos if one.name == agent.key), 0)
+    if all_turns == await transcripts.count(agent, agent.key):
+        return {}  # all are on the path
     begin = NO_CUT if before is None else before.ordinal
-    found = await store.transcripts.page(agent, agent.key, limit=MOST, after=begin, branches=True)
+    found = await transcripts.page(agent, agent.key, limit=MOST, after=begin, branches=True)
     on_path = {turn.id for turn in shown}
-    if all(turn.id in on_path for turn in found):
-        return {}
     turns = await store.sessions.nodes(agent, [turn.id for turn in found])
     return forks_among(turns, on_path)
 

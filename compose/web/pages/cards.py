@@ -51,7 +51,7 @@ class Card:
 
     @property
     def says_something(self) -> bool:
-        """Whether there is something to show of a message."""
+        """Return whether a message has anything to show."""
         return bool(self.text or self.reasoning or self.extra)
 
 

@@ -83,6 +83,7 @@ def _environment() -> Environment:
     found = Environment(
         loader=FileSystemLoader(TEMPLATES),
         autoescape=True,
+        auto_reload=False,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,

@@ -211,7 +211,6 @@ async def test_a_page_comes_back_after_its_server_has_died(place: Place) -> None
             seen.is_cut = True
 
 
-@pytest.mark.skipif(not IS_SLOW, reason="reads 2,000 messages: CALLBOARD_TEST_SLOW=1")
 async def test_two_thousand_messages_are_scrolled_to_the_first(place: Place) -> None:
     """Each is there once, in order, and the reader stays at the message that they look at."""
     address = await place.session("many")

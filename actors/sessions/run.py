@@ -219,7 +219,8 @@ class SessionRun:
     async def child_events(self, child: RunId | str) -> AsyncIterator[SessionEvent]:
         """Yield the events of a run below this one, from its start on; ends with its last one.
 
-        Of an answer that is under way there is a `text_snapshot`, then the pieces behind it.
+        Who joins in the middle of an answer gets a `text_snapshot` of it first, as `AgentRuntime.tail_session`
+        gives one.
 
         Raises:
             UnknownChildError: It is no run below this one.

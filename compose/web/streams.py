@@ -36,7 +36,7 @@ _RETRY: Final = f"retry: {RETRY_MS}\n\n".encode()
 _BEAT: Final = b": beat\n\n"
 
 
-class Line(NamedTuple):
+class EventLine(NamedTuple):
     """An event of a stream.
 
     Attributes:
@@ -133,13 +133,13 @@ class EventStream:
         if not self._lines:
             self._add(_BEAT)
 
-    def end(self, line: Line | None = None) -> None:
+    def end(self, line: EventLine | None = None) -> None:
         """Add nothing behind this line; the client is told when to come back."""
         if not self.is_over:
             self._add((b"" if line is None else line.encoded()) + _RETRY)
             self.is_over = True
 
-    async def pump(self, events: AsyncGenerator[Line, None]) -> None:
+    async def pump(self, events: AsyncGenerator[EventLine, None]) -> None:
         """Add events as they come, up to their end, or until the client is too far behind."""
         try:
             async with aclosing(events):
@@ -151,14 +151,14 @@ class EventStream:
                         return
                     if self._is_behind(data):
                         where = {"reason": "too far behind: go on there", "after": self._last_id}
-                        self.end(Line("resume", to_json(where)))
+                        self.end(EventLine("resume", to_json(where)))
                         return
                     self._last_id = line.id or self._last_id
                     self._add(data)
         except Exception as exc:  # noqa: BLE001 - the boundary of a request
             problem = problem_of(exc)
             said = {"status": problem.status, "code": problem.code, "detail": problem.detail}
-            self.end(Line("problem", to_json({**said, "remedy": problem.remedy})))
+            self.end(EventLine("problem", to_json({**said, "remedy": problem.remedy})))
         self.is_over = True
         self._news.set()
 
@@ -199,7 +199,7 @@ class StreamResponse(StreamingResponse):
         self,
         streams: Streams,
         principal: Principal,
-        events: AsyncGenerator[Line, None],
+        events: AsyncGenerator[EventLine, None],
         on_gone: Callable[[], Awaitable[Any]] | None = None,
     ) -> None:
         self._stream = EventStream()

@@ -37,6 +37,7 @@ HEADERS: Final = {
 MAX_JSON: Final = 8_000
 """Characters of a value that a card shows."""
 _SHORT: Final = 8
+_LINE: Final = 80
 _LEAST_COMPRESSED: Final = 1024
 
 
@@ -111,11 +112,17 @@ def shown_json(value: object) -> str:
 
 
 def _dumped(value: object) -> str:
+    """Return a value on one line if that is short, else on many."""
+    line = json.dumps(value, ensure_ascii=False, default=str)
+    if len(line) <= _LINE:
+        return line
     return json.dumps(value, indent=1, ensure_ascii=False, default=str)
 
 
 def _short(text: str) -> str:
-    return text if len(text) <= _SHORT else f"{text[:_SHORT]}…"
+    """Return an id in short; of an agent its type, and its key in short."""
+    type_, slash, key = text.rpartition("/")
+    return text if len(key) <= 2 * _SHORT else f"{type_}{slash}{key[:_SHORT]}…"
 
 
 def _exact(at: datetime) -> str:

@@ -128,7 +128,8 @@ function showState() {
   const stop = document.createElement("button");
   Object.assign(stop, { type: "button", textContent: "Stop", className: "stop" });
   Object.assign(stop.dataset, { do: "cancel", run: active });
-  line.append("Working… ", stop);
+  const waits = section(active)?.querySelector(".approval.waiting");
+  line.append(waits ? "It waits for a decision. " : "Working… ", stop);
 }
 
 // --- events ----------------------------------------------------------------------------------------------------

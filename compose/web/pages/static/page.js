@@ -1,7 +1,7 @@
 // What every page has: times, and controls that need a script.
 import { currentZone, showTimes, switchZone } from "./dom.js";
 
-const NAMES = { utc: "UTC", local: "Local" };
+const NAMES = { utc: "UTC", local: "Local time" };
 const button = document.getElementById("zone");
 
 document.documentElement.classList.add("js");

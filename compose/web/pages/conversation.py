@@ -26,6 +26,8 @@ from compose.web.resources.sessions import MOST_QUEUED
 
 WINDOW: Final = 40
 """So many nodes of the path a page has."""
+WINDOW_CHARACTERS: Final = 64 * 1024
+"""Of what was said on a page; more only if one node has more."""
 MOST_CARDS: Final = 300
 """Of one run: the last ones."""
 _TRIES: Final = 5
@@ -170,8 +172,20 @@ async def _window(
     begin = max(0, first - 1)
     page = await transcripts.page(agent, agent.key, limit=end - begin, offset=begin)
     turns = await runtime.store.sessions.nodes(agent, [turn.id for turn in page])
-    has_prior = begin < first and bool(turns)
-    return turns[int(has_prior) :], first, turns[0] if has_prior else None
+    kept = _last(turns[first - begin :])
+    place = len(turns) - len(kept)
+    return kept, begin + place, turns[place - 1] if place else None
+
+
+def _last(turns: Sequence[Turn]) -> list[Turn]:
+    """Return so many of these turns, from their end, as have few characters together; one at least."""
+    count = size = 0
+    for turn in reversed(turns):
+        size += len(turn.message.text)
+        if count and size > WINDOW_CHARACTERS:
+            break
+        count += 1
+    return list(turns[len(turns) - count :])
 
 
 async def section_of(
@@ -219,6 +233,7 @@ async def section_of(
     if row is not None and row.last_seq >= 0:
         found.begin_with(opened.asked.get(run_id))
     found.follow({turn.id: turn.parent for turn in by_id.values()})
+    await _note_waiting(runtime, found)
     made = _section(run_id, row, found, files)
     is_new = opened.active is not None and opened.active.run_id == run_id and not made.last
     return replace(made, parent=opened.head) if is_new else made
@@ -252,6 +267,15 @@ def _section(
         parent=(said[0].parent or "") if said else "",
         last=said[-1].id if said else "",
     )
+
+
+async def _note_waiting(runtime: Runtime, found: RunCards) -> None:
+    """Say of runs below that they wait for a person: they tell only their own readers."""
+    for key, card in found.cards.items():
+        if (card.kind, card.status) == ("child", "running"):
+            asked = await runtime.approvals.open(run_id=RunId(card.id), limit=1)
+            if asked:
+                found.cards[key] = replace(card, status="waiting", text="for a decision")
 
 
 async def child_section(runtime: Runtime, child: ChildInspection) -> RunSection:

@@ -123,7 +123,9 @@ class Desk:
             Tool("refund", "Give money back.", refund, risk=Risk.HIGH),
         ]
         model = FunctionModel(self, model="whale-1")
-        return Team("desk", model=model, tools=tools), ReActAgent(SPECIALIST, model=model)
+        return Team("desk", model=model, tools=tools), ReActAgent(
+            SPECIALIST, model=model, tools=tools
+        )
 
 
 @asynccontextmanager

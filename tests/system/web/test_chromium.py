@@ -178,6 +178,15 @@ async def test_a_specialist_is_opened_beside_while_it_speaks(place: Place) -> No
         await expect(beside.locator("header .status").first).to_have_text("completed")
         await page.keyboard.press("Escape")
         await expect(beside).to_be_hidden()
+        await say(page, "let the specialist refund it")
+        await expect(page.locator(".child .status.waiting")).to_contain_text("for a decision")
+        await page.locator("[data-do=beside]").last.click()
+        await beside.get_by_text("Approve").click()
+        await expect(beside.locator("header .status").first).to_have_text("completed")
+        await page.keyboard.press("Escape")
+        await page.locator("#scroll").focus()
+        await page.keyboard.press("a")
+        await expect(page.locator("#line button")).to_have_count(0)
         place.desk.hold("for ever")
         await say(page, "speak for ever")
         await page.locator("#line .stop").click()
@@ -197,17 +206,22 @@ async def test_a_page_comes_back_after_its_server_has_died(place: Place) -> None
         ) as url:
             await page.goto(address.replace(place.url, url))
             await expect(page.locator("#told")).to_be_hidden()
+            await say(page, "restart whales")
+            await expect(page.locator(".live .said")).to_have_text("Whales live in ")
             seen.is_cut = True
         await expect(page.locator("#told")).to_contain_text("connection is lost")
-        run = await place.talks.start("restart whales", session_id="restart")
+        behind = await place.talks.start("said meanwhile", session_id="restart")
         again = app(place.talks, is_loopback=True)
         async with serve_web(url.removeprefix("http://"), again, before_stop=again.end_streams):
+            await expect(page.locator("#queue .plain")).to_have_text("said meanwhile")
             await expect(page.locator(".live .said")).to_have_text("Whales live in ")
+            await expect(page.locator(".live .reasoning .plain")).to_have_text("They ask about it.")
             await expect(page.locator("#told")).to_be_hidden()
             seen.is_cut = False
             gate.set()
-            await run.wait()
+            await behind.wait()
             await expect(page.locator(".said table")).to_be_visible()
+            await expect(page.locator("article.message")).to_have_count(4)
             seen.is_cut = True
 
 

@@ -1,6 +1,6 @@
 // A run below one of the conversation, beside it, with a stream of its own.
 import { adopt, load, patchChildren } from "./dom.js";
-import { finish, finished, clear, say } from "./live.js";
+import { clear, finish, finished, say, startOver } from "./live.js";
 import { part } from "./api.js";
 import { Stream } from "./stream.js";
 
@@ -20,6 +20,7 @@ export async function beside(href, api, ofApp) {
   const url = `${api}/runs/${part(run)}/children/${part(child)}/events${ofApp}`;
   let isAsked = false;
   stream = new Stream(url, "", {
+    onState: (isLive) => isLive && startOver(panel),
     on: async (type, event) => {
       const section = panel.querySelector("section.run");
       if (event.run_id !== child) return;

@@ -2,7 +2,7 @@
 import "./page.js";
 import { ask, attempt, base, begin, part } from "./api.js";
 import { adopt, load, patchChildren, tell } from "./dom.js";
-import { clear, finish, finished, say } from "./live.js";
+import { clear, finish, finished, say, startOver } from "./live.js";
 import { Stream } from "./stream.js";
 import { beside } from "./beside.js";
 
@@ -18,6 +18,7 @@ const ENDS = ["run_completed", "run_failed", "run_cancelled", "run_dequeued"];
 const PIECES = ["text_delta", "reasoning_delta", "text_snapshot"];
 const NEAR_END_PX = 120;
 const LONGEST_TITLE = 60;
+const LOOK_MS = 5000;
 
 const path = () => document.getElementById("path");
 const section = (run) => document.getElementById(`run-${run}`);
@@ -147,6 +148,7 @@ function on(type, event) {
 
 function onState(isLive) {
   document.body.classList.toggle("offline", !isLive);
+  if (isLive) startOver(path());
   tell(isLive ? "" : "The connection is lost. Trying again…");
 }
 
@@ -155,6 +157,12 @@ new Stream(`${base}/v1${api}/events${ofApp}`, main.dataset.cursor, {
   onState,
   onRefused: () => location.reload(),
 });
+
+/** Runs below tell this stream nothing: that one of them waits for a person is looked for. */
+setInterval(() => {
+  const { active } = document.getElementById("state").dataset;
+  if (!document.hidden && active && section(active)?.querySelector(".child .status.running, .child .status.waiting")) refresh(active);
+}, LOOK_MS);
 
 // --- what a reader does ----------------------------------------------------------------------------------------
 
@@ -220,7 +228,8 @@ document.addEventListener("submit", (event) => {
 async function decide(form, approve) {
   const card = form.closest("[data-approval]");
   const body = { approve, comment: form.elements.comment.value };
-  await attempt(form, () => ask("POST", `/approvals/${part(card.dataset.approval)}`, body));
+  const isDone = await attempt(form, () => ask("POST", `/approvals/${part(card.dataset.approval)}`, body));
+  if (isDone) form.remove();
 }
 
 /** A message is edited in its place; what is sent begins a branch. */
@@ -259,13 +268,12 @@ document.addEventListener("keydown", (event) => {
   else return;
   event.preventDefault();
 });
-// Enter in the reason denies, if it was opened by `d`.
+// Enter in a reason denies, if it was opened by `d`; it never approves.
 document.addEventListener("keydown", (event) => {
-  const form = event.target.closest?.("form[data-denies]");
-  if (form && event.key === "Enter" && event.target.matches("input")) {
-    event.preventDefault();
-    decide(form, false);
-  }
+  const form = event.target.closest?.("form[data-do=decide]");
+  if (!form || event.key !== "Enter" || !event.target.matches("input")) return;
+  event.preventDefault();
+  if (form.dataset.denies) decide(form, false);
 });
 
 // --- earlier messages ------------------------------------------------------------------------------------------

@@ -18,14 +18,22 @@ function answerOf(section, position) {
 /** Show a piece of an answer, or all of it so far. */
 export function say(section, type, { text, attempt, position }) {
   const answer = answerOf(section, position);
-  const isReasoning = type === "reasoning_delta";
-  const into = answer.querySelector(isReasoning ? ".reasoning .plain" : ".said");
-  if (type === "text_snapshot" || (answer.dataset.attempt && answer.dataset.attempt < attempt)) {
-    answer.querySelector(".said").textContent = "";
+  const [said, reasoning] = [answer.querySelector(".said"), answer.querySelector(".reasoning")];
+  if (answer.dataset.attempt && answer.dataset.attempt < attempt) {
+    said.textContent = reasoning.lastElementChild.textContent = ""; // the model is asked again
   }
   answer.dataset.attempt = attempt;
-  if (isReasoning) answer.querySelector(".reasoning").hidden = false;
-  into.append(text);
+  if (type === "text_snapshot") said.textContent = text;
+  else if (type === "text_delta") said.append(text);
+  else {
+    reasoning.hidden = false;
+    reasoning.lastElementChild.append(text);
+  }
+}
+
+/** A stream begins anew, and answers under way with it. */
+export function startOver(root) {
+  for (const one of root.querySelectorAll(".live > :not([data-done])")) one.remove();
 }
 
 /** Answers under way are said: they go when the server's page has come. */

@@ -7,6 +7,7 @@ export const TYPES = [
 ];
 const FIRST_WAIT_MS = 1000;
 const LAST_WAIT_MS = 15_000;
+const NEVER = [400, 401, 404, 410]; // trying again does not help
 
 /** A stream of events, which is closed while nobody looks at the page: a browser has six connections for a server. */
 export class Stream {
@@ -14,7 +15,7 @@ export class Stream {
    * @param url      Of the events.
    * @param after    Id of the event to go on behind; empty: none.
    * @param on       Called with each event: its type, its data.
-   * @param onState  Called with true when events come, with false when they do not.
+   * @param onState  Called with true when events begin to come (pieces of an answer from its start), else with false.
    * @param onRefused Called if the place to go on from is not known any more.
    */
   constructor(url, after, { on, onState = () => {}, onRefused = () => {} }) {
@@ -33,8 +34,7 @@ export class Stream {
   open() {
     if (this.isOver || this.source) return;
     clearTimeout(this.timer);
-    const mark = this.url.includes("?") ? "&" : "?";
-    const source = new EventSource(this.after ? `${this.url}${mark}after=${encodeURIComponent(this.after)}` : this.url);
+    const source = new EventSource(this.address());
     this.source = source;
     source.onopen = () => {
       this.wait = FIRST_WAIT_MS;
@@ -42,9 +42,13 @@ export class Stream {
     };
     source.onerror = () => this.failed(source);
     for (const type of TYPES) source.addEventListener(type, (event) => this.took(type, event));
-    source.addEventListener("problem", (event) => {
-      if (JSON.parse(event.data).status === 400) this.onRefused();
-    });
+    source.addEventListener("problem", (event) => this.refused(JSON.parse(event.data).status));
+  }
+
+  address() {
+    const address = new URL(this.url, location.href);
+    if (this.after) address.searchParams.set("after", this.after);
+    return address;
   }
 
   took(type, event) {
@@ -62,13 +66,18 @@ export class Stream {
     this.wait = Math.min(2 * this.wait, LAST_WAIT_MS);
   }
 
+  /** Look why the server refused, which a stream does not tell, and come back. */
   async retry() {
     if (this.isOver || document.hidden) return;
-    const answer = await fetch(this.url.replace(/\?.*|$/, (query) => `${query || "?"}${query ? "&" : ""}limit=1&after=${encodeURIComponent(this.after)}`), {
-      headers: { accept: "application/json" },
-    }).catch(() => null);
-    if (answer?.status === 400 || answer?.status === 410) this.onRefused();
+    const address = this.address();
+    address.searchParams.set("limit", "1");
+    const answer = await fetch(address, { headers: { accept: "application/json" } }).catch(() => null);
+    this.refused(answer?.status);
     this.open();
+  }
+
+  refused(status) {
+    if (NEVER.includes(status)) this.onRefused();
   }
 
   shut() {

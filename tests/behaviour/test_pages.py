@@ -21,6 +21,7 @@ from compose.web.pages.html import POLICY
 from compose.web.principal import LOCAL, Principal
 from compose.web.problems import HttpProblem, ProblemError
 from tests.behaviour.agents import Acting
+from tests.behaviour.bed import FAST
 from tests.behaviour.talks import Echo
 from tests.behaviour.web import Answer, WebClient, made, told, web_on
 from tests.harness.elements import Elements
@@ -79,7 +80,7 @@ class EvilDesk(ReActAgent):
 
     def _answer(self, messages: Sequence[ChatMessage], options: Any) -> ModelReply:
         del options
-        if messages[-1].role == "tool":
+        if messages[-1].role == "tool" or messages[-1].text == "go on":
             return ModelReply(text=EVIL, reasoning=EVIL)
         if "fail" in messages[-1].text:
             return ModelReply(pieces=(), error=ValueError(EVIL))
@@ -103,7 +104,7 @@ async def test_nothing_that_anybody_wrote_acts_in_a_page(bed: Bed, app: str) -> 
     helper = Acting(bed.name(EVIL), helps)
     bed.agents[helper.id] = helper
     await bed.runtime.register(helper)
-    async with web_on(bed, EvilDesk(helper.id), app_name=app) as web:
+    async with web_on(bed, EvilDesk(helper.id), app_name=app, retry=FAST) as web:
         session, path = EVIL, f"/v1/sessions/{quote(EVIL, safe='')}"
         label = {"session_id": session, "title": EVIL, "metadata": {EVIL: EVIL}, "project": EVIL}
         await web.post("/v1/sessions", label)
@@ -118,7 +119,7 @@ async def test_nothing_that_anybody_wrote_acts_in_a_page(bed: Bed, app: str) -> 
         name = quote(EVIL, safe="")
         upload = f"/v1/artifacts?session_id={name}&name={name}"
         await web("POST", upload, b"x", content_type=EVIL.replace("\n", ""))
-        await told(web, path, "go on", message_id="after")
+        assert (await told(web, path, "go on"))["status"] == "completed"
         pages = [
             await page_of(web, one)
             for one in (

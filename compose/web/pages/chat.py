@@ -41,8 +41,9 @@ class PartQuery(StrictModel):
 
 
 async def show_apps(call: WebCall, _: NoQuery, __: None) -> Done:
-    """Return the page of apps."""
-    return page(call.request, "apps.html", apps=await apps_of(call))
+    """Return the page of apps, the server's own one first."""
+    apps = sorted(await apps_of(call), key=lambda one: not one.is_default)
+    return page(call.request, "apps.html", apps=apps)
 
 
 async def _listed(call: WebCall, query: ListQuery, app: str) -> dict[str, Any]:

@@ -66,11 +66,7 @@ def problem_page(request: Request, problem: HttpProblem) -> Response:
 
 def page(request: Request, template: str, *, status: int = 200, **values: Any) -> Response:
     """Return a page that a template makes of these values."""
-    shared = {
-        "base": str(request.scope.get("root_path", "")),
-        "version": Assets.load().version,
-        "csrf": str(getattr(request.state, "csrf", "")),
-    }
+    shared = {"base": str(request.scope.get("root_path", "")), "version": Assets.load().version}
     text = _environment().get_template(template).render({**shared, **values})
     body, headers = text.encode("utf-8", "replace"), dict(HEADERS)
     is_taken = "gzip" in request.headers.get("accept-encoding", "")

@@ -17,6 +17,7 @@ from typing_extensions import override
 from compose.host.collector import collect_rarely
 from tests.harness import durations, sample, servers, slow
 from tests.harness import items as item_rows
+from tests.harness.lasting import kept_connections
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Generator, Iterator
@@ -122,8 +123,8 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[TestPostgres]:
-    """The session's PostgreSQL."""
-    with servers.POSTGRES.shared() as server:
+    """The session's PostgreSQL; tests in a loop that lasts use connections again."""
+    with servers.POSTGRES.shared() as server, kept_connections(server.url):
         yield server
 
 

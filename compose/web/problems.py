@@ -169,7 +169,8 @@ def problem_of(exc: Exception) -> HttpProblem:
     if isinstance(exc, HTTPException):
         code = HTTPStatus(exc.status_code).phrase.lower().replace(" ", "_")
         return HttpProblem(exc.status_code, code, exc.detail, headers=dict(exc.headers or {}))
-    if isinstance(exc, errors.PersistenceError | errors.BrokerError) and exc.retryable:
+    is_away = isinstance(exc, errors.PersistenceError | errors.BrokerError)
+    if is_away and not isinstance(exc, errors.StoreRefusedError):
         _log.warning("a request found no server", extra={"error": str(exc)})
         problem = "the database or the broker cannot be used at the moment"
         return HttpProblem(503, "unavailable", problem, _AGAIN, headers={"retry-after": "1"})

@@ -66,7 +66,7 @@ class WebOptions:
 
 
 async def run_serve(settings: Settings, options: WebOptions) -> None:
-    """Serve the API until SIGTERM or SIGINT.
+    """Serve the API until SIGTERM or SIGINT; runs that execute here end then, or are dropped, as a host's.
 
     Raises:
         ServeError: `options.spec` does not lead to sessions.
@@ -81,13 +81,13 @@ async def run_serve(settings: Settings, options: WebOptions) -> None:
             return
         agents, modes = await stack.enter_async_context(_sessions(runtime, options))
         application = api_of(agents, modes=modes, is_loopback=options.auth == "none")
-        url = await stack.enter_async_context(
-            serve_web(options.listen, application, before_stop=application.end_streams)
-        )
-        facts = {"url": url, "pid": os.getpid(), "app": agents.app, "agents": options.has_agents}
-        _log.info("web.serving", extra=facts)
-        await stop.requested.wait()
-        _log.info("web.stopping", extra={"signal": stop.signal_name})
+        serving = serve_web(options.listen, application, before_stop=application.end_streams)
+        async with serving as url:
+            facts = {"url": url, "app": agents.app, "agents": options.has_agents}
+            _log.info("web.serving", extra={"pid": os.getpid(), **facts})
+            await stop.requested.wait()
+            _log.info("web.stopping", extra={"signal": stop.signal_name})
+        await runtime.stop(drain_s=settings.drain_s)
     _log.info("web.stopped", extra={"pid": os.getpid()})
 
 

@@ -8,6 +8,7 @@ PostgreSQL for rows, with nothing that agents send taking the short way inside t
 from __future__ import annotations
 
 import asyncio
+import functools
 import secrets
 import zlib
 from contextlib import asynccontextmanager
@@ -19,6 +20,7 @@ from actors.runtime.loop.clock import SystemClock, SystemEntropy
 from persistence.postgres import StoreSettings, open_store
 from tests.behaviour.bed import Bed, OpenStore, memory_bed
 from tests.harness import servers
+from tests.harness.lasting import LastingLoop
 from tests.harness.simloop import SimLoop
 from tests.harness.slow import IS_SLOW
 
@@ -37,12 +39,15 @@ def _virtual_loop() -> SimLoop:
     return SimLoop(seed=0)
 
 
-def _real_loop() -> asyncio.AbstractEventLoop:
-    return asyncio.new_event_loop()
+@functools.cache
+def _real_loop() -> LastingLoop:
+    return LastingLoop()
 
 
-class _BrokeredLoop(asyncio.SelectorEventLoop):
-    """A loop of the machine, for the tests on NATS."""
+@functools.cache
+def _brokered_loop() -> LastingLoop:
+    """Return the loop for the tests on NATS."""
+    return LastingLoop()
 
 
 def pytest_asyncio_loop_factories(
@@ -51,8 +56,8 @@ def pytest_asyncio_loop_factories(
     """Run every test of this folder once per backend; those marked `nats` are about the broker."""
     del config
     if item.get_closest_marker("nats"):
-        return {"nats": _BrokeredLoop}
-    return {"memory": _virtual_loop, "postgres": _real_loop, "nats": _BrokeredLoop}
+        return {"nats": _brokered_loop}
+    return {"memory": _virtual_loop, "postgres": _real_loop, "nats": _brokered_loop}
 
 
 _WITHOUT_MAIL = frozenset(
@@ -173,7 +178,7 @@ def _is_played_elsewhere(item: pytest.Item) -> bool:
         return False
     name: str = getattr(item, "originalname", item.name)
     about = {item.path.stem.removeprefix("test_"), name.removeprefix("test_")}
-    if about & _IN_MEMORY or (call.params.get(_LOOP) is _BrokeredLoop and about & _WITHOUT_MAIL):
+    if about & _IN_MEMORY or (call.params.get(_LOOP) is _brokered_loop and about & _WITHOUT_MAIL):
         return True
     return bool(call.params.get("bed") == _HOT_S)
 
@@ -195,7 +200,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     postgres, nats = pytest.mark.postgres, pytest.mark.nats
     marks: dict[object, list[pytest.MarkDecorator]] = {
         _real_loop: [postgres],
-        _BrokeredLoop: [postgres, nats],
+        _brokered_loop: [postgres, nats],
     }
     for item in items:
         call = getattr(item, "callspec", None)
@@ -292,7 +297,7 @@ async def bed(request: pytest.FixtureRequest) -> AsyncIterator[Bed]:
         await bed.stop()
         return
     url = request.getfixturevalue("postgres_server").url
-    is_brokered = isinstance(loop, _BrokeredLoop)
+    is_brokered = loop is _brokered_loop()
     schema = request.getfixturevalue("brokered_schema" if is_brokered else "behaviour_schema")
     if is_brokered:
         nats = request.getfixturevalue("nats_server").url

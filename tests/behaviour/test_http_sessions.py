@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -162,6 +163,22 @@ async def test_each_run_has_the_agent_of_its_mode_over_http(bed: Bed, app: str) 
             "modes": ["normal", "orchestrator"],
         }
         assert mine in apps
+
+
+@pytest.mark.item(367)
+async def test_sessions_execute_at_the_same_time_over_http(bed: Bed, app: str) -> None:
+    """Each waits for the other to have begun."""
+    began = {"a": asyncio.Event(), "b": asyncio.Event()}
+
+    async def reply(messages: Any, options: Any = None) -> ModelReply:
+        mine = messages[-1].text
+        began[mine].set()
+        return ModelReply(text=mine, before=began["b" if mine == "a" else "a"].wait)
+
+    async with web_on(bed, ReActAgent("two", model=FunctionModel(reply)), app_name=app) as web:
+        async with asyncio.TaskGroup() as group:
+            runs = [group.create_task(told(web, await made(web, one), one)) for one in ("a", "b")]
+        assert [run.result()["output"] for run in runs] == ["a", "b"]
 
 
 @pytest.mark.item(352, 365, 366, 368, 370, 377, 379, 385)

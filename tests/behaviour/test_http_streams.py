@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
+from actors.sessions import EVENTS
 from compose.web import streams
 from compose.web.principal import LOCAL
 from compose.web.problems import ProblemError
@@ -56,7 +58,7 @@ async def filled(web: WebClient, echo: Echo) -> str:
     return path
 
 
-@pytest.mark.item(348, 349, 351, 361, 362, 364, 371, 378)
+@pytest.mark.item(343, 348, 349, 351, 361, 362, 364, 371, 378)
 async def test_a_message_is_answered_by_the_stream_of_its_run(bed: Bed, app: str) -> None:
     """It ends with the run, and names it; the same message again is the same stream."""
     async with web_on(bed, Echo().agent(), app_name=app) as web:
@@ -68,6 +70,9 @@ async def test_a_message_is_answered_by_the_stream_of_its_run(bed: Bed, app: str
             assert stream.answer.status == 200
             assert stream.answer.headers["content-type"].startswith("text/event-stream")
             assert types_of(events) == ["loop_started", "message", "message", "run_completed"]
+            for one in events:
+                event = EVENTS.validate_json(json.dumps(one["data"]))
+                assert (event.type, event.event_id) == (one["event"], one.get("id"))
             last = events[-1]
             assert last["data"]["payload"] == {"output": "echo: hello"}
             url = f"{path}/runs/{last['data']['run_id']}"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import functools
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,12 +26,24 @@ from persistence.postgres import StoreSettings, open_store
 from tests.conformance.bed import Bed
 from tests.conformance.clock import ManualClock
 from tests.conformance.source import Source
+from tests.harness.lasting import LastingLoop
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable, Mapping
 
     from actors.kernel.store.store import RunStore
     from tests.harness.servers import Schemas
+
+
+@functools.cache
+def _lasting_loop() -> LastingLoop:
+    return LastingLoop()
+
+
+def pytest_asyncio_loop_factories() -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """Run all tests of this folder in one loop, whose connections last."""
+    return {"lasting": _lasting_loop}
+
 
 OWNER = HostIncarnation("host-1")
 LEASE_S = 10.0

@@ -13,6 +13,7 @@ from broker.mail import reader
 from broker.nats import client as nats_client
 from tests.harness import servers
 from tests.harness.heldloop import HeldLoop
+from tests.harness.lasting import keep_in, let_go
 from tests.model.broker_ground import FOR_EVER_S, theatre
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ def opened_stage(
 ) -> Iterator[Theatre]:
     """A theatre with a schema and a namespace of its own, both gone at the end of the block."""
     loop, name = HeldLoop(), secrets.token_hex(6)
+    keep_in(loop)
     with pytest.MonkeyPatch.context() as patch:
         # Virtual time jumps: silence, of which these make something, says nothing.
         patch.setattr(reader, "SILENT_S", FOR_EVER_S)
@@ -46,6 +48,7 @@ def opened_stage(
             finally:
                 loop.run_until_complete(opened.__aexit__(None, None, None))
                 loop.run_until_complete(loop.end_tasks())
+                loop.run_until_complete(let_go(loop))
     loop.close()
     asyncio.run(servers.drop_namespace(nats, f"t-{name}"))
     asyncio.run(servers.drop_schema(postgres, f"t_{name}"))

@@ -13,7 +13,7 @@ from actors.errors import ContractError
 from actors.kernel.backoff import Backoff
 from actors.kernel.runtime.hints import Nudge
 from actors.kernel.runtime.ids import AgentId, RunId, ShardId
-from persistence.postgres.connection.link import Connection, connect
+from persistence.postgres.connection.link import Connection, connect, shut
 from persistence.postgres.connection.outage import ServerOutage
 from persistence.postgres.connection.settings import StoreSettings
 
@@ -60,7 +60,7 @@ class Listener:
                 self._outage.begins(exc)
             finally:
                 if connection is not None:
-                    connection.terminate()
+                    await shut(connection)
                 if self.listening.is_set():
                     self.listening.clear()
                     backoff.reset()

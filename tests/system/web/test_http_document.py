@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 ADDRESS = "127.0.0.1:8123"
 MARK = "# -> "
-LEAST = 25
+LEAST = 30
 
 
 def script_of(page: str, address: str) -> tuple[str, list[str]]:

@@ -1,0 +1,167 @@
+"""Streams of events over sockets, NATS and PostgreSQL: cut lines, killed processes, orderly ends."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import signal
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import httpx2
+import pytest
+
+from tests.system.web.conversing import APP_NAME, SPEC, WORDS, client_of, done
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from tests.system.processes import Hosts
+
+SSE = {"accept": "text/event-stream"}
+END = "run_completed"
+
+
+@asynccontextmanager
+async def reading(
+    client: httpx2.AsyncClient, method: str, url: str, **options: Any
+) -> AsyncIterator[AsyncIterator[dict[str, Any]]]:
+    """Yield the events of a stream as they come."""
+    headers = {**SSE, **options.pop("headers", {})}
+    async with client.stream(method, url, headers=headers, **options) as response:
+        assert response.status_code == 200, await response.aread()
+        yield _events(response)
+
+
+async def _events(response: httpx2.Response) -> AsyncIterator[dict[str, Any]]:
+    event: dict[str, Any] = {}
+    async for line in response.aiter_lines():
+        name, _, value = line.partition(": ")
+        if not line and "data" in event:
+            yield event
+        if not line:
+            event = {}
+        elif name in ("id", "event", "retry"):
+            event[name] = value
+        elif name == "data":
+            event["data"] = json.loads(value)
+
+
+async def until_end(events: AsyncIterator[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return events up to the end of a run."""
+    found = []
+    async for event in events:
+        found.append(event)
+        if event["event"] == END:
+            break
+    return found
+
+
+def stored(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Those that have an id, without it: a fact may fall between other entries for another reader."""
+    return [{**one["data"], "event_id": None} for one in events if "id" in one]
+
+
+def text_of(events: list[dict[str, Any]]) -> str:
+    """The text of an answer, as a reader puts it together of pieces and snapshots."""
+    said = ""
+    for event in events:
+        if event["event"] == "text_delta":
+            said += event["data"]["payload"]["text"]
+        elif event["event"] == "text_snapshot":
+            said = event["data"]["payload"]["text"]
+    return said
+
+
+@pytest.mark.item(348, 349, 361, 364, 371, 374, 375, 378)
+async def test_a_line_that_is_cut_goes_on_at_another_process(fleet: Hosts) -> None:
+    """In the middle of an answer, behind the last event: nothing is missing, nothing comes twice."""
+    _, here = await fleet.web(SPEC)
+    _, there = await fleet.web("--no-agents", "--app", APP_NAME)
+    async with client_of(here) as first, client_of(there) as second:
+        await done(await first.post("/v1/sessions", json={"session_id": "s"}))
+        seen = []
+        asked = {"json": {"text": "long", "message_id": "m"}}
+        async with reading(first, "POST", "/v1/sessions/s/runs", **asked) as events:
+            async for event in events:
+                seen.append(event)
+                if event["event"] == "text_delta":
+                    break
+        run = seen[0]["data"]["run_id"]
+        last = [one["id"] for one in seen if "id" in one][-1]
+        url = f"/v1/sessions/s/runs/{run}/events"
+        async with reading(second, "GET", url, headers={"last-event-id": last}) as events:
+            rest = await until_end(events)
+        async with reading(second, "GET", "/v1/sessions/s/events") as events:
+            whole = await until_end(events)
+        page = await done(
+            await first.get(f"{url}?limit=500", headers={"accept": "application/json"})
+        )
+        over = await first.get(url, headers={**SSE, "last-event-id": rest[-1]["id"]})
+
+    assert stored(seen) + stored(rest) == stored(whole)
+    assert [{**one, "event_id": None} for one in page["events"]] == stored(whole)
+    assert text_of(rest) in ("", "".join(WORDS)), (
+        "a snapshot first, or the answer was there already"
+    )
+    assert over.status_code == 204
+
+
+@pytest.mark.item(356, 372, 375)
+async def test_a_stream_outlives_the_process_that_served_it(fleet: Hosts) -> None:
+    """An API process is killed, then another one ends in order, while a host goes on: clients move."""
+    await fleet.serving(SPEC)
+    killed, here = await fleet.web("--no-agents", "--app", APP_NAME)
+    ended, there = await fleet.web("--no-agents", "--app", APP_NAME)
+    _, last = await fleet.web("--no-agents", "--app", APP_NAME)
+    seen: list[dict[str, Any]] = []
+    async with client_of(here) as client:
+        await done(await client.post("/v1/sessions", json={"session_id": "s"}))
+        async with reading(
+            client, "POST", "/v1/sessions/s/runs", json={"text": "long 1"}
+        ) as events:
+            seen.append(await anext(events))
+            killed.send(signal.SIGKILL)
+            with contextlib.suppress(httpx2.HTTPError):  # the line is cut
+                async for event in events:
+                    seen.append(event)  # noqa: PERF401 - what came before the cut counts
+    async with client_of(there) as client:
+        cursor = {"last-event-id": [one["id"] for one in seen if "id" in one][-1]}
+        async with reading(client, "GET", "/v1/sessions/s/events", headers=cursor) as events:
+            seen += await until_end(events)
+            ended.send(signal.SIGTERM)
+            assert [event async for event in events] == []
+        assert await ended.exit_code() == 0
+    async with client_of(last) as client:
+        run = await client.post(
+            "/v1/sessions/s/runs", json={"text": "more"}, headers={"prefer": "wait=20"}
+        )
+        assert run.json()["status"] == "completed"
+        cursor = {"last-event-id": [one["id"] for one in seen if "id" in one][-1]}
+        async with reading(client, "GET", "/v1/sessions/s/events", headers=cursor) as events:
+            seen += await until_end(events)
+        async with reading(client, "GET", "/v1/sessions/s/events") as events:
+            whole = [*await until_end(events), *await until_end(events)]
+
+    assert stored(seen) == stored(whole)
+
+
+@pytest.mark.item(372, 379)
+async def test_a_reader_whose_connection_ends_cancels_only_if_it_says_so(fleet: Hosts) -> None:
+    """The server hears of the end of the connection at once."""
+    _, url = await fleet.web(SPEC)
+    async with client_of(url) as client:
+        await done(await client.post("/v1/sessions", json={"session_id": "s"}))
+        ended = []
+        for query in ("", "?on_disconnect=cancel"):
+            path = f"/v1/sessions/s/runs{query}"
+            async with reading(client, "POST", path, json={"text": "long"}) as events:
+                run = (await anext(events))["data"]["run_id"]
+            status = "running"
+            async with asyncio.timeout(20):
+                while status in ("queued", "running"):
+                    status = (await done(await client.get(f"/v1/sessions/s/runs/{run}")))["status"]
+            ended.append(status)
+
+    assert ended == ["completed", "cancelled"]

@@ -15,10 +15,13 @@ from actors.kernel.storage.errors import TokenExistsError
 from actors.kernel.storage.token import USED_EVERY_S, ApiToken, NewToken, TokenState, TokenStore
 
 SECRET_BYTES: Final = 32
+BEARER: Final = "cb_"
+LOGIN: Final = "cbl_"
+"""The beginnings of secrets of programs and of browsers, by which scanners know them."""
 
 
 def new_secret(prefix: str) -> str:
-    """Return a secret of 256 random bits: the prefix, by which scanners know it, and 43 characters for URLs."""
+    """Return a secret of 256 random bits: the prefix, and 43 characters that URLs take."""
     return prefix + secrets.token_urlsafe(SECRET_BYTES)
 
 

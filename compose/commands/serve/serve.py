@@ -24,8 +24,10 @@ def serve(  # noqa: PLR0913 - each is an option
     *,
     listen: str = ADDRESS,
     agents: Annotated[bool, Parameter(negative="--no-agents")] = True,
-    auth: Literal["none"] = "none",
+    auth: Literal["none", "tokens", "jwt"] = "none",
     app: str | None = None,
+    more_apps: Annotated[list[str] | None, Parameter(negative="")] = None,
+    cors_origin: Annotated[list[str] | None, Parameter(negative="")] = None,
     nats_url: str | None = None,
     redis_url: str | None = None,
     namespace: opt.NamespaceOpt = None,
@@ -42,7 +44,7 @@ def serve(  # noqa: PLR0913 - each is an option
     Examples:
     `callboard serve shop.agents:app --data ./data`;
     `callboard serve examples.helpdesk.helpdesk:app --data ./data --listen 127.0.0.1:0`;
-    `callboard serve --no-agents --app helpdesk --postgres-url postgresql://me:secret@db/shop`
+    `callboard serve --no-agents --app helpdesk --auth tokens --listen 0.0.0.0:8123 --postgres-url postgresql://me:secret@db/shop`
 
     Parameters
     ----------
@@ -54,9 +56,15 @@ def serve(  # noqa: PLR0913 - each is an option
         Execute the agents in this process, or leave that to hosts.
     auth
         How requests are authenticated. none: nobody is asked, which is allowed on this machine's own
-        address only, and each request may do all.
+        address only, and each request may do all. tokens: by tokens of `callboard tokens create`. jwt: by
+        tokens that another system signs, see `CALLBOARD_JWT_JWKS` and what follows it in docs/http.md.
     app
         Type of the sessions that requests are about which name none; left out: that of the application.
+    more_apps
+        Types of other sessions that requests may name. Who may operate, and whoever asks where nobody is
+        asked who they are, may name any.
+    cors_origin
+        Origin of another site whose pages may ask, with a bearer token, such as https://shop.example.
     nats_url
         nats://user:password@host:port of the broker; without it, pieces of answers of other hosts are not
         seen while they are said. [env: CALLBOARD_NATS_URL]
@@ -74,7 +82,15 @@ def serve(  # noqa: PLR0913 - each is an option
     except ModuleNotFoundError as exc:
         problem = f"callboard serve needs {exc.name!r}, which is not installed"
         raise ContractError(f"{problem}: pip install 'callboard[host]'") from exc
-    options = WebOptions(spec=module_app, listen=listen, auth=auth, has_agents=agents, app=app)
+    options = WebOptions(
+        spec=module_app,
+        listen=listen,
+        auth=auth,
+        has_agents=agents,
+        app=app,
+        apps=tuple(more_apps or ()),
+        cors_origins=tuple(cors_origin or ()),
+    )
     run_loop(run_serve(settings, options), _fast_loop())
 
 

@@ -122,7 +122,7 @@ def _authentication(settings: Settings, auth: Auth) -> Callable[[Runtime], Authe
         raise ContractError(f"{problem}: set CALLBOARD_JWT_JWKS to a file or URL of a JWKS")
     try:  # imported here: only who takes such tokens has it
         from compose.web.identity.json_web_tokens import ClaimNames, JsonWebTokens  # noqa: PLC0415
-        from compose.web.identity.key_set import KeySet  # noqa: PLC0415
+        from compose.web.identity.key_set import KeySet, source_of  # noqa: PLC0415
     except ModuleNotFoundError as exc:
         problem = f"--auth jwt needs {exc.name!r}, which is not installed"
         raise ContractError(f"{problem}: pip install 'callboard[jwt]'") from exc
@@ -134,7 +134,7 @@ def _authentication(settings: Settings, auth: Auth) -> Callable[[Runtime], Authe
         scopes=settings.jwt_scopes_claim,
         leeway_s=settings.jwt_leeway_s,
     )
-    keys = KeySet(settings.jwt_jwks, time.monotonic)
+    keys = KeySet(source_of(settings.jwt_jwks), time.monotonic)
 
     def made(runtime: Runtime) -> Authentication:
         recognize = JsonWebTokens(keys, names, runtime.clock.now)

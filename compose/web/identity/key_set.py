@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 from urllib.parse import urlsplit
 
 from jwt import PyJWK
@@ -30,22 +31,31 @@ _KINDS: Final = ("RSA", "EC", "OKP")
 """Of public keys. Secrets that two sides share (``oct``), and private keys, are left out."""
 
 
-class KeySet:
-    """Keys by their ids. Those that were read stay in use while their source is away.
+KeySource: TypeAlias = Callable[[], Awaitable[bytes]]
 
-    Args:
-        source: A path, or a URL: https, or http on this machine.
-        monotonic: Seconds.
+
+def source_of(place: str) -> KeySource:
+    """Return what reads keys from a path, or from a URL: https, or http on this machine.
 
     Raises:
         ContractError: Keys from there could be anybody's.
     """
+    url = urlsplit(place)
+    if url.scheme == "http" and not is_own_address(url.netloc.rpartition("@")[2]):
+        raise ContractError("CALLBOARD_JWT_JWKS: keys can be exchanged on the way; use https")
+    read = _fetched if url.scheme in ("http", "https") else _text_of
+    return partial(asyncio.to_thread, read, place)
 
-    def __init__(self, source: str, monotonic: Callable[[], float]) -> None:
-        url = urlsplit(source)
-        self._is_url = url.scheme in ("http", "https")
-        if url.scheme == "http" and not is_own_address(url.netloc.rpartition("@")[2]):
-            raise ContractError("CALLBOARD_JWT_JWKS: keys can be exchanged on the way; use https")
+
+class KeySet:
+    """Keys by their ids. Those that were read stay in use while their source is away.
+
+    Args:
+        source: Returns a set of keys as JSON, or raises OSError or ValueError.
+        monotonic: Seconds.
+    """
+
+    def __init__(self, source: KeySource, monotonic: Callable[[], float]) -> None:
         self._source, self._monotonic = source, monotonic
         self._keys: dict[str | None, PyJWK] | None = None
         self._read_at = self._tried_at = -REFRESH_S
@@ -82,8 +92,7 @@ class KeySet:
     async def _read(self) -> None:
         self._reading = reading = asyncio.Event()
         try:
-            data = await asyncio.to_thread(_fetched if self._is_url else _text_of, self._source)
-            self._keys, self._read_at = _keys_of(data), self._monotonic()
+            self._keys, self._read_at = _keys_of(await self._source()), self._monotonic()
         except (OSError, ValueError, RecursionError) as exc:
             facts = {"error": f"{type(exc).__name__}: {exc}"[:500], "known": len(self._keys or {})}
             _log.warning("the keys that sign tokens cannot be read", extra=facts)

@@ -32,7 +32,7 @@ NAMES: Final = ClaimNames(issuer="https://id.example", audience="callboard")
 
 def jwk(key: Any, kid: str | None, **more: Any) -> dict[str, Any]:
     """The public part of a key, as a set of keys has it."""
-    kinds = {
+    kinds: dict[type, Any] = {
         rsa.RSAPrivateKey: jwt.algorithms.RSAAlgorithm,
         ec.EllipticCurvePrivateKey: jwt.algorithms.ECAlgorithm,
         ed25519.Ed25519PrivateKey: jwt.algorithms.OKPAlgorithm,
@@ -142,7 +142,7 @@ async def test_other_claims_may_count(bed: Bed) -> None:
     """One tenant for all, another name of the principal and of scopes; nothing said of issuer or audience."""
     names = ClaimNames(tenant="", principal="https://x/mail", scopes="roles")
     signer = Signer(bed)
-    more = {"https://x/mail": "a@b.c", "roles": ["operate"], "tenant": "acme"}
+    more: dict[str, Any] = {"https://x/mail": "a@b.c", "roles": ["operate"], "tenant": "acme"}
     async with trusting(bed, names=names) as guarded:
         said = (await who(guarded, signer.token(aud=None, **more))).data
         assert (said["tenant"], said["principal"]) == ("default", "a@b.c")

@@ -24,7 +24,7 @@ HOST: Final = "api.example"
 
 def cookies(answer: Answer) -> dict[str, Any]:
     """The cookies that an answer sets, by name."""
-    found = SimpleCookie[str]()
+    found = SimpleCookie()
     for text in answer.set_cookies:
         found.load(text)
     return {**found}

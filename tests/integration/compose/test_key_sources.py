@@ -9,6 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from typing_extensions import override
 
 from actors.errors import ContractError
 from compose.web.identity.key_set import source_of
@@ -31,6 +32,7 @@ def key_server(bodies: dict[str, tuple[int, bytes]]) -> Iterator[str]:
             self.end_headers()
             self.wfile.write(body)
 
+        @override
         def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base's name
             """Say nothing."""
 

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 from compose.web.principal import Scope
-
-if TYPE_CHECKING:
-    from compose.web.endpoint import WebEndpoint
 
 Access: TypeAlias = Scope | Literal["public", "signed in"]
 """A scope; or nobody is asked who they are; or whoever says who they are may, whatever their scopes."""
@@ -51,13 +48,13 @@ ACCESS: Final[Mapping[str, Access]] = {
 """Method and path, and what they need. Which sessions, `Principal.sees` decides."""
 
 
-def access_of(endpoint: WebEndpoint) -> Access:
+def access_of(method: str, path: str) -> Access:
     """Return what an endpoint needs.
 
     Raises:
         LookupError: It is not in the table: nobody decided who may.
     """
-    name = f"{endpoint.method} {endpoint.path}"
+    name = f"{method} {path}"
     if name not in ACCESS:
         raise LookupError(f"{name}: say in compose/web/access.py who may")
     return ACCESS[name]

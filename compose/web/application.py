@@ -132,7 +132,7 @@ def app(
 
 
 def _answer(api: WebApi, by_method: dict[str, WebEndpoint], origins: Origins) -> _Answer:
-    access = {method: access_of(one) for method, one in by_method.items()}
+    access = {method: access_of(method, one.path) for method, one in by_method.items()}
 
     async def answer(request: Request) -> Response:
         problem = origins.problem(request)

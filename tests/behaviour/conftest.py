@@ -71,8 +71,6 @@ _WITHOUT_MAIL = frozenset(
         "fork",
         "housekeeping",
         "http_access",
-        "http_jwt",
-        "http_login",
         "http_tokens",
         "identity",
         "idle_runs",

@@ -43,7 +43,6 @@ def serve(  # noqa: PLR0913 - each is an option
 
     Examples:
     `callboard serve shop.agents:app --data ./data`;
-    `callboard serve examples.helpdesk.helpdesk:app --data ./data --listen 127.0.0.1:0`;
     `callboard serve --no-agents --app helpdesk --auth tokens --listen 0.0.0.0:8123 --postgres-url postgresql://me:secret@db/shop`
 
     Parameters
@@ -55,14 +54,12 @@ def serve(  # noqa: PLR0913 - each is an option
     agents
         Execute the agents in this process, or leave that to hosts.
     auth
-        How requests are authenticated. none: nobody is asked, which is allowed on this machine's own
-        address only, and each request may do all. tokens: by tokens of `callboard tokens create`. jwt: by
-        tokens that another system signs, see `CALLBOARD_JWT_JWKS` and what follows it in docs/http.md.
+        none: nobody is asked who they are, which is allowed on this machine's own address only. tokens:
+        those of `callboard tokens create`. jwt: those that the keys of CALLBOARD_JWT_JWKS sign.
     app
         Type of the sessions that requests are about which name none; left out: that of the application.
     more_apps
-        Types of other sessions that requests may name. Who may operate, and whoever asks where nobody is
-        asked who they are, may name any.
+        Types of other sessions that requests may name; with --auth none, or to operate, any.
     cors_origin
         Origin of another site whose pages may ask, with a bearer token, such as https://shop.example.
     nats_url

@@ -33,7 +33,7 @@ def key_server(bodies: dict[str, tuple[int, bytes]]) -> Iterator[str]:
             self.wfile.write(body)
 
         @override
-        def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base's name
+        def log_message(self, format: str, *args: Any) -> None:
             """Say nothing."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:

@@ -251,8 +251,11 @@ async def clean_tasks(
 
 
 async def sweep_below(store: RunStore, session: AgentId) -> int:
-    """Remove the logs of ended runs below those of a session; return of how many. Their rows stay."""
-    return await _sweep(store, await store.lists.tasks(session, status=[*TERMINAL], every=True))
+    """Remove logs and turns of ended runs below a session's; return the number of logs. Their rows stay."""
+    below = await store.lists.tasks(session, status=[*TERMINAL], every=True)
+    for run in below:
+        await store.transcripts.clear_run(run.agent_id, None, run.run_id)
+    return await _sweep(store, below)
 
 
 async def _sweep(store: RunStore, found: Sequence[TaskCandidate | TaskRun]) -> int:

@@ -219,12 +219,15 @@ class SessionRun:
     async def child_events(self, child: RunId | str) -> AsyncIterator[SessionEvent]:
         """Yield the events of a run below this one, from its start on; ends with its last one.
 
+        Who joins in the middle of an answer gets a `text_snapshot` of it first, as `AgentRuntime.tail_session`
+        gives one.
+
         Raises:
             UnknownChildError: It is no run below this one.
         """
         row = await self._child(child)
         translator = self._translator_of(row)
-        async for entry in self._runtime.tail(row.run_id, live=True):
+        async for entry in self._runtime.tail(row.run_id, live=True, whole=True):
             for event in await translator.of(entry):
                 yield event
 

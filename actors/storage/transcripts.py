@@ -267,9 +267,11 @@ class MemoryTranscripts(TranscriptStore):
         self.kept.pop((agent, session), None)
 
     @override
-    async def clear_run(self, agent: AgentId, session: str, run_id: str) -> None:
-        if run_id:
-            self._remove((agent, session), run_id)
+    async def clear_run(self, agent: AgentId, session: str | None, run_id: str) -> None:
+        every = [name for owner, name in self.kept if owner == agent]
+        for name in every if session is None else [session]:
+            if run_id:
+                self._remove((agent, name), run_id)
 
     @override
     async def sessions(self, agent: AgentId, *, limit: int = 100) -> list[SessionInfo]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import secrets
 import threading
 import urllib.request
@@ -13,6 +14,8 @@ from actors.runtime.loop.threads import in_thread
 
 if TYPE_CHECKING:
     from pydantic_ai.models import Model
+
+_log = logging.getLogger("callboard.models")
 
 _ALIAS: Final = "local"
 _LIMIT_S: Final = 60.0
@@ -66,6 +69,8 @@ class LlamaServer:
         with self._lock:
             if self._server is not None:
                 return
+            told = "loading a local model: the first answer waits for it"
+            _log.info(told, extra={"file": self._path.name})
             import xllamacpp  # noqa: PLC0415 - 34 MB that nothing else needs
 
             params = xllamacpp.CommonParams()

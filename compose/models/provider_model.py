@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import re
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import suppress
@@ -22,6 +23,7 @@ from actors.kernel.agent.llm import (
 )
 from actors.kernel.agent.message import ChatMessage
 from actors.kernel.agent.model_registry import ModelRegistry
+from actors.runtime.loop.threads import in_thread
 
 if TYPE_CHECKING:
     from pydantic_ai.models import Model
@@ -33,7 +35,8 @@ Made = TypeVar("Made")
 class ProviderModel:
     """A client of one model of a provider; each call is one request, without retries. See `LLMClient`.
 
-    The SDK is imported and its client made at the first call, in the event loop that asks.
+    The SDK is imported and its client made at the first call, in a thread, because that takes a second. Only
+    `context_window` and `has_response_format` do it where they are asked, if they are asked before.
 
     Args:
         name: The name that logs record, ``provider:model``.
@@ -100,6 +103,8 @@ class ProviderModel:
         Raises:
             ModelError: There is no answer, or it breaks off.
         """
+        if self._made is None:
+            await in_thread(self._load)
         from compose.models import provider_stream as stream  # noqa: PLC0415 - imports the SDK
 
         request = stream.ModelCall(messages, options or GenerationOptions(), self._settings)
@@ -126,6 +131,12 @@ class ProviderModel:
             sdk, self._made = self._made[1], None
             async with sdk:
                 pass
+
+    def _load(self) -> None:
+        importlib.import_module("compose.models.provider_stream")
+        made = self._make()
+        if self._made is None:
+            self._made = (None, made)
 
     def _sdk(self) -> Model:
         """Return the SDK's model of the running event loop, to which its connections belong."""

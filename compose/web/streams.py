@@ -45,7 +45,7 @@ _BEAT: Final = b": beat\n\n"
 Over: TypeAlias = Callable[[Collection[Principal]], Awaitable[Mapping[Principal, ProblemError]]]
 
 
-class Line(NamedTuple):
+class EventLine(NamedTuple):
     """An event of a stream.
 
     Attributes:
@@ -161,13 +161,13 @@ class EventStream:
         if not self._lines:
             self._add(_BEAT)
 
-    def end(self, line: Line | None = None) -> None:
+    def end(self, line: EventLine | None = None) -> None:
         """Add nothing behind this line; the client is told when to come back."""
         if not self.is_over:
             self._add((b"" if line is None else line.encoded()) + _RETRY)
             self.is_over = True
 
-    async def pump(self, events: AsyncGenerator[Line, None]) -> None:
+    async def pump(self, events: AsyncGenerator[EventLine, None]) -> None:
         """Add events as they come, up to their end, or until the client is too far behind."""
         try:
             async with aclosing(events):
@@ -179,7 +179,7 @@ class EventStream:
                         return
                     if self._is_behind(data):
                         where = {"reason": "too far behind: go on there", "after": self._last_id}
-                        self.end(Line("resume", to_json(where)))
+                        self.end(EventLine("resume", to_json(where)))
                         return
                     self._last_id = line.id or self._last_id
                     self._add(data)
@@ -225,7 +225,7 @@ class StreamResponse(StreamingResponse):
         self,
         streams: Streams,
         principal: Principal,
-        events: AsyncGenerator[Line, None],
+        events: AsyncGenerator[EventLine, None],
         on_gone: Callable[[], Awaitable[Any]] | None = None,
     ) -> None:
         self._stream = EventStream()
@@ -246,11 +246,11 @@ class StreamResponse(StreamingResponse):
             await self._on_gone()
 
 
-def problem_line(exc: Exception) -> Line:
+def problem_line(exc: Exception) -> EventLine:
     """Return the last event of a stream that ends with an error."""
     problem = problem_of(exc)
     said = {"status": problem.status, "code": problem.code, "detail": problem.detail}
-    return Line("problem", to_json({**said, "remedy": problem.remedy}))
+    return EventLine("problem", to_json({**said, "remedy": problem.remedy}))
 
 
 def wants_stream(request: Request, *, unless_said: bool = True) -> bool:

@@ -31,10 +31,8 @@ async def cashier(ctx: RunContext, inbox: list[Message]) -> object:
     return approval.model_dump(mode="json")
 
 
-async def opened(
-    runtime: Runtime, run_id: RunId | None = None, *, count: int = 1
-) -> list[ApprovalRequest]:
-    """The open requests of a run (or of all), once there are so many."""
+async def opened(runtime: Runtime, run_id: RunId, *, count: int = 1) -> list[ApprovalRequest]:
+    """The open requests of a run, once there are so many. Other tests leave some open in the schema."""
     async with asyncio.timeout(20):
         while len(found := await runtime.approvals.open(run_id=run_id)) != count:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
@@ -185,7 +183,8 @@ async def test_a_decision_is_the_same_on_replay(bed: Bed) -> None:
         return (await ctx.approval("pay", ORDER)).model_dump(mode="json")
 
     async def decide() -> None:
-        (request,) = await opened(bed.runtime)
+        await bed.until(lambda: run_ids)
+        (request,) = await opened(bed.runtime, run_ids[0])
         await bed.runtime.approvals.decide(request.id, approve=True, by="Alex")
 
     async with asyncio.TaskGroup() as tasks:
@@ -329,6 +328,7 @@ async def test_a_cancelled_run_asks_no_more(bed: Bed) -> None:
 async def test_waiting_for_a_person_is_no_cycle(bed: Bed) -> None:
     """Agents that wait for each other, one of them also for a person, are not told of a cycle."""
     left, right = bed.name(), bed.name()
+    asking: list[RunId] = []
 
     async def first(ctx: RunContext, inbox: list[Message]) -> object:
         if inbox[0].reply_to is not None:
@@ -336,6 +336,8 @@ async def test_waiting_for_a_person_is_no_cycle(bed: Bed) -> None:
         return (await ctx.ask(right, "q", timeout=15)).kind.value
 
     async def second(ctx: RunContext, inbox: list[Message]) -> object:
+        asking.append(ctx.run_id)
+
         async def decided() -> None:
             if not (await ctx.approval("wait on")).is_approved:
                 await ctx.reply(inbox[0], "denied")
@@ -351,7 +353,8 @@ async def test_waiting_for_a_person_is_no_cycle(bed: Bed) -> None:
         bed.agents[agent.id] = agent
         await bed.runtime.register(agent)
     run_id = await bed.submit(left, retry_policy=RetryPolicy(max_retries=0))
-    (request,) = await opened(bed.runtime)
+    await bed.until(lambda: asking)
+    (request,) = await opened(bed.runtime, asking[0])
     await bed.runtime.approvals.decide(request.id, approve=False, by="Alex")
 
     assert await bed.result(run_id) == "replied"

@@ -13,7 +13,7 @@ from actors.sessions import EVENTS
 from compose.web import streams
 from compose.web.principal import LOCAL
 from compose.web.problems import ProblemError
-from compose.web.streams import EventStream, Line, Streams
+from compose.web.streams import EventLine, EventStream, Streams
 from tests.behaviour.talks import Echo
 from tests.behaviour.web import WebClient, made, told, web_elsewhere, web_on
 
@@ -294,16 +294,16 @@ async def test_a_slow_reader_is_cut_off_and_told_where_to_go_on(
 
 async def test_a_stream_is_cut_by_events_or_bytes_and_beats_when_it_is_quiet() -> None:
     """One event may be larger than the limit; a beat is no event."""
-    line = Line("message", b"{}", "1:2")
+    line = EventLine("message", b"{}", "1:2")
     for size, most in ((2, streams.MAX_BEHIND), (300_000, 3)):
         stream = EventStream()
-        await stream.pump(_lines(Line("message", b"x" * size, f"1:{n}") for n in range(2_000)))
+        await stream.pump(_lines(EventLine("message", b"x" * size, f"1:{n}") for n in range(2_000)))
         chunks = [chunk async for chunk in stream.chunks()]
         assert chunks[0].count(b"event: message") == most
         assert b"event: resume" in chunks[0]
         assert chunks[0].endswith(b"retry: 2000\n\n")
     large = EventStream()
-    await large.pump(_lines([Line("message", b"x" * 5_000_000)]))
+    await large.pump(_lines([EventLine("message", b"x" * 5_000_000)]))
     assert len(b"".join([chunk async for chunk in large.chunks()])) > 5_000_000
     quiet = EventStream()
     sent = quiet.chunks()

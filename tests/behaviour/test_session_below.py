@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from actors.kernel.runtime.ids import AgentId
-from tests.behaviour.talks import sessions_on
+from tests.behaviour.talks import Echo, sessions_on
 
 if TYPE_CHECKING:
     from actors.kernel.agent.message import Message
@@ -58,3 +58,39 @@ async def test_a_deleted_session_takes_the_logs_of_runs_below_it(bed: Bed) -> No
             assert await bed.log(run_id) == []
         assert all([await bed.log(one) for one in runs["t"]])
         assert (await talks.delete_session("t"))["children"] == {"logs": 2}
+
+
+@pytest.mark.item(382)
+@pytest.mark.parametrize("is_swept", [False, True])
+async def test_a_deleted_session_takes_what_runs_below_it_said(bed: Bed, is_swept: bool) -> None:
+    """Of all conversations of their agents; what runs of other sessions said there stays, in its order."""
+    echo = Echo("clerk")
+    clerk = echo.agent()
+    clerk.id = bed.name("c")
+    bed.agents[clerk.id] = clerk
+    await bed.runtime.register(clerk)
+    transcripts = bed.runtime.store.transcripts
+
+    async def said() -> list[str]:
+        return [
+            turn.message.text
+            for info in await transcripts.sessions(clerk.id)
+            for turn in await transcripts.page(clerk.id, info.name, branches=True)
+        ]
+
+    async with sessions_on(bed, Boss(clerk.id), app=bed.name().type) as talks:
+        for session in ("s", "t", "s"):
+            run = await talks.start(f"it in {session}", session_id=session)
+            await run.result()
+            if is_swept:
+                await bed.runtime.store.retention.sweep_these(await run.children())
+        assert sorted(set(await said())) == [
+            "clerk: it in s",
+            "clerk: it in t",
+            "it in s",
+            "it in t",
+        ]
+        await talks.delete_session("s")
+        assert await said() == ["it in t", "clerk: it in t"]
+        await talks.delete_session("t")
+        assert await transcripts.sessions(clerk.id) == []

@@ -17,6 +17,8 @@ from tests.harness.live_bus import LiveBus, LiveReader
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
+    from actors.kernel.agent.message import Message
+    from actors.runtime import RunContext
     from tests.behaviour.bed import Bed
 
 WORDS = "one two three four five six"
@@ -51,9 +53,9 @@ class Paced:
         """Let it say one more."""
         self._steps.release()
 
-    async def to_the_end(self, bed: Bed, seen: list[SessionEvent]) -> None:
+    async def to_the_end(self, bed: Bed, seen: list[SessionEvent], whole: str = WHOLE) -> None:
         """Let it say the rest, one piece after a reader has the one before; then it has said all."""
-        while shown_of(seen) != WHOLE:
+        while shown_of(seen) != whole:
             so_far = shown_of(seen)
             self._steps.release()
             await bed.until(lambda so_far=so_far: shown_of(seen) != so_far)  # type: ignore[misc]
@@ -94,6 +96,48 @@ def shown_of(seen: list[SessionEvent]) -> str:
     for type_, said_now in texts_of(seen):
         text = said_now if type_ == "text_snapshot" else text + said_now
     return text
+
+
+@pytest.mark.item(354)
+async def test_who_follows_a_child_on_another_host_gets_its_text_so_far(bed: Bed, app: str) -> None:
+    """Once, then the rest, as of a run of the session itself."""
+    paced, bus, seen = Paced(), LiveBus(), list[SessionEvent]()
+    echo = Echo("child", between=paced.between).agent()
+    echo.id = bed.name("c")
+    bed.agents[echo.id] = echo
+    await bed.runtime.register(echo)
+
+    class Boss:
+        id = echo.id
+
+        async def run(self, ctx: RunContext, inbox: list[Message]) -> Any:
+            return (await ctx.join(await ctx.spawn(echo.id, WORDS))).output
+
+    hosted = sessions_on(bed, {"normal": Boss()}, app=app)
+    async with hosted as talks, elsewhere(bed, bus, app) as there:
+        bed.runtime._host.attach(bus=bus)
+        run = await talks.start("go", session_id="s")
+        for n in range(1, 3):
+            await bed.until(lambda n=n: paced.pieces == n)  # type: ignore[misc]
+            paced.step()
+        await bed.until(lambda: paced.pieces == 3)
+        abroad = await there.run(run.run_id)
+        [child] = await abroad.children()
+
+        async def follow() -> None:
+            async for event in abroad.child_events(child):
+                seen.append(event)
+
+        reading = asyncio.create_task(follow())
+        await bed.until(lambda: texts_of(seen))
+        async with asyncio.timeout(LIMIT_S):
+            await paced.to_the_end(bed, seen, whole=f"child: {WORDS}")
+            await reading
+            assert await run.result() == f"child: {WORDS}"
+    shown = texts_of(seen)
+    assert shown[0] == ("text_snapshot", "child: one two")
+    assert {type_ for type_, _ in shown[1:]} == {"text_delta"}
+    assert shown_of(seen) == f"child: {WORDS}"
 
 
 @pytest.mark.parametrize("behind", [0, 1, 3])

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import statistics
 import time
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import asyncpg
@@ -14,7 +16,7 @@ from actors.testing import FunctionModel
 from tests.benchmarks.bench import TYPE, agent_id, many, open_runtime, report
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable
 
     from actors.runtime import Runtime
     from persistence.postgres import PostgresStore
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
 TURNS: Final = 1_600
 AT_ONCE: Final = (1, 64)
 ROUNDS: Final = 4
+LENGTH: Final = 20
+"""Turns of a conversation. A model is given all of it, so each turn of a longer one costs more."""
 FEW: Final = 1_000
 MANY: Final = 100_000
 NODES: Final = 20
@@ -64,18 +68,22 @@ async def run(url: str, *, scale: float = 1.0) -> None:
 
 
 async def _compared(runtime: Runtime, talks: AgentRuntime, at_once: int, turns: int) -> None:
-    async def plain(index: int) -> None:
-        agent = agent_id(f"p{at_once}.{index % at_once}")
+    def key(n: int, index: int) -> str:
+        return f"{at_once}.{n}.{index % at_once}.{index // (at_once * LENGTH)}"
+
+    async def plain(n: int, index: int) -> None:
+        agent = agent_id(key(n, index))
         run_id = await runtime.submit(agent, {"text": "hello"}, session_id=agent.key)
         await runtime.result(run_id)
 
-    async def turn(index: int) -> None:
-        await (await talks.start("hello", session_id=f"s{at_once}.{index % at_once}")).result()
+    async def turn(n: int, index: int) -> None:
+        await (await talks.start("hello", session_id=key(n, index))).result()
 
     rates: dict[str, list[float]] = {"plain": [], "turn": []}
     for n in range(ROUNDS):
         for name, one in sorted([("plain", plain), ("turn", turn)], reverse=n % 2 == 0):
-            rates[name].append(turns / await many(one, total=turns, at_once=at_once))
+            took = await many(partial(one, n), total=turns, at_once=at_once)
+            rates[name].append(turns / took)
     own, least = (statistics.median(rates[name]) for name in ("turn", "plain"))
     report(
         benchmark="talks",
@@ -88,51 +96,66 @@ async def _compared(runtime: Runtime, talks: AgentRuntime, at_once: int, turns: 
 
 
 async def _among_many(url: str, scale: float) -> None:
-    few, most = max(20, int(FEW * scale)), max(40, int(MANY * scale))
-    async with (
-        open_runtime(url) as runtime,
-        AgentRuntime(agents=speaker(), runtime=runtime, app=TALK) as talks,
-    ):
-        store = cast("PostgresStore", runtime.store)
-        rows = await asyncpg.connect(url, server_settings={"search_path": store.settings.schema})
-        try:
-            await rows.fetch(SQL_FILL, TALK, 1, few, NODES)
-            before = await _medians(talks, few)
-            for first in range(few + 1, most + 1, 5_000):
-                await rows.fetch(SQL_FILL, TALK, first, min(first + 4_999, most), NODES)
-            after = await _medians(talks, most)
-        finally:
-            await rows.close()
+    """Try two stores in turn, so that what else the machine does hits both."""
+    counts = {"few": max(100, int(FEW * scale)), "many": max(200, int(MANY * scale))}
+    took: dict[str, list[dict[str, float]]] = {size: [] for size in counts}
+    async with AsyncExitStack() as stack:
+        talks = {
+            size: await stack.enter_async_context(_filled(url, counts[size])) for size in counts
+        }
+        for n in range(TRIES):
+            for size in sorted(counts, reverse=n % 2 == 0):
+                session = f"f{1 + n * counts[size] // TRIES}"
+                took[size].append(await _times(talks[size], session))
+    few, many = (
+        {name: statistics.median(one[name] for one in tries) for name in tries[0]}
+        for tries in took.values()
+    )
     report(
         benchmark="talks_many",
-        few=few,
-        many=most,
+        **counts,
         nodes=NODES,
-        **{f"{name}_ms": round(1000 * after[name], 2) for name in after},
-        **{f"floor_few_{name}_ms": round(1000 * before[name], 2) for name in before},
-        ratio=round(max(after[name] / before[name] for name in after), 2),
+        **{f"{name}_ms": round(1000 * many[name], 2) for name in many},
+        **{f"floor_few_{name}_ms": round(1000 * few[name], 2) for name in few},
+        ratio=round(max(many[name] / few[name] for name in many), 2),
         goal_ratio=1.5,
     )
 
 
-async def _medians(talks: AgentRuntime, count: int) -> dict[str, float]:
-    """Return the seconds that listing, opening and starting take, each the median of some tries."""
-    found: dict[str, list[float]] = {"list": [], "open": [], "start": []}
+@asynccontextmanager
+async def _filled(url: str, count: int) -> AsyncIterator[AgentRuntime]:
+    """Yield so many sessions in a store of their own, vacuumed as tables that grow are after a while."""
+    async with (
+        open_runtime(url) as runtime,
+        AgentRuntime(agents=speaker(), runtime=runtime, app=TALK) as talks,
+    ):
+        schema = cast("PostgresStore", runtime.store).settings.schema
+        rows = await asyncpg.connect(url, server_settings={"search_path": schema})
+        try:
+            for first in range(1, count + 1, 5_000):
+                await rows.fetch(SQL_FILL, TALK, first, min(first + 4_999, count), NODES)
+            await rows.execute(
+                "vacuum analyze sessions, session_facts, transcripts, transcript_turns"
+            )
+        finally:
+            await rows.close()
+        yield talks
 
-    async def timed(name: str, do: Callable[[], Awaitable[Any]]) -> None:
+
+async def _times(talks: AgentRuntime, session: str) -> dict[str, float]:
+    """Return the seconds that listing, opening and starting take."""
+
+    async def start() -> None:
+        await (await talks.start("hello", session_id=session)).result()
+
+    calls: dict[str, Callable[[], Awaitable[Any]]] = {
+        "list": talks.sessions,
+        "open": partial(talks.path, session),
+        "start": start,
+    }
+    took: dict[str, float] = {}
+    for name, call in calls.items():
         began = time.perf_counter()
-        await do()
-        found[name].append(time.perf_counter() - began)
-
-    for n in range(TRIES):
-        session = f"f{1 + n * 7 % count}"
-        await timed("list", talks.sessions)
-        await timed("open", lambda session=session: talks.path(session))  # type: ignore[misc]
-        run = await talks.start("hello", session_id=session)
-        await run.result()
-        await timed("start", lambda session=session: _started(talks, session))  # type: ignore[misc]
-    return {name: statistics.median(took) for name, took in found.items()}
-
-
-async def _started(talks: AgentRuntime, session: str) -> None:
-    await (await talks.start("hello", session_id=session)).result()
+        await call()
+        took[name] = time.perf_counter() - began
+    return took

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import pty
 import re
@@ -33,6 +34,7 @@ def answer(messages: Sequence[ChatMessage], options: GenerationOptions) -> Model
     """Answer the last message; a long answer stops half-way where the process is told so."""
     del options
     last = messages[-1]
+    logging.getLogger("callboard.models").info("loading for a test")
     if last.role == "tool":
         return ModelReply(text="The desk has an answer.")
     if "refund" in last.text:

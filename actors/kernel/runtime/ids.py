@@ -34,6 +34,8 @@ _KEY: Final = re.compile(r"[^\x00-\x1f\x7f\ud800-\udfff]{1,256}")
 _TOKEN: Final = re.compile(rb"[^A-Za-z0-9_-]")
 
 
+# An id is made of each row that is read: of any number of keys, but of a few types and tenants.
+@lru_cache(maxsize=1024)
 def check_name(what: str, value: str) -> str:
     """Return `value` if it is a valid type, tenant, topic or client name.
 

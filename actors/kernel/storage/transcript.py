@@ -59,8 +59,8 @@ class TranscriptStore(Protocol):
     async def clear(self, agent: AgentId, session: str) -> None:
         """Forget the whole session and its cuts, and no other one."""
 
-    async def clear_run(self, agent: AgentId, session: str, run_id: str) -> None:
-        """Forget one run's turns in this session; the others keep their order.
+    async def clear_run(self, agent: AgentId, session: str | None, run_id: str) -> None:
+        """Forget one run's turns in this session, None: in all of the agent's; the others keep their order.
 
         A cut that covers one of them goes with them. An empty `run_id` is that of no run.
         """

@@ -85,7 +85,7 @@ class ListStore(Protocol):
         Args:
             agent_id: The agent of runs at the top of trees.
             status: How the runs ended.
-            every: Also runs that were spawned for no task.
+            every: Also runs that were spawned for no task, and those whose logs were swept.
         """
 
     async def find_run_for_agent(self, agent_id: AgentId) -> RunRow | None:

@@ -116,10 +116,8 @@ class Effects:
             refuse_coroutines(fn, what)
             fn = partial(in_thread, fn)
 
-        def limited(values: tuple[Any, ...]) -> Callable[[], Awaitable[Any]]:
-            chance = run.entropy.random
-            return bounded(fn, values, what=what, timeout_s=timeout_s, retry=retry, chance=chance)
-
+        chance = run.entropy.random
+        limited = partial(bounded, fn, what=what, timeout_s=timeout_s, retry=retry, chance=chance)
         sealed = self._secrets.sealed_args(args)
         words: list[JsonValue] = [name, list(args) if sealed is None else [*sealed.shown.values()]]
         if sealed is None:
@@ -273,7 +271,8 @@ class Effects:
         except (Exception, SystemExit) as exc:  # noqa: BLE001 - recorded, and raised again from there
             payload["error"], payload["status"] = record_error(exc), "error"
         finally:
-            payload |= call.described()
+            if call.receipt is not None or call.cap is not None:
+                payload |= call.described()
             executing.reset(token)
         self._run.counters.effect(call, payload, now_s=self._run.clock.monotonic())
         if not self._is_late(branch):
@@ -290,17 +289,17 @@ class Effects:
     def _record(self, call: EffectCall, payload: Payload) -> int:
         """Record a result and what is to be durable with it."""
         seq = self._run.log.record(call.end, call.position, payload)
-        self._count(call, payload)
+        if call.counted:
+            self._count(payload)
         if call.on_recorded is not None:
             call.on_recorded(payload)
         return seq
 
-    def _count(self, call: EffectCall, payload: Payload) -> None:
+    def _count(self, payload: Payload) -> None:
         """Let what a model call used count with its result."""
-        if call.counted:
-            used = spent_on(payload.get("value"))
-            if used.tokens or used.cost_usd:
-                self._run.log.writes.spend(used)
+        used = spent_on(payload.get("value"))
+        if used.tokens or used.cost_usd:
+            self._run.log.writes.spend(used)
 
     def _is_late(self, branch: Branch) -> bool:
         """Return True if a result came after its execution was interrupted, and is dropped.

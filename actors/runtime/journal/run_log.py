@@ -59,7 +59,7 @@ class RunLog:
         self.last_seq = self.durable_seq = history.last_seq
         """The seq of the log's last entry, unwritten ones included; and of the last durable one."""
         self.writes = WriteSet(first=True)
-        """The rows of the next flush. It is replaced when that flush begins."""
+        """The rows of the next flush. They are replaced when that flush begins."""
         self.amendments = Amendments()
         self.broken: BaseException | CommitOutcome | None = None
         """The reason why nothing can be written any more. The run is dropped and loaded again."""
@@ -142,16 +142,18 @@ class RunLog:
     async def _flush(self, *, idle: bool = False) -> None:
         if self._in_flight or self.broken is not None:
             return  # somebody flushed before this one, beside the run, had its first step
-        writes, self.writes = self.writes, WriteSet()
-        waits = self._new_waits(self.waits_of(idle))
+        writes, waits = self.writes, self._new_waits(self.waits_of(idle))
+        entries = writes.entries
         self._in_flight = True
         try:
-            if writes.is_commit or waits is not None:
+            if waits is not None or writes.is_commit:
+                self.writes = WriteSet()
                 await self._commit(writes, CONTINUE, waits)
             else:
+                writes.entries = []  # of a set that has nothing else
                 expected = self.durable_seq
-                await self._commits.append(self.lease, writes.entries, expected_seq=expected)
-            self.durable_seq += len(writes.entries)
+                await self._commits.append(self.lease, entries, expected_seq=expected)
+            self.durable_seq += len(entries)
         except RunSuspended:
             raise
         except BaseException as exc:

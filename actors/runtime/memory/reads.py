@@ -125,7 +125,7 @@ class MemoryLists(MemoryRole, ListStore):
         above = [run for run in self._rows.runs.values() if run.cause.agent_id == agent_id]
         while above:
             below = [child for run in above for child in children_of(self._rows, run.cause.run_id)]
-            ended = [run for run in below if run.has_ended and run.log and run.status in status]
+            ended = [run for run in below if run.status in status and (run.log or every)]
             told = [_task_run(run) for run in ended]
             found += [one for one in told if one.task or every]
             above = below
@@ -175,7 +175,7 @@ def _task_run(run: RunRecord) -> TaskRun:
         run.cause.agent_id,
         (terms.task if terms is not None else None) or "",
         run.status,
-        run.log[-1].ts,
+        run.updated_at,
         len(run.log),
         sum(len(line.payload) for line in run.log),
     )

@@ -27,6 +27,8 @@ STARTS: Final = 64
 
 Earlier executions end meanwhile. More starts at once would take memory and be no faster.
 """
+FEW_STARTS: Final = 8
+"""The count of starts behind which it is noted that the loop got its turn; a lone start notes nothing."""
 
 TRY_AGAIN_S: Final = 1.0
 """Seconds before a retry of a run after the store could not be read or written."""
@@ -199,7 +201,7 @@ class Dispatcher:
             if permit is not None:
                 self.load += 1
                 self._left -= 1
-                if not self._left:
+                if self._left == STARTS - FEW_STARTS:
                     asyncio.get_running_loop().call_soon(self._begin_again)
                 self._tasks.start(self._drive(permit), name=f"agent {mailbox.agent_id}")
 

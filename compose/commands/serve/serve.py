@@ -36,14 +36,13 @@ def serve(  # noqa: PLR0913 - each is an option
 ) -> None:
     """Serve sessions over HTTP, and execute their agents, until SIGTERM or SIGINT.
 
-    One process has agents, API and, with `--data`, the servers. With `--no-agents` it is the API alone,
-    beside hosts: any number of such processes may stand behind a balancer, and no client has to come back to
-    the same one. `docs/http.md` has each endpoint with an example. Events are log lines on stderr, with
-    `--json` one JSON object each.
+    One process has agents, API and, with `--data`, the servers. With `--no-agents` it is the API alone, beside
+    hosts: any number of such processes may stand behind a balancer, and no client has to come back to the
+    same one. `docs/http.md` has each endpoint. Events are log lines on stderr, with `--json` JSON objects.
 
     Examples:
     `callboard serve shop.agents:app --data ./data`;
-    `callboard serve --no-agents --app helpdesk --auth tokens --listen 0.0.0.0:8123 --postgres-url postgresql://me:secret@db/shop`
+    `callboard serve --no-agents --app helpdesk --auth tokens --listen 0.0.0.0:8123`
 
     Parameters
     ----------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import secrets
 import signal
 import sys
@@ -98,6 +99,7 @@ async def chat(  # noqa: PLR0913 - each is an option
     check_spec(module_app)
     folder, settings = project_folder(project), _settings(target, nats_url, namespace)
     messages = _messages(message, target)
+    logging.getLogger("callboard.models").setLevel(logging.INFO)  # a model may load for long
     async with AsyncExitStack() as stack:
         opening = _opened(settings, module_app, folder, app=app, tenant=tenant)
         with _told(settings):

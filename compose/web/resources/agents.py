@@ -36,7 +36,7 @@ from compose.web.problems import HttpProblem, ProblemError
 from compose.web.resources.pages import Limit
 from compose.web.resources.readers import CURSOR_HEADER, streamed
 from compose.web.resources.runs import KEY, RunJson, run_json
-from compose.web.streams import Line, wants_stream
+from compose.web.streams import EventLine, wants_stream
 
 _MOST_DIGITS: Final = 10
 
@@ -145,13 +145,13 @@ def _behind(cursor: str, row: RunRow) -> int:
     raise CursorError(cursor[:60], f"run {row.run_id}", "it is not the number of an entry")
 
 
-async def _lines(call: WebCall, run_id: RunId, begin: int) -> AsyncGenerator[Line, None]:
+async def _lines(call: WebCall, run_id: RunId, begin: int) -> AsyncGenerator[EventLine, None]:
     """Yield entries and live pieces; the last line is the run's end."""
     caller = Caller(call.principal.tenant, call.principal.name, sees="tenant", kind="session")
     async with aclosing(call.runtime.front.events(caller, run_id, from_seq=begin)) as events:
         async for event in events:
             id_ = str(event.seq) if event.kind == "entry" else None
-            yield Line(event.kind, to_json(asdict(event)), id_)
+            yield EventLine(event.kind, to_json(asdict(event)), id_)
 
 
 def entry_json(entry: RunLogEntry) -> EntryJson:

@@ -25,7 +25,7 @@ from compose.web.resources.readers import (
     streamed,
 )
 from compose.web.resources.runs import GONE, RUN, child_of, run_of
-from compose.web.streams import Line, wants_stream
+from compose.web.streams import EventLine, wants_stream
 
 _PLACE: Final = re.compile(r"(\d{1,15})\.(\d{1,9})", re.ASCII)
 
@@ -95,11 +95,11 @@ async def _behind(
 
 async def _lines(
     events: AsyncGenerator[SessionEvent, None], *, live: bool
-) -> AsyncGenerator[Line, None]:
+) -> AsyncGenerator[EventLine, None]:
     async with aclosing(events):
         async for event in events:
             if live or event.event_id is not None:
-                yield Line(event.type, EVENTS.dump_json(event), event.event_id)
+                yield EventLine(event.type, EVENTS.dump_json(event), event.event_id)
             if event.type in ENDS:
                 return
 

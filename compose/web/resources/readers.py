@@ -16,7 +16,7 @@ from actors.sessions.events import EVENTS, SessionEvent
 from actors.sessions.feed import SessionFeed
 from compose.web.endpoint import Done, ShownModel, WebCall
 from compose.web.resources.pages import Limit, OfApp
-from compose.web.streams import Line, StreamResponse, wants_stream
+from compose.web.streams import EventLine, StreamResponse, wants_stream
 
 OnDisconnect: TypeAlias = Literal["continue", "cancel"]
 """The fate of a run whose reader is gone."""
@@ -109,7 +109,7 @@ async def answered(
 
 def streamed(
     call: WebCall,
-    lines: AsyncGenerator[Line, None],
+    lines: AsyncGenerator[EventLine, None],
     *,
     on_gone: Callable[[], Awaitable[Any]] | None = None,
     headers: Mapping[str, str] | None = None,
@@ -125,11 +125,11 @@ def streamed(
     return response
 
 
-async def lines_of(events: AsyncGenerator[SessionEvent, None]) -> AsyncGenerator[Line, None]:
+async def lines_of(events: AsyncGenerator[SessionEvent, None]) -> AsyncGenerator[EventLine, None]:
     """Yield events as lines of a stream."""
     async with aclosing(events):
         async for event in events:
-            yield Line(event.type, EVENTS.dump_json(event), event.event_id)
+            yield EventLine(event.type, EVENTS.dump_json(event), event.event_id)
 
 
 async def _page(feed: SessionFeed, limit: int) -> EventsJson:

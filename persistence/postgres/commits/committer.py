@@ -57,7 +57,7 @@ from persistence.postgres.commits.unit import (
     check_commit,
     units_of,
 )
-from persistence.postgres.commits.writing import are_appends, write
+from persistence.postgres.commits.writing import are_appends, write_appends, write_commits
 from persistence.postgres.connection.batch import Batcher
 from persistence.postgres.connection.link import KEYED, PASSING_RETRIES, Connection, Link, Row
 from persistence.postgres.connection.outage import ServerOutage
@@ -247,8 +247,11 @@ class Committer(CommitStore):
         self.groups += 1
         self.written += len(units)
         self.group_size.observe(len(units))
-        with self._append_fault if are_appends(units) else self._commit_fault:
-            rows, is_fast = await write(connection, units, self._settings)
+        if are_appends(units):
+            with self._append_fault:
+                return await write_appends(connection, units, self._settings)
+        with self._commit_fault:
+            rows, is_fast = await write_commits(connection, units, self._settings)
         self.fast += is_fast
         return rows
 

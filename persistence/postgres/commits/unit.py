@@ -33,10 +33,11 @@ from actors.kernel.store.follow_graph import check_topics
 from persistence.postgres.commits.encode import json_text, message_text, run_columns
 from persistence.postgres.commits.rare_columns import runs_named, talk_of
 from persistence.postgres.commits.transcript_rows import transcript_rows
-from persistence.postgres.commits.usage_rows import UsageRow, usage_rows
+from persistence.postgres.commits.usage_rows import UsageRow, usage_row
 from persistence.postgres.connection.batch import Batched
 
 _CONTINUED: Final = EntryKind.RUN_CONTINUED
+_ANSWERED: Final = EntryKind.LLM_CALL
 RUNNING: Final = "RUNNING"
 
 ThenColumns: TypeAlias = tuple[object, ...]
@@ -120,13 +121,21 @@ class Write:
         self.is_usual = True
         self.log_from: int | None = None
         self.rows: list[tuple[str, str, str]] = []
+        self.usage: Sequence[UsageRow] = ()
         for entry in entries:
             check_entry(entry)
             if entry.kind == _CONTINUED:
                 self.log_from = expected + 1 + len(self.rows)
+            elif entry.kind == _ANSWERED:
+                self._count(entry)
             self.rows.append((entry.kind, entry.position, json_text(entry.payload, entry.kind)))
-        self.usage = usage_rows(lease.agent_id, entries)
         self.parts = None if commit is None else CommitRows(commit)
+
+    def _count(self, call: NewEntry) -> None:
+        """Keep what a model's answer adds to the totals of usage."""
+        row = usage_row(self.lease.agent_id, call.payload)
+        if row is not None:
+            self.usage = (*self.usage, row)
 
     @property
     def last(self) -> int:
@@ -168,11 +177,6 @@ class Unit:
     def parts(self) -> CommitRows | None:
         """The rows beside entries of the commit that closes the unit; None for appends."""
         return self.calls[-1].args.parts
-
-    @property
-    def usage(self) -> list[UsageRow]:
-        """The answers of models that the unit records."""
-        return [row for call in self.calls for row in call.args.usage]
 
     @property
     def outgoing(self) -> tuple[Outgoing, ...]:

@@ -79,7 +79,12 @@ def transcripts_argument(units: list[Unit]) -> str | None:
 
 def usage_argument(units: list[Unit]) -> str | None:
     """Return the answers of models that the units record as one JSON argument; None: there are none."""
-    found = [{"t": i, **row} for i, unit in enumerate(units, 1) for row in unit.usage]
+    found = [
+        {"t": i, **row}
+        for i, unit in enumerate(units, 1)
+        for call in unit.calls
+        for row in call.args.usage
+    ]
     return json_text(found, "usage") if found else None
 
 

@@ -42,14 +42,19 @@ def are_appends(units: list[Unit]) -> bool:
     return all(unit.parts is None and unit.log_from is None for unit in units)
 
 
-async def write(
+async def write_appends(
+    connection: Connection, units: list[Unit], settings: StoreSettings
+) -> list[Row]:
+    """Write a group of appends; return what its function says of it."""
+    entries = append_arguments(units)
+    return await connection.fetch(SQL_APPEND_ENTRIES, *entries, timeout=settings.answer_s)
+
+
+async def write_commits(
     connection: Connection, units: list[Unit], settings: StoreSettings
 ) -> tuple[list[Row], bool]:
-    """Write a group; return what its function says of it, and whether that was the fast path."""
+    """Write any group; return what its function says of it, and whether that was the fast path."""
     timeout = settings.answer_s
-    if are_appends(units):
-        entries = append_arguments(units)
-        return await connection.fetch(SQL_APPEND_ENTRIES, *entries, timeout=timeout), False
     if (args_or_none := fast_arguments(units)) is not None:
         rows = await _fast(connection, args_or_none, timeout)
         if rows is not None:

@@ -77,11 +77,7 @@ SQL_PATH: Final[LiteralString] = f"""
 select {COLUMNS} from turns_on_path($1, $2, 0, null, false) t order by t.ordinal
 """  # noqa: S608 - constants only
 SQL_NODES: Final[LiteralString] = f"""
-select {COLUMNS}, parent_node($1, $2, t.ordinal) as follows
-  from (select distinct u.id from unnest($3::text[]) u(id)) k
-  cross join lateral (select * from transcript_turns n
-    where n.agent = $1 and n.session = $2 and n.id = k.id offset 0) t
-  order by t.ordinal
+select {COLUMNS}, t.follows from turns_by_id($1, $2, $3) t order by t.ordinal
 """  # noqa: S608 - constants only
 SQL_WATCH_SESSION: Final[LiteralString] = """
 update sessions set watched_until = clock_timestamp() + interval '60 s'

@@ -184,7 +184,7 @@ class Transcripts(TranscriptStore):
         await self._links.fetch("clearing a conversation", SQL_CLEAR, str(agent), session)
 
     @override
-    async def clear_run(self, agent: AgentId, session: str, run_id: str) -> None:
+    async def clear_run(self, agent: AgentId, session: str | None, run_id: str) -> None:
         await self._links.fetch(
             "clearing turns of a run", SQL_CLEAR_RUN, run_id, session, str(agent)
         )

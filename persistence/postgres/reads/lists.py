@@ -62,7 +62,7 @@ SQL_CHILDREN: Final[LiteralString] = (
 )
 SQL_TASKS: Final[LiteralString] = """
 with recursive tree (run_id, agent, status, ended_at, task, swept) as (
-  select r.run_id, r.agent, r.status, r.ended_at, null::text, true
+  select r.run_id, r.agent, r.status, null::timestamptz, null::text, true
     from (select * from runs n where n.hash = $2 and n.agent = $1 offset 0) r
   union
   select c.run_id, c.agent, c.status, c.ended_at, c.supervision ->> 'task', c.swept from tree t
@@ -72,7 +72,7 @@ select t.run_id, t.agent, coalesce(t.task, '') as task, t.status, t.ended_at, e.
   cross join lateral (
     select count(*)::int as entries, coalesce(sum(octet_length(l.payload::text)), 0)::bigint as size_bytes
       from event_log l where l.run_id = t.run_id) e
-  where (t.task is not null or $4) and t.ended_at is not null and not t.swept and t.status = any($3)
+  where (t.task is not null or $4) and t.ended_at is not null and (not t.swept or $4) and t.status = any($3)
   order by t.run_id
 """
 SQL_RUN_OF_MESSAGE: Final[LiteralString] = (

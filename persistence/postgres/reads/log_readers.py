@@ -129,7 +129,8 @@ class LogReaders:
 
     def grew(self, run_id: RunId) -> None:
         """Wake who reads a log to which this process has written, and hint those elsewhere."""
-        self._wake(run_id)
+        if run_id in self._logs:
+            self._wake(run_id)
         for hints in self._hints:
             hints.announce_growth(run_id)
 

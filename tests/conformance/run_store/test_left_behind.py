@@ -151,9 +151,11 @@ async def test_ended_runs_of_tasks_are_found_below_an_agents(bed: Bed) -> None:
     assert await bed.store.retention.sweep_these(ids) == 2
     assert await bed.store.retention.sweep_these(ids) == 0
     assert [found.run_id for found in await lists.tasks(chat("s"), status=every)] == [deep.run_id]
+    left = {one.run_id: one for one in await lists.tasks(chat("s"), status=every, every=True)}
+    assert (set(left), left[done.run_id].entries) == (set(tasks), 0)
     row = await bed.store.reads.run(done.run_id)
     assert row is not None
     assert (row.status, row.swept, row.result) == (RunStatus.COMPLETED, True, None)
-    left = await bed.store.reads.run(opened.run_id)
-    assert left is not None
-    assert not left.swept
+    still = await bed.store.reads.run(opened.run_id)
+    assert still is not None
+    assert not still.swept

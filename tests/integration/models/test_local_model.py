@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
+import sys
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
@@ -75,6 +77,30 @@ async def test_a_local_model_answers_like_a_providers() -> None:
     if IS_SLOW:
         assert (await client.generate(asked, options=GREEDY)).text == first.text
         await client.aclose()
+
+
+@pytest.mark.skipif(not IS_SLOW, reason="loads a model for seconds: set CALLBOARD_TEST_SLOW=1")
+@needs_wheels
+def test_a_local_model_is_loaded_in_a_thread_and_says_so() -> None:
+    """With the SDK that asks it: the event loop serves others meanwhile, and who waits is told why."""
+    code = """
+import asyncio, logging, sys, threading
+from compose.models import local
+class Where:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("pydantic_ai", "openai", "xllamacpp"):
+            assert threading.current_thread() is not threading.main_thread(), name
+from actors import ChatMessage, GenerationOptions
+logging.basicConfig(level=logging.INFO)
+client = local(threads=1, context_window=512)
+sys.meta_path.insert(0, Where())
+asked = [ChatMessage.of("user", "Hello.")]
+asyncio.run(client.generate(asked, options=GenerationOptions(max_tokens=1)))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("INFO:callboard.models:loading a local model") == 1
 
 
 @pytest.mark.skipif(not IS_SLOW, reason="computes for seconds: set CALLBOARD_TEST_SLOW=1")

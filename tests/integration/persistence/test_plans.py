@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
+from actors.kernel.agent.message import ChatMessage
 from actors.kernel.agent.supervision import SpawnBudget
+from actors.kernel.agent.transcript import NewTurn
 from actors.kernel.runtime.ids import AgentId, RunId, partition_hash
 from actors.kernel.runtime.scheduler import RunStatus
 from actors.kernel.store.lists import RunFilter
@@ -298,6 +300,46 @@ async def test_a_long_mailbox_costs_a_commit_no_more(
             costs.append(sum(plan.pages for plan in book.plans if plan.function in BY_COMMITS))
 
     assert max(costs) < 2 * costs[0], costs
+
+
+TALK: Final = AgentId("clerk", "talk")
+SHORT_TALKS: Final = """
+insert into transcript_turns (agent, session, ordinal, id, run_id, body)
+  select 'clerk/o' || n, 's', k, md5(n || ' ' || k), '', '{"role": "user"}'
+    from generate_series(1, 300) n, generate_series(1, 20) k
+"""
+LONG_TALK: Final = """
+insert into transcript_turns (agent, session, ordinal, id, run_id, body)
+  select 'clerk/talk', 'talk', n, md5(n::text), '', '{"role": "user"}'
+    from generate_series(1000, 999 + $1::int) n
+"""
+"""So many more turns of a session: the index of their ids gets higher than that of their ordinals."""
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_a_turn_costs_the_same_in_a_long_conversation(
+    postgres_dsn: str, schema: str, book: PlanBook, mode: str
+) -> None:
+    """To write it, and to read it by its id, also where the planner knows of short ones only."""
+    costs: list[int] = []
+    book.mode = mode
+    async with post_office(postgres_dsn, schema) as post:
+        await write(postgres_dsn, schema, {SHORT_TALKS: ()}, "well")
+        store = post.bed.store
+
+        async def talk(n: int) -> None:
+            turns = [NewTurn(TALK.key, f"{n}.{k}", ChatMessage.of("user", "hi")) for k in range(3)]
+            await store.transcripts.append(TALK, turns)
+            assert len(await store.sessions.nodes(TALK, [turn.id for turn in turns])) == 3
+
+        for n, count in enumerate((0, 20_000)):
+            await talk(10 * n)
+            await write(postgres_dsn, schema, {LONG_TALK: (count,)}, "never")
+            book.clear()
+            await talk(10 * n + 1)
+            costs.append(sum(plan.pages for plan in book.plans if not plan.function))
+
+    assert costs[1] < 3 * costs[0], costs
 
 
 async def test_a_child_costs_the_same_however_many_there_are(

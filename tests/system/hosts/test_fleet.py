@@ -314,23 +314,37 @@ async def test_a_host_that_lost_the_broker_alone_leaves_its_agents_to_one_that_h
 async def test_hosts_that_all_lost_the_broker_keep_what_they_have(
     fleet: Hosts, rows: Rows, client: Runtime
 ) -> None:
-    """No shard moves, neither while it is away nor when it is back."""
+    """No shard moves, neither while it is away nor when it is back.
+
+    On a busy machine one host may notice it seconds before the other, which then takes its shards: that is
+    right, and another try.
+    """
+    sql = "select shard, epoch from shards order by 1"
     async with FaultProxy.to(str(fleet.more["nats_url"])) as proxy:
         url = proxy.through(str(fleet.more["nats_url"]))
         both = [await fleet.serving(NODES, nats_url=url, lease_s=6) for _ in range(2)]
-        await rows.until_owned("p:", {host.name: PARTITIONS for host in both})
-        before = await rows.connection.fetch("select shard, epoch from shards order by 1")
-        proxy.cut()
-        proxy.reset()
-        await rows.until_unable(2, "broker")
-        proxy.heal()
-        await rows.until_unable(0)
+
+        async def lose() -> tuple[object, object]:
+            await rows.until_owned("p:", {host.name: PARTITIONS for host in both})
+            had = await rows.connection.fetch(sql)
+            proxy.cut()
+            proxy.reset()
+            await rows.until_unable(2, "broker")
+            away = await rows.connection.fetch(sql)
+            proxy.heal()
+            await rows.until_unable(0)
+            return had, away
+
+        before, while_away = await lose()
+        for _ in range(4):
+            if while_away != before:
+                before, while_away = await lose()
         a, b = nodes(2)
         await client.send(a, {"n": 0, "then": volley(b)})
         await rows.until_seen(b, 2)
-        after = await rows.connection.fetch("select shard, epoch from shards order by 1")
+        after = await rows.connection.fetch(sql)
 
-    assert after == before
+    assert after == while_away == before
 
 
 @pytest.mark.slow

@@ -51,6 +51,7 @@ async def test_a_chat_killed_in_mid_answer_goes_on_when_it_is_opened_again(
     lease = {"CALLBOARD_LEASE_S": "1", "CALLBOARD_HEARTBEAT_S": "0.25"}
     first = chat(*place, **{STUCK: "1"}, **lease)
     await first.says("I want a refund")
+    await first.sees("info    loading for a test")
     await first.sees('? refund {"order": "7"}: agree? [y/N] ')
     first.types("y")
     await first.sees("← refund: refunded 7")

@@ -10,8 +10,7 @@ begin
     outcome := 'active';
   elsif outcome = 'ok' then
     if p_node <> 'root' then
-      place := (select t.ordinal from transcript_turns t
-        where t.agent = p_agent and t.session = p_session and t.id = p_node);
+      place := (select t.ordinal from turns_by_id(p_agent, p_session, array[p_node]) t);
     end if;
     if place is not null then
       perform move_head(p_agent, p_session, place);

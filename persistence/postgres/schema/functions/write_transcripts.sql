@@ -4,9 +4,10 @@
 -- if the one before it is the one that its run saw. `artifacts`: those of turns that are kept apart, which were
 -- stored before and are pinned here; one that is gone refuses all, and is stored again. `sessions`: what commits mean
 -- for the sessions that their agents are; the head moves before turns are added, facts are written behind them.
+-- Turns are found by their ids as in `turns_by_id`.
 create or replace function write_transcripts(p json, t_run text[], t_agent text[], bad int[])
 returns void
-language plpgsql set search_path from current set enable_seqscan = off as $$
+language plpgsql set search_path from current set enable_seqscan = off set enable_sort = off as $$
 declare
   at timestamptz := clock_timestamp(); agents text[]; sessions text[]; held int; branches boolean; apart record;
 begin
@@ -16,7 +17,8 @@ begin
         from json_to_recordset(p -> 'sessions') as x(t int, session text, head text)
         cross join lateral (select -1 as ordinal where x.head = 'root'
           union all (select n.ordinal from transcript_turns n
-            where n.agent = t_agent[x.t] and n.session = x.session and n.id = x.head and x.head <> 'root' offset 0)) n
+            where n.agent = t_agent[x.t] and n.session = x.session and n.id >= x.head and n.id <= x.head
+              and x.head <> 'root' order by n.id limit 1)) n
         where x.t <> all(bad) order by 1, 2) k;
   end if;
   if p -> 'turns' is not null then
@@ -46,7 +48,8 @@ begin
     fresh as materialized (
       select distinct on (m.agent, m.session, m.id) m.* from told m
         left join lateral (select k.ordinal from transcript_turns k
-          where k.agent = m.agent and k.session = m.session and k.id = m.id offset 0) known on true
+          where k.agent = m.agent and k.session = m.session and k.id >= m.id and k.id <= m.id
+          order by k.id limit 1) known on true
         where known.ordinal is null
         order by m.agent, m.session, m.id, m.n),
     added as (
@@ -71,7 +74,8 @@ begin
     for apart in select distinct agent_tenant(t_agent[x.t]) as tenant, x.scope, x.artifact as id
         from json_to_recordset(p -> 'artifacts') as x(t int, scope text, artifact text, session text, turn text)
           cross join lateral (select n.artifact from transcript_turns n
-            where n.agent = t_agent[x.t] and n.session = x.session and n.id = x.turn offset 0) n
+            where n.agent = t_agent[x.t] and n.session = x.session and n.id >= x.turn and n.id <= x.turn
+            order by n.id limit 1) n
         where x.t <> all(bad) and n.artifact = x.scope  -- else its session had another turn of this id
         order by 1, 2, 3
     loop

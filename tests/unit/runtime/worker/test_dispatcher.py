@@ -35,14 +35,41 @@ async def test_of_a_burst_few_start_between_two_looks_of_the_loop(turns: int) ->
         if begun == total and not dispatcher.load:
             over.set()
 
-    env: Any = SimpleNamespace(store=None, clock=SystemClock(), idle=IdleRuns())
-    mailboxes: Any = SimpleNamespace(may_start=lambda _: True)
     async with TaskScope() as tasks:
-        dispatcher = Dispatcher(env, mailboxes, tasks, capacity=total, drive=drive)
-        for n in range(total):
-            agent = AgentId("worker", str(n))
-            dispatcher.consider(Mailbox(agent, ShardId("p:worker:0"), spilled=True))
+        dispatcher = _dispatcher(tasks, total, drive)
+        _offer(dispatcher, total)
         assert dispatcher.load == STARTS
         await over.wait()
 
     assert most <= (turns + 2) * STARTS
+
+
+async def test_a_wave_starts_whole_whoever_started_in_earlier_turns_of_the_loop() -> None:
+    """Agents that go in step stay so, and their commits in one group: the limit counts one turn of the loop."""
+    wave = STARTS * 3 // 4
+
+    async def drive(permit: Permit[Mailbox]) -> None:
+        dispatcher.leave(permit)
+
+    async with TaskScope() as tasks:
+        dispatcher = _dispatcher(tasks, 10 * STARTS, drive)
+        started = []
+        for _ in range(5):
+            _offer(dispatcher, wave)
+            started.append(dispatcher.load)
+            while dispatcher.load:  # noqa: ASYNC110 - no event says "all"
+                await asyncio.sleep(0)
+
+    assert started == [wave] * 5
+
+
+def _dispatcher(tasks: TaskScope, capacity: int, drive: Any) -> Dispatcher:
+    env: Any = SimpleNamespace(store=None, clock=SystemClock(), idle=IdleRuns())
+    mailboxes: Any = SimpleNamespace(may_start=lambda _: True)
+    return Dispatcher(env, mailboxes, tasks, capacity=capacity, drive=drive)
+
+
+def _offer(dispatcher: Dispatcher, count: int) -> None:
+    for n in range(count):
+        agent = AgentId("worker", str(n))
+        dispatcher.consider(Mailbox(agent, ShardId("p:worker:0"), spilled=True))

@@ -35,15 +35,21 @@ update sessions s set title = coalesce($2, s.title), title_folded = coalesce($3,
   where s.agent = $1 and s.created_at is not null and not s.is_deleting
   returning true as is_there
 """
+_FOUND: Final[LiteralString] = """
+  n.tenant = $1 and n.type = $2 and n.created_at is not null and not n.is_deleting
+  and n.last_at <= coalesce($3::timestamptz, 'infinity')
+  and ($3::timestamptz is null or n.last_at < $3 or n.agent > $4)
+  and ($5::text is null or strpos(n.title_folded, $5) > 0)
+  and ($6::boolean is null or $6 = exists (
+    select from runs r where r.agent = n.agent and r.ended_at is null offset 0))
+"""
 SQL_FIND_SESSIONS: Final[LiteralString] = f"""
-select {SESSION} from (select * from sessions n
-    where n.tenant = $1 and n.type = $2 and n.created_at is not null and not n.is_deleting
-      and n.last_at <= coalesce($3::timestamptz, 'infinity')
-      and ($3::timestamptz is null or n.last_at < $3 or n.agent > $4)
-      and ($5::text is null or strpos(n.title_folded, $5) > 0)
-      and ($6::boolean is null or $6 = exists (
-        select from runs r where r.agent = n.agent and r.ended_at is null offset 0))
-      and ($8::text is null or n.owner = $8)
+select {SESSION} from (select * from sessions n where {_FOUND}
+    order by n.last_at desc, n.agent limit $7) s
+  order by s.last_at desc, s.agent
+"""  # noqa: S608 - constants only
+SQL_FIND_OWN_SESSIONS: Final[LiteralString] = f"""
+select {SESSION} from (select * from sessions n where {_FOUND} and n.owner = $8
     order by n.last_at desc, n.agent limit $7) s
   order by s.last_at desc, s.agent
 """  # noqa: S608 - constants only
@@ -105,9 +111,13 @@ class PostgresSessionDirectory(SessionDirectory):
             *(wanted.tenant, wanted.app),
             *((None, None) if after is None else (after.last_at, str(after.agent_id))),
             *(None if wanted.title is None else wanted.title.casefold(), wanted.is_active, limit),
-            wanted.owner,
         )
-        rows = await self._links.fetch("listing sessions", SQL_FIND_SESSIONS, *args)
+        if wanted.owner is None:
+            rows = await self._links.fetch("listing sessions", SQL_FIND_SESSIONS, *args)
+        else:
+            rows = await self._links.fetch(
+                "listing sessions", SQL_FIND_OWN_SESSIONS, *args, wanted.owner
+            )
         return [session_of(row) for row in rows]
 
     @override

@@ -47,7 +47,13 @@ SQL_PAGE_OF_SESSIONS: Final[LiteralString] = """
 select s.agent from sessions s
   where s.agent > $4 and s.agent < $5 and s.tenant = $1 and s.type = $2
     and ($3::text is null or s.project = $3) and s.created_at is not null and not s.is_deleting
-    and ($7::text is null or s.owner = $7)
+  order by s.agent limit $6
+"""
+SQL_PAGE_OF_OWN_SESSIONS: Final[LiteralString] = """
+select s.agent from (select n.agent, n.project from sessions n
+    where n.tenant = $1 and n.type = $2 and n.owner = $7 and n.created_at is not null and not n.is_deleting
+    offset 0) s
+  where s.agent > $4 and s.agent < $5 and ($3::text is null or s.project = $3)
   order by s.agent limit $6
 """
 SQL_IDLE_SESSIONS: Final[LiteralString] = """
@@ -233,8 +239,13 @@ class PostgresSessions(SessionStore):
         app = str(AgentId(type_, "-", tenant)).removesuffix("/-")
         first = f"{app}/" if after is None else str(after)
         end = f"{app}0"  # what comes behind a slash: the ids of an app are behind each other
-        args = (tenant, type_, project, first, end, limit, owner)
-        rows = await self._links.fetch("listing sessions", SQL_PAGE_OF_SESSIONS, *args)
+        args = (tenant, type_, project, first, end, limit)
+        if owner is None:
+            rows = await self._links.fetch("listing sessions", SQL_PAGE_OF_SESSIONS, *args)
+        else:
+            rows = await self._links.fetch(
+                "listing sessions", SQL_PAGE_OF_OWN_SESSIONS, *args, owner
+            )
         return [AgentId.parse(row["agent"]) for row in rows]
 
     @override

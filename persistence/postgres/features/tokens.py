@@ -21,9 +21,9 @@ STATE: Final[LiteralString] = """
     when t.expires_at <= clock_timestamp() then 'expired' else 'valid' end as state
 """
 SQL_CREATE_TOKEN: Final[LiteralString] = f"""
-with gone as (delete from api_tokens o where o.ctid = any(array(
-    select n.ctid from api_tokens n where n.is_login and n.expires_at < clock_timestamp()
-      order by n.expires_at limit 100)))
+with gone as (delete from api_tokens o where o.id = any(array(
+    select n.id from api_tokens n where n.is_login and n.expires_at < statement_timestamp()
+      limit 100)))
 insert into api_tokens as t (id, digest, name, tenant, principal, scopes, expires_at, is_login, parent)
   values ($1, $2, $3, $4, $5, $6, $7, $8, $9)
   on conflict (name) where revoked_at is null and not is_login do nothing
@@ -40,12 +40,9 @@ SQL_LIST_TOKENS: Final[LiteralString] = f"""
 select {COLUMNS}, {STATE} from api_tokens t where not t.is_login order by t.created_at, t.id
 """  # noqa: S608 - constants only
 SQL_REVOKE_TOKEN: Final[LiteralString] = f"""
-with wanted as (
-  select n.id from api_tokens n
-    where n.id = $1 or (n.name = $1 and n.revoked_at is null and not n.is_login)
-    order by n.id = $1 limit 1)
 update api_tokens t set revoked_at = coalesce(t.revoked_at, clock_timestamp())
-  from wanted w where t.id = w.id
+  where t.id = coalesce(
+    (select n.id from api_tokens n where n.name = $1 and n.revoked_at is null and not n.is_login), $1)
   returning {COLUMNS}, 'revoked' as state
 """  # noqa: S608 - constants only
 SQL_TOKENS_OVER: Final[LiteralString] = f"""

@@ -48,7 +48,8 @@ class InMemoryTokens(TokenStore):
         if not new.is_login and self._named(new.name) is not None:
             raise TokenExistsError(new.name)
         for token in [*self._tokens.values()]:
-            if token.is_login and self._state(token) == "expired":
+            is_its = (token.tenant, token.principal) == (new.tenant, new.principal)
+            if is_its and token.is_login and self._state(token) == "expired":
                 self._forget(token.id)
         self._ids[new.digest] = new.id
         if new.parent is not None:

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from actors.kernel.storage.token import NewToken
 from actors.storage.tokens import BEARER, digest_of, new_secret
-from compose.web import app
-from compose.web.identity.authentication import Authentication
+from compose.web import Authentication, app
 from tests.behaviour.talks import Echo, sessions_on
 from tests.behaviour.web import WebClient
 

@@ -86,7 +86,7 @@ class TokenStore(Protocol):
     """The tokens of all tenants."""
 
     async def create(self, new: NewToken) -> ApiToken:
-        """Keep a token, and forget logins that are over.
+        """Keep a token, and forget logins of its principal that are over.
 
         Raises:
             TokenExistsError: A token of this name was not revoked. Nothing was changed.

@@ -21,9 +21,8 @@ STATE: Final[LiteralString] = """
     when t.expires_at <= clock_timestamp() then 'expired' else 'valid' end as state
 """
 SQL_CREATE_TOKEN: Final[LiteralString] = f"""
-with gone as (delete from api_tokens o where o.id = any(array(
-    select n.id from api_tokens n where n.is_login and n.expires_at < statement_timestamp()
-      limit 100)))
+with gone as (delete from api_tokens o
+    where o.tenant = $4 and o.principal = $5 and o.is_login and o.expires_at < statement_timestamp())
 insert into api_tokens as t (id, digest, name, tenant, principal, scopes, expires_at, is_login, parent)
   values ($1, $2, $3, $4, $5, $6, $7, $8, $9)
   on conflict (name) where revoked_at is null and not is_login do nothing

@@ -132,9 +132,9 @@ ROWS: Final = (
     # Tokens, and as many logins of browsers that are over.
     """
     insert into api_tokens (id, digest, name, tenant, principal, scopes, is_login, parent, expires_at)
-      select 'i' || n, 'd' || n, 'n' || n, 'default', 'p' || n, '{operate}'::text[], false, null, null::timestamptz
+      select 'j' || n, 'e' || n, '', 'default', 'p' || n, '{operate}'::text[], true, 'i' || n, now()
         from generate_series(1, $1::int) n
-      union all select 'j' || n, 'e' || n, '', 'default', 'p' || n, '{operate}', true, 'i' || n, now()
+      union all select 'i' || n, 'd' || n, 'n' || n, 'default', 'p' || n, '{operate}', false, null, null
         from generate_series(1, $1::int) n
     """,
     """

@@ -21,4 +21,4 @@ create table api_tokens (
 );
 create unique index api_tokens_by_name on api_tokens (name) where revoked_at is null and not is_login;
 create index api_tokens_of_parent on api_tokens (parent) where parent is not null;
-create index api_tokens_over on api_tokens (expires_at) where is_login;
+create index api_tokens_of_principal on api_tokens (tenant, principal) where is_login;

@@ -130,9 +130,20 @@ async def crew(bed: Bed) -> dict[str, Any]:
 
 
 def test_each_endpoint_is_in_the_table_and_nothing_else() -> None:
-    """A new route without an entry is served to nobody: the application is not even made."""
+    """What is not of sessions is for operators. A new route without an entry: there is no application."""
     assert {name_of(one) for one in ENDPOINTS} | {"GET /v1/openapi.json"} == set(ACCESS)
     assert set(REQUESTS) <= set(ACCESS)
+    for name, access in ACCESS.items():
+        if name in ("GET /v1/openapi.json", "POST /v1/login"):
+            assert access == "public"
+        elif name in ("GET /v1/login", "POST /v1/logout"):
+            assert access == "signed in"
+        elif "/v1/runs/" in name or "/v1/agents/" in name:
+            assert access == "operate", "these are not only of sessions"
+        elif "/v1/cleanup/" in name:
+            assert access == "cleanup"
+        else:
+            assert access == "sessions:own", name
     with pytest.raises(LookupError, match=r"GET /v1/odd: say in compose/web/access\.py who may"):
         access_of("GET", "/v1/odd")
 

@@ -43,7 +43,10 @@ def jwk(key: Any, kid: str | None, **more: Any) -> dict[str, Any]:
     return {**found, **({} if kid is None else {"kid": kid}), **more}
 
 
-KEYS: Final = [jwk(RSA, "r"), jwk(EC, "e"), jwk(ED, "o"), jwk(SHORT, "short")]
+KEYS: Final = [
+    *(jwk(RSA, "r"), jwk(EC, "e"), jwk(ED, "o"), jwk(SHORT, "short")),
+    jwk(RSA, "pinned", alg="RS256"),
+]
 
 
 class Signer:
@@ -176,7 +179,8 @@ async def test_a_token_that_is_wrong_is_nobodys(bed: Bed) -> None:
         "a long kid": signer.token(kid="x" * 3_000),
         "own keys": by_hand({"alg": "RS256", "jwk": jwk(OTHER, "r"), "kid": "r"}, claims),
         "keys elsewhere": by_hand({"alg": "RS256", "jku": "https://evil.example"}, claims),
-        "crit": by_hand({"alg": "RS256", "kid": "r", "crit": ["x"]}, claims),
+        "crit": jwt.encode(claims, RSA, "RS256", {"kid": "r", "crit": ["b64"], "b64": True}),
+        "another way than the key says": signer.token(RSA, "PS256", "pinned"),
         "alg is a list": by_hand({"alg": ["RS256"], "kid": "r"}, claims),
         "kid is a number": by_hand({"alg": "RS256", "kid": 5}, claims),
         "head is a list": by_hand([1], claims),
@@ -256,7 +260,8 @@ async def test_keys_are_read_again_when_others_sign(bed: Bed) -> None:
 async def test_without_keys_nobody_is_known_and_that_is_said(bed: Bed) -> None:
     """503 with a remedy, and again in ten seconds; a token that could be nobody's is refused at once."""
     signer = Signer(bed)
-    private = {**jwk(OTHER, "r"), "d": "eA"}
+    private = {**jwt.algorithms.RSAAlgorithm.to_jwk(RSA, as_dict=True), "kid": "r"}
+    private.pop("key_ops")
     keys = Keys(private, jwk(OTHER, "r", use="enc"), {"kty": "RSA"})
     async with trusting(bed, keys) as guarded:
         answers = await asyncio.gather(*(who(guarded, signer.token(jti=str(n))) for n in range(3)))

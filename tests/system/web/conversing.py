@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 APP_NAME: Final = "talk"
 SPEC: Final = "tests.system.web.conversing:APP"
-WORDS: Final = [f"{n} " for n in range(8)]
+WORDS: Final = [f"{n} " for n in range(20)]
 PAUSE_S: Final = 0.05
 
 

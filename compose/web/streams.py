@@ -7,6 +7,7 @@ import logging
 from collections import Counter, deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping
 from contextlib import aclosing
+from functools import partial
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from pydantic_core import to_json
@@ -106,7 +107,8 @@ class Streams:
         if not self._open:
             self._tasks.start(self._beat(), name="beat of streams")
             if self._over is not None:
-                self._tasks.start(self._end_those_over(self._over), name="ends of principals")
+                ends = partial(self._end_those_over, self._over)
+                self._tasks.keep(ends, name="streams of principals who are nobody any more")
         self._open[stream] = principal
         self._count[_key(principal)] += 1
 

@@ -22,6 +22,7 @@ from compose.web.principal import LOCAL, Principal
 from compose.web.problems import HttpProblem, ProblemError
 from tests.behaviour.agents import Acting
 from tests.behaviour.bed import FAST
+from tests.behaviour.guarded import guarded_on
 from tests.behaviour.talks import Echo
 from tests.behaviour.web import Answer, WebClient, made, told, web_on
 from tests.harness.elements import Elements
@@ -262,6 +263,23 @@ async def test_a_page_is_of_its_reader(bed: Bed, app: str) -> None:
         ]
         unknown = WebClient(api_of(bed.runtime, default_app=app, authenticate=nobody))
         await page_of(unknown, here, 401)
+
+
+async def test_a_page_leads_who_is_nobody_to_where_people_sign_in(bed: Bed) -> None:
+    """And back. Another principal's sessions are no pages, and in no list; scopes are those of the API."""
+    async with guarded_on(bed) as guarded:
+        ada, bob = [await guarded.client(name, "sessions:own") for name in ("ada", "bob")]
+        await made(ada, "s")
+        here = f"/chat/{guarded.app}/s"
+        asked = await guarded.web("GET", here, accept=HTML)
+        assert (asked.status, asked.headers["location"]) == (303, f"/login?next={here}")
+        form = (await page_of(guarded.web, asked.headers["location"])).all("form")
+        assert [one["data-next"] for one in form] == [here]
+        await page_of(ada, here)
+        await page_of(bob, here, 404)
+        lists = [await page_of(one, f"/chat/{guarded.app}") for one in (ada, bob)]
+        assert [here in one.links() for one in lists] == [True, False]
+        await page_of(await guarded.client("eve", "cleanup"), "/", 403)
 
 
 async def test_a_session_that_is_gone_is_a_page_that_says_so(bed: Bed, app: str) -> None:

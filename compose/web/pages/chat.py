@@ -40,6 +40,17 @@ class PartQuery(StrictModel):
     before: int | None = Field(default=None, ge=0, le=MAX_INT)
 
 
+class SignInQuery(StrictModel):
+    """The query of the page where people say who they are. `next`: where they wanted to go."""
+
+    next: str = "/"
+
+
+async def sign_in(call: WebCall, query: SignInQuery, _: None) -> Done:
+    """Return the page where a token becomes a login."""
+    return page(call.request, "login.html", next=query.next)
+
+
 async def show_apps(call: WebCall, _: NoQuery, __: None) -> Done:
     """Return the page of apps, the server's own one first."""
     apps = sorted(await apps_of(call), key=lambda one: not one.is_default)
@@ -113,6 +124,13 @@ _SESSION: Final = f"{_APP}/{{session}}"
 _RUN: Final = f"{_SESSION}/runs/{{run}}"
 PAGES: Final = (
     PageEndpoint(method="GET", path="/", call=show_apps, says="Apps."),
+    PageEndpoint(
+        method="GET",
+        path="/login",
+        call=sign_in,
+        says="Where people say who they are.",
+        query=SignInQuery,
+    ),
     PageEndpoint(
         method="GET", path=_APP, call=show_sessions, says="Sessions of an app.", query=ListQuery
     ),

@@ -16,6 +16,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from typing_extensions import override
 
+from compose.web.access import Access
 from compose.web.endpoint import WebApi, WebEndpoint
 from compose.web.pages.assets import Assets
 from compose.web.pages.markup import html_of_markdown
@@ -45,15 +46,15 @@ class PageEndpoint(WebEndpoint):
     """A page: an endpoint whose problems are pages, too."""
 
     @override
-    async def respond(self, api: WebApi, request: Request) -> Response:
+    async def respond(self, api: WebApi, request: Request, access: Access) -> Response:
         """See `WebEndpoint.respond`."""
         try:
-            return await self._respond(api, request)
+            return await self._respond(api, request, access)
         except Exception as exc:  # noqa: BLE001 - the boundary of a request
             problem = problem_of(exc)
             if problem.status == HTTPStatus.UNAUTHORIZED and api.sign_in is not None:
-                here = quote(str(request.scope["path"]))
-                return RedirectResponse(f"{api.sign_in}?next={here}", HTTPStatus.SEE_OTHER)
+                base, here = request.scope.get("root_path", ""), quote(request.scope["path"])
+                return RedirectResponse(f"{base}{api.sign_in}?next={here}", HTTPStatus.SEE_OTHER)
             return problem_page(request, problem)
 
 

@@ -24,7 +24,7 @@ class AppJson(ShownModel):
 
 
 class AppsJson(ShownModel):
-    """The apps, by name: the server's own, and types that hosts serve."""
+    """The apps, by name: the server's own ones, and, for who may operate, all types that hosts serve."""
 
     apps: list[AppJson]
 
@@ -41,7 +41,8 @@ async def apps_of(call: WebCall) -> list[AppJson]:
             is_served=name in types,
             modes=list(api.modes) or None if name == api.app else None,
         )
-        for name in sorted({*types, api.app})
+        for name in sorted({*types, *api.apps, api.app})
+        if api.may_use(call.principal, name)
     ]
 
 

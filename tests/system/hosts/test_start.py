@@ -24,15 +24,18 @@ PYTHONS_OWN: Final = sys.stdlib_module_names | {"__main__", "tests"}
 NOT_NEEDED: Final = {
     "actors.kernel.memory_rules",  # no agent remembers anything
     "actors.kernel.storage.session_directory",  # nobody asks for lists of sessions
+    "actors.kernel.storage.token",  # nobody asks over HTTP
     "actors.runtime.memory.store",  # rows are in PostgreSQL
     "actors.runtime.sharding.erasing",
     "actors.storage.boards",
+    "cryptography",
     "compose.embedded",  # URLs name the servers
     "docstring_parser",
     "compose.web",
     "email.mime",
     "http.client",
     "httptools",
+    "jwt",
     "opentelemetry.exporter",
     "opentelemetry.sdk",  # no collector is named
     "prometheus_client",  # no address for metrics is named

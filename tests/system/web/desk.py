@@ -18,7 +18,7 @@ from actors.kernel.runtime.ids import AgentId
 from actors.sessions import AgentRuntime
 from actors.sessions.artifacts import session_artifacts
 from actors.testing import FunctionModel, ModelReply
-from compose.web import app
+from compose.web import Authentication, app
 from compose.web.server import serve_web
 
 if TYPE_CHECKING:
@@ -130,13 +130,14 @@ class Desk:
 
 @asynccontextmanager
 async def served(
-    desk: Desk, address: str = "127.0.0.1:0"
+    desk: Desk, address: str = "127.0.0.1:0", *, is_guarded: bool = False
 ) -> AsyncIterator[tuple[str, AgentRuntime]]:
-    """Yield the URL of the pages of this desk, in memory, and its sessions."""
+    """Yield the URL of the pages of this desk, in memory, and its sessions; guarded ones ask who asks."""
     main, specialist = desk.agents()
     async with Runtime() as runtime:
         await runtime.register(specialist)
+        who = Authentication(runtime.store.tokens, runtime.clock) if is_guarded else None
         async with AgentRuntime(agents=main, runtime=runtime, app=APP_NAME) as talks:
-            application = app(talks, modes=("normal",), is_loopback=True)
+            application = app(talks, modes=("normal",), authenticate=who, is_loopback=True)
             async with serve_web(address, application, before_stop=application.end_streams) as url:
                 yield url, talks

@@ -13,7 +13,9 @@ from playwright.async_api import expect
 from actors.kernel.agent.message import ChatMessage
 from actors.kernel.agent.transcript import NewTurn
 from actors.kernel.storage.session_directory import SessionLabel
+from actors.kernel.storage.token import NewToken
 from actors.sessions import AgentRuntime
+from actors.storage.tokens import BEARER, digest_of, new_secret
 from compose.web import app
 from compose.web.server import serve_web
 from tests.harness.chromium import chromium, watched
@@ -223,6 +225,47 @@ async def test_a_page_comes_back_after_its_server_has_died(place: Place) -> None
             await expect(page.locator(".said table")).to_be_visible()
             await expect(page.locator("article.message")).to_have_count(4)
             seen.is_cut = True
+
+
+async def test_a_person_signs_in_and_out(place: Place) -> None:
+    """With a token; who is nobody comes to that page from any other one, and then where they wanted to go."""
+    secret = new_secret(BEARER)
+    async with (
+        served(place.desk, is_guarded=True) as (url, talks),
+        watched(place.browser, url) as seen,
+    ):
+        page, tokens = seen.page, talks.runtime.store.tokens
+        new = NewToken(
+            id="t1",
+            digest=digest_of(secret),
+            name="laptop",
+            tenant="default",
+            principal="ada",
+            scopes=("sessions:own",),
+            expires_at=None,
+        )
+        await tokens.create(new)
+        await page.goto(f"{url}/chat/{APP_NAME}")
+        await expect(page).to_have_url(f"{url}/login?next=/chat/{APP_NAME}")
+        await check_access(page)
+        seen.is_cut = True
+        await page.keyboard.type("wrong")
+        await page.keyboard.press("Enter")
+        await expect(page.locator("#told")).to_be_visible()
+        seen.is_cut = False
+        await page.fill("#token", secret)
+        await page.keyboard.press("Enter")
+        await expect(page).to_have_url(f"{url}/chat/{APP_NAME}")
+        await page.click("[data-do=new]")
+        await page.wait_for_selector("#composer")
+        await say(page, "signed in")
+        await expect(page.locator(".assistant:not(.now) .said")).to_have_text("You said signed in")
+        await page.click("#leave")
+        await expect(page.locator("#token")).to_be_visible()
+        await page.goto(f"{url}/login?next=//elsewhere.example/")
+        await page.fill("#token", secret)
+        await page.keyboard.press("Enter")
+        await expect(page).to_have_url(f"{url}/")
 
 
 async def test_two_thousand_messages_are_scrolled_to_the_first(place: Place) -> None:

@@ -5,11 +5,14 @@ const CSRF = /(?:^|; )(?:__Host-)?callboard_csrf=([0-9a-f]+)/; // the part of a 
 export const base = document.body.dataset.base;
 export const part = encodeURIComponent;
 
+/** Return what a change has to say beside a login's cookie; null: there is no login. */
+export const csrf = () => CSRF.exec(document.cookie)?.[1] ?? null;
+
 /** Return the JSON of an answer. Throws an Error with the problem's words. */
 export async function ask(method, path, body) {
   const headers = { accept: "application/json", "content-type": "application/json" };
-  const csrf = CSRF.exec(document.cookie);
-  if (csrf) headers["x-csrf-token"] = csrf[1];
+  const proof = csrf();
+  if (proof) headers["x-csrf-token"] = proof;
   let response;
   try {
     response = await fetch(`${base}/v1${path}`, { method, headers, body: body && JSON.stringify(body) });

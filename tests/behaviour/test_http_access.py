@@ -10,7 +10,7 @@ import pytest
 from actors.kernel.runtime.ids import AgentId
 from actors.sessions import AgentRuntime
 from compose.web.access import ACCESS, access_of
-from compose.web._app import ENDPOINTS
+from compose.web.application import ENDPOINTS
 from compose.web.endpoint import WebEndpoint
 from tests.behaviour.guarded import Guarded, guarded_on
 from tests.behaviour.talks import Echo

@@ -22,11 +22,12 @@ from persistence.postgres.connection.link import KEYED, Link, Links
 from persistence.postgres.connection.listener import Listener
 from persistence.postgres.connection.outage import ServerOutage
 from persistence.postgres.connection.settings import StoreSettings
+from persistence.postgres.features.fact_readers import FactReaders
 from persistence.postgres.features.follows import Follows
 from persistence.postgres.features.limits import PostgresLimits
 from persistence.postgres.features.retention import Retention
 from persistence.postgres.features.schedules import PostgresSchedules
-from persistence.postgres.features.sessions import FactReaders, PostgresSessions
+from persistence.postgres.features.sessions import PostgresSessions
 from persistence.postgres.features.transcripts import Transcripts
 from persistence.postgres.features.usage import PostgresUsage
 from persistence.postgres.mail.arrivals import Arrivals
@@ -93,7 +94,9 @@ class PostgresStore(RunStore):
         self.reads = Reads(settings, links, reading, log_readers)
         self.lists = Lists(links, answering)
         self.transcripts = Transcripts(links, large_turns.of)
-        readers = FactReaders(self._listener, settings.sessions_channel)
+        self._fact_readers = readers = FactReaders(
+            reading, self._listener, settings.sessions_channel
+        )
         self.sessions = PostgresSessions(links, self.transcripts, readers)
         self.arrivals = Arrivals(
             settings, links, arriving, answering, reads=self.reads, on_session=readers.wake
@@ -170,7 +173,7 @@ class PostgresStore(RunStore):
         """Work while the block lasts; queued writes are finished at its end, within 10 seconds."""
         try:
             async with background(
-                [self._listener.run],
+                [self._listener.run, self._fact_readers.run],
                 [self.commits.run, *(batcher.run for batcher in self._batchers)],
                 stop=self._stop,
             ):

@@ -66,7 +66,7 @@ class Guarded:
 
     def with_token(self, secret: str) -> WebClient:
         """Return a client that sends this bearer token."""
-        return WebClient(self.web.application, headers={"authorization": f"Bearer {secret}"})
+        return WebClient(self.web._app, headers={"authorization": f"Bearer {secret}"})
 
 
 @asynccontextmanager

@@ -148,7 +148,6 @@ def test_each_endpoint_is_in_the_table_and_nothing_else() -> None:
         access_of("GET", "/v1/odd")
 
 
-@pytest.mark.item(382)
 async def test_each_endpoint_is_for_those_who_may(bed: Bed) -> None:
     """Whoever may not, changes nothing and learns nothing; whoever may, may."""
     async with guarded_on(bed, await crew(bed)) as guarded:

@@ -35,7 +35,7 @@ async def logged_in(guarded: Guarded, secret: str, **headers: str) -> tuple[WebC
     answer = await guarded.web("POST", "/v1/login", {"token": secret}, headers=headers)
     assert answer.status == 200, answer
     jar = "; ".join(f"{name}={one.value}" for name, one in cookies(answer).items())
-    return WebClient(guarded.web.application, headers={"cookie": jar, **headers}), answer.data
+    return WebClient(guarded.web._app, headers={"cookie": jar, **headers}), answer.data
 
 
 async def test_a_token_becomes_a_cookie_that_no_script_reads(bed: Bed) -> None:
@@ -98,9 +98,7 @@ async def test_secrets_of_cookies_and_of_programs_are_not_each_other(bed: Bed) -
         await guarded.with_token(secret).get("/v1/login")
         assert (await guarded.with_token(cookie)("GET", "/v1/login")).status == 401
         for value in (secret, "", "x", "\x00", "cbl_" + "x" * 43, "x" * 7_000):
-            swapped = WebClient(
-                guarded.web.application, headers={"cookie": f"callboard_login={value}"}
-            )
+            swapped = WebClient(guarded.web._app, headers={"cookie": f"callboard_login={value}"})
             assert (await swapped("GET", "/v1/login")).status == 401, value
 
 

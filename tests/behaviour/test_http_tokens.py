@@ -95,7 +95,6 @@ async def test_what_is_remembered_of_tokens_has_a_limit(
         assert len(webs) == 5
 
 
-@pytest.mark.item(379)
 async def test_a_token_that_is_revoked_ends_its_streams_and_no_others(bed: Bed) -> None:
     """Each with an event that says so; the run goes on, also if its stream was to cancel it."""
     echo = Echo()

@@ -129,7 +129,7 @@ class WebClient:
         *,
         headers: Mapping[str, str] | None = None,
     ) -> None:
-        self.application, self.talks = application, talks
+        self._app, self.talks = application, talks
         self.headers = {**(headers or {})}
 
     async def __call__(
@@ -172,7 +172,7 @@ class WebClient:
             answer.take(message)
 
         async with asyncio.timeout(3 * LIMIT_S):
-            await self.application(scope_of(method, path, given), receive, send)
+            await self._app(scope_of(method, path, given), receive, send)
         return answer
 
     @asynccontextmanager
@@ -199,7 +199,7 @@ class WebClient:
             return {"type": "http.disconnect"}
 
         async with asyncio.timeout(3 * LIMIT_S), asyncio.TaskGroup() as group:
-            group.create_task(stream.read_all(self.application(scope, receive, stream.send)))
+            group.create_task(stream.read_all(self._app(scope, receive, stream.send)))
             try:
                 yield stream
             finally:

@@ -63,7 +63,10 @@ _SESSION_PLACES: Final = (
     ),
 )
 _TENANT_PLACES: Final = (
-    ("tokens of the API", "they name the tenant and principals: end them by `callboard tokens revoke`"),
+    (
+        "tokens of the API",
+        "they name the tenant and principals: end them by `callboard tokens revoke`",
+    ),
 )
 _BROKER_PLACES: Final = (
     ("stream EDGE", "bodies of messages from external clients", EDGE_DAYS),

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from datetime import datetime
-from math import inf
 from typing import Final, LiteralString
 
 from pydantic_core import from_json
@@ -18,13 +15,10 @@ from actors.kernel.runtime.ids import AgentId, RunId, partition_hash
 from actors.kernel.storage.errors import SessionActiveError, UnknownNodeError, UnknownSessionError
 from actors.kernel.storage.session import NO_FACT, SessionFact, SessionRow, SessionStore
 from persistence.postgres.connection.link import Links, Row
-from persistence.postgres.connection.listener import Listener
+from persistence.postgres.features.fact_readers import FactReaders
 from persistence.postgres.features.transcripts import COLUMNS, Transcripts
 
-TAIL_POLL_S: Final = 0.5
 TAIL_PAGE: Final = 1_000
-WATCH_S: Final = 60.0
-"""So long a session counts as followed after somebody said so."""
 DELETE_BATCH: Final = 1_000
 """So many facts go in one statement."""
 
@@ -85,10 +79,6 @@ select {COLUMNS} from turns_on_path($1, $2, 0, null, false) t order by t.ordinal
 SQL_NODES: Final[LiteralString] = f"""
 select {COLUMNS}, t.follows from turns_by_id($1, $2, $3) t order by t.ordinal
 """  # noqa: S608 - constants only
-SQL_WATCH_SESSION: Final[LiteralString] = """
-update sessions set watched_until = clock_timestamp() + interval '60 s'
-  where agent = $1 and coalesce(watched_until < clock_timestamp() + interval '30 s', true)
-"""
 SQL_SWITCH_SESSION: Final[LiteralString] = (
     "select outcome, runs from switch_session($1, $2, $3, $4)"
 )
@@ -96,44 +86,6 @@ SQL_BEGIN_DELETE: Final[LiteralString] = (
     "select outcome, runs from begin_delete_session($1, $2, $3, $4)"
 )
 SQL_FINISH_DELETE: Final[LiteralString] = "select gone, more from finish_delete_session($1, $2)"
-
-
-class FactReaders:
-    """Readers of this process that wait for the next fact of a session.
-
-    Args:
-        listener: Hears what other processes write, while there are readers.
-        channel: Where they say so.
-    """
-
-    def __init__(self, listener: Listener, channel: str) -> None:
-        self._listener, self._channel = listener, channel
-        self._waiting: dict[AgentId, set[asyncio.Event]] = {}
-
-    def wake(self, agent: AgentId) -> None:
-        """Let those of a session read on."""
-        for news in self._waiting.get(agent, ()):
-            news.set()
-
-    def _hear(self, payload: str) -> None:
-        self.wake(AgentId.parse(payload))
-
-    @contextmanager
-    def waiting(self, agent: AgentId) -> Iterator[asyncio.Event]:
-        """Yield an event that is set when the session has new facts."""
-        news = asyncio.Event()
-        if not self._waiting:
-            self._listener.follow(self._channel, self._hear)
-        events = self._waiting.setdefault(agent, set())
-        events.add(news)
-        try:
-            yield news
-        finally:
-            events.discard(news)
-            if not events:
-                del self._waiting[agent]
-            if not self._waiting:
-                self._listener.leave(self._channel)
 
 
 class PostgresSessions(SessionStore):
@@ -179,23 +131,20 @@ class PostgresSessions(SessionStore):
 
         Other processes tell of a session that somebody follows, and of no other.
         """
-        now, said, is_there = asyncio.get_running_loop().time, -inf, False
-        with self._readers.waiting(agent) as news:
+        was_there = False
+        with self._readers.waiting(agent, after) as reader:
+            await self._readers.watch(agent)
             while True:
-                news.clear()
-                if now() - said > WATCH_S / 3:
-                    await self._links.fetch("following a session", SQL_WATCH_SESSION, str(agent))
-                    said = now()
-                found = await self.facts(agent, after=after, limit=TAIL_PAGE)
+                reader.news.clear()
+                found = await self.facts(agent, after=reader.after, limit=TAIL_PAGE)
                 for fact in found:
                     yield fact
-                    after = fact.number
-                if found and not is_there:  # it may have come behind what was said
-                    is_there, said = True, -inf
+                    reader.after = fact.number
+                if found and not was_there:  # the session may have come behind what was said of it
+                    was_there = True
+                    await self._readers.watch(agent)
                 elif len(found) < TAIL_PAGE:
-                    with suppress(TimeoutError):
-                        async with asyncio.timeout(TAIL_POLL_S):
-                            await news.wait()
+                    await reader.news.wait()
 
     @override
     async def path(self, agent: AgentId) -> list[Turn]:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from contextlib import aclosing
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
-from persistence.postgres.features import sessions
+from persistence.postgres.features import fact_readers, sessions
 from tests.conformance.run_store.test_sessions import CHAT, FOREIGN, kinds, said, submit
 from tests.integration.persistence.hosts import connected, host, sql
 
 if TYPE_CHECKING:
     import pytest
 
+    from actors.kernel.runtime.ids import AgentId
     from actors.kernel.storage.session import SessionFact
+    from persistence.postgres import PostgresStore
     from tests.conformance.bed import Bed
 
 SQL_WATCHED = "select agent from sessions where watched_until > clock_timestamp()"
@@ -22,9 +25,9 @@ select count(*) as n from pg_stat_activity where query like 'LISTEN "' || $1 || 
 """
 
 
-async def follow(bed: Bed, found: asyncio.Queue[SessionFact]) -> None:
+async def follow(bed: Bed, found: asyncio.Queue[SessionFact], agent: AgentId = CHAT) -> None:
     """Read a session's facts until cancelled."""
-    async with aclosing(bed.store.sessions.tail(CHAT)) as facts:  # type: ignore[type-var]
+    async with aclosing(bed.store.sessions.tail(agent)) as facts:  # type: ignore[type-var]
         async for fact in facts:
             found.put_nowait(fact)
 
@@ -42,7 +45,7 @@ async def test_hosts_tell_of_sessions_that_somebody_follows(
     postgres_dsn: str, schema: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody looks for itself here; of other sessions nothing is said, nor when the reader has gone."""
-    monkeypatch.setattr(sessions, "TAIL_POLL_S", 3_600)
+    monkeypatch.setattr(fact_readers, "LOOK_S", 3_600)
     heard: list[str] = []
     found: asyncio.Queue[SessionFact] = asyncio.Queue()
     async with (
@@ -70,3 +73,48 @@ async def test_hosts_tell_of_sessions_that_somebody_follows(
             await submit(writer)
             await ear.execute("select 1")
             assert heard == []
+
+
+async def test_one_look_is_for_all_sessions_that_are_followed(
+    postgres_dsn: str, schema: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It finds facts that nobody told of; a session without any is not read again."""
+    monkeypatch.setattr(fact_readers, "LOOK_S", 0.02)
+    monkeypatch.setattr(fact_readers.FactReaders, "_hear", lambda *_: None)
+    counts: Counter[str] = Counter()
+    found: dict[AgentId, asyncio.Queue[SessionFact]] = {a: asyncio.Queue() for a in (CHAT, FOREIGN)}
+    async with host(postgres_dsn, schema) as writer, writer.rival() as reader:
+        store = cast("PostgresStore", reader.store)
+        fetch, fetch_by_key = store._links.fetch, store._keyed[0].fetch
+
+        async def counted(doing: str, sql: Any, *args: object) -> Any:
+            counts[sql] += 1
+            return await (fetch if sql == sessions.SQL_FACTS else fetch_by_key)(doing, sql, *args)
+
+        async def looked(times: int) -> None:
+            seen = counts[fact_readers.SQL_LOOK_AT_SESSIONS]
+            while counts[fact_readers.SQL_LOOK_AT_SESSIONS] < seen + times:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+
+        for link in (store._links, store._keyed[0]):
+            monkeypatch.setattr(link, "fetch", counted)
+        tasks = [
+            asyncio.create_task(follow(reader, found[agent], agent))
+            for agent in found
+            for _ in "ab"
+        ]
+        async with asyncio.timeout(20):
+            for agent in found:
+                await said(writer, "a", agent=agent)
+            for facts in found.values():
+                assert [(await facts.get()).number for _ in range(6)].count(3) == 2
+            await looked(fact_readers.SAY_EVERY)
+            before = counts[sessions.SQL_FACTS]
+            await looked(fact_readers.SAY_EVERY)
+            watched = await sql(postgres_dsn, schema, SQL_WATCHED)
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+    assert counts[sessions.SQL_FACTS] == before
+    assert counts[fact_readers.SQL_WATCH_SESSIONS] >= 2
+    assert {row["agent"] for row in watched} == {str(agent) for agent in found}

@@ -475,12 +475,8 @@ class Workday:
             assert not await store.create(agent, SessionLabel(), owner="other")
             run = await self.bed.begin(agent=agent)
             assert await store.owned("default", owner, [run.run_id]) == {run.run_id}
-            await store.relabel(agent, title="u")
-            await store.is_deleted(agent, owner=owner)
-            for who in (None, owner):
-                wanted = SessionFilter(tenant="default", app=agent.type, owner=who)
-                found = [row.agent_id for row in await store.find(wanted, limit=5)]
-                assert (agent in found) or who is None
+            wanted = SessionFilter(tenant="default", app=agent.type, owner=owner)
+            assert agent in [row.agent_id for row in await store.find(wanted, limit=5)]
             assert agent in await self.bed.store.sessions.page("default", "desk", owner=owner)
 
         await self.all(ask)
@@ -494,6 +490,12 @@ class Workday:
         await store.facts(agent, limit=3)
         async with aclosing(store.tail(agent, after=row.last_fact - 1)) as facts:  # type: ignore[type-var]
             await anext(facts)
+            await self.post.store._fact_readers.look(say=True)
+        directory = self.bed.store.directory
+        await directory.create(agent, SessionLabel(title="Whales"))
+        await directory.relabel(agent, title="Whales")
+        await directory.is_deleted(agent)
+        await directory.find(SessionFilter(tenant=agent.tenant, app=agent.type), limit=3)
         await store.path(agent)
         await store.nodes(agent, [f"{self.day}{k}" for k in range(4)])
         await transcripts.view(agent, agent.key, limit=2)

@@ -1,21 +1,20 @@
-"""The commands of docs/http.md, typed as they stand against a server."""
+"""The commands of docs/http.md and of the README, typed as they stand against a server."""
 
 from __future__ import annotations
 
 import asyncio
 import shutil
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.system.processes import ROOT
+from compose.embedded.server import free_port
 from tests.system.web.conversing import SPEC
-from tests.unit.documents import blocks
+from tests.unit.documents import ROOT, blocks
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from tests.system.processes import Hosts
 
 ADDRESS = "127.0.0.1:8123"
@@ -25,7 +24,8 @@ LEAST = 30
 
 def script_of(page: str, address: str, language: str = "sh") -> tuple[str, list[str]]:
     """A script that prints what each command prints, with a NUL behind it; and what each has to print."""
-    lines = [line for block in blocks(page, language) for line in block.splitlines()]
+    found = [block for block in blocks(page, language) if ADDRESS in block]
+    lines = [line for block in found for line in block.splitlines()]
     script, wanted = ["set -euo pipefail"], []
     for line, below in zip(lines, [*lines[1:], ""], strict=True):
         if line.startswith(MARK):
@@ -35,6 +35,26 @@ def script_of(page: str, address: str, language: str = "sh") -> tuple[str, list[
             script.append(r"printf '\0'")
             wanted.append(below.removeprefix(MARK))
     return "\n".join(script), wanted
+
+
+async def typed(script: str, folder: Path = ROOT, **variables: str) -> list[str]:
+    """Type it into a shell, and return what the marked commands print."""
+    shell = await asyncio.create_subprocess_exec(
+        *("bash", "-c", script),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        cwd=folder,
+        env={
+            "PATH": f"{Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin",
+            "no_proxy": "*",
+            "PYTHONPATH": str(ROOT),
+            **variables,
+        },
+    )
+    out, err = await shell.communicate()
+    said = out.decode().split("\0")[:-1]
+    assert shell.returncode == 0, (err.decode(), said[-1:])
+    return said
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl: install it")
@@ -47,22 +67,18 @@ async def test_the_commands_of_the_page_do_what_it_says(  # noqa: PLR0917 - fixt
     """In their order, in one shell: those of the whole page, and those about tokens."""
     _, url = await fleet.web(SPEC, "--auth", auth)
     script, wanted = script_of("docs/http.md", url.removeprefix("http://"), language)
-    program = f'callboard() {{ PYTHONPATH={ROOT} {sys.executable} -m compose "$@"; }}\n'
-    shell = await asyncio.create_subprocess_exec(
-        *("bash", "-c", program + script),
-        cwd=tmp_path,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-        env={
-            "PATH": "/usr/local/bin:/usr/bin:/bin",
-            "no_proxy": "*",
-            "CALLBOARD_POSTGRES_URL": fleet.url,
-            "CALLBOARD_SCHEMA": fleet.schema,
-        },
-    )
-    out, err = await shell.communicate()
-    said = out.decode().split("\0")[:-1]
+    servers = {"CALLBOARD_POSTGRES_URL": fleet.url, "CALLBOARD_SCHEMA": fleet.schema}
+    said = await typed(script, tmp_path, **servers)
 
     assert len(wanted) >= least
-    assert shell.returncode == 0, (err.decode(), said[-1:])
+    assert [(want, one) for want, one in zip(wanted, said, strict=True) if want not in one] == []
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl: install it")
+async def test_the_commands_of_the_readme_do_what_it_says(tmp_path: Path) -> None:
+    """One server with its own NATS and PostgreSQL, and nothing else."""
+    script, wanted = script_of("README.md", f"127.0.0.1:{free_port()}")
+    said = await typed(script.replace("./data", str(tmp_path / "data")))
+
+    assert len(wanted) >= 4
     assert [(want, one) for want, one in zip(wanted, said, strict=True) if want not in one] == []

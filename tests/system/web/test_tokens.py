@@ -10,7 +10,6 @@ import time
 from typing import TYPE_CHECKING
 
 import jwt
-import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from compose.commands.output import Exit
@@ -40,7 +39,6 @@ async def refusal(client: httpx2.AsyncClient, **headers: str) -> str:
     return "" if answer.status_code == 200 else str(answer.json()["code"])
 
 
-@pytest.mark.item(379, 382)
 async def test_a_token_counts_on_each_process_until_it_is_revoked(fleet: Hosts, cli: Cli) -> None:
     """Its sessions are its principal's on both. Revoked, it opens nothing more, and its streams end."""
     serving, here = await fleet.web(SPEC, "--auth", "tokens")

@@ -1,0 +1,120 @@
+"""Readers that wait for facts of sessions: one look for all of them in this process."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Final, LiteralString
+
+from actors.errors import ActorsError
+from actors.kernel.runtime.ids import AgentId
+from persistence.postgres.connection.link import Link
+from persistence.postgres.connection.listener import Listener
+
+_log = logging.getLogger("callboard.postgres")
+
+LOOK_S: Final = 0.5
+"""Seconds between two looks at the sessions that are followed here, whatever was heard of them."""
+SAY_EVERY: Final = 20
+"""So many looks after each other, the other processes are told again what is followed here."""
+
+SQL_LOOK_AT_SESSIONS: Final[LiteralString] = """
+select s.agent, s.last_fact from sessions s where s.agent = any($1::text[])
+"""
+SQL_WATCH_SESSION: Final[LiteralString] = """
+update sessions set watched_until = clock_timestamp() + interval '60 s'
+  where agent = $1 and coalesce(watched_until < clock_timestamp() + interval '30 s', true)
+"""
+SQL_WATCH_SESSIONS: Final[LiteralString] = """
+update sessions set watched_until = clock_timestamp() + interval '60 s'
+  where ctid = any(array(select s.ctid from sessions s
+    where s.agent = any($1::text[]) and coalesce(s.watched_until < clock_timestamp() + interval '30 s', true)
+    for no key update skip locked))
+"""
+"""A session that is written to at that moment gets its time at the next call."""
+
+
+@dataclass(slots=True, eq=False)
+class FactReader:
+    """A reader of a session.
+
+    Attributes:
+        after: The number of the last fact it has read.
+        news: Is set when there may be another one.
+    """
+
+    after: int
+    news: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class FactReaders:
+    """Readers of this process that wait for the next fact of a session.
+
+    Args:
+        link: Of those that find rows by keys.
+        listener: Hears what other processes write, while there are readers.
+        channel: Where they say so.
+    """
+
+    def __init__(self, link: Link, listener: Listener, channel: str) -> None:
+        self._link, self._listener, self._channel = link, listener, channel
+        self._waiting: dict[AgentId, set[FactReader]] = {}
+        self._any = asyncio.Event()
+
+    def wake(self, agent: AgentId) -> None:
+        """Let those of a session read on."""
+        for reader in self._waiting.get(agent, ()):
+            reader.news.set()
+
+    def _hear(self, payload: str) -> None:
+        self.wake(AgentId.parse(payload))
+
+    @contextmanager
+    def waiting(self, agent: AgentId, after: int) -> Iterator[FactReader]:
+        """Yield a reader, which is woken when the session has facts behind the last one that it has read."""
+        reader = FactReader(after)
+        if not self._waiting:
+            self._listener.follow(self._channel, self._hear)
+            self._any.set()
+        readers = self._waiting.setdefault(agent, set())
+        readers.add(reader)
+        try:
+            yield reader
+        finally:
+            readers.discard(reader)
+            if not readers:
+                del self._waiting[agent]
+            if not self._waiting:
+                self._any.clear()
+                self._listener.leave(self._channel)
+
+    async def watch(self, agent: AgentId) -> None:
+        """Have all processes tell of new facts of a session, as long as it has readers here."""
+        await self._link.fetch("following a session", SQL_WATCH_SESSION, str(agent))
+
+    async def run(self) -> None:
+        """Look for facts that nobody told of, in one statement for all sessions, until cancelled."""
+        looks = 0
+        while True:
+            await self._any.wait()
+            await asyncio.sleep(LOOK_S)
+            looks += 1
+            try:
+                await self.look(say=looks % SAY_EVERY == 0)
+            except ActorsError as exc:
+                _log.debug("sessions that are followed could not be looked at", exc_info=exc)
+                for agent in self._waiting:  # who reads for itself has the error
+                    self.wake(agent)
+
+    async def look(self, *, say: bool) -> None:
+        """Wake who has facts to read; first tell the other processes what is followed, if `say`."""
+        agents = [str(agent) for agent in self._waiting]
+        if say:
+            await self._link.fetch("following sessions", SQL_WATCH_SESSIONS, agents)
+        for row in await self._link.fetch("following sessions", SQL_LOOK_AT_SESSIONS, agents):
+            for reader in self._waiting.get(AgentId.parse(row["agent"]), ()):
+                if row["last_fact"] > reader.after:
+                    reader.news.set()

@@ -1,4 +1,4 @@
-"""Who may what: each endpoint with each scope, for an owner, another principal and another tenant."""
+"""Who may what: each endpoint and page with each scope, for an owner, another principal and another tenant."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from actors.sessions import AgentRuntime
 from compose.web.access import ACCESS, access_of
 from compose.web.application import ENDPOINTS
 from compose.web.endpoint import WebEndpoint
+from compose.web.pages.chat import PAGES
 from tests.behaviour.guarded import Guarded, guarded_on
 from tests.behaviour.talks import Echo
 from tests.behaviour.web import Answer, WebClient, made, told
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from actors.runtime import RunContext
     from tests.behaviour.bed import Bed
 
+EVERY: Final[tuple[WebEndpoint, ...]] = (*ENDPOINTS, *PAGES)
 SCOPES: Final = (
     *((), ("sessions:own",), ("sessions:all",), ("operate",), ("cleanup",)),
     *(("sessions:own", "operate"), ("sessions:all", "cleanup")),
@@ -72,7 +74,7 @@ def wanted(one: WebEndpoint, scopes: tuple[str, ...], who: str) -> int:
     """The status, or 2 for any success."""
     access, has = access_of(one.method, one.path), {*scopes}
     if access in ("public", "signed in"):
-        return 401 if access == "public" else 2
+        return 401 if name_of(one) == "POST /v1/login" else 2
     if "sessions:all" in has:
         has.add("sessions:own")
     if access not in has:
@@ -98,6 +100,7 @@ async def prepared(bed: Bed, guarded: Guarded) -> dict[str, str]:
     [approval] = (await ada.get("/v1/approvals"))["approvals"]
     await ada.post("/v1/artifacts?session_id=s&name=a", b"bytes")
     return {
+        "app": guarded.app,
         "session": "s",
         "run": run,
         "child": child["run_id"],
@@ -131,10 +134,10 @@ async def crew(bed: Bed) -> dict[str, Any]:
 
 def test_each_endpoint_is_in_the_table_and_nothing_else() -> None:
     """What is not of sessions is for operators. A new route without an entry: there is no application."""
-    assert {name_of(one) for one in ENDPOINTS} | {"GET /v1/openapi.json"} == set(ACCESS)
+    assert {name_of(one) for one in EVERY} | {"GET /v1/openapi.json"} == set(ACCESS)
     assert set(REQUESTS) <= set(ACCESS)
     for name, access in ACCESS.items():
-        if name in ("GET /v1/openapi.json", "POST /v1/login"):
+        if name in ("GET /v1/openapi.json", "POST /v1/login", "GET /login"):
             assert access == "public"
         elif name in ("GET /v1/login", "POST /v1/logout"):
             assert access == "signed in"
@@ -161,7 +164,7 @@ async def test_each_endpoint_is_for_those_who_may(bed: Bed) -> None:
             (one, scopes, who, await guarded.client(name, *scopes, tenant=tenant))
             for who, name, tenant in whos
             for scopes in SCOPES
-            for one in ENDPOINTS
+            for one in EVERY
         ]
         owner = await guarded.client("ada", "sessions:own")
         before = await owner.get("/v1/sessions/s")

@@ -207,36 +207,43 @@ async def section_of(
         opened: Its open runs.
         turns: Those of its nodes that are on the path; none: all of its nodes are shown.
     """
-    store = runtime.store
-    row = await store.reads.run(run_id) if run_id else None
-    is_open = row is not None and not row.status.is_terminal
+    row = await runtime.store.reads.run(run_id) if run_id else None
+    found = await _cards_of(runtime, agent, row, turns)
+    if row is not None and row.last_seq >= 0:
+        found.begin_with(opened.asked.get(run_id))
+    await _note_waiting(runtime, found)
+    made = _section(run_id, row, found, files)
+    is_new = opened.active is not None and opened.active.run_id == run_id and not made.last
+    return replace(made, parent=opened.head) if is_new else made
+
+
+async def _cards_of(
+    runtime: Runtime, agent: AgentId, row: RunRow | None, turns: Sequence[Turn]
+) -> RunCards:
+    """Return what a run's events say, or its turns, where the events are gone."""
+    is_on_path = bool(turns) and (row is None or row.status.is_terminal)
     by_id = {turn.id: turn for turn in turns}
 
     async def on_path(ids: Sequence[str]) -> list[Turn]:
         return [by_id[one] for one in ids if one in by_id]
 
     async def stored(ids: Sequence[str]) -> list[Turn]:
-        return await store.sessions.nodes(agent, ids)
+        return await runtime.store.sessions.nodes(agent, ids)
 
     found = RunCards()
     if row is not None and not row.swept:
-        nodes = on_path if by_id and not is_open else stored
-        translator = RunTranslator(agent.key, run_id, agent, runtime.hidden_names, nodes)
+        nodes = on_path if is_on_path else stored
+        translator = RunTranslator(agent.key, row.run_id, agent, runtime.hidden_names, nodes)
         found.take_all(await _events(runtime, translator))
-        if by_id and not is_open:
+        if is_on_path:
             found.keep_messages(set(by_id))
     missing = [id_ for id_ in found.node_ids if id_ not in by_id]
     if missing:
         by_id |= {turn.id: turn for turn in await stored(missing)}
     if not found.node_ids:
         found.put_first(cards_of_nodes(turns))
-    if row is not None and row.last_seq >= 0:
-        found.begin_with(opened.asked.get(run_id))
     found.follow({turn.id: turn.parent for turn in by_id.values()})
-    await _note_waiting(runtime, found)
-    made = _section(run_id, row, found, files)
-    is_new = opened.active is not None and opened.active.run_id == run_id and not made.last
-    return replace(made, parent=opened.head) if is_new else made
+    return found
 
 
 async def forks_of_section(

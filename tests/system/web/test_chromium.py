@@ -186,6 +186,7 @@ async def test_a_specialist_is_opened_beside_while_it_speaks(place: Place) -> No
         await beside.get_by_text("Approve").click()
         await expect(beside.locator("header .status").first).to_have_text("completed")
         await page.keyboard.press("Escape")
+        await expect(page.locator("#path .approval.waiting")).to_be_visible()
         await page.locator("#scroll").focus()
         await page.keyboard.press("a")
         await expect(page.locator("#line button")).to_have_count(0)

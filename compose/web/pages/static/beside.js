@@ -1,5 +1,5 @@
 // A run below one of the conversation, beside it, with a stream of its own.
-import { adopt, load, patchChildren } from "./dom.js";
+import { adopt, load, oneByOne, patchChildren } from "./dom.js";
 import { clear, finish, finished, say, startOver } from "./live.js";
 import { part } from "./api.js";
 import { Stream } from "./stream.js";
@@ -7,35 +7,33 @@ import { Stream } from "./stream.js";
 const panel = document.getElementById("beside");
 let stream = null;
 let back = null;
+let shown = null; // the address of what is open
 
 /** Open a child by its page's address; one that runs is followed. */
 export async function beside(href, api, ofApp) {
   close();
   back = document.activeElement;
+  shown = href;
   await renew(href);
+  if (shown !== href) return;
   panel.hidden = false;
   panel.querySelector(".close").focus();
   const { run, child, over } = panel.querySelector("#child").dataset;
   if (over) return;
   const url = `${api}/runs/${part(run)}/children/${part(child)}/events${ofApp}`;
-  let isAsked = false;
+  const again = oneByOne(() => renew(href));
   stream = new Stream(url, "", {
     onState: (isLive) => isLive && startOver(panel),
-    on: async (type, event) => {
+    on: (type, event) => {
       const section = panel.querySelector("section.run");
-      if (event.run_id !== child) return;
+      if (event.run_id !== child || !section) return;
       if (type.endsWith("_delta") || type === "text_snapshot") {
         say(section, type, event.payload);
         return;
       }
       if (type === "message" || type.startsWith("run_")) finish(section);
       if (["run_completed", "run_failed", "run_cancelled"].includes(type)) stream?.end();
-      if (isAsked) return;
-      isAsked = true;
-      setTimeout(async () => {
-        isAsked = false;
-        await renew(href).catch(() => {});
-      }, 100);
+      again();
     },
   });
 }
@@ -45,6 +43,7 @@ async function renew(href) {
   const page = await load(href);
   const fresh = page.getElementById("child");
   const old = panel.querySelector("#child");
+  if (shown !== href) return; // it was closed meanwhile
   if (old?.dataset.child !== fresh.dataset.child) {
     adopt(fresh);
     panel.replaceChildren(closer(), fresh);
@@ -64,7 +63,7 @@ function closer() {
 
 function close() {
   stream?.end();
-  stream = null;
+  stream = shown = null;
   panel.hidden = true;
   panel.replaceChildren();
   back?.focus();

@@ -1,7 +1,7 @@
 // The page of a conversation. The server renders it; events say which part is to be asked for anew.
 import "./page.js";
 import { ask, attempt, base, begin, part } from "./api.js";
-import { adopt, load, patchChildren, tell } from "./dom.js";
+import { adopt, load, oneByOne, patchChildren, tell } from "./dom.js";
 import { clear, finish, finished, say, startOver } from "./live.js";
 import { Stream } from "./stream.js";
 import { beside } from "./beside.js";
@@ -34,24 +34,12 @@ function keepingPlace(change) {
 
 // --- parts of the page, asked for anew -------------------------------------------------------------------------
 
-const wanted = new Map(); // run → a promise of its newest part, or "again"
+const wanted = new Map(); // run → what asks for its newest part
 
 /** Ask for a run's part of the page; many events at once are one request, and one behind it. */
-async function refresh(run) {
-  if (wanted.has(run)) {
-    wanted.set(run, "again");
-    return;
-  }
-  do {
-    wanted.set(run, "asked");
-    try {
-      await renew(run);
-    } catch (error) {
-      if (error.status === undefined) break; // no server: the stream says so, and comes back
-      tell(error.message);
-    }
-  } while (wanted.get(run) === "again");
-  wanted.delete(run);
+function refresh(run) {
+  if (!wanted.has(run)) wanted.set(run, oneByOne(() => renew(run)));
+  wanted.get(run)();
 }
 
 async function renew(run) {

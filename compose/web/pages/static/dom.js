@@ -5,7 +5,9 @@ const served = new WeakMap();
 
 /** Return the document of a page of ours. Throws an Error with the server's words. */
 export async function load(url) {
-  const response = await fetch(url, { headers: { accept: "text/html" } });
+  const response = await fetch(url, { headers: { accept: "text/html" } }).catch((error) => {
+    throw Object.assign(error, { status: 503 });
+  });
   const page = new DOMParser().parseFromString(await response.text(), "text/html");
   if (!response.ok) {
     const error = new Error(page.querySelector("main p")?.textContent || `status ${response.status}`);
@@ -44,6 +46,29 @@ export function patchChildren(old, fresh) {
     place.remove();
     place = rest;
   }
+}
+
+const AGAIN_MS = 2000;
+
+/** Return a function that does some work, and once more if it is called meanwhile: the last one sees all. */
+export function oneByOne(work) {
+  let state = "";
+  return async function again() {
+    if (state) {
+      state = "again";
+      return;
+    }
+    do {
+      state = "busy";
+      try {
+        await work();
+      } catch (error) {
+        if (error.status < 500) tell(error.message);
+        else setTimeout(again, AGAIN_MS); // no server, for a moment
+      }
+    } while (state === "again");
+    state = "";
+  };
 }
 
 const SPANS = [["day", 86400], ["hour", 3600], ["minute", 60]];
